@@ -1,0 +1,1 @@
+"""Celery retries held by RabbitMQ instead of worker memory."""
