@@ -1,0 +1,153 @@
+"""Runs a private server and ends all of it when its owner says so or dies.
+
+Started as a script, ``python -I -S _keeper.py JSON``, never imported. The JSON object holds ``command`` and ``env``
+of the server, ``output`` (file that gets its stdout and stderr), ``helper`` (a second command that runs as long as
+the keeper, or null) and ``remove`` (a directory to delete at the end).
+
+Reads lines on stdin: ``start``, ``term``, ``kill``, ``quit``. Writes lines on stdout: ``started PID``, ``exited CODE``,
+``failed REASON``. The end of stdin or of the parent process counts as ``quit``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_POLL_SECONDS = 0.05
+
+
+def _prctl(option: int, value: int) -> None:
+    """Ask the Linux kernel to look after orphans; other systems go without."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+class Keeper:
+    """One server process, an optional helper process, and the orders of the owner."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        """Start the helper; the server waits for the order ``start``."""
+        self.spec = spec
+        self.server: subprocess.Popen[bytes] | None = None
+        self.helper = self._spawn(spec["helper"]) if spec["helper"] else None
+
+    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+        with Path(self.spec["output"]).open("ab") as output:
+            return subprocess.Popen(  # noqa: S603 - the command is the owner's
+                command,
+                env=self.spec["env"],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
+            )
+
+    def obey(self, order: str) -> None:
+        """Carry out one order."""
+        if order == "start" and self.server is None:
+            try:
+                self.server = self._spawn(self.spec["command"])
+            except OSError as error:
+                tell(f"failed {error}")
+            else:
+                tell(f"started {self.server.pid}")
+        elif self.server is not None and order in {"term", "kill"}:
+            self.server.send_signal(signal.SIGTERM if order == "term" else signal.SIGKILL)
+
+    def notice_exit(self) -> None:
+        """Report a server that ended."""
+        if self.server is not None and self.server.poll() is not None:
+            code, self.server = self.server.returncode, None
+            tell(f"exited {code}")
+
+    def reap_orphan(self) -> None:
+        """Take the exit status of one adopted process, so that it does not stay a zombie."""
+        if sys.platform != "linux":
+            return
+        with contextlib.suppress(ChildProcessError):
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if ended is not None and ended.si_pid not in {p.pid for p in (self.server, self.helper) if p is not None}:
+                os.waitpid(ended.si_pid, 0)
+
+    def end(self) -> None:
+        """Kill what runs, orphans included, and delete the directory."""
+        for process in (self.server, self.helper):
+            if process is not None:
+                with contextlib.suppress(OSError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.kill()
+                process.wait()
+        self._end_orphans()
+        if self.spec["remove"]:
+            shutil.rmtree(self.spec["remove"], ignore_errors=True)
+
+    def _end_orphans(self) -> None:
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            for pid in _children():
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+            try:
+                if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                    time.sleep(_POLL_SECONDS)
+            except ChildProcessError:
+                return
+
+
+def _children() -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            # pid (name) state ppid ...; a name may hold spaces and brackets
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                found.append(int(stat.parent.name))
+    return found
+
+
+def tell(line: str) -> None:
+    """Report to the owner, who may be gone."""
+    with contextlib.suppress(OSError):
+        os.write(1, f"{line}\n".encode())
+
+
+def main(spec: dict[str, Any]) -> None:
+    """Obey until told to quit."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(ignored, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    owner = os.getppid()
+    keeper = Keeper(spec)
+    try:
+        buffer = b""
+        # The owner's forked children may hold the pipe open after its death, hence the look at the parent's pid.
+        while os.getppid() == owner:
+            keeper.notice_exit()
+            keeper.reap_orphan()
+            if not select.select([0], [], [], _POLL_SECONDS)[0]:
+                continue
+            chunk = os.read(0, 4096)
+            *orders, buffer = (buffer + chunk).split(b"\n")
+            for order in orders:
+                keeper.obey(order.decode())
+            if not chunk or b"quit" in orders:
+                return
+    finally:
+        keeper.end()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

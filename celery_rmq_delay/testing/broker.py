@@ -1,0 +1,322 @@
+"""A private RabbitMQ node for tests: own ports, own data, own epmd, gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote
+
+import amqp
+
+from celery_rmq_delay.testing.errors import PrivateServerError
+from celery_rmq_delay.testing.installation import Installation
+from celery_rmq_delay.testing.ports import free_port
+from celery_rmq_delay.testing.process import KeptProcess, wait_until_ready
+
+START_TIMEOUT = 90.0
+"""Seconds a node may take until it accepts AMQP connections."""
+
+_LOOPBACK_DIST = "-kernel inet_dist_use_interface {127,0,0,1}"
+# Two schedulers, none of them spinning, few async threads: a node that leaves the cores to the tests.
+_ERL_ARGS = f"+S 2:2 +SDcpu 1:1 +SDio 4 +A 8 +sbwt none +sbwtdcpu none +sbwtdio none {_LOOPBACK_DIST}"
+
+
+class PrivateBroker:
+    """A RabbitMQ node on 127.0.0.1 that belongs to this process; a context manager.
+
+    >>> with PrivateBroker() as broker:  # doctest: +SKIP
+    ...     app = Celery(broker=broker.url)
+
+    Every broker has its own ports, Erlang port mapper, cookie and temporary directory, so it neither sees nor
+    disturbs a RabbitMQ the machine runs. It ends with this process, however that ends.
+
+    :param server: path of the ``rabbitmq-server`` to run; default: the one found on this machine.
+    :param root: a chroot tree that holds the server (see :mod:`celery_rmq_delay.testing.trees`); needs root.
+    :param name: the node's name before ``@localhost``; default: a unique one.
+    :param management: whether to serve the management API, see :attr:`management_url`.
+    :param plugins: more plugins to enable.
+    :param config: lines to add to rabbitmq.conf.
+    :param cookie: the Erlang cookie; default: a random one. Nodes of a cluster share it.
+    :param epmd_port: port of a port mapper that runs already; default: a new one.
+    :raises ServerNotFoundError: when there is no such server.
+    """
+
+    def __init__(
+        self,
+        server: str | os.PathLike[str] | None = None,
+        root: str | os.PathLike[str] | None = None,
+        name: str | None = None,
+        management: bool = False,
+        plugins: Sequence[str] = (),
+        config: str = "",
+        *,
+        cookie: str | None = None,
+        epmd_port: int | None = None,
+    ) -> None:
+        """Look for the server; :meth:`start` or ``with`` starts it."""
+        self.installation = Installation.find(server, root)
+        self.node = f"{name or 'private' + secrets.token_hex(4)}@localhost"
+        self.port = free_port()
+        self.dist_port = free_port()
+        self.epmd_port = epmd_port or free_port()
+        self.management_port = free_port() if management else None
+        self.cookie = cookie or secrets.token_hex(16)
+        self._plugins = [*(["rabbitmq_management"] if management else []), *plugins]
+        self._config = config
+        self._own_epmd = epmd_port is None
+        self._dir: Path | None = None
+        self._process: KeptProcess | None = None
+        self._version: tuple[int, int, int] | None = None
+
+    def __enter__(self) -> PrivateBroker:
+        """Start the node and wait until it is ready."""
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the node and delete its data."""
+        self.stop()
+
+    def __repr__(self) -> str:
+        """Name the node and where it listens."""
+        return f"<PrivateBroker {self.node} on port {self.port} from {self.installation.server}>"
+
+    @property
+    def url(self) -> str:
+        """The AMQP URL of the default vhost, as guest."""
+        return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+    @property
+    def management_url(self) -> str | None:
+        """The base URL of the management API with credentials, without ``/api``; None without ``management=True``."""
+        return f"http://guest:guest@127.0.0.1:{self.management_port}" if self.management_port else None
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """The server's version as it told AMQP clients, for example ``(3, 10, 8)``."""
+        if self._version is None:
+            raise PrivateServerError(f"{self!r} has not been started yet: its version is not known.")
+        return self._version
+
+    @property
+    def log_path(self) -> Path:
+        """The node's log file."""
+        return self._home / "log" / "rabbit.log"
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the node's Erlang VM, or None when it does not run."""
+        return self._process.pid if self._process is not None and self._process.is_running() else None
+
+    def start(self) -> None:
+        """Start the node, with the data it had if it was killed, and wait until it accepts connections.
+
+        Does nothing when it runs.
+
+        :raises ServerStartError: with the tail of the node's log.
+        """
+        if self.pid is not None:
+            return
+        if self._process is None:
+            self._process = self._prepare()
+        self._process.start()
+        logs = [self._home / "log" / "output.txt", self.log_path]
+        wait_until_ready(self._is_ready, self._process, what=repr(self), timeout=START_TIMEOUT, logs=logs)
+
+    def stop(self) -> None:
+        """End the node and all its helper processes and delete its data. Safe to call twice."""
+        if self._process is not None:
+            self._process.close()
+        if self._dir is not None:
+            shutil.rmtree(self._dir, ignore_errors=True)
+        self._process = self._dir = None
+
+    def restart(self, *, timeout: float = 60.0) -> None:
+        """Shut the node down in good order and start it again: same ports, durable data kept.
+
+        :param timeout: seconds the shutdown may take before the node is killed.
+        """
+        process = self._running()
+        if not process.end("term", timeout=timeout):
+            self.kill()
+        self.start()
+
+    def kill(self) -> None:
+        """End the node with SIGKILL, as a crash would; :meth:`start` brings it back with its durable data."""
+        if not self._running().end("kill", timeout=20):
+            raise PrivateServerError(f"{self!r} (process {self.pid}) did not end 20 s after SIGKILL.")
+
+    def rabbitmqctl(self, *args: str, timeout: float = 60.0) -> str:
+        """Run ``rabbitmqctl`` against the node (one to three seconds) and return what it printed.
+
+        :param timeout: seconds.
+        :raises PrivateServerError: when it fails, with what it printed.
+        """
+        return self._tool("rabbitmqctl", "-n", self.node, *args, timeout=timeout)
+
+    def evaluate(self, erlang: str, *, timeout: float = 60.0) -> str:
+        """Evaluate an Erlang expression in the node and return the printed result; takes milliseconds.
+
+        :param erlang: comma-separated expressions, without the final dot.
+        """
+        if self.installation.program("erl_call") is None:
+            return self.rabbitmqctl("eval", f"{erlang}.", timeout=timeout).strip()
+        reply = self._tool(
+            "erl_call", "-address", f"localhost:{self.dist_port}", "-e", stdin=f"{erlang}.\n", timeout=timeout
+        )
+        result = re.fullmatch(r"\{ok, (.*)\}", reply.strip(), re.DOTALL)
+        if result is None:
+            raise PrivateServerError(f"{self!r} could not evaluate {erlang!r}: {reply.strip()}")
+        return result.group(1)
+
+    def vhost(self, name: str) -> str:
+        """Add a vhost, with all permissions for guest, and return its URL."""
+        binary = _binary(name)
+        self.evaluate(
+            f"rabbit_vhost:add({binary}, {_binary('test')}), "
+            f"rabbit_auth_backend_internal:set_permissions({_binary('guest')}, {binary}, "
+            f"{_binary('.*')}, {_binary('.*')}, {_binary('.*')}, {_binary('test')})"
+        )
+        return f"{self.url.removesuffix('/')}{quote(name, safe='')}"
+
+    def delete_vhost(self, name: str) -> None:
+        """Delete a vhost with its queues, exchanges and policies; its clients are disconnected."""
+        self.evaluate(f"rabbit_vhost:delete({_binary(name)}, {_binary('test')})")
+
+    @property
+    def _home(self) -> Path:
+        if self._dir is None:
+            raise PrivateServerError(f"{self!r} is not started: it has no files yet.")
+        return self._dir
+
+    def _running(self) -> KeptProcess:
+        if self._process is None:
+            raise PrivateServerError(f"{self!r} is not started.")
+        return self._process
+
+    def _prepare(self) -> KeptProcess:
+        tmp = self.installation.root / "tmp" if self.installation.root else None
+        self._dir = Path(tempfile.mkdtemp(prefix="rmq-", dir=tmp))
+        for folder in ("log", "data", "conf.d"):
+            (self._dir / folder).mkdir()
+        cookie = self._dir / ".erlang.cookie"
+        cookie.write_text(self.cookie)
+        cookie.chmod(0o400)
+        (self._dir / "enabled_plugins").write_text(f"[{','.join(self._plugins)}].\n")
+        (self._dir / "rabbitmq.conf").write_text(self._conf())
+        (self._dir / "rabbitmq-env.conf").touch()
+        if self.installation.root is not None:
+            _name_localhost(self.installation.root / "etc" / "hosts")
+        epmd = self.installation.program("epmd") if self._own_epmd else None
+        helper = [epmd, "-port", str(self.epmd_port), "-address", "127.0.0.1"] if epmd else None
+        return KeptProcess(
+            self.installation.command(self.installation.server, "-noinput"),
+            env=self._env(),
+            output=self._dir / "log" / "output.txt",
+            helper=self.installation.command(*helper) if helper else None,
+            remove=self._dir,
+        )
+
+    def _conf(self) -> str:
+        lines = [
+            f"listeners.tcp.1 = 127.0.0.1:{self.port}",
+            "log.console = false",
+            "log.file = rabbit.log",
+            "disk_free_limit.absolute = 10MB",
+        ]
+        if self.management_port:
+            lines += ["management.tcp.ip = 127.0.0.1", f"management.tcp.port = {self.management_port}"]
+        return "\n".join([*lines, self._config, ""])
+
+    def _env(self) -> dict[str, str]:
+        inside = f"/tmp/{self._home.name}" if self.installation.root else str(self._home)  # noqa: S108 - in the tree
+        return {
+            "HOME": inside,
+            "PATH": self.installation.path(),
+            "LANG": "C.UTF-8",
+            "ERL_CRASH_DUMP": f"{inside}/log/erl_crash.dump",
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(self.epmd_port),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": f"{inside}/advanced.config",
+            "RABBITMQ_ALLOW_INPUT": "1",  # the script becomes the Erlang VM instead of waiting for it
+            "RABBITMQ_CONFIG_FILE": f"{inside}/rabbitmq.conf",
+            "RABBITMQ_CONFIG_FILES": f"{inside}/conf.d",
+            "RABBITMQ_CONF_ENV_FILE": f"{inside}/rabbitmq-env.conf",
+            "RABBITMQ_CTL_DIST_PORT_MAX": "65535",
+            "RABBITMQ_CTL_DIST_PORT_MIN": str(self.dist_port + 1),
+            "RABBITMQ_CTL_ERL_ARGS": _LOOPBACK_DIST,
+            "RABBITMQ_DIST_PORT": str(self.dist_port),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{inside}/enabled_plugins",
+            "RABBITMQ_LOG_BASE": f"{inside}/log",
+            "RABBITMQ_MNESIA_BASE": f"{inside}/data",
+            "RABBITMQ_NODENAME": self.node,
+            "RABBITMQ_PID_FILE": f"{inside}/pid",
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ERL_ARGS,
+        }
+
+    def _is_ready(self) -> bool:
+        connection = amqp.Connection(f"127.0.0.1:{self.port}", "guest", "guest", connect_timeout=5, read_timeout=5)
+        try:
+            connection.connect()
+            properties: dict[str, object] = connection.server_properties  # type: ignore[attr-defined]  # set by connect()
+            numbers = re.findall(r"\d+", str(properties["version"]))
+            self._version = (int(numbers[0]), int(numbers[1]), int(numbers[2]))
+        except (OSError, amqp.AMQPError):
+            return False
+        finally:
+            connection.collect()
+        return self._serves_management()
+
+    def _serves_management(self) -> bool:
+        if self.management_port is None:
+            return True
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.management_port}/", timeout=5):
+                return True
+        except (OSError, urllib.error.URLError):
+            return False
+
+    def _tool(self, program: str, *args: str, stdin: str | None = None, timeout: float) -> str:
+        path = self.installation.program(program)
+        if path is None:
+            raise PrivateServerError(f"There is no {program} beside {self.installation.server}.")
+        done = subprocess.run(  # noqa: S603 - the caller's own broker
+            self.installation.command(path, *args),
+            env=self._env(),
+            input=stdin if stdin is not None else "",
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            cwd="/",
+        )
+        if done.returncode != 0:
+            raise PrivateServerError(
+                f"{program} {' '.join(args)} ended with code {done.returncode} on {self!r}:\n{done.stdout}{done.stderr}"
+            )
+        return done.stdout
+
+
+def _binary(text: str) -> str:
+    return f"<<{','.join(map(str, text.encode()))}>>"
+
+
+def _name_localhost(hosts: Path) -> None:
+    text = hosts.read_text() if hosts.exists() else ""
+    if not re.search(r"^127\.0\.0\.1\s.*\blocalhost\b", text, re.MULTILINE):
+        hosts.write_text(f"127.0.0.1 localhost\n{text}")

@@ -1,0 +1,34 @@
+"""Free loopback ports for private servers."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+from celery_rmq_delay.testing.errors import PrivateServerError
+
+# Below the range from which kernels take the local ports of outgoing connections (Linux: from 32768), so that
+# no client can take a port between the moment it is chosen and the moment the server listens on it.
+_RANGE = (15_000, 32_000)
+_random = random.SystemRandom()
+_handed_out: set[int] = set()
+
+
+def free_port() -> int:
+    """Return a loopback TCP port nobody listens on, never the same one twice in a process."""
+    for _ in range(500):
+        port = _random.randint(*_RANGE)
+        if port not in _handed_out and is_free(port):
+            _handed_out.add(port)
+            return port
+    raise PrivateServerError(f"500 random ports between {_RANGE[0]} and {_RANGE[1]} on 127.0.0.1 were all in use.")
+
+
+def is_free(port: int) -> bool:
+    """Tell whether a server could listen on this loopback port now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,155 @@
+"""A server process that never outlives the Python process that started it."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from celery_rmq_delay.testing.errors import PrivateServerError, ServerStartError
+
+_KEEPER = Path(__file__).with_name("_keeper.py")
+
+
+class KeptProcess:
+    """A server under a keeper: a small process that ends the server when its owner dies, even by SIGKILL.
+
+    :param command: the server's command line; the command must become the server itself by ``exec``.
+    :param env: its whole environment.
+    :param output: file that gets its standard output and error.
+    :param helper: a second command that runs from now until :meth:`close`.
+    :param remove: a directory to delete at the end.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        output: Path,
+        helper: Sequence[str] | None = None,
+        remove: Path | None = None,
+    ) -> None:
+        """Start the keeper and the helper; the server starts with :meth:`start`."""
+        spec = {
+            "command": list(command),
+            "env": dict(env),
+            "output": str(output),
+            "helper": list(helper) if helper else None,
+            "remove": str(remove) if remove else None,
+        }
+        self._owner = os.getpid()
+        self._keeper = subprocess.Popen(  # noqa: S603 - our own script
+            [sys.executable, "-I", "-S", str(_KEEPER), json.dumps(spec)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            cwd="/",
+        )
+        self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, name="private-server-keeper", daemon=True)
+        self._reader.start()
+        self.pid: int | None = None
+        self.exit_code: int | None = None
+        atexit.register(self.close)
+
+    def _read(self) -> None:
+        assert self._keeper.stdout is not None  # noqa: S101 - opened above
+        for line in self._keeper.stdout:
+            self._news.put(line.decode().strip())
+        self._news.put("gone")
+
+    def start(self) -> None:
+        """Start the server, which must not be running."""
+        self.exit_code = None
+        self._order("start")
+        word, _, rest = self._news.get(timeout=30).partition(" ")
+        if word != "started":
+            raise ServerStartError(f"The server could not be executed: {rest or word}.")
+        self.pid = int(rest)
+
+    def is_running(self) -> bool:
+        """Tell whether the server runs now."""
+        self._listen(timeout=0)
+        return self.pid is not None
+
+    def end(self, order: str, *, timeout: float) -> bool:
+        """Order ``term`` or ``kill`` and wait up to ``timeout`` seconds; tell whether the server ended."""
+        if not self.is_running():
+            return True
+        self._order(order)
+        deadline = time.monotonic() + timeout
+        while self.pid is not None and (left := deadline - time.monotonic()) > 0:
+            self._listen(timeout=left)
+        return self.pid is None
+
+    def close(self) -> None:
+        """Kill the server and everything it started, and wait until all is gone. Safe to call twice."""
+        if os.getpid() != self._owner:
+            return  # a forked child must not end its parent's server
+        atexit.unregister(self.close)
+        if self._keeper.poll() is None:
+            self._order("quit")
+            try:
+                self._keeper.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self._keeper.kill()
+                self._keeper.wait()
+        self._reader.join(timeout=5)
+        for pipe in (self._keeper.stdin, self._keeper.stdout):
+            if pipe is not None and not pipe.closed:
+                pipe.close()
+        self.pid = None
+
+    def _order(self, order: str) -> None:
+        assert self._keeper.stdin is not None  # noqa: S101 - opened above
+        try:
+            self._keeper.stdin.write(f"{order}\n".encode())
+            self._keeper.stdin.flush()
+        except (OSError, ValueError) as error:
+            if order != "quit":
+                raise PrivateServerError("The server's keeper process is gone: the server was closed.") from error
+
+    def _listen(self, *, timeout: float) -> None:
+        try:
+            word, _, rest = (
+                self._news.get(timeout=timeout).partition(" ") if timeout else self._news.get_nowait().partition(" ")
+            )
+        except queue.Empty:
+            return
+        if word in {"exited", "gone"}:
+            self.pid, self.exit_code = None, int(rest or -1)
+
+
+def wait_until_ready(
+    probe: Callable[[], bool], process: KeptProcess, *, what: str, timeout: float, logs: Sequence[Path]
+) -> None:
+    """Call ``probe`` until it is true.
+
+    :param timeout: seconds.
+    :raises ServerStartError: at the deadline, or as soon as the process ended; with the tails of ``logs``.
+    """
+    deadline = time.monotonic() + timeout
+    while not probe():
+        if not process.is_running():
+            raise ServerStartError(f"{what} ended with code {process.exit_code} at start.\n{tails(logs)}")
+        if time.monotonic() > deadline:
+            raise ServerStartError(f"{what} was not ready after {timeout:g} s.\n{tails(logs)}")
+        time.sleep(0.05)
+
+
+def tails(logs: Sequence[Path], *, lines: int = 40) -> str:
+    """Return the last lines of each log file that has any, each under its path."""
+    parts = []
+    for path in logs:
+        text = path.read_text(errors="replace") if path.is_file() else ""
+        if text.strip():
+            parts.append(f"--- end of {path}\n" + "\n".join(text.splitlines()[-lines:]))
+    return "\n".join(parts) or f"Nothing was written to {', '.join(map(str, logs))}."
