@@ -19,15 +19,12 @@ import amqp
 
 from celery_rmq_delay.testing.errors import PrivateServerError
 from celery_rmq_delay.testing.installation import Installation
+from celery_rmq_delay.testing.node import NodeSettings
 from celery_rmq_delay.testing.ports import free_port
 from celery_rmq_delay.testing.process import KeptProcess, wait_until_ready
 
 START_TIMEOUT = 90.0
 """Seconds a node may take until it accepts AMQP connections."""
-
-_LOOPBACK_DIST = "-kernel inet_dist_use_interface {127,0,0,1}"
-# Two schedulers, none of them spinning, few async threads: a node that leaves the cores to the tests.
-_ERL_ARGS = f"+S 2:2 +SDcpu 1:1 +SDio 4 +A 8 +sbwt none +sbwtdcpu none +sbwtdio none {_LOOPBACK_DIST}"
 
 
 class PrivateBroker:
@@ -64,14 +61,16 @@ class PrivateBroker:
     ) -> None:
         """Look for the server; :meth:`start` or ``with`` starts it."""
         self.installation = Installation.find(server, root)
-        self.node = f"{name or 'private' + secrets.token_hex(4)}@localhost"
-        self.port = free_port()
-        self.dist_port = free_port()
-        self.epmd_port = epmd_port or free_port()
-        self.management_port = free_port() if management else None
-        self.cookie = cookie or secrets.token_hex(16)
-        self._plugins = [*(["rabbitmq_management"] if management else []), *plugins]
-        self._config = config
+        self.settings = NodeSettings(
+            node=f"{name or 'private' + secrets.token_hex(4)}@localhost",
+            cookie=cookie or secrets.token_hex(16),
+            port=free_port(),
+            dist_port=free_port(),
+            epmd_port=epmd_port or free_port(),
+            management_port=free_port() if management else None,
+            plugins=(*(["rabbitmq_management"] if management else []), *plugins),
+            config=config,
+        )
         self._own_epmd = epmd_port is None
         self._dir: Path | None = None
         self._process: KeptProcess | None = None
@@ -97,6 +96,16 @@ class PrivateBroker:
         return f"<PrivateBroker {self.node} on port {self.port} from {self.installation.server}>"
 
     @property
+    def node(self) -> str:
+        """The Erlang node name, ``name@localhost``."""
+        return self.settings.node
+
+    @property
+    def port(self) -> int:
+        """The AMQP port on 127.0.0.1."""
+        return self.settings.port
+
+    @property
     def url(self) -> str:
         """The AMQP URL of the default vhost, as guest."""
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
@@ -104,7 +113,8 @@ class PrivateBroker:
     @property
     def management_url(self) -> str | None:
         """The base URL of the management API with credentials, without ``/api``; None without ``management=True``."""
-        return f"http://guest:guest@127.0.0.1:{self.management_port}" if self.management_port else None
+        port = self.settings.management_port
+        return f"http://guest:guest@127.0.0.1:{port}" if port else None
 
     @property
     def version(self) -> tuple[int, int, int]:
@@ -177,7 +187,7 @@ class PrivateBroker:
         if self.installation.program("erl_call") is None:
             return self.rabbitmqctl("eval", f"{erlang}.", timeout=timeout).strip()
         reply = self._tool(
-            "erl_call", "-address", f"localhost:{self.dist_port}", "-e", stdin=f"{erlang}.\n", timeout=timeout
+            "erl_call", "-address", f"localhost:{self.settings.dist_port}", "-e", stdin=f"{erlang}.\n", timeout=timeout
         )
         result = re.fullmatch(r"\{ok, (.*)\}", reply.strip(), re.DOTALL)
         if result is None:
@@ -212,18 +222,11 @@ class PrivateBroker:
     def _prepare(self) -> KeptProcess:
         tmp = self.installation.root / "tmp" if self.installation.root else None
         self._dir = Path(tempfile.mkdtemp(prefix="rmq-", dir=tmp))
-        for folder in ("log", "data", "conf.d"):
-            (self._dir / folder).mkdir()
-        cookie = self._dir / ".erlang.cookie"
-        cookie.write_text(self.cookie)
-        cookie.chmod(0o400)
-        (self._dir / "enabled_plugins").write_text(f"[{','.join(self._plugins)}].\n")
-        (self._dir / "rabbitmq.conf").write_text(self._conf())
-        (self._dir / "rabbitmq-env.conf").touch()
+        self.settings.write(self._dir)
         if self.installation.root is not None:
             _name_localhost(self.installation.root / "etc" / "hosts")
         epmd = self.installation.program("epmd") if self._own_epmd else None
-        helper = [epmd, "-port", str(self.epmd_port), "-address", "127.0.0.1"] if epmd else None
+        helper = [epmd, "-port", str(self.settings.epmd_port), "-address", "127.0.0.1"] if epmd else None
         return KeptProcess(
             self.installation.command(self.installation.server, "-noinput"),
             env=self._env(),
@@ -232,42 +235,9 @@ class PrivateBroker:
             remove=self._dir,
         )
 
-    def _conf(self) -> str:
-        lines = [
-            f"listeners.tcp.1 = 127.0.0.1:{self.port}",
-            "log.console = false",
-            "log.file = rabbit.log",
-            "disk_free_limit.absolute = 10MB",
-        ]
-        if self.management_port:
-            lines += ["management.tcp.ip = 127.0.0.1", f"management.tcp.port = {self.management_port}"]
-        return "\n".join([*lines, self._config, ""])
-
     def _env(self) -> dict[str, str]:
         inside = f"/tmp/{self._home.name}" if self.installation.root else str(self._home)  # noqa: S108 - in the tree
-        return {
-            "HOME": inside,
-            "PATH": self.installation.path(),
-            "LANG": "C.UTF-8",
-            "ERL_CRASH_DUMP": f"{inside}/log/erl_crash.dump",
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
-            "ERL_EPMD_PORT": str(self.epmd_port),
-            "RABBITMQ_ADVANCED_CONFIG_FILE": f"{inside}/advanced.config",
-            "RABBITMQ_ALLOW_INPUT": "1",  # the script becomes the Erlang VM instead of waiting for it
-            "RABBITMQ_CONFIG_FILE": f"{inside}/rabbitmq.conf",
-            "RABBITMQ_CONFIG_FILES": f"{inside}/conf.d",
-            "RABBITMQ_CONF_ENV_FILE": f"{inside}/rabbitmq-env.conf",
-            "RABBITMQ_CTL_DIST_PORT_MAX": "65535",
-            "RABBITMQ_CTL_DIST_PORT_MIN": str(self.dist_port + 1),
-            "RABBITMQ_CTL_ERL_ARGS": _LOOPBACK_DIST,
-            "RABBITMQ_DIST_PORT": str(self.dist_port),
-            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{inside}/enabled_plugins",
-            "RABBITMQ_LOG_BASE": f"{inside}/log",
-            "RABBITMQ_MNESIA_BASE": f"{inside}/data",
-            "RABBITMQ_NODENAME": self.node,
-            "RABBITMQ_PID_FILE": f"{inside}/pid",
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ERL_ARGS,
-        }
+        return self.settings.env(inside, self.installation.path())
 
     def _is_ready(self) -> bool:
         connection = amqp.Connection(f"127.0.0.1:{self.port}", "guest", "guest", connect_timeout=5, read_timeout=5)
@@ -283,10 +253,10 @@ class PrivateBroker:
         return self._serves_management()
 
     def _serves_management(self) -> bool:
-        if self.management_port is None:
+        if self.settings.management_port is None:
             return True
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.management_port}/", timeout=5):
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.settings.management_port}/", timeout=5):
                 return True
         except (OSError, urllib.error.URLError):
             return False

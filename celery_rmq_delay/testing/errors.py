@@ -1,9 +1,6 @@
 """Errors of the private servers that tests start."""
 
-try:
-    from celery_rmq_delay.exceptions import RmqDelayError
-except ImportError:  # the module comes with the next commit
-    RmqDelayError = Exception
+from celery_rmq_delay.exceptions import RmqDelayError
 
 
 class PrivateServerError(RmqDelayError):

@@ -72,6 +72,16 @@ class Installation:
             "macOS: brew install rabbitmq), or name a broker with BROKER_URL."
         )
 
+    @property
+    def version(self) -> str | None:
+        """The RabbitMQ version, such as ``3.10.8``, as the names of installed files tell it; None if they do not."""
+        base = self.root or Path("/")
+        home = (base / self.server.lstrip("/")).resolve().parents[1]
+        for name in [home.name, *(found.name for found in home.glob("plugins/rabbit-[0-9]*"))]:
+            if found := re.fullmatch(r"(?:rabbitmq_server|rabbit)-(\d+\.\d+\.\d+).*", name):
+                return found.group(1)
+        return None
+
     def program(self, name: str) -> str | None:
         """Return the path of an Erlang or RabbitMQ program as seen from inside the root, or None."""
         base = self.root or Path("/")

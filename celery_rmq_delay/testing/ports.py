@@ -27,6 +27,7 @@ def free_port() -> int:
 def is_free(port: int) -> bool:
     """Tell whether a server could listen on this loopback port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, past connections do not matter
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:

@@ -145,7 +145,7 @@ def wait_until_ready(
         time.sleep(0.05)
 
 
-def tails(logs: Sequence[Path], *, lines: int = 40) -> str:
+def tails(logs: Sequence[Path], *, lines: int = 100) -> str:
     """Return the last lines of each log file that has any, each under its path."""
     parts = []
     for path in logs:

@@ -1,0 +1,100 @@
+"""Pytest fixtures that give tests a RabbitMQ and a Redis of their own.
+
+Installed with the package, so ``rmq_broker``, ``rmq_vhost`` and ``rmq_redis`` are there without an import. pytest loads
+this module in every run: what is heavy is imported in the fixtures.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from celery_rmq_delay.testing.broker import PrivateBroker
+    from celery_rmq_delay.testing.redis import PrivateRedis
+
+
+@dataclass(frozen=True)
+class ExternalServer:
+    """A server that was given by its URL and is neither started nor stopped."""
+
+    url: str
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options that choose the broker."""
+    group = parser.getgroup("rabbitmq", "RabbitMQ for tests")
+    group.addoption(
+        "--rabbitmq",
+        default="system",
+        metavar="SERVER",
+        help="RabbitMQ to start: system (default), 3.10, 4.0, 4.3 (from 'python -m celery_rmq_delay.testing.trees'), "
+        "or the path of a rabbitmq-server or of a chroot tree",
+    )
+    group.addoption(
+        "--broker-url",
+        default=os.environ.get("BROKER_URL") or None,
+        metavar="URL",
+        help="use this broker and start none (default: the environment variable BROKER_URL)",
+    )
+
+
+@pytest.fixture(scope="session")
+def rmq_broker(pytestconfig: pytest.Config) -> Iterator[PrivateBroker | ExternalServer]:
+    """A RabbitMQ for the whole test run; has ``url``. Started by us it is a ``PrivateBroker``."""
+    external = pytestconfig.getoption("--broker-url")
+    if external:
+        yield ExternalServer(external)
+        return
+    from celery_rmq_delay.testing.broker import PrivateBroker
+    from celery_rmq_delay.testing.errors import ServerNotFoundError
+    from celery_rmq_delay.testing.trees import choose
+
+    try:
+        installation = choose(pytestconfig.getoption("--rabbitmq"))
+    except ServerNotFoundError as error:
+        _missing(error)
+    with PrivateBroker(installation.server, installation.root) as broker:
+        yield broker
+
+
+@pytest.fixture
+def rmq_vhost(rmq_broker: PrivateBroker | ExternalServer) -> Iterator[str]:
+    """The URL of a fresh vhost, deleted after the test; on an external broker the URL as it was given."""
+    if isinstance(rmq_broker, ExternalServer):
+        yield rmq_broker.url
+        return
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    yield rmq_broker.vhost(name)
+    if rmq_broker.pid is None:
+        rmq_broker.start()  # the test killed it; the next one needs it
+    rmq_broker.delete_vhost(name)
+
+
+@pytest.fixture(scope="session")
+def rmq_redis() -> Iterator[PrivateRedis | ExternalServer]:
+    """A Redis for the whole test run; has ``url``. The environment variable REDIS_URL names another one."""
+    if external := os.environ.get("REDIS_URL"):
+        yield ExternalServer(external)
+        return
+    from celery_rmq_delay.testing.errors import ServerNotFoundError
+    from celery_rmq_delay.testing.redis import PrivateRedis
+
+    try:
+        redis = PrivateRedis()
+    except ServerNotFoundError as error:
+        _missing(error)
+    with redis:
+        yield redis
+
+
+def _missing(error: Exception) -> NoReturn:
+    """Skip on a developer's machine, fail where a missing server would hide untested code."""
+    if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
+        pytest.fail(f"{error} (CI is set, so this is a failure and not a skip.)", pytrace=False)
+    pytest.skip(str(error))
