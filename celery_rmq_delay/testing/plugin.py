@@ -16,6 +16,7 @@ import pytest
 
 if TYPE_CHECKING:
     from celery_rmq_delay.testing.broker import PrivateBroker
+    from celery_rmq_delay.testing.installation import Installation
     from celery_rmq_delay.testing.redis import PrivateRedis
 
 
@@ -31,34 +32,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("rabbitmq", "RabbitMQ for tests")
     group.addoption(
         "--rabbitmq",
-        default="system",
+        default=None,
         metavar="SERVER",
         help="RabbitMQ to start: system (default), 3.10, 4.0, 4.3 (from 'python -m celery_rmq_delay.testing.trees'), "
         "or the path of a rabbitmq-server or of a chroot tree",
     )
     group.addoption(
         "--broker-url",
-        default=os.environ.get("BROKER_URL") or None,
+        default=None,
         metavar="URL",
-        help="use this broker and start none (default: the environment variable BROKER_URL)",
+        help="use this broker and start none (default without --rabbitmq: the environment variable BROKER_URL)",
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse two brokers at once."""
+    if config.getoption("--rabbitmq") and config.getoption("--broker-url"):
+        raise pytest.UsageError("--rabbitmq starts a broker and --broker-url uses one that runs: give one of the two.")
+
+
 @pytest.fixture(scope="session")
-def rmq_broker(pytestconfig: pytest.Config) -> Iterator[PrivateBroker | ExternalServer]:
-    """A RabbitMQ for the whole test run; has ``url``. Started by us it is a ``PrivateBroker``."""
-    external = pytestconfig.getoption("--broker-url")
-    if external:
-        yield ExternalServer(external)
-        return
-    from celery_rmq_delay.testing.broker import PrivateBroker
+def rmq_installation(pytestconfig: pytest.Config) -> Installation:
+    """The RabbitMQ installation that ``--rabbitmq`` chose, for tests that start nodes of their own."""
     from celery_rmq_delay.testing.errors import ServerNotFoundError
     from celery_rmq_delay.testing.trees import choose
 
     try:
-        installation = choose(pytestconfig.getoption("--rabbitmq"))
+        return choose(pytestconfig.getoption("--rabbitmq") or "system")
     except ServerNotFoundError as error:
         _missing(error)
+
+
+@pytest.fixture(scope="session")
+def rmq_broker(request: pytest.FixtureRequest) -> Iterator[PrivateBroker | ExternalServer]:
+    """A RabbitMQ for the whole test run; has ``url``. Started by us it is a ``PrivateBroker``."""
+    chosen = request.config.getoption("--rabbitmq")
+    external = request.config.getoption("--broker-url") or (None if chosen else os.environ.get("BROKER_URL"))
+    if external:
+        yield ExternalServer(external)
+        return
+    from celery_rmq_delay.testing.broker import PrivateBroker
+
+    installation = request.getfixturevalue("rmq_installation")
     with PrivateBroker(installation.server, installation.root) as broker:
         yield broker
 

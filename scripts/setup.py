@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""Prepare a checkout: system packages (as root on Debian), the virtual environment, the package and its tools.
+
+Standard library only, as it runs before anything is installed. A second run takes milliseconds: what was installed is
+recorded in the environment's stamp file, and pyproject.toml changes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+EXTRAS = "django,management,prometheus"
+OLDEST_PYTHON = (3, 10)
+# A package's services must neither start nor stop anything here: 101 is "forbidden by policy".
+POLICY = Path("/usr/sbin/policy-rc.d")
+
+
+def say(line: str) -> None:
+    """Report progress on stderr: stdout belongs to the target that follows."""
+    sys.stderr.write(f"setup: {line}\n")
+
+
+def fail(message: str) -> None:
+    """End with exit code 1 and a message."""
+    raise SystemExit(f"setup: {message}")
+
+
+def rabbitmq_installed() -> bool:
+    """Look where the package's own search looks; that one needs the package installed."""
+    folders = (
+        "/usr/lib/rabbitmq/bin",
+        "/opt/homebrew/opt/rabbitmq/sbin",
+        "/usr/local/opt/rabbitmq/sbin",
+        "/opt/rabbitmq/sbin",
+    )
+    return bool(shutil.which("rabbitmq-server")) or any(Path(folder, "rabbitmq-server").is_file() for folder in folders)
+
+
+def missing_packages(*, servers: bool, trees: bool) -> list[str]:
+    """Return the Debian packages that are needed and not there."""
+    missing = []
+    if not PYTHON.exists() and not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
+        missing.append("python3-venv")
+    if servers and not os.environ.get("BROKER_URL") and not rabbitmq_installed():
+        missing.append("rabbitmq-server")
+    if servers and not os.environ.get("REDIS_URL") and not shutil.which("redis-server"):
+        missing.append("redis-server")
+    if trees and not shutil.which("debootstrap"):
+        missing.append("debootstrap")
+    return missing
+
+
+def install_packages(packages: list[str]) -> None:
+    """Install Debian packages, their services off; without root or apt say what to install and end."""
+    names = " ".join(packages)
+    if not shutil.which("apt-get"):
+        fail(f"missing: {names} (Debian names). Install them, for example with brew install rabbitmq redis.")
+    if os.geteuid() != 0:
+        fail(
+            f"missing: {names}. Install with:\n\n    sudo apt-get install -y {names}\n\n"
+            "or name servers that run with BROKER_URL and REDIS_URL."
+        )
+    say(f"installing {names}")
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
+    keep = POLICY.exists() or POLICY.is_symlink()
+    if not keep:
+        POLICY.write_text("#!/bin/sh\nexit 101\n")
+        POLICY.chmod(0o755)
+    try:
+        if run_quietly(install, environment) is None:
+            return
+        run_quietly(["apt-get", "update", "-q"], environment)
+        if (output := run_quietly(install, environment)) is not None:
+            fail(f"{' '.join(install)} failed:\n{output}")
+    finally:
+        if not keep:
+            POLICY.unlink(missing_ok=True)
+
+
+def run_quietly(command: list[str], environment: dict[str, str] | None = None) -> str | None:
+    """Run a command; return None when it went well, else what it printed."""
+    done = subprocess.run(  # noqa: S603
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    return done.stdout if done.returncode else None
+
+
+def stamp_of(group: str) -> str:
+    """Return what identifies an installation: the project file, this script, the group and the Python."""
+    parts = [(ROOT / "pyproject.toml").read_bytes(), Path(__file__).read_bytes(), group.encode()]
+    parts.append(f"{sys.version_info[:2]} {ROOT}".encode())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+
+
+def install_python(groups: list[str]) -> None:
+    """Create the virtual environment and install the package with extras and dependency groups."""
+    stamp_file = VENV / ".stamp"
+    known = stamp_file.read_text().split() if stamp_file.exists() and PYTHON.exists() else []
+    missing = [group for group in groups if stamp_of(group) not in known]
+    if not missing:
+        return
+    if not PYTHON.exists() or run_quietly([str(PYTHON), "-c", "import pip"]) is not None:
+        say(f"creating {VENV}")
+        if (output := run_quietly([sys.executable, "-m", "venv", "--clear", str(VENV)])) is not None:
+            fail(f"the virtual environment could not be made:\n{output}")
+        known = []
+        missing = groups
+    say(f"installing the package with [{EXTRAS}] and the groups {', '.join(missing)}")
+    pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    wanted = [argument for group in missing for argument in ("--group", f"{ROOT / 'pyproject.toml'}:{group}")]
+    for command in ([*pip, "--upgrade", "pip>=25.1"], [*pip, *wanted, "--editable", f"{ROOT}[{EXTRAS}]"]):
+        if (output := run_quietly(command)) is not None:
+            fail(f"{' '.join(command)} failed:\n{output}")
+    stamp_file.write_text("\n".join({*known, *(stamp_of(group) for group in missing)}))
+
+
+def main() -> None:
+    """Check, install what is missing, and do nothing when all is there."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--group", action="append", default=[], help="dependency group to install")
+    parser.add_argument("--servers", action="store_true", help="RabbitMQ and Redis are needed")
+    parser.add_argument("--trees", action="store_true", help="debootstrap is needed")
+    options = parser.parse_args()
+    if sys.version_info < OLDEST_PYTHON:
+        fail(f"Python {sys.version.split()[0]} is too old: 3.10 or newer is needed.")
+    if packages := missing_packages(servers=options.servers, trees=options.trees):
+        install_packages(packages)
+    install_python(options.group or ["test"])
+
+
+if __name__ == "__main__":
+    main()

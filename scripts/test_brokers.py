@@ -1,0 +1,56 @@
+"""Run the broker tests on every RabbitMQ version, one after the other, and say in one line each how they ended."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from celery_rmq_delay.testing import trees
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def run(version: str, arguments: list[str]) -> tuple[int, str]:
+    """Return pytest's exit code and its closing line."""
+    # A server named from outside would be tested three times over; CI makes a missing server a failure.
+    environment = {key: value for key, value in os.environ.items() if key != "BROKER_URL"} | {"CI": "true"}
+    selection = ["-m", "integration or all_brokers", "--rabbitmq", version, "tests/integration", "tests/acceptance"]
+    with subprocess.Popen(  # noqa: S603
+        [sys.executable, "-m", "pytest", *selection, *arguments],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    ) as process:
+        closing = "nothing was printed"
+        for line in process.stdout or ():
+            say(line.rstrip("\n"))
+            closing = line.strip() or closing
+    return process.returncode, closing
+
+
+def main(arguments: list[str]) -> int:
+    """Build the trees that are missing, test on each version, return 1 if any failed."""
+    if code := trees.main(["build"]):
+        return code
+    results = {}
+    for version in trees.SUITES:
+        say(f"\n##### RabbitMQ {version} #####")
+        results[version] = run(version, arguments)
+    say("")
+    for version, (code, closing) in results.items():
+        say(f"RabbitMQ {version:>4} {'passed' if code == 0 else f'FAILED (exit {code})'}: {closing.strip('= ')}")
+    return 1 if any(code for code, _ in results.values()) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,220 @@
+"""Private servers: started, killed, restarted and gone without a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import amqp
+import kombu
+import pytest
+
+from celery_rmq_delay.testing import PrivateBroker, PrivateCluster, PrivateRedis, ServerNotFoundError, ServerStartError
+from celery_rmq_delay.testing.installation import Installation
+from celery_rmq_delay.testing.ports import is_free
+
+HOLDER = """
+import sys
+from celery_rmq_delay.testing import PrivateBroker
+broker = PrivateBroker(sys.argv[1] or None, sys.argv[2] or None)
+broker.start()
+print(broker.pid, broker.port, broker.settings.epmd_port, broker.log_path.parent.parent, flush=True)
+sys.stdin.read()
+"""
+
+
+def wait_for(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def processes_naming(text: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = entry.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if text in line:
+            found.append(line)
+    return found
+
+
+@pytest.fixture(scope="module")
+def where(rmq_installation: Installation) -> tuple[str, str | None]:
+    """Server and tree of the RabbitMQ that this test run is about."""
+    return rmq_installation.server, str(rmq_installation.root) if rmq_installation.root else None
+
+
+@pytest.fixture(scope="module")
+def broker(where: tuple[str, str | None]) -> Iterator[PrivateBroker]:
+    with PrivateBroker(*where, management=True) as started:
+        yield started
+
+
+def put_durable_message(url: str, **arguments: object) -> None:
+    with kombu.Connection(url, transport_options={"confirm_publish": True}) as connection:
+        queue = kombu.Queue("kept", durable=True, queue_arguments={"x-queue-type": "quorum", **arguments})
+        connection.Producer().publish("still here", routing_key="kept", declare=[queue], delivery_mode=2)
+
+
+def take_message(url: str) -> object:
+    """Return the body of the queue's message once it is there; a queue may be without a leader for a moment."""
+    taken: list[object] = []
+
+    def take() -> list[object]:
+        with contextlib.suppress(amqp.InternalError), kombu.Connection(url) as connection:
+            message = connection.default_channel.basic_get("kept", no_ack=True)
+            taken.extend([message.body] if message else [])
+        return taken
+
+    wait_for(take, "the arrival of a message")
+    return taken[0]
+
+
+def test_the_broker_tells_its_version_and_serves_amqp_and_management(broker: PrivateBroker) -> None:
+    assert broker.version >= (3, 8, 0)
+    assert broker.installation.version == ".".join(map(str, broker.version))
+    with kombu.Connection(broker.url) as connection:
+        connection.ensure_connection(max_retries=1)
+    assert broker.management_url is not None
+    done = subprocess.run(
+        [sys.executable, "-c", _OVERVIEW, broker.management_url],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert done.stdout.strip() == ".".join(map(str, broker.version))
+
+
+_OVERVIEW = """
+import base64, json, sys, urllib.parse, urllib.request
+url = urllib.parse.urlsplit(sys.argv[1])
+request = urllib.request.Request(f"http://{url.hostname}:{url.port}/api/overview")
+request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
+print(json.load(urllib.request.urlopen(request))["rabbitmq_version"])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_node_listens_on_loopback_only(broker: PrivateBroker) -> None:
+    listening = 0
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{broker.pid}/net/{table}").read_text().splitlines()[1:]:
+            address, port = line.split()[1].rsplit(":", 1)
+            if line.split()[3] == "0A" and int(port, 16) in {
+                broker.port,
+                broker.settings.dist_port,
+                broker.settings.epmd_port,
+                broker.settings.management_port,
+            }:
+                listening += 1
+                assert address in {"0100007F", "00000000000000000000000001000000"}
+    assert listening >= 4
+
+
+def test_a_vhost_is_usable_at_once_and_gone_after_its_deletion(broker: PrivateBroker) -> None:
+    url = broker.vhost("a vhost/with ünusual name")
+    put_durable_message(url)
+    assert take_message(url) == "still here"
+    broker.delete_vhost("a vhost/with ünusual name")
+    assert "ünusual" not in broker.rabbitmqctl("list_vhosts", "--silent")
+
+
+def test_rabbitmqctl_failures_say_what_it_printed(broker: PrivateBroker) -> None:
+    with pytest.raises(Exception, match="no_such_command"):
+        broker.rabbitmqctl("no_such_command")
+
+
+def test_durable_messages_survive_a_restart_and_a_kill(broker: PrivateBroker) -> None:
+    put_durable_message(broker.url)
+    port, first = broker.port, broker.pid
+    broker.restart()
+    assert (broker.port, broker.pid != first) == (port, True)
+    assert take_message(broker.url) == "still here"
+
+    put_durable_message(broker.url)
+    broker.kill()
+    assert broker.pid is None
+    assert is_free(broker.port)
+    broker.start()
+    assert take_message(broker.url) == "still here"
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
+def test_nothing_is_left_when_the_owner_ends(where: tuple[str, str | None], ending: signal.Signals) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, where[0], where[1] or ""],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+    with holder:
+        assert holder.stdout is not None
+        pid, port, epmd_port, folder = holder.stdout.readline().split(maxsplit=3)
+        folder = folder.strip()
+        assert alive(int(pid))
+        os.kill(holder.pid, ending)
+    wait_for(lambda: not alive(int(pid)), "the end of the node")
+    wait_for(lambda: is_free(int(port)) and is_free(int(epmd_port)), "the release of the ports")
+    wait_for(lambda: not processes_naming(Path(folder).name), "the end of the helpers")
+    wait_for(lambda: not Path(folder).exists(), "the removal of the directory")
+
+
+def test_a_node_that_cannot_start_says_why(where: tuple[str, str | None]) -> None:
+    broker = PrivateBroker(*where, config="no.such.setting = 1")
+    with pytest.raises(ServerStartError, match=r"(?s)ended with code.*no\.such\.setting"), broker:
+        pass
+    assert broker.pid is None
+
+
+def test_a_missing_server_is_named_with_what_mends_it() -> None:
+    with pytest.raises(ServerNotFoundError, match="/no/such/rabbitmq-server"):
+        PrivateBroker(server="/no/such/rabbitmq-server")
+
+
+def test_a_cluster_goes_on_without_its_first_node(where: tuple[str, str | None]) -> None:
+    with PrivateCluster(3, *where) as cluster:
+        names = sorted(node.node for node in cluster.nodes)
+        assert cluster.running_nodes() == names
+        assert cluster.url.count(";") == 2
+        put_durable_message(cluster.url, **{"x-quorum-initial-group-size": 3})
+        cluster.nodes[0].kill()
+        wait_for(lambda: cluster.running_nodes() == [n for n in names if n != cluster.nodes[0].node], "two nodes left")
+        assert take_message(cluster.nodes[1].url) == "still here"
+        cluster.nodes[0].start()
+        wait_for(lambda: cluster.running_nodes() == names, "three nodes again")
+
+
+def test_redis_starts_answers_and_ends(tmp_path: Path) -> None:
+    try:
+        server = PrivateRedis()
+    except ServerNotFoundError as error:
+        pytest.skip(str(error))
+    with server, kombu.Connection(server.url) as connection:
+        connection.ensure_connection(max_retries=1)
+    assert is_free(server.port)
+
+
+def test_the_fixtures_give_a_fresh_vhost(rmq_broker: PrivateBroker, rmq_vhost: str) -> None:
+    with kombu.Connection(rmq_vhost) as connection:
+        connection.ensure_connection(max_retries=1)
+    assert rmq_vhost.startswith("amqp")
