@@ -1,1 +1,37 @@
-"""Celery retries held by RabbitMQ instead of worker memory."""
+"""Celery retries held by RabbitMQ: dead-letter and TTL delay queues instead of worker memory.
+
+    from celery_rmq_delay import RetryableTask, install
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+from .exceptions import RmqDelayError, SettingsError
+from .installation import install
+from .signals import task_exhausted, task_parked, task_recovered
+
+if TYPE_CHECKING:
+    from .task import RetryableTask
+
+__version__ = version("celery-rmq-delay")
+
+__all__ = [
+    "RetryableTask",
+    "RmqDelayError",
+    "SettingsError",
+    "install",
+    "task_exhausted",
+    "task_parked",
+    "task_recovered",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Celery's Task class looks for the current app on import, so it is not imported before somebody asks.
+    if name == "RetryableTask":
+        from .task import RetryableTask  # noqa: PLC0415
+
+        return RetryableTask
+    raise AttributeError(name)

@@ -1,0 +1,62 @@
+"""The bootstep that ties a worker to its ladders."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from celery import bootsteps
+
+from .delay import Delay, delay_of
+from .exceptions import TransportError
+from .strategy import ATTRIBUTE
+from .worker import WorkerSide
+
+logger = logging.getLogger(__name__)
+
+
+class LadderStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Applies the ladders of the consumed queues before the worker takes its first message."""
+
+    requires = (
+        "celery.worker.consumer.tasks:Tasks",
+        "celery.worker.consumer.control:Control",
+        "celery.worker.consumer.gossip:Gossip",
+        "celery.worker.consumer.heart:Heart",
+    )
+
+    def __init__(self, c: Any, **options: Any) -> None:
+        super().__init__(c, **options)
+        delay = delay_of(c.app)
+        delay.check_tasks()
+        self._worker = self._worker_side(c, delay)
+        setattr(c, ATTRIBUTE, self._worker)
+
+    def _worker_side(self, c: Any, delay: Delay) -> WorkerSide | None:
+        driver = c.conninfo.transport.driver_type
+        if driver == "amqp":
+            return WorkerSide(c, delay)
+        text = (
+            f"The broker's transport is {driver!r}: only RabbitMQ can hold delays, so retries stay Celery's own and wait "
+            "in the worker. Use an amqp:// broker_url, or do not install celery_rmq_delay."
+        )
+        if delay.settings.strict:
+            raise TransportError(text)
+        logger.warning(text)
+        return None
+
+    def start(self, c: Any) -> None:
+        """Connect with the consumer's new connection."""
+        if self._worker is not None:
+            c.on_decode_error = self._worker.on_decode_error
+            self._worker.connect()
+
+    def stop(self, c: Any) -> None:
+        """Take no more suspects; tasks that run may still finish."""
+        if self._worker is not None and c.connection is not None:
+            self._worker.stop_suspects()
+
+    def shutdown(self, c: Any) -> None:
+        """Wait for outstanding confirms before the connection closes."""
+        if self._worker is not None and c.connection is not None:
+            self._worker.disconnect()

@@ -1,0 +1,191 @@
+"""AMQP at its edge: what the broker can do, and publishing that is not done before the broker says so."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import amqp
+from amqp.exceptions import MessageNacked
+
+from .exceptions import NackedError, OutcomeUnknownError, PublishError, UnroutableError
+
+if TYPE_CHECKING:
+    from kombu import Connection
+    from kombu.message import Message as ReceivedMessage
+
+logger = logging.getLogger(__name__)
+
+#: Seconds that a blocking publish waits for its confirm.
+CONFIRM_TIMEOUT = 30.0
+
+Version = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What differs between the versions of RabbitMQ."""
+
+    version: Version
+
+    @property
+    def tells_death_reason(self) -> bool:
+        """Dead-lettered messages carry ``x-last-death-reason``."""
+        return self.version >= (3, 13, 0)
+
+    @property
+    def keeps_delivery_count(self) -> bool:
+        """Quorum queues carry ``x-delivery-count`` through dead-lettering."""
+        return self.version >= (4, 0, 0)
+
+    @property
+    def keeps_redelivered(self) -> bool:
+        """A message that comes back from a delay queue is flagged as redelivered."""
+        return self.version >= (4, 0, 0)
+
+
+def capabilities(connection: Connection) -> Capabilities:
+    """Return what the connected broker can do."""
+    return Capabilities(broker_version(connection))
+
+
+def broker_version(connection: Connection) -> Version:
+    """Return the version the broker says it has; (0, 0, 0) where it says none."""
+    properties = connection.connection.server_properties
+    text = properties.get("version", "")
+    text = text.decode() if isinstance(text, bytes) else str(text)
+    parts = [int("".join(filter(str.isdecimal, part)) or 0) for part in text.split("-")[0].split(".")[:3]]
+    parts += [0] * (3 - len(parts))
+    return parts[0], parts[1], parts[2]
+
+
+def copy_of(message: ReceivedMessage, headers: dict[str, Any]) -> amqp.Message:
+    """Return a message with the body bytes and properties of a received one, and the given headers."""
+    properties = {name: value for name, value in message.properties.items() if name not in ("application_headers", "expiration")}
+    return amqp.Message(
+        message.body,
+        **{
+            "content_type": message.content_type,
+            "content_encoding": message.content_encoding,
+            **properties,
+            "delivery_mode": 2,
+            "application_headers": headers,
+        },
+    )
+
+
+def publish_confirmed(channel: amqp.Channel, message: amqp.Message, exchange: str, routing_key: str) -> None:
+    """Publish as mandatory and wait for the confirm. Blocks: not for the worker's consumer loop.
+
+    Raises `UnroutableError`, `NackedError`, or `OutcomeUnknownError` after `CONFIRM_TIMEOUT` seconds.
+    """
+    with mandatory(channel):
+        try:
+            channel.basic_publish_confirm(
+                message, exchange=exchange, routing_key=routing_key, mandatory=True, confirm_timeout=CONFIRM_TIMEOUT
+            )
+        except MessageNacked as error:
+            raise NackedError(f"The broker refused a message for {exchange or routing_key!r}.") from error
+        except TimeoutError as error:
+            raise OutcomeUnknownError(f"No confirm for {exchange or routing_key!r} in {CONFIRM_TIMEOUT:g} s.") from error
+
+
+@contextmanager
+def mandatory(channel: amqp.Channel) -> Iterator[None]:
+    """Raise `UnroutableError` at the end of the block when the broker returned a message published in it."""
+    returned: list[str] = []
+
+    def on_return(_error: Exception, exchange: str, routing_key: str, _message: amqp.Message) -> None:
+        returned.append(f"exchange {exchange!r}, routing key {routing_key!r}")
+
+    channel.events["basic_return"].add(on_return)
+    try:
+        yield
+    finally:
+        channel.events["basic_return"].discard(on_return)
+    if returned:
+        raise UnroutableError(f"No queue takes messages of {returned[0]}: run `celery -A proj rmq-delay apply`.")
+
+
+@dataclass
+class _Pending:
+    routing_key: str
+    done: Callable[[PublishError | None], None]
+
+
+class ConfirmingPublisher:
+    """Publishes to queues on the worker's own connection without ever waiting: the confirm calls back.
+
+    Everything happens in the thread of the event loop. ``done`` gets None when the broker has taken responsibility, or
+    the error. A lost connection drops what is pending: the originals are unacked, so the broker delivers them again.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._channel = connection.channel()
+        self._channel.confirm_select()
+        self._channel.events["basic_ack"].add(self._on_ack)
+        self._channel.events["basic_nack"].add(self._on_nack)
+        self._channel.events["basic_return"].add(self._on_return)
+        self._published = 0
+        self._pending: dict[int, _Pending] = {}
+        self._outbox: deque[tuple[amqp.Message, _Pending]] = deque()
+        self._flushing = False
+        self._returned: Counter[str] = Counter()
+
+    def publish(self, message: amqp.Message, queue: str, done: Callable[[PublishError | None], None]) -> None:
+        """Publish ``message`` to ``queue`` through the default exchange."""
+        self._outbox.append((message, _Pending(queue, done)))
+        self._flush()
+
+    def _flush(self) -> None:
+        # py-amqp reads events while it publishes, and those may publish: one loop, no recursion.
+        if self._flushing:
+            return
+        self._flushing = True
+        try:
+            while self._outbox:
+                message, pending = self._outbox.popleft()
+                self._published += 1
+                self._pending[self._published] = pending
+                self._channel.basic_publish(message, exchange="", routing_key=pending.routing_key, mandatory=True)
+        finally:
+            self._flushing = False
+
+    @property
+    def waiting(self) -> int:
+        """How many publishes have no answer yet."""
+        return len(self._pending) + len(self._outbox)
+
+    def drain(self, timeout: float) -> None:
+        """Wait up to ``timeout`` seconds between answers until all have come. Blocks: for the worker's shutdown."""
+        while self.waiting:
+            try:
+                self._connection.drain_events(timeout=timeout)
+            except (TimeoutError, OSError):
+                logger.warning("%d publishes without a confirm at shutdown: their tasks are delivered again", self.waiting)
+                return
+
+    def _on_return(self, _error: Exception, _exchange: str, routing_key: str, _message: amqp.Message) -> None:
+        # The broker sends the return before the ack of the same message.
+        self._returned[routing_key] += 1
+
+    def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
+        for pending in self._settled(delivery_tag, multiple):
+            if self._returned[pending.routing_key]:
+                self._returned[pending.routing_key] -= 1
+                pending.done(UnroutableError(f"The queue {pending.routing_key!r} does not exist: apply the topology."))
+            else:
+                pending.done(None)
+
+    def _on_nack(self, delivery_tag: int, multiple: bool) -> None:
+        for pending in self._settled(delivery_tag, multiple):
+            pending.done(NackedError(f"The broker refused a message for the queue {pending.routing_key!r}."))
+
+    def _settled(self, delivery_tag: int, multiple: bool) -> list[_Pending]:
+        tags = [tag for tag in self._pending if tag <= delivery_tag] if multiple else [delivery_tag]
+        return [self._pending.pop(tag) for tag in tags if tag in self._pending]

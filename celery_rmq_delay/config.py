@@ -1,0 +1,204 @@
+"""Settings: read once, validated in one place, typed ever after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from .durations import MAX_TTL_MS, format_ms, parse_ms
+from .exceptions import SettingsError
+from .ladders import Ladder
+from .names import MAX_NAME_BYTES, Names, check_name, rung_queue
+
+QueueType = Literal["classic", "quorum"]
+
+DEFAULT_TIERS = ("10s", "1m", "10m", "1h")
+_QUEUE_KEYS = ("tiers", "jitter", "repeat_last", "queue_type", "max_crashes")
+_TOP_KEYS = (*_QUEUE_KEYS, "queues", "prefix", "lanes", "exhausted_queue", "apply_on_start", "strict", "events")
+
+
+@dataclass(frozen=True)
+class QueueSettings:
+    """What holds for one origin queue."""
+
+    ladder: Ladder
+    queue_type: QueueType | None = None
+    max_crashes: int = 3
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for the app. ``queues`` maps a queue's name to its settings; None leaves a queue alone."""
+
+    default: QueueSettings
+    queues: Mapping[str, QueueSettings | None] = field(default_factory=dict)
+    prefix: str = "rmq_delay"
+    lanes: int = 5
+    exhausted_queue: str = "rmq_delay.exhausted"
+    apply_on_start: bool = True
+    strict: bool = False
+    events: bool | Literal["auto"] = "auto"
+
+    @property
+    def names(self) -> Names:
+        """The names of broker objects under this prefix."""
+        return Names(self.prefix)
+
+    @property
+    def uses_jitter(self) -> bool:
+        """Whether any ladder of the settings spreads its delays over lanes."""
+        every = [self.default, *self.queues.values()]
+        return any(queue is not None and queue.ladder.jitter for queue in every)
+
+    def for_queue(self, name: str) -> QueueSettings | None:
+        """Return the settings of an origin queue; None when it is left alone."""
+        return self.queues.get(name, self.default)
+
+    def task_ladder(self, queue: str, task: object) -> Ladder | None:
+        """Return the ladder that a task class declares for itself on ``queue``; None when it climbs the queue's."""
+        tiers = getattr(task, "tiers", None)
+        settings = self.for_queue(queue)
+        if tiers is None or settings is None:
+            return None
+        where = f"tiers of task {getattr(task, 'name', task)}"
+        return Ladder(_tiers(tiers, where), settings.ladder.jitter, settings.ladder.lanes, settings.ladder.repeat_last)
+
+
+def parse_settings(raw: object, setting: str = "rmq_delay") -> Settings:
+    """Return the validated settings of ``app.conf.rmq_delay`` (``CELERY_RMQ_DELAY`` with Django).
+
+    Raises `SettingsError` with the setting, the value and the mend for whatever cannot work.
+    """
+    raw = {} if raw is None else raw
+    if not isinstance(raw, Mapping):
+        raise SettingsError(setting, raw, 'Write a dictionary, such as {"tiers": ["10s", "1m", "10m"]}.')
+    _known(raw, _TOP_KEYS, setting)
+    lanes = _integer(raw.get("lanes", 5), f"{setting}.lanes", 1, 64)
+    prefix = _text(raw.get("prefix", "rmq_delay"), f"{setting}.prefix")
+    default = _queue({"tiers": DEFAULT_TIERS, **_pick(raw, _QUEUE_KEYS)}, setting, lanes, None)
+    queues = raw.get("queues", {})
+    if not isinstance(queues, Mapping):
+        raise SettingsError(f"{setting}.queues", queues, 'Write {"queue": {"tiers": [...]}}.')
+    events = raw.get("events", "auto")
+    if events != "auto" and not isinstance(events, bool):
+        raise SettingsError(f"{setting}.events", events, 'Write "auto", True or False.')
+    settings = Settings(
+        default=default,
+        queues={name: _own_queue(name, own, setting, lanes, default) for name, own in queues.items()},
+        prefix=prefix,
+        lanes=lanes,
+        exhausted_queue=check_name(
+            _text(raw.get("exhausted_queue", f"{prefix}.exhausted"), f"{setting}.exhausted_queue"),
+            f"{setting}.exhausted_queue",
+        ),
+        apply_on_start=_flag(raw.get("apply_on_start", True), f"{setting}.apply_on_start"),
+        strict=_flag(raw.get("strict", False), f"{setting}.strict"),
+        events=events,
+    )
+    for name in settings.queues:
+        check_queue_name(settings, name, setting)
+    return settings
+
+
+def check_queue_name(settings: Settings, queue: str, setting: str = "rmq_delay") -> None:
+    """Raise `SettingsError` when a name derived from ``queue`` would be too long for AMQP."""
+    own = settings.for_queue(queue)
+    longest = settings.names.lane0(queue, "0" * 8, 1000)
+    if own is not None:
+        ttls = ((rung, ttl) for rung in range(1, len(own.ladder) + 1) for ttl in own.ladder.lane_ttls(rung))
+        longest = max(longest, *(rung_queue(queue, rung, ttl) for rung, ttl in ttls), key=lambda name: len(name.encode()))
+    size = len(longest.encode())
+    if size > MAX_NAME_BYTES:
+        mend = f"{longest!r} would have {size} bytes and AMQP allows {MAX_NAME_BYTES}: shorten the queue or the prefix."
+        raise SettingsError(f"{setting}.queues", queue, mend)
+
+
+def check_max_retries(max_retries: int | None, ladder: Ladder, task: str) -> None:
+    """Raise `SettingsError` when a task asks for more retries than its ladder has tiers."""
+    if max_retries is not None and ladder.retries is not None and max_retries > ladder.retries:
+        mend = (
+            f"The ladder is the retry budget and has {ladder.retries} tiers: leave max_retries out, add tiers, "
+            "or set repeat_last=True."
+        )
+        raise SettingsError(f"max_retries of task {task}", max_retries, mend)
+
+
+def _own_queue(name: object, own: object, setting: str, lanes: int, default: QueueSettings) -> QueueSettings | None:
+    where = f"{setting}.queues[{name!r}]"
+    if not isinstance(name, str) or not name:
+        raise SettingsError(f"{setting}.queues", name, "A queue's name is a non-empty text.")
+    if own is False or own is None:
+        return None
+    if not isinstance(own, Mapping):
+        raise SettingsError(where, own, 'Write {"tiers": [...]}, or False to leave this queue alone.')
+    _known(own, _QUEUE_KEYS, where)
+    return _queue(own, where, lanes, default)
+
+
+def _queue(raw: Mapping[str, Any], where: str, lanes: int, default: QueueSettings | None) -> QueueSettings:
+    base = default.ladder if default else None
+    tiers = _tiers(raw["tiers"], f"{where}.tiers") if "tiers" in raw else base.tiers_ms if base else ()
+    jitter = _share(raw.get("jitter", base.jitter if base else 0.0), f"{where}.jitter")
+    for tier in tiers:
+        if tier * (1 + jitter) > MAX_TTL_MS:
+            raise SettingsError(f"{where}.jitter", jitter, f"{format_ms(tier)} with it is over RabbitMQ's longest TTL.")
+    if jitter and lanes < 2:  # noqa: PLR2004
+        raise SettingsError("rmq_delay.lanes", lanes, f"{where}.jitter spreads delays over lanes: use at least 2.")
+    queue_type = raw.get("queue_type", default.queue_type if default else None)
+    if queue_type not in (None, "classic", "quorum"):
+        raise SettingsError(f"{where}.queue_type", queue_type, 'Write "classic", "quorum" or None (as the origin queue).')
+    crashes = raw.get("max_crashes", default.max_crashes if default else 3)
+    return QueueSettings(
+        ladder=Ladder(
+            tiers,
+            jitter,
+            lanes if jitter else 1,
+            _flag(raw.get("repeat_last", base.repeat_last if base else False), f"{where}.repeat_last"),
+        ),
+        queue_type=queue_type,
+        max_crashes=_integer(crashes, f"{where}.max_crashes", 0, 1000),
+    )
+
+
+def _tiers(value: object, where: str) -> tuple[int, ...]:
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise SettingsError(where, value, 'Write a list of delays, such as ["10s", "1m", "10m"].')
+    tiers = tuple(parse_ms(tier, f"{where}[{index}]") for index, tier in enumerate(value))
+    if not tiers:
+        raise SettingsError(where, value, "A ladder needs at least one tier.")
+    return tiers
+
+
+def _known(raw: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in raw:
+        if key not in known:
+            raise SettingsError(f"{where}.{key}", raw[key], f"There is no such setting. Known: {', '.join(known)}.")
+
+
+def _pick(raw: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    return {key: raw[key] for key in keys if key in raw}
+
+
+def _integer(value: object, where: str, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise SettingsError(where, value, f"Write a whole number from {low} to {high}.")
+    return value
+
+
+def _share(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
+        raise SettingsError(where, value, "Write a share of the delay from 0 up to, not including, 1.")
+    return float(value)
+
+
+def _flag(value: object, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise SettingsError(where, value, "Write True or False.")
+    return value
+
+
+def _text(value: object, where: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise SettingsError(where, value, "Write a non-empty text.")
+    return value

@@ -1,0 +1,155 @@
+"""What `install` leaves on the app: its settings, and what is known of its queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+from kombu.common import Broadcast
+from kombu.entity import Queue as KombuQueue
+
+from .config import QueueType, Settings, check_max_retries
+from .exceptions import RmqDelayError
+from .ladders import Ladder
+from .topology.ladder import LadderPlan
+
+if TYPE_CHECKING:
+    from celery import Task
+
+_ATTRIBUTE = "_rmq_delay"
+
+#: A quorum queue drops or dead-letters what was delivered too often (20 times by default), and RabbitMQ 4.3 counts our
+#: rejections: a message is published anew before it gets there.
+_DELIVERY_LIMIT = 20
+
+
+class Delay:
+    """The package's state of one app."""
+
+    def __init__(self, app: Celery, settings: Settings) -> None:
+        self.app, self.settings = app, settings
+        #: Queues that exist without our dead-letter exchange: their retries take the forward path.
+        self.foreign: set[str] = set()
+        #: What a worker does with a queue that is declared while it runs.
+        self.on_declared: Callable[[str], None] | None = None
+        self._ladders: dict[tuple[str, str], Ladder | None] = {}
+
+    def manages(self, queue: KombuQueue) -> bool:
+        """Return whether a queue can have a ladder: a lasting queue that nobody else has given a dead-letter exchange."""
+        declared = queue.queue_arguments or {}
+        return (
+            not isinstance(queue, Broadcast)
+            and queue.durable
+            and not queue.auto_delete
+            and not queue.exclusive
+            and declared.get("x-queue-type", "classic") in ("classic", "quorum")
+            and declared.get("x-dead-letter-exchange") in (None, self.settings.names.dlx(queue.name))
+            and "x-dead-letter-routing-key" not in declared
+            and self.settings.for_queue(queue.name) is not None
+        )
+
+    def queue_type(self, queue: KombuQueue | None, name: str) -> QueueType:
+        """Return the type of an origin queue: as set, or as it is declared."""
+        settings = self.settings.for_queue(name)
+        if settings is not None and settings.queue_type is not None:
+            return settings.queue_type
+        return "quorum" if ((queue and queue.queue_arguments) or {}).get("x-queue-type") == "quorum" else "classic"
+
+    def ladder(self, queue: str, task: Task[Any, Any]) -> Ladder:
+        """Return the ladder that ``task`` climbs on ``queue``: its own, or the queue's."""
+        key = (queue, task.name)
+        if key not in self._ladders:
+            self._ladders[key] = self.settings.task_ladder(queue, task)
+        own = self._ladders[key]
+        if own is not None:
+            return own
+        settings = self.settings.for_queue(queue) or self.settings.default
+        return settings.ladder
+
+    def retryable_tasks(self) -> Iterable[Task[Any, Any]]:
+        """Return the app's tasks that climb ladders."""
+        from .task import RetryableTask  # noqa: PLC0415 - the task module needs this one
+
+        return [task for task in self.app.tasks.values() if isinstance(task, RetryableTask)]
+
+    def tasks_of(self, queue: str) -> dict[str, Ladder | None]:
+        """Return the app's retryable tasks with the ladder that ``queue`` binds for each; None is the queue's own."""
+        return {
+            task.name: self.settings.task_ladder(queue, task) if self.routed_to(task) in (None, queue) else None
+            for task in self.retryable_tasks()
+        }
+
+    def routed_to(self, task: Task[Any, Any]) -> str | None:
+        """Return the queue that the app's routes give a task; None where they name none."""
+        options = self.app.amqp.router.route({"queue": task.queue} if getattr(task, "queue", None) else {}, task.name)
+        queue = options.get("queue")
+        return getattr(queue, "name", queue)
+
+    def can_reject(self, queue: str, task: Task[Any, Any]) -> bool:
+        """Return whether a rejected message of ``task`` climbs the right ladder by itself."""
+        if queue in self.foreign or self.settings.for_queue(queue) is None:
+            return False
+        return getattr(task, "tiers", None) is None or self.routed_to(task) in (None, queue)
+
+    def rejections_allowed(self, queue: str) -> int:
+        """Return how often a message may be rejected before it has to be published anew."""
+        known = self.app.amqp.queues.get(queue)
+        declared = (known.queue_arguments if known else None) or {}
+        limit = declared.get("x-delivery-limit", _DELIVERY_LIMIT)
+        if declared.get("x-queue-type") != "quorum" or limit < 0:
+            return 2**31
+        return max(1, min(limit * 3 // 4, limit - 2))
+
+    def plan(self, queue: str, *, reason_routing: bool) -> LadderPlan:
+        """Return the plan of one origin queue."""
+        settings = self.settings.for_queue(queue)
+        if settings is None:
+            raise RmqDelayError(f"rmq_delay.queues[{queue!r}] is False: this queue is left alone.")
+        return LadderPlan(
+            names=self.settings.names,
+            queue=queue,
+            queue_type=self.queue_type(self.app.amqp.queues.get(queue), queue),
+            exhausted=self.settings.exhausted_queue,
+            ladder=settings.ladder,
+            tasks=self.tasks_of(queue),
+            reason_routing=reason_routing,
+        )
+
+    def origin_queues(self) -> list[str]:
+        """Return the names of all queues of the app that can have a ladder, sorted."""
+        return sorted(
+            name
+            for name, queue in self.app.amqp.queues.items()
+            if self.manages(queue) or isinstance(queue, _origin_queue_class())
+        )
+
+    def check_tasks(self) -> None:
+        """Raise `SettingsError` for the first task whose own tiers or ``max_retries`` cannot work."""
+        for task in self.retryable_tasks():
+            queue = self.routed_to(task) or self.app.conf.task_default_queue
+            check_max_retries(task.max_retries_set, self.ladder(queue, task), task.name)
+
+
+def _origin_queue_class() -> type[KombuQueue]:
+    from .queues import OriginQueue  # noqa: PLC0415 - the queues module needs this one
+
+    return OriginQueue
+
+
+def set_delay(app: Celery, delay: Delay) -> None:
+    """Leave ``delay`` on the app."""
+    setattr(app, _ATTRIBUTE, delay)
+
+
+def find_delay(app: Celery) -> Delay | None:
+    """Return what `install` left on the app; None where it was not called."""
+    return getattr(app, _ATTRIBUTE, None)
+
+
+def delay_of(app: Celery) -> Delay:
+    """Return what `install` left on the app, or raise `RmqDelayError`."""
+    delay = find_delay(app)
+    if delay is None:
+        raise RmqDelayError(f"{app!r} has no delay queues: call celery_rmq_delay.install(app) after its configuration.")
+    return delay

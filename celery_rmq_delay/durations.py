@@ -1,0 +1,52 @@
+"""Delays: text, seconds or timedelta in; whole milliseconds out."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from numbers import Real
+
+import durationpy
+
+from .exceptions import SettingsError
+
+#: RabbitMQ refuses a longer ``x-message-ttl`` (an unsigned 32-bit count of milliseconds, 49.7 days).
+MAX_TTL_MS = 2**32 - 1
+
+_EXAMPLES = 'Write "10s", "1m", "1h30m", a number of seconds, or a timedelta.'
+
+
+def parse_ms(value: object, setting: str) -> int:
+    """Return a delay in whole milliseconds.
+
+    ``value``: ``"10s"``, ``"1h30m"`` (Go's duration text, with ``d`` and ``w``), a number of seconds, or a ``timedelta``.
+    Raises `SettingsError`, which names ``setting``, for anything else and for delays that a queue's TTL cannot hold.
+    """
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+    elif isinstance(value, str):
+        seconds = _from_text(value, setting)
+    elif isinstance(value, Real) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        raise SettingsError(setting, value, f"This is not a delay. {_EXAMPLES}")
+    if not math.isfinite(seconds):
+        raise SettingsError(setting, value, f"A delay has to be finite. {_EXAMPLES}")
+    milliseconds = round(seconds * 1000)
+    if milliseconds < 1:
+        raise SettingsError(setting, value, "A delay has to be at least 1 ms.")
+    if milliseconds > MAX_TTL_MS:
+        raise SettingsError(setting, value, f"RabbitMQ's longest TTL is {format_ms(MAX_TTL_MS)} ({MAX_TTL_MS} ms).")
+    return milliseconds
+
+
+def _from_text(value: str, setting: str) -> float:
+    try:
+        return durationpy.from_str(value.strip()).total_seconds()
+    except (durationpy.DurationError, OverflowError) as error:
+        raise SettingsError(setting, value, f"This is not a delay. {_EXAMPLES}") from error
+
+
+def format_ms(milliseconds: int) -> str:
+    """Return the shortest text that `parse_ms` reads back as the same delay, such as ``1h30m``."""
+    return durationpy.to_str(timedelta(milliseconds=milliseconds), extended=True)

@@ -1,0 +1,94 @@
+"""Names of broker objects, as pure functions of prefix, origin queue and ladder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .durations import format_ms
+from .exceptions import SettingsError
+
+#: AMQP 0-9-1 carries names as short strings.
+MAX_NAME_BYTES = 255
+
+
+def check_name(name: str, setting: str) -> str:
+    """Return ``name``, or raise `SettingsError` when AMQP cannot carry it."""
+    size = len(name.encode())
+    if size > MAX_NAME_BYTES:
+        raise SettingsError(
+            setting, name, f"This name has {size} bytes and AMQP allows {MAX_NAME_BYTES}: use a shorter one."
+        )
+    return name
+
+
+def return_key(queue: str, rung: int) -> str:
+    """Return the routing key with which a message comes back to ``queue`` from its rung."""
+    return f"{queue}@{rung}"
+
+
+def rung_of(queue: str, routing_key: str) -> int:
+    """Return the rung a delivery of ``queue`` came back from; 0 when it did not come from a rung."""
+    owner, at, rung = routing_key.rpartition("@")
+    return int(rung) if at and owner == queue and rung.isdecimal() else 0
+
+
+def rung_queue(queue: str, rung: int, ttl_ms: int) -> str:
+    """Return the name of the delay queue of a rung: owner, position and TTL, so that it never has to be changed."""
+    return f"{queue}.retry.{rung}.{format_ms(ttl_ms)}"
+
+
+def suspects(queue: str) -> str:
+    """Return the queue of messages that may have killed a worker of ``queue``."""
+    return f"{queue}.suspects"
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names that carry the prefix."""
+
+    prefix: str
+
+    @property
+    def returns(self) -> str:
+        """The exchange that brings parked messages back to their origin queues."""
+        return f"{self.prefix}.return"
+
+    def dlx(self, queue: str) -> str:
+        """The dead-letter exchange of an origin queue: routes by the reason of the death."""
+        return f"{self.prefix}.{queue}.dlx"
+
+    def other(self, queue: str) -> str:
+        """The exchange of deaths that are no rejections."""
+        return f"{self.prefix}.{queue}.other"
+
+    def tasks(self, queue: str) -> str:
+        """The exchange that routes tasks with their own tiers to their own ladder."""
+        return f"{self.prefix}.{queue}.tasks"
+
+    def current(self, queue: str) -> str:
+        """The switch: bound to the ladder in force."""
+        return f"{self.prefix}.{queue}.ladder"
+
+    def standby(self, queue: str) -> str:
+        """The switch's stand-in while its binding changes."""
+        return f"{self.prefix}.{queue}.standby"
+
+    def ladder(self, queue: str, ladder_id: str) -> str:
+        """The exchange of one ladder: routes by the rung in the routing key."""
+        return f"{self.prefix}.{queue}.ladder.{ladder_id}"
+
+    def first(self, queue: str, ladder_id: str) -> str:
+        """The exchange of keys that a ladder does not know: the first rung."""
+        return f"{self.ladder(queue, ladder_id)}.first"
+
+    def rung(self, queue: str, ladder_id: str, rung: int) -> str:
+        """The exchange over the lanes of a rung with jitter."""
+        return f"{self.ladder(queue, ladder_id)}.{rung}"
+
+    def lane0(self, queue: str, ladder_id: str, rung: int) -> str:
+        """The exchange of messages without a lane."""
+        return f"{self.rung(queue, ladder_id, rung)}.lane0"
+
+    def record(self, queue: str) -> str:
+        """The one-message queue that holds the applied ladder of an origin queue."""
+        return f"{self.prefix}.{queue}.record"

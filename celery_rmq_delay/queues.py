@@ -1,0 +1,110 @@
+"""Origin queues: the app's own queues, declared with a dead-letter exchange by whoever declares them first."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from amqp.exceptions import PreconditionFailed
+from celery.app.amqp import Queues
+from kombu.entity import Queue
+
+from .exceptions import TopologyError
+from .topology.ladder import origin_arguments
+
+if TYPE_CHECKING:
+    from .delay import Delay
+
+logger = logging.getLogger(__name__)
+
+
+class OriginQueue(Queue):
+    """A queue of the app whose rejected messages climb a ladder.
+
+    A queue that exists without the dead-letter exchange cannot be given one by declaring it. It is then used as it is,
+    and its retries are forwarded instead of rejected.
+    """
+
+    delay: Delay | None = None
+
+    @classmethod
+    def of(cls, queue: Queue, delay: Delay) -> OriginQueue:
+        """Return ``queue`` with the dead-letter arguments of its ladder."""
+        origin = cls(**queue.as_dict())
+        origin.delay = delay
+        kind = delay.queue_type(queue, queue.name)
+        origin.queue_arguments = {
+            **origin_arguments(delay.settings.names, queue.name, kind),
+            **(queue.queue_arguments or {}),
+        }
+        return origin
+
+    def __copy__(self) -> OriginQueue:
+        copied: OriginQueue = super().__copy__()
+        copied.delay = self.delay
+        return copied
+
+    def queue_declare(self, nowait: bool = False, passive: bool = False, channel: Any = None) -> Any:
+        """Declare the queue, on a channel of its own first: a refusal closes the channel it happens on."""
+        channel = channel or self.channel
+        delay = self.delay
+        if delay is None or passive:
+            return super().queue_declare(nowait=nowait, passive=passive, channel=channel)
+        if self.name in delay.foreign:
+            return self._declare_as_it_is(nowait, channel)
+        probe = channel.connection.channel()
+        try:
+            declared = super().queue_declare(nowait=False, channel=probe)
+        except PreconditionFailed as error:
+            self._found_foreign(delay, error)
+            return self._declare_as_it_is(nowait, channel)
+        finally:
+            if probe.is_open:
+                probe.close()
+        if delay.on_declared is not None:
+            delay.on_declared(self.name)
+        return declared
+
+    def _found_foreign(self, delay: Delay, error: PreconditionFailed) -> None:
+        exchange = delay.settings.names.dlx(self.name)
+        text = (
+            f"The queue {self.name!r} exists with other arguments ({error.reply_text}). Its failed tasks are forwarded to "
+            f"their delay queues with a publish each. To have them rejected instead, delete the empty queue and let a "
+            f"worker declare it again, or set the policy dead-letter-exchange={exchange!r} on it."
+        )
+        if delay.settings.strict:
+            raise TopologyError(text) from error
+        delay.foreign.add(self.name)
+        logger.warning(text)
+
+    def _declare_as_it_is(self, nowait: bool, channel: Any) -> Any:
+        if self.delay is None:
+            raise TopologyError(f"The queue {self.name!r} belongs to no app.")
+        ours = origin_arguments(self.delay.settings.names, self.name, "quorum")
+        plain = Queue(**self.as_dict())
+        plain.queue_arguments = {
+            key: value
+            for key, value in (self.queue_arguments or {}).items()
+            if key not in ours or key == "x-queue-type"
+        }
+        return plain.queue_declare(nowait=nowait, channel=channel)
+
+
+class OriginQueues(Queues):
+    """The app's queues: each that can have a ladder becomes an `OriginQueue`."""
+
+    delay: Delay
+
+    def __setitem__(self, name: str, queue: Queue) -> None:
+        super().__setitem__(name, queue)
+        if not isinstance(queue, OriginQueue) and self.delay.manages(queue):
+            super().__setitem__(name, OriginQueue.of(queue, self.delay))
+
+    def _add(self, queue: Queue) -> Queue:
+        super()._add(queue)
+        return self[queue.name]
+
+
+def queues_class(delay: Delay) -> type[OriginQueues]:
+    """Return the class of queue maps that an app with ``delay`` uses."""
+    return type("OriginQueues", (OriginQueues,), {"delay": delay})

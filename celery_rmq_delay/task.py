@@ -1,0 +1,181 @@
+"""The base class of tasks whose retries wait in RabbitMQ."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from datetime import datetime, timezone
+from typing import Any, ClassVar
+
+from celery import Task
+from celery.exceptions import Reject, Retry
+
+from .delay import Delay, find_delay
+from .delivery import KEY, Delivery, Parked
+from .exceptions import PublishError
+from .forward import forward_retry
+from .ladders import Ladder
+from .trace import LeanTrace
+
+logger = logging.getLogger(__name__)
+
+
+class LadderBudget:
+    """``max_retries`` of a task that sets none: the ladder it climbs. None where the last tier repeats for ever."""
+
+    def __get__(self, task: RetryableTask | None, _owner: type) -> int | None:
+        if task is None:
+            return None
+        delay = find_delay(task.app)
+        delivery = task.request.get(KEY)
+        if delay is None:
+            return Task.max_retries
+        if delivery is None:  # eager: a retry is a call, and has to end
+            return len(delay.ladder(task.app.conf.task_default_queue, task))
+        return delay.ladder(delivery.queue, task).retries
+
+
+class _Nothing:
+    """Stands for the signature of a retry that publishes nothing."""
+
+    args = kwargs = None
+
+    def apply_async(self) -> None:
+        """Publish nothing."""
+
+
+_NOTHING = _Nothing()
+
+
+class RetryableTask(Task):  # type: ignore[misc]
+    """A task whose failed attempts wait in the ladder of their queue.
+
+    ``autoretry_for`` defaults to every `Exception`; one of ``give_up_on`` sends the task straight to the exhausted queue.
+    ``tiers`` (delays as in the settings) gives the task a ladder of its own. ``max_retries`` defaults to the number of
+    tiers. `retry` and everything that Celery does around it keep their meaning; only the message waits elsewhere.
+    """
+
+    abstract = True
+    acks_late = True
+    acks_on_failure_or_timeout = True
+    reject_on_worker_lost = False
+    retry_on_worker_lost = False
+    Request = "celery_rmq_delay.request:RetryableRequest"
+    Strategy = "celery_rmq_delay.strategy:strategy"
+    autoretry_for: ClassVar[tuple[type[BaseException], ...]] = (Exception,)
+    give_up_on: tuple[type[BaseException], ...] = ()
+    tiers: Any = None
+    max_retries: Any = LadderBudget()
+    __trace__ = LeanTrace()
+
+    def retry(  # noqa: PLR0913 - Celery's own signature
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        exc: BaseException | None = None,
+        throw: bool = True,
+        eta: datetime | None = None,
+        countdown: float | None = None,
+        max_retries: int | None = None,
+        **options: Any,
+    ) -> Retry:
+        """Retry the task, as `celery.Task.retry` does, from the delay queue of the next tier.
+
+        An explicit ``countdown`` (seconds) or ``eta`` waits in the first tier at or above it. Changed arguments or options
+        are published as a new message, which is confirmed before the old one is acked.
+        """
+        request = self.request
+        delivery: Delivery | None = request.get(KEY)
+        delay = find_delay(self.app)
+        if delivery is None or delay is None or request.called_directly or request.is_eager:
+            return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
+        cause = exc if exc is not None else sys.exc_info()[1]
+        if cause is not None and isinstance(cause, self.give_up_on):
+            raise cause
+        ladder = delay.ladder(delivery.queue, self)
+        changed = bool(options) or _differs(args, request.args) or _differs(kwargs, request.kwargs)
+        wanted = _seconds_until(eta) if eta is not None else countdown
+        rung = ladder.rung_after(request.retries) if wanted is None else ladder.rung_at_or_above(wanted * 1000)
+        by_reject = (
+            throw
+            and wanted is None
+            and not changed
+            and delivery.rejectable
+            and _climbs(delivery, ladder, request.retries)
+        )
+        request.rmq_delay_silent = by_reject
+        try:
+            retry = super().retry(
+                args,
+                kwargs,
+                exc,
+                throw=False,
+                countdown=ladder.ttl(rung, delivery.lane) / 1000,
+                max_retries=max_retries,
+                **options,
+            )
+        finally:
+            request.rmq_delay_silent = None
+        parked = Parked.of(
+            retry,
+            forwarded=not by_reject
+            and self._forward(
+                delay, delivery, retry.sig, rung, options.get("queue")
+            ),
+        )
+        if throw or not parked.forwarded:
+            raise parked
+        return parked
+
+    @property
+    def max_retries_set(self) -> int | None:
+        """The ``max_retries`` that the task's author wrote; None where the ladder decides."""
+        written = inspect.getattr_static(self, "max_retries", None)
+        return None if isinstance(written, LadderBudget) else written
+
+    def signature_from_request(self, request: Any = None, *args: Any, **options: Any) -> Any:
+        """Return the signature of a retry; one that does nothing while `retry` decides how to publish it."""
+        current = self.request if request is None else request
+        silent = current.get("rmq_delay_silent")
+        if silent:
+            return _NOTHING
+        signature = super().signature_from_request(request, *args, **options)
+        return signature if silent is None else _Unsent(signature)
+
+    def _forward(self, delay: Delay, delivery: Delivery, unsent: _Unsent, rung: int, queue: Any) -> bool:
+        """Publish the retry to its delay queue; return False where a reject has to keep the message instead."""
+        try:
+            forward_retry(delay, self, delivery, unsent.signature, rung, getattr(queue, "name", queue) or delivery.queue)
+        except (PublishError, *self.app.connection_for_write().recoverable_connection_errors) as error:
+            logger.exception("No confirm for the retry of %s: its message stays in the ladder", self.request.id)
+            if not delivery.rejectable:
+                raise Reject(error, requeue=True) from error
+            return False
+        return True
+
+
+class _Unsent:
+    """A retry's signature that `retry` publishes itself, with confirm, after Celery's checks."""
+
+    def __init__(self, signature: Any) -> None:
+        self.signature, self.args, self.kwargs = signature, signature.args, signature.kwargs
+
+    def apply_async(self) -> None:
+        """Publish nothing yet."""
+
+
+def _differs(given: Any, present: Any) -> bool:
+    return given is not None and given is not present and given != present
+
+
+def _climbs(delivery: Delivery, ladder: Ladder, retries: int) -> bool:
+    """Whether the rung in the routing key is the one from which the next reject has to climb."""
+    if retries < len(ladder):
+        return delivery.rung == retries
+    return ladder.repeat_last and delivery.rung == len(ladder)
+
+
+def _seconds_until(eta: datetime) -> float:
+    aware = eta if eta.tzinfo else eta.replace(tzinfo=timezone.utc)
+    return (aware - datetime.now(timezone.utc)).total_seconds()

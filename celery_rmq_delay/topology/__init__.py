@@ -1,0 +1,1 @@
+"""Topologies: the exchanges, queues and bindings that realise a delay."""

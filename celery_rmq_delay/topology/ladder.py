@@ -1,0 +1,163 @@
+"""The ladder of an origin queue as pure data.
+
+    Q --reject--> dlx --rejected--> tasks --own tiers--> ladder.<id> --Q@k--> rung k+1 --TTL--> return --Q@k--> Q
+                   |                  |                     `--unknown key--> first --> rung 1
+                   `--other deaths--> other                 `--Q@N--> exhausted
+                                      `--any other task--> ladder (switch, stand-in: standby) --> ladder.<id>
+
+The rung rides in the routing key, so a message climbs without anybody publishing it. A ladder's exchanges and its delay
+queues are named after what they do and never change; only the bindings of the switch and of ``tasks`` ever move
+(`celery_rmq_delay.topology.switch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ..config import QueueType
+from ..headers import LANE
+from ..ladders import Ladder
+from ..names import Names, return_key, rung_queue, suspects
+from .objects import Binding, Exchange, Objects, Queue, arguments
+
+#: On quorum queues every look at a message counts as a delivery; our own queues must never drop one for that.
+UNLIMITED_DELIVERIES = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class LadderPlan:
+    """What one origin queue needs: the objects, and which ladder each task is to climb.
+
+    ``tasks`` maps every retryable task of the app to its own ladder on this queue, or to None. ``reason_routing`` is
+    whether the broker says why a message died (RabbitMQ >= 3.13).
+    """
+
+    names: Names
+    queue: str
+    queue_type: QueueType
+    exhausted: str
+    ladder: Ladder
+    tasks: Mapping[str, Ladder | None] = field(default_factory=dict)
+    reason_routing: bool = True
+
+    @property
+    def ladders(self) -> dict[str, Ladder]:
+        """Every ladder in force on the queue, by its id."""
+        own = (ladder for ladder in self.tasks.values() if ladder is not None)
+        return {ladder.id: ladder for ladder in (self.ladder, *own)}
+
+    def objects(self, highest_rung: int = 0) -> Objects:
+        """Return everything but the bindings that move.
+
+        ``highest_rung``: the longest ladder the queue ever had; messages may still come back from its rungs.
+        """
+        highest = max(highest_rung, *(len(ladder) for ladder in self.ladders.values()))
+        found = self._frame()
+        for ladder in self.ladders.values():
+            found += self.ladder_objects(ladder, highest)
+        return found + Objects(bindings=tuple(self.return_binding(rung) for rung in range(1, highest + 1)))
+
+    def _frame(self) -> Objects:
+        names, queue = self.names, self.queue
+        return Objects(
+            exchanges=(
+                Exchange(names.returns, "direct"),
+                Exchange(names.standby(queue), "fanout"),
+                Exchange(names.current(queue), "fanout", names.standby(queue)),
+                Exchange(names.tasks(queue), "headers", names.current(queue)),
+                Exchange(names.other(queue), "fanout"),
+                Exchange(names.dlx(queue), "headers", names.other(queue)),
+            ),
+            queues=(
+                Queue(self.exhausted, own_queue_arguments(self.queue_type)),
+                Queue(suspects(queue), arguments(origin_arguments(names, queue, self.queue_type))),
+            ),
+        )
+
+    def ladder_objects(self, ladder: Ladder, highest: int) -> Objects:
+        """Return one ladder's exchanges, delay queues and bindings; keys up to ``highest`` end somewhere."""
+        names, queue, exchange = self.names, self.queue, self.names.ladder(self.queue, ladder.id)
+        first = names.first(queue, ladder.id)
+        found = Objects(exchanges=(Exchange(first, "fanout"), Exchange(exchange, "direct", first)))
+        for rung in range(1, len(ladder) + 1):
+            found += self._rung(ladder, rung)
+            key = "" if rung == 1 else return_key(queue, rung - 1)
+            found += Objects(bindings=(self._into_rung(ladder, rung, first if rung == 1 else exchange, key),))
+        for rung in range(len(ladder), max(highest, len(ladder)) + 1):
+            end = (
+                self._into_rung(ladder, len(ladder), exchange, return_key(queue, rung))
+                if ladder.repeat_last
+                else Binding(exchange, self.exhausted, key=return_key(queue, rung))
+            )
+            found += Objects(bindings=(end,))
+        return found
+
+    def _rung(self, ladder: Ladder, rung: int) -> Objects:
+        ttls = ladder.lane_ttls(rung)
+        queues = tuple(self.rung_queue(rung, ttl) for ttl in ttls)
+        if len(ttls) == 1:
+            return Objects(queues=queues)
+        over, lane0 = self.names.rung(self.queue, ladder.id, rung), self.names.lane0(self.queue, ladder.id, rung)
+        lanes = tuple(
+            Binding(over, queue.name, declared=arguments({"x-match": "all", LANE: lane}))
+            for lane, queue in enumerate(queues)
+        )
+        return Objects(
+            exchanges=(Exchange(lane0, "fanout"), Exchange(over, "headers", lane0)),
+            queues=queues,
+            bindings=(Binding(lane0, queues[0].name), *lanes),
+        )
+
+    def _into_rung(self, ladder: Ladder, rung: int, source: str, key: str) -> Binding:
+        ttls = ladder.lane_ttls(rung)
+        if len(ttls) == 1:
+            return Binding(source, rung_queue(self.queue, rung, ttls[0]), key=key)
+        return Binding(source, self.names.rung(self.queue, ladder.id, rung), to="exchange", key=key)
+
+    def rung_queue(self, rung: int, ttl_ms: int) -> Queue:
+        """Return the delay queue of ``rung`` that holds messages for ``ttl_ms``."""
+        declared = {
+            **dict(own_queue_arguments(self.queue_type)),
+            **_safe_dead_lettering(self.queue_type),
+            "x-message-ttl": ttl_ms,
+            "x-dead-letter-exchange": self.names.returns,
+            "x-dead-letter-routing-key": return_key(self.queue, rung),
+        }
+        return Queue(rung_queue(self.queue, rung, ttl_ms), arguments(declared))
+
+    def return_binding(self, rung: int) -> Binding:
+        """Return the binding that brings messages back from ``rung``."""
+        return Binding(self.names.returns, self.queue, key=return_key(self.queue, rung))
+
+    def rung_queues(self, ladders: Iterable[Ladder]) -> list[tuple[int, int, Queue]]:
+        """Return (rung, tier in ms, delay queue) of the given ladders, each delay queue once."""
+        found: dict[str, tuple[int, int, Queue]] = {}
+        for ladder in ladders:
+            for rung, tier in enumerate(ladder.tiers_ms, 1):
+                for ttl in ladder.lane_ttls(rung):
+                    queue = self.rung_queue(rung, ttl)
+                    found.setdefault(queue.name, (rung, tier, queue))
+        return list(found.values())
+
+    def record_queue(self) -> Queue:
+        """Return the queue that holds the record of what is applied."""
+        return Queue(self.names.record(self.queue), own_queue_arguments(self.queue_type))
+
+
+def own_queue_arguments(queue_type: QueueType) -> tuple[tuple[str, object], ...]:
+    """Return the arguments of a queue of ours in which messages only rest."""
+    limit = {"x-delivery-limit": UNLIMITED_DELIVERIES} if queue_type == "quorum" else {}
+    return arguments({"x-queue-type": queue_type, **limit})
+
+
+def origin_arguments(names: Names, queue: str, queue_type: QueueType) -> dict[str, object]:
+    """Return the arguments by which a queue's rejected messages climb the ladder of the origin queue ``queue``."""
+    kind = {"x-queue-type": queue_type} if queue_type == "quorum" else {}
+    return {"x-dead-letter-exchange": names.dlx(queue), **_safe_dead_lettering(queue_type), **kind}
+
+
+def _safe_dead_lettering(queue_type: QueueType) -> dict[str, object]:
+    if queue_type == "classic":
+        return {}
+    return {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}

@@ -1,0 +1,82 @@
+"""Broker objects as plain data: what a topology is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Arguments = tuple[tuple[str, Any], ...]
+
+
+def arguments(values: Mapping[str, Any]) -> Arguments:
+    """Return arguments in their hashable form."""
+    return tuple(sorted(values.items()))
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A durable exchange."""
+
+    name: str
+    type: Literal["direct", "fanout", "headers", "topic"]
+    alternate: str | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of its declaration."""
+        return {"alternate-exchange": self.alternate} if self.alternate else {}
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A durable queue."""
+
+    name: str
+    declared: Arguments = ()
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of its declaration."""
+        return dict(self.declared)
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A binding of a queue or an exchange to the exchange ``source``."""
+
+    source: str
+    destination: str
+    to: Literal["queue", "exchange"] = "queue"
+    key: str = ""
+    declared: Arguments = ()
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the binding."""
+        return dict(self.declared)
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Some objects of one topology, in the order in which they can be declared."""
+
+    exchanges: tuple[Exchange, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+
+    def __add__(self, other: Objects) -> Objects:
+        return Objects(
+            _unique(self.exchanges, other.exchanges),
+            _unique(self.queues, other.queues),
+            _unique(self.bindings, other.bindings),
+        )
+
+    def __iter__(self) -> Iterator[Exchange | Queue | Binding]:
+        yield from self.exchanges
+        yield from self.queues
+        yield from self.bindings
+
+
+def _unique(first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(dict.fromkeys((*first, *second)))

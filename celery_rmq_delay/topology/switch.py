@@ -1,0 +1,186 @@
+"""Move a queue from one ladder to another while workers use both.
+
+No two rungs may ever be bound to one key (a message would come back twice), and never none (it would be lost). RabbitMQ
+cannot swap a binding in one step, so the swap happens behind an alternate exchange:
+
+    current --(binding)--> old ladder          unbind: messages fall to standby, which still leads to the old ladder
+    standby --(binding)--> old ladder          bind current to the new ladder; now nothing reaches standby, and it follows
+
+The record says which step is under way *before* it is taken, so whoever comes next finishes a step that a crash cut off.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..ladders import Ladder
+from . import apply
+from .ladder import LadderPlan
+from .objects import Binding, arguments
+from .record import Record, locked_record
+
+if TYPE_CHECKING:
+    from amqp import Channel
+    from kombu import Connection
+
+Save = Any
+Phase = Literal["settled", "current", "standby"]
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The ladders of one origin queue as the record in the broker knows them.
+
+    ``ladders`` holds every ladder whose objects may exist; ``retired`` the time (seconds since the epoch) at which those
+    not in force went out of use. ``tasks`` lists, by task, the ladders it may be bound to, the one in force last.
+    """
+
+    ladders: dict[str, Ladder] = field(default_factory=dict)
+    retired: dict[str, float] = field(default_factory=dict)
+    current: str | None = None
+    following: str | None = None
+    phase: Phase = "settled"
+    tasks: dict[str, list[str]] = field(default_factory=dict)
+    reason_routing: bool | None = None
+
+    @property
+    def highest_rung(self) -> int:
+        """The longest ladder that may still have messages."""
+        return max((len(ladder) for ladder in self.ladders.values()), default=0)
+
+    @property
+    def in_force(self) -> set[str]:
+        """The ids of the ladders that messages can enter."""
+        return {ladder for ladder in (self.current, self.following) if ladder} | {
+            ladder for ladders in self.tasks.values() for ladder in ladders
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data that `from_json` reads back."""
+        return {**vars(self), "ladders": {key: ladder.to_json() for key, ladder in self.ladders.items()}}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any] | None) -> Applied:
+        """Read what `to_json` wrote; None is a queue that nothing was applied to."""
+        if data is None:
+            return cls()
+        return cls(**{**data, "ladders": {key: Ladder.from_json(each) for key, each in data["ladders"].items()}})
+
+
+def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 30.0) -> bool:
+    """Bring the broker to ``plan``; return whether the ladder in force changed.
+
+    Safe beside other workers and other versions of the app, and after a crash at any step. Waits at most
+    ``lock_timeout`` seconds for others that are applying, then raises `LockTimeoutError`.
+    """
+    with locked_record(connection, plan.record_queue(), lock_timeout) as (channel, record):
+        before = Applied.from_json(record.value)
+        apply.declare(channel, plan.objects(before.highest_rung))
+        switch = _Switch(channel, plan, record, before)
+        switch.run()
+        return switch.applied.current != before.current or before.tasks != switch.applied.tasks
+
+
+class _Switch:
+    """The steps from what the record says to what the plan wants."""
+
+    def __init__(self, channel: Channel, plan: LadderPlan, record: Record, applied: Applied) -> None:
+        self.channel, self.plan, self.record, self.applied = channel, plan, record, applied
+
+    def run(self) -> None:
+        self._save(ladders={**self.applied.ladders, **self.plan.ladders})
+        self._route_reasons()
+        if self.applied.phase != "settled":
+            self._finish()
+        if self.applied.current != self.plan.ladder.id:
+            self._start(self.plan.ladder.id)
+            self._finish()
+        self._tasks()
+        self._retire()
+
+    def _save(self, **changes: Any) -> None:
+        """Write the record when it changes: always before the step that it announces."""
+        changed = replace(self.applied, **changes)
+        if changed != self.applied:
+            self.record.save(changed.to_json())
+            self.applied = changed
+
+    def _route_reasons(self) -> None:
+        """Death by reason where the broker tells it (RabbitMQ >= 3.13); before, every death climbs the ladder."""
+        names, queue = self.plan.names, self.plan.queue
+        rejected = Binding(
+            names.dlx(queue),
+            names.tasks(queue),
+            to="exchange",
+            declared=arguments({"x-match": "all-with-x", "x-last-death-reason": "rejected"}),
+        )
+        climbing = Binding(names.other(queue), names.tasks(queue), to="exchange")
+        ending = Binding(names.other(queue), self.plan.exhausted)
+        wanted, unwanted = ([rejected, ending], [climbing]) if self.plan.reason_routing else ([climbing], [ending])
+        for binding in wanted:
+            apply.bind(self.channel, binding)
+        if self.applied.reason_routing != self.plan.reason_routing:
+            # Bound before unbound: for that instant a crash loop's message may be kept twice, which beats not at all.
+            for binding in unwanted:
+                apply.unbind(self.channel, binding)
+            self._save(reason_routing=self.plan.reason_routing)
+
+    def _start(self, target: str) -> None:
+        if self.applied.current is None:
+            self._bind_standby(target)
+        self._save(following=target, phase="current")
+
+    def _finish(self) -> None:
+        target = self.applied.following
+        if target is None:
+            return
+        if self.applied.phase == "current":
+            for ladder in self.applied.ladders:
+                if ladder != target:
+                    apply.unbind(self.channel, self._from_current(ladder))
+            apply.bind(self.channel, self._from_current(target))
+            self._save(phase="standby")
+        self._bind_standby(target)
+        self._save(current=target, following=None, phase="settled")
+
+    def _bind_standby(self, target: str) -> None:
+        for ladder in self.applied.ladders:
+            if ladder != target:
+                apply.unbind(self.channel, self._from_standby(ladder))
+        apply.bind(self.channel, self._from_standby(target))
+
+    def _tasks(self) -> None:
+        """Bind tasks to their own ladders; while one is unbound, its messages climb the queue's ladder."""
+        for task, ladder in self.plan.tasks.items():
+            wanted = [ladder.id] if ladder else []
+            known = self.applied.tasks.get(task, [])
+            if known == wanted:
+                continue
+            self._save(tasks={**self.applied.tasks, task: list(dict.fromkeys([*known, *wanted]))})
+            for old in known:
+                if old not in wanted:
+                    apply.unbind(self.channel, self._from_tasks(task, old))
+            for new in wanted:
+                apply.bind(self.channel, self._from_tasks(task, new))
+            self._save(tasks={**{name: ids for name, ids in self.applied.tasks.items() if name != task}, task: wanted})
+        self._save(tasks={task: ids for task, ids in self.applied.tasks.items() if ids})
+
+    def _retire(self) -> None:
+        in_force, now = self.applied.in_force, time.time()
+        retired = {key: self.applied.retired.get(key, now) for key in self.applied.ladders if key not in in_force}
+        self._save(retired=retired)
+
+    def _from_current(self, ladder: str) -> Binding:
+        return Binding(self.plan.names.current(self.plan.queue), self._exchange(ladder), to="exchange")
+
+    def _from_standby(self, ladder: str) -> Binding:
+        return Binding(self.plan.names.standby(self.plan.queue), self._exchange(ladder), to="exchange")
+
+    def _from_tasks(self, task: str, ladder: str) -> Binding:
+        declared = arguments({"x-match": "all", "task": task})
+        return Binding(self.plan.names.tasks(self.plan.queue), self._exchange(ladder), to="exchange", declared=declared)
+
+    def _exchange(self, ladder: str) -> str:
+        return self.plan.names.ladder(self.plan.queue, ladder)

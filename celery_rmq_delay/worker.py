@@ -1,0 +1,268 @@
+"""The worker's main process: what a delivery is, and how a message is settled."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from kombu import Consumer, Queue
+
+from . import headers as h
+from .broker import Capabilities, ConfirmingPublisher, capabilities, copy_of
+from .crashes import Verdict, crashes, verdict, was_interrupted
+from .delivery import KEY, Delivery
+from .exceptions import PublishError, RmqDelayError, TopologyError
+from .names import rung_of, suspects
+from .topology.apply import drift
+from .topology.switch import apply_plan
+
+if TYPE_CHECKING:
+    from celery import Task
+    from kombu.message import Message
+
+    from .delay import Delay
+
+logger = logging.getLogger(__name__)
+
+#: Seconds to wait for confirms when the worker stops.
+SHUTDOWN_TIMEOUT = 5.0
+_SUSPECTS_TAG = "rmq-delay-suspects-"
+
+
+class WorkerSide:
+    """What the package keeps for one consumer; made once, connected anew with every connection."""
+
+    def __init__(self, consumer: Any, delay: Delay) -> None:
+        self.consumer, self.delay = consumer, delay
+        self.applied: set[str] = set()
+        self._tags: dict[str, str] = {}
+        self._suspects: Consumer | None = None
+        self._publisher: ConfirmingPublisher | None = None
+        self._broker = Capabilities((0, 0, 0))
+        self._thread = 0
+
+    # -- connecting ----------------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Apply the ladders of the consumed queues and start to take suspects. Blocks: the loop does not run yet."""
+        self._thread = threading.get_ident()
+        connection = self.consumer.connection
+        self._broker = capabilities(connection)
+        self._publisher = ConfirmingPublisher(connection)
+        channel = connection.channel()
+        channel.basic_qos(0, 1, False)
+        self._suspects = Consumer(
+            channel,
+            on_message=self.consumer.create_task_handler(),
+            accept=self.consumer.app.conf.accept_content,
+            auto_declare=False,
+            tag_prefix=_SUSPECTS_TAG,
+        )
+        self._tags.clear()
+        self.applied.clear()
+        self.delay.on_declared = self.add_queue
+        for name in list(self.consumer.app.amqp.queues.consume_from):
+            self.add_queue(name)
+
+    def add_queue(self, name: str) -> None:
+        """Apply the ladder of a consumed queue and take its suspects."""
+        managed = name in self.delay.origin_queues()
+        if name in self.applied or not managed or self._suspects is None:
+            return
+        plan = self.delay.plan(name, reason_routing=self._broker.tells_death_reason)
+        with self.consumer.app.connection_for_read() as connection:
+            if self.delay.settings.apply_on_start:
+                if apply_plan(connection, plan):
+                    logger.info("Applied the ladder of queue %s", name, extra={"queue": name})
+            elif missing := drift(connection, plan.objects()):
+                listed = ", ".join(f"{each.kind} {each.name} ({each.problem})" for each in missing[:5])
+                raise TopologyError(
+                    f"Queue {name!r}: {len(missing)} objects of its ladder are not as planned: {listed}. Rejected "
+                    "messages would be lost: run `celery -A proj rmq-delay apply`, or set apply_on_start=True."
+                )
+        self.applied.add(name)
+        self._suspects.add_queue(Queue(suspects(name), no_declare=True))
+        self._suspects.consume()
+
+    def disconnect(self) -> None:
+        """Wait a little for outstanding confirms, so that nothing exhausted is delivered again."""
+        if self._publisher is not None:
+            self._publisher.drain(SHUTDOWN_TIMEOUT)
+
+    def stop_suspects(self) -> None:
+        """Take no more suspects."""
+        if self._suspects is not None:
+            self._suspects.cancel()
+
+    # -- receiving -----------------------------------------------------------------------------------------------
+
+    def receive(self, message: Message, body: Any, task: Task[Any, Any]) -> Verdict:
+        """Read a delivery: put its attempt count, first route and `Delivery` where Celery and the task look.
+
+        Returns what to do with it; a suspect is on its way to the other queue when this returns.
+        """
+        info, raw = message.delivery_info, message.headers
+        queue, among_suspects = self._queue_of(info.get("consumer_tag", ""))
+        settings = self.delay.settings.for_queue(queue)
+        if settings is None:
+            return Verdict.RUN
+        rung = 0 if among_suspects else rung_of(queue, info["routing_key"])
+        rejections = h.rejections(raw, queue, suspects(queue)) if "x-death" in raw else 0
+        retries = int(raw.get("retries") or (body or {}).get("retries") or 0) + rejections
+        exchange, routing_key = h.first_route(raw, queue, info["exchange"], info["routing_key"])
+        plan_type = self.delay.queue_type(self.consumer.app.amqp.queues.get(queue), queue)
+        interrupted = (
+            info["redelivered"]
+            if among_suspects
+            else was_interrupted(
+                raw, redelivered=info["redelivered"], rung=rung, quorum=plan_type == "quorum", broker=self._broker
+            )
+        )
+        found = Delivery(
+            queue=queue,
+            rung=rung,
+            lane=raw.get(h.LANE),
+            rejectable=not among_suspects
+            and queue in self.applied
+            and self.delay.can_reject(queue, task)
+            and rejections < self.delay.rejections_allowed(queue),
+        )
+        message.rmq_delay = self
+        message.raw_headers = raw
+        message.delivery_info = {**info, "exchange": exchange, "routing_key": routing_key, "redelivered": interrupted}
+        # Protocol 2 has the task's facts in the headers, protocol 1 in the body.
+        facts = {**(body if body else raw), "retries": retries, KEY: found}
+        if retries:
+            facts["eta"] = None  # it was the first run's
+        if body:
+            body.update(facts)
+        else:
+            message.headers = facts
+        todo = verdict(raw, interrupted=interrupted, among_suspects=among_suspects, max_crashes=settings.max_crashes)
+        if todo is Verdict.SUSPECT:
+            self._suspect(message, found, retries, crashes(raw) + (1 if among_suspects else 0))
+        return todo
+
+    def _queue_of(self, tag: str) -> tuple[str, bool]:
+        """Return (origin queue, whether the delivery comes from its suspects)."""
+        if tag not in self._tags:
+            consumers = (self.consumer.task_consumer, self._suspects)
+            self._tags = {
+                tag: queue for consumer in consumers if consumer for queue, tag in consumer._active_tags.items()
+            }
+        queue = self._tags.get(tag, "")
+        return (queue.removesuffix(".suspects"), True) if tag.startswith(_SUSPECTS_TAG) else (queue, False)
+
+    # -- settling ------------------------------------------------------------------------------------------------
+
+    def _suspect(self, message: Message, delivery: Delivery, retries: int, crashed: int) -> None:
+        logger.warning(
+            "A worker was lost, or lost its connection, with a message of %s: it goes on among the suspects",
+            delivery.queue,
+            extra={"queue": delivery.queue, "task_id": message.raw_headers.get("id"), "crashes": crashed},
+        )
+        copy = copy_of(message, self._forwarded(message, retries, crashes=crashed))
+        self.publish(message, copy, suspects(delivery.queue), requeue=True)
+
+    def exhaust(
+        self,
+        message: Message,
+        *,
+        queue: str,
+        retries: int,
+        reason: str,
+        exception: BaseException,
+        traceback: str | None,
+        done: Callable[[bool], None] = bool,
+    ) -> None:
+        """Move a message to the exhausted queue: published with confirm, then acked; rejected where that fails.
+
+        ``done`` is called with whether it is there.
+        """
+        now = _iso(datetime.now(timezone.utc))
+        text = h.printable(str(exception))
+        headers = self._forwarded(
+            message,
+            retries,
+            queue=queue,
+            reason=reason,
+            exception=_type_name(exception),
+            message=h.bounded(text, h.MAX_MESSAGE),
+            traceback=h.bounded(h.printable(traceback or ""), h.MAX_TRACEBACK) or None,
+            attempts=retries + 1,
+            exhausted_at=now,
+            worker=self.consumer.hostname,
+        )
+        headers.setdefault(h.FIRST_FAILED, now)
+        self.publish(message, copy_of(message, headers), self.delay.settings.exhausted_queue, done=done)
+
+    def park(self, message: Message, delivery: Delivery, task: Task[Any, Any], retries: int) -> None:
+        """Forward a message as it is to its next delay queue."""
+        ladder = self.delay.ladder(delivery.queue, task)
+        rung = ladder.rung_after(retries)
+        plan = self.delay.plan(delivery.queue, reason_routing=True)
+        target = plan.rung_queue(rung, ladder.ttl(rung, delivery.lane)).name
+        copy = copy_of(message, self._forwarded(message, retries + 1))
+        self.publish(message, copy, target, requeue=not delivery.rejectable)
+
+    def _forwarded(self, message: Message, retries: int, **more: Any) -> dict[str, Any]:
+        raw, info = message.raw_headers, message.delivery_info
+        found = h.forwarded(
+            raw, retries=retries, exchange=info["exchange"], routing_key=info["routing_key"], **more
+        )
+        if retries and h.FIRST_FAILED not in found:
+            found[h.FIRST_FAILED] = _iso(h.first_death(raw) or datetime.now(timezone.utc))
+        return found
+
+    def publish(
+        self,
+        message: Message,
+        copy: Any,
+        queue: str,
+        *,
+        requeue: bool = False,
+        done: Callable[[bool], None] = bool,
+    ) -> None:
+        """Publish ``copy`` to ``queue``; ack ``message`` once the broker has it, reject it where the broker has not."""
+
+        def settle(error: PublishError | None) -> None:
+            if error is None:
+                message.ack_log_error(logger, self.consumer.connection_errors)
+            else:
+                logger.error("%s The message stays where it was.", error, extra={"queue": queue})
+                message.reject_log_error(logger, self.consumer.connection_errors, requeue)
+            done(error is None)
+
+        publisher = self._publisher
+        if publisher is None:
+            raise RmqDelayError("The worker is not connected.")
+        if self.consumer.hub is None or threading.get_ident() == self._thread:
+            publisher.publish(copy, queue, settle)
+        else:
+            self.consumer.call_soon(publisher.publish, copy, queue, settle)
+
+    def on_decode_error(self, message: Message, error: Exception) -> None:
+        """Exhaust what cannot be decoded; Celery would ack it, and it would be lost."""
+        logger.critical(
+            "Cannot decode a message (%s, %s): %r. It goes to %s.",
+            message.content_type,
+            message.content_encoding,
+            error,
+            self.delay.settings.exhausted_queue,
+        )
+        queue, _ = self._queue_of(message.delivery_info.get("consumer_tag", ""))
+        message.raw_headers = getattr(message, "raw_headers", message.headers)
+        self.exhaust(message, queue=queue, retries=0, reason="undecodable", exception=error, traceback=None)
+
+
+def _type_name(exception: BaseException) -> str:
+    kind = type(exception)
+    wrapped = getattr(exception, "exc_cls_name", None)  # celery.utils.serialization.UnpickleableExceptionWrapper
+    return str(wrapped) if wrapped else kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds")
