@@ -2,7 +2,7 @@
 
 Debian releases carry RabbitMQ 3.10 (bookworm), 4.0 (trixie) and 4.3 (sid). The machine's own version needs no tree.
 
-``python -m celery_rmq_delay.testing.trees build`` builds what is missing (root only, about a minute and 600 MB each).
+``python -m celery_rmq_delay.testing.trees build`` builds what is missing (root only, about a minute and 300 MB each).
 """
 
 from __future__ import annotations
