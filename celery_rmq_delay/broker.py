@@ -39,13 +39,16 @@ class Capabilities:
 
     @property
     def keeps_delivery_count(self) -> bool:
-        """Quorum queues carry ``x-delivery-count`` through dead-lettering."""
+        """Quorum queues carry ``x-delivery-count`` through dead-lettering; measured on 4.0.5 and 4.3.6, not on 3.10.8."""
         return self.version >= (4, 0, 0)
 
     @property
-    def keeps_redelivered(self) -> bool:
-        """A message that comes back from a delay queue is flagged as redelivered."""
-        return self.version >= (4, 0, 0)
+    def flags_returned(self) -> bool:
+        """Classic queues flag what comes back from a delay queue as redelivered: measured on 4.3.6, not on 4.0.5.
+
+        What was published into the delay queue, instead of rejected, is not flagged on any version.
+        """
+        return self.version >= (4, 1, 0)
 
 
 def capabilities(connection: Connection) -> Capabilities:

@@ -20,15 +20,19 @@ class Verdict(Enum):
     EXHAUST = "exhaust"
 
 
-def was_interrupted(
-    headers: Headers, *, redelivered: bool, rung: int, quorum: bool, broker: Capabilities
-) -> bool:
-    """Return whether an earlier delivery of this message to its origin queue ended without an answer."""
-    if quorum and broker.keeps_delivery_count:
-        return int(headers.get("x-delivery-count") or 0) > all_rejections(headers)
+def was_interrupted(headers: Headers, *, redelivered: bool, quorum: bool, broker: Capabilities) -> bool:
+    """Return whether an earlier delivery of this message to its origin queue ended without an answer.
+
+    Classic queues, and all queues before RabbitMQ 4.0, flag just those (what 4.1 and later flag besides is never rejected
+    here, see `Capabilities.flags_returned`). Quorum queues of 4.0 and later flag every message that was rejected before,
+    and then a delivery count that is not the number of rejections tells the interrupted ones: on 4.0 it starts anew with
+    the interruption, on 4.3 it goes on.
+    """
     if not redelivered:
         return False
-    return rung == 0 or not broker.keeps_redelivered
+    if quorum and broker.keeps_delivery_count:
+        return int(headers.get("x-delivery-count") or 0) != all_rejections(headers)
+    return True
 
 
 def crashes(headers: Headers) -> int:

@@ -86,10 +86,8 @@ class Delay:
         queue = options.get("queue")
         return getattr(queue, "name", queue)
 
-    def can_reject(self, queue: str, task: Task[Any, Any]) -> bool:
-        """Return whether a rejected message of ``task`` climbs the right ladder by itself."""
-        if queue in self.foreign or self.settings.for_queue(queue) is None:
-            return False
+    def is_planned(self, queue: str, task: Task[Any, Any]) -> bool:
+        """Return whether the ladder of ``task`` is among those applied to ``queue``."""
         return getattr(task, "tiers", None) is None or self.routed_to(task) in (None, queue)
 
     def rejections_allowed(self, queue: str) -> int:

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any, NamedTuple
 
 from celery.exceptions import Retry
 
+from .ladders import Ladder
+
 #: The attribute of a task's request that holds its `Delivery`.
 KEY = "rmq_delay"
+
+
+class Path(str, Enum):
+    """How a retry gets from its origin queue into a delay queue."""
+
+    #: The main process rejects the message, and the broker moves it.
+    REJECT = "reject"
+    #: The main process publishes a copy of the message as it is, and acks the message when the broker has the copy.
+    COPY = "copy"
+    #: The task publishes a new message, and the main process acks the old one.
+    PUBLISH = "publish"
 
 
 class Delivery(NamedTuple):
@@ -18,37 +32,39 @@ class Delivery(NamedTuple):
     rung: int
     #: Its lane of jitter; None where its publisher gave it none.
     lane: int | None
-    #: Whether a reject parks it in the next rung: not for queues without our dead-letter exchange, suspects, and the like.
-    rejectable: bool
+    #: The cheapest way that a retry with the same arguments can take.
+    path: Path
 
 
 class Parked(Retry):  # type: ignore[misc]
-    """The `Retry` that says how the message gets to its delay queue.
+    """The `Retry` that says how the message gets to its delay queue, and to which rung."""
 
-    ``forwarded``: a copy is there already, confirmed, and the original is to be acked; otherwise the original is to be
-    rejected.
-    """
-
-    forwarded = False
+    path = Path.REJECT
+    rung = 0
 
     @classmethod
-    def of(cls, retry: Retry, *, forwarded: bool) -> Parked:
+    def of(cls, retry: Retry, path: Path, rung: int) -> Parked:
         """Return ``retry`` as a `Parked`."""
-        parked = cls.__new__(cls)
-        vars(parked).update(vars(retry))
-        parked.args = (None, retry.exc, retry.when)
-        parked.sig = None
-        parked.forwarded = forwarded
-        return parked
+        return _parked(retry.message, retry.exc, retry.excs, retry.when, path, rung)
 
     def __reduce__(self) -> Any:
-        return _parked, (self.message, self.exc, self.excs, self.when, self.forwarded)
+        return _parked, (self.message, self.exc, self.excs, self.when, self.path, self.rung)
 
 
-def _parked(message: str | None, exc: BaseException | None, excs: str | None, when: Any, forwarded: bool) -> Parked:
+def _parked(  # noqa: PLR0913 - what a pickled Parked carries
+    message: str | None, exc: BaseException | None, excs: str | None, when: Any, path: Path, rung: int
+) -> Parked:
+    # Celery's constructor pickles the exception to see whether it can be pickled; here that is known.
     parked = Parked.__new__(Parked)
     parked.args = (None, exc, when)
     vars(parked).update(
-        message=message, exc=exc, excs=excs, when=when, is_eager=False, sig=None, forwarded=forwarded
+        message=message, exc=exc, excs=excs, when=when, is_eager=False, sig=None, path=path, rung=rung
     )
     return parked
+
+
+def climbs_by_itself(delivery: Delivery, ladder: Ladder, retries: int) -> bool:
+    """Return whether a reject takes the message to the rung of its next retry: its routing key says so."""
+    if retries < len(ladder):
+        return delivery.rung == retries
+    return ladder.repeat_last and delivery.rung == len(ladder)

@@ -1,7 +1,8 @@
-"""The forward path of a retry: publish the new message to its delay queue, with confirm, from where the task runs."""
+"""The forward path of a changed retry: a new message to its delay queue, with confirm, from where the task runs."""
 
 from __future__ import annotations
 
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import MessageNacked
@@ -9,9 +10,9 @@ from kombu import Exchange, Queue
 from kombu.pools import producers
 
 from .broker import CONFIRM_TIMEOUT, mandatory
-from .delivery import Delivery
+from .delivery import KEY, Delivery
 from .exceptions import NackedError, OutcomeUnknownError
-from .headers import EXCHANGE, LANE, ROUTING_KEY
+from .headers import EXCHANGE, FIRST_FAILED, LANE, RETRIES, ROUTING_KEY, without_dead_letters
 from .ladders import lane_of
 from .topology.apply import declare
 from .topology.objects import Exchange as ReturnExchange
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _ROUTE_OPTIONS = ("exchange", "routing_key", "queue", "countdown", "eta")
 
 
-def forward_retry(delay: Delay, task: Task[Any, Any], delivery: Delivery, signature: Any, rung: int, queue: str) -> None:
+def publish_retry(delay: Delay, task: Task[Any, Any], delivery: Delivery, signature: Any, rung: int, queue: str) -> None:
     """Publish ``signature`` to the delay queue of ``rung`` of ``queue``; when this returns the broker has it.
 
     Blocks until the confirm, so it belongs into the task's process. Raises `PublishError`.
@@ -36,7 +37,11 @@ def forward_retry(delay: Delay, task: Task[Any, Any], delivery: Delivery, signat
     lane = lane_of(task.request.id, ladder.lanes) if ladder.lanes > 1 else None
     plan = delay.plan(queue, reason_routing=True)
     delay_queue = plan.rung_queue(rung, ladder.ttl(rung, lane))
-    headers = dict(options.pop("headers", None) or {})
+    # Celery takes every header it does not know for the task's own: the broker's and ours are among them.
+    headers = without_dead_letters(options.pop("headers", None) or {})
+    headers.pop(KEY, None)
+    headers.setdefault(RETRIES, 0)
+    headers.setdefault(FIRST_FAILED, datetime.now(timezone.utc).isoformat(timespec="milliseconds"))
     if queue == delivery.queue:
         route = task.request.delivery_info or {}
         headers |= {EXCHANGE: route.get("exchange") or "", ROUTING_KEY: route.get("routing_key") or queue}

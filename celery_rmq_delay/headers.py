@@ -75,11 +75,10 @@ def without_dead_letters(headers: Headers) -> dict[str, Any]:
     }
 
 
-def forwarded(headers: Headers, *, retries: int, exchange: str, routing_key: str, **more: Any) -> dict[str, Any]:
-    """Return the headers of a copy that stands for the message in another queue.
-
-    ``more``: further headers by the names of this module's constants without the prefix, underscores for dashes.
-    """
+def forwarded(
+    headers: Headers, *, retries: int, exchange: str, routing_key: str, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the headers of a copy that stands for the message in another queue; ``more`` where it is not None."""
     kept = without_dead_letters(headers)
     return {
         **kept,
@@ -87,7 +86,7 @@ def forwarded(headers: Headers, *, retries: int, exchange: str, routing_key: str
         "retries": retries,
         EXCHANGE: exchange,
         ROUTING_KEY: routing_key,
-        **{PREFIX + name.replace("_", "-"): value for name, value in more.items() if value is not None},
+        **{name: value for name, value in more.items() if value is not None},
     }
 
 

@@ -13,7 +13,7 @@ from celery.exceptions import Terminated as CeleryTerminated
 from celery.worker import request as stock
 from celery.worker import state
 
-from .delivery import KEY, Delivery, Parked
+from .delivery import KEY, Delivery, Parked, Path, climbs_by_itself
 from .signals import task_exhausted, task_parked, task_recovered
 from .trace import LeanExceptionInfo
 from .worker import WorkerSide
@@ -108,11 +108,20 @@ class RetryableRequest(stock.Request):  # type: ignore[misc]
 
     def _park(self, retry: Retry) -> None:
         self.acknowledged = True
-        if isinstance(retry, Parked) and not retry.forwarded:
-            self._on_reject(stock.logger, self._connection_errors, False)
+        if isinstance(retry, Parked):
+            self._move(retry.path, retry.rung)
         else:
             self._on_ack(stock.logger, self._connection_errors)
         self._sent_parked(retry.exc, retry.when)
+
+    def _move(self, path: Path, rung: int) -> None:
+        """Bring the message to its delay queue."""
+        if path is Path.REJECT:
+            self._on_reject(stock.logger, self._connection_errors, False)
+        elif path is Path.COPY:
+            self._worker.park(self._message, self._request_dict[KEY], self.task, self._retries, rung)
+        else:
+            self._on_ack(stock.logger, self._connection_errors)
 
     def _sent_parked(self, exc: BaseException | None, when: Any) -> None:
         seconds = when if isinstance(when, (int, float)) else None
@@ -167,14 +176,13 @@ class RetryableRequest(stock.Request):  # type: ignore[misc]
         stock.task_ready(self)
         delivery: Delivery = self._request_dict[KEY]
         ladder = self._worker.delay.ladder(delivery.queue, self.task)
-        delay = ladder.ttl(ladder.rung_after(self._retries), delivery.lane) / 1000
+        rung = ladder.rung_after(self._retries)
+        delay = ladder.ttl(rung, delivery.lane) / 1000
         retry = Retry(exc=exc, when=delay)
         if self.store_errors:
             self.task.backend.mark_as_retry(self.id, exc, exc_info.traceback, request=self._context)
-        if delivery.rejectable and delivery.rung == min(self._retries, len(ladder)):
-            self._on_reject(stock.logger, self._connection_errors, False)
-        else:
-            self._worker.park(self._message, delivery, self.task, self._retries)
+        climbs = delivery.path is Path.REJECT and climbs_by_itself(delivery, ladder, self._retries)
+        self._move(Path.REJECT if climbs else Path.COPY, rung)
         self.acknowledged = True
         self.send_event("task-retried", exception=stock.safe_repr(exc), traceback=stock.safe_str(exc_info.traceback))
         self.task.request_stack.push(self._context)

@@ -9,12 +9,12 @@ from datetime import datetime, timezone
 from typing import Any, ClassVar
 
 from celery import Task
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Retry
 
 from .delay import Delay, find_delay
-from .delivery import KEY, Delivery, Parked
+from .delivery import KEY, Delivery, Parked, Path, climbs_by_itself
 from .exceptions import PublishError
-from .forward import forward_retry
+from .forward import publish_retry
 from .ladders import Ladder
 from .trace import LeanTrace
 
@@ -97,14 +97,10 @@ class RetryableTask(Task):  # type: ignore[misc]
         changed = bool(options) or _differs(args, request.args) or _differs(kwargs, request.kwargs)
         wanted = _seconds_until(eta) if eta is not None else countdown
         rung = ladder.rung_after(request.retries) if wanted is None else ladder.rung_at_or_above(wanted * 1000)
-        by_reject = (
-            throw
-            and wanted is None
-            and not changed
-            and delivery.rejectable
-            and _climbs(delivery, ladder, request.retries)
-        )
-        request.rmq_delay_silent = by_reject
+        path = Path.PUBLISH if changed or not throw else delivery.path
+        if path is Path.REJECT and (wanted is not None or not climbs_by_itself(delivery, ladder, request.retries)):
+            path = Path.COPY
+        request.rmq_delay_silent = path is not Path.PUBLISH
         try:
             retry = super().retry(
                 args,
@@ -117,14 +113,10 @@ class RetryableTask(Task):  # type: ignore[misc]
             )
         finally:
             request.rmq_delay_silent = None
-        parked = Parked.of(
-            retry,
-            forwarded=not by_reject
-            and self._forward(
-                delay, delivery, retry.sig, rung, options.get("queue")
-            ),
-        )
-        if throw or not parked.forwarded:
+        if path is Path.PUBLISH and not self._publish(delay, delivery, retry.sig, rung, options.get("queue")):
+            path, throw = Path.COPY, True
+        parked = Parked.of(retry, path, rung)
+        if throw:
             raise parked
         return parked
 
@@ -143,14 +135,13 @@ class RetryableTask(Task):  # type: ignore[misc]
         signature = super().signature_from_request(request, *args, **options)
         return signature if silent is None else _Unsent(signature)
 
-    def _forward(self, delay: Delay, delivery: Delivery, unsent: _Unsent, rung: int, queue: Any) -> bool:
-        """Publish the retry to its delay queue; return False where a reject has to keep the message instead."""
+    def _publish(self, delay: Delay, delivery: Delivery, unsent: _Unsent, rung: int, queue: Any) -> bool:
+        """Publish the retry to its delay queue; return False where the old message has to go on instead."""
+        name = getattr(queue, "name", queue) or delivery.queue
         try:
-            forward_retry(delay, self, delivery, unsent.signature, rung, getattr(queue, "name", queue) or delivery.queue)
-        except (PublishError, *self.app.connection_for_write().recoverable_connection_errors) as error:
-            logger.exception("No confirm for the retry of %s: its message stays in the ladder", self.request.id)
-            if not delivery.rejectable:
-                raise Reject(error, requeue=True) from error
+            publish_retry(delay, self, delivery, unsent.signature, rung, name)
+        except (PublishError, *self.app.connection_for_write().recoverable_connection_errors):
+            logger.exception("No confirm for the retry of %s: its old message is parked instead", self.request.id)
             return False
         return True
 
@@ -167,13 +158,6 @@ class _Unsent:
 
 def _differs(given: Any, present: Any) -> bool:
     return given is not None and given is not present and given != present
-
-
-def _climbs(delivery: Delivery, ladder: Ladder, retries: int) -> bool:
-    """Whether the rung in the routing key is the one from which the next reject has to climb."""
-    if retries < len(ladder):
-        return delivery.rung == retries
-    return ladder.repeat_last and delivery.rung == len(ladder)
 
 
 def _seconds_until(eta: datetime) -> float:

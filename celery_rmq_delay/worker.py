@@ -13,7 +13,7 @@ from kombu import Consumer, Queue
 from . import headers as h
 from .broker import Capabilities, ConfirmingPublisher, capabilities, copy_of
 from .crashes import Verdict, crashes, verdict, was_interrupted
-from .delivery import KEY, Delivery
+from .delivery import KEY, Delivery, Path
 from .exceptions import PublishError, RmqDelayError, TopologyError
 from .names import rung_of, suspects
 from .topology.apply import drift
@@ -113,23 +113,11 @@ class WorkerSide:
         rejections = h.rejections(raw, queue, suspects(queue)) if "x-death" in raw else 0
         retries = int(raw.get("retries") or (body or {}).get("retries") or 0) + rejections
         exchange, routing_key = h.first_route(raw, queue, info["exchange"], info["routing_key"])
-        plan_type = self.delay.queue_type(self.consumer.app.amqp.queues.get(queue), queue)
-        interrupted = (
-            info["redelivered"]
-            if among_suspects
-            else was_interrupted(
-                raw, redelivered=info["redelivered"], rung=rung, quorum=plan_type == "quorum", broker=self._broker
-            )
+        interrupted = info["redelivered"] and (
+            among_suspects
+            or was_interrupted(raw, redelivered=True, quorum=self._is_quorum(queue), broker=self._broker)
         )
-        found = Delivery(
-            queue=queue,
-            rung=rung,
-            lane=raw.get(h.LANE),
-            rejectable=not among_suspects
-            and queue in self.applied
-            and self.delay.can_reject(queue, task)
-            and rejections < self.delay.rejections_allowed(queue),
-        )
+        found = Delivery(queue, rung, raw.get(h.LANE), self._path(queue, task, rejections, among_suspects))
         message.rmq_delay = self
         message.raw_headers = raw
         message.delivery_info = {**info, "exchange": exchange, "routing_key": routing_key, "redelivered": interrupted}
@@ -145,6 +133,22 @@ class WorkerSide:
         if todo is Verdict.SUSPECT:
             self._suspect(message, found, retries, crashes(raw) + (1 if among_suspects else 0))
         return todo
+
+    def _path(self, queue: str, task: Task[Any, Any], rejections: int, among_suspects: bool) -> Path:
+        """Return how an unchanged retry gets to its delay queue."""
+        if not self.delay.is_planned(queue, task) or queue not in self.applied:
+            return Path.PUBLISH
+        if (
+            among_suspects
+            or queue in self.delay.foreign
+            or rejections >= self.delay.rejections_allowed(queue)
+            or (self._broker.flags_returned and not self._is_quorum(queue))
+        ):
+            return Path.COPY
+        return Path.REJECT
+
+    def _is_quorum(self, queue: str) -> bool:
+        return self.delay.queue_type(self.consumer.app.amqp.queues.get(queue), queue) == "quorum"
 
     def _queue_of(self, tag: str) -> tuple[str, bool]:
         """Return (origin queue, whether the delivery comes from its suspects)."""
@@ -164,7 +168,7 @@ class WorkerSide:
             delivery.queue,
             extra={"queue": delivery.queue, "task_id": message.raw_headers.get("id"), "crashes": crashed},
         )
-        copy = copy_of(message, self._forwarded(message, retries, crashes=crashed))
+        copy = copy_of(message, self._forwarded(message, retries, {h.CRASHES: crashed}))
         self.publish(message, copy, suspects(delivery.queue), requeue=True)
 
     def exhaust(
@@ -187,31 +191,32 @@ class WorkerSide:
         headers = self._forwarded(
             message,
             retries,
-            queue=queue,
-            reason=reason,
-            exception=_type_name(exception),
-            message=h.bounded(text, h.MAX_MESSAGE),
-            traceback=h.bounded(h.printable(traceback or ""), h.MAX_TRACEBACK) or None,
-            attempts=retries + 1,
-            exhausted_at=now,
-            worker=self.consumer.hostname,
+            {
+                h.QUEUE: queue,
+                h.REASON: reason,
+                h.EXCEPTION: _type_name(exception),
+                h.MESSAGE: h.bounded(text, h.MAX_MESSAGE),
+                h.TRACEBACK: h.bounded(h.printable(traceback or ""), h.MAX_TRACEBACK) or None,
+                h.ATTEMPTS: retries + 1,
+                h.EXHAUSTED_AT: now,
+                h.WORKER: self.consumer.hostname,
+            },
         )
         headers.setdefault(h.FIRST_FAILED, now)
         self.publish(message, copy_of(message, headers), self.delay.settings.exhausted_queue, done=done)
 
-    def park(self, message: Message, delivery: Delivery, task: Task[Any, Any], retries: int) -> None:
-        """Forward a message as it is to its next delay queue."""
+    def park(self, message: Message, delivery: Delivery, task: Task[Any, Any], retries: int, rung: int) -> None:
+        """Move a message as it is to the delay queue of ``rung``: published with confirm, then acked."""
         ladder = self.delay.ladder(delivery.queue, task)
-        rung = ladder.rung_after(retries)
         plan = self.delay.plan(delivery.queue, reason_routing=True)
         target = plan.rung_queue(rung, ladder.ttl(rung, delivery.lane)).name
-        copy = copy_of(message, self._forwarded(message, retries + 1))
-        self.publish(message, copy, target, requeue=not delivery.rejectable)
+        copy = copy_of(message, self._forwarded(message, retries + 1, {}))
+        self.publish(message, copy, target, requeue=delivery.queue in self.delay.foreign)
 
-    def _forwarded(self, message: Message, retries: int, **more: Any) -> dict[str, Any]:
+    def _forwarded(self, message: Message, retries: int, more: dict[str, Any]) -> dict[str, Any]:
         raw, info = message.raw_headers, message.delivery_info
         found = h.forwarded(
-            raw, retries=retries, exchange=info["exchange"], routing_key=info["routing_key"], **more
+            raw, retries=retries, exchange=info["exchange"], routing_key=info["routing_key"], more=more
         )
         if retries and h.FIRST_FAILED not in found:
             found[h.FIRST_FAILED] = _iso(h.first_death(raw) or datetime.now(timezone.utc))

@@ -28,6 +28,20 @@ def declare(channel: Channel, objects: Objects) -> None:
         synchronise(channel)
 
 
+def ensure_queue(connection: Connection, queue: Queue) -> None:
+    """Declare ``queue`` unless a queue of that name exists, whatever its arguments."""
+    if ready_counts(connection, [queue.name])[queue.name] is not None:
+        return
+    channel = connection.channel()
+    try:
+        _declare_nowait(channel, queue)
+        synchronise(channel)
+    except PreconditionFailed:
+        pass  # somebody else declared it in between, as another type
+    finally:
+        _close(channel)
+
+
 def bind(channel: Channel, binding: Binding) -> None:
     """Add one binding."""
     with _explained():

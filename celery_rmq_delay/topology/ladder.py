@@ -69,10 +69,7 @@ class LadderPlan:
                 Exchange(names.other(queue), "fanout"),
                 Exchange(names.dlx(queue), "headers", names.other(queue)),
             ),
-            queues=(
-                Queue(self.exhausted, own_queue_arguments(self.queue_type)),
-                Queue(suspects(queue), arguments(origin_arguments(names, queue, self.queue_type))),
-            ),
+            queues=(Queue(suspects(queue), arguments(origin_arguments(names, queue, self.queue_type))),),
         )
 
     def ladder_objects(self, ladder: Ladder, highest: int) -> Objects:
@@ -139,6 +136,10 @@ class LadderPlan:
                     queue = self.rung_queue(rung, ttl)
                     found.setdefault(queue.name, (rung, tier, queue))
         return list(found.values())
+
+    def exhausted_queue(self) -> Queue:
+        """Return the queue of exhausted messages. All origin queues share it, so its type is that of the first."""
+        return Queue(self.exhausted, own_queue_arguments(self.queue_type))
 
     def record_queue(self) -> Queue:
         """Return the queue that holds the record of what is applied."""

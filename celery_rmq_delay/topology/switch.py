@@ -75,6 +75,7 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
     Safe beside other workers and other versions of the app, and after a crash at any step. Waits at most
     ``lock_timeout`` seconds for others that are applying, then raises `LockTimeoutError`.
     """
+    apply.ensure_queue(connection, plan.exhausted_queue())
     with locked_record(connection, plan.record_queue(), lock_timeout) as (channel, record):
         before = Applied.from_json(record.value)
         apply.declare(channel, plan.objects(before.highest_rung))
