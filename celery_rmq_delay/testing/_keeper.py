@@ -68,7 +68,9 @@ class Keeper:
             self.server.send_signal(signal.SIGTERM if order == "term" else signal.SIGKILL)
 
     def notice_exit(self) -> None:
-        """Report a server that ended."""
+        """Report a server that ended; a helper may end when the server brought one up itself."""
+        if self.helper is not None and self.helper.poll() is not None:
+            self.helper = None
         if self.server is not None and self.server.poll() is not None:
             code, self.server = self.server.returncode, None
             tell(f"exited {code}")
