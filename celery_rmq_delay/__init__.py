@@ -1,5 +1,7 @@
 """Celery retries held by RabbitMQ: dead-letter and TTL delay queues instead of worker memory.
 
+What a project imports:
+
     from celery_rmq_delay import RetryableTask, install
 """
 
@@ -31,7 +33,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Celery's Task class looks for the current app on import, so it is not imported before somebody asks.
     if name == "RetryableTask":
-        from .task import RetryableTask  # noqa: PLC0415
+        from .task import RetryableTask
 
         return RetryableTask
     raise AttributeError(name)

@@ -15,7 +15,7 @@ from .worker import WorkerSide
 logger = logging.getLogger(__name__)
 
 
-class LadderStep(bootsteps.StartStopStep):  # type: ignore[misc]
+class LadderStep(bootsteps.StartStopStep):
     """Applies the ladders of the consumed queues before the worker takes its first message."""
 
     requires = (
@@ -37,8 +37,8 @@ class LadderStep(bootsteps.StartStopStep):  # type: ignore[misc]
         if driver == "amqp":
             return WorkerSide(c, delay)
         text = (
-            f"The broker's transport is {driver!r}: only RabbitMQ can hold delays, so retries stay Celery's own and wait "
-            "in the worker. Use an amqp:// broker_url, or do not install celery_rmq_delay."
+            f"The broker's transport is {driver!r}: only RabbitMQ can hold delays, so retries stay Celery's own and "
+            "wait in the worker. Use an amqp:// broker_url, or do not install celery_rmq_delay."
         )
         if delay.settings.strict:
             raise TransportError(text)

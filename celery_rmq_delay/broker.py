@@ -39,7 +39,7 @@ class Capabilities:
 
     @property
     def keeps_delivery_count(self) -> bool:
-        """Quorum queues carry ``x-delivery-count`` through dead-lettering; measured on 4.0.5 and 4.3.6, not on 3.10.8."""
+        """Quorum queues keep ``x-delivery-count`` when they dead-letter; measured on 4.0.5 and 4.3.6, not on 3.10.8."""
         return self.version >= (4, 0, 0)
 
     @property
@@ -68,7 +68,9 @@ def broker_version(connection: Connection) -> Version:
 
 def copy_of(message: ReceivedMessage, headers: dict[str, Any]) -> amqp.Message:
     """Return a message with the body bytes and properties of a received one, and the given headers."""
-    properties = {name: value for name, value in message.properties.items() if name not in ("application_headers", "expiration")}
+    properties = {
+        name: value for name, value in message.properties.items() if name not in ("application_headers", "expiration")
+    }
     return amqp.Message(
         message.body,
         **{
@@ -94,7 +96,9 @@ def publish_confirmed(channel: amqp.Channel, message: amqp.Message, exchange: st
         except MessageNacked as error:
             raise NackedError(f"The broker refused a message for {exchange or routing_key!r}.") from error
         except TimeoutError as error:
-            raise OutcomeUnknownError(f"No confirm for {exchange or routing_key!r} in {CONFIRM_TIMEOUT:g} s.") from error
+            raise OutcomeUnknownError(
+                f"No confirm for {exchange or routing_key!r} in {CONFIRM_TIMEOUT:g} s."
+            ) from error
 
 
 @contextmanager
@@ -169,8 +173,10 @@ class ConfirmingPublisher:
         while self.waiting:
             try:
                 self._connection.drain_events(timeout=timeout)
-            except (TimeoutError, OSError):
-                logger.warning("%d publishes without a confirm at shutdown: their tasks are delivered again", self.waiting)
+            except (TimeoutError, OSError):  # noqa: PERF203 - each turn waits for the broker
+                logger.warning(
+                    "%d publishes without a confirm at shutdown: their tasks are delivered again", self.waiting
+                )
                 return
 
     def _on_return(self, _error: Exception, _exchange: str, routing_key: str, _message: amqp.Message) -> None:

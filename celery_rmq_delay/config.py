@@ -107,7 +107,9 @@ def check_queue_name(settings: Settings, queue: str, setting: str = "rmq_delay")
     longest = settings.names.lane0(queue, "0" * 8, 1000)
     if own is not None:
         ttls = ((rung, ttl) for rung in range(1, len(own.ladder) + 1) for ttl in own.ladder.lane_ttls(rung))
-        longest = max(longest, *(rung_queue(queue, rung, ttl) for rung, ttl in ttls), key=lambda name: len(name.encode()))
+        longest = max(
+            longest, *(rung_queue(queue, rung, ttl) for rung, ttl in ttls), key=lambda name: len(name.encode())
+        )
     size = len(longest.encode())
     if size > MAX_NAME_BYTES:
         mend = f"{longest!r} would have {size} bytes and AMQP allows {MAX_NAME_BYTES}: shorten the queue or the prefix."
@@ -143,11 +145,13 @@ def _queue(raw: Mapping[str, Any], where: str, lanes: int, default: QueueSetting
     for tier in tiers:
         if tier * (1 + jitter) > MAX_TTL_MS:
             raise SettingsError(f"{where}.jitter", jitter, f"{format_ms(tier)} with it is over RabbitMQ's longest TTL.")
-    if jitter and lanes < 2:  # noqa: PLR2004
+    if jitter and lanes < 2:
         raise SettingsError("rmq_delay.lanes", lanes, f"{where}.jitter spreads delays over lanes: use at least 2.")
     queue_type = raw.get("queue_type", default.queue_type if default else None)
     if queue_type not in (None, "classic", "quorum"):
-        raise SettingsError(f"{where}.queue_type", queue_type, 'Write "classic", "quorum" or None (as the origin queue).')
+        raise SettingsError(
+            f"{where}.queue_type", queue_type, 'Write "classic", "quorum" or None (as the origin queue).'
+        )
     crashes = raw.get("max_crashes", default.max_crashes if default else 3)
     return QueueSettings(
         ladder=Ladder(

@@ -17,6 +17,8 @@ from .topology.ladder import LadderPlan
 if TYPE_CHECKING:
     from celery import Task
 
+    from .task import RetryableTask
+
 _ATTRIBUTE = "_rmq_delay"
 
 #: A quorum queue drops or dead-letters what was delivered too often (20 times by default), and RabbitMQ 4.3 counts our
@@ -36,7 +38,7 @@ class Delay:
         self._ladders: dict[tuple[str, str], Ladder | None] = {}
 
     def manages(self, queue: KombuQueue) -> bool:
-        """Return whether a queue can have a ladder: a lasting queue that nobody else has given a dead-letter exchange."""
+        """Return whether a queue can have a ladder: a lasting one that nobody else has given a dead-letter exchange."""
         declared = queue.queue_arguments or {}
         return (
             not isinstance(queue, Broadcast)
@@ -67,9 +69,9 @@ class Delay:
         settings = self.settings.for_queue(queue) or self.settings.default
         return settings.ladder
 
-    def retryable_tasks(self) -> Iterable[Task[Any, Any]]:
+    def retryable_tasks(self) -> Iterable[RetryableTask]:
         """Return the app's tasks that climb ladders."""
-        from .task import RetryableTask  # noqa: PLC0415 - the task module needs this one
+        from .task import RetryableTask  # here, as the task module needs this one
 
         return [task for task in self.app.tasks.values() if isinstance(task, RetryableTask)]
 
@@ -82,9 +84,10 @@ class Delay:
 
     def routed_to(self, task: Task[Any, Any]) -> str | None:
         """Return the queue that the app's routes give a task; None where they name none."""
-        options = self.app.amqp.router.route({"queue": task.queue} if getattr(task, "queue", None) else {}, task.name)
-        queue = options.get("queue")
-        return getattr(queue, "name", queue)
+        own = getattr(task, "queue", None)
+        queue = self.app.amqp.router.route({"queue": own} if own else {}, task.name).get("queue")
+        name: str | None = getattr(queue, "name", queue)
+        return name
 
     def is_planned(self, queue: str, task: Task[Any, Any]) -> bool:
         """Return whether the ladder of ``task`` is among those applied to ``queue``."""
@@ -94,7 +97,7 @@ class Delay:
         """Return how often a message may be rejected before it has to be published anew."""
         known = self.app.amqp.queues.get(queue)
         declared = (known.queue_arguments if known else None) or {}
-        limit = declared.get("x-delivery-limit", _DELIVERY_LIMIT)
+        limit: int = declared.get("x-delivery-limit", _DELIVERY_LIMIT)
         if declared.get("x-queue-type") != "quorum" or limit < 0:
             return 2**31
         return max(1, min(limit * 3 // 4, limit - 2))
@@ -130,7 +133,7 @@ class Delay:
 
 
 def _origin_queue_class() -> type[KombuQueue]:
-    from .queues import OriginQueue  # noqa: PLC0415 - the queues module needs this one
+    from .queues import OriginQueue  # here, as the queues module needs this one
 
     return OriginQueue
 

@@ -36,30 +36,30 @@ class Delivery(NamedTuple):
     path: Path
 
 
-class Parked(Retry):  # type: ignore[misc]
+class Parked(Retry):
     """The `Retry` that says how the message gets to its delay queue, and to which rung."""
 
+    excs: str | None  # the stubs lack it
     path = Path.REJECT
     rung = 0
 
     @classmethod
     def of(cls, retry: Retry, path: Path, rung: int) -> Parked:
         """Return ``retry`` as a `Parked`."""
-        return _parked(retry.message, retry.exc, retry.excs, retry.when, path, rung)
+        found: Any = retry  # the stubs lack ``excs``
+        return _parked(found.message, found.exc, found.excs, found.when, path, rung)
 
     def __reduce__(self) -> Any:
         return _parked, (self.message, self.exc, self.excs, self.when, self.path, self.rung)
 
 
-def _parked(  # noqa: PLR0913 - what a pickled Parked carries
+def _parked(
     message: str | None, exc: BaseException | None, excs: str | None, when: Any, path: Path, rung: int
 ) -> Parked:
     # Celery's constructor pickles the exception to see whether it can be pickled; here that is known.
     parked = Parked.__new__(Parked)
     parked.args = (None, exc, when)
-    vars(parked).update(
-        message=message, exc=exc, excs=excs, when=when, is_eager=False, sig=None, path=path, rung=rung
-    )
+    vars(parked).update(message=message, exc=exc, excs=excs, when=when, is_eager=False, sig=None, path=path, rung=rung)
     return parked
 
 

@@ -19,8 +19,9 @@ _EXAMPLES = 'Write "10s", "1m", "1h30m", a number of seconds, or a timedelta.'
 def parse_ms(value: object, setting: str) -> int:
     """Return a delay in whole milliseconds.
 
-    ``value``: ``"10s"``, ``"1h30m"`` (Go's duration text, with ``d`` and ``w``), a number of seconds, or a ``timedelta``.
-    Raises `SettingsError`, which names ``setting``, for anything else and for delays that a queue's TTL cannot hold.
+    ``value``: ``"10s"``, ``"1h30m"`` (Go's duration text, with ``d`` and ``w``), a number of seconds, or a
+    ``timedelta``. Raises `SettingsError`, which names ``setting``, for anything else and for delays that a queue's TTL
+    cannot hold.
     """
     if isinstance(value, timedelta):
         seconds = value.total_seconds()

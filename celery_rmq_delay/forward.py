@@ -26,15 +26,19 @@ if TYPE_CHECKING:
 _ROUTE_OPTIONS = ("exchange", "routing_key", "queue", "countdown", "eta")
 
 
-def publish_retry(delay: Delay, task: Task[Any, Any], delivery: Delivery, signature: Any, rung: int, queue: str) -> None:
+def publish_retry(
+    delay: Delay, task: Task[Any, Any], delivery: Delivery, signature: Any, rung: int, queue: str
+) -> None:
     """Publish ``signature`` to the delay queue of ``rung`` of ``queue``; when this returns the broker has it.
 
     Blocks until the confirm, so it belongs into the task's process. Raises `PublishError`.
     """
     options = dict(signature.options)
+    request: Any = task.request  # of a message, so that it has an id
+    apply_async: Any = task.apply_async  # the stubs lack kombu's options
     ladder = delay.ladder(queue, task)
     rung = min(rung, len(ladder))
-    lane = lane_of(task.request.id, ladder.lanes) if ladder.lanes > 1 else None
+    lane = lane_of(request.id, ladder.lanes) if ladder.lanes > 1 else None
     plan = delay.plan(queue, reason_routing=True)
     delay_queue = plan.rung_queue(rung, ladder.ttl(rung, lane))
     # Celery takes every header it does not know for the task's own: the broker's and ours are among them.
@@ -43,7 +47,7 @@ def publish_retry(delay: Delay, task: Task[Any, Any], delivery: Delivery, signat
     headers.setdefault(RETRIES, 0)
     headers.setdefault(FIRST_FAILED, datetime.now(timezone.utc).isoformat(timespec="milliseconds"))
     if queue == delivery.queue:
-        route = task.request.delivery_info or {}
+        route = request.delivery_info or {}
         headers |= {EXCHANGE: route.get("exchange") or "", ROUTING_KEY: route.get("routing_key") or queue}
     if lane is not None:
         headers[LANE] = lane
@@ -58,7 +62,7 @@ def publish_retry(delay: Delay, task: Task[Any, Any], delivery: Delivery, signat
         )
         with mandatory(channel):
             try:
-                task.apply_async(
+                apply_async(
                     signature.args,
                     signature.kwargs,
                     **options,

@@ -32,7 +32,7 @@ Headers = Mapping[str, Any]
 
 
 def deaths(headers: Headers) -> list[dict[str, Any]]:
-    """Return the entries of ``x-death``, newest first; none where the header is missing or is not what a broker writes."""
+    """Return the entries of ``x-death``, newest first; none where the header is missing or not what a broker writes."""
     found = headers.get("x-death")
     return [death for death in found if isinstance(death, dict)] if isinstance(found, list) else []
 

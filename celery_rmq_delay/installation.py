@@ -17,15 +17,17 @@ from .queues import queues_class
 def install(app: Celery) -> Delay:
     """Let failed tasks of ``app`` wait in RabbitMQ instead of in a worker.
 
-    Call it once, after the app's configuration is known, in the module that makes the app: publishers need it as much as
-    workers do. Reads ``app.conf.rmq_delay`` (``CELERY_RMQ_DELAY`` with Django). Raises `SettingsError` for whatever
+    Call it once, after the app's configuration is known, in the module that makes the app: publishers need it as much
+    as workers do. Reads ``app.conf.rmq_delay`` (``CELERY_RMQ_DELAY`` with Django). Raises `SettingsError` for whatever
     cannot work; opens no connection.
     """
     settings = parse_settings(app.conf.get("rmq_delay"))
     present = find_delay(app)
     if present is not None:
         if present.settings != settings:
-            raise SettingsError("rmq_delay", app.conf.get("rmq_delay"), "install() was called with other settings before.")
+            raise SettingsError(
+                "rmq_delay", app.conf.get("rmq_delay"), "install() was called with other settings before."
+            )
         return present
     delay = Delay(app, settings)
     set_delay(app, delay)
@@ -34,7 +36,8 @@ def install(app: Celery) -> Delay:
     if settings.uses_jitter:
         _stamp_lanes(settings.lanes)
     app.on_after_finalize.connect(_check_tasks)
-    if app.finalized:
+    known: Any = app  # the stubs lack ``finalized``
+    if known.finalized:
         delay.check_tasks()
     return delay
 

@@ -50,7 +50,7 @@ class Ladder:
         return len(self.tiers_ms)
 
     def lane_ttls(self, rung: int) -> tuple[int, ...]:
-        """Return the TTLs in ms of a rung's lanes. Lane 0, also the lane of messages without a lane, is the middle one."""
+        """Return the TTLs in ms of a rung's lanes. Lane 0, which messages without a lane take, is the middle one."""
         delay = self.tiers_ms[rung - 1]
         if not self.jitter or self.lanes == 1:
             return (delay,)

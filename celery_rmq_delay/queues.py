@@ -68,9 +68,9 @@ class OriginQueue(Queue):
     def _found_foreign(self, delay: Delay, error: PreconditionFailed) -> None:
         exchange = delay.settings.names.dlx(self.name)
         text = (
-            f"The queue {self.name!r} exists with other arguments ({error.reply_text}). Its failed tasks are forwarded to "
-            f"their delay queues with a publish each. To have them rejected instead, delete the empty queue and let a "
-            f"worker declare it again, or set the policy dead-letter-exchange={exchange!r} on it."
+            f"The queue {self.name!r} exists with other arguments ({error.reply_text}). Its failed tasks are forwarded "
+            f"to their delay queues with a publish each. To have them rejected instead, delete the empty queue and "
+            f"let a worker declare it again, or set the policy dead-letter-exchange={exchange!r} on it."
         )
         if delay.settings.strict:
             raise TopologyError(text) from error
@@ -102,7 +102,8 @@ class OriginQueues(Queues):
 
     def _add(self, queue: Queue) -> Queue:
         super()._add(queue)
-        return self[queue.name]
+        added: Queue = self[queue.name]
+        return added
 
 
 def queues_class(delay: Delay) -> type[OriginQueues]:

@@ -23,11 +23,11 @@ logger = logging.getLogger(__name__)
 _NO_FAILURE = (Ignore, Reject, Retry, MemoryError, stock.Terminated, CeleryTerminated)
 
 
-class RetryableRequest(stock.Request):  # type: ignore[misc]
+class RetryableRequest(stock.Request):
     """Rejects where Celery would ack, and sends to the exhausted queue what is out of retries.
 
-    Celery calls ``acknowledge`` wherever a message is done with; what that means here is decided before, in ``on_retry``
-    and ``on_failure``.
+    Celery calls ``acknowledge`` wherever a message is done with; what that means here is decided before, in
+    ``on_retry`` and ``on_failure``.
     """
 
     #: What the message is to be settled as: None after a success.
@@ -36,7 +36,8 @@ class RetryableRequest(stock.Request):  # type: ignore[misc]
 
     @property
     def _delivery(self) -> Delivery | None:
-        return self._request_dict.get(KEY)
+        delivery: Delivery | None = self._request_dict.get(KEY)
+        return delivery
 
     @property
     def _worker(self) -> WorkerSide:
@@ -166,7 +167,7 @@ class RetryableRequest(stock.Request):  # type: ignore[misc]
         lost = WorkerLostError(f"The task killed {self._worker.delay.settings.default.max_crashes + 1} workers.")
         self.on_failure(LeanExceptionInfo(lost, None, f"WorkerLostError: {lost}"))
 
-    def _retry_lost(self, exc: BaseException, exc_info: Any) -> bool:
+    def _retry_lost(self, exc: Any, exc_info: Any) -> bool:
         """Count a lost process or a hard time limit as a failed attempt; return False when there is no retry left."""
         budget = self._budget
         if self._crashed or (budget is not None and self._retries >= budget):
@@ -177,7 +178,7 @@ class RetryableRequest(stock.Request):  # type: ignore[misc]
         delivery: Delivery = self._request_dict[KEY]
         ladder = self._worker.delay.ladder(delivery.queue, self.task)
         rung = ladder.rung_after(self._retries)
-        delay = ladder.ttl(rung, delivery.lane) / 1000
+        delay: Any = ladder.ttl(rung, delivery.lane) / 1000  # the stubs want a numbers.Real, which no float is
         retry = Retry(exc=exc, when=delay)
         if self.store_errors:
             self.task.backend.mark_as_retry(self.id, exc, exc_info.traceback, request=self._context)
@@ -195,9 +196,7 @@ class RetryableRequest(stock.Request):  # type: ignore[misc]
         return True
 
     def _send(self, signal: Any, **more: Any) -> None:
-        signal.send(
-            sender=self.task, request=self, queue=self._request_dict[KEY].queue, attempt=self._retries, **more
-        )
+        signal.send(sender=self.task, request=self, queue=self._request_dict[KEY].queue, attempt=self._retries, **more)
 
 
 def _bare(exc: Any) -> Any:

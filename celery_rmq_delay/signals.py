@@ -10,6 +10,6 @@ They are sent in the worker's main process, after the message was settled, with 
 
 from celery.utils.dispatch import Signal
 
-task_parked = Signal(name="task_parked", providing_args={"request", "queue", "attempt", "exception", "delay_ms"})
-task_recovered = Signal(name="task_recovered", providing_args={"request", "queue", "attempt"})
-task_exhausted = Signal(name="task_exhausted", providing_args={"request", "queue", "attempt", "exception", "reason"})
+task_parked = Signal(name="task_parked", providing_args=["request", "queue", "attempt", "exception", "delay_ms"])
+task_recovered = Signal(name="task_recovered", providing_args=["request", "queue", "attempt"])
+task_exhausted = Signal(name="task_exhausted", providing_args=["request", "queue", "attempt", "exception", "reason"])

@@ -27,7 +27,7 @@ def strategy(task: Task[Any, Any], app: Celery, consumer: Any) -> Callable[..., 
     handle = default(task, app, consumer)
     worker = getattr(consumer, ATTRIBUTE, None)
     if worker is None:
-        return handle  # type: ignore[no-any-return]
+        return handle
     request_class = create_request_cls(
         symbol_by_name(task.Request), task, consumer.pool, consumer.hostname, consumer.event_dispatcher, app=app
     )
@@ -38,8 +38,14 @@ def strategy(task: Task[Any, Any], app: Celery, consumer: Any) -> Callable[..., 
             return handle(message, body, ack, reject, callbacks, **options)
         if todo is Verdict.EXHAUST:
             request_class(
-                message, on_ack=ack, on_reject=reject, app=app, hostname=consumer.hostname,
-                eventer=consumer.event_dispatcher, task=task, connection_errors=consumer.connection_errors,
+                message,
+                on_ack=ack,
+                on_reject=reject,
+                app=app,
+                hostname=consumer.hostname,
+                eventer=consumer.event_dispatcher,
+                task=task,
+                connection_errors=consumer.connection_errors,
             ).exhaust_crashed()
         return None
 

@@ -6,7 +6,7 @@ import inspect
 import logging
 import sys
 from datetime import datetime, timezone
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery import Task
 from celery.exceptions import Retry
@@ -15,8 +15,14 @@ from .delay import Delay, find_delay
 from .delivery import KEY, Delivery, Parked, Path, climbs_by_itself
 from .exceptions import PublishError
 from .forward import publish_retry
-from .ladders import Ladder
 from .trace import LeanTrace
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    _Task = Task[Any, Any]
+else:
+    _Task = Task
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +54,13 @@ class _Nothing:
 _NOTHING = _Nothing()
 
 
-class RetryableTask(Task):  # type: ignore[misc]
+class RetryableTask(_Task):
     """A task whose failed attempts wait in the ladder of their queue.
 
-    ``autoretry_for`` defaults to every `Exception`; one of ``give_up_on`` sends the task straight to the exhausted queue.
-    ``tiers`` (delays as in the settings) gives the task a ladder of its own. ``max_retries`` defaults to the number of
-    tiers. `retry` and everything that Celery does around it keep their meaning; only the message waits elsewhere.
+    ``autoretry_for`` defaults to every `Exception`; one of ``give_up_on`` sends the task straight to the exhausted
+    queue. ``tiers`` (delays as in the settings) gives the task a ladder of its own. ``max_retries`` defaults to the
+    number of tiers. `retry` and everything that Celery does around it keep their meaning; only the message waits
+    elsewhere.
     """
 
     abstract = True
@@ -69,7 +76,7 @@ class RetryableTask(Task):  # type: ignore[misc]
     max_retries: Any = LadderBudget()
     __trace__ = LeanTrace()
 
-    def retry(  # noqa: PLR0913 - Celery's own signature
+    def retry(
         self,
         args: Any = None,
         kwargs: Any = None,
@@ -82,14 +89,15 @@ class RetryableTask(Task):  # type: ignore[misc]
     ) -> Retry:
         """Retry the task, as `celery.Task.retry` does, from the delay queue of the next tier.
 
-        An explicit ``countdown`` (seconds) or ``eta`` waits in the first tier at or above it. Changed arguments or options
-        are published as a new message, which is confirmed before the old one is acked.
+        An explicit ``countdown`` (seconds) or ``eta`` waits in the first tier at or above it. Changed arguments or
+        options are published as a new message, which is confirmed before the old one is acked.
         """
-        request = self.request
+        request: Any = self.request  # takes our mark
+        given: Any = exc  # the stubs allow no other than an Exception
         delivery: Delivery | None = request.get(KEY)
         delay = find_delay(self.app)
         if delivery is None or delay is None or request.called_directly or request.is_eager:
-            return super().retry(args, kwargs, exc, throw, eta, countdown, max_retries, **options)
+            return super().retry(args, kwargs, given, throw, eta, countdown, max_retries, **options)
         cause = exc if exc is not None else sys.exc_info()[1]
         if cause is not None and isinstance(cause, self.give_up_on):
             raise cause
@@ -102,10 +110,10 @@ class RetryableTask(Task):  # type: ignore[misc]
             path = Path.COPY
         request.rmq_delay_silent = path is not Path.PUBLISH
         try:
-            retry = super().retry(
+            retry: Any = super().retry(
                 args,
                 kwargs,
-                exc,
+                given,
                 throw=False,
                 countdown=ladder.ttl(rung, delivery.lane) / 1000,
                 max_retries=max_retries,
@@ -140,10 +148,14 @@ class RetryableTask(Task):  # type: ignore[misc]
         name = getattr(queue, "name", queue) or delivery.queue
         try:
             publish_retry(delay, self, delivery, unsent.signature, rung, name)
-        except (PublishError, *self.app.connection_for_write().recoverable_connection_errors):
+        except _publish_errors(self.app):
             logger.exception("No confirm for the retry of %s: its old message is parked instead", self.request.id)
             return False
         return True
+
+
+def _publish_errors(app: Celery) -> tuple[type[BaseException], ...]:
+    return (PublishError, *app.connection_for_write().recoverable_connection_errors)
 
 
 class _Unsent:

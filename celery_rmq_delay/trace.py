@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 Tracer = Callable[..., Any]
 
 
-class LeanExceptionInfo(ExceptionInfo):  # type: ignore[misc]
+class LeanExceptionInfo(ExceptionInfo):
     """An `ExceptionInfo` that travels as exception and text."""
 
     def __init__(self, exception: BaseException, tb: TracebackType | None, text: str, internal: bool = False) -> None:
-        self.type = get_pickleable_etype(type(exception))
+        kind: Any = type(exception)  # the stubs allow no other than an Exception
+        self.type = get_pickleable_etype(kind)
         self.exception = exception
         self.traceback = text
         self.internal = internal
@@ -55,7 +56,7 @@ class LeanExceptionInfo(ExceptionInfo):  # type: ignore[misc]
         return LeanExceptionInfo, (self.exception, None, self.traceback, self.internal)
 
 
-class LeanInfo(trace.TraceInfo):  # type: ignore[misc]
+class LeanInfo(trace.TraceInfo):
     """Celery's handling of failed attempts, with the lean record."""
 
     __slots__ = ()
@@ -63,16 +64,15 @@ class LeanInfo(trace.TraceInfo):  # type: ignore[misc]
     def handle_retry(self, task: Task[Any, Any], req: Any, store_errors: bool = True, **_: Any) -> LeanExceptionInfo:
         """Store RETRY, call ``on_retry``, send ``task_retry``, log: as Celery does."""
         reason: Retry = self.retval
+        cause: Any = reason.exc  # the hooks take an Exception; that it may be None is Celery's way
         tb = sys.exc_info()[2]
         einfo = LeanExceptionInfo(reason, tb, format_exception(reason, tb))
         try:
             if store_errors:
-                task.backend.mark_as_retry(req.id, reason.exc, einfo.traceback, request=req)
-            task.on_retry(reason.exc, req.id, req.args, req.kwargs, einfo)
+                task.backend.mark_as_retry(req.id, cause, einfo.traceback, request=req)
+            task.on_retry(cause, req.id, req.args, req.kwargs, einfo)
             signals.task_retry.send(sender=task, request=req, reason=reason, einfo=einfo)
-            trace.info(
-                trace.LOG_RETRY, {"id": req.id, "name": trace.get_task_name(req, task.name), "exc": str(reason)}
-            )
+            trace.info(trace.LOG_RETRY, {"id": req.id, "name": trace.get_task_name(req, task.name), "exc": str(reason)})
             trace.traceback_clear(reason)
         finally:
             del tb

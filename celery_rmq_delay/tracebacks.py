@@ -9,6 +9,7 @@ from __future__ import annotations
 import traceback
 from functools import lru_cache
 from types import TracebackType
+from typing import Any
 
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
 _CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
@@ -70,4 +71,5 @@ def _is_group_type(kind: type[BaseException]) -> bool:
 
 
 def _is_group(exception: BaseException) -> bool:
-    return _is_group_type(type(exception))
+    kind: Any = type(exception)  # for mypy no exception class is hashable
+    return _is_group_type(kind)

@@ -114,8 +114,7 @@ class WorkerSide:
         retries = int(raw.get("retries") or (body or {}).get("retries") or 0) + rejections
         exchange, routing_key = h.first_route(raw, queue, info["exchange"], info["routing_key"])
         interrupted = info["redelivered"] and (
-            among_suspects
-            or was_interrupted(raw, redelivered=True, quorum=self._is_quorum(queue), broker=self._broker)
+            among_suspects or was_interrupted(raw, redelivered=True, quorum=self._is_quorum(queue), broker=self._broker)
         )
         found = Delivery(queue, rung, raw.get(h.LANE), self._path(queue, task, rejections, among_suspects))
         message.rmq_delay = self
@@ -153,7 +152,7 @@ class WorkerSide:
     def _queue_of(self, tag: str) -> tuple[str, bool]:
         """Return (origin queue, whether the delivery comes from its suspects)."""
         if tag not in self._tags:
-            consumers = (self.consumer.task_consumer, self._suspects)
+            consumers: tuple[Any, ...] = (self.consumer.task_consumer, self._suspects)
             self._tags = {
                 tag: queue for consumer in consumers if consumer for queue, tag in consumer._active_tags.items()
             }
@@ -180,7 +179,7 @@ class WorkerSide:
         reason: str,
         exception: BaseException,
         traceback: str | None,
-        done: Callable[[bool], None] = bool,
+        done: Callable[[bool], object] = bool,
     ) -> None:
         """Move a message to the exhausted queue: published with confirm, then acked; rejected where that fails.
 
@@ -215,9 +214,7 @@ class WorkerSide:
 
     def _forwarded(self, message: Message, retries: int, more: dict[str, Any]) -> dict[str, Any]:
         raw, info = message.raw_headers, message.delivery_info
-        found = h.forwarded(
-            raw, retries=retries, exchange=info["exchange"], routing_key=info["routing_key"], more=more
-        )
+        found = h.forwarded(raw, retries=retries, exchange=info["exchange"], routing_key=info["routing_key"], more=more)
         if retries and h.FIRST_FAILED not in found:
             found[h.FIRST_FAILED] = _iso(h.first_death(raw) or datetime.now(timezone.utc))
         return found
@@ -229,7 +226,7 @@ class WorkerSide:
         queue: str,
         *,
         requeue: bool = False,
-        done: Callable[[bool], None] = bool,
+        done: Callable[[bool], object] = bool,
     ) -> None:
         """Publish ``copy`` to ``queue``; ack ``message`` once the broker has it, reject it where the broker has not."""
 
@@ -266,7 +263,9 @@ class WorkerSide:
 def _type_name(exception: BaseException) -> str:
     kind = type(exception)
     wrapped = getattr(exception, "exc_cls_name", None)  # celery.utils.serialization.UnpickleableExceptionWrapper
-    return str(wrapped) if wrapped else kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    if wrapped:
+        return str(wrapped)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _iso(moment: datetime) -> str:

@@ -107,7 +107,11 @@ def drift(connection: Connection, objects: Objects) -> list[Drift]:
     Bindings cannot be listed over AMQP: the record of the applied ladder stands for them.
     """
     found = []
-    for kind, each in [*(("exchange", e) for e in objects.exchanges), *(("queue", q) for q in objects.queues)]:
+    planned: list[tuple[str, Exchange | Queue]] = [
+        *(("exchange", exchange) for exchange in objects.exchanges),
+        *(("queue", queue) for queue in objects.queues),
+    ]
+    for kind, each in planned:
         problem = _problem(connection, each)
         if problem:
             found.append(Drift(kind, each.name, problem))
@@ -141,7 +145,7 @@ def ready_counts(connection: Connection, queues: Iterable[str]) -> dict[str, int
         for name in queues:
             try:
                 counts[name] = channel.queue_declare(name, passive=True).message_count
-            except NotFound:
+            except NotFound:  # noqa: PERF203 - each answer is a round trip to the broker
                 counts[name] = None
                 _close(channel)
                 channel = connection.channel()

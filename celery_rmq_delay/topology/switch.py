@@ -1,12 +1,13 @@
 """Move a queue from one ladder to another while workers use both.
 
-No two rungs may ever be bound to one key (a message would come back twice), and never none (it would be lost). RabbitMQ
-cannot swap a binding in one step, so the swap happens behind an alternate exchange:
+No two rungs may ever be bound to one key (a message would come back twice), and never none (it would be lost).
+RabbitMQ cannot swap a binding in one step, so the swap happens behind an alternate exchange:
 
-    current --(binding)--> old ladder          unbind: messages fall to standby, which still leads to the old ladder
-    standby --(binding)--> old ladder          bind current to the new ladder; now nothing reaches standby, and it follows
+    current --(binding)--> old ladder    unbind: messages fall to standby, which still leads to the old ladder
+    standby --(binding)--> old ladder    bind current to the new ladder; now nothing reaches standby, and it follows
 
-The record says which step is under way *before* it is taken, so whoever comes next finishes a step that a crash cut off.
+The record says which step is under way *before* it is taken, so whoever comes next finishes a step that a crash cut
+off.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ Phase = Literal["settled", "current", "standby"]
 class Applied:
     """The ladders of one origin queue as the record in the broker knows them.
 
-    ``ladders`` holds every ladder whose objects may exist; ``retired`` the time (seconds since the epoch) at which those
-    not in force went out of use. ``tasks`` lists, by task, the ladders it may be bound to, the one in force last.
+    ``ladders`` holds every ladder whose objects may exist; ``retired`` the time (seconds since the epoch) at which
+    those not in force went out of use. ``tasks`` lists, by task, the ladders it may be bound to, the one in force last.
     """
 
     ladders: dict[str, Ladder] = field(default_factory=dict)
