@@ -1,0 +1,1 @@
+"""The catalogue: products, and the price lists that suppliers publish."""

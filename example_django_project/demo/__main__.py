@@ -1,0 +1,217 @@
+"""``python -m example_django_project.demo``: the shop under outages, live.
+
+Starts a private RabbitMQ and Redis (BROKER_URL and REDIS_URL name others), the shop's partners with their outages and a
+worker, sends some hundred orders and shows where each one is. With ONCE=1 it ends when every task is accounted for:
+exit code 0, or 1 when one is missing. Without, orders keep coming until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from celery_rmq_delay.testing import PrivateServerError
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from .stack import PROJECT, DemoError, Stack, ending_on_signals
+
+if TYPE_CHECKING:
+    from .watch import Seen
+
+    Show = Callable[[Seen], None]
+
+#: Seconds from the first order until everything has to be settled.
+DEADLINE = 90.0
+LOOK_EVERY = 0.5
+LINE_EVERY = 2.0
+
+
+class Demo:
+    """One run."""
+
+    def __init__(self, console: Console, stack: Stack, *, orders: int, seed: int, once: bool) -> None:
+        from shop.celery import app
+
+        from . import screen
+        from .traffic import Traffic
+        from .watch import Watch
+
+        self.screen, self.history, self._last_line = screen, screen.History(), -LINE_EVERY
+        self.console, self.stack, self.once = console, stack, once
+        self.partners = (stack.gateway, stack.mail, stack.feeds)
+        self.watch = Watch(app, stack.gateway, stack.mail)
+        self.traffic = Traffic(
+            run=secrets.token_hex(2), orders=orders, seed=seed, broker_url=stack.broker_url, endless=not once
+        )
+
+    def run(self) -> bool:
+        """Send, show, sum up; return whether everything is accounted for."""
+        self.stack.start_outages()
+        self.started = time.monotonic()
+        self.traffic.start()
+        try:
+            with self._screen() as show:
+                seen = self._until_settled(show)
+            self._sum_up(seen)
+            if not self.once:
+                show_addresses(self.console, self.stack)
+                show_commands(self.console, self.stack)
+                self._stay()
+        finally:
+            self.traffic.stop()
+            self.watch.close()
+        return seen.balance.holds
+
+    def _until_settled(self, show: Show) -> Seen:
+        while True:
+            seen = self._look(show)
+            settled = self.traffic.crowd_sent.is_set() and not seen.balance.missing
+            if settled or self._seconds > DEADLINE:
+                return self.watch.look(list(self.traffic.sent), thoroughly=True)
+            time.sleep(LOOK_EVERY)
+
+    def _stay(self) -> None:
+        self.traffic.trickle()
+        with self._screen() as show:
+            while True:
+                self._look(show)
+                time.sleep(LOOK_EVERY)
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self.started
+
+    def _look(self, show: Show) -> Seen:
+        self.stack.check_worker()
+        if self.traffic.error is not None:
+            raise DemoError(f"Sending failed: {self.traffic.error!r}") from self.traffic.error
+        seen = self.watch.look(list(self.traffic.sent))
+        show(seen)
+        return seen
+
+    @contextmanager
+    def _screen(self) -> Iterator[Show]:
+        """Yield what shows a state: a live display in a terminal, else a line every other second."""
+        if not self.console.is_terminal:
+            yield self._print_line
+            return
+        with Live(console=self.console, refresh_per_second=4) as display:
+            yield lambda seen: display.update(self._picture(seen))
+
+    def _picture(self, seen: Seen) -> RenderableType:
+        self.history.add(seen.parked)
+        heading = Text(f"celery-rmq-delay demo   {self._seconds:3.0f} s", "bold")
+        if not self.once:
+            heading.append("   Ctrl-C ends it", "dim")
+        return self.screen.live(seen, self.partners, self.history, heading)
+
+    def _print_line(self, seen: Seen) -> None:
+        if self._seconds - self._last_line >= LINE_EVERY:
+            self._last_line = self._seconds
+            print(self.screen.line(seen, self.partners, self._seconds), flush=True)
+
+    def _sum_up(self, seen: Seen) -> None:
+        balance, gateway, mail = seen.balance, self.stack.gateway, self.stack.mail
+        self.console.print()
+        self.console.print(self.screen.summary(balance))
+        self._say(f"\n{self.screen.orders(balance.orders)}")
+        self._say(
+            f"{len(gateway.ledger)} cards charged, each once: {gateway.repeats} requests came again after their answer "
+            f"was lost. {seen.charged_unpaid} of the exhausted orders are charged without the shop knowing; "
+            "requeued, they are paid without a second charge."
+        )
+        repeats = sum(count - 1 for count in mail.delivered.values())
+        self._say(f"{len(mail.delivered)} receipts delivered, {repeats} of them again.")
+        for problem in balance.problems[:20]:
+            self.console.print(f"[bold red]problem:[/] {problem}", soft_wrap=True)
+        for task_id in balance.missing[:20]:
+            self.console.print(f"[bold red]unaccounted:[/] {task_id}", soft_wrap=True)
+        if balance.holds:
+            verdict = Text(f"Everything is accounted for after {self._seconds:.0f} s.", "bold green")
+        else:
+            count = len(balance.missing) + len(balance.problems)
+            verdict = Text(f"{count} things are not as they should be (see above).", "bold red")
+        self.console.print(verdict)
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, soft_wrap=True, highlight=self.console.is_terminal)
+
+
+def show_addresses(console: Console, stack: Stack) -> None:
+    """Print where everything is."""
+    console.print()
+    grid = Table.grid(padding=(0, 2))
+    for name, address in stack.addresses.items():
+        grid.add_row(Text(name, "dim"), address)
+    console.print(grid)
+    console.print()
+
+
+def show_commands(console: Console, stack: Stack) -> None:
+    """Print what to type in another terminal."""
+    console.print("[bold]In another terminal:[/]")
+    celery = f"{Path(sys.executable).parent / 'celery'} -A shop"
+    lines = [
+        f"cd {PROJECT}",
+        f". {stack.environment_file}",
+        f"{celery} rmq-delay status",
+        f"{celery} rmq-delay exhausted list",
+        f"{celery} rmq-delay exhausted requeue --help",
+        f"tail -f {stack.worker_log}",
+    ]
+    for each in lines:
+        console.print(f"  {each}", soft_wrap=True, highlight=False)
+    console.print()
+
+
+@contextmanager
+def starting(console: Console, what: str) -> Iterator[None]:
+    """Show that something is being started, and how long it took."""
+    begun = time.monotonic()
+    with console.status(f"Starting {what} ..."):
+        yield
+    console.print(f"[green]✓[/] {what} [dim]{time.monotonic() - begun:.1f} s[/]", highlight=False)
+
+
+def main() -> int:
+    """Run the demo and return the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m example_django_project.demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--orders", type=int, default=300, help="how many come as a crowd (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of customers and cards (default: %(default)s)")
+    options = parser.parse_args()
+    once = os.environ.get("ONCE", "") not in {"", "0"}
+    console = Console()
+    with ending_on_signals():
+        try:
+            with Stack(lambda what: starting(console, what), management=not once) as stack:
+                demo = Demo(console, stack, orders=options.orders, seed=options.seed, once=once)
+                if not once:
+                    show_addresses(console, stack)
+                if demo.run():
+                    if once:
+                        console.print("[bold]make demo[/] without ONCE stays up and tells how to look around.")
+                    return 0
+                console.print(f"The end of the worker's log:\n{stack.log_tail()}", soft_wrap=True, markup=False)
+                return 1
+        except (DemoError, PrivateServerError) as error:
+            console.print(f"demo: {error}", style="red", soft_wrap=True, markup=False)
+            return 1
+        except KeyboardInterrupt:
+            console.print("Stopped.")
+            return 130 if once else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

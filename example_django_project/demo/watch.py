@@ -1,0 +1,146 @@
+"""Looks at everything from outside, as a person with a shell could: broker, result backend, database, partners."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from celery import Celery
+from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.durations import format_ms
+from celery_rmq_delay.topology.apply import ready_counts
+
+from orders.models import Order
+
+from .partners import MailServer, PaymentGateway
+from .reconcile import Balance, Evidence, Sent, reconcile
+
+_REASON = "rmq-delay-reason"
+#: Seconds between two looks into the exhausted queue while its length stays the same.
+_EXHAUSTED_EVERY = 10.0
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One tier of a ladder and how many tasks are parked in it."""
+
+    delay: str
+    parked: int
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """A queue's ladder, or a task's own, as it is at this moment."""
+
+    name: str
+    ready: int | None
+    tiers: list[Tier]
+
+    @property
+    def parked(self) -> int:
+        """How many tasks wait in all its tiers."""
+        return sum(tier.parked for tier in self.tiers)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one look found."""
+
+    ladders: list[Ladder]
+    exhausted: int
+    balance: Balance
+    charged_unpaid: int
+
+    @property
+    def parked(self) -> int:
+        """How many tasks are parked altogether."""
+        return sum(ladder.parked for ladder in self.ladders)
+
+
+class Watch:
+    """Keeps a connection and what cannot change any more."""
+
+    def __init__(self, app: Celery, gateway: PaymentGateway, mail: MailServer) -> None:
+        self.app, self.gateway, self.mail = app, gateway, mail
+        self.delay = delay_of(app)
+        self._succeeded: dict[str, int] = {}
+        self._exhausted: dict[str, list[str]] = {}
+        self._exhausted_length, self._exhausted_at = 0, 0.0
+        self._connection = app.connection_for_read()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.release()
+
+    def look(self, sent: list[Sent], *, thoroughly: bool = False) -> Seen:
+        """Return what is where. ``thoroughly`` reads the exhausted queue even if its length is the same."""
+        paid = dict(Order.objects.filter(status=Order.Status.PAID).values_list("reference", "payment_retries"))
+        # Paying an order sends its receipt: from the worker, so it is the database that says which there have to be.
+        receipts = [
+            Sent("send_receipt", f"receipt-{task.reference}", task.reference) for task in sent if task.reference in paid
+        ]
+        everything = [*sent, *receipts]
+        ladders, exhausted = self._queues()
+        changed = exhausted != self._exhausted_length
+        if thoroughly or changed or time.monotonic() - self._exhausted_at > _EXHAUSTED_EVERY:
+            self._exhausted = self._read_exhausted(exhausted)
+            self._exhausted_length, self._exhausted_at = exhausted, time.monotonic()
+        self._read_results([task.task_id for task in everything if task.task_id not in self._succeeded])
+        with self.gateway.lock, self.mail.lock:
+            charged = set(self.gateway.ledger)
+            mailed = {name.removeprefix("receipt-"): count for name, count in self.mail.delivered.items()}
+        found = Evidence(
+            succeeded=self._succeeded, exhausted=self._exhausted, paid=paid, charged=charged, mailed=mailed
+        )
+        return Seen(
+            ladders=ladders,
+            exhausted=exhausted,
+            balance=reconcile(everything, found),
+            charged_unpaid=len(charged - set(paid)),
+        )
+
+    def _queues(self) -> tuple[list[Ladder], int]:
+        found = []
+        exhausted = self.delay.settings.exhausted_queue
+        for name in ("payments", "mail", "default"):
+            plan = self.delay.plan(name, reason_routing=True)
+            own = {ladder.id: task for task, ladder in plan.tasks.items() if ladder is not None}
+            for ladder in plan.ladders.values():
+                rungs = plan.rung_queues([ladder])
+                counts = ready_counts(self._connection, [name, *(queue.name for _, _, queue in rungs)])
+                tiers: dict[tuple[int, int], int] = {}
+                for rung, tier_ms, queue in rungs:
+                    tiers[rung, tier_ms] = tiers.get((rung, tier_ms), 0) + (counts[queue.name] or 0)
+                task = own.get(ladder.id)
+                found.append(
+                    Ladder(
+                        name=f"  {task.rpartition('.')[2]}" if task else name,
+                        ready=None if task else counts[name] or 0,
+                        tiers=[Tier(format_ms(tier_ms), parked) for (_, tier_ms), parked in sorted(tiers.items())],
+                    )
+                )
+        return found, ready_counts(self._connection, [exhausted])[exhausted] or 0
+
+    def _read_exhausted(self, length: int) -> dict[str, list[str]]:
+        """Return the reasons by task id. Takes the messages and gives all of them back."""
+        found: dict[str, list[str]] = {}
+        channel = self._connection.channel()
+        try:
+            for _ in range(length):
+                message = channel.basic_get(self.delay.settings.exhausted_queue)
+                if message is None:
+                    break
+                headers = message.properties.get("application_headers") or {}
+                found.setdefault(str(headers.get("id")), []).append(str(headers.get(_REASON, "unknown_task")))
+        finally:
+            channel.close()
+        return found
+
+    def _read_results(self, task_ids: list[str]) -> None:
+        backend = self.app.backend
+        for start in range(0, len(task_ids), 500):
+            some = task_ids[start : start + 500]
+            for task_id, raw in zip(some, backend.mget([backend.get_key_for_task(each) for each in some]), strict=True):
+                meta = backend.decode_result(raw) if raw else {}
+                if meta.get("status") == "SUCCESS":
+                    self._succeeded[task_id] = int(meta.get("retries") or 0)

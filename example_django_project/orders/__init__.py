@@ -1,0 +1,1 @@
+"""Orders: placed, paid at a payment gateway, confirmed by mail."""

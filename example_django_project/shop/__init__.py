@@ -1,0 +1,5 @@
+"""The Django project. Importing it makes the Celery app, as Celery's documentation recommends."""
+
+from .celery import app as celery_app
+
+__all__ = ["celery_app"]
