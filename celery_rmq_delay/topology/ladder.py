@@ -20,6 +20,7 @@ from ..headers import LANE
 from ..ladders import Ladder
 from ..names import Names, return_key, rung_queue, suspects
 from .objects import Binding, Exchange, Objects, Queue, arguments
+from .record import LOCKABLE
 
 #: On quorum queues every look at a message counts as a delivery; our own queues must never drop one for that.
 UNLIMITED_DELIVERIES = 1_000_000_000
@@ -143,7 +144,8 @@ class LadderPlan:
 
     def record_queue(self) -> Queue:
         """Return the queue that holds the record of what is applied."""
-        return Queue(self.names.record(self.queue), own_queue_arguments(self.queue_type))
+        kept = dict(own_queue_arguments(self.queue_type))
+        return Queue(self.names.record(self.queue), arguments({**kept, **LOCKABLE}))
 
 
 def own_queue_arguments(queue_type: QueueType) -> tuple[tuple[str, object], ...]:
