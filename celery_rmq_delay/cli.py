@@ -1,0 +1,278 @@
+"""``celery -A proj rmq-delay``: look at the delay queues and look after them.
+
+Exit codes: 0 all is well, 1 something needs a person (an error, too), 2 for ``plan``: changes are waiting.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+from amqp.exceptions import AMQPError
+from celery.bin.base import CeleryCommand, handle_preload_options
+from kombu.exceptions import KombuError
+
+from . import cli_text as text
+from . import exhausted as dead
+from .delay import Delay, delay_of
+from .doctor import examine
+from .durations import parse_ms
+from .exceptions import RmqDelayError
+from .inventory import applied, plans, require_amqp
+from .management import URL_VARIABLE
+from .release import release as release_parked
+from .scan import SCAN_LIMIT
+from .status import read_status
+from .topology.pending import pending
+from .topology.prune import prune as prune_ladders
+from .topology.switch import apply_plan
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from kombu import Connection
+
+_CHANGES_WAIT = 2
+
+
+class Command(CeleryCommand):
+    """A command that tells what went wrong in one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # the reader of the output has seen enough
+        except RmqDelayError as error:
+            raise click.ClickException(_line(error)) from error
+        except (AMQPError, KombuError, OSError) as error:
+            where = ctx.obj.app.connection_for_read().as_uri()
+            raise click.ClickException(f"{where}: {_line(error) or type(error).__name__}") from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def decorate(function: Any) -> Any:
+        for option in reversed(options):
+            function = option(function)
+        return click.pass_context(function)
+
+    return decorate
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+only = click.option("--queue", "only", multiple=True, help="This origin queue only; may be given several times.")
+limit_option = click.option("--limit", type=click.IntRange(1), help="At most this many messages.")
+scan_option = click.option(
+    "--scan-limit", type=click.IntRange(1), default=SCAN_LIMIT, show_default=True, help="Messages to look at, a queue."
+)
+
+
+@contextmanager
+def connected(app: Celery) -> Iterator[tuple[Delay, Connection]]:
+    """Connect to the app's broker once, without trying again."""
+    delay = delay_of(app)
+    with app.connection_for_read() as connection:
+        require_amqp(connection)
+        connection.ensure_connection(max_retries=1)
+        yield delay, connection
+
+
+def show(data: Any, words: str, *, as_json: bool) -> None:
+    """Print one or the other."""
+    click.echo(json.dumps(data, indent=2, default=str) if as_json else words)
+
+
+@click.group(name="rmq-delay")
+@click.pass_context
+@handle_preload_options
+def rmq_delay(ctx: click.Context) -> None:
+    """Retries that wait in RabbitMQ: their delay queues, and the tasks in them."""
+
+
+@rmq_delay.command(cls=Command)
+@_options(only, as_json)
+def plan(ctx: click.Context, only: tuple[str, ...], as_json: bool) -> None:
+    """Show what apply would change. Exit code 2 when there is something, 1 when apply could not do it."""
+    with connected(ctx.obj.app) as (delay, connection):
+        found = [pending(connection, each, applied(connection, each)) for each in plans(connection, delay, only)]
+    show([each.to_json() for each in found], text.plan_text(found), as_json=as_json)
+    ctx.exit(1 if any(each.conflicts for each in found) else _CHANGES_WAIT if any(found) else 0)
+
+
+@rmq_delay.command(cls=Command)
+@_options(only, as_json)
+def apply(ctx: click.Context, only: tuple[str, ...], as_json: bool) -> None:
+    """Declare the origin queues and their ladders. Workers do so themselves unless apply_on_start=False."""
+    rows = []
+    with connected(ctx.obj.app) as (delay, connection):
+        for each in plans(connection, delay, only):
+            with connection.channel() as channel:
+                delay.app.amqp.queues[each.queue](channel).declare()
+            changed = apply_plan(connection, each)
+            rows.append({"queue": each.queue, "changed": changed, "rejects": each.queue not in delay.foreign})
+    words = [
+        f"{row['queue']}: {'ladder changed' if row['changed'] else 'as planned'}"
+        + ("" if row["rejects"] else "; without our dead-letter exchange, see doctor")
+        for row in rows
+    ]
+    show(rows, "\n".join(words) or "The app has no origin queues.", as_json=as_json)
+
+
+@rmq_delay.command(cls=Command)
+@_options(only, as_json)
+def status(ctx: click.Context, only: tuple[str, ...], as_json: bool) -> None:
+    """Show by queue and tier how many tasks are parked and when the next is due, and how many are exhausted."""
+    with connected(ctx.obj.app) as (_, connection):
+        found = read_status(ctx.obj.app, connection, only)
+    show(found.to_json(), text.status_text(found), as_json=as_json)
+
+
+@rmq_delay.command(cls=Command)
+@_options(
+    only,
+    click.option("--management-url", help=f"Base URL of the management API; also {URL_VARIABLE}."),
+    click.option("--no-management", is_flag=True, help="Do without the management API."),
+    as_json,
+)
+def doctor(
+    ctx: click.Context, only: tuple[str, ...], management_url: str | None, no_management: bool, as_json: bool
+) -> None:
+    """Look for what keeps tasks from waiting in the broker. Exit code 1 when something needs a person."""
+    found = examine(ctx.obj.app, only=only, management_url=management_url, use_management=not no_management)
+    show([each.to_json() for each in found], text.findings_text(found), as_json=as_json)
+    ctx.exit(1 if any(each.needs_a_person for each in found) else 0)
+
+
+@rmq_delay.command(cls=Command)
+@_options(
+    only,
+    click.option("--now", is_flag=True, help="Do not wait until no worker can use the old ladders: all are restarted."),
+    as_json,
+)
+def prune(ctx: click.Context, only: tuple[str, ...], now: bool, as_json: bool) -> None:
+    """Delete the empty delay queues of ladders that are out of use."""
+    with connected(ctx.obj.app) as (delay, connection):
+        found = [prune_ladders(connection, each, now=now) for each in plans(connection, delay, only)]
+    show([each.to_json() for each in found], text.pruned_text(found), as_json=as_json)
+
+
+@rmq_delay.command(cls=Command)
+@_options(
+    click.argument("task_ids", nargs=-1, metavar="[TASK_ID]..."),
+    click.option("--all", "everything", is_flag=True, help="All parked tasks of --queue."),
+    only,
+    click.option("--tier", help="Only those in the tier of this delay, such as 10m."),
+    limit_option,
+    scan_option,
+    as_json,
+)
+def release(
+    ctx: click.Context, task_ids: tuple[str, ...], everything: bool, only: tuple[str, ...], tier: str | None,
+    limit: int | None, scan_limit: int, as_json: bool,
+) -> None:  # fmt: skip
+    """Run parked tasks now. Exit code 1 when a named task is not parked or could not be moved.
+
+    A look for single tasks passes over others. On quorum queues of RabbitMQ 4.0 and later, and on all queues of later
+    versions, those count as delivered before: when due they run one at a time, once.
+    """
+    if everything and not only:
+        raise click.UsageError("--all needs --queue.")
+    delay_ms = None if tier is None else parse_ms(tier, "--tier")
+    with connected(ctx.obj.app) as (delay, connection):
+        result = release_parked(
+            connection, plans(connection, delay, only), task_ids=task_ids, everything=everything, delay_ms=delay_ms,
+            limit=limit, scan_limit=scan_limit,
+        )  # fmt: skip
+    show(result.to_json(), text.released_text(result), as_json=as_json)
+    ctx.exit(1 if result.failed or result.not_found else 0)
+
+
+@rmq_delay.group()
+def exhausted() -> None:
+    """Tasks that are out of retries or were given up."""
+
+
+def _selecting(function: Any) -> Any:
+    """Add the options that select exhausted messages; the command gets one `Selection`."""
+    options = (
+        click.argument("task_ids", nargs=-1, metavar="[TASK_ID]..."),
+        click.option("--task", help="Of this task, by name."),
+        click.option("--queue", help="Of this origin queue."),
+        click.option("--exception", help="That ended with this exception, with or without its module."),
+        click.option(
+            "--reason", help="For this reason: retries_used, gave_up, crashed, undecodable, delivery_limit..."
+        ),
+        limit_option,
+        scan_option,
+        as_json,
+    )
+
+    def command(ctx: click.Context, *, task_ids: Iterable[str], everything: bool = False, **values: Any) -> None:
+        conditions = {name: values.pop(name) for name in ("task", "queue", "exception", "reason")}
+        selection = dead.Selection(task_ids=frozenset(task_ids), everything=everything, **conditions)
+        function(ctx, selection, **values)
+
+    command.__doc__ = function.__doc__
+    return _options(*options)(command)
+
+
+everything_option = click.option("--all", "everything", is_flag=True, help="All exhausted tasks.")
+
+
+@exhausted.command("list", cls=Command)
+@_selecting
+def exhausted_list(
+    ctx: click.Context, selection: dead.Selection, limit: int | None, scan_limit: int, as_json: bool
+) -> None:
+    """List exhausted tasks, the oldest first (100 unless --limit says otherwise)."""
+    with connected(ctx.obj.app) as (delay, connection):
+        found = dead.list_exhausted(connection, delay.settings, selection, limit=limit or 100, scan_limit=scan_limit)
+    show(found.to_json(), text.exhausted_text(found), as_json=as_json)
+
+
+@exhausted.command("requeue", cls=Command)
+@everything_option
+@click.option("--to", help="Send them to this queue instead of their origin queue.")
+@_selecting
+def exhausted_requeue(
+    ctx: click.Context, selection: dead.Selection, to: str | None, limit: int | None, scan_limit: int, as_json: bool
+) -> None:
+    """Send exhausted tasks back to their origin queue as they were published at first, for a fresh climb.
+
+    Exit code 1 when a message could not be sent (it stays) or a named task was not found.
+    """
+    with connected(ctx.obj.app) as (delay, connection):
+        result = dead.requeue(connection, delay.settings, selection, to=to, limit=limit, scan_limit=scan_limit)
+    show(result.to_json(), text.acted_text(result, "requeued"), as_json=as_json)
+    ctx.exit(1 if result.failed or result.not_found else 0)
+
+
+@exhausted.command("discard", cls=Command)
+@everything_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_selecting
+def exhausted_discard(
+    ctx: click.Context, selection: dead.Selection, yes: bool, limit: int | None, scan_limit: int, as_json: bool
+) -> None:
+    """Remove exhausted tasks for good."""
+    selection.require()
+    with connected(ctx.obj.app) as (delay, connection):
+        settings = delay.settings
+        if not yes:
+            limit = len(dead.list_exhausted(connection, settings, selection, limit=limit, scan_limit=scan_limit).done)
+            if limit:
+                click.confirm(f"Discard {limit} exhausted tasks for good?", abort=True, err=True)
+        found = (
+            dead.Outcome(not_found=sorted(selection.task_ids), complete=True)
+            if limit == 0
+            else dead.discard(connection, settings, selection, limit=limit, scan_limit=scan_limit)
+        )
+    show(found.to_json(), text.acted_text(found, "discarded"), as_json=as_json)
+    ctx.exit(1 if found.not_found else 0)

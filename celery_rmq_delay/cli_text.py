@@ -1,0 +1,123 @@
+"""What the commands print for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from .doctor import Finding
+from .durations import format_ms
+from .exhausted import ExhaustedMessage, Outcome
+from .ladders import Ladder
+from .release import Released
+from .status import QueueStatus, Status, TierStatus
+from .tables import table
+from .topology.pending import Pending, ladder_text
+from .topology.prune import Pruned
+
+_MESSAGE_WIDTH = 60
+
+
+def plan_text(found: Iterable[Pending]) -> str:
+    """Return the changes that an apply would make, by queue."""
+    return "\n".join(line for each in found for line in _plan_lines(each))
+
+
+def _plan_lines(found: Pending) -> Iterator[str]:
+    if not found:
+        yield f"{found.queue}: nothing to do"
+        return
+    yield f"{found.queue}:"
+    for each in found.create:
+        yield f"  + {each.kind} {each.name}"
+    for each in found.conflicts:
+        yield f"  ! {each.kind} {each.name} cannot be changed: {each.problem}"
+    if found.ladder:
+        yield f"  ~ ladder: {ladder_text(found.ladder[0])} -> {ladder_text(found.ladder[1])}"
+    for task, (before, after) in found.tasks.items():
+        yield f"  ~ ladder of task {task}: {_own(before)} -> {_own(after)}"
+    if found.routing:
+        yield "  ~ routing of deaths: as this version of RabbitMQ needs it"
+    if found.unfinished:
+        yield "  ~ finish a change of ladders that was cut off"
+
+
+def _own(ladder: Ladder | None) -> str:
+    return ladder_text(ladder) if ladder else "the queue's"
+
+
+def status_text(status: Status) -> str:
+    """Return one line a tier, and the number of exhausted messages."""
+    rows = [row for queue in status.queues for row in _status_rows(queue)]
+    headings = ("QUEUE", "READY", "SUSPECTS", "RUNG", "TIER", "PARKED", "NEXT DUE", "")
+    exhausted = "does not exist yet" if status.exhausted is None else f"{status.exhausted} messages"
+    return f"{table(headings, rows)}\n\nexhausted ({status.exhausted_queue}): {exhausted}"
+
+
+def _status_rows(queue: QueueStatus) -> Iterator[tuple[object, ...]]:
+    for number, tier in enumerate(queue.tiers):
+        head = ("", "", "") if number else (queue.queue, _count(queue.ready), _count(queue.suspects))
+        remark = "missing" if tier.missing else "retired" if tier.retired else ""
+        yield (*head, tier.rung, format_ms(tier.delay_ms), tier.parked, _due(tier), remark)
+
+
+def _count(count: int | None) -> str:
+    return "missing" if count is None else str(count)
+
+
+def _due(tier: TierStatus) -> str | None:
+    if tier.oldest_due is not None:
+        return f"{tier.oldest_due:%Y-%m-%d %H:%M:%SZ}"
+    return None if tier.due_within_ms is None else f"within {format_ms(tier.due_within_ms)}"
+
+
+def findings_text(found: Iterable[Finding]) -> str:
+    """Return each finding with its mend."""
+    lines = [f"{each.severity}: {each.subject}: {each.found}\n    -> {each.mend}" for each in found]
+    return "\n".join(lines) or "Nothing to mend."
+
+
+def pruned_text(found: Iterable[Pruned]) -> str:
+    """Return what was deleted and what stays."""
+    lines = []
+    for each in found:
+        lines += [f"{each.queue}: deleted {name}" for name in each.deleted]
+        lines += [f"{each.queue}: kept ladder {key}: {why}" for key, why in each.kept.items()]
+    return "\n".join(lines) or "Nothing to prune."
+
+
+def released_text(result: Released) -> str:
+    """Return what was released and what was not."""
+    lines = [f"released {task_id}" for task_id in result.released]
+    lines += [f"not released: {task_id}: {problem}" for task_id, problem in result.failed.items()]
+    lines += [f"not parked: {task_id} (already due, done, or exhausted)" for task_id in result.not_found]
+    return "\n".join(lines) or "Nothing was parked."
+
+
+def exhausted_text(outcome: Outcome) -> str:
+    """Return the listed messages as a table."""
+    headings = ("TASK ID", "TASK", "QUEUE", "REASON", "EXCEPTION", "MESSAGE", "ATTEMPTS", "EXHAUSTED AT", "BYTES")
+    text = table(headings, map(_exhausted_row, outcome.done)) if outcome.done else "No exhausted message fits."
+    return text + rest_text(outcome)
+
+
+def _exhausted_row(found: ExhaustedMessage) -> tuple[object, ...]:
+    message = found.message
+    if message is not None and len(message) > _MESSAGE_WIDTH:
+        message = f"{message[: _MESSAGE_WIDTH - 3]}..."
+    return (
+        found.task_id, found.task, found.queue, found.reason, found.exception, message, found.attempts,
+        found.exhausted_at, found.size,
+    )  # fmt: skip
+
+
+def acted_text(outcome: Outcome, done: str) -> str:
+    """Return what happened to the selected messages; ``done`` is the verb, such as ``requeued``."""
+    lines = [f"{done} {each.task_id or 'a message without id'} ({each.task})" for each in outcome.done]
+    lines += [f"not {done}: {each.found.task_id} ({each.found.task}): {each.problem}" for each in outcome.failed]
+    lines += [f"not found: {task_id}" for task_id in outcome.not_found]
+    return ("\n".join(lines) or "No exhausted message fits.") + rest_text(outcome)
+
+
+def rest_text(outcome: Outcome) -> str:
+    """Return a remark where not the whole queue was looked at."""
+    return "" if outcome.complete else f"\nLooked at the first {outcome.seen} messages only; there may be more."

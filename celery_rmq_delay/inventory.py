@@ -1,0 +1,65 @@
+"""Which origin queues an app has, and what the broker's records say of their ladders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from .broker import capabilities
+from .exceptions import RmqDelayError, TransportError
+from .topology.record import peek_record
+from .topology.switch import Applied
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from .delay import Delay
+    from .topology.ladder import LadderPlan
+
+
+def origin_queues(delay: Delay, only: Iterable[str] = ()) -> list[str]:
+    """Return the names of the app's origin queues, sorted; ``only`` those where any are given.
+
+    Knows the queues that the app declares, those its tasks are routed to and those its settings name. Raises
+    `RmqDelayError` for a name in ``only`` that can have no ladder.
+    """
+    app, wanted = delay.app, list(only)
+    app.loader.import_default_modules()
+    app.finalize()
+    delay.check_tasks()  # asks the routes, which makes the queues that they name
+    queues = app.amqp.queues
+    for name in (*(name for name, own in delay.settings.queues.items() if own is not None), *wanted):
+        if name not in queues and queues.create_missing:
+            queues.add(queues.new_missing(name))
+    found = delay.origin_queues()
+    for name in wanted:
+        if name not in found:
+            raise RmqDelayError(
+                f"Queue {name!r} has no ladder: it is unknown to the app, left alone by rmq_delay.queues, not durable, "
+                f"or dead-letters elsewhere. With a ladder: {', '.join(found) or 'none'}."
+            )
+    return [name for name in found if name in wanted] if wanted else found
+
+
+def plans(connection: Connection, delay: Delay, only: Iterable[str] = ()) -> list[LadderPlan]:
+    """Return the plans of the app's origin queues for the connected broker.
+
+    Raises `TransportError` where that is no AMQP broker.
+    """
+    require_amqp(connection)
+    routing = capabilities(connection).tells_death_reason
+    return [delay.plan(name, reason_routing=routing) for name in origin_queues(delay, only)]
+
+
+def applied(connection: Connection, plan: LadderPlan) -> Applied:
+    """Return what the record in the broker says of a queue; an empty one where nothing was ever applied."""
+    return Applied.from_json(peek_record(connection, plan.record_queue()))
+
+
+def require_amqp(connection: Connection) -> None:
+    """Raise `TransportError` where the app's broker is not an AMQP broker."""
+    driver = connection.transport.driver_type
+    if driver != "amqp":
+        raise TransportError(
+            f"The broker's transport is {driver!r}: only RabbitMQ can hold delays. Use an amqp:// broker_url."
+        )

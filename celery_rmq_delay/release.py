@@ -1,0 +1,116 @@
+"""Run parked tasks now: move them from their delay queues back to their origin queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timezone
+from typing import TYPE_CHECKING, Any
+
+from . import headers as h
+from .broker import copy_of
+from .exceptions import PublishError, RmqDelayError
+from .inventory import applied
+from .names import return_key, suspects
+from .scan import SCAN_LIMIT, scanning
+from .topology.apply import ready_counts
+
+if TYPE_CHECKING:
+    import amqp
+    from kombu import Connection
+    from kombu.message import Message
+
+    from .topology.ladder import LadderPlan
+    from .topology.objects import Queue
+
+
+@dataclass
+class Released:
+    """What a release came to, by task id. ``failed`` says of each that stayed why."""
+
+    released: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    not_found: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return dict(vars(self))
+
+
+def release(
+    connection: Connection,
+    plans: Iterable[LadderPlan],
+    *,
+    task_ids: Iterable[str] = (),
+    everything: bool = False,
+    delay_ms: int | None = None,
+    limit: int | None = None,
+    scan_limit: int = SCAN_LIMIT,
+) -> Released:
+    """Move parked messages to the queues that they would return to when due; they keep their attempt count.
+
+    The ones with the given ``task_ids``, or ``everything``; of the tiers of ``delay_ms`` (ms) only, where given; at
+    most ``limit``. Looks at ``scan_limit`` messages a delay queue. Each is published with confirm before it leaves its
+    delay queue. Those looked at and left (with ``task_ids``) go back to their places; on quorum queues of RabbitMQ >=
+    4.0, and on all of >= 4.1, they count as delivered before, so when due they run once among the suspects, one by one.
+
+    Raises `RmqDelayError` when nothing says which messages are meant.
+    """
+    wanted = set(task_ids)
+    if bool(wanted) == everything:
+        raise RmqDelayError("Say which tasks: their ids, or --all; not both.")
+    run = _Release(connection, wanted, limit, scan_limit)
+    for plan in plans:
+        ladders = [*plan.ladders.values(), *applied(connection, plan).ladders.values()]
+        found = [each for each in plan.rung_queues(ladders) if delay_ms in (None, each[1])]
+        counts = ready_counts(connection, [queue.name for _, _, queue in found])
+        for rung, _, queue in found:
+            if counts[queue.name] and not run.finished:
+                run.empty(plan, rung, queue)
+    run.result.not_found = sorted(wanted - set(run.result.released) - set(run.result.failed))
+    return run.result
+
+
+class _Release:
+    def __init__(self, connection: Connection, wanted: set[str], limit: int | None, scan_limit: int) -> None:
+        self._connection, self._wanted, self._limit, self._scan_limit = connection, wanted, limit, scan_limit
+        self.result = Released()
+
+    @property
+    def finished(self) -> bool:
+        done = len(self.result.released) + len(self.result.failed)
+        return done >= self._limit if self._limit is not None else bool(self._wanted) and done >= len(self._wanted)
+
+    def empty(self, plan: LadderPlan, rung: int, queue: Queue) -> None:
+        """Move the wanted messages out of one delay queue."""
+        with scanning(self._connection, queue.name, self._scan_limit) as scan:
+            for message in scan:
+                task_id = str(message.headers.get("id") or message.properties.get("correlation_id") or "unknown")
+                if not self._wanted or task_id in self._wanted:
+                    try:
+                        scan.move(message, _copy(plan, message), plan.names.returns, return_key(plan.queue, rung))
+                    except PublishError as error:
+                        self.result.failed[task_id] = str(error)
+                    else:
+                        self.result.released.append(task_id)
+                if self.finished:
+                    return
+
+
+def _copy(plan: LadderPlan, message: Message) -> amqp.Message:
+    """Return the message as it comes back from its rung, its broker-side attempts counted in its headers."""
+    raw, queue = message.headers, plan.queue
+    retries = raw.get("retries")
+    exchange, routing_key = h.first_route(raw, queue, "", queue)
+    first = h.first_death(raw)
+    failed = first.astimezone(timezone.utc).isoformat(timespec="milliseconds") if first else None
+    return copy_of(
+        message,
+        h.forwarded(
+            raw,
+            retries=(retries if isinstance(retries, int) else 0) + h.rejections(raw, queue, suspects(queue)),
+            exchange=exchange,
+            routing_key=routing_key,
+            more={h.FIRST_FAILED: raw.get(h.FIRST_FAILED) or failed},
+        ),
+    )

@@ -1,0 +1,163 @@
+"""What is parked, suspect and exhausted, by queue and tier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from . import headers as h
+from .broker import Capabilities, capabilities
+from .delay import delay_of
+from .inventory import applied, plans
+from .names import suspects
+from .scan import scanning
+from .topology.apply import ready_counts
+from .topology.objects import Queue
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from kombu import Connection
+
+    from .topology.ladder import LadderPlan
+
+
+@dataclass(frozen=True)
+class TierStatus:
+    """One tier of an origin queue: its delay queues (one, or one a lane) together.
+
+    ``delay_ms`` is the tier's delay in ms, ``parked`` how many messages wait in it. ``oldest_due`` is when the next one
+    is due, in UTC: to the second in the first rung, and not before it in higher ones; None where a look at the message
+    would count against it (quorum queues, RabbitMQ >= 4.1) or the message does not say when it was parked.
+    ``due_within_ms`` is the bound that always holds, in ms; None where nothing is parked. ``retired``: no ladder in
+    force leads here any more. ``missing``: delay queues that the broker does not have.
+    """
+
+    rung: int
+    delay_ms: int
+    parked: int
+    oldest_due: datetime | None
+    due_within_ms: int | None
+    retired: bool
+    missing: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; times in ISO 8601, UTC."""
+        due = self.oldest_due.isoformat(timespec="seconds") if self.oldest_due else None
+        return {**vars(self), "oldest_due": due, "missing": list(self.missing)}
+
+
+@dataclass(frozen=True)
+class QueueStatus:
+    """One origin queue. ``ready`` and ``suspects`` are counts of messages; None where that queue does not exist."""
+
+    queue: str
+    queue_type: str
+    ready: int | None
+    suspects: int | None
+    tiers: tuple[TierStatus, ...]
+
+    @property
+    def parked(self) -> int:
+        """How many messages wait in all tiers."""
+        return sum(tier.parked for tier in self.tiers)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {**vars(self), "parked": self.parked, "tiers": [tier.to_json() for tier in self.tiers]}
+
+
+@dataclass(frozen=True)
+class Status:
+    """All origin queues, and the exhausted queue that they share; ``exhausted`` is None where that does not exist."""
+
+    queues: tuple[QueueStatus, ...]
+    exhausted_queue: str
+    exhausted: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {**vars(self), "queues": [queue.to_json() for queue in self.queues]}
+
+
+def read_status(app: Celery, connection: Connection, only: Iterable[str] = ()) -> Status:
+    """Return the state of the app's origin queues (of ``only`` those where given) and of its exhausted queue."""
+    exhausted = delay_of(app).settings.exhausted_queue
+    return Status(
+        tuple(queue_status(app, connection, only)), exhausted, ready_counts(connection, [exhausted])[exhausted]
+    )
+
+
+def queue_status(app: Celery, connection: Connection, only: Iterable[str] = ()) -> list[QueueStatus]:
+    """Return the state of each origin queue of the app; of ``only`` those where given. Creates and changes nothing.
+
+    Raises `RmqDelayError` where `install` was not called, `TransportError` where the broker is no AMQP broker.
+    """
+    found = plans(connection, delay_of(app), only)
+    return [_status(connection, plan, capabilities(connection)) for plan in found]
+
+
+def can_peek(queue_type: str, broker: Capabilities) -> bool:
+    """Return whether a parked message can be looked at and put back without a trace.
+
+    Elsewhere it returns flagged as delivered before, as if it had been in a worker that died: measured on RabbitMQ 4.0
+    (quorum) and 4.3 (both types).
+    """
+    return queue_type == "classic" and not broker.flags_returned
+
+
+def _status(connection: Connection, plan: LadderPlan, broker: Capabilities) -> QueueStatus:
+    record = applied(connection, plan)
+    in_force = [*plan.ladders.values(), *(each for key, each in record.ladders.items() if key not in record.retired)]
+    entered = {queue.name for _, _, queue in plan.rung_queues(in_force)}
+    every = plan.rung_queues([*in_force, *record.ladders.values()])
+    tiers: dict[tuple[bool, int, int], list[Queue]] = {}
+    for rung, delay_ms, queue in every:
+        tiers.setdefault((queue.name not in entered, rung, delay_ms), []).append(queue)
+    counts = ready_counts(connection, [plan.queue, suspects(plan.queue), *(queue.name for _, _, queue in every)])
+    return QueueStatus(
+        queue=plan.queue,
+        queue_type=plan.queue_type,
+        ready=counts[plan.queue],
+        suspects=counts[suspects(plan.queue)],
+        tiers=tuple(
+            _tier(connection, tiers[key], key, counts, peek=can_peek(plan.queue_type, broker)) for key in sorted(tiers)
+        ),
+    )
+
+
+def _tier(
+    connection: Connection,
+    queues: list[Queue],
+    key: tuple[bool, int, int],
+    counts: Mapping[str, int | None],
+    *,
+    peek: bool,
+) -> TierStatus:
+    retired, rung, delay_ms = key
+    used = [queue for queue in queues if counts[queue.name]]
+    dues = [_due(connection, queue) for queue in used] if peek else []
+    return TierStatus(
+        rung=rung,
+        delay_ms=delay_ms,
+        parked=sum(counts[queue.name] or 0 for queue in queues),
+        oldest_due=min((due for due in dues if due), default=None),
+        due_within_ms=min((_ttl_ms(queue) for queue in used), default=None),
+        retired=retired,
+        missing=tuple(queue.name for queue in queues if counts[queue.name] is None),
+    )
+
+
+def _due(connection: Connection, queue: Queue) -> datetime | None:
+    """Return when the head of a delay queue is due: not before its last known death, plus the TTL."""
+    with scanning(connection, queue.name, most=1) as scan:
+        for message in scan:
+            times = [death.get("time") for death in h.deaths(message.headers)]
+            known: list[datetime] = [time.replace(tzinfo=timezone.utc) for time in times if isinstance(time, datetime)]
+            return max(known) + timedelta(milliseconds=_ttl_ms(queue)) if known else None
+    return None
+
+
+def _ttl_ms(queue: Queue) -> int:
+    return int(queue.arguments["x-message-ttl"])

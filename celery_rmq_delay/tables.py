@@ -1,0 +1,28 @@
+"""Plain text tables for terminals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return aligned columns under ``headings``; columns of numbers to the right, None as a dash."""
+    body = [list(row) for row in rows]
+    lines = [list(headings), *([_text(value) for value in row] for row in body)]
+    columns = [
+        _aligned(
+            [line[index] for line in lines],
+            right=all(row[index] is None or isinstance(row[index], int) for row in body),
+        )
+        for index in range(len(headings))
+    ]
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
+
+
+def _aligned(cells: list[str], *, right: bool) -> list[str]:
+    width = max(map(len, cells))
+    return [cell.rjust(width) if right else cell.ljust(width) for cell in cells]
+
+
+def _text(value: object) -> str:
+    return "-" if value is None else " ".join(str(value).split())

@@ -1,0 +1,88 @@
+"""What an apply would do: the difference between a plan and the broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..durations import format_ms
+from ..ladders import Ladder
+from .apply import Drift, drift, ready_counts
+from .switch import Applied
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from .ladder import LadderPlan
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The changes that one origin queue waits for; false when there are none.
+
+    ``conflicts`` are objects that exist with other arguments: an apply cannot change those. ``ladder`` is (in force,
+    planned) where they differ; ``tasks`` the same by task, None standing for the queue's ladder. ``routing``: the
+    bindings that route by the reason of a death have to change. ``unfinished``: a change of ladders was cut off.
+    """
+
+    queue: str
+    create: tuple[Drift, ...] = ()
+    conflicts: tuple[Drift, ...] = ()
+    ladder: tuple[Ladder | None, Ladder] | None = None
+    tasks: dict[str, tuple[Ladder | None, Ladder | None]] = field(default_factory=dict)
+    routing: bool = False
+    unfinished: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.create or self.conflicts or self.ladder or self.tasks or self.routing or self.unfinished)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; ladders as text."""
+        return {
+            **vars(self),
+            "create": [vars(each) for each in self.create],
+            "conflicts": [vars(each) for each in self.conflicts],
+            "ladder": _change(*self.ladder) if self.ladder else None,
+            "tasks": {task: _change(*change) for task, change in self.tasks.items()},
+        }
+
+
+def pending(connection: Connection, plan: LadderPlan, applied: Applied) -> Pending:
+    """Return what `apply_plan` would change for ``plan`` where the record says ``applied``. Changes nothing."""
+    names = [plan.queue, plan.exhausted]
+    counts = ready_counts(connection, names)
+    found = [Drift("queue", name, "missing") for name in names if counts[name] is None]
+    found += drift(connection, plan.objects(applied.highest_rung))
+    in_force = applied.ladders.get(applied.current or "")
+    return Pending(
+        queue=plan.queue,
+        create=tuple(each for each in found if each.problem == "missing"),
+        conflicts=tuple(each for each in found if each.problem != "missing"),
+        ladder=None if in_force == plan.ladder else (in_force, plan.ladder),
+        tasks=_task_changes(plan, applied),
+        routing=applied.reason_routing not in (None, plan.reason_routing),
+        unfinished=applied.phase != "settled",
+    )
+
+
+def _task_changes(plan: LadderPlan, applied: Applied) -> dict[str, tuple[Ladder | None, Ladder | None]]:
+    changes = {}
+    for task, ladder in plan.tasks.items():
+        known = applied.tasks.get(task, [])
+        if known != ([ladder.id] if ladder else []):
+            changes[task] = (applied.ladders.get(known[-1]) if known else None, ladder)
+    return changes
+
+
+def ladder_text(ladder: Ladder | None) -> str:
+    """Return a ladder for people: its delays, and what is special about it."""
+    if ladder is None:
+        return "none"
+    text = " ".join(map(format_ms, ladder.tiers_ms))
+    if ladder.jitter:
+        text += f" ±{ladder.jitter:.0%}"
+    return f"{text} and again" if ladder.repeat_last else text
+
+
+def _change(before: Ladder | None, after: Ladder | None) -> dict[str, str]:
+    return {"from": ladder_text(before), "to": ladder_text(after)}

@@ -1,0 +1,154 @@
+"""Delete what retired ladders left behind, once nothing can be in it any more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from amqp.exceptions import PreconditionFailed
+
+from ..durations import format_ms
+from ..ladders import Ladder
+from . import apply
+from .record import Record, locked_record
+from .switch import Applied
+
+if TYPE_CHECKING:
+    from amqp import Channel
+    from kombu import Connection
+
+    from .ladder import LadderPlan
+
+#: Seconds after the last message of a retired ladder can have become due.
+GRACE = 60.0
+
+
+@dataclass
+class Pruned:
+    """What `prune` did with one origin queue.
+
+    ``deleted`` names queues and exchanges; ``kept`` says of each retired ladder that stays, by its id, why.
+    """
+
+    queue: str
+    ladders: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return dict(vars(self))
+
+
+def prune(connection: Connection, plan: LadderPlan, *, now: bool = False, lock_timeout: float = 30.0) -> Pruned:
+    """Delete the delay queues and exchanges of the queue's retired ladders. Never deletes a queue with messages.
+
+    A ladder goes when its delay queues are empty and it retired longer ago than its longest delay and `GRACE` seconds:
+    until then a worker that runs with old settings may still use it. ``now`` leaves out the wait. Waits at most
+    ``lock_timeout`` seconds for others that apply or prune, then raises `LockTimeoutError`.
+    """
+    report = Pruned(plan.queue)
+    record_queue = plan.record_queue()
+    if apply.ready_counts(connection, [record_queue.name])[record_queue.name] is None:
+        return report
+    with locked_record(connection, record_queue, lock_timeout, create=False) as (channel, record):
+        _Prune(connection, channel, plan, record, report).run(now)
+    return report
+
+
+class _Prune:
+    def __init__(
+        self, connection: Connection, channel: Channel, plan: LadderPlan, record: Record, report: Pruned
+    ) -> None:
+        self.connection, self.channel, self.plan, self.record, self.report = connection, channel, plan, record, report
+        self.applied = Applied.from_json(record.value)
+
+    def run(self, now: bool) -> None:
+        candidates = {key: each for key, each in self.applied.ladders.items() if self._may_go(key, each, now)}
+        empty = {key: each for key, each in candidates.items() if self._is_empty(key, each)}
+        staying = self._delay_queues(
+            [*self.plan.ladders.values(), *(each for key, each in self.applied.ladders.items() if key not in empty)]
+        )
+        for key, ladder in empty.items():
+            self._prune(key, ladder, [name for name in self._delay_queues([ladder]) if name not in staying])
+        if self.report.ladders:
+            self._forget()
+
+    def _may_go(self, key: str, ladder: Ladder, now: bool) -> bool:
+        if key not in self.applied.retired or key in self.plan.ladders or key in self.applied.in_force:
+            return False
+        if self.applied.phase != "settled":
+            self.report.kept[key] = "A change of ladders was cut off: run `celery -A proj rmq-delay apply` first."
+            return False
+        longest = max(ttl for rung in range(1, len(ladder) + 1) for ttl in ladder.lane_ttls(rung)) / 1000
+        left = self.applied.retired[key] + longest + GRACE - time.time()
+        if left > 0 and not now:
+            wait = format_ms(max(1000, round(left) * 1000))
+            self.report.kept[key] = f"Old workers may still use it: wait {wait}, or use --now."
+            return False
+        return True
+
+    def _delay_queues(self, ladders: Iterable[Ladder]) -> list[str]:
+        return [queue.name for _, _, queue in self.plan.rung_queues(ladders)]
+
+    def _is_empty(self, key: str, ladder: Ladder) -> bool:
+        in_force = {*self._delay_queues(self.plan.ladders.values())}
+        in_force |= {*self._delay_queues(each for each in map(self.applied.ladders.get, self.applied.in_force) if each)}
+        full = self._with_messages(name for name in self._delay_queues([ladder]) if name not in in_force)
+        if full:
+            self.report.kept[key] = f"Messages are parked in {full}."
+        return not full
+
+    def _prune(self, key: str, ladder: Ladder, queues: list[str]) -> None:
+        # Nothing leads to these exchanges any more. Without them no rung is entered while its queue is deleted.
+        for name in self._exchanges(key, ladder):
+            self.channel.exchange_delete(name)
+            self.report.deleted.append(name)
+        for name in queues:
+            if not self._delete(name):
+                self.report.kept[key] = f"A message was parked in {name} just now."
+                return
+            self.report.deleted.append(name)
+        self.report.ladders.append(key)
+
+    def _with_messages(self, names: Iterable[str]) -> str:
+        counts = apply.ready_counts(self.connection, names)
+        return ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
+
+    def _delete(self, name: str) -> bool:
+        """Delete an empty queue; return False where it is not empty."""
+        if self._with_messages([name]):
+            return False
+        channel = self.connection.channel()
+        try:
+            # Quorum queues cannot be deleted on condition (540 closes the connection), so there the count has to do.
+            channel.queue_delete(name, if_empty=self.plan.queue_type == "classic")
+        except PreconditionFailed:
+            return False
+        finally:
+            if channel.is_open:
+                channel.close()
+        return True
+
+    def _exchanges(self, key: str, ladder: Ladder) -> list[str]:
+        names, queue = self.plan.names, self.plan.queue
+        found = [names.ladder(queue, key), names.first(queue, key)]
+        for rung in range(1, len(ladder) + 1):
+            if len(ladder.lane_ttls(rung)) > 1:
+                found += [names.rung(queue, key, rung), names.lane0(queue, key, rung)]
+        return found
+
+    def _forget(self) -> None:
+        """Drop the pruned ladders from the record, and the ways back from rungs that no ladder has."""
+        gone = set(self.report.ladders)
+        kept = replace(
+            self.applied,
+            ladders={key: each for key, each in self.applied.ladders.items() if key not in gone},
+            retired={key: when for key, when in self.applied.retired.items() if key not in gone},
+        )
+        self.record.save(kept.to_json())
+        highest = max(kept.highest_rung, *(len(ladder) for ladder in self.plan.ladders.values()))
+        for rung in range(highest + 1, self.applied.highest_rung + 1):
+            apply.unbind(self.channel, self.plan.return_binding(rung))
