@@ -1,0 +1,101 @@
+"""The broker of a benchmark: a private node, or a running one through its management API; a fresh vhost per run."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from celery_rmq_delay.testing import PrivateBroker
+
+
+class Broker(Protocol):
+    """What the benchmark needs of a broker."""
+
+    version: str
+    #: The process whose CPU is the broker's; None where it is not ours to look at.
+    pid: int | None
+
+    def add_vhost(self, name: str) -> str:
+        """Add a vhost and return its AMQP URL."""
+
+    def delete_vhost(self, name: str) -> None:
+        """Delete a vhost and all that is in it."""
+
+    def messages(self, vhost: str) -> dict[str, int]:
+        """Return how many messages each queue of a vhost has, delivered but unacknowledged ones included."""
+
+
+class Private:
+    """A node that was started for the benchmark."""
+
+    def __init__(self, node: PrivateBroker) -> None:
+        self._node = node
+        self.version = ".".join(map(str, node.version))
+        self.pid = node.pid
+        self.add_vhost, self.delete_vhost = node.vhost, node.delete_vhost
+
+    def messages(self, vhost: str) -> dict[str, int]:
+        listed = self._node.evaluate(
+            f"[[element(4, proplists:get_value(name, Q)), proplists:get_value(messages, Q, 0)] "
+            f"|| Q <- rabbit_amqqueue:info_all({_binary(vhost)}, [name, messages])]"
+        )
+        return {name: int(count) for name, count in re.findall(r'<<"([^"]*)">>,\s*(\d+)', listed)}
+
+
+def _binary(text: str) -> str:
+    return f"<<{','.join(map(str, text.encode()))}>>"
+
+
+class Running:
+    """A broker that runs already; ``management_url`` is the base URL of its management API, with credentials."""
+
+    pid = None
+
+    def __init__(self, url: str, management_url: str) -> None:
+        self._url, self._api = urlsplit(url), urlsplit(management_url)
+        self.version = str(self._call("GET", "/overview")["rabbitmq_version"])
+
+    def add_vhost(self, name: str) -> str:
+        quoted = quote(name, safe="")
+        self._call("PUT", f"/vhosts/{quoted}")
+        rights = {"configure": ".*", "write": ".*", "read": ".*"}
+        self._call("PUT", f"/permissions/{quoted}/{quote(self._url.username or 'guest', safe='')}", rights)
+        return urlunsplit(self._url._replace(path=f"/{quoted}"))
+
+    def delete_vhost(self, name: str) -> None:
+        self._call("DELETE", f"/vhosts/{quote(name, safe='')}")
+
+    def messages(self, vhost: str) -> dict[str, int]:
+        queues = self._call("GET", f"/queues/{quote(vhost, safe='')}")
+        return {queue["name"]: queue.get("messages", 0) for queue in queues}
+
+    def _call(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
+        credentials = f"{self._api.username or 'guest'}:{self._api.password or 'guest'}"
+        request = urllib.request.Request(
+            f"{self._api.scheme}://{self._api.hostname}:{self._api.port or 15672}/api{path}",
+            json.dumps(body or {}).encode() if method == "PUT" else None,
+            {
+                "Content-Type": "application/json",
+                "Authorization": f"Basic {base64.b64encode(credentials.encode()).decode()}",
+            },
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=30) as response:
+            text = response.read()
+        return json.loads(text) if text else None
+
+
+@contextmanager
+def open_broker(url: str | None, management_url: str | None, root: str | None) -> Iterator[Broker]:
+    """Use the broker at ``url``, or start a private one (from the tree at ``root``) and end it afterwards."""
+    if url is not None:
+        yield Running(url, management_url or f"http://guest:guest@{urlsplit(url).hostname}:15672")
+        return
+    with PrivateBroker(root=root) as node:
+        yield Private(node)

@@ -1,0 +1,60 @@
+"""Who takes part, and with which worker command."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to run the tasks: a module with an app and ``enqueue``, in a mode, on a type of queue."""
+
+    name: str
+    module: str
+    mode: str
+    queue_type: str
+    #: Whether its failed tasks wait for a retry: what is parked is counted at the broker, and lateness is measured.
+    retries: bool = True
+
+    @property
+    def key(self) -> str:
+        """What ``--contenders`` selects by."""
+        return f"{self.name}/{self.queue_type}"
+
+    def worker_command(self, log_level: str, dramatiq_threads: int) -> list[str]:
+        """Return the command of a worker with two processes."""
+        if self.module.endswith("celery_app"):
+            return _python("celery", "-A", self.module, "worker", "-c", "2", "-l", log_level)
+        if self.module.endswith("dramatiq_app"):
+            threads = str(dramatiq_threads)
+            return _python("dramatiq", self.module, "--processes", "2", "--threads", threads, "--skip-logging")
+        level = "CRITICAL" if self.mode == "retry-unlogged" else log_level
+        return _python("taskiq", "worker", f"{self.module}:broker", "--workers", "2", "--log-level", level)
+
+
+def _python(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", *arguments]
+
+
+_CELERY, _DRAMATIQ, _TASKIQ = (f"benchmarks.contenders.{name}_app" for name in ("celery", "dramatiq", "taskiq"))
+
+OURS, STOCK, NATIVE = "celery-rmq-delay", "celery retry(countdown=)", "celery native delayed delivery"
+FAILURE, SUCCESS = "celery plain failure", "celery plain success"
+DRAMATIQ, DRAMATIQ_UNLOGGED = "dramatiq", "dramatiq, failures not logged"
+TASKIQ, TASKIQ_UNLOGGED = "taskiq-aio-pika", "taskiq-aio-pika, failures not logged"
+
+#: How the names of the queues begin where tasks wait, in whatever contender.
+TASK_QUEUES = ("work", "celery_delayed_", "taskiq.delay_queue")
+
+CONTENDERS = (
+    *(Contender(OURS, _CELERY, "ladder", kind) for kind in ("classic", "quorum")),
+    *(Contender(STOCK, _CELERY, "stock", kind) for kind in ("classic", "quorum")),
+    Contender(NATIVE, _CELERY, "native", "quorum"),
+    Contender(DRAMATIQ, _DRAMATIQ, "retry", "classic"),
+    Contender(DRAMATIQ_UNLOGGED, _DRAMATIQ, "retry-unlogged", "classic"),
+    *(Contender(TASKIQ, _TASKIQ, "retry", kind) for kind in ("classic", "quorum")),
+    *(Contender(TASKIQ_UNLOGGED, _TASKIQ, "retry-unlogged", kind) for kind in ("classic", "quorum")),
+    *(Contender(FAILURE, _CELERY, "failure", kind, retries=False) for kind in ("classic", "quorum")),
+    *(Contender(SUCCESS, _CELERY, "success", kind, retries=False) for kind in ("classic", "quorum")),
+)

@@ -1,0 +1,43 @@
+"""dramatiq with its own middleware and queues, as its guide sets it up.
+
+Its delay: the failed message is published, unconfirmed, to ``work.DQ``; a worker takes it from there (prefetch 1,000
+per thread) and keeps it in memory, unacknowledged, until it is due; then it publishes it to ``work`` and acks.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import dramatiq
+from dramatiq.brokers.rabbitmq import RabbitmqBroker
+
+from benchmarks.contenders import shop
+from benchmarks.contenders.pace import paced
+
+logging.basicConfig(level=shop.LOG_LEVEL)
+logging.getLogger("pika").setLevel(logging.CRITICAL)
+if shop.MODE == "retry-unlogged":
+    logging.getLogger("dramatiq").setLevel(logging.CRITICAL)
+
+broker = RabbitmqBroker(url=shop.BROKER_URL)
+dramatiq.set_broker(broker)
+
+
+# Its backoff is random, between once and twice `min_backoff`. Where the retry's punctuality is measured, the delay has to
+# be known: the task asks for it.
+@dramatiq.actor(queue_name="work", min_backoff=shop.DELAY * 1000)
+def pay(number: int, order: dict[str, Any]) -> None:
+    if shop.WITH_TIMES:
+        try:
+            shop.fail(number, order)
+        except shop.GatewayError as error:
+            raise dramatiq.Retry(str(error), delay=shop.DELAY * 1000) from error
+    shop.fail(number, order)
+
+
+def enqueue(count: int, per_second: float | None) -> None:
+    """Publish ``count`` tasks."""
+    for number in paced(count, per_second):
+        pay.send(number, shop.ORDER)
+    broker.close()

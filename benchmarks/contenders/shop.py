@@ -1,0 +1,49 @@
+"""What every contender's task does: the same payload, the same failure, the same record of its attempts."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any, NoReturn
+
+from benchmarks.attempts import AttemptLog
+
+#: Set by the runner for the publisher and the worker of one run.
+BROKER_URL = os.environ["BENCHMARK_BROKER_URL"]
+QUEUE_TYPE = os.environ["BENCHMARK_QUEUE_TYPE"]
+MODE = os.environ["BENCHMARK_MODE"]
+DELAY = int(os.environ["BENCHMARK_DELAY"])
+LOG_LEVEL = os.environ["BENCHMARK_LOG_LEVEL"]
+
+ORDER = {"customer": 4711, "lines": [{"sku": "A-100", "count": 2}, {"sku": "B-7", "count": 1}], "note": "x" * 100}
+
+WITH_TIMES = os.environ["BENCHMARK_TIMES"] == "1"
+_log = AttemptLog(os.environ["BENCHMARK_DIR"], with_times=WITH_TIMES)
+
+
+class GatewayError(Exception):
+    """The payment gateway is down."""
+
+
+def succeed(number: int, order: dict[str, Any]) -> None:
+    """Do a little work, as the failing task does before it fails."""
+    started = time.monotonic()
+    json.dumps(order)
+    _log.add(number, started)
+
+
+def fail(number: int, order: dict[str, Any]) -> NoReturn:
+    """Do a little work and fail, three calls deep."""
+    started = time.monotonic()
+    json.dumps(order)
+    _log.add(number, started)
+    _charge(number)
+
+
+def _charge(number: int) -> NoReturn:
+    _post(f"/charges/{number}")
+
+
+def _post(path: str) -> NoReturn:
+    raise GatewayError(f"503 from {path}")

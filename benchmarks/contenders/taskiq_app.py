@@ -1,0 +1,42 @@
+"""taskiq with taskiq-aio-pika's delay queue and SmartRetryMiddleware, as their documentation sets them up.
+
+Its delay: the failed message is published, confirmed, with an expiration of its own to ``taskiq.delay_queue``, which
+dead-letters to the task queue. The broker holds it; a longer delay in front keeps shorter ones behind it waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from taskiq import SmartRetryMiddleware
+from taskiq_aio_pika import AioPikaBroker, Queue, QueueType
+
+from benchmarks.contenders import shop
+from benchmarks.contenders.pace import paced
+
+_TYPE = QueueType(shop.QUEUE_TYPE)
+
+broker = AioPikaBroker(
+    shop.BROKER_URL,
+    task_queues=[Queue(name="work", type=_TYPE)],
+    dead_letter_queue=Queue(name="taskiq.dead_letter", type=_TYPE),
+    delay_queue=Queue(name="taskiq.delay_queue", type=_TYPE),
+).with_middlewares(SmartRetryMiddleware(default_retry_count=5, default_delay=shop.DELAY, use_jitter=False))
+
+
+@broker.task(retry_on_error=True)
+async def pay(number: int, order: dict[str, Any]) -> None:
+    shop.fail(number, order)
+
+
+def enqueue(count: int, per_second: float | None) -> None:
+    """Publish ``count`` tasks."""
+    asyncio.run(_enqueue(count, per_second))
+
+
+async def _enqueue(count: int, per_second: float | None) -> None:
+    await broker.startup()
+    for number in paced(count, per_second):
+        await pay.kiq(number, shop.ORDER)
+    await broker.shutdown()

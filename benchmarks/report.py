@@ -1,0 +1,192 @@
+"""The tables, the ratios and the machine."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.contenders import (
+    DRAMATIQ,
+    DRAMATIQ_UNLOGGED,
+    OURS,
+    STOCK,
+    SUCCESS,
+    TASKIQ,
+    TASKIQ_UNLOGGED,
+    Contender,
+)
+from benchmarks.run import Lateness, Rate
+
+_PACKAGES = (
+    "celery-rmq-delay",
+    "celery",
+    "kombu",
+    "billiard",
+    "amqp",
+    "dramatiq",
+    "pika",
+    "taskiq",
+    "taskiq-aio-pika",
+    "aio-pika",
+)
+
+#: (title, field of `Rate`, digits)
+_COLUMNS = (
+    ("tasks/s", "per_second", 0),
+    ("worker CPU ms", "worker_cpu", 2),
+    ("parent ms", "parent_cpu", 2),
+    ("children ms", "children_cpu", 2),
+    ("broker CPU ms", "broker_cpu", 2),
+    ("peak RSS MB", "peak_rss", 0),
+    ("RSS growth MB", "growth", 1),
+    ("children, all", "children_growth", 1),
+    ("after 500", "children_growth_warm", 1),
+)
+
+
+class Results:
+    """What was measured, by contender."""
+
+    def __init__(self, contenders: Sequence[Contender]) -> None:
+        self.contenders = contenders
+        self.rates: dict[Contender, list[Rate]] = {each: [] for each in contenders}
+        self.lateness: dict[Contender, Lateness] = {}
+        self.errors: list[str] = []
+
+    def value(self, contender: Contender, field: str) -> float | None:
+        """Return the median of a measurement over the rounds; None where there is none."""
+        values = [found for rate in self.rates[contender] if (found := getattr(rate, field)) is not None]
+        return median(values) if values else None
+
+    def named(self, name: str, queue_type: str, field: str) -> float | None:
+        """Return the median of a contender given by name and type of queue."""
+        for contender in self.contenders:
+            if (contender.name, contender.queue_type) == (name, queue_type):
+                return self.value(contender, field)
+        return None
+
+    def rows(self) -> list[list[str]]:
+        """Return the table's cells, one row per contender."""
+        return [self._row(contender) for contender in self.contenders]
+
+    def _row(self, contender: Contender) -> list[str]:
+        cells = [contender.name, contender.queue_type]
+        for _title, field, digits in _COLUMNS:
+            value = self.value(contender, field)
+            cells.append("-" if value is None else f"{value:,.{digits}f}")
+        rates = [rate.per_second for rate in self.rates[contender]]
+        cells[2] += f" ({min(rates):,.0f}-{max(rates):,.0f})" if len(rates) > 1 else ""
+        late = self.lateness.get(contender)
+        if late is None or late.p50 is None:
+            return [*cells, "-", "-"]
+        missing = f" ({late.missing} of {late.tasks} stuck)" if late.missing else ""
+        return [*cells, f"{late.p50:.0f}", f"{late.p99:.0f}{missing}"]
+
+    def ratios(self) -> list[tuple[str, float, str]]:
+        """Return (what, how much, the aim) for every comparison that both sides were measured for."""
+        found = []
+        for kind in ("classic", "quorum"):
+            ours = self.named(OURS, kind, "per_second")
+            for name, aim in (
+                (STOCK, ">= 4"),
+                (DRAMATIQ, "> 1"),
+                (DRAMATIQ_UNLOGGED, "> 1"),
+                (TASKIQ, "> 1"),
+                (TASKIQ_UNLOGGED, "> 1"),
+            ):
+                other = self.named(name, kind, "per_second")
+                if ours and other:
+                    found.append((f"parked/s, {kind}: {OURS} / {name}", ours / other, aim))
+            cpu, plain = self.named(OURS, kind, "worker_cpu"), self.named(SUCCESS, kind, "worker_cpu")
+            if cpu and plain:
+                found.append((f"worker CPU, {kind}: parked attempt / plain success", cpu / plain, "<= 1.5"))
+            growth = self.named(OURS, kind, "children_growth_warm")
+            if growth is not None:
+                found.append((f"children's memory, {kind}: growth after 500 failures, MB", growth, "about 0"))
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything for ``--json``."""
+        return {
+            "runs": [
+                {**asdict(contender), "rates": [asdict(rate) for rate in self.rates[contender]]}
+                | {"lateness": asdict(late) if (late := self.lateness.get(contender)) else None}
+                for contender in self.contenders
+            ],
+            "ratios": [{"what": what, "value": value, "aim": aim} for what, value, aim in self.ratios()],
+            "errors": self.errors,
+        }
+
+
+def titles() -> list[str]:
+    """Return the titles of the table's columns."""
+    return ["contender", "queue", *(title for title, _field, _digits in _COLUMNS), "late p50 ms", "late p99 ms"]
+
+
+def machine(broker_version: str) -> dict[str, str]:
+    """Return what the figures depend on."""
+    cpu = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if "model name" in line
+    ]
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1024**3
+    return {
+        "machine": f"{os.cpu_count()} x {cpu[0] if cpu else platform.machine()}, {memory:.0f} GiB RAM",
+        "load before": " ".join(f"{load:.2f}" for load in os.getloadavg()),
+        "system": f"{platform.system()} {platform.release()}",
+        "Python": platform.python_version(),
+        "RabbitMQ": broker_version,
+        **{name: found for name in _PACKAGES if (found := _version(name))},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def print_report(results: Results, facts: dict[str, str], notes: Sequence[str]) -> None:
+    """Print the tables to the terminal."""
+    console = Console(width=None if os.isatty(1) else 200)
+    table = Table(title="Parking failing tasks")
+    for index, title in enumerate(titles()):
+        table.add_column(title, justify="left" if index < 2 else "right")
+    for row in results.rows():
+        table.add_row(*row)
+    console.print(table)
+    ratios = Table(title="Ratios")
+    for title in ("what", "measured", "aim"):
+        ratios.add_column(title)
+    for what, value, aim in results.ratios():
+        ratios.add_row(what, f"{value:.2f}", aim)
+    console.print(ratios)
+    for name, value in facts.items():
+        console.print(f"{name}: {value}", highlight=False)
+    for text in (*notes, *results.errors):
+        console.print(text, highlight=False, markup=False)
+
+
+def markdown(results: Results, facts: dict[str, str], notes: Sequence[str]) -> str:
+    """Return the tables as Markdown."""
+    head = titles()
+    lines = [_line(head), _line(["---"] * 2 + ["---:"] * (len(head) - 2)), *map(_line, results.rows()), ""]
+    lines += [_line(["ratio", "measured", "aim"]), _line(["---", "---:", "---"])]
+    lines += [_line([what, f"{value:.2f}", aim]) for what, value, aim in results.ratios()]
+    lines += ["", *(f"* {name}: {value}" for name, value in facts.items()), "", *(f"{note}\n" for note in notes)]
+    return "\n".join([*lines, *results.errors]).rstrip() + "\n"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

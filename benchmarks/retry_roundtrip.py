@@ -1,0 +1,140 @@
+"""How fast failing tasks are parked, at what cost, and how punctually they come back: this package and its peers.
+
+    python -m benchmarks.retry_roundtrip                     # everything, 3 rounds of 10,000 tasks
+    python -m benchmarks.retry_roundtrip --tasks 2000 --rounds 1 --contenders celery-rmq-delay stock
+    python -m benchmarks.retry_roundtrip --rabbitmq-root /tmp/w/tree-trixie --markdown table.md --json runs.json
+
+A run publishes N tasks, starts a worker of two processes, and measures from the first attempt to the last. Every task
+fails, and its retry is an hour away, so that in the end N messages wait. Contenders take turns: A B C A B C. A second,
+smaller round lets tasks come one by one and measures when their first retries start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks.brokers import Broker, open_broker
+from benchmarks.contenders import CONTENDERS, Contender
+from benchmarks.report import Results, machine, markdown, print_report
+from benchmarks.run import Options, RunError, measure_lateness, measure_rate
+
+_progress = Console(stderr=True, highlight=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the benchmark."""
+    given = _parser().parse_args(arguments)
+    contenders = _chosen(given.contenders)
+    options = Options(
+        tasks=given.tasks,
+        delay=given.delay,
+        late_tasks=given.late_tasks,
+        late_rate=given.late_rate,
+        late_delay=given.late_delay,
+        log_level=given.log_level,
+        dramatiq_threads=given.dramatiq_threads,
+        profile=given.profile,
+    )
+    if options.profile is not None:
+        options.profile.mkdir(parents=True, exist_ok=True)
+    with open_broker(given.broker_url, given.management_url, given.rabbitmq_root) as broker:
+        facts = machine(broker.version)
+        results = _measure(contenders, broker, options, given.rounds)
+    notes = _notes(options, given.rounds)
+    print_report(results, facts, notes)
+    if given.markdown:
+        given.markdown.write_text(markdown(results, facts, notes))
+    if given.json:
+        everything = {"machine": facts, "options": asdict(options) | {"rounds": given.rounds}, **results.as_dict()}
+        given.json.write_text(json.dumps(everything, indent=2, default=str))
+    if results.errors:
+        raise SystemExit(1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.retry_roundtrip",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--tasks", type=int, default=10_000, help="failing tasks per run (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs per contender (%(default)s)")
+    parser.add_argument("--delay", type=int, default=3600, help="seconds to the retry while parking (%(default)s)")
+    parser.add_argument(
+        "--late-tasks", type=int, default=500, help="tasks of the lateness round, 0: none (%(default)s)"
+    )
+    parser.add_argument("--late-rate", type=float, default=100, help="tasks/s of the lateness round (%(default)s)")
+    parser.add_argument("--late-delay", type=int, default=5, help="seconds to the retry there (%(default)s)")
+    parser.add_argument(
+        "--contenders", nargs="+", metavar="TEXT", help="only those whose NAME/QUEUE holds one of these texts"
+    )
+    parser.add_argument("--log-level", default="WARNING", choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"])
+    parser.add_argument(
+        "--dramatiq-threads", type=int, default=8, help="per process (%(default)s, dramatiq's own default)"
+    )
+    parser.add_argument("--broker-url", help="a running broker; default: a private one is started")
+    parser.add_argument("--management-url", help="its management API, with credentials, to make vhosts")
+    parser.add_argument("--rabbitmq-root", help="a tree with another RabbitMQ for the private broker (needs root)")
+    parser.add_argument(
+        "--profile", type=Path, metavar="DIR", help="let py-spy write collapsed stacks of the workers there"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--markdown", type=Path, metavar="FILE")
+    return parser
+
+
+def _chosen(texts: Sequence[str] | None) -> list[Contender]:
+    chosen = [each for each in CONTENDERS if not texts or any(text in each.key for text in texts)]
+    if not chosen:
+        raise SystemExit(f"No contender matches {texts}. There are: {', '.join(each.key for each in CONTENDERS)}")
+    return chosen
+
+
+def _measure(contenders: Sequence[Contender], broker: Broker, options: Options, rounds: int) -> Results:
+    results = Results(contenders)
+    for number in range(1, rounds + 1):
+        for contender in contenders:
+            try:
+                rate = measure_rate(contender, broker, options)
+            except RunError as error:
+                results.errors.append(str(error))
+                _progress.print(str(error), markup=False)
+                continue
+            results.rates[contender].append(rate)
+            expected = options.tasks if contender.retries else 0
+            if rate.parked != expected:
+                results.errors.append(f"{contender.key}: {rate.parked} messages at the broker, not {expected}")
+            _progress.print(
+                f"round {number} {contender.key}: {rate.per_second:,.0f}/s, worker CPU {rate.worker_cpu:.2f} ms, "
+                f"growth {rate.growth:+.1f} MB, {rate.parked} parked"
+            )
+    for contender in contenders:
+        if contender.retries and options.late_tasks:
+            late = results.lateness[contender] = measure_lateness(contender, broker, options)
+            _progress.print(f"lateness {contender.key}: p50 {late.p50} p99 {late.p99} ms, {late.missing} missing")
+    return results
+
+
+def _notes(options: Options, rounds: int) -> list[str]:
+    return [
+        f"{rounds} rounds of {options.tasks:,} tasks, medians; every worker has two processes, prefetch as its system "
+        f"has it, no result backend, log level {options.log_level}, a payload of about 200 bytes. CPU is user + system "
+        "per attempt, of the worker's whole process tree from its first attempt until it is idle. RSS is summed over "
+        "the processes, shared pages in each.",
+        f"Lateness: {options.late_tasks} tasks at {options.late_rate:g}/s, retry after {options.late_delay} s; start of "
+        "the second attempt minus (end of the first + delay). Stuck: had not come 30 s after the last one that did.",
+        f"dramatiq: Retries middleware, 2 processes x {options.dramatiq_threads} threads; publishes unconfirmed and "
+        "keeps waiting messages unacknowledged in its workers' memory. taskiq: SmartRetryMiddleware and a delay queue "
+        "with an expiration per message; publishes confirmed; the broker holds the wait. Both log each failure with its "
+        "traceback as an error, which Celery's retry does not: hence the rows without that.",
+    ]
+
+
+if __name__ == "__main__":
+    main()
