@@ -90,7 +90,15 @@ CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"confirm_publish": True}
 
 CELERY_TASK_DEFAULT_QUEUE = "default"
-CELERY_TASK_QUEUES = [Queue(name, Exchange(name), routing_key=name) for name in ("payments", "mail", "default")]
+CELERY_TASK_QUEUES = [
+    Queue(
+        name,
+        Exchange(name),
+        routing_key=name,
+        queue_arguments={"x-queue-type": os.environ.get("QUEUE_TYPE", "classic")},
+    )
+    for name in ("payments", "mail", "default")
+]
 CELERY_TASK_ROUTES = {
     "orders.tasks.charge": {"queue": "payments"},
     "orders.tasks.send_receipt": {"queue": "mail"},
