@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     Show = Callable[[Seen], None]
 
-#: Seconds from the first order until everything has to be settled.
-DEADLINE = 90.0
 LOOK_EVERY = 0.5
 LINE_EVERY = 2.0
 
@@ -39,7 +37,7 @@ LINE_EVERY = 2.0
 class Demo:
     """One run."""
 
-    def __init__(self, console: Console, stack: Stack, *, orders: int, seed: int, once: bool) -> None:
+    def __init__(self, console: Console, stack: Stack, options: argparse.Namespace, *, once: bool) -> None:
         from shop.celery import app
 
         from . import screen
@@ -47,11 +45,15 @@ class Demo:
         from .watch import Watch
 
         self.screen, self.history, self._last_line = screen, screen.History(), -LINE_EVERY
-        self.console, self.stack, self.once = console, stack, once
+        self.console, self.stack, self.options, self.once = console, stack, options, once
         self.partners = (stack.gateway, stack.mail, stack.feeds)
         self.watch = Watch(app, stack.gateway, stack.mail)
         self.traffic = Traffic(
-            run=secrets.token_hex(2), orders=orders, seed=seed, broker_url=stack.broker_url, endless=not once
+            run=secrets.token_hex(2),
+            orders=options.orders,
+            seed=options.seed,
+            broker_url=stack.broker_url,
+            endless=not once,
         )
 
     def run(self) -> bool:
@@ -76,7 +78,7 @@ class Demo:
         while True:
             seen = self._look(show)
             settled = self.traffic.crowd_sent.is_set() and not seen.balance.missing
-            if settled or self._seconds > DEADLINE:
+            if settled or self._seconds > self.options.deadline:
                 return self.watch.look(list(self.traffic.sent), thoroughly=True)
             time.sleep(LOOK_EVERY)
 
@@ -126,25 +128,26 @@ class Demo:
         self.console.print(self.screen.summary(balance))
         self._say(f"\n{self.screen.orders(balance.orders)}")
         self._say(
-            f"{len(gateway.ledger)} cards charged, each once: {gateway.repeats} requests came again after their answer "
-            f"was lost. {seen.charged_unpaid} of the exhausted orders are charged without the shop knowing; "
-            "requeued, they are paid without a second charge."
+            f"{len(gateway.ledger)} cards charged, each once; {gateway.repeats} charges came again, the answer was lost"
         )
+        if seen.charged_unpaid:
+            self._say(f"{seen.charged_unpaid} of them for exhausted orders: requeue those, they are not charged again")
         repeats = sum(count - 1 for count in mail.delivered.values())
-        self._say(f"{len(mail.delivered)} receipts delivered, {repeats} of them again.")
+        self._say(f"{len(mail.delivered)} receipts delivered, {repeats or 'none'} of them twice")
         for problem in balance.problems[:20]:
             self.console.print(f"[bold red]problem:[/] {problem}", soft_wrap=True)
         for task_id in balance.missing[:20]:
             self.console.print(f"[bold red]unaccounted:[/] {task_id}", soft_wrap=True)
         if balance.holds:
-            verdict = Text(f"Everything is accounted for after {self._seconds:.0f} s.", "bold green")
+            verdict = Text(f"\nEverything is accounted for after {self._seconds:.0f} s.", "bold green")
         else:
             count = len(balance.missing) + len(balance.problems)
-            verdict = Text(f"{count} things are not as they should be (see above).", "bold red")
+            verdict = Text(f"\n{count} things are not as they should be (see above).", "bold red")
         self.console.print(verdict)
 
     def _say(self, line: str) -> None:
-        self.console.print(line, soft_wrap=True, highlight=self.console.is_terminal)
+        # Where a program may read along, a sum is one line.
+        self.console.print(line, soft_wrap=not self.console.is_terminal, highlight=self.console.is_terminal)
 
 
 def show_addresses(console: Console, stack: Stack) -> None:
@@ -166,7 +169,8 @@ def show_commands(console: Console, stack: Stack) -> None:
         f". {stack.environment_file}",
         f"{celery} rmq-delay status",
         f"{celery} rmq-delay exhausted list",
-        f"{celery} rmq-delay exhausted requeue --help",
+        f"{celery} rmq-delay exhausted requeue --task orders.tasks.charge",
+        f"{celery} rmq-delay doctor",
         f"tail -f {stack.worker_log}",
     ]
     for each in lines:
@@ -189,14 +193,17 @@ def main() -> int:
         prog="python -m example_django_project.demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--orders", type=int, default=300, help="how many come as a crowd (default: %(default)s)")
+    parser.add_argument(
+        "--deadline", type=float, default=90.0, help="seconds until everything has to be settled (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of customers and cards (default: %(default)s)")
     options = parser.parse_args()
     once = os.environ.get("ONCE", "") not in {"", "0"}
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 100)
     with ending_on_signals():
         try:
             with Stack(lambda what: starting(console, what), management=not once) as stack:
-                demo = Demo(console, stack, orders=options.orders, seed=options.seed, once=once)
+                demo = Demo(console, stack, options, once=once)
                 if not once:
                     show_addresses(console, stack)
                 if demo.run():

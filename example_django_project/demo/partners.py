@@ -29,6 +29,7 @@ class Partner:
     """A server in threads of its own; a context manager. Port 0 takes a free one."""
 
     name = "partner"
+    short_name = "partner"
     handler: type[socketserver.BaseRequestHandler]
 
     def __init__(self, schedule: Schedule, host: str = "127.0.0.1", port: int = 0) -> None:
@@ -110,7 +111,8 @@ class PaymentGateway(Partner):
     While flaky, it loses three answers in ten, half of them after it took the money.
     """
 
-    name = "payment-gateway"
+    name = "payment gateway"
+    short_name = "payments"
     handler = _Charges
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -142,7 +144,8 @@ class _Feeds(_HttpHandler):
 class SupplierFeeds(Partner):
     """Serves ``GET /<supplier>.csv``."""
 
-    name = "supplier-feeds"
+    name = "supplier feeds"
+    short_name = "suppliers"
     handler = _Feeds
 
 
@@ -199,7 +202,8 @@ class _SmtpServer(socketserver.ThreadingTCPServer):
 class MailServer(Partner):
     """Takes mails by SMTP; ``delivered`` counts them by the local part of their Message-ID."""
 
-    name = "mail-server"
+    name = "mail server"
+    short_name = "mail"
     handler = _Smtp
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -28,13 +28,13 @@ KINDS = {
 
 def moods(partners: Iterable[Partner]) -> Text:
     """Return one line: how each partner is, and for how long."""
-    line = Text()
+    line = Text("The partners: ", no_wrap=True)
     for partner in partners:
         mood, left = partner.schedule.now()
         line.append("● ", COLOURS[mood])
-        line.append(f"{partner.name.replace('-', ' ')} ")
+        line.append(f"{partner.short_name} ")
         line.append(f"{mood.value:<5}", COLOURS[mood])
-        line.append(f" {left:2.0f} s    ", "dim")
+        line.append(f" {left:2.0f} s  ", "dim")
     return line
 
 
@@ -63,8 +63,8 @@ def tasks(balance: Balance) -> Table:
     table = Table(title="Tasks", title_style="bold", title_justify="left", box=None, padding=(0, 2, 0, 0))
     table.add_column("task", style="cyan", no_wrap=True, min_width=15)
     table.add_column("", style="dim", no_wrap=True, min_width=15)
-    for name in ("sent", "first try", "recovered", "exhausted", "under way"):
-        table.add_column(name, justify="right")
+    for name in ("sent", "first try", "recovered", "exhausted", "open"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in _rows(balance):
         table.add_row(
             row.kind,
@@ -113,14 +113,14 @@ def live(seen: Seen, partners: Iterable[Partner], history: History, heading: Tex
 def line(seen: Seen, partners: Iterable[Partner], seconds: float) -> str:
     """Return the state in one line, for outputs that are no terminal."""
     balance = seen.balance
-    down = [f"{partner.name} {partner.schedule.now()[0].value}" for partner in partners]
+    how = [f"{partner.short_name} {partner.schedule.now()[0].value}" for partner in partners]
     parked = ", ".join(
         f"{ladder.name.strip()} {'+'.join(str(tier.parked) for tier in ladder.tiers)}" for ladder in seen.ladders
     )
     recovered = sum(row.recovered for row in balance.rows.values())
     return (
         f"{seconds:4.0f} s  settled {balance.settled}/{balance.sent}, recovered {recovered}, exhausted {seen.exhausted}"
-        f" | parked {parked} | {', '.join(down)}"
+        f" | parked {parked} | partners {', '.join(how)}"
     )
 
 
@@ -137,7 +137,7 @@ def summary(balance: Balance) -> Table:
     column("first try", sum(row.first_try for row in rows), "green")
     column("recovered", sum(row.recovered for row in rows), "bold green")
     column("gave up", sum(row.gave_up for row in rows), "red")
-    column("out of tiers", sum(row.exhausted for row in rows), "red")
+    column("tiers used", sum(row.exhausted for row in rows), "red")
     column("missing", len(balance.missing))
     for row in rows:
         counts = (row.sent, row.first_try, row.recovered, row.gave_up, row.exhausted, len(row.missing))

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import django
+import kombu
+import redis
 from celery_rmq_delay.testing import PrivateBroker, PrivateRedis
 from celery_rmq_delay.testing.process import KeptProcess
 from django.core.management import call_command
@@ -82,6 +84,7 @@ class Stack:
             "PAYMENT_GATEWAY_URL": self.gateway.url,
             "SUPPLIER_FEED_URL": self.feeds.url,
             "EMAIL_PORT": str(self.mail.port),
+            **({"RMQ_DELAY_MANAGEMENT_URL": self.management_url} if self.management_url else {}),
         }
 
     @property
@@ -112,7 +115,22 @@ class Stack:
         """Return the last lines of the worker's log."""
         return "\n".join(self.worker_log.read_text(errors="replace").splitlines()[-lines:])
 
+    def _check_servers(self) -> None:
+        """Raise `DemoError` when a server that somebody named does not answer."""
+        if self.broker_url:
+            try:
+                with kombu.Connection(self.broker_url, connect_timeout=5) as connection:
+                    connection.ensure_connection(max_retries=1, timeout=10)
+            except kombu.exceptions.OperationalError as error:
+                raise DemoError(f"BROKER_URL={self.broker_url} does not answer: {error}") from error
+        if self.redis_url:
+            try:
+                redis.Redis.from_url(self.redis_url, socket_connect_timeout=5).ping()
+            except redis.RedisError as error:
+                raise DemoError(f"REDIS_URL={self.redis_url} does not answer: {error}") from error
+
     def _start(self) -> None:
+        self._check_servers()
         self.home = Path(self._exit.enter_context(tempfile.TemporaryDirectory(prefix="rmq-delay-demo-")))
         if not self.broker_url:
             with self.step("RabbitMQ"):

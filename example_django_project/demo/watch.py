@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from celery import Celery
+from celery_rmq_delay import ladders as rungs
 from celery_rmq_delay.delay import delay_of
 from celery_rmq_delay.durations import format_ms
-from celery_rmq_delay.topology.apply import ready_counts
+from celery_rmq_delay.exhausted import list_exhausted
+from celery_rmq_delay.status import read_status
 
 from orders.models import Order
 
 from .partners import MailServer, PaymentGateway
 from .reconcile import Balance, Evidence, Sent, reconcile
 
-_REASON = "rmq-delay-reason"
+QUEUES = ("payments", "mail", "default")
 #: Seconds between two looks into the exhausted queue while its length stays the same.
 _EXHAUSTED_EVERY = 10.0
 
@@ -83,7 +86,7 @@ class Watch:
         ladders, exhausted = self._queues()
         changed = exhausted != self._exhausted_length
         if thoroughly or changed or time.monotonic() - self._exhausted_at > _EXHAUSTED_EVERY:
-            self._exhausted = self._read_exhausted(exhausted)
+            self._exhausted = self._read_exhausted()
             self._exhausted_length, self._exhausted_at = exhausted, time.monotonic()
         self._read_results([task.task_id for task in everything if task.task_id not in self._succeeded])
         with self.gateway.lock, self.mail.lock:
@@ -100,40 +103,22 @@ class Watch:
         )
 
     def _queues(self) -> tuple[list[Ladder], int]:
+        status = read_status(self.app, self._connection, QUEUES)
         found = []
-        exhausted = self.delay.settings.exhausted_queue
-        for name in ("payments", "mail", "default"):
+        for name in QUEUES:
+            queue = next(each for each in status.queues if each.queue == name)
+            parked = {(tier.rung, tier.delay_ms): tier.parked for tier in queue.tiers}
             plan = self.delay.plan(name, reason_routing=True)
-            own = {ladder.id: task for task, ladder in plan.tasks.items() if ladder is not None}
-            for ladder in plan.ladders.values():
-                rungs = plan.rung_queues([ladder])
-                counts = ready_counts(self._connection, [name, *(queue.name for _, _, queue in rungs)])
-                tiers: dict[tuple[int, int], int] = {}
-                for rung, tier_ms, queue in rungs:
-                    tiers[rung, tier_ms] = tiers.get((rung, tier_ms), 0) + (counts[queue.name] or 0)
-                task = own.get(ladder.id)
-                found.append(
-                    Ladder(
-                        name=f"  {task.rpartition('.')[2]}" if task else name,
-                        ready=None if task else counts[name] or 0,
-                        tiers=[Tier(format_ms(tier_ms), parked) for (_, tier_ms), parked in sorted(tiers.items())],
-                    )
-                )
-        return found, ready_counts(self._connection, [exhausted])[exhausted] or 0
+            found.append(_ladder(name, queue.ready or 0, plan.ladder, parked))
+            own = {task: ladder for task, ladder in plan.tasks.items() if ladder is not None}
+            found += [_ladder(f"  {task.rpartition('.')[2]}", None, each, parked) for task, each in own.items()]
+        return found, status.exhausted or 0
 
-    def _read_exhausted(self, length: int) -> dict[str, list[str]]:
-        """Return the reasons by task id. Takes the messages and gives all of them back."""
+    def _read_exhausted(self) -> dict[str, list[str]]:
+        """Return the reasons by task id. Looks at the messages and leaves them there."""
         found: dict[str, list[str]] = {}
-        channel = self._connection.channel()
-        try:
-            for _ in range(length):
-                message = channel.basic_get(self.delay.settings.exhausted_queue)
-                if message is None:
-                    break
-                headers = message.properties.get("application_headers") or {}
-                found.setdefault(str(headers.get("id")), []).append(str(headers.get(_REASON, "unknown_task")))
-        finally:
-            channel.close()
+        for message in list_exhausted(self._connection, self.delay.settings).done:
+            found.setdefault(str(message.task_id), []).append(message.reason or "")
         return found
 
     def _read_results(self, task_ids: list[str]) -> None:
@@ -144,3 +129,8 @@ class Watch:
                 meta = backend.decode_result(raw) if raw else {}
                 if meta.get("status") == "SUCCESS":
                     self._succeeded[task_id] = int(meta.get("retries") or 0)
+
+
+def _ladder(name: str, ready: int | None, ladder: rungs.Ladder, parked: Mapping[tuple[int, int], int]) -> Ladder:
+    tiers = [Tier(format_ms(delay), parked.get((rung, delay), 0)) for rung, delay in enumerate(ladder.tiers_ms, 1)]
+    return Ladder(name, ready, tiers)

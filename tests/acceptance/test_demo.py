@@ -88,7 +88,7 @@ def start_demo(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
 
 
 def table(output: str) -> dict[str, list[int]]:
-    """The summary: for each task, and for the total, sent, first try, recovered, gave up, out of tiers, missing."""
+    """The summary: for each task, and for the total, sent, first try, recovered, gave up, tiers used, missing."""
     rows = [[cell.strip() for cell in line.strip("│ \n").split("│")] for line in output.splitlines() if "│" in line]
     return {name: [0 if cell == "·" else int(cell) for cell in cells] for name, *cells in rows}
 
