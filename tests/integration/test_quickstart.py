@@ -1,0 +1,82 @@
+"""The quickstart and the other runnable pages, run as they are written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import amqp
+import kombu
+
+from tests.snippets import ROOT, write
+
+
+@contextmanager
+def worker(folder: Path, broker: str, app: str) -> Iterator[Path]:
+    """Run the worker of a page's app; give its log."""
+    log = folder / "worker.log"
+    command = [sys.executable, "-m", "celery", "-A", app, "worker", "--loglevel", "INFO", "--concurrency", "2"]
+    with (
+        log.open("w") as output,
+        subprocess.Popen(
+            command, cwd=folder, env={**os.environ, "BROKER_URL": broker}, stdout=output, stderr=subprocess.STDOUT
+        ) as process,
+    ):
+        try:
+            until(lambda: " ready." in log.read_text() or process.poll() is not None, log)
+            yield log
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=60)
+
+
+def until(condition: object, log: Path, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.05)
+
+
+def exhausted(broker: str) -> int | None:
+    with kombu.Connection(broker) as connection:
+        try:
+            return int(connection.default_channel.queue_declare("rmq_delay.exhausted", passive=True).message_count)
+        except amqp.NotFound:
+            return None
+
+
+def test_the_quickstart_prints_what_it_says(rmq_vhost: str, tmp_path: Path) -> None:
+    write(ROOT / "docs/tutorials/quickstart.md", tmp_path, "shop.py", "send.py")
+    with worker(tmp_path, rmq_vhost, "shop") as log:
+        sent = subprocess.run(
+            [sys.executable, "send.py"],
+            cwd=tmp_path,
+            env={**os.environ, "BROKER_URL": rmq_vhost},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert sent.stdout == "order 7 charged after 2 retries\n", sent.stderr + log.read_text()
+        until(lambda: exhausted(rmq_vhost) == 2, log)
+        said = log.read_text()
+    assert "Applied the ladder of queue celery" in said
+    assert said.count("retry: Retry in 1.0s: ConnectionError('The gateway does not answer.')") == 1
+    assert said.count("retry: Retry in 2.0s: ConnectionError('The gateway does not answer.')") == 1
+
+
+def test_the_test_on_the_how_to_page_passes(rmq_vhost: str, tmp_path: Path) -> None:
+    write(ROOT / "docs/how-to/test-with-a-private-broker.md", tmp_path, "test_payments.py")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--broker-url", rmq_vhost, "-p", "no:cacheprovider", "--rootdir", "."],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,230 @@
+"""The documentation says what the code does."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import click
+import pytest
+
+import celery_rmq_delay
+from celery_rmq_delay import cli, config, doctor, headers, signals, task, testing
+from celery_rmq_delay.testing import plugin
+from tests.snippets import ROOT, Snippet, pages, snippets, write
+
+SETTINGS = (ROOT / "docs/reference/settings.md").read_text()
+QUICKSTART = ROOT / "docs/tutorials/quickstart.md"
+
+PYTHON = [snippet for page in pages() for snippet in snippets(page) if snippet.language == "python"]
+
+
+@pytest.mark.parametrize("snippet", PYTHON, ids=str)
+def test_python_in_the_docs_compiles(snippet: Snippet) -> None:
+    compile(snippet.code, str(snippet), "exec")
+
+
+def settings_in(snippet: Snippet) -> list[object]:
+    """Return the values that a snippet gives to ``CELERY_RMQ_DELAY`` or ``app.conf.rmq_delay``."""
+    return [
+        eval(compile(ast.Expression(node.value), str(snippet), "eval"), {"timedelta": timedelta})
+        for node in ast.walk(ast.parse(snippet.code))
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in {"CELERY_RMQ_DELAY", "app.conf.rmq_delay"}
+    ]
+
+
+CONFIGURED = [snippet for snippet in PYTHON if settings_in(snippet)]
+
+
+@pytest.mark.parametrize("snippet", CONFIGURED, ids=str)
+def test_settings_in_the_docs_are_valid(snippet: Snippet) -> None:
+    for raw in settings_in(snippet):
+        config.parse_settings(raw)
+
+
+def test_the_readme_and_the_quickstart_show_settings() -> None:
+    assert {"README.md", "docs/tutorials/quickstart.md"} <= {snippet.page for snippet in CONFIGURED}
+
+
+def run(folder: Path, code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", QUICKSTART], ids=lambda page: page.name)
+def test_the_example_without_django_can_be_imported(page: Path, tmp_path: Path) -> None:
+    write(page, tmp_path, "shop.py")
+    said = run(
+        tmp_path,
+        "import shop; from celery_rmq_delay import RetryableTask\n"
+        "shop.app.finalize()\n"
+        "assert isinstance(shop.charge, RetryableTask)\n"
+        "print(sorted(shop.app.amqp.queues['celery'].queue_arguments))",
+    )
+    assert "x-dead-letter-exchange" in said
+
+
+def test_the_example_with_django_can_be_imported(tmp_path: Path) -> None:
+    pytest.importorskip("django")
+    write(QUICKSTART, tmp_path, "proj/celery.py", "proj/__init__.py", "proj/settings.py", "payments/tasks.py")
+    (tmp_path / "payments" / "__init__.py").touch()
+    said = run(
+        tmp_path,
+        "import proj, django; django.setup()\n"
+        "from celery_rmq_delay.delay import delay_of\n"
+        "proj.celery_app.loader.import_default_modules(); proj.celery_app.finalize()\n"
+        "delay = delay_of(proj.celery_app); tasks = proj.celery_app.tasks\n"
+        "for queue, name in [('payments', 'payments.tasks.charge'), ('celery', 'payments.tasks.ping')]:\n"
+        "    print(delay.ladder(queue, tasks[name]).tiers_ms)",
+    )
+    assert said.split("\n") == ["(5000, 30000, 300000)", "(1000, 2000, 4000)", ""]
+
+
+def documented_settings() -> dict[str, str]:
+    """Return the section of every documented key."""
+    parts = re.split(r"^### `(\w+)`\n", SETTINGS.split("\n## Checks of tasks")[0], flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_every_setting_is_documented_and_no_other() -> None:
+    assert sorted(documented_settings()) == sorted(config._TOP_KEYS)
+
+
+def test_the_docs_say_which_settings_a_queue_can_have() -> None:
+    per_queue = {key for key, text in documented_settings().items() if "Per queue: yes." in text}
+    assert per_queue == set(config._QUEUE_KEYS)
+    assert all("Per queue: " in text for text in documented_settings().values())
+
+
+def test_the_documented_defaults_are_the_defaults() -> None:
+    settings = config.parse_settings({})
+    default = settings.default
+    actual = {
+        "tiers": config.DEFAULT_TIERS,
+        "jitter": default.ladder.jitter,
+        "repeat_last": default.ladder.repeat_last,
+        "queue_type": default.queue_type,
+        "max_crashes": default.max_crashes,
+        **{key: getattr(settings, key) for key in config._TOP_KEYS if key not in config._QUEUE_KEYS},
+    }
+    documented = {}
+    for key, text in documented_settings().items():
+        found = re.search(r"^Default: `(.*?)`\.", text, re.MULTILINE)
+        assert found is not None, f"{key} has no default in the reference"
+        documented[key] = ast.literal_eval(found.group(1))
+    assert documented == actual
+
+
+WRONG = {
+    "tiers": [[], "10s", ["0s"], ["60d"], ["10"]],
+    "jitter": [1, -0.1, "a"],
+    "repeat_last": ["yes"],
+    "queue_type": ["stream"],
+    "max_crashes": [-1, 1001],
+    "queues": [[], {"q": 1}, {"q": {"lanes": 2}}, {"q" * 255: {}}],
+    "prefix": [""],
+    "lanes": [0, 65],
+    "exhausted_queue": ["", "q" * 256],
+    "apply_on_start": [None],
+    "strict": [1],
+    "events": ["on"],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key, values in WRONG.items() for value in values])
+def test_the_error_of_a_wrong_value_is_documented(key: str, value: object) -> None:
+    with pytest.raises(celery_rmq_delay.SettingsError) as raised:
+        config.parse_settings({key: value})
+    quoted = re.findall(r"`([^`\n]*[.:\d])`|`(Write [^`\n]*)`", SETTINGS)
+    phrases = [piece.strip(" .") for pair in quoted for text in pair if text for piece in re.split(r"\.\.\.|N", text)]
+    assert any(len(phrase) > 11 and phrase in raised.value.mend for phrase in phrases), raised.value
+
+
+def test_every_header_is_documented_and_no_other() -> None:
+    written = {value for name, value in vars(headers).items() if name.isupper() and isinstance(value, str)}
+    text = (ROOT / "docs/reference/headers.md").read_text()
+    assert set(re.findall(r"^\| `(rmq-delay-[\w-]+)`", text, re.MULTILINE)) == {
+        value for value in written if value.startswith(headers.PREFIX) and value != headers.PREFIX
+    }
+
+
+def test_every_signal_is_documented_with_its_arguments() -> None:
+    text = (ROOT / "docs/reference/signals.md").read_text()
+    rows = re.findall(r"^\| `(task_\w+)` \| (.*?) \|", text, re.MULTILINE)
+    documented = {name: set(re.findall(r"`(\w+)`", arguments)) for name, arguments in rows}
+    assert documented == {
+        name: set(value.providing_args) for name, value in vars(signals).items() if name.startswith("task_")
+    }
+
+
+def commands(group: click.Group, prefix: str = "") -> dict[str, click.Command]:
+    """Return every command by its words."""
+    found: dict[str, click.Command] = {}
+    for name, command in group.commands.items():
+        words = f"{prefix}{name}"
+        found |= commands(command, f"{words} ") if isinstance(command, click.Group) else {words: command}
+    return found
+
+
+def test_every_command_is_documented_and_no_other() -> None:
+    text = (ROOT / "docs/reference/cli.md").read_text().split("## Options")[0]
+    assert set(re.findall(r"^\| `([\w ]+)` \|", text, re.MULTILINE)) == set(commands(cli.rmq_delay))
+
+
+def test_every_option_of_the_commands_is_documented_and_no_other() -> None:
+    text = (ROOT / "docs/reference/cli.md").read_text().split("## Options")[1].split("\n## ")[0]
+    documented = {option for row in text.splitlines() for option in re.findall(r"`(--[\w-]+)", row.partition(" | ")[0])}
+    options = {
+        option for command in commands(cli.rmq_delay).values() for param in command.params for option in param.opts
+    }
+    assert documented == {option for option in options if option.startswith("--")} - {"--help"}
+
+
+def test_what_doctor_finds_is_documented() -> None:
+    source = Path(doctor.__file__).read_text()
+    codes = set(re.findall(r'Finding\(\s*"([\w-]+)", "(?:error|warning|note)"', source))
+    text = (ROOT / "docs/reference/cli.md").read_text().split("## What `doctor` finds")[1].split("\n## ")[0]
+    rows = [row for row in text.splitlines() if row.startswith("| `")]
+    assert {code for row in rows for code in re.findall(r"`([\w-]+)`", row.split(" | ")[0])} == codes
+
+
+def test_every_fixture_and_option_for_tests_is_documented() -> None:
+    text = (ROOT / "docs/reference/testing.md").read_text()
+    source = Path(plugin.__file__).read_text()
+    wanted = set(re.findall(r"^def (rmq_\w+)\(", source, re.MULTILINE)) | set(
+        re.findall(r'addoption\(\s*"(--[\w-]+)"', source)
+    )
+    assert len(wanted) > 4
+    assert {name for name in wanted | set(testing.__all__) if f"`{name}" not in text} == set()
+
+
+def test_every_attribute_of_a_retryable_task_is_documented() -> None:
+    text = (ROOT / "docs/reference/task.md").read_text()
+    ours = {"tiers", "autoretry_for", "give_up_on", "max_retries", "acks_late", "reject_on_worker_lost"}
+    assert ours <= set(vars(task.RetryableTask))
+    assert {name for name in ours if f"| `{name}` |" not in text} == set()
+
+
+def test_every_public_name_is_in_the_docs() -> None:
+    everything = "\n".join(page.read_text() for page in pages())
+    assert [name for name in celery_rmq_delay.__all__ if name not in everything and name != "RmqDelayError"] == []
+
+
+def test_the_readme_fits_on_120_lines() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_files_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://|#)([^)#\s]+)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_every_diagram_was_rendered_from_its_source() -> None:
+    assets = ROOT / "docs/assets"
+    assert {path.stem for path in assets.glob("*.mmd")} == {path.stem for path in assets.glob("*.svg")}
