@@ -30,12 +30,17 @@ Save = Any
 Phase = Literal["settled", "current", "standby"]
 
 
+#: Among the ladders that a task may be bound to: none of them has to be.
+UNDER_WAY = ""
+
+
 @dataclass(frozen=True)
 class Applied:
     """The ladders of one origin queue as the record in the broker knows them.
 
     ``ladders`` holds every ladder whose objects may exist; ``retired`` the time (seconds since the epoch) at which
-    those not in force went out of use. ``tasks`` lists, by task, the ladders it may be bound to, the one in force last.
+    those not in force went out of use. ``tasks`` lists, by task, the ladders it may be bound to, the one in force
+    last; `UNDER_WAY` is the first of them while that changes.
     """
 
     ladders: dict[str, Ladder] = field(default_factory=dict)
@@ -55,7 +60,7 @@ class Applied:
     def in_force(self) -> set[str]:
         """The ids of the ladders that messages can enter."""
         return {ladder for ladder in (self.current, self.following) if ladder} | {
-            ladder for ladders in self.tasks.values() for ladder in ladders
+            ladder for ladders in self.tasks.values() for ladder in ladders if ladder != UNDER_WAY
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -160,9 +165,9 @@ class _Switch:
             known = self.applied.tasks.get(task, [])
             if known == wanted:
                 continue
-            self._save(tasks={**self.applied.tasks, task: list(dict.fromkeys([*known, *wanted]))})
+            self._save(tasks={**self.applied.tasks, task: list(dict.fromkeys([UNDER_WAY, *known, *wanted]))})
             for old in known:
-                if old not in wanted:
+                if old not in (UNDER_WAY, *wanted):
                     apply.unbind(self.channel, self._from_tasks(task, old))
             for new in wanted:
                 apply.bind(self.channel, self._from_tasks(task, new))
