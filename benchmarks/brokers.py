@@ -41,11 +41,12 @@ class Private:
         self.add_vhost, self.delete_vhost = node.vhost, node.delete_vhost
 
     def messages(self, vhost: str) -> dict[str, int]:
+        # Names as atoms: of what `erl_call` prints, only they are always text.
         listed = self._node.evaluate(
-            f"[[element(4, proplists:get_value(name, Q)), proplists:get_value(messages, Q, 0)] "
+            "[{proplists:get_value(messages, Q, 0), binary_to_atom(element(4, proplists:get_value(name, Q)), utf8)} "
             f"|| Q <- rabbit_amqqueue:info_all({_binary(vhost)}, [name, messages])]"
         )
-        return {name: int(count) for name, count in re.findall(r'<<"([^"]*)">>,\s*(\d+)', listed)}
+        return {name: int(count) for count, name in re.findall(r"\{(\d+),\s*'?([^'}]+)'?\}", listed)}
 
 
 def _binary(text: str) -> str:

@@ -69,8 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--late-tasks", type=int, default=500, help="tasks of the lateness round, 0: none (%(default)s)"
     )
-    parser.add_argument("--late-rate", type=float, default=100, help="tasks/s of the lateness round (%(default)s)")
-    parser.add_argument("--late-delay", type=int, default=5, help="seconds to the retry there (%(default)s)")
+    parser.add_argument("--late-rate", type=float, default=50, help="tasks/s of the lateness round (%(default)s)")
+    parser.add_argument("--late-delay", type=int, default=10, help="seconds to the retry there (%(default)s)")
     parser.add_argument(
         "--contenders", nargs="+", metavar="TEXT", help="only those whose NAME/QUEUE holds one of these texts"
     )
@@ -117,7 +117,9 @@ def _measure(contenders: Sequence[Contender], broker: Broker, options: Options, 
     for contender in contenders:
         if contender.retries and options.late_tasks:
             late = results.lateness[contender] = measure_lateness(contender, broker, options)
-            _progress.print(f"lateness {contender.key}: p50 {late.p50} p99 {late.p99} ms, {late.missing} missing")
+            _progress.print(
+                f"lateness {contender.key}: p50 {late.p50 or 0:.0f} p99 {late.p99 or 0:.0f} ms, {late.missing} missing"
+            )
     return results
 
 
@@ -127,12 +129,12 @@ def _notes(options: Options, rounds: int) -> list[str]:
         f"has it, no result backend, log level {options.log_level}, a payload of about 200 bytes. CPU is user + system "
         "per attempt, of the worker's whole process tree from its first attempt until it is idle. RSS is summed over "
         "the processes, shared pages in each.",
-        f"Lateness: {options.late_tasks} tasks at {options.late_rate:g}/s, retry after {options.late_delay} s; start of "
-        "the second attempt minus (end of the first + delay). Stuck: had not come 30 s after the last one that did.",
+        f"Lateness: {options.late_tasks} tasks at {options.late_rate:g}/s, retry after {options.late_delay} s; start "
+        "of the second attempt minus (end of the first + delay). Stuck: had not come 30 s after the last one that did.",
         f"dramatiq: Retries middleware, 2 processes x {options.dramatiq_threads} threads; publishes unconfirmed and "
         "keeps waiting messages unacknowledged in its workers' memory. taskiq: SmartRetryMiddleware and a delay queue "
-        "with an expiration per message; publishes confirmed; the broker holds the wait. Both log each failure with its "
-        "traceback as an error, which Celery's retry does not: hence the rows without that.",
+        "with an expiration per message; publishes confirmed; the broker holds the wait. Both log each failure with "
+        "its traceback as an error, which Celery's retry does not: hence the rows without that.",
     ]
 
 

@@ -24,8 +24,8 @@ broker = RabbitmqBroker(url=shop.BROKER_URL)
 dramatiq.set_broker(broker)
 
 
-# Its backoff is random, between once and twice `min_backoff`. Where the retry's punctuality is measured, the delay has to
-# be known: the task asks for it.
+# Its backoff is random, between once and twice `min_backoff`. Where lateness is measured, the delay has to be known:
+# there the task asks for it.
 @dramatiq.actor(queue_name="work", min_backoff=shop.DELAY * 1000)
 def pay(number: int, order: dict[str, Any]) -> None:
     if shop.WITH_TIMES:
