@@ -30,6 +30,8 @@ Save = Any
 Phase = Literal["settled", "current", "standby"]
 
 
+_NO_REJECTIONS = ("delivery_limit", "expired", "maxlen")
+
 #: Among the ladders that a task may be bound to: none of them has to be.
 UNDER_WAY = ""
 
@@ -115,17 +117,33 @@ class _Switch:
             self.applied = changed
 
     def _route_reasons(self) -> None:
-        """Death by reason where the broker tells it (RabbitMQ >= 3.13); before, every death climbs the ladder."""
-        names, queue = self.plan.names, self.plan.queue
+        """Let rejected messages climb, and end all others: a way back without a rejection is a cycle, which is dropped.
+
+        RabbitMQ >= 3.13 tells the last death's reason. Before, it tells the first death's, and a message that was
+        rejected first may climb after any later death: the rejection in its history keeps the cycle alive.
+        """
+        names, queue, exhausted = self.plan.names, self.plan.queue, self.plan.exhausted
         rejected = Binding(
             names.dlx(queue),
             names.tasks(queue),
             to="exchange",
             declared=arguments({"x-match": "all-with-x", "x-last-death-reason": "rejected"}),
         )
+        ending_first = [
+            Binding(
+                names.dlx(queue),
+                exhausted,
+                declared=arguments(
+                    {"x-match": "all-with-x", "x-first-death-queue": queue, "x-first-death-reason": reason}
+                ),
+            )
+            for reason in _NO_REJECTIONS
+        ]
         climbing = Binding(names.other(queue), names.tasks(queue), to="exchange")
-        ending = Binding(names.other(queue), self.plan.exhausted)
-        wanted, unwanted = ([rejected, ending], [climbing]) if self.plan.reason_routing else ([climbing], [ending])
+        ending = Binding(names.other(queue), exhausted)
+        wanted, unwanted = [rejected, ending], [climbing, *ending_first]
+        if not self.plan.reason_routing:
+            wanted, unwanted = [*ending_first, climbing], [ending]
         for binding in wanted:
             apply.bind(self.channel, binding)
         if self.applied.reason_routing != self.plan.reason_routing:
