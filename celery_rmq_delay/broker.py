@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 #: Seconds that a blocking publish waits for its confirm.
 CONFIRM_TIMEOUT = 30.0
 
+#: Bytes around the properties in a content header frame, and some more.
+_FRAME_OVERHEAD = 64
+
 Version = tuple[int, int, int]
 
 
@@ -157,11 +160,19 @@ class ConfirmingPublisher:
         try:
             while self._outbox:
                 message, pending = self._outbox.popleft()
+                if not self.fits(message):
+                    pending.done(PublishError(f"A message for {pending.routing_key!r} has too large headers."))
+                    continue
                 self._published += 1
                 self._pending[self._published] = pending
                 self._channel.basic_publish(message, exchange="", routing_key=pending.routing_key, mandatory=True)
         finally:
             self._flushing = False
+
+    def fits(self, message: amqp.Message) -> bool:
+        """Return whether the properties of ``message`` fit into one AMQP frame, as they have to."""
+        limit: int = self._connection.connection.frame_max
+        return len(message._serialize_properties()) + _FRAME_OVERHEAD < limit
 
     @property
     def waiting(self) -> int:

@@ -32,7 +32,8 @@ class RetryableRequest(stock.Request):
 
     #: What the message is to be settled as: None after a success.
     _outcome: Parked | LeanExceptionInfo | Any = None
-    _crashed = False
+    _crashes = 0
+    _ignored = False
 
     @property
     def _delivery(self) -> Delivery | None:
@@ -58,6 +59,7 @@ class RetryableRequest(stock.Request):
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
         """Settle an attempt that raised, or whose process was lost."""
         exc = _bare(exc_info.exception)
+        self._ignored = isinstance(exc, Ignore)
         if self._delivery is None or isinstance(exc, _NO_FAILURE) or state.should_terminate:
             super().on_failure(exc_info, send_failed_event, return_ok)
             return
@@ -87,7 +89,7 @@ class RetryableRequest(stock.Request):
             super().acknowledge()
         elif self._outcome is None:
             super().acknowledge()
-            if self._retries and not self._already_revoked:
+            if self._retries and not self._already_revoked and not self._ignored:
                 self._send(task_recovered)
         elif isinstance(self._outcome, Retry):
             self._park(self._outcome)
@@ -144,11 +146,12 @@ class RetryableRequest(stock.Request):
             reason=reason,
             exception=exc,
             traceback=stock.safe_str(einfo.traceback),
+            crashes=self._crashes,
             done=done,
         )
 
     def _reason(self, exc: BaseException) -> str:
-        if self._crashed:
+        if self._crashes:
             return "crashed"
         budget = self._budget
         return "retries_used" if budget is not None and self._retries >= budget else "gave_up"
@@ -161,16 +164,16 @@ class RetryableRequest(stock.Request):
         own: int | None = self.task.max_retries_set
         return ladder.retries if own is None else own
 
-    def exhaust_crashed(self) -> None:
-        """Give up a task that killed too many workers, without running it."""
-        self._crashed = True
-        lost = WorkerLostError(f"The task killed {self._worker.delay.settings.default.max_crashes + 1} workers.")
+    def exhaust_crashed(self, crashes: int) -> None:
+        """Give up a task that killed ``crashes`` workers among the suspects, without running it again."""
+        self._crashes = crashes
+        lost = WorkerLostError(f"The task killed {crashes} workers one after the other.")
         self.on_failure(LeanExceptionInfo(lost, None, f"WorkerLostError: {lost}"))
 
     def _retry_lost(self, exc: Any, exc_info: Any) -> bool:
         """Count a lost process or a hard time limit as a failed attempt; return False when there is no retry left."""
         budget = self._budget
-        if self._crashed or (budget is not None and self._retries >= budget):
+        if self._crashes or (budget is not None and self._retries >= budget):
             return False
         if isinstance(exc, WorkerLostError) and self._success_was_stored():
             return False

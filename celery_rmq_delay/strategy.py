@@ -10,7 +10,7 @@ from celery.worker.request import create_request_cls
 from celery.worker.strategy import default
 from kombu.utils.imports import symbol_by_name
 
-from .crashes import Verdict
+from .crashes import Verdict, crashes
 
 if TYPE_CHECKING:
     from celery import Celery, Task
@@ -46,7 +46,7 @@ def strategy(task: Task[Any, Any], app: Celery, consumer: Any) -> Callable[..., 
                 eventer=consumer.event_dispatcher,
                 task=task,
                 connection_errors=consumer.connection_errors,
-            ).exhaust_crashed()
+            ).exhaust_crashed(crashes(message.raw_headers) + 1)
         return None
 
     return on_message

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery import Task
 from celery.exceptions import Retry
+from celery.utils.time import maybe_make_aware
+from kombu.exceptions import OperationalError
 
 from .delay import Delay, find_delay
 from .delivery import KEY, Delivery, Parked, Path, climbs_by_itself
-from .exceptions import PublishError
+from .exceptions import PublishError, TopologyError
 from .forward import publish_retry
 from .trace import LeanTrace
 
@@ -103,7 +105,7 @@ class RetryableTask(_Task):
             raise cause
         ladder = delay.ladder(delivery.queue, self)
         changed = bool(options) or _differs(args, request.args) or _differs(kwargs, request.kwargs)
-        wanted = _seconds_until(eta) if eta is not None else countdown
+        wanted = self._seconds_until(eta) if eta is not None else countdown
         rung = ladder.rung_after(request.retries) if wanted is None else ladder.rung_at_or_above(wanted * 1000)
         path = Path.PUBLISH if changed or not throw else delivery.path
         if path is Path.REJECT and (wanted is not None or not climbs_by_itself(delivery, ladder, request.retries)):
@@ -143,6 +145,10 @@ class RetryableTask(_Task):
         signature = super().signature_from_request(request, *args, **options)
         return signature if silent is None else _Unsent(signature)
 
+    def _seconds_until(self, eta: datetime) -> float:
+        aware = eta if eta.tzinfo else maybe_make_aware(eta, self.app.timezone)
+        return (aware - datetime.now(timezone.utc)).total_seconds()
+
     def _publish(self, delay: Delay, delivery: Delivery, unsent: _Unsent, rung: int, queue: Any) -> bool:
         """Publish the retry to its delay queue; return False where the old message has to go on instead."""
         name = getattr(queue, "name", queue) or delivery.queue
@@ -155,7 +161,7 @@ class RetryableTask(_Task):
 
 
 def _publish_errors(app: Celery) -> tuple[type[BaseException], ...]:
-    return (PublishError, *app.connection_for_write().recoverable_connection_errors)
+    return (PublishError, TopologyError, OperationalError, *app.connection_for_write().recoverable_connection_errors)
 
 
 class _Unsent:
@@ -171,7 +177,3 @@ class _Unsent:
 def _differs(given: Any, present: Any) -> bool:
     return given is not None and given is not present and given != present
 
-
-def _seconds_until(eta: datetime) -> float:
-    aware = eta if eta.tzinfo else eta.replace(tzinfo=timezone.utc)
-    return (aware - datetime.now(timezone.utc)).total_seconds()

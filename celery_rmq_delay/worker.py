@@ -179,6 +179,7 @@ class WorkerSide:
         reason: str,
         exception: BaseException,
         traceback: str | None,
+        crashes: int = 0,
         done: Callable[[bool], object] = bool,
     ) -> None:
         """Move a message to the exhausted queue: published with confirm, then acked; rejected where that fails.
@@ -197,11 +198,15 @@ class WorkerSide:
                 h.MESSAGE: h.bounded(text, h.MAX_MESSAGE),
                 h.TRACEBACK: h.bounded(h.printable(traceback or ""), h.MAX_TRACEBACK) or None,
                 h.ATTEMPTS: retries + 1,
+                h.CRASHES: crashes or message.raw_headers.get(h.CRASHES),
                 h.EXHAUSTED_AT: now,
                 h.WORKER: self.consumer.hostname,
             },
         )
         headers.setdefault(h.FIRST_FAILED, now)
+        if self._publisher is not None and not self._publisher.fits(copy_of(message, headers)):
+            headers.pop(h.TRACEBACK, None)
+            headers.pop(h.MESSAGE, None)
         self.publish(message, copy_of(message, headers), self.delay.settings.exhausted_queue, done=done)
 
     def park(self, message: Message, delivery: Delivery, task: Task[Any, Any], retries: int, rung: int) -> None:

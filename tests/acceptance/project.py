@@ -1,0 +1,229 @@
+"""The app that acceptance tests run: in worker processes through ``app``, in the tests through `make_app`.
+
+Every attempt leaves a line in Redis, so that a test knows when it began and ended, wherever it ran.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import redis
+from celery import Celery
+
+import celery_rmq_delay
+from celery_rmq_delay import RetryableTask
+
+VARIABLE = "RMQ_DELAY_TEST_PROJECT"
+
+
+@dataclass
+class Config:
+    """What a test says about its app; travels to the workers in an environment variable."""
+
+    broker: str
+    backend: str
+    attempts: str
+    queue_type: str = "classic"
+    rmq_delay: dict[str, Any] = field(default_factory=dict)
+    conf: dict[str, Any] = field(default_factory=dict)
+    install: bool = True
+
+    def dumps(self) -> str:
+        return json.dumps(asdict(self))
+
+
+class Boom(Exception):
+    """What failing tasks raise."""
+
+
+class Hopeless(Exception):
+    """What a task gives up on."""
+
+
+def make_app(config: Config) -> Celery:
+    app = Celery("acceptance", broker=config.broker, backend=config.backend, set_as_current=False)
+    app.conf.update(
+        broker_connection_retry_on_startup=True,
+        worker_cancel_long_running_tasks_on_connection_loss=False,
+        task_default_queue="shop",
+        task_default_queue_type=config.queue_type,
+        task_create_missing_queue_type=config.queue_type,
+        result_extended=True,
+        worker_hijack_root_logger=False,
+        rmq_delay=config.rmq_delay,
+    )
+    app.conf.update(config.conf)
+    if config.install:
+        celery_rmq_delay.install(app)
+    register(app, redis.Redis.from_url(config.backend), config.attempts)
+    return app
+
+
+def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C901 - a list of tasks
+    def note(task: Any, **more: Any) -> None:
+        request = task.request
+        line = {
+            "id": request.id,
+            "task": task.name,
+            "retries": request.retries,
+            "at": time.time(),
+            "queue": (request.get("rmq_delay") or [None])[0],
+            "route": [request.delivery_info.get("exchange"), request.delivery_info.get("routing_key")],
+            **more,
+        }
+        store.rpush(attempts, json.dumps(line))
+
+    class Noted(RetryableTask):
+        abstract = True
+
+        def on_retry(self, exc: Exception, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+            store.rpush(f"{attempts}:hooks", json.dumps(["on_retry", task_id, repr(exc), str(einfo)[-200:]]))
+
+        def on_failure(self, exc: Exception, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+            store.rpush(f"{attempts}:hooks", json.dumps(["on_failure", task_id, repr(exc), str(einfo)[-200:]]))
+
+    def task(**options: Any) -> Any:
+        return app.task(base=Noted, bind=True, shared=False, **options)
+
+    @task(name="fails")
+    def fails(self: Any, times: int) -> int:
+        note(self)
+        if self.request.retries < times:
+            raise Boom(f"attempt {self.request.retries}")
+        return self.request.retries
+
+    @task(name="sampled")
+    def sampled(self: Any) -> None:
+        """Fail once; note only times."""
+        if self.request.retries == 0:
+            store.rpush(attempts, f"{self.request.id} 0 {time.time()}")
+            raise Boom("once")
+        store.rpush(attempts, f"{self.request.id} {self.request.retries} {time.time()}")
+
+    @task(name="coin")
+    def coin(self: Any, fate: int) -> str:
+        """Fail as often as ``fate`` says, slowly enough to be killed."""
+        time.sleep(0.005)
+        if self.request.retries < fate:
+            raise Boom(f"attempt {self.request.retries}")
+        store.sadd(f"{attempts}:recovered", self.request.id)
+        return "done"
+
+    @task(name="add")
+    def add(self: Any, x: int, y: int, fail: int = 0) -> int:
+        note(self)
+        if self.request.retries < fail:
+            raise Boom("not yet")
+        return x + y
+
+    @task(name="total")
+    def total(self: Any, numbers: list[int]) -> int:
+        note(self)
+        if self.request.retries < 1:
+            raise Boom("not yet")
+        return sum(numbers)
+
+    @task(name="gives_up", give_up_on=(Hopeless,))
+    def gives_up(self: Any) -> None:
+        note(self)
+        raise Hopeless("no card will do")
+
+    @task(name="own_tiers", tiers=["150ms", "150ms"])
+    def own_tiers(self: Any) -> None:
+        note(self)
+        raise Boom("own")
+
+    @task(name="explicit")
+    def explicit(self: Any, countdown: float) -> None:
+        note(self)
+        if self.request.retries == 0:
+            raise self.retry(countdown=countdown)
+
+    @task(name="counts_up")
+    def counts_up(self: Any, n: int) -> int:
+        note(self, n=n)
+        if n < 2:
+            raise self.retry(args=(n + 1,))
+        return n
+
+    @task(name="moves")
+    def moves(self: Any, queue: str) -> str:
+        note(self)
+        if self.request.retries == 0:
+            raise self.retry(queue=queue)
+        return "moved"
+
+    @task(name="goes_on")
+    def goes_on(self: Any) -> str:
+        note(self)
+        if self.request.retries == 0:
+            self.retry(throw=False)
+            return "went on"
+        return "came back"
+
+    @task(name="backs_off", retry_backoff=1, retry_jitter=False)
+    def backs_off(self: Any) -> None:
+        note(self)
+        if self.request.retries < 2:
+            raise Boom("backoff")
+
+    @task(name="limited", max_retries=1)
+    def limited(self: Any) -> None:
+        note(self)
+        raise Boom("limited")
+
+    @task(name="sleeps")
+    def sleeps(self: Any, seconds: float, fail: int = 0) -> str:
+        note(self)
+        time.sleep(seconds)
+        if self.request.retries < fail:
+            raise Boom("slept")
+        return "slept"
+
+    @task(name="overruns", time_limit=1)
+    def overruns(self: Any) -> str:
+        note(self)
+        if self.request.retries == 0:
+            time.sleep(60)
+        return "in time"
+
+    @task(name="soft", soft_time_limit=1)
+    def soft(self: Any) -> str:
+        note(self)
+        if self.request.retries == 0:
+            time.sleep(60)
+        return "in time"
+
+    @task(name="kills_child")
+    def kills_child(self: Any, times: int) -> str:
+        note(self)
+        if self.request.retries < times:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return "survived"
+
+    @task(name="kills_worker")
+    def kills_worker(self: Any, first: int = 0) -> None:
+        """Kill the whole worker, as an out-of-memory kill of its group does, from attempt ``first`` on."""
+        note(self)
+        if self.request.retries < first:
+            raise Boom("before it kills")
+        os.killpg(os.getsid(0), signal.SIGKILL)
+
+    @task(name="healthy")
+    def healthy(self: Any, number: int) -> int:
+        note(self)
+        time.sleep(0.02)
+        return number
+
+    @app.task(name="collect_error", shared=False)
+    def collect_error(request: Any, exc: Any, traceback: Any) -> None:
+        store.rpush(f"{attempts}:errbacks", json.dumps([request.id, repr(exc)]))
+
+
+if VARIABLE in os.environ:
+    app = make_app(Config(**json.loads(os.environ[VARIABLE])))

@@ -1,0 +1,154 @@
+"""Nothing is lost when processes die, and what kills them is found."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from celery_rmq_delay.testing import PrivateBroker
+
+from .conftest import Lab, wait_for
+from .nodes import Worker
+
+MAX_CRASHES = 2
+
+
+class Supervisor:
+    """Starts a worker again whenever it is gone, as an init system does."""
+
+    def __init__(self, workers: list[Worker]) -> None:
+        self.workers, self.restarts = workers, 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.05):
+            for worker in self.workers:
+                if worker.exited:
+                    self.restarts += 1
+                    worker.container.start()
+
+    def __enter__(self) -> Supervisor:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@pytest.mark.all_brokers
+@pytest.mark.parametrize("fails_before", [0, 1, 2])
+def test_a_task_that_kills_its_worker_is_exhausted_and_its_neighbours_recover(
+    make_lab: Callable[..., Lab], queue_type: str, fails_before: int
+) -> None:
+    lab = make_lab(queue_type, tiers=["200ms", "300ms", "400ms"], max_crashes=MAX_CRASHES)
+    worker = lab.worker("prefork", 2)
+    with Supervisor([worker]):
+        killer = lab.task("kills_worker").delay(fails_before)
+        healthy = [lab.task("healthy").delay(number) for number in range(30)]
+        wait_for(lambda: killer.ready() and all(result.ready() for result in healthy), 120)
+        exhausted = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+
+    assert [result.result for result in healthy] == list(range(30))
+    assert killer.state == "FAILURE"
+    (message,) = exhausted
+    assert message.headers["id"] == killer.id
+    assert message.headers["rmq-delay-reason"] == "crashed"
+    assert message.headers["rmq-delay-crashes"] == MAX_CRASHES + 1
+    kills = len(lab.attempts(killer.id)) - fails_before
+    # The first kill makes it a suspect, and on 4.0 one more may go unseen after exactly one rejection.
+    assert MAX_CRASHES + 1 < kills + 1 <= MAX_CRASHES + 3
+
+
+@pytest.mark.all_brokers
+def test_a_lost_connection_in_the_middle_of_a_task_runs_it_again(lab: Lab) -> None:
+    worker = lab.worker("prefork", 1)
+    result = lab.task("sleeps").delay(1.0)
+    wait_for(lambda: lab.attempts(result.id))
+
+    worker.kill("SIGKILL")
+    worker.container.start()
+
+    assert result.get(timeout=30) == "slept"
+    wait_for(lambda: lab.counts("shop", "shop.suspects", "rmq_delay.exhausted") == dict.fromkeys(
+        ("shop", "shop.suspects", "rmq_delay.exhausted"), 0
+    ))
+
+
+def test_a_warm_shutdown_settles_what_was_running(lab: Lab) -> None:
+    worker = lab.worker("prefork", 2)
+    parks, exhausts = lab.task("sleeps").delay(1.0, 1), lab.task("limited").apply_async(countdown=0)
+    wait_for(lambda: lab.attempts(parks.id))
+
+    os.kill(worker.container.pid, signal.SIGTERM)
+    worker.container.wait(30)
+
+    assert parks.state == "RETRY"
+    lab.worker()
+    assert parks.get(timeout=20) == "slept"
+    assert [attempt["retries"] for attempt in lab.attempts(parks.id)] == [0, 1]
+    wait_for(lambda: exhausts.state == "FAILURE")
+    assert len(wait_for(lambda: lab.take("rmq_delay.exhausted"))) == 1
+
+
+def test_a_warm_shutdown_waits_for_the_confirm_of_an_exhausted_message(make_lab: Callable[..., Lab], queue_type: str) -> None:
+    lab = make_lab(queue_type, tiers=["100ms"])
+    worker = lab.worker("prefork", 1)
+    # Its only retry is still running when the worker is told to stop.
+    result = lab.task("sleeps").delay(1.0, 99)
+    wait_for(lambda: len(lab.attempts(result.id)) == 2)
+
+    os.kill(worker.container.pid, signal.SIGTERM)
+    worker.container.wait(30)
+
+    assert result.state == "FAILURE"
+    assert len(lab.take("rmq_delay.exhausted")) == 1
+    assert lab.counts("shop", "shop.suspects") == {"shop": 0, "shop.suspects": 0}
+
+
+@pytest.mark.timeout(600)
+def test_two_thousand_failing_tasks_survive_kills_at_random_moments_and_a_restart_of_the_broker(
+    make_lab: Callable[..., Lab], queue_type: str, rmq_broker: Any
+) -> None:
+    if not isinstance(rmq_broker, PrivateBroker):
+        pytest.skip("restarts the broker, and this one is not ours")
+    dice = random.Random(20261120)
+    lab = make_lab(queue_type, tiers=["200ms", "400ms", "800ms"], max_crashes=100, conf={"result_backend": None})
+    workers = [lab.worker("prefork", 2, "--loglevel", "ERROR") for _ in range(2)]
+    fates = [dice.choice([1, 2, 3, 99]) for _ in range(2000)]
+    sent: dict[str, int] = {}
+    coin = lab.task("coin")
+    with Supervisor(workers) as supervisor:
+        for number, fate in enumerate(fates):
+            sent[coin.delay(fate).id] = fate
+            if number % 200 == 100:
+                dice.choice(workers).kill("SIGKILL")
+            if number == 1000:
+                rmq_broker.restart()
+        for _ in range(5):
+            time.sleep(dice.uniform(0.1, 0.6))  # a random moment, not a wait
+            dice.choice(workers).kill("SIGKILL")
+
+        def over() -> bool:
+            queues = ["shop", "shop.suspects"]
+            return not any(lab.counts(*queues).values()) and not lab.parked() and done() >= len(sent)
+
+        def done() -> int:
+            return lab.count("rmq_delay.exhausted") + int(lab.redis.scard(f"{lab.config.attempts}:recovered"))
+
+        wait_for(over, 240, "every task recovered or exhausted")
+
+    exhausted = {message.headers["id"] for message in lab.take("rmq_delay.exhausted")}
+    recovered = {member.decode() for member in lab.redis.smembers(f"{lab.config.attempts}:recovered")}
+    assert exhausted | recovered == set(sent)
+    hopeless = {task_id for task_id, fate in sent.items() if fate == 99}
+    assert hopeless <= exhausted
+    assert supervisor.restarts >= 10

@@ -1,0 +1,201 @@
+"""What users of Celery know of retries holds on every pool and queue type."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+from celery import chain, chord, group
+
+from .conftest import POOLS, TIERS, Lab, wait_for
+
+SECONDS = [0.3, 0.6, 0.9]
+
+
+@pytest.mark.all_brokers
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(lab: Lab, pool: str) -> None:
+    lab.worker(pool)
+    results = {k: lab.task("fails").delay(k) for k in range(len(TIERS) + 1)}
+
+    states = {k: set() for k in results}
+
+    def all_ready() -> bool:
+        for k, result in results.items():
+            states[k].add(result.state)
+        return all(result.ready() for result in results.values())
+
+    wait_for(all_ready)
+
+    for k, result in results.items():
+        assert result.result == k
+        attempts = lab.attempts(result.id)
+        assert [attempt["retries"] for attempt in attempts] == list(range(k + 1))
+        assert {tuple(attempt["route"]) for attempt in attempts} == {("", "shop")}
+        times = [attempt["at"] for attempt in attempts]
+        waits = [after - before for before, after in itertools.pairwise(times)]
+        for wait, tier in zip(waits, SECONDS, strict=False):
+            assert tier <= wait < tier + 2
+        assert ("RETRY" in states[k]) is (k > 0)
+    assert lab.counts("shop", "rmq_delay.exhausted", "shop.suspects") == {
+        "shop": 0, "rmq_delay.exhausted": 0, "shop.suspects": 0,
+    }
+
+
+@pytest.mark.all_brokers
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_task_out_of_retries_fails_and_its_message_waits_for_a_person(lab: Lab, pool: str) -> None:
+    lab.worker(pool)
+    result = lab.task("fails").apply_async((99,), link_error=lab.task("collect_error").s())
+
+    wait_for(result.ready)
+    (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+
+    assert result.state == "FAILURE"
+    assert repr(result.result) == "Boom('attempt 3')"
+    headers = message.headers
+    assert headers["id"] == result.id
+    assert headers["rmq-delay-queue"] == "shop"
+    assert headers["rmq-delay-reason"] == "retries_used"
+    assert headers["rmq-delay-exception"] == "tests.acceptance.project.Boom"
+    assert headers["rmq-delay-message"] == "attempt 3"
+    assert headers["rmq-delay-attempts"] == 4
+    assert "in fails" in headers["rmq-delay-traceback"]
+    assert "x-death" not in headers
+    assert [hook[0] for hook in lab.noted("hooks")] == ["on_retry"] * 3 + ["on_failure"]
+    wait_for(lambda: lab.noted("errbacks"), what="the errback")
+    assert lab.noted("errbacks") == [[result.id, "Boom('attempt 3')"]]
+
+
+def test_an_exception_to_give_up_on_is_exhausted_at_once(lab: Lab) -> None:
+    lab.worker()
+    result = lab.task("gives_up").delay()
+
+    (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+
+    assert result.state == "FAILURE"
+    assert message.headers["rmq-delay-reason"] == "gave_up"
+    assert message.headers["rmq-delay-attempts"] == 1
+    assert len(lab.attempts(result.id)) == 1
+
+
+def test_max_retries_below_the_ladder_ends_the_task_sooner(lab: Lab) -> None:
+    lab.worker()
+    result = lab.task("limited").delay()
+
+    (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+
+    assert message.headers["rmq-delay-reason"] == "retries_used"
+    assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1]
+
+
+def test_a_task_with_its_own_tiers_climbs_its_own_ladder(lab: Lab) -> None:
+    lab.worker()
+    result = lab.task("own_tiers").delay()
+
+    wait_for(lambda: lab.take("rmq_delay.exhausted"))
+
+    times = [attempt["at"] for attempt in lab.attempts(result.id)]
+    waits = [after - before for before, after in itertools.pairwise(times)]
+    assert len(waits) == 2
+    assert all(0.15 <= wait < 2 for wait in waits)
+
+
+@pytest.mark.parametrize(("countdown", "tier"), [(0.1, 0.3), (0.5, 0.6), (0.9, 0.9), (60, 0.9)])
+def test_an_explicit_countdown_waits_in_the_nearest_tier_at_or_above_it(lab: Lab, countdown: float, tier: float) -> None:
+    lab.worker()
+    result = lab.task("explicit").delay(countdown)
+
+    wait_for(lambda: result.state == "SUCCESS")
+
+    first, second = lab.attempts(result.id)
+    assert tier <= second["at"] - first["at"] < tier + 0.25 if tier < 0.9 else tier <= second["at"] - first["at"] < 3
+
+
+def test_a_retry_with_other_arguments_runs_with_them(lab: Lab) -> None:
+    lab.worker()
+    result = lab.task("counts_up").delay(0)
+
+    assert result.get(timeout=20) == 2
+
+    assert [(attempt["n"], attempt["retries"]) for attempt in lab.attempts(result.id)] == [(0, 0), (1, 1), (2, 2)]
+    assert {tuple(attempt["route"]) for attempt in lab.attempts(result.id)} == {("", "shop")}
+
+
+def test_a_retry_into_another_queue_comes_back_in_that_queue(lab: Lab) -> None:
+    lab.worker("prefork", 2, "--queues", "shop,other")
+    result = lab.task("moves").delay("other")
+
+    assert result.get(timeout=20) == "moved"
+
+    assert [attempt["queue"] for attempt in lab.attempts(result.id)] == ["shop", "other"]
+
+
+def test_retry_without_throw_publishes_the_retry_and_lets_the_task_go_on(lab: Lab) -> None:
+    lab.worker()
+    result = lab.task("goes_on").delay()
+
+    wait_for(lambda: result.state == "SUCCESS" and result.result == "came back")
+
+    assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1]
+
+
+def test_retry_backoff_chooses_the_tiers(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(tiers=["500ms", "1s", "2s"])
+    lab.worker()
+    result = lab.task("backs_off").delay()
+
+    wait_for(lambda: result.state == "SUCCESS")
+
+    times = [attempt["at"] for attempt in lab.attempts(result.id)]
+    waits = [after - before for before, after in itertools.pairwise(times)]
+    assert [round(wait) for wait in waits] == [1, 2]
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_chains_groups_and_chords_survive_retries_of_their_parts(lab: Lab, pool: str) -> None:
+    add, total = lab.task("add"), lab.task("total")
+    lab.worker(pool, 4)
+
+    assert chain(add.s(1, 1, 2), add.s(10, 1), add.s(100)).delay().get(timeout=30) == 112
+    assert group(add.s(n, n, n % 3) for n in range(6)).delay().get(timeout=30) == [0, 2, 4, 6, 8, 10]
+    assert chord([add.s(n, n, n % 3) for n in range(6)], total.s()).delay().get(timeout=30) == 30
+
+
+def test_a_soft_time_limit_is_a_failed_attempt(lab: Lab) -> None:
+    lab.worker()
+    result = lab.task("soft").delay()
+
+    assert result.get(timeout=20) == "in time"
+    assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1]
+
+
+def test_a_hard_time_limit_is_a_failed_attempt(lab: Lab) -> None:
+    lab.worker()
+    result = lab.task("overruns").delay()
+
+    assert result.get(timeout=20) == "in time"
+    assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1]
+    assert [hook[0] for hook in lab.noted("hooks")] == ["on_retry"]
+
+
+def test_a_killed_child_is_a_failed_attempt(lab: Lab) -> None:
+    lab.worker()
+    result = lab.task("kills_child").delay(2)
+
+    wait_for(lambda: result.state == "SUCCESS")
+    assert result.result == "survived"
+    assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1, 2]
+
+
+def test_a_task_that_always_kills_its_child_is_exhausted(lab: Lab) -> None:
+    lab.worker()
+    result = lab.task("kills_child").delay(99)
+
+    (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+
+    assert result.state == "FAILURE"
+    assert message.headers["rmq-delay-exception"].endswith("WorkerLostError")
+    assert message.headers["rmq-delay-reason"] == "retries_used"
+    assert message.headers["rmq-delay-attempts"] == 4
