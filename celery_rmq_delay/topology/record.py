@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 import uuid
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import amqp
+from amqp.exceptions import InternalError
 
 from ..broker import CONFIRM_TIMEOUT, publish_confirmed
 from ..exceptions import LockTimeoutError
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 #: several consumers be that at a time (measured on 3.10, 4.0 and 4.3).
 LOCKABLE = {"x-single-active-consumer": True}
 
+_PAUSE = (0.01, 0.1)
 _MARKER = "marker"
 #: Milliseconds that a marker outlives the wait of the process that published it.
 _MARKER_REST = 5_000
@@ -64,27 +67,47 @@ def locked_record(
     The lock is the broker's: it ends with the channel of its holder, in one step with the return of the message, so the
     next holder never finds an empty queue. With ``create=False`` the queue has to exist. Raises `LockTimeoutError`.
     """
-    channel = connection.channel()
+    deadline = time.monotonic() + timeout
+    received: list[amqp.Message] = []
+    channel = _consuming(connection, queue, received, deadline, create=create)
     try:
-        if create:
-            declare(channel, Objects(queues=(queue,)))
-        received: list[amqp.Message] = []
-        channel.basic_consume(queue.name, callback=received.append)
-        _wait_until_active(connection, channel, queue.name, received, timeout)
+        _wait_until_active(connection, channel, queue.name, received, timeout, deadline)
         yield channel, Record(channel, queue.name, received)
     finally:
         if channel.is_open:
             channel.close()
 
 
+def _consuming(
+    connection: Connection, queue: Queue, received: list[amqp.Message], deadline: float, *, create: bool
+) -> amqp.Channel:
+    while True:
+        channel = connection.channel()
+        try:
+            if create:
+                declare(channel, Objects(queues=(queue,)))
+            channel.basic_consume(queue.name, callback=received.append)
+        except InternalError:
+            # Somebody else is creating this quorum queue, which cannot be used yet: 3.10 and 4.0 close the connection.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(random.uniform(*_PAUSE))  # noqa: S311 - spreads the waiting processes, no secret
+        else:
+            return channel
+
+
 def _wait_until_active(
-    connection: Connection, channel: amqp.Channel, queue: str, received: list[amqp.Message], timeout: float
+    connection: Connection,
+    channel: amqp.Channel,
+    queue: str,
+    received: list[amqp.Message],
+    timeout: float,
+    deadline: float,
 ) -> None:
     """Wait for a marker that went from here to nobody but here: then all that was in the queue has been received.
 
     One that somebody else held meanwhile comes back marked as redelivered, and may come before what its holder saved.
     """
-    deadline = time.monotonic() + timeout
     while True:
         name = uuid.uuid4().hex
         expiration = str(round(timeout * 1000) + _MARKER_REST)
