@@ -1,0 +1,322 @@
+"""A ladder is changed while messages climb it, and whoever changes it may crash between any two steps."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import amqp
+import kombu
+import pytest
+
+from celery_rmq_delay import headers as h
+from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.names import return_key
+from celery_rmq_delay.topology import apply
+from celery_rmq_delay.topology.ladder import LadderPlan
+from celery_rmq_delay.topology.record import Record, peek_record
+from celery_rmq_delay.topology.switch import Applied, apply_plan
+
+from .lab import HOUR, Lab, wait_for
+
+A = Ladder((HOUR, 2 * HOUR))
+B = Ladder((3 * HOUR, 4 * HOUR, 5 * HOUR))
+C = Ladder((6 * HOUR,))
+TASKS_A = {"stays": Ladder((7 * HOUR,)), "changes": Ladder((8 * HOUR, 9 * HOUR)), "comes": None, "goes": A}
+TASKS_B = {"stays": Ladder((7 * HOUR,)), "changes": Ladder((10 * HOUR,)), "comes": Ladder((11 * HOUR,)), "goes": None}
+TASKS_C = {"stays": None, "changes": Ladder((8 * HOUR, 9 * HOUR)), "comes": Ladder((12 * HOUR,)), "goes": B}
+
+
+#: Where a message may come from; 0 is its publisher.
+RUNGS = (0, 1, 3)
+
+
+class CrashError(Exception):
+    """Stands for the end of the process."""
+
+
+@contextmanager
+def crash_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Cut the connection instead of taking the given step (1 is the first); the steps taken are listed."""
+    taken: list[str] = []
+
+    def cut_before(name: str, original: Callable[..., Any], channel_of: Callable[..., amqp.Channel]) -> Any:
+        def cut(*args: Any, **kwargs: Any) -> Any:
+            taken.append(name)
+            if len(taken) == step:
+                channel_of(*args).connection.transport.sock.close()
+                raise CrashError(f"before step {step}, {name}")
+            return original(*args, **kwargs)
+
+        return cut
+
+    with monkeypatch.context() as patch:
+        for name in ("declare", "bind", "unbind"):
+            patch.setattr(apply, name, cut_before(name, getattr(apply, name), lambda channel, *_: channel))
+        for name in ("save", "_drop_older"):  # _drop_older comes after the confirm of what is saved
+            original = getattr(Record, name)
+            patch.setattr(Record, name, cut_before(name, original, lambda record, *_: record._channel))
+        yield taken
+
+
+def crashed_apply(lab: Lab, plan: LadderPlan, step: int, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Apply ``plan`` up to the given step; return whether it was cut off there."""
+    connection = kombu.Connection(lab.url)
+    try:
+        with crash_at(step, monkeypatch):
+            apply_plan(connection, plan)
+    except (CrashError, OSError):
+        return True
+    finally:
+        connection.collect()
+    return False
+
+
+class Probe:
+    """Rejects messages of every task from every rung and counts where they arrive."""
+
+    def __init__(self, lab: Lab, *plans: LadderPlan) -> None:
+        self.lab, self.plans, self.sent = lab, plans, 0
+        self.queue, self.entry = plans[0].queue, lab.exchange("fanout")
+        lab.channel.queue_bind(self.queue, self.entry)
+
+    def every_message_arrives_once(self, when: str) -> dict[str, int]:
+        before = self.lab.counts(*self.plans)
+        for task, rung in itertools.product((None, *TASKS_A), RUNGS):
+            headers = {"task": task} if task else {}
+            key = return_key(self.queue, rung) if rung else "any.key"
+            self.lab.publish(key, exchange=self.entry, headers=headers)
+            self.lab.reject(self.lab.get(self.queue))
+            self.sent += 1
+        wait_for(
+            lambda: sum(self.lab.counts(*self.plans).values()) >= self.sent, f"{self.sent} messages parked, {when}"
+        )
+        after = self.lab.counts(*self.plans)
+        assert sum(after.values()) == self.sent, f"{when}: {sum(after.values()) - self.sent} came twice"
+        return dict(Counter(after) - Counter(before))
+
+    def nothing_came_twice(self) -> None:
+        assert sum(self.lab.counts(*self.plans).values()) == self.sent
+
+
+def expected(plan: LadderPlan, ladders: dict[str, Ladder | None]) -> dict[str, int]:
+    """Where the probe's messages belong by the plan."""
+    found: Counter[str] = Counter()
+    for task, rung in itertools.product((None, *TASKS_A), RUNGS):
+        ladder = ladders.get(task) if task else None
+        ladder = ladder or plan.ladder
+        if rung < len(ladder):
+            found[plan.rung_queue(rung + 1, ladder.tiers_ms[rung]).name] += 1
+        else:
+            found[plan.exhausted] += 1
+    return dict(found)
+
+
+def settled(lab: Lab, plan: LadderPlan) -> Applied:
+    return Applied.from_json(peek_record(lab.connection, plan.record_queue()))
+
+
+def test_a_crash_between_any_two_steps_of_a_change_loses_and_doubles_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b, c = lab.plan(A, TASKS_A), lab.plan(B, TASKS_B), lab.plan(C, TASKS_C)
+    lab.applied(b)  # so that every ladder knows what to do with messages from its rungs
+    apply_plan(lab.connection, a)
+    probe = Probe(lab, a, b, c)
+    assert probe.every_message_arrives_once("before any change") == expected(a, TASKS_A)
+    for step in itertools.count(1):
+        crashed = crashed_apply(lab, b, step, monkeypatch)
+        probe.every_message_arrives_once(f"after a crash at step {step}")
+        then = ((c, TASKS_C), (b, TASKS_B), (a, TASKS_A))[step % 3]
+        apply_plan(lab.connection, then[0])
+        where = probe.every_message_arrives_once(f"after a crash at step {step} and a new apply")
+        assert where == expected(*then), step
+        found = settled(lab, a)
+        assert (found.phase, found.current, found.following) == ("settled", then[0].ladder.id, None)
+        apply_plan(lab.connection, a)
+        if not crashed:
+            break
+    assert step > 20, "the steps of the change were not all tried"
+    probe.nothing_came_twice()
+
+
+def test_a_crash_of_the_one_who_repairs_a_crash_loses_and_doubles_nothing(
+    quorum_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = quorum_lab
+    a, b, c = lab.plan(A, TASKS_A), lab.plan(B, TASKS_B), lab.plan(C, TASKS_C)
+    lab.applied(b)
+    apply_plan(lab.connection, a)
+    probe = Probe(lab, a, b, c)
+    for first, second in [(6, 4), (8, 5), (9, 9), (12, 6), (14, 12), (20, 20)]:
+        crashed_apply(lab, b, first, monkeypatch)
+        crashed_apply(lab, c, second, monkeypatch)
+        probe.every_message_arrives_once(f"after crashes at steps {first} and {second}")
+        apply_plan(lab.connection, a)
+        assert probe.every_message_arrives_once("after an apply") == expected(a, TASKS_A)
+    probe.nothing_came_twice()
+
+
+def test_a_crash_in_the_first_apply_is_mended_by_the_next(rmq_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in itertools.count(1):
+        lab = Lab(rmq_broker.url, "classic")
+        try:
+            a, b = lab.plan(A, {"changes": TASKS_A["changes"]}), lab.plan(B, TASKS_B)
+            lab.origin(a)
+            crashed = crashed_apply(lab, a, step, monkeypatch)
+            apply_plan(lab.connection, b)
+            assert Probe(lab, a, b).every_message_arrives_once(f"after a crash at step {step}") == expected(b, TASKS_B)
+        finally:
+            lab.close()
+        if not crashed:
+            break
+    assert step > 10, "the steps of the first apply were not all tried"
+
+
+ROUNDS = 4
+MESSAGES = 400
+
+
+class Rejecter(threading.Thread):
+    """Rejects every message of a queue until it was rejected often enough; remembers what it finished."""
+
+    def __init__(self, url: str, queue: str) -> None:
+        super().__init__()
+        self.url, self.queue, self.stopped = url, queue, threading.Event()
+        self.finished: list[str] = []
+        self.errors: list[BaseException] = []
+
+    def run(self) -> None:
+        try:
+            with kombu.Connection(self.url) as connection:
+                channel = connection.channel()
+                channel.basic_qos(0, 50, False)
+                channel.basic_consume(self.queue, callback=lambda message: self.handle(channel, message))
+                while not self.stopped.is_set():
+                    with suppress(TimeoutError):
+                        connection.drain_events(timeout=0.1)
+        except BaseException as error:  # noqa: BLE001 - for the main thread
+            self.errors.append(error)
+
+    def handle(self, channel: amqp.Channel, message: amqp.Message) -> None:
+        if h.rejections(message.headers, self.queue) < ROUNDS:
+            channel.basic_reject(message.delivery_tag, requeue=False)
+        else:
+            self.finished.append(message.body)
+            channel.basic_ack(message.delivery_tag)
+
+
+def test_ladders_change_under_messages_that_are_rejected_all_the_time(lab: Lab) -> None:
+    """Two workers reject, another switches back and forth: each message comes to its end exactly once."""
+    ladders = [
+        Ladder((20, 40), repeat_last=True),
+        Ladder((30,), repeat_last=True),
+        Ladder((10, 50, 20), jitter=0.5, lanes=3, repeat_last=True),
+    ]
+    tasks = [{"own": Ladder((15,), repeat_last=True)}, {"own": None}, {"own": ladders[0]}]
+    plans = [lab.plan(ladder, dict(own)) for ladder, own in zip(ladders, tasks, strict=True)]
+    lab.applied(plans[0])
+    workers = [Rejecter(lab.url, plans[0].queue) for _ in range(2)]
+    for worker in workers:
+        worker.start()
+    try:
+        switches = itertools.cycle([*plans[1:], plans[0]])
+        made = 0
+        for number in range(MESSAGES):
+            headers = {h.LANE: number % 3, **({"task": "own"} if number % 2 else {})}
+            lab.publish(plans[0].queue, str(number), headers=headers)
+            if number % 25 == 0:
+                made += apply_plan(lab.connection, next(switches))
+
+        def all_finished() -> bool:
+            assert not any(worker.errors for worker in workers), [worker.errors for worker in workers]
+            return sum(len(worker.finished) for worker in workers) >= MESSAGES
+
+        while not all_finished():
+            made += apply_plan(lab.connection, next(switches))
+        wait_for(lambda: not lab.counts(*plans), "the end of all waits")
+    finally:
+        for worker in workers:
+            worker.stopped.set()
+        for worker in workers:
+            worker.join()
+    finished = sorted(int(number) for worker in workers for number in worker.finished)
+    assert finished == list(range(MESSAGES))
+    assert made >= 10
+    assert lab.channel.queue_declare(plans[0].queue, passive=True).message_count == 0
+
+
+def test_two_versions_of_an_app_apply_at_the_same_time_and_one_wins(lab: Lab) -> None:
+    plans = [lab.plan(ladder, tasks) for ladder, tasks in ((A, TASKS_A), (B, TASKS_B), (C, TASKS_C))]
+    lab.applied(plans[1])
+    probe = Probe(lab, *plans)
+    errors: list[BaseException] = []
+
+    def apply_often(plan: LadderPlan) -> None:
+        try:
+            with kombu.Connection(lab.url) as connection:
+                for _ in range(5):
+                    apply_plan(connection, plan)
+        except BaseException as error:  # noqa: BLE001 - for the main thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=apply_often, args=(plan,)) for plan in plans]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    found = settled(lab, plans[0])
+    winner = next(plan for plan in plans if plan.ladder.id == found.current)
+    assert probe.every_message_arrives_once("after the race") == expected(winner, dict(winner.tasks))
+
+
+def test_messages_of_the_old_ladder_come_back_and_go_on_in_the_new_one(lab: Lab) -> None:
+    old, new = lab.plan(Ladder((60, 60, 60))), lab.plan(Ladder((10, 20)))
+    lab.applied(old)
+    lab.publish(old.queue)
+    lab.reject(lab.get(old.queue))
+    message = lab.get(old.queue)
+    lab.reject(message)
+    apply_plan(lab.connection, new)  # the message is in the old ladder's second rung, which the new one has too
+    message = lab.get(old.queue)
+    assert message.delivery_info["routing_key"] == return_key(old.queue, 2)
+    lab.reject(message)
+    assert lab.get(old.exhausted, ack=True).delivery_info["routing_key"] == return_key(old.queue, 2)
+
+
+def test_a_shorter_ladder_takes_messages_from_rungs_it_does_not_have(lab: Lab) -> None:
+    old, new = lab.plan(Ladder((10, 10, 60))), lab.plan(Ladder((10,), repeat_last=True))
+    lab.applied(old)
+    lab.publish(old.queue)
+    for _ in range(3):
+        lab.reject(lab.get(old.queue))
+    apply_plan(lab.connection, new)
+    message = lab.get(old.queue)
+    assert message.delivery_info["routing_key"] == return_key(old.queue, 3)
+    lab.reject(message)
+    assert lab.get(old.queue).delivery_info["routing_key"] == return_key(old.queue, 1)
+
+
+def test_an_apply_says_whether_it_changed_the_ladder(lab: Lab) -> None:
+    plan = lab.plan(A, TASKS_A)
+    lab.origin(plan)
+    assert apply_plan(lab.connection, plan)
+    assert not apply_plan(lab.connection, plan)
+    assert apply_plan(lab.connection, replace(plan, tasks=TASKS_B))
+    assert apply_plan(lab.connection, lab.plan(B, TASKS_B))
+
+
+def test_the_record_says_when_a_ladder_went_out_of_use(lab: Lab) -> None:
+    a, b = lab.plan(A), lab.plan(B)
+    lab.applied(a)
+    assert settled(lab, a).retired == {}
+    apply_plan(lab.connection, b)
+    assert set(settled(lab, b).retired) == {A.id}
+    apply_plan(lab.connection, a)
+    assert set(settled(lab, a).retired) == {B.id}
