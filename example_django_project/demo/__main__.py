@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = 0.5
 LINE_EVERY = 2.0
+#: Seconds with nothing in any queue and nothing settled after which what is missing will not turn up any more.
+QUIET = 8.0
 
 
 class Demo:
@@ -75,10 +77,13 @@ class Demo:
         return seen.balance.holds
 
     def _until_settled(self, show: Show) -> Seen:
+        before, moved = -1, self._seconds
         while True:
             seen = self._look(show)
-            settled = self.traffic.crowd_sent.is_set() and not seen.balance.missing
-            if settled or self._seconds > self.options.deadline:
+            if seen.waiting or seen.balance.settled != before:
+                before, moved = seen.balance.settled, self._seconds
+            nothing_to_come = not seen.balance.missing or self._seconds - moved > QUIET
+            if (self.traffic.crowd_sent.is_set() and nothing_to_come) or self._seconds > self.options.deadline:
                 return self.watch.look(list(self.traffic.sent), thoroughly=True)
             time.sleep(LOOK_EVERY)
 
@@ -144,6 +149,11 @@ class Demo:
             count = len(balance.missing) + len(balance.problems)
             verdict = Text(f"\n{count} things are not as they should be (see above).", "bold red")
         self.console.print(verdict)
+        if balance.missing and seen.waiting:
+            self._say(
+                f"{seen.waiting} tasks still wait in the queues: this machine needs more than "
+                f"{self.options.deadline:.0f} s. Give it more with --deadline."
+            )
 
     def _say(self, line: str) -> None:
         # Where a program may read along, a sum is one line.

@@ -59,6 +59,11 @@ class Seen:
         """How many tasks are parked altogether."""
         return sum(ladder.parked for ladder in self.ladders)
 
+    @property
+    def waiting(self) -> int:
+        """How many tasks are in queues: parked, or ready for a worker."""
+        return self.parked + sum(ladder.ready or 0 for ladder in self.ladders)
+
 
 class Watch:
     """Keeps a connection and what cannot change any more."""

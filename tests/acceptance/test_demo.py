@@ -125,7 +125,7 @@ def test_a_run_fails_and_names_the_order_that_was_lost(
 ) -> None:
     installation = rmq_installation
     with PrivateBroker(installation.server, installation.root) as broker:  # type: ignore[attr-defined]
-        demo = start_demo("--orders", "150", "--deadline", "25", ONCE="1", BROKER_URL=broker.url)
+        demo = start_demo("--orders", "150", ONCE="1", BROKER_URL=broker.url)
         demo.wait_for(lambda: "parked" in demo.output)
         stolen = steal(f"127.0.0.1:{broker.port}", "payments.retry.2.3s", demo)
         code = demo.exit_code(timeout=120)
