@@ -21,7 +21,7 @@ from .delay import Delay, delay_of
 from .doctor import examine
 from .durations import parse_ms
 from .exceptions import RmqDelayError
-from .inventory import applied, plans, require_amqp
+from .inventory import applied, connect, plans
 from .management import URL_VARIABLE
 from .release import release as release_parked
 from .scan import SCAN_LIMIT
@@ -76,11 +76,10 @@ scan_option = click.option(
 
 @contextmanager
 def connected(app: Celery) -> Iterator[tuple[Delay, Connection]]:
-    """Connect to the app's broker once, without trying again."""
+    """Connect to the app's broker."""
     delay = delay_of(app)
     with app.connection_for_read() as connection:
-        require_amqp(connection)
-        connection.ensure_connection(max_retries=1)
+        connect(connection)
         yield delay, connection
 
 

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from amqp.exceptions import ChannelError
+from amqp.exceptions import AMQPError, ChannelError
 from kombu.entity import Queue as KombuQueue
+from kombu.exceptions import OperationalError
 
 from .broker import Capabilities, capabilities
 from .delay import delay_of
 from .exceptions import ManagementError, TransportError
-from .inventory import applied, plans, require_amqp
+from .inventory import applied, connect, plans
 from .management import Management, QueueDetail
 from .names import suspects
 from .topology.apply import ready_counts
@@ -77,13 +78,11 @@ def _examine(
     delay: Delay, connection: Connection, only: Iterable[str], management_url: str | None, use_management: bool
 ) -> Iterator[Finding]:
     try:
-        require_amqp(connection)
+        connect(connection)
     except TransportError as error:
         yield Finding("transport", "error", "broker_url", str(error), "Use RabbitMQ, or do not call install().")
         return
-    try:
-        connection.ensure_connection(max_retries=1)
-    except connection.connection_errors as error:
+    except (AMQPError, OperationalError) as error:
         mend = "Start the broker, or correct broker_url."
         yield Finding("unreachable", "error", connection.as_uri(), str(error), mend)
         return

@@ -56,6 +56,14 @@ def applied(connection: Connection, plan: LadderPlan) -> Applied:
     return Applied.from_json(peek_record(connection, plan.record_queue()))
 
 
+def connect(connection: Connection) -> None:
+    """Connect to one of the given brokers, each tried at most twice: a command is not to wait for a broker to come."""
+    require_amqp(connection)
+    hosts = len(connection.alt or [""])
+    # The stubs want whole seconds, kombu takes any.
+    connection.ensure_connection(max_retries=2 * hosts - 1, interval_start=0.1, interval_step=0.1)  # type: ignore[arg-type]
+
+
 def require_amqp(connection: Connection) -> None:
     """Raise `TransportError` where the app's broker is not an AMQP broker."""
     driver = connection.transport.driver_type

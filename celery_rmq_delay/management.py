@@ -85,7 +85,7 @@ class Management:
         ``url``: the base URL; by default that of the environment variable `URL_VARIABLE`, or the management plugin's
         usual port on the broker's host.
         """
-        scheme = "https" if connection.ssl else "http"
+        scheme = "https" if connection.ssl or connection.transport_cls == "amqps" else "http"
         url = url or os.environ.get(URL_VARIABLE) or f"{scheme}://{_host(connection)}:{_PORTS[scheme]}"
         return cls(
             url,

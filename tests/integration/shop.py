@@ -1,0 +1,57 @@
+"""An app on a lab's broker: one origin queue, one task."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import Celery
+from kombu import Queue
+
+from celery_rmq_delay import RetryableTask, install
+from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.inventory import plans
+from celery_rmq_delay.topology.ladder import LadderPlan
+from celery_rmq_delay.topology.switch import apply_plan
+
+from .lab import Lab
+
+
+def charge() -> None:
+    """Do nothing: no worker runs here."""
+
+
+def shop(lab: Lab, **settings: Any) -> Celery:
+    """Return an app whose only origin queue is the lab's."""
+    app = Celery("shop", broker=lab.url, set_as_current=False)
+    name = f"{lab.names.prefix}-q"
+    app.conf.task_default_queue = name
+    app.conf.task_queues = [Queue(name, queue_arguments={"x-queue-type": lab.queue_type})]
+    app.conf.rmq_delay = {"prefix": lab.names.prefix, "tiers": ["1h", "2h"], **settings}
+    install(app)
+    app.task(base=RetryableTask, name="shop.charge")(charge)
+    plan = plan_of(lab, app)
+    lab.plan(plan.ladder, plan.tasks)  # so that all of it is deleted at the end
+    lab.forget(exchanges=[name])
+    return app
+
+
+def plan_of(lab: Lab, app: Celery) -> LadderPlan:
+    """Return the plan of the app's own queue."""
+    (plan,) = plans(lab.connection, delay_of(app), [app.conf.task_default_queue])
+    return plan
+
+
+def opened(lab: Lab, **settings: Any) -> tuple[Celery, LadderPlan]:
+    """Return an app whose queue and ladder are in the broker, and its plan."""
+    app = shop(lab, **settings)
+    plan = plan_of(lab, app)
+    lab.origin(plan)
+    apply_plan(lab.connection, plan)
+    return app, plan
+
+
+def park(lab: Lab, plan: LadderPlan, *task_ids: str, **headers: Any) -> None:
+    """Publish tasks and reject them once, so that they wait in the first rung."""
+    for task_id in task_ids:
+        lab.publish(plan.queue, f"body of {task_id}", headers={"id": task_id, "task": "shop.charge", **headers})
+        lab.reject(lab.get(plan.queue))

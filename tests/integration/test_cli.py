@@ -1,0 +1,234 @@
+"""The commands as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.bin.base import CLIContext
+from click.testing import CliRunner, Result
+
+from celery_rmq_delay import headers as h
+from celery_rmq_delay import install
+from celery_rmq_delay.cli import rmq_delay
+from celery_rmq_delay.testing.ports import free_port
+from celery_rmq_delay.topology.apply import drift, ready_counts
+
+from .lab import HOUR, Lab, wait_for
+from .shop import opened, park, plan_of, shop
+
+
+def run(app: Celery, *arguments: str, code: int = 0, typed: str | None = None) -> Result:
+    """Run a command and check its exit code."""
+    result = CliRunner().invoke(rmq_delay, arguments, obj=CLIContext(app, no_color=True, workdir=None), input=typed)
+    assert result.exit_code == code, result.output
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+def data(app: Celery, *arguments: str, code: int = 0) -> Any:
+    return json.loads(run(app, *arguments, "--json", code=code).stdout)
+
+
+def wait_parked(lab: Lab, app: Celery, count: int) -> None:
+    wait_for(lambda: data(app, "status")["queues"][0]["parked"] == count, f"{count} parked")
+
+
+def test_a_fresh_vhost_is_planned_applied_and_then_as_planned(lab: Lab) -> None:
+    app = shop(lab)
+    plan = plan_of(lab, app)
+    text = run(app, "plan", code=2).output
+    assert f"  + queue {plan.rung_queue(1, HOUR).name}" in text
+    assert "  ~ ladder: none -> 1h 2h" in text
+    assert ready_counts(lab.connection, [plan.queue, plan.record_queue().name]) == {
+        plan.queue: None,
+        plan.record_queue().name: None,
+    }
+    assert data(app, "apply") == [{"queue": plan.queue, "changed": True, "rejects": True}]
+    assert drift(lab.connection, plan.objects()) == []
+    assert data(app, "plan")[0]["create"] == []
+    assert run(app, "plan").output == f"{plan.queue}: nothing to do\n"
+    assert data(app, "apply")[0]["changed"] is False
+    lab.publish(plan.queue)
+    lab.reject(lab.get(plan.queue))
+    wait_parked(lab, app, 1)
+
+
+def test_a_changed_ladder_is_planned_as_a_change(lab: Lab) -> None:
+    opened(lab, tiers=["1h", "2h"])
+    app = shop(lab, tiers=["1h", "3h"], repeat_last=True)
+    assert "~ ladder: 1h 2h -> 1h 3h and again" in run(app, "plan", code=2).output
+    run(app, "apply")
+    assert "nothing to do" in run(app, "plan").output
+
+
+def test_what_an_apply_cannot_change_is_said_with_exit_code_1(classic_lab: Lab) -> None:
+    app, plan = opened(classic_lab)
+    rung = plan.rung_queue(1, HOUR).name
+    classic_lab.channel.queue_delete(rung)
+    classic_lab.queue(rung, **{"x-message-ttl": 1})
+    assert f"! queue {rung} cannot be changed" in run(app, "plan", code=1).output
+    assert "rmq-delay doctor" in run(app, "apply", code=1).output
+
+
+def test_an_origin_queue_without_dead_lettering_is_left_and_said(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+    app = shop(lab)
+    plan = plan_of(lab, app)
+    lab.queue(plan.queue)
+    assert data(app, "apply") == [{"queue": plan.queue, "changed": True, "rejects": False}]
+    assert "forwarded" in caplog.text
+
+
+def test_the_state_is_a_table_with_what_is_parked(lab: Lab) -> None:
+    app, plan = opened(lab)
+    park(lab, plan, "a", "b")
+    wait_parked(lab, app, 2)
+    lines = run(app, "status").output.splitlines()
+    assert lines[0].split() == ["QUEUE", "READY", "SUSPECTS", "RUNG", "TIER", "PARKED", "NEXT", "DUE"]
+    assert lines[1].split()[:6] == [plan.queue, "0", "0", "1", "1h", "2"]
+    assert lines[-1] == f"exhausted ({plan.exhausted}): 0 messages"
+
+
+def test_the_doctor_ends_with_1_only_when_somebody_has_to_act(classic_lab: Lab) -> None:
+    app, plan = opened(classic_lab)
+    classic_lab.publish(plan.exhausted)
+    wait_for(lambda: data(app, "doctor", "--no-management")[-1]["code"] == "exhausted", "the note")
+    classic_lab.channel.exchange_delete(plan.names.returns)
+    text = run(app, "doctor", "--no-management", code=1).output
+    assert text.startswith(f"error: {plan.queue}: ")
+    assert "-> Run `celery -A proj rmq-delay apply`" in text
+
+
+def test_a_parked_task_is_released_and_a_second_time_not_found(lab: Lab) -> None:
+    app, plan = opened(lab)
+    park(lab, plan, "a", "b")
+    wait_parked(lab, app, 2)
+    assert run(app, "release", "a").output == "released a\n"
+    assert "not parked: a" in run(app, "release", "a", code=1).output
+    wait_parked(lab, app, 1)
+    assert data(app, "release", "--all", "--queue", plan.queue, "--tier", "2h")["released"] == []
+    assert data(app, "release", "--all", "--queue", plan.queue, "--tier", "60m")["released"] == ["b"]
+
+
+def test_all_parked_tasks_are_released_only_of_a_named_queue(classic_lab: Lab) -> None:
+    app, _ = opened(classic_lab)
+    assert "--all needs --queue" in run(app, "release", "--all", code=2).output
+    assert "Say which tasks" in run(app, "release", code=1).output
+    assert "--tier" in run(app, "release", "a", "--tier", "soon", code=1).output
+
+
+def bury(lab: Lab, queue: str, *task_ids: str, **headers: Any) -> None:
+    for task_id in task_ids:
+        lab.publish(queue, headers={"id": task_id, "task": "shop.charge", **headers})
+
+
+def test_exhausted_tasks_are_listed_sent_back_and_discarded(lab: Lab) -> None:
+    app, plan = opened(lab)
+    bury(lab, plan.exhausted, "a", "b", "c", "d", **{h.QUEUE: plan.queue, h.EXCEPTION: "shop.errors.Lost"})
+    lines = run(app, "exhausted", "list", "--exception", "Lost", "--limit", "2").output.splitlines()
+    assert [line.split()[0] for line in lines[1:3]] == ["a", "b"]
+    assert "there may be more" in lines[-1]
+    assert "requeued b (shop.charge)" in run(app, "exhausted", "requeue", "b").output
+    assert lab.get(plan.queue).headers["id"] == "b"
+    assert "Discard 3 exhausted tasks" in run(app, "exhausted", "discard", "--all", code=1, typed="n\n").output
+    assert [each["task_id"] for each in data(app, "exhausted", "list")["done"]] == ["a", "c", "d"]
+    run(app, "exhausted", "discard", "a", typed="y\n")
+    assert [each["task_id"] for each in data(app, "exhausted", "discard", "--all", "--yes")["done"]] == ["c", "d"]
+    assert run(app, "exhausted", "list").output == "No exhausted message fits.\n"
+
+
+def test_a_message_that_cannot_be_sent_back_is_said_with_exit_code_1(lab: Lab) -> None:
+    app, plan = opened(lab)
+    bury(lab, plan.exhausted, "a")
+    assert (
+        "not requeued: a (shop.charge): Its origin queue is unknown"
+        in run(app, "exhausted", "requeue", "--all", code=1).output
+    )
+    assert data(app, "exhausted", "requeue", "a", "--to", plan.queue)["failed"] == []
+    assert data(app, "exhausted", "requeue", "a", code=1)["not_found"] == ["a"]
+
+
+def test_a_selection_that_contradicts_itself_or_is_empty_is_refused(classic_lab: Lab) -> None:
+    app, _ = opened(classic_lab)
+    for command in ("requeue", "discard"):
+        assert "Say which messages" in run(app, "exhausted", command, code=1).output
+        assert "contradict" in run(app, "exhausted", command, "--all", "a", code=1).output
+
+
+def test_a_retired_ladder_is_pruned(lab: Lab) -> None:
+    _, old = opened(lab, tiers=["3h"])
+    app = shop(lab)
+    run(app, "apply")
+    assert "kept ladder" in run(app, "prune").output
+    assert f"deleted {old.rung_queue(1, 3 * HOUR).name}" in run(app, "prune", "--now").output
+    assert run(app, "prune").output == "Nothing to prune.\n"
+
+
+def test_one_queue_of_several_can_be_named(classic_lab: Lab) -> None:
+    lab = classic_lab
+    other = f"{lab.names.prefix}-other"
+    app = shop(lab, queues={other: {"tiers": ["5h"]}, "left-alone": False})
+    lab.forget(other, f"{other}.suspects", f"{other}.retry.1.5h", lab.names.record(other))
+    assert [each["queue"] for each in data(app, "plan", code=2)] == [other, app.conf.task_default_queue]
+    assert [each["queue"] for each in data(app, "apply", "--queue", other)] == [other]
+    assert [each["queue"] for each in data(app, "status", "--queue", other)["queues"]] == [other]
+    assert "has no ladder" in run(app, "status", "--queue", "left-alone", code=1).output
+
+
+@pytest.mark.parametrize("command", ["plan", "apply", "status", "prune", "exhausted list", "release x"])
+def test_a_broker_that_is_not_there_is_one_line_without_the_password(command: str) -> None:
+    app = Celery("shop", broker=f"amqp://guest:secret@127.0.0.1:{free_port()}//", set_as_current=False)
+    install(app)
+    (line,) = run(app, *command.split(), code=1).output.splitlines()
+    assert line.startswith("Error: amqp://guest:**@127.0.0.1")
+    assert "refused" in line
+
+
+def test_a_missing_install_is_one_line() -> None:
+    (line,) = run(Celery("shop", set_as_current=False), "status", code=1).output.splitlines()
+    assert "celery_rmq_delay.install(app)" in line
+
+
+def test_another_transport_is_one_line() -> None:
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    install(app)
+    (line,) = run(app, "status", code=1).output.splitlines()
+    assert "memory" in line
+
+
+PROJECT = """
+from celery import Celery
+from celery_rmq_delay import install
+
+app = Celery("proj", broker={url!r}, include=["proj_tasks"])
+app.conf.task_default_queue = {queue!r}
+app.conf.rmq_delay = {{"prefix": {prefix!r}, "tiers": ["1h"]}}
+install(app)
+"""
+TASKS = """
+from celery_rmq_delay import RetryableTask
+from proj import app
+
+@app.task(base=RetryableTask, tiers=["2h"])
+def ping():
+    pass
+"""
+
+
+def test_the_celery_command_knows_the_tasks_of_the_project(classic_lab: Lab, tmp_path: Path) -> None:
+    lab, queue = classic_lab, f"{classic_lab.names.prefix}-q"
+    (tmp_path / "proj.py").write_text(PROJECT.format(url=lab.url, queue=queue, prefix=lab.names.prefix))
+    (tmp_path / "proj_tasks.py").write_text(TASKS)
+    command = [sys.executable, "-m", "celery", "-A", "proj", "rmq-delay", "plan", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2, done.stderr
+    (found,) = json.loads(done.stdout)
+    assert found["tasks"] == {"proj_tasks.ping": {"from": "none", "to": "2h"}}
+    assert done.stderr == ""

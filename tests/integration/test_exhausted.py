@@ -1,0 +1,254 @@
+"""Exhausted messages: listed, sent back as they were, discarded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import amqp
+import pytest
+
+from celery_rmq_delay import headers as h
+from celery_rmq_delay.config import Settings, parse_settings
+from celery_rmq_delay.exceptions import RmqDelayError, TopologyError
+from celery_rmq_delay.exhausted import Selection, discard, list_exhausted, requeue
+from celery_rmq_delay.topology.apply import ensure_queue, ready_counts
+
+from .lab import Lab, wait_for
+from .shop import opened, park
+
+ALL = Selection(everything=True)
+
+
+def settings_of(lab: Lab) -> Settings:
+    return parse_settings({"prefix": lab.names.prefix})
+
+
+def exhausted_headers(task_id: str, **more: Any) -> dict[str, Any]:
+    """Return headers as a worker writes them."""
+    return {
+        "id": task_id,
+        "task": "shop.charge",
+        "retries": 2,
+        h.RETRIES: 0,
+        h.EXCEPTION: "shop.errors.CardRefused",
+        h.MESSAGE: "no money",
+        h.REASON: "gave_up",
+        h.ATTEMPTS: 3,
+        h.EXHAUSTED_AT: "2026-11-20T18:00:00.000+00:00",
+        h.EXCHANGE: "",
+        h.ROUTING_KEY: "somewhere",
+        **more,
+    }
+
+
+def bury(lab: Lab, *task_ids: str, queue: str | None = None, body: str = "body", **more: Any) -> str:
+    """Put messages into the exhausted queue and return its name."""
+    name = settings_of(lab).exhausted_queue
+    ensure_queue(lab.connection, lab.plan(parse_settings({}).default.ladder).exhausted_queue())
+    for task_id in task_ids:
+        found = exhausted_headers(task_id, **({h.QUEUE: queue} if queue else {}), **more)
+        lab.publish(name, body, headers=found)
+    return name
+
+
+def ids(lab: Lab, queue: str) -> list[str]:
+    """Return the task ids in a queue, in order, and empty it."""
+    found = []
+    while message := lab.channel.basic_get(queue, no_ack=True):
+        found.append(message.headers["id"])
+    return found
+
+
+def test_a_message_that_climbed_its_ladder_comes_back_byte_for_byte(lab: Lab) -> None:
+    _, plan = opened(lab, tiers=["50ms", "60ms"])
+    body = b"\x80\x04\xff\x00 not text"
+    message = amqp.Message(
+        body,
+        delivery_mode=2,
+        priority=3,
+        content_type="application/x-python-serialize",
+        content_encoding="binary",
+        correlation_id="a",
+        reply_to="answers",
+        application_headers={"id": "a", "task": "shop.charge", "retries": 4, "tenant": "x", "nested": {"deep": [1]}},
+    )
+    lab.channel.basic_publish(message, exchange="", routing_key=plan.queue)
+    for _ in range(3):
+        lab.reject(lab.get(plan.queue))
+    wait_for(lambda: ready_counts(lab.connection, [plan.exhausted])[plan.exhausted], "the exhausted message")
+
+    (found,) = list_exhausted(lab.connection, settings_of(lab)).done
+    assert (found.task_id, found.queue, found.attempts, found.size) == ("a", plan.queue, 7, len(body))
+    assert found.exhausted_at is not None
+
+    outcome = requeue(lab.connection, settings_of(lab), ALL)
+    assert [each.task_id for each in outcome.done] == ["a"]
+    lab.channel.auto_decode = False
+    back = lab.get(plan.queue)
+    assert back.body == body
+    assert "x-death" not in back.headers
+    assert h.without_dead_letters(back.headers) == message.headers
+    wanted = {key: value for key, value in message.properties.items() if key != "application_headers"}
+    assert {key: value for key, value in back.properties.items() if key != "application_headers"} == wanted
+    assert ready_counts(lab.connection, [plan.exhausted])[plan.exhausted] == 0
+
+
+def test_text_in_another_encoding_keeps_its_bytes(classic_lab: Lab) -> None:
+    lab = classic_lab
+    target, name = lab.queue(), bury(lab)
+    body = "grüße".encode("utf-16")
+    headers = exhausted_headers("a", **{h.QUEUE: target})
+    message = amqp.Message(body, content_type="text/plain", content_encoding="utf-16", application_headers=headers)
+    lab.channel.basic_publish(message, exchange="", routing_key=name)
+    wait_for(lambda: requeue(lab.connection, settings_of(lab), ALL).done, "the requeue")
+    lab.channel.auto_decode = False
+    assert lab.get(target).body == body
+
+
+def test_a_requeued_task_starts_its_ladder_anew(lab: Lab) -> None:
+    _, plan = opened(lab)
+    name = bury(lab, "a", queue=plan.queue, **{h.CRASHES: 2, h.LANE: 3})
+    requeue(lab.connection, settings_of(lab), ALL)
+    back = lab.get(plan.queue)
+    assert h.without_dead_letters(back.headers) == {"id": "a", "task": "shop.charge", "retries": 0, h.LANE: 3}
+    lab.reject(back)
+    rung = plan.rung_queue(1, 3_600_000).name
+    wait_for(lambda: ready_counts(lab.connection, [rung])[rung] == 1, "the first rung")
+    assert ready_counts(lab.connection, [name])[name] == 0
+
+
+def test_a_list_tells_what_the_worker_wrote_and_leaves_the_order(lab: Lab) -> None:
+    name = bury(lab, "a", "b", "c", queue="q", body="1234567")
+    outcome = list_exhausted(lab.connection, settings_of(lab), limit=2)
+    assert [each.task_id for each in outcome.done] == ["a", "b"]
+    assert not outcome.complete
+    assert outcome.done[0].to_json() == {
+        "task_id": "a",
+        "task": "shop.charge",
+        "queue": "q",
+        "reason": "gave_up",
+        "exception": "shop.errors.CardRefused",
+        "message": "no money",
+        "attempts": 3,
+        "exhausted_at": "2026-11-20T18:00:00.000+00:00",
+        "size": 7,
+    }
+    wait_for(lambda: ready_counts(lab.connection, [name])[name] == 3, "the return of what was listed")
+    assert ids(lab, name) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "selection",
+    [
+        Selection(task_ids=frozenset({"wanted"})),
+        Selection(task="shop.refund"),
+        Selection(queue="other"),
+        Selection(exception="shop.errors.Lost"),
+        Selection(exception="Lost"),
+        Selection(reason="crashed"),
+        Selection(task="shop.refund", reason="crashed"),
+    ],
+    ids=lambda selection: "-".join(key for key, value in vars(selection).items() if value),
+)
+def test_only_what_fits_every_condition_is_sent_back(classic_lab: Lab, selection: Selection) -> None:
+    lab, target = classic_lab, classic_lab.queue()
+    name = bury(lab, "a", "b", queue="q")
+    odd = {"task": "shop.refund", h.EXCEPTION: "shop.errors.Lost", h.REASON: "crashed"}
+    bury(lab, "wanted", queue="other", **odd)
+    bury(lab, "c", queue="q")
+    outcome = requeue(lab.connection, settings_of(lab), selection, to=target)
+    assert [each.task_id for each in outcome.done] == ["wanted"]
+    assert (ids(lab, target), ids(lab, name)) == (["wanted"], ["a", "b", "c"])
+
+
+def test_a_limit_bounds_what_is_sent_back(lab: Lab) -> None:
+    target = lab.queue()
+    name = bury(lab, "a", "b", "c", queue=target)
+    requeue(lab.connection, settings_of(lab), ALL, limit=2)
+    assert (ids(lab, target), ids(lab, name)) == (["a", "b"], ["c"])
+
+
+def test_a_message_for_a_queue_that_is_gone_stays_and_the_others_go(lab: Lab) -> None:
+    target = lab.queue()
+    bury(lab, "lost", queue=f"{lab.names.prefix}-gone")
+    name = bury(lab, "a", queue=target)
+    outcome = requeue(lab.connection, settings_of(lab), ALL)
+    assert [each.task_id for each in outcome.done] == ["a"]
+    (failure,) = outcome.failed
+    assert failure.found.task_id == "lost"
+    assert "No queue takes messages" in failure.problem
+    assert (ids(lab, target), ids(lab, name)) == (["a"], ["lost"])
+
+
+def test_a_message_that_its_full_queue_refuses_stays(lab: Lab) -> None:
+    target = lab.queue(**{"x-max-length": 1, "x-overflow": "reject-publish"})
+    name = bury(lab, *"abcdef", queue=target)
+    outcome = requeue(lab.connection, settings_of(lab), ALL)
+    assert outcome.failed
+    assert all("refused" in failure.problem for failure in outcome.failed)
+    assert ids(lab, target) + ids(lab, name) == list("abcdef")
+
+
+def test_a_message_of_unknown_origin_stays_until_a_queue_is_named(lab: Lab) -> None:
+    target = lab.queue()
+    name = bury(lab, "a")
+    (failure,) = requeue(lab.connection, settings_of(lab), ALL).failed
+    assert "--to" in failure.problem
+    wait_for(lambda: ready_counts(lab.connection, [name])[name] == 1, "the return of the message")
+    requeue(lab.connection, settings_of(lab), ALL, to=target)
+    assert ids(lab, target) == ["a"]
+
+
+def test_a_task_that_is_not_there_is_named(classic_lab: Lab) -> None:
+    target = classic_lab.queue()
+    bury(classic_lab, "a", queue=target)
+    outcome = requeue(classic_lab.connection, settings_of(classic_lab), Selection(task_ids=frozenset({"a", "b"})))
+    assert outcome.not_found == ["b"]
+
+
+def test_a_scan_says_when_it_did_not_see_everything(lab: Lab) -> None:
+    bury(lab, "a", "b", "c", queue="q")
+    outcome = list_exhausted(lab.connection, settings_of(lab), Selection(task_ids=frozenset({"c"})), scan_limit=2)
+    assert (outcome.done, outcome.seen, outcome.complete) == ([], 2, False)
+
+
+def test_what_is_discarded_is_gone_and_nothing_else(lab: Lab) -> None:
+    name = bury(lab, "a", "b", "c", queue="q")
+    discard(lab.connection, settings_of(lab), Selection(task_ids=frozenset({"b"})))
+    assert ids(lab, name) == ["a", "c"]
+
+
+@pytest.mark.parametrize("act", [requeue, discard])
+def test_nothing_happens_while_nothing_says_which_messages_are_meant(classic_lab: Lab, act: Any) -> None:
+    name = bury(classic_lab, "a", queue="q")
+    with pytest.raises(RmqDelayError, match="Say which messages"):
+        act(classic_lab.connection, settings_of(classic_lab), Selection())
+    assert ids(classic_lab, name) == ["a"]
+
+
+def test_a_missing_exhausted_queue_is_named_with_the_mend(classic_lab: Lab) -> None:
+    with pytest.raises(TopologyError, match="rmq-delay apply"):
+        list_exhausted(classic_lab.connection, settings_of(classic_lab))
+
+
+def test_a_death_that_is_no_rejection_tells_its_reason_and_queue(lab: Lab) -> None:
+    if not lab.tells_death_reason:
+        pytest.skip("before RabbitMQ 3.13 every death climbs the ladder")
+    _, plan = opened(lab)
+    lab.publish(plan.queue, headers={"id": "a", "task": "shop.charge"}, expiration="1")
+    wait_for(lambda: ready_counts(lab.connection, [plan.exhausted])[plan.exhausted], "the expired message")
+    (found,) = list_exhausted(lab.connection, settings_of(lab)).done
+    assert (found.reason, found.queue, found.task_id) == ("expired", plan.queue, "a")
+
+
+def test_messages_without_any_header_are_listed_and_kept(classic_lab: Lab) -> None:
+    name = bury(classic_lab)
+    classic_lab.publish(name, "not a task")
+    (found,) = list_exhausted(classic_lab.connection, settings_of(classic_lab)).done
+    assert (found.task_id, found.task, found.queue, found.attempts, found.size) == (None, None, None, 0, 10)
+
+
+def test_a_parked_task_is_not_among_the_exhausted(lab: Lab) -> None:
+    _, plan = opened(lab)
+    park(lab, plan, "a")
+    assert list_exhausted(lab.connection, settings_of(lab)).done == []

@@ -1,0 +1,163 @@
+"""What retired ladders left behind, and when it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import amqp
+import pytest
+
+from celery_rmq_delay.exceptions import LockTimeoutError
+from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.names import return_key
+from celery_rmq_delay.topology.apply import drift, ready_counts
+from celery_rmq_delay.topology.ladder import LadderPlan
+from celery_rmq_delay.topology.objects import Objects
+from celery_rmq_delay.topology.prune import Pruned, prune
+from celery_rmq_delay.topology.record import locked_record, peek_record
+from celery_rmq_delay.topology.switch import Applied, apply_plan
+
+from .lab import HOUR, Lab, wait_for
+
+
+def changed(lab: Lab, *ladders: Ladder) -> list[LadderPlan]:
+    """Apply one ladder after the other to one queue; the last is in force."""
+    plans = [lab.plan(ladder) for ladder in ladders]
+    lab.origin(plans[0])
+    for plan in plans:
+        apply_plan(lab.connection, plan)
+    return plans
+
+
+def record_of(lab: Lab, plan: LadderPlan) -> Applied:
+    return Applied.from_json(peek_record(lab.connection, plan.record_queue()))
+
+
+def existing(lab: Lab, names: Iterable[str]) -> set[str]:
+    return {name for name, count in ready_counts(lab.connection, names).items() if count is not None}
+
+
+def delay_queues(plan: LadderPlan) -> set[str]:
+    return {queue.name for _, _, queue in plan.rung_queues([plan.ladder])}
+
+
+def exchanges(plan: LadderPlan) -> Objects:
+    return Objects(exchanges=plan.ladder_objects(plan.ladder, 0).exchanges)
+
+
+def retired_long_ago(lab: Lab, plan: LadderPlan) -> None:
+    """Let the record say that everything retired in 1970."""
+    with locked_record(lab.connection, plan.record_queue(), 10) as (_, record):
+        known = Applied.from_json(record.value)
+        record.save(replace(known, retired=dict.fromkeys(known.retired, 0.0)).to_json())
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.2])
+def test_a_retired_ladder_goes_with_all_its_objects(lab: Lab, jitter: float) -> None:
+    lanes = 3 if jitter else 1
+    old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR), jitter, lanes), Ladder((HOUR,), jitter, lanes))
+    report = prune(lab.connection, new, now=True)
+    assert report.ladders == [old.ladder.id]
+    assert set(report.deleted) == delay_queues(old) | {each.name for each in exchanges(old).exchanges}
+    assert existing(lab, delay_queues(old)) == set()
+    assert {each.problem for each in drift(lab.connection, exchanges(old))} == {"missing"}
+    assert drift(lab.connection, new.objects()) == []
+    after = record_of(lab, new)
+    assert (after.retired, set(after.ladders), after.current) == ({}, {new.ladder.id}, new.ladder.id)
+    assert not apply_plan(lab.connection, new)
+    lab.publish(new.queue)
+    lab.reject(lab.get(new.queue))
+    wait_for(lambda: lab.counts(new), "the ladder in force")
+
+
+def test_nothing_with_messages_is_deleted(lab: Lab) -> None:
+    old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR)), Ladder((HOUR,)))
+    full = old.rung_queue(2, 4 * HOUR).name
+    lab.publish(full)
+    report = prune(lab.connection, new, now=True)
+    assert (report.ladders, report.deleted) == ([], [])
+    assert full in report.kept[old.ladder.id]
+    assert existing(lab, delay_queues(old)) == delay_queues(old)
+    lab.get(full, ack=True)
+    assert prune(lab.connection, new, now=True).ladders == [old.ladder.id]
+
+
+def test_a_ladder_waits_until_old_workers_cannot_use_it_any_more(lab: Lab) -> None:
+    old, new = changed(lab, Ladder((3 * HOUR,)), Ladder((HOUR,)))
+    report = prune(lab.connection, new)
+    assert report.ladders == []
+    assert "--now" in report.kept[old.ladder.id]
+    retired_long_ago(lab, new)
+    assert prune(lab.connection, new).ladders == [old.ladder.id]
+
+
+def test_a_rung_that_a_ladder_in_force_shares_stays_with_its_messages(lab: Lab) -> None:
+    old, new = changed(lab, Ladder((HOUR, 3 * HOUR)), Ladder((HOUR, 2 * HOUR)))
+    shared = old.rung_queue(1, HOUR).name
+    lab.publish(shared)
+    report = prune(lab.connection, new, now=True)
+    assert report.ladders == [old.ladder.id]
+    assert shared not in report.deleted
+    assert ready_counts(lab.connection, [shared])[shared] == 1
+
+
+def test_a_rung_that_two_retired_ladders_share_stays_while_one_of_them_does(lab: Lab) -> None:
+    first, second, new = changed(lab, Ladder((3 * HOUR, 5 * HOUR)), Ladder((3 * HOUR, 6 * HOUR)), Ladder((HOUR,)))
+    lab.publish(second.rung_queue(2, 6 * HOUR).name)
+    report = prune(lab.connection, new, now=True)
+    assert report.ladders == [first.ladder.id]
+    assert existing(lab, delay_queues(second)) == delay_queues(second)
+
+
+def test_the_ways_back_from_rungs_that_no_ladder_has_go_last(lab: Lab) -> None:
+    old, new = changed(lab, Ladder((HOUR, 2 * HOUR, 3 * HOUR)), Ladder((HOUR,)))
+    prune(lab.connection, new, now=True)
+    for rung in (1, 2, 3):
+        lab.channel.basic_publish(
+            amqp.Message("back"), exchange=new.names.returns, routing_key=return_key(old.queue, rung)
+        )
+    wait_for(lambda: ready_counts(lab.connection, [new.queue])[new.queue] == 1, "the way back from the first rung")
+
+
+def test_the_ladder_in_force_and_that_of_a_task_stay(lab: Lab) -> None:
+    plan = lab.applied(lab.plan(Ladder((HOUR,)), {"shop.ping": Ladder((2 * HOUR,))}))
+    assert prune(lab.connection, plan, now=True) == Pruned(plan.queue)
+    assert drift(lab.connection, plan.objects()) == []
+
+
+def test_a_retired_ladder_that_the_settings_want_again_stays(lab: Lab) -> None:
+    old, _ = changed(lab, Ladder((3 * HOUR,)), Ladder((HOUR,)))
+    assert prune(lab.connection, old, now=True).ladders == []
+    assert apply_plan(lab.connection, old)
+    assert drift(lab.connection, old.objects()) == []
+
+
+def test_a_pruned_ladder_can_come_back(lab: Lab) -> None:
+    old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR)), Ladder((HOUR,)))
+    prune(lab.connection, new, now=True)
+    apply_plan(lab.connection, old)
+    lab.publish(old.queue)
+    lab.reject(lab.get(old.queue))
+    wait_for(lambda: lab.counts(old), "the ladder that came back")
+
+
+def test_after_a_prune_that_was_cut_off_the_next_one_ends_it(lab: Lab) -> None:
+    old, new = changed(lab, Ladder((3 * HOUR,)), Ladder((HOUR,)))
+    lab.channel.exchange_delete(old.names.ladder(old.queue, old.ladder.id))
+    lab.channel.queue_delete(old.rung_queue(1, 3 * HOUR).name)
+    assert apply_plan(lab.connection, new) is False
+    assert prune(lab.connection, new, now=True).ladders == [old.ladder.id]
+    assert record_of(lab, new).retired == {}
+
+
+def test_a_queue_that_nothing_was_applied_to_has_nothing_to_prune(lab: Lab) -> None:
+    plan = lab.plan(Ladder((HOUR,)))
+    assert prune(lab.connection, plan, now=True) == Pruned(plan.queue)
+    assert existing(lab, [plan.record_queue().name]) == set()
+
+
+def test_a_prune_waits_for_those_that_apply(lab: Lab) -> None:
+    (plan,) = changed(lab, Ladder((HOUR,)))
+    with locked_record(lab.connect(), plan.record_queue(), 10), pytest.raises(LockTimeoutError):
+        prune(lab.connection, plan, now=True, lock_timeout=0.2)

@@ -1,0 +1,136 @@
+"""Parked tasks that are to run now."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_rmq_delay import headers as h
+from celery_rmq_delay.exceptions import RmqDelayError
+from celery_rmq_delay.names import return_key
+from celery_rmq_delay.release import release
+from celery_rmq_delay.topology.apply import ready_counts
+from celery_rmq_delay.topology.ladder import LadderPlan
+from celery_rmq_delay.topology.switch import apply_plan
+
+from .lab import HOUR, Lab, wait_for
+from .shop import opened, park, plan_of, shop
+
+
+def rung(plan: LadderPlan, number: int) -> str:
+    return plan.rung_queue(number, plan.ladder.tiers_ms[number - 1]).name
+
+
+def parked(lab: Lab, queue: str, count: int) -> None:
+    wait_for(lambda: ready_counts(lab.connection, [queue])[queue] == count, f"{count} messages in {queue}")
+
+
+def test_a_released_task_is_back_at_once_with_its_attempts_and_its_first_route(lab: Lab) -> None:
+    _, plan = opened(lab)
+    exchange = lab.exchange("topic")
+    lab.channel.queue_bind(plan.queue, exchange, "orders.#")
+    headers = {"id": "a", "task": "shop.charge", "retries": 2, "tenant": "x"}
+    lab.publish("orders.new", "bytes", exchange=exchange, headers=headers, priority=4)
+    lab.reject(lab.get(plan.queue))
+    parked(lab, rung(plan, 1), 1)
+
+    assert release(lab.connection, [plan], task_ids=["a"]).released == ["a"]
+    back = lab.get(plan.queue)
+    assert back.delivery_info["routing_key"] == return_key(plan.queue, 1)
+    assert not back.delivery_info["redelivered"]
+    assert back.body == "bytes"
+    assert back.properties["priority"] == 4
+    assert h.first_route(back.headers, plan.queue, "", "") == (exchange, "orders.new")
+    assert {key: back.headers[key] for key in ("id", "retries", h.RETRIES, "tenant")} == {
+        "id": "a",
+        "retries": 3,
+        h.RETRIES: 2,
+        "tenant": "x",
+    }
+    assert h.FIRST_FAILED in back.headers
+    assert "x-death" not in back.headers
+    assert ready_counts(lab.connection, [rung(plan, 1)])[rung(plan, 1)] == 0
+
+
+def test_a_released_task_goes_on_to_the_next_rung(lab: Lab) -> None:
+    _, plan = opened(lab)
+    park(lab, plan, "a")
+    parked(lab, rung(plan, 1), 1)
+    release(lab.connection, [plan], everything=True)
+    lab.reject(lab.get(plan.queue))
+    parked(lab, rung(plan, 2), 1)
+    release(lab.connection, [plan], everything=True)
+    assert lab.get(plan.queue).headers["retries"] == 2
+
+
+def test_the_others_stay_where_they_are_in_their_order(lab: Lab) -> None:
+    _, plan = opened(lab)
+    park(lab, plan, "a", "b", "c", "d")
+    parked(lab, rung(plan, 1), 4)
+    assert release(lab.connection, [plan], task_ids=["c"]).released == ["c"]
+    parked(lab, rung(plan, 1), 3)
+    assert release(lab.connection, [plan], everything=True).released == ["a", "b", "d"]
+
+
+def test_those_that_were_passed_over_still_come_back_when_due(lab: Lab) -> None:
+    _, plan = opened(lab, tiers=["1500ms"])
+    park(lab, plan, "a", "b")
+    parked(lab, rung(plan, 1), 2)
+    release(lab.connection, [plan], task_ids=["b"])
+    assert [lab.get(plan.queue).headers["id"] for _ in range(2)] == ["b", "a"]
+
+
+def test_a_limit_releases_the_oldest(lab: Lab) -> None:
+    _, plan = opened(lab)
+    park(lab, plan, "a", "b", "c")
+    parked(lab, rung(plan, 1), 3)
+    assert release(lab.connection, [plan], everything=True, limit=2).released == ["a", "b"]
+    parked(lab, rung(plan, 1), 1)
+
+
+def test_a_tier_can_be_released_alone(lab: Lab) -> None:
+    _, plan = opened(lab)
+    lab.publish(rung(plan, 1), headers={"id": "first"})
+    lab.publish(rung(plan, 2), headers={"id": "second"})
+    assert release(lab.connection, [plan], everything=True, delay_ms=2 * HOUR).released == ["second"]
+    assert lab.get(plan.queue).delivery_info["routing_key"] == return_key(plan.queue, 2)
+
+
+def test_a_task_in_a_retired_rung_is_found(lab: Lab) -> None:
+    _, old = opened(lab, tiers=["3h"])
+    park(lab, old, "a")
+    parked(lab, rung(old, 1), 1)
+    app = shop(lab, tiers=["1h"])
+    plan = plan_of(lab, app)
+    apply_plan(lab.connection, plan)
+    assert release(lab.connection, [plan], task_ids=["a"]).released == ["a"]
+
+
+def test_every_lane_is_looked_through(lab: Lab) -> None:
+    _, plan = opened(lab, tiers=["1h"], jitter=0.2)
+    for lane in range(plan.ladder.lanes):
+        lab.publish(plan.rung_queue(1, plan.ladder.ttl(1, lane)).name, headers={"id": f"{lane}"})
+    assert release(lab.connection, [plan], task_ids=["4", "1"]).not_found == []
+
+
+def test_a_task_that_is_not_parked_is_named(lab: Lab) -> None:
+    _, plan = opened(lab)
+    park(lab, plan, "a")
+    parked(lab, rung(plan, 1), 1)
+    found = release(lab.connection, [plan], task_ids=["a", "due"])
+    assert (found.released, found.not_found) == (["a"], ["due"])
+
+
+def test_a_task_stays_parked_where_there_is_no_way_back(lab: Lab) -> None:
+    _, plan = opened(lab)
+    lab.publish(rung(plan, 1), headers={"id": "a"})
+    lab.channel.queue_unbind(plan.queue, plan.names.returns, return_key(plan.queue, 1))
+    found = release(lab.connection, [plan], task_ids=["a"])
+    assert found.released == []
+    assert "No queue takes messages" in found.failed["a"]
+    parked(lab, rung(plan, 1), 1)
+
+
+@pytest.mark.parametrize(("task_ids", "everything"), [([], False), (["a"], True)])
+def test_it_has_to_be_said_which_tasks_are_meant(classic_lab: Lab, task_ids: list[str], everything: bool) -> None:
+    with pytest.raises(RmqDelayError, match="Say which tasks"):
+        release(classic_lab.connection, [], task_ids=task_ids, everything=everything)

@@ -1,0 +1,143 @@
+"""The state of queues and tiers, read without a trace."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from celery_rmq_delay.broker import capabilities
+from celery_rmq_delay.names import suspects
+from celery_rmq_delay.status import QueueStatus, can_peek, queue_status, read_status
+from celery_rmq_delay.topology.apply import ready_counts
+from celery_rmq_delay.topology.record import peek_record
+from celery_rmq_delay.topology.switch import apply_plan
+
+from .lab import Lab, wait_for
+from .shop import opened, park, plan_of, shop
+
+
+def settled(lab: Lab, app: object, parked: int) -> QueueStatus:
+    """Return the state once the broker has routed all rejected messages."""
+
+    def look() -> QueueStatus | None:
+        (found,) = queue_status(app, lab.connection)  # type: ignore[arg-type]
+        return found if found.parked == parked else None
+
+    return wait_for(look, f"{parked} parked messages")  # type: ignore[no-any-return]
+
+
+def test_each_tier_counts_its_parked_messages(lab: Lab) -> None:
+    app, plan = opened(lab)
+    park(lab, plan, "a", "b", "c")
+    found = settled(lab, app, parked=3)
+    assert [(tier.rung, tier.delay_ms, tier.parked) for tier in found.tiers] == [(1, 3_600_000, 3), (2, 7_200_000, 0)]
+    assert (found.ready, found.suspects, found.queue_type) == (0, 0, lab.queue_type)
+
+
+def test_ready_suspect_and_exhausted_messages_are_counted(lab: Lab) -> None:
+    app, plan = opened(lab)
+    for queue, count in ((plan.queue, 3), (suspects(plan.queue), 2), (plan.exhausted, 1)):
+        for _ in range(count):
+            lab.publish(queue)
+
+    def look() -> bool:
+        found = read_status(app, lab.connection)
+        return (found.queues[0].ready, found.queues[0].suspects, found.exhausted) == (3, 2, 1)
+
+    wait_for(look, "the counts")
+
+
+def test_the_lanes_of_a_tier_count_together(lab: Lab) -> None:
+    app, plan = opened(lab, tiers=["1h"], jitter=0.5)
+    lanes = range(plan.ladder.lanes)
+    park(lab, plan, "without-lane")
+    for lane in lanes:
+        park(lab, plan, f"task-{lane}", **{"rmq-delay-lane": lane})
+    (tier,) = settled(lab, app, parked=len(lanes) + 1).tiers
+    assert tier.due_within_ms == min(plan.ladder.lane_ttls(1))
+
+
+def test_the_next_due_time_is_told_or_bounded(lab: Lab) -> None:
+    app, plan = opened(lab)
+    before = datetime.now(timezone.utc)
+    park(lab, plan, "a")
+    tier = settled(lab, app, parked=1).tiers[0]
+    assert tier.due_within_ms == 3_600_000
+    if can_peek(lab.queue_type, capabilities(lab.connection)):
+        assert tier.oldest_due is not None
+        assert abs(tier.oldest_due - before - timedelta(hours=1)) < timedelta(seconds=10)
+    else:
+        assert tier.oldest_due is None
+
+
+def test_a_look_at_a_parked_message_leaves_no_trace(lab: Lab) -> None:
+    app, plan = opened(lab, tiers=["1s"])
+    (_, _, rung), *_ = plan.rung_queues([plan.ladder])
+    lab.publish(rung.name, headers={"id": "a"})
+    settled(lab, app, parked=1)
+    returned = lab.get(plan.queue)
+    assert not returned.delivery_info["redelivered"]
+    assert not returned.headers.get("x-delivery-count")
+
+
+def test_the_rungs_of_a_retired_ladder_count_and_are_marked(lab: Lab) -> None:
+    _, old = opened(lab, tiers=["3h"])
+    park(lab, old, "a")
+    app = shop(lab, tiers=["1h"])
+    apply_plan(lab.connection, plan_of(lab, app))
+    found = settled(lab, app, parked=1)
+    assert [(tier.delay_ms, tier.parked, tier.retired) for tier in found.tiers] == [
+        (3_600_000, 0, False),
+        (10_800_000, 1, True),
+    ]
+
+
+def test_a_rung_that_old_and_new_ladder_share_is_not_retired(lab: Lab) -> None:
+    opened(lab, tiers=["1h", "3h"])
+    app = shop(lab, tiers=["1h", "2h"])
+    apply_plan(lab.connection, plan_of(lab, app))
+    (found,) = queue_status(app, lab.connection)
+    assert [(tier.delay_ms, tier.retired) for tier in found.tiers] == [
+        (3_600_000, False),
+        (7_200_000, False),
+        (10_800_000, True),
+    ]
+
+
+def test_what_is_not_in_the_broker_is_missing_and_stays_so(lab: Lab) -> None:
+    app = shop(lab)
+    plan = plan_of(lab, app)
+    found = read_status(app, lab.connection)
+    (queue,) = found.queues
+    assert (queue.ready, queue.suspects, found.exhausted) == (None, None, None)
+    assert all(tier.missing and tier.parked == 0 for tier in queue.tiers)
+    names = [plan.queue, plan.exhausted, plan.record_queue().name, *(tier.missing[0] for tier in queue.tiers)]
+    assert set(ready_counts(lab.connection, names).values()) == {None}
+
+
+def test_many_looks_never_hide_the_record_from_those_that_apply(classic_lab: Lab) -> None:
+    app, plan = opened(classic_lab)
+    before = peek_record(classic_lab.connection, plan.record_queue())
+    for _ in range(20):
+        queue_status(app, classic_lab.connection)
+        assert apply_plan(classic_lab.connection, plan) is False
+    assert peek_record(classic_lab.connection, plan.record_queue()) == before
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_the_state_is_plain_data_for_json(classic_lab: Lab, count: int) -> None:
+    app, plan = opened(classic_lab)
+    park(classic_lab, plan, *["a"] * count)
+    settled(classic_lab, app, parked=count)
+    data = read_status(app, classic_lab.connection).to_json()
+    assert data["queues"][0]["parked"] == count
+    assert data["queues"][0]["tiers"][1] == {
+        "rung": 2,
+        "delay_ms": 7_200_000,
+        "parked": 0,
+        "oldest_due": None,
+        "due_within_ms": None,
+        "retired": False,
+        "missing": [],
+    }

@@ -1,0 +1,114 @@
+"""What the commands decide without a broker: which messages are meant, which version and limits are a problem."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_rmq_delay.broker import Capabilities, Version
+from celery_rmq_delay.config import QueueType
+from celery_rmq_delay.doctor import limit_findings, version_findings
+from celery_rmq_delay.exceptions import RmqDelayError
+from celery_rmq_delay.exhausted import ExhaustedMessage, Selection
+from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.names import Names
+from celery_rmq_delay.status import can_peek
+from celery_rmq_delay.topology.ladder import LadderPlan
+
+EXHAUSTED = ExhaustedMessage(
+    task_id="a",
+    task="shop.charge",
+    queue="payments",
+    reason="gave_up",
+    exception="ValueError",
+    message="no",
+    attempts=2,
+    exhausted_at=None,
+    size=10,
+)
+
+
+def plan(queue_type: QueueType = "quorum", tiers: int = 3, own: int = 0) -> LadderPlan:
+    ladder = Ladder(tuple(range(1, tiers + 1)))
+    tasks = {"shop.ping": Ladder(tuple(range(1, own + 1)))} if own else {}
+    return LadderPlan(Names("rmq_delay"), "payments", queue_type, "rmq_delay.exhausted", ladder, tasks)
+
+
+@pytest.mark.parametrize(
+    ("version", "severities"),
+    [((3, 9, 0), ["warning"]), ((0, 0, 0), ["warning"]), ((3, 10, 8), ["note"]), ((3, 13, 0), []), ((4, 3, 6), [])],
+)
+def test_an_old_version_is_a_problem_and_an_older_way_of_routing_a_note(
+    version: Version, severities: list[str]
+) -> None:
+    assert [each.severity for each in version_findings(Capabilities(version))] == severities
+
+
+@given(tiers=st.integers(1, 40), own=st.integers(0, 40), limit=st.integers(0, 60))
+def test_a_limit_is_a_problem_when_the_longest_ladder_needs_more(tiers: int, own: int, limit: int) -> None:
+    found = list(limit_findings(plan(tiers=tiers, own=own), Capabilities((4, 0, 5)), limit))
+    assert bool(found) == (limit < max(tiers, own) + 2)
+
+
+@pytest.mark.parametrize(
+    ("queue_type", "version", "limit", "problem"),
+    [
+        ("classic", (4, 0, 0), 1, False),
+        ("quorum", (4, 0, 0), None, False),
+        ("quorum", (4, 0, 0), -1, False),
+        ("quorum", (3, 10, 8), -1, True),
+        ("quorum", (3, 10, 8), 5, False),
+    ],
+)
+def test_a_negative_limit_is_none_from_4_0_on_and_zero_before(
+    queue_type: QueueType, version: Version, limit: int | None, problem: bool
+) -> None:
+    assert bool(list(limit_findings(plan(queue_type), Capabilities(version), limit))) == problem
+
+
+@pytest.mark.parametrize(
+    ("queue_type", "version", "free"),
+    [
+        ("classic", (3, 10, 8), True),
+        ("classic", (4, 0, 5), True),
+        ("classic", (4, 3, 6), False),
+        ("quorum", (3, 10, 8), False),
+        ("quorum", (4, 0, 5), False),
+    ],
+)
+def test_a_parked_message_is_looked_at_only_where_that_leaves_no_trace(
+    queue_type: QueueType, version: Version, free: bool
+) -> None:
+    assert can_peek(queue_type, Capabilities(version)) == free
+
+
+@pytest.mark.parametrize(
+    ("selection", "wanted"),
+    [
+        (Selection(everything=True), True),
+        (Selection(), True),
+        (Selection(exception="ValueError"), True),
+        (Selection(exception="errors.ValueError"), False),
+        (Selection(task="shop.charge", queue="payments", reason="gave_up", task_ids=frozenset({"a", "b"})), True),
+        (Selection(task="shop.charge", queue="mails"), False),
+        (Selection(task_ids=frozenset({"b"})), False),
+    ],
+)
+def test_a_message_is_meant_when_it_fits_every_condition(selection: Selection, wanted: bool) -> None:
+    assert selection.wants(EXHAUSTED) is wanted
+
+
+def test_an_exception_is_found_by_its_name_without_its_module() -> None:
+    found = replace(EXHAUSTED, exception="shop.errors.Lost")
+    assert Selection(exception="Lost").wants(found)
+    assert Selection(exception="shop.errors.Lost").wants(found)
+    assert not Selection(exception="errors.Lost").wants(found)
+    assert not Selection(exception="Lost").wants(replace(EXHAUSTED, exception=None))
+
+
+def test_everything_and_a_condition_contradict_each_other() -> None:
+    with pytest.raises(RmqDelayError, match="contradict"):
+        Selection(everything=True, task="shop.charge")

@@ -1,0 +1,123 @@
+"""What commands print, without a broker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_rmq_delay.cli_text import acted_text, exhausted_text, findings_text, plan_text, status_text
+from celery_rmq_delay.doctor import Finding
+from celery_rmq_delay.exhausted import ExhaustedMessage, Failure, Outcome
+from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.status import QueueStatus, Status, TierStatus
+from celery_rmq_delay.tables import table
+from celery_rmq_delay.topology.apply import Drift
+from celery_rmq_delay.topology.pending import Pending, ladder_text
+
+EXHAUSTED = ExhaustedMessage(
+    task_id="a",
+    task="shop.charge",
+    queue="payments",
+    reason="gave_up",
+    exception="ValueError",
+    message="no",
+    attempts=2,
+    exhausted_at=None,
+    size=10,
+)
+
+
+def test_columns_are_as_wide_as_their_widest_cell_and_numbers_stand_to_the_right() -> None:
+    assert table(("NAME", "COUNT"), [("a", 1), ("longer", 100), (None, None)]).splitlines() == [
+        "NAME    COUNT",
+        "a           1",
+        "longer    100",
+        "-           -",
+    ]
+
+
+def test_a_table_without_rows_is_its_headings() -> None:
+    assert table(("A", "B"), []) == "A  B"
+
+
+@given(st.lists(st.tuples(st.text(), st.integers(), st.none() | st.text()), max_size=5))
+def test_a_row_is_one_line_whatever_is_in_it(rows: list[tuple[str, int, str | None]]) -> None:
+    assert len(table(("A", "B", "C"), rows).split("\n")) == len(rows) + 1
+
+
+def test_a_ladder_reads_as_its_delays() -> None:
+    assert ladder_text(Ladder((10_000, 5_400_000))) == "10s 1h30m"
+    assert ladder_text(Ladder((10_000,), 0.2, 5, True)) == "10s ±20% and again"
+    assert ladder_text(None) == "none"
+
+
+def test_a_plan_marks_what_is_new_what_moves_and_what_cannot() -> None:
+    found = Pending(
+        "payments",
+        create=(Drift("queue", "payments.retry.1.10s", "missing"),),
+        conflicts=(Drift("exchange", "rmq_delay.return", "inequivalent arg 'type'"),),
+        ladder=(Ladder((1000,)), Ladder((10_000,))),
+        tasks={"shop.ping": (None, Ladder((2000,)))},
+        routing=True,
+        unfinished=True,
+    )
+    assert plan_text([found, Pending("mails")]).splitlines() == [
+        "payments:",
+        "  + queue payments.retry.1.10s",
+        "  ! exchange rmq_delay.return cannot be changed: inequivalent arg 'type'",
+        "  ~ ladder: 1s -> 10s",
+        "  ~ ladder of task shop.ping: the queue's -> 2s",
+        "  ~ routing of deaths: as this version of RabbitMQ needs it",
+        "  ~ finish a change of ladders that was cut off",
+        "mails: nothing to do",
+    ]
+
+
+def test_a_state_tells_due_times_bounds_and_remarks() -> None:
+    due = datetime(2026, 11, 20, 18, 30, tzinfo=timezone.utc)
+    tiers = (
+        TierStatus(1, 10_000, 3, due, 10_000, retired=False),
+        TierStatus(2, 60_000, 2, None, 60_000, retired=True),
+        TierStatus(3, 600_000, 0, None, None, retired=False, missing=("payments.retry.3.10m",)),
+    )
+    status = Status((QueueStatus("payments", "classic", 1, None, tiers),), "rmq_delay.exhausted", None)
+    assert status_text(status).splitlines() == [
+        "QUEUE     READY  SUSPECTS  RUNG  TIER  PARKED  NEXT DUE",
+        "payments  1      missing      1  10s        3  2026-11-20 18:30:00Z",
+        "                              2  1m         2  within 1m             retired",
+        "                              3  10m        0  -                     missing",
+        "",
+        "exhausted (rmq_delay.exhausted): does not exist yet",
+    ]
+
+
+def test_a_long_message_is_cut_and_a_broken_one_stays_on_its_line() -> None:
+    text = exhausted_text(
+        Outcome([replace(EXHAUSTED, message="x" * 500), replace(EXHAUSTED, message="a\nb\tc")], complete=True)
+    )
+    assert [len(line) < 200 for line in text.splitlines()] == [True] * 3
+    assert "a b c" in text
+
+
+def test_what_was_not_looked_at_is_said() -> None:
+    assert exhausted_text(Outcome(seen=7)).endswith("Looked at the first 7 messages only; there may be more.")
+
+
+def test_each_message_says_what_became_of_it() -> None:
+    outcome = Outcome([EXHAUSTED], [Failure(replace(EXHAUSTED, task_id="b"), "full")], ["c"], complete=True)
+    assert acted_text(outcome, "requeued").splitlines() == [
+        "requeued a (shop.charge)",
+        "not requeued: b (shop.charge): full",
+        "not found: c",
+    ]
+
+
+def test_a_finding_stands_above_its_mend() -> None:
+    assert (
+        findings_text([Finding("missing", "error", "payments", "Gone.", "Apply.")])
+        == "error: payments: Gone.\n    -> Apply."
+    )
+    assert findings_text([]) == "Nothing to mend."
