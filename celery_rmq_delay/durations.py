@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import timedelta
 from numbers import Real
 
@@ -10,9 +11,12 @@ import durationpy
 
 from .exceptions import SettingsError
 
-#: RabbitMQ refuses a longer ``x-message-ttl`` (an unsigned 32-bit count of milliseconds, 49.7 days).
-MAX_TTL_MS = 2**32 - 1
+#: RabbitMQ refuses a longer ``x-message-ttl`` (ten years of 365 days; measured on 3.10, 4.0 and 4.3).
+MAX_TTL_MS = 315_360_000_000
 
+_SECOND = 1000
+_UNITS = {"d": 24 * 3600 * _SECOND, "h": 3600 * _SECOND, "m": 60 * _SECOND}
+_TEXT = re.compile(r"[+-]?(?:0|(?:[0-9.]+[a-zµμ]+)+)")
 _EXAMPLES = 'Write "10s", "1m", "1h30m", a number of seconds, or a timedelta.'
 
 
@@ -28,7 +32,7 @@ def parse_ms(value: object, setting: str) -> int:
     elif isinstance(value, str):
         seconds = _from_text(value, setting)
     elif isinstance(value, Real) and not isinstance(value, bool):
-        seconds = float(value)
+        seconds = _from_number(value)
     else:
         raise SettingsError(setting, value, f"This is not a delay. {_EXAMPLES}")
     if not math.isfinite(seconds):
@@ -41,13 +45,30 @@ def parse_ms(value: object, setting: str) -> int:
     return milliseconds
 
 
-def _from_text(value: str, setting: str) -> float:
+def _from_number(value: Real) -> float:
     try:
-        return durationpy.from_str(value.strip()).total_seconds()
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _from_text(value: str, setting: str) -> float:
+    text = value.strip()
+    try:
+        # durationpy looks at the ends only, and takes "10s, 1m" for a sum.
+        if not _TEXT.fullmatch(text):
+            raise durationpy.DurationError(text)
+        return durationpy.from_str(text).total_seconds()
     except (durationpy.DurationError, OverflowError) as error:
         raise SettingsError(setting, value, f"This is not a delay. {_EXAMPLES}") from error
 
 
 def format_ms(milliseconds: int) -> str:
     """Return the shortest text that `parse_ms` reads back as the same delay, such as ``1h30m``."""
-    return durationpy.to_str(timedelta(milliseconds=milliseconds), extended=True)
+    text, rest = "", milliseconds
+    for unit, size in _UNITS.items():
+        count, rest = divmod(rest, size)
+        text += f"{count}{unit}" if count else ""
+    if not rest and text:
+        return text
+    return f"{text}{rest / 1000:g}s" if text or rest >= _SECOND else f"{rest}ms"

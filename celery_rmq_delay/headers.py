@@ -37,18 +37,25 @@ def deaths(headers: Headers) -> list[dict[str, Any]]:
     return [death for death in found if isinstance(death, dict)] if isinstance(found, list) else []
 
 
+def whole_number(value: object) -> int:
+    """Return a header's value as a count: 0 for all that is none."""
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _count(death: Mapping[str, Any]) -> int:
+    return whole_number(death.get("count"))
+
+
 def rejections(headers: Headers, *queues: str) -> int:
     """Return how often the broker dead-lettered this message from ``queues`` because it was rejected."""
     return sum(
-        int(death.get("count", 0))
-        for death in deaths(headers)
-        if death.get("reason") == "rejected" and death.get("queue") in queues
+        _count(death) for death in deaths(headers) if death.get("reason") == "rejected" and death.get("queue") in queues
     )
 
 
 def all_rejections(headers: Headers) -> int:
     """Return how often this message was rejected from any queue."""
-    return sum(int(death.get("count", 0)) for death in deaths(headers) if death.get("reason") == "rejected")
+    return sum(_count(death) for death in deaths(headers) if death.get("reason") == "rejected")
 
 
 def first_route(headers: Headers, queue: str, exchange: str, routing_key: str) -> tuple[str, str]:
@@ -61,8 +68,8 @@ def first_route(headers: Headers, queue: str, exchange: str, routing_key: str) -
         return str(headers[EXCHANGE]), str(headers.get(ROUTING_KEY, ""))
     for death in reversed(deaths(headers)):
         if death.get("queue") == queue and death.get("reason") == "rejected":
-            keys = death.get("routing-keys") or [""]
-            return str(death.get("exchange", "")), str(keys[0])
+            keys = death.get("routing-keys")
+            return str(death.get("exchange", "")), str(keys[0]) if isinstance(keys, list) and keys else ""
     return exchange, routing_key
 
 

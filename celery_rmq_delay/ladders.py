@@ -59,10 +59,10 @@ class Ladder:
         middle = self.lanes // 2
         return tuple(spread[middle:] + spread[:middle])
 
-    def ttl(self, rung: int, lane: int | None) -> int:
-        """Return the TTL in ms that a message of ``lane`` waits in ``rung``."""
+    def ttl(self, rung: int, lane: object) -> int:
+        """Return the TTL in ms that a message of ``lane``, which may be any header's value, waits in ``rung``."""
         ttls = self.lane_ttls(rung)
-        return ttls[lane] if lane is not None and 0 <= lane < len(ttls) else ttls[0]
+        return ttls[lane] if type(lane) is int and 0 <= lane < len(ttls) else ttls[0]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `from_json` reads back."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ..ladders import Ladder
 from . import apply
 from .ladder import LadderPlan
-from .objects import Binding, arguments
+from .objects import Binding, Objects, arguments
 from .record import Record, locked_record
 
 if TYPE_CHECKING:
@@ -107,6 +107,7 @@ class _Switch:
             self._start(self.plan.ladder.id)
             self._finish()
         self._tasks()
+        self._bind_again()
         self._retire()
 
     def _save(self, **changes: Any) -> None:
@@ -144,8 +145,7 @@ class _Switch:
         wanted, unwanted = [rejected, ending], [climbing, *ending_first]
         if not self.plan.reason_routing:
             wanted, unwanted = [*ending_first, climbing], [ending]
-        for binding in wanted:
-            apply.bind(self.channel, binding)
+        apply.declare(self.channel, Objects(bindings=tuple(wanted)))
         if self.applied.reason_routing != self.plan.reason_routing:
             # Bound before unbound: for that instant a crash loop's message may be kept twice, which beats not at all.
             for binding in unwanted:
@@ -191,6 +191,15 @@ class _Switch:
                 apply.bind(self.channel, self._from_tasks(task, new))
             self._save(tasks={**{name: ids for name, ids in self.applied.tasks.items() if name != task}, task: wanted})
         self._save(tasks={task: ids for task, ids in self.applied.tasks.items() if ids})
+
+    def _bind_again(self) -> None:
+        """Bind what the record says is bound: somebody may have deleted an exchange, and its bindings with it."""
+        current = self.applied.current
+        if current is None:
+            return
+        of_tasks = (self._from_tasks(task, each) for task, ids in self.applied.tasks.items() for each in ids)
+        settled = (self._from_current(current), self._from_standby(current), *of_tasks)
+        apply.declare(self.channel, Objects(bindings=settled))
 
     def _retire(self) -> None:
         in_force, now = self.applied.in_force, time.time()
