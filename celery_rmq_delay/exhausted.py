@@ -229,11 +229,9 @@ def describe(message: Message) -> ExhaustedMessage:
 
 
 def _attempts(raw: h.Headers, queue: str | None) -> int:
-    told = raw.get(h.ATTEMPTS)
-    if isinstance(told, int):
-        return told
-    retries = raw.get("retries")
-    return (retries if isinstance(retries, int) else 0) + (h.rejections(raw, queue, suspects(queue)) if queue else 0)
+    if h.ATTEMPTS in raw:
+        return h.whole_number(raw[h.ATTEMPTS])
+    return h.whole_number(raw.get("retries")) + (h.rejections(raw, queue, suspects(queue)) if queue else 0)
 
 
 def _text(value: object) -> str | None:

@@ -26,7 +26,9 @@ def origin_queues(delay: Delay, only: Iterable[str] = ()) -> list[str]:
     app, wanted = delay.app, list(only)
     app.loader.import_default_modules()
     app.finalize()
-    delay.check_tasks()  # asks the routes, which makes the queues that they name
+    delay.check_tasks()
+    for task in app.tasks.values():
+        delay.routed_to(task)  # makes the queue that a route names
     queues = app.amqp.queues
     for name in (*(name for name, own in delay.settings.queues.items() if own is not None), *wanted):
         if name not in queues and queues.create_missing:

@@ -100,7 +100,6 @@ class _Release:
 def _copy(plan: LadderPlan, message: Message) -> amqp.Message:
     """Return the message as it comes back from its rung, its broker-side attempts counted in its headers."""
     raw, queue = message.headers, plan.queue
-    retries = raw.get("retries")
     exchange, routing_key = h.first_route(raw, queue, "", queue)
     first = h.first_death(raw)
     failed = first.astimezone(timezone.utc).isoformat(timespec="milliseconds") if first else None
@@ -108,7 +107,7 @@ def _copy(plan: LadderPlan, message: Message) -> amqp.Message:
         message,
         h.forwarded(
             raw,
-            retries=(retries if isinstance(retries, int) else 0) + h.rejections(raw, queue, suspects(queue)),
+            retries=h.whole_number(raw.get("retries")) + h.rejections(raw, queue, suspects(queue)),
             exchange=exchange,
             routing_key=routing_key,
             more={h.FIRST_FAILED: raw.get(h.FIRST_FAILED) or failed},
