@@ -145,6 +145,7 @@ class ConfirmingPublisher:
         self._pending: dict[int, _Pending] = {}
         self._outbox: deque[tuple[amqp.Message, _Pending]] = deque()
         self._flushing = False
+        self._idle: list[Callable[[], None]] = []
         self._returned: Counter[str] = Counter()
 
     def publish(self, message: amqp.Message, queue: str, done: Callable[[PublishError | None], None]) -> None:
@@ -179,6 +180,15 @@ class ConfirmingPublisher:
         """How many publishes have no answer yet."""
         return len(self._pending) + len(self._outbox)
 
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call back as soon as no publish waits for its answer; at once when none does."""
+        self._idle.append(callback)
+        self._call_idle()
+
+    def _call_idle(self) -> None:
+        while self._idle and not self.waiting:
+            self._idle.pop(0)()
+
     def drain(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds between answers until all have come. Blocks: for the worker's shutdown."""
         while self.waiting:
@@ -201,10 +211,12 @@ class ConfirmingPublisher:
                 pending.done(UnroutableError(f"The queue {pending.routing_key!r} does not exist: apply the topology."))
             else:
                 pending.done(None)
+        self._call_idle()
 
     def _on_nack(self, delivery_tag: int, multiple: bool) -> None:
         for pending in self._settled(delivery_tag, multiple):
             pending.done(NackedError(f"The broker refused a message for the queue {pending.routing_key!r}."))
+        self._call_idle()
 
     def _settled(self, delivery_tag: int, multiple: bool) -> list[_Pending]:
         tags = [tag for tag in self._pending if tag <= delivery_tag] if multiple else [delivery_tag]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from .durations import MAX_TTL_MS, format_ms, parse_ms
 from .exceptions import SettingsError
 from .ladders import Ladder
-from .names import MAX_NAME_BYTES, Names, check_name, rung_queue
+from .names import MAX_NAME_BYTES, Names, check_name, is_derived, rung_queue
 
 QueueType = Literal["classic", "quorum"]
 
@@ -62,7 +62,10 @@ class Settings:
         if tiers is None or settings is None:
             return None
         where = f"tiers of task {getattr(task, 'name', task)}"
-        return Ladder(_tiers(tiers, where), settings.ladder.jitter, settings.ladder.lanes, settings.ladder.repeat_last)
+        queues = settings.ladder
+        own = _tiers(tiers, where)
+        _check_longest(own, queues.jitter, where, tiers)
+        return Ladder(own, queues.jitter, queues.lanes, queues.repeat_last)
 
 
 def parse_settings(raw: object, setting: str = "rmq_delay") -> Settings:
@@ -88,10 +91,7 @@ def parse_settings(raw: object, setting: str = "rmq_delay") -> Settings:
         queues={name: _own_queue(name, own, setting, lanes, default) for name, own in queues.items()},
         prefix=prefix,
         lanes=lanes,
-        exhausted_queue=check_name(
-            _text(raw.get("exhausted_queue", f"{prefix}.exhausted"), f"{setting}.exhausted_queue"),
-            f"{setting}.exhausted_queue",
-        ),
+        exhausted_queue=_exhausted_queue(raw, prefix, setting),
         apply_on_start=_flag(raw.get("apply_on_start", True), f"{setting}.apply_on_start"),
         strict=_flag(raw.get("strict", False), f"{setting}.strict"),
         events=events,
@@ -101,24 +101,45 @@ def parse_settings(raw: object, setting: str = "rmq_delay") -> Settings:
     return settings
 
 
+def _exhausted_queue(raw: Mapping[str, Any], prefix: str, setting: str) -> str:
+    if "exhausted_queue" not in raw:
+        return check_name(f"{prefix}.exhausted", f"{setting}.prefix")
+    where = f"{setting}.exhausted_queue"
+    return check_name(_text(raw["exhausted_queue"], where), where)
+
+
 def check_queue_name(settings: Settings, queue: str, setting: str = "rmq_delay") -> None:
-    """Raise `SettingsError` when a name derived from ``queue`` would be too long for AMQP."""
+    """Raise `SettingsError` when a name derived from ``queue`` would be too long for AMQP, or ``queue`` is one."""
     own = settings.for_queue(queue)
+    if own is None:
+        return
+    record = queue.startswith(f"{settings.prefix}.") and queue.endswith(".record")
+    if record or queue == settings.exhausted_queue or is_derived(queue):
+        mend = "This package gives such names to queues of its own: rename the queue, or set False to leave it alone."
+        raise SettingsError(f"{setting}.queues", queue, mend)
     longest = settings.names.lane0(queue, "0" * 8, 1000)
-    if own is not None:
-        ttls = ((rung, ttl) for rung in range(1, len(own.ladder) + 1) for ttl in own.ladder.lane_ttls(rung))
-        longest = max(
-            longest, *(rung_queue(queue, rung, ttl) for rung, ttl in ttls), key=lambda name: len(name.encode())
-        )
+    ttls = ((rung, ttl) for rung in range(1, len(own.ladder) + 1) for ttl in own.ladder.lane_ttls(rung))
+    longest = max(longest, *(rung_queue(queue, rung, ttl) for rung, ttl in ttls), key=lambda name: len(name.encode()))
     size = len(longest.encode())
     if size > MAX_NAME_BYTES:
         mend = f"{longest!r} would have {size} bytes and AMQP allows {MAX_NAME_BYTES}: shorten the queue or the prefix."
         raise SettingsError(f"{setting}.queues", queue, mend)
 
 
-def check_max_retries(max_retries: int | None, ladder: Ladder, task: str) -> None:
-    """Raise `SettingsError` when a task asks for more retries than its ladder has tiers."""
-    if max_retries is not None and ladder.retries is not None and max_retries > ladder.retries:
+class _NotSet:
+    def __repr__(self) -> str:
+        return "not set"
+
+
+#: Stands for a ``max_retries`` that a task's author did not write: the ladder decides. None is for ever.
+NOT_SET = _NotSet()
+
+
+def check_max_retries(max_retries: int | _NotSet | None, ladder: Ladder, task: str) -> None:
+    """Raise `SettingsError` when a task asks for more retries than its ladder has tiers; None asks for no end."""
+    if isinstance(max_retries, _NotSet) or ladder.retries is None:
+        return
+    if max_retries is None or max_retries > ladder.retries:
         mend = (
             f"The ladder is the retry budget and has {ladder.retries} tiers: leave max_retries out, add tiers, "
             "or set repeat_last=True."
@@ -142,9 +163,7 @@ def _queue(raw: Mapping[str, Any], where: str, lanes: int, default: QueueSetting
     base = default.ladder if default else None
     tiers = _tiers(raw["tiers"], f"{where}.tiers") if "tiers" in raw else base.tiers_ms if base else ()
     jitter = _share(raw.get("jitter", base.jitter if base else 0.0), f"{where}.jitter")
-    for tier in tiers:
-        if tier * (1 + jitter) > MAX_TTL_MS:
-            raise SettingsError(f"{where}.jitter", jitter, f"{format_ms(tier)} with it is over RabbitMQ's longest TTL.")
+    _check_longest(tiers, jitter, f"{where}.jitter", jitter)
     if jitter and lanes < 2:
         raise SettingsError("rmq_delay.lanes", lanes, f"{where}.jitter spreads delays over lanes: use at least 2.")
     queue_type = raw.get("queue_type", default.queue_type if default else None)
@@ -163,6 +182,13 @@ def _queue(raw: Mapping[str, Any], where: str, lanes: int, default: QueueSetting
         queue_type=queue_type,
         max_crashes=_integer(crashes, f"{where}.max_crashes", 0, 1000),
     )
+
+
+def _check_longest(tiers: tuple[int, ...], jitter: float, where: str, found: object) -> None:
+    for tier in tiers:
+        if tier * (1 + jitter) > MAX_TTL_MS:
+            mend = f"{format_ms(tier)} with a jitter of {jitter:g} is over RabbitMQ's longest TTL: use less of either."
+            raise SettingsError(where, found, mend)
 
 
 def _tiers(value: object, where: str) -> tuple[int, ...]:

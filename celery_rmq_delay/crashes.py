@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 from .broker import Capabilities
-from .headers import CRASHES, Headers, all_rejections
+from .headers import CRASHES, Headers, all_rejections, whole_number
 
 
 class Verdict(Enum):
@@ -31,20 +31,20 @@ def was_interrupted(headers: Headers, *, redelivered: bool, quorum: bool, broker
     if not redelivered:
         return False
     if quorum and broker.keeps_delivery_count:
-        return int(headers.get("x-delivery-count") or 0) != all_rejections(headers)
+        return whole_number(headers.get("x-delivery-count")) != all_rejections(headers)
     return True
 
 
 def crashes(headers: Headers) -> int:
     """Return how many workers this message is known to have killed."""
-    found = headers.get(CRASHES, 0)
-    return found if isinstance(found, int) else 0
+    return whole_number(headers.get(CRASHES))
 
 
 def verdict(headers: Headers, *, interrupted: bool, among_suspects: bool, max_crashes: int) -> Verdict:
     """Return whether to run a message, to make it a suspect (again), or to give it up."""
     if not interrupted:
         return Verdict.RUN
-    if among_suspects and crashes(headers) + 1 > max_crashes:
+    # One more than is known: the kill that made it a suspect.
+    if among_suspects and crashes(headers) + 2 > max(1, max_crashes):
         return Verdict.EXHAUST
     return Verdict.SUSPECT

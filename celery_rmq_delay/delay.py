@@ -9,8 +9,8 @@ from celery import Celery
 from kombu.common import Broadcast
 from kombu.entity import Queue as KombuQueue
 
-from .config import QueueType, Settings, check_max_retries
-from .exceptions import RmqDelayError
+from .config import NOT_SET, QueueType, Settings, check_max_retries, check_queue_name
+from .exceptions import RmqDelayError, SettingsError
 from .ladders import Ladder
 from .topology.ladder import LadderPlan
 
@@ -107,6 +107,7 @@ class Delay:
         settings = self.settings.for_queue(queue)
         if settings is None:
             raise RmqDelayError(f"rmq_delay.queues[{queue!r}] is False: this queue is left alone.")
+        check_queue_name(self.settings, queue)
         return LadderPlan(
             names=self.settings.names,
             queue=queue,
@@ -128,6 +129,17 @@ class Delay:
     def check_tasks(self) -> None:
         """Raise `SettingsError` for the first task whose own tiers or ``max_retries`` cannot work."""
         for task in self.retryable_tasks():
+            self.check_task(task)
+
+    def check_task(self, task: RetryableTask) -> None:
+        """Raise `SettingsError` when a task's ``acks_late``, tiers or ``max_retries`` cannot work."""
+        if not task.acks_late:
+            raise SettingsError(
+                f"acks_late of task {task.name}",
+                task.acks_late,
+                "A message that is acked before its task runs cannot be parked: leave acks_late out.",
+            )
+        if task.max_retries_set is not NOT_SET or task.tiers is not None:
             queue = self.routed_to(task) or self.app.conf.task_default_queue
             check_max_retries(task.max_retries_set, self.ladder(queue, task), task.name)
 

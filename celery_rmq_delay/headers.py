@@ -87,9 +87,10 @@ def forwarded(
 ) -> dict[str, Any]:
     """Return the headers of a copy that stands for the message in another queue; ``more`` where it is not None."""
     kept = without_dead_letters(headers)
+    if EXCHANGE not in kept and "retries" in kept:
+        kept[RETRIES] = kept["retries"]
     return {
         **kept,
-        RETRIES: kept.get(RETRIES, kept.get("retries", 0)),
         "retries": retries,
         EXCHANGE: exchange,
         ROUTING_KEY: routing_key,
@@ -102,8 +103,10 @@ def original(headers: Headers) -> dict[str, Any]:
     kept = {name: value for name, value in without_dead_letters(headers).items() if not name.startswith(PREFIX)}
     if LANE in headers:
         kept[LANE] = headers[LANE]
-    if RETRIES in headers and "retries" in kept:
+    if RETRIES in headers:
         kept["retries"] = headers[RETRIES]
+    elif EXCHANGE in headers:  # a copy of a message that had none
+        kept.pop("retries", None)
     return kept
 
 

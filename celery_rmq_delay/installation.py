@@ -21,13 +21,12 @@ def install(app: Celery) -> Delay:
     as workers do. Reads ``app.conf.rmq_delay`` (``CELERY_RMQ_DELAY`` with Django). Raises `SettingsError` for whatever
     cannot work; opens no connection.
     """
-    settings = parse_settings(app.conf.get("rmq_delay"))
+    setting = _setting(app)
+    settings = parse_settings(app.conf.get("rmq_delay"), setting)
     present = find_delay(app)
     if present is not None:
         if present.settings != settings:
-            raise SettingsError(
-                "rmq_delay", app.conf.get("rmq_delay"), "install() was called with other settings before."
-            )
+            raise SettingsError(setting, app.conf.get("rmq_delay"), "install() was called with other settings before.")
         return present
     delay = Delay(app, settings)
     set_delay(app, delay)
@@ -35,11 +34,16 @@ def install(app: Celery) -> Delay:
     app.steps["consumer"].add("celery_rmq_delay.bootstep:LadderStep")
     if settings.uses_jitter:
         _stamp_lanes(settings.lanes)
-    app.on_after_finalize.connect(_check_tasks)
     known: Any = app  # the stubs lack ``finalized``
     if known.finalized:
         delay.check_tasks()
     return delay
+
+
+def _setting(app: Celery) -> str:
+    """Return the name under which the user wrote the settings."""
+    prefix = getattr(app.conf, "prefix", None)
+    return f"{prefix}rmq_delay".upper() if prefix else "rmq_delay"
 
 
 def _declare_origin_queues(app: Celery, delay: Delay) -> None:
@@ -47,12 +51,6 @@ def _declare_origin_queues(app: Celery, delay: Delay) -> None:
     amqp.queues_cls = queues_class(delay)
     if "queues" in vars(amqp):  # somebody looked at the queues before: what they hold is made anew
         amqp.queues = amqp.Queues(dict(amqp.queues))
-
-
-def _check_tasks(sender: Celery, **_: Any) -> None:
-    delay = find_delay(sender)
-    if delay is not None:
-        delay.check_tasks()
 
 
 def _stamp_lanes(lanes: int) -> None:

@@ -51,13 +51,13 @@ class OriginQueue(Queue):
         if delay is None or passive:
             return super().queue_declare(nowait=nowait, passive=passive, channel=channel)
         if self.name in delay.foreign:
-            return self._declare_as_it_is(nowait, channel)
+            return self._look_at_it(channel)
         probe = channel.connection.channel()
         try:
             declared = super().queue_declare(nowait=False, channel=probe)
         except PreconditionFailed as error:
             self._found_foreign(delay, error)
-            return self._declare_as_it_is(nowait, channel)
+            declared = self._look_at_it(channel)
         finally:
             if probe.is_open:
                 probe.close()
@@ -69,25 +69,17 @@ class OriginQueue(Queue):
         exchange = delay.settings.names.dlx(self.name)
         text = (
             f"The queue {self.name!r} exists with other arguments ({error.reply_text}). Its failed tasks are forwarded "
-            f"to their delay queues with a publish each. To have them rejected instead, delete the empty queue and "
-            f"let a worker declare it again, or set the policy dead-letter-exchange={exchange!r} on it."
+            f"to their delay queues with a publish each. To have them rejected to {exchange!r} instead, delete the "
+            f"queue when it is empty and start a worker: it declares it again."
         )
         if delay.settings.strict:
             raise TopologyError(text) from error
         delay.foreign.add(self.name)
         logger.warning(text)
 
-    def _declare_as_it_is(self, nowait: bool, channel: Any) -> Any:
-        if self.delay is None:
-            raise TopologyError(f"The queue {self.name!r} belongs to no app.")
-        ours = origin_arguments(self.delay.settings.names, self.name, "quorum")
-        plain = Queue(**self.as_dict())
-        plain.queue_arguments = {
-            key: value
-            for key, value in (self.queue_arguments or {}).items()
-            if key not in ours or key == "x-queue-type"
-        }
-        return plain.queue_declare(nowait=nowait, channel=channel)
+    def _look_at_it(self, channel: Any) -> Any:
+        """Ask for the queue as it is: it exists, with arguments that nobody needs to guess."""
+        return super().queue_declare(passive=True, channel=channel)
 
 
 class OriginQueues(Queues):

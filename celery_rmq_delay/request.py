@@ -13,6 +13,7 @@ from celery.exceptions import Terminated as CeleryTerminated
 from celery.worker import request as stock
 from celery.worker import state
 
+from .config import NOT_SET
 from .delivery import KEY, Delivery, Parked, Path, climbs_by_itself
 from .signals import task_exhausted, task_parked, task_recovered
 from .trace import LeanExceptionInfo
@@ -71,6 +72,9 @@ class RetryableRequest(stock.Request):
                 WorkerLostError(f"Worker exited prematurely: {exc!r}."), None, f"WorkerLostError: {exc!r}"
             )
             exc = exc_info.exception
+        if isinstance(exc, WorkerLostError) and self._has_succeeded():
+            super().on_failure(exc_info, send_failed_event, return_ok)
+            return
         if isinstance(exc, (WorkerLostError, TimeLimitExceeded)) and self._retry_lost(exc, exc_info):
             return
         self._outcome = exc_info
@@ -113,8 +117,8 @@ class RetryableRequest(stock.Request):
         self.acknowledged = True
         if isinstance(retry, Parked):
             self._move(retry.path, retry.rung)
-        else:
-            self._on_ack(stock.logger, self._connection_errors)
+        else:  # raised by hand, without Task.retry
+            self._move(*self._next())
         self._sent_parked(retry.exc, retry.when)
 
     def _move(self, path: Path, rung: int) -> None:
@@ -161,8 +165,8 @@ class RetryableRequest(stock.Request):
         """The task's retry budget on this queue; None is for ever."""
         delay = self._worker.delay
         ladder = delay.ladder(self._request_dict[KEY].queue, self.task)
-        own: int | None = self.task.max_retries_set
-        return ladder.retries if own is None else own
+        own: Any = self.task.max_retries_set
+        return ladder.retries if own is NOT_SET else own
 
     def exhaust_crashed(self, crashes: int) -> None:
         """Give up a task that killed ``crashes`` workers among the suspects, without running it again."""
@@ -170,23 +174,32 @@ class RetryableRequest(stock.Request):
         lost = WorkerLostError(f"The task killed {crashes} workers one after the other.")
         self.on_failure(LeanExceptionInfo(lost, None, f"WorkerLostError: {lost}"))
 
+    def _has_succeeded(self) -> bool:
+        """Whether the lost process had stored the task's success; Celery looks since 5.7."""
+        look = getattr(self, "_success_was_stored", None)
+        return bool(look and look())
+
+    def _next(self) -> tuple[Path, int]:
+        """Return how the message gets to its next delay queue as it is, and the rung."""
+        delivery: Delivery = self._request_dict[KEY]
+        ladder = self._worker.delay.ladder(delivery.queue, self.task)
+        by_itself = delivery.path is Path.REJECT and climbs_by_itself(delivery, ladder, self._retries)
+        return (Path.REJECT if by_itself else Path.COPY), ladder.rung_after(self._retries)
+
     def _retry_lost(self, exc: Any, exc_info: Any) -> bool:
         """Count a lost process or a hard time limit as a failed attempt; return False when there is no retry left."""
         budget = self._budget
         if self._crashes or (budget is not None and self._retries >= budget):
             return False
-        if isinstance(exc, WorkerLostError) and self._success_was_stored():
-            return False
         stock.task_ready(self)
         delivery: Delivery = self._request_dict[KEY]
         ladder = self._worker.delay.ladder(delivery.queue, self.task)
-        rung = ladder.rung_after(self._retries)
+        path, rung = self._next()
         delay: Any = ladder.ttl(rung, delivery.lane) / 1000  # the stubs want a numbers.Real, which no float is
         retry = Retry(exc=exc, when=delay)
         if self.store_errors:
             self.task.backend.mark_as_retry(self.id, exc, exc_info.traceback, request=self._context)
-        climbs = delivery.path is Path.REJECT and climbs_by_itself(delivery, ladder, self._retries)
-        self._move(Path.REJECT if climbs else Path.COPY, rung)
+        self._move(path, rung)
         self.acknowledged = True
         self.send_event("task-retried", exception=stock.safe_repr(exc), traceback=stock.safe_str(exc_info.traceback))
         self.task.request_stack.push(self._context)

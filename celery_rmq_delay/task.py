@@ -13,9 +13,10 @@ from celery.exceptions import Retry
 from celery.utils.time import maybe_make_aware
 from kombu.exceptions import OperationalError
 
+from .config import NOT_SET
 from .delay import Delay, find_delay
 from .delivery import KEY, Delivery, Parked, Path, climbs_by_itself
-from .exceptions import PublishError, TopologyError
+from .exceptions import RmqDelayError
 from .forward import publish_retry
 from .trace import LeanTrace
 
@@ -131,10 +132,17 @@ class RetryableTask(_Task):
         return parked
 
     @property
-    def max_retries_set(self) -> int | None:
-        """The ``max_retries`` that the task's author wrote; None where the ladder decides."""
+    def max_retries_set(self) -> Any:
+        """The ``max_retries`` that the task's author wrote; `NOT_SET` where the ladder decides."""
         written = inspect.getattr_static(self, "max_retries", None)
-        return None if isinstance(written, LadderBudget) else written
+        return NOT_SET if isinstance(written, LadderBudget) else written
+
+    @classmethod
+    def on_bound(cls, app: Celery) -> None:
+        """Refuse settings of the task that cannot work, as soon as it belongs to an app."""
+        delay = find_delay(app)
+        if delay is not None and cls.name is not None:
+            delay.check_task(cls())
 
     def signature_from_request(self, request: Any = None, *args: Any, **options: Any) -> Any:
         """Return the signature of a retry; one that does nothing while `retry` decides how to publish it."""
@@ -161,7 +169,7 @@ class RetryableTask(_Task):
 
 
 def _publish_errors(app: Celery) -> tuple[type[BaseException], ...]:
-    return (PublishError, TopologyError, OperationalError, *app.connection_for_write().recoverable_connection_errors)
+    return (RmqDelayError, OperationalError, *app.connection_for_write().recoverable_connection_errors)
 
 
 class _Unsent:
@@ -176,4 +184,3 @@ class _Unsent:
 
 def _differs(given: Any, present: Any) -> bool:
     return given is not None and given is not present and given != present
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable
 from datetime import datetime, timezone
@@ -42,21 +43,25 @@ class WorkerSide:
         self._suspects: Consumer | None = None
         self._publisher: ConfirmingPublisher | None = None
         self._broker = Capabilities((0, 0, 0))
+        self._pid = 0
         self._thread = 0
 
     # -- connecting ----------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
         """Apply the ladders of the consumed queues and start to take suspects. Blocks: the loop does not run yet."""
-        self._thread = threading.get_ident()
+        self._thread, self._pid = threading.get_ident(), os.getpid()
         connection = self.consumer.connection
         self._broker = capabilities(connection)
-        self._publisher = ConfirmingPublisher(connection)
+        self._publisher = publisher = ConfirmingPublisher(connection)
+        handle = self.consumer.create_task_handler()
         channel = connection.channel()
         channel.basic_qos(0, 1, False)
         self._suspects = Consumer(
             channel,
-            on_message=self.consumer.create_task_handler(),
+            # The copy of a suspect can arrive before the confirm that lets its original go: run while both are
+            # there, it would multiply with each worker that it kills.
+            on_message=lambda message: publisher.when_idle(lambda: handle(message)),
             accept=self.consumer.app.conf.accept_content,
             auto_declare=False,
             tag_prefix=_SUSPECTS_TAG,
@@ -69,8 +74,9 @@ class WorkerSide:
 
     def add_queue(self, name: str) -> None:
         """Apply the ladder of a consumed queue and take its suspects."""
-        managed = name in self.delay.origin_queues()
-        if name in self.applied or not managed or self._suspects is None:
+        if name in self.applied or self._suspects is None or not self._in_loop():
+            return
+        if name not in self.consumer.app.amqp.queues.consume_from or name not in self.delay.origin_queues():
             return
         plan = self.delay.plan(name, reason_routing=self._broker.tells_death_reason)
         with self.consumer.app.connection_for_read() as connection:
@@ -86,6 +92,10 @@ class WorkerSide:
         self.applied.add(name)
         self._suspects.add_queue(Queue(suspects(name), no_declare=True))
         self._suspects.consume()
+
+    def _in_loop(self) -> bool:
+        """Whether this is the main process's event loop, and not a forked child or a thread of the pool."""
+        return os.getpid() == self._pid and (self.consumer.hub is None or threading.get_ident() == self._thread)
 
     def disconnect(self) -> None:
         """Wait a little for outstanding confirms, so that nothing exhausted is delivered again."""
@@ -207,7 +217,13 @@ class WorkerSide:
         if self._publisher is not None and not self._publisher.fits(copy_of(message, headers)):
             headers.pop(h.TRACEBACK, None)
             headers.pop(h.MESSAGE, None)
-        self.publish(message, copy_of(message, headers), self.delay.settings.exhausted_queue, done=done)
+        self.publish(
+            message,
+            copy_of(message, headers),
+            self.delay.settings.exhausted_queue,
+            requeue=queue not in self.applied or queue in self.delay.foreign,
+            done=done,
+        )
 
     def park(self, message: Message, delivery: Delivery, task: Task[Any, Any], retries: int, rung: int) -> None:
         """Move a message as it is to the delay queue of ``rung``: published with confirm, then acked."""
@@ -246,7 +262,7 @@ class WorkerSide:
         publisher = self._publisher
         if publisher is None:
             raise RmqDelayError("The worker is not connected.")
-        if self.consumer.hub is None or threading.get_ident() == self._thread:
+        if self._in_loop():
             publisher.publish(copy, queue, settle)
         else:
             self.consumer.call_soon(publisher.publish, copy, queue, settle)

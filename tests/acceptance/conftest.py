@@ -45,9 +45,16 @@ class Lab:
         self.app: Celery = make_app(config)
         self.redis = redis.Redis.from_url(config.backend)
         self.workers: list[Worker] = []
+        self.broker: Any = None
         self._names = itertools.count(1)
 
-    def worker(self, pool: str = "prefork", concurrency: int = 2, *options: str, config: Config | None = None) -> Worker:
+    @property
+    def vhost(self) -> str:
+        return self.config.broker.rpartition("/")[2]
+
+    def worker(
+        self, pool: str = "prefork", concurrency: int = 2, *options: str, config: Config | None = None
+    ) -> Worker:
         name = f"w{next(self._names)}"
         arguments = ("--pool", pool, "--concurrency", str(concurrency), "--queues", "shop", *options)
         worker = Worker(WorkerProcess(config or self.config, self.folder, name, arguments), self.app)  # type: ignore[arg-type]
@@ -100,12 +107,18 @@ class Lab:
 
 
 @pytest.fixture
-def make_lab(rmq_vhost: str, rmq_redis: Any, tmp_path: Path) -> Iterator[Callable[..., Lab]]:
+def make_lab(rmq_vhost: str, rmq_broker: Any, rmq_redis: Any, tmp_path: Path) -> Iterator[Callable[..., Lab]]:
     labs: list[Lab] = []
 
-    def make(queue_type: str = "classic", tiers: Any = TIERS, conf: dict[str, Any] | None = None, **settings: Any) -> Lab:
+    def make(
+        queue_type: str = "classic",
+        tiers: Any = TIERS,
+        conf: dict[str, Any] | None = None,
+        broker: str | None = None,
+        **settings: Any,
+    ) -> Lab:
         config = Config(
-            broker=rmq_vhost,
+            broker=broker or rmq_vhost,
             backend=rmq_redis.url,
             attempts=f"attempts-{uuid.uuid4().hex}",
             queue_type=queue_type,
@@ -113,6 +126,7 @@ def make_lab(rmq_vhost: str, rmq_redis: Any, tmp_path: Path) -> Iterator[Callabl
             conf=conf or {},
         )
         labs.append(Lab(config, tmp_path))
+        labs[-1].broker = rmq_broker
         return labs[-1]
 
     yield make

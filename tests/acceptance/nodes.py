@@ -12,6 +12,7 @@ from typing import Any
 
 import celery
 import psutil
+import redis
 from pytest_celery import CeleryTestWorker
 
 from .project import VARIABLE, Config
@@ -32,9 +33,22 @@ class WorkerProcess:
     def start(self) -> None:
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "celery", "-A", "tests.acceptance.project", "worker",
-                 "--hostname", f"{self.name}@test", "--loglevel", "INFO", *self._options],
-                stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+                [
+                    sys.executable,
+                    "-m",
+                    "celery",
+                    "-A",
+                    "tests.acceptance.project",
+                    "worker",
+                    "--hostname",
+                    f"{self.name}@test",
+                    "--loglevel",
+                    "INFO",
+                    *self._options,
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
                 env={**os.environ, VARIABLE: self._config.dumps(), "PYTHONUNBUFFERED": "1"},
             )
 
@@ -55,13 +69,19 @@ class WorkerProcess:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def ready(self) -> bool:
-        seen, deadline = self.logs().count(" ready."), time.monotonic() + START_TIMEOUT
-        self.start() if self._process is None else None
-        while self.logs().count(" ready.") <= seen:
+        seen, deadline = self._starts(), time.monotonic() + START_TIMEOUT
+        if self._process is None:
+            self.start()
+        while self._starts() <= seen:
             if self.status != "running" or time.monotonic() > deadline:
                 raise AssertionError(f"worker {self.name} did not get ready:\n{self.logs()[-4000:]}")
             time.sleep(0.05)
         return True
+
+    def _starts(self) -> int:
+        with redis.Redis.from_url(self._config.backend) as store:
+            hosts = store.lrange(f"{self._config.attempts}:ready", 0, -1)
+        return hosts.count(f"{self.name}@test".encode())
 
     def kill(self, signal: Any = "SIGKILL") -> None:
         """Send a signal to the worker; SIGKILL reaches all of its processes."""

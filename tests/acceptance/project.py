@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import redis
-from celery import Celery
+from celery import Celery, signals
 
 import celery_rmq_delay
 from celery_rmq_delay import RetryableTask
@@ -121,6 +121,12 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
             raise Boom("not yet")
         return x + y
 
+    @task(name="priority")
+    def priority(self: Any) -> list[int]:
+        if self.request.retries < 1:
+            raise Boom("not yet")
+        return [self.request.delivery_info["priority"], self.request.retries]
+
     @task(name="total")
     def total(self: Any, numbers: list[int]) -> int:
         note(self)
@@ -226,4 +232,9 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
 
 
 if VARIABLE in os.environ:
-    app = make_app(Config(**json.loads(os.environ[VARIABLE])))
+    config = Config(**json.loads(os.environ[VARIABLE]))
+    app = make_app(config)
+
+    @signals.worker_ready.connect
+    def announce(sender: Any, **_: Any) -> None:
+        redis.Redis.from_url(config.backend).rpush(f"{config.attempts}:ready", sender.hostname)

@@ -39,7 +39,9 @@ def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(l
             assert tier <= wait < tier + 2
         assert ("RETRY" in states[k]) is (k > 0)
     assert lab.counts("shop", "rmq_delay.exhausted", "shop.suspects") == {
-        "shop": 0, "rmq_delay.exhausted": 0, "shop.suspects": 0,
+        "shop": 0,
+        "rmq_delay.exhausted": 0,
+        "shop.suspects": 0,
     }
 
 
@@ -103,7 +105,9 @@ def test_a_task_with_its_own_tiers_climbs_its_own_ladder(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("countdown", "tier"), [(0.1, 0.3), (0.5, 0.6), (0.9, 0.9), (60, 0.9)])
-def test_an_explicit_countdown_waits_in_the_nearest_tier_at_or_above_it(lab: Lab, countdown: float, tier: float) -> None:
+def test_an_explicit_countdown_waits_in_the_nearest_tier_at_or_above_it(
+    lab: Lab, countdown: float, tier: float
+) -> None:
     lab.worker()
     result = lab.task("explicit").delay(countdown)
 
@@ -136,9 +140,11 @@ def test_retry_without_throw_publishes_the_retry_and_lets_the_task_go_on(lab: La
     lab.worker()
     result = lab.task("goes_on").delay()
 
-    wait_for(lambda: result.state == "SUCCESS" and result.result == "came back")
+    wait_for(lambda: len(lab.attempts(result.id)) == 2)
 
     assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1]
+    assert result.get(timeout=20) == "went on"
+    wait_for(lambda: lab.parked() == 0 and lab.count("shop") == 0)
 
 
 def test_retry_backoff_chooses_the_tiers(make_lab: Callable[..., Lab]) -> None:

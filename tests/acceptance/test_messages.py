@@ -1,0 +1,163 @@
+"""Messages that are not ordinary: foreign, unknown, undecodable, revoked, expired."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import amqp
+import pytest
+from celery.result import AsyncResult
+from kombu import Exchange
+
+from celery_rmq_delay.exhausted import Selection, requeue
+
+from .conftest import Lab, wait_for
+
+
+def publish(lab: Lab, message: amqp.Message, exchange: str = "", routing_key: str = "shop") -> None:
+    with lab.app.connection_for_write() as connection:
+        channel = connection.channel()
+        channel.confirm_select()
+        channel.basic_publish_confirm(message, exchange=exchange, routing_key=routing_key, mandatory=True)
+
+
+def task_message(name: str, args: list[Any], *, task_id: str = "", **headers: Any) -> amqp.Message:
+    """A message as a producer writes it that knows Celery's protocol and nothing of this package."""
+    task_id = task_id or str(uuid.uuid4())
+    embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+    return amqp.Message(
+        json.dumps([args, {}, embed], indent=1),  # indented: re-encoding would not give these bytes
+        content_type="application/json",
+        content_encoding="utf-8",
+        delivery_mode=2,
+        correlation_id=task_id,
+        priority=3,
+        application_headers={
+            "lang": "cobol",
+            "task": name,
+            "id": task_id,
+            "root_id": task_id,
+            "tenant": "north",
+            **headers,
+        },
+    )
+
+
+@pytest.mark.all_brokers
+def test_messages_of_a_foreign_producer_through_a_topic_exchange_climb_and_come_back_byte_for_byte(lab: Lab) -> None:
+    lab.worker()
+    with lab.app.connection_for_write() as connection:
+        channel = connection.channel()
+        Exchange("orders", "topic", durable=True)(channel).declare()
+        channel.queue_bind("shop", "orders", "orders.created.#")
+    sent = task_message("fails", [99])
+    publish(lab, sent, "orders", "orders.created.eu")
+    task_id = sent.headers["id"]
+
+    wait_for(lambda: lab.count("rmq_delay.exhausted"))
+    attempts = lab.attempts(task_id)
+    assert [attempt["retries"] for attempt in attempts] == [0, 1, 2, 3]
+    assert {tuple(attempt["route"]) for attempt in attempts} == {("orders", "orders.created.eu")}
+
+    lab.workers[0].container.teardown()
+    with lab.app.connection_for_write() as connection:
+        requeue(connection, lab.app._rmq_delay.settings, Selection(task_ids=frozenset({task_id})))
+    (back,) = lab.take("shop")
+
+    assert lab.count("rmq_delay.exhausted") == 0
+    assert back.body.encode() == sent.body.encode()
+    # A quorum queue adds its own count to every delivery.
+    assert {name: value for name, value in back.headers.items() if name != "x-delivery-count"} == sent.headers
+    assert {name: value for name, value in back.properties.items() if name != "application_headers"} == {
+        name: value for name, value in sent.properties.items() if name != "application_headers"
+    }
+
+
+@pytest.mark.all_brokers
+def test_an_unknown_task_climbs_the_ladder_and_ends_in_exhausted(lab: Lab) -> None:
+    lab.worker()
+    message = task_message("no.such.task", [])
+    publish(lab, message)
+
+    (found,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+
+    assert found.body == message.body
+    rungs = [death["queue"] for death in found.headers["x-death"] if death["reason"] == "expired"]
+    assert sorted(rungs) == ["shop.retry.1.300ms", "shop.retry.2.600ms", "shop.retry.3.900ms"]
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [(b"\xff\xfe{not json", "application/json"), (b"\x80\x04K\x01.", "application/x-python-serialize")],
+    ids=["broken JSON", "pickle"],
+)
+@pytest.mark.parametrize(
+    "headers", [{}, {"task": "fails", "id": "00000000-0000-4000-8000-000000000000"}], ids=["v1", "v2"]
+)
+def test_a_body_that_cannot_be_decoded_is_kept_in_exhausted(
+    lab: Lab, body: bytes, content_type: str, headers: dict[str, str]
+) -> None:
+    worker = lab.worker()
+    publish(lab, amqp.Message(body, content_type=content_type, content_encoding="utf-8", application_headers=headers))
+
+    (found,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+
+    kept = found.body if isinstance(found.body, bytes) else found.body.encode("utf-8", "surrogateescape")
+    assert kept == body
+    assert not worker.exited
+    assert lab.task("add").delay(1, 2).get(timeout=20) == 3
+
+
+def test_a_parked_task_that_is_revoked_does_not_run_again(lab: Lab) -> None:
+    lab.worker()
+    result = lab.task("fails").delay(99)
+    wait_for(lambda: result.state == "RETRY")
+
+    result.revoke()
+
+    wait_for(lambda: result.state == "REVOKED")
+    wait_for(lambda: lab.parked() == 0 and lab.count("shop") == 0)
+    assert len(lab.attempts(result.id)) <= 2
+    assert lab.count("rmq_delay.exhausted") == 0
+
+
+def test_a_task_that_expires_while_parked_is_revoked_on_its_return(
+    make_lab: Callable[..., Lab], queue_type: str
+) -> None:
+    lab = make_lab(queue_type, tiers=["1500ms"])
+    lab.worker()
+    result = lab.task("fails").apply_async((99,), expires=1)
+
+    wait_for(lambda: result.state == "REVOKED")
+
+    assert len(lab.attempts(result.id)) == 1
+
+
+def test_a_task_with_an_eta_waits_for_it_once(make_lab: Callable[..., Lab], queue_type: str) -> None:
+    lab = make_lab(queue_type, tiers=["300ms"])
+    lab.worker()
+    result = lab.task("fails").apply_async((1,), countdown=1)
+
+    assert result.get(timeout=20) == 1
+
+    first, second = lab.attempts(result.id)
+    assert 0.3 <= second["at"] - first["at"] < 0.95
+
+
+def test_the_result_of_a_parked_task_reads_as_celery_users_know_it(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(tiers=["30s"])
+    lab.worker()
+    result: AsyncResult = lab.task("fails").delay(99)
+
+    wait_for(lambda: result.state == "RETRY")
+
+    assert repr(result.result) == "Boom('attempt 0')"
+    assert result.traceback.startswith("Traceback (most recent call last):\n")
+    assert "in fails\n    raise Boom(" in result.traceback
+    assert "During handling of the above exception, another exception occurred:" in result.traceback
+    assert result.traceback.rstrip().endswith("Retry in 30.0s: Boom('attempt 0')")
+    assert result.retries == 0
+    assert result.name == "fails"

@@ -1,0 +1,244 @@
+"""What Celery users have around their workers goes on working."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+from celery import Celery
+from kombu import Queue
+
+from celery_rmq_delay.testing import PrivateBroker
+
+from .conftest import Lab, wait_for
+from .project import VARIABLE, make_app
+
+
+def test_inspect_sees_no_scheduled_tasks_and_no_reserved_ones_while_tasks_are_parked(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(tiers=["30s"])
+    lab.worker()
+    results = [lab.task("fails").delay(99) for _ in range(20)]
+    wait_for(lambda: all(result.state == "RETRY" for result in results))
+    inspect = lab.app.control.inspect(timeout=5)
+
+    assert inspect.scheduled() == {"w1@test": []}
+    assert inspect.reserved() == {"w1@test": []}
+    assert inspect.active() == {"w1@test": []}
+    assert [queue["name"] for queue in inspect.active_queues()["w1@test"]] == ["shop"]
+    assert lab.parked() == 20
+
+
+def test_flower_shows_retries_and_failures(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
+    lab = make_lab(tiers=["1s"])
+    lab.worker("prefork", 2, "--task-events")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with (tmp_path / "flower.log").open("wb") as log:
+        flower = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "celery",
+                "-A",
+                "tests.acceptance.project",
+                "flower",
+                "--address=127.0.0.1",
+                f"--port={port}",
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, VARIABLE: lab.config.dumps(), "FLOWER_UNAUTHENTICATED_API": "true"},
+        )
+    try:
+
+        def info(task_id: str) -> dict[str, Any]:
+            try:
+                answer = httpx.get(f"http://127.0.0.1:{port}/api/task/info/{task_id}", timeout=5)
+            except httpx.TransportError:
+                return {}
+            return answer.json() if answer.status_code == 200 else {}
+
+        def workers() -> bool:
+            try:
+                return "w1@test" in httpx.get(f"http://127.0.0.1:{port}/api/workers", timeout=5).text
+            except httpx.TransportError:
+                return False
+
+        wait_for(workers, 60, "flower sees the worker")
+        result = lab.task("fails").delay(99)
+        wait_for(lambda: info(result.id).get("state") == "RETRY", what="RETRY in flower")
+        assert info(result.id)["exception"] == "Boom('attempt 0')"
+        wait_for(lambda: info(result.id).get("state") == "FAILURE", what="FAILURE in flower")
+        assert info(result.id)["exception"] == "Boom('attempt 1')"
+    finally:
+        flower.terminate()
+        flower.wait(20)
+
+
+def test_routed_tasks_climb_the_ladder_of_the_queue_they_are_routed_to(
+    make_lab: Callable[..., Lab], queue_type: str
+) -> None:
+    lab = make_lab(
+        queue_type, conf={"task_routes": {"fails": {"queue": "routed"}}}, queues={"routed": {"tiers": ["100ms"]}}
+    )
+    lab.worker("prefork", 2, "--queues", "shop,routed")
+    result = lab.task("fails").delay(1)
+
+    assert result.get(timeout=20) == 1
+
+    assert [attempt["queue"] for attempt in lab.attempts(result.id)] == ["routed", "routed"]
+
+
+def test_a_queue_that_celery_creates_as_missing_gets_a_ladder(lab: Lab) -> None:
+    lab.worker("prefork", 2, "--queues", "shop,fresh")
+    result = lab.task("fails").apply_async((1,), queue="fresh")
+
+    assert result.get(timeout=20) == 1
+
+
+def test_a_queue_that_a_running_worker_is_told_to_consume_gets_a_ladder(lab: Lab) -> None:
+    lab.worker()
+    lab.app.control.add_consumer("late", reply=True, timeout=10)
+    result = lab.task("fails").apply_async((1,), queue="late")
+
+    assert result.get(timeout=20) == 1
+    assert lab.counts("late.retry.1.300ms", "late.suspects") == {"late.retry.1.300ms": 0, "late.suspects": 0}
+
+
+def test_priorities_survive_parking(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(conf={"task_queue_max_priority": 9, "task_default_priority": 2})
+    lab.worker()
+    result = lab.task("priority").apply_async(priority=7)
+
+    assert result.get(timeout=20) == [7, 1]
+
+
+def test_a_queue_left_alone_by_the_settings_is_declared_as_ever(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(queues={"plain": False})
+    lab.worker("prefork", 2, "--queues", "shop,plain")
+
+    assert lab.task("add").apply_async((1, 2), queue="plain").get(timeout=20) == 3
+    assert lab.counts("plain", "plain.suspects") == {"plain": 0, "plain.suspects": None}
+
+
+def test_two_vhosts_of_one_broker_do_not_meet(make_lab: Callable[..., Lab], rmq_broker: Any) -> None:
+    if not isinstance(rmq_broker, PrivateBroker):
+        pytest.skip("adds a vhost, and this broker is not ours")
+    name = f"second-{uuid.uuid4().hex[:8]}"
+    first = make_lab()
+    second = make_lab(broker=rmq_broker.vhost(name))
+    try:
+        first.worker()
+        second.worker()
+        results = [lab.task("fails").delay(2) for lab in (first, second)]
+        assert [result.get(timeout=20) for result in results] == [2, 2]
+        assert [len(lab.attempts()) for lab in (first, second)] == [3, 3]
+    finally:
+        second.close()
+        rmq_broker.delete_vhost(name)
+
+
+def test_a_fail_over_list_of_brokers_works_past_a_dead_one(make_lab: Callable[..., Lab], rmq_vhost: str) -> None:
+    lab = make_lab(broker=f"amqp://guest:guest@127.0.0.1:1//;{rmq_vhost}")
+    lab.worker()
+
+    assert lab.task("counts_up").delay(0).get(timeout=30) == 2
+    assert lab.task("fails").delay(2).get(timeout=30) == 2
+
+
+def test_separate_urls_for_reading_and_writing_work(make_lab: Callable[..., Lab], rmq_vhost: str) -> None:
+    lab = make_lab(
+        broker="amqp://guest:guest@127.0.0.1:1//", conf={"broker_read_url": rmq_vhost, "broker_write_url": rmq_vhost}
+    )
+    lab.worker()
+
+    assert lab.task("counts_up").delay(0).get(timeout=30) == 2
+    assert lab.task("fails").delay(2).get(timeout=30) == 2
+
+
+def test_a_producer_that_is_another_app_with_other_tiers_publishes_to_the_same_queue(lab: Lab) -> None:
+    lab.worker()
+    other = make_app(replace(lab.config, rmq_delay={"tiers": ["1h"]}))
+
+    assert other.tasks["fails"].delay(2).get(timeout=20) == 2
+
+
+def test_a_producer_without_this_package_publishes_to_a_queue_it_does_not_declare(lab: Lab) -> None:
+    lab.worker()
+    other = Celery("other", broker=lab.config.broker, backend=lab.config.backend, set_as_current=False)
+    other.conf.task_queues = [Queue("shop", no_declare=True)]
+    other.conf.task_default_queue = "shop"
+
+    assert other.send_task("fails", (2,)).get(timeout=20) == 2
+    other.close()
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_a_queue_that_existed_before_is_used_as_it_is_and_its_retries_are_forwarded(
+    make_lab: Callable[..., Lab], queue_type: str, pool: str
+) -> None:
+    lab = make_lab(queue_type)
+    with lab.app.connection_for_write() as connection:
+        connection.channel().queue_declare(
+            "shop",
+            durable=True,
+            auto_delete=False,
+            arguments={"x-queue-type": queue_type} if queue_type == "quorum" else {},
+        )
+    worker = lab.worker(pool)
+    result, hopeless = lab.task("fails").delay(2), lab.task("fails").delay(99)
+
+    assert result.get(timeout=20) == 2
+    assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1, 2]
+    assert {tuple(attempt["route"]) for attempt in lab.attempts(result.id)} == {("", "shop")}
+    wait_for(lambda: hopeless.state == "FAILURE")
+    assert len(wait_for(lambda: lab.take("rmq_delay.exhausted"))) == 1
+    worker.assert_log_exists("exists with other arguments")
+
+
+@pytest.fixture
+def tls_broker(tmp_path: Path, rmq_installation: Any) -> Iterator[tuple[str, Path]]:
+    authority = trustme.CA()
+    server = authority.issue_cert("localhost", "127.0.0.1")
+    for name, blob in (
+        ("ca", authority.cert_pem),
+        ("cert", server.cert_chain_pems[0]),
+        ("key", server.private_key_pem),
+    ):
+        blob.write_to_path(str(tmp_path / f"{name}.pem"))
+        (tmp_path / f"{name}.pem").chmod(0o644)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    config = "\n".join(
+        (
+            f"listeners.ssl.default = 127.0.0.1:{port}",
+            f"ssl_options.cacertfile = {tmp_path / 'ca.pem'}",
+            f"ssl_options.certfile = {tmp_path / 'cert.pem'}",
+            f"ssl_options.keyfile = {tmp_path / 'key.pem'}",
+        )
+    )
+    with PrivateBroker(rmq_installation.server, rmq_installation.root, config=config):
+        yield f"amqps://guest:guest@localhost:{port}//", tmp_path / "ca.pem"
+
+
+def test_amqps_works(make_lab: Callable[..., Lab], tls_broker: tuple[str, Path]) -> None:
+    url, authority = tls_broker
+    lab = make_lab(broker=url, conf={"broker_use_ssl": {"ca_certs": str(authority), "server_hostname": "localhost"}})
+    lab.worker()
+
+    assert lab.task("counts_up").delay(0).get(timeout=30) == 2
+    assert lab.task("fails").delay(2).get(timeout=30) == 2
