@@ -165,7 +165,8 @@ def _queue(raw: Mapping[str, Any], where: str, lanes: int, default: QueueSetting
     jitter = _share(raw.get("jitter", base.jitter if base else 0.0), f"{where}.jitter")
     _check_longest(tiers, jitter, f"{where}.jitter", jitter)
     if jitter and lanes < 2:
-        raise SettingsError("rmq_delay.lanes", lanes, f"{where}.jitter spreads delays over lanes: use at least 2.")
+        mend = f"{where}.jitter spreads delays over lanes: use at least 2."
+        raise SettingsError(f"{where.partition('.')[0]}.lanes", lanes, mend)
     queue_type = raw.get("queue_type", default.queue_type if default else None)
     if queue_type not in (None, "classic", "quorum"):
         raise SettingsError(

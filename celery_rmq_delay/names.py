@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from .durations import format_ms
 from .exceptions import SettingsError
+
+_DERIVED = re.compile(r"\.retry\.[0-9]+\.([0-9.]+(ms|[dhms]))+$|\.suspects$")
 
 #: AMQP 0-9-1 carries names as short strings.
 MAX_NAME_BYTES = 255
@@ -40,6 +43,11 @@ def rung_queue(queue: str, rung: int, ttl_ms: int) -> str:
 def suspects(queue: str) -> str:
     """Return the queue of messages that may have killed a worker of ``queue``."""
     return f"{queue}.suspects"
+
+
+def is_derived(queue: str) -> bool:
+    """Return whether a queue is called as `rung_queue` or `suspects` call theirs."""
+    return bool(_DERIVED.search(queue))
 
 
 @dataclass(frozen=True)
