@@ -1,0 +1,46 @@
+"""What the broker says of itself."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_rmq_delay.broker import Capabilities, broker_version
+
+
+@pytest.mark.parametrize(
+    ("said", "version"),
+    [
+        ("3.10.8", (3, 10, 8)),
+        (b"4.0.5", (4, 0, 5)),
+        ("4.3.6-rc.1", (4, 3, 6)),
+        ("4.1", (4, 1, 0)),
+        ("4", (4, 0, 0)),
+        ("", (0, 0, 0)),
+        ("unknown", (0, 0, 0)),
+        (None, (0, 0, 0)),
+    ],
+)
+def test_the_version_is_read_from_what_the_broker_says(said: Any, version: tuple[int, int, int]) -> None:
+    properties = {} if said is None else {"version": said}
+    connection: Any = SimpleNamespace(connection=SimpleNamespace(server_properties=properties))
+    assert broker_version(connection) == version
+
+
+@pytest.mark.parametrize(
+    ("version", "tells", "keeps", "flags"),
+    [
+        ((0, 0, 0), False, False, False),
+        ((3, 10, 8), False, False, False),
+        ((3, 12, 14), False, False, False),
+        ((3, 13, 0), True, False, False),
+        ((4, 0, 5), True, True, False),
+        ((4, 1, 0), True, True, True),
+        ((4, 3, 6), True, True, True),
+    ],
+)
+def test_capabilities_follow_the_version(version: tuple[int, int, int], tells: bool, keeps: bool, flags: bool) -> None:
+    found = Capabilities(version)
+    assert (found.tells_death_reason, found.keeps_delivery_count, found.flags_returned) == (tells, keeps, flags)

@@ -1,0 +1,95 @@
+"""The crash guard's decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_rmq_delay.broker import Capabilities
+from celery_rmq_delay.crashes import Verdict, crashes, verdict, was_interrupted
+from celery_rmq_delay.headers import CRASHES
+
+OLD, V40, V43 = Capabilities((3, 10, 8)), Capabilities((4, 0, 5)), Capabilities((4, 3, 6))
+
+
+def rejected(times: int, delivery_count: Any = None) -> dict[str, Any]:
+    headers: dict[str, Any] = {"x-death": [{"queue": "q", "reason": "rejected", "count": times}]} if times else {}
+    return headers if delivery_count is None else {**headers, "x-delivery-count": delivery_count}
+
+
+@pytest.mark.parametrize("broker", [OLD, V40, V43])
+@pytest.mark.parametrize("quorum", [False, True])
+def test_what_was_never_delivered_before_was_not_interrupted(broker: Capabilities, quorum: bool) -> None:
+    assert not was_interrupted(rejected(3, 7), redelivered=False, quorum=quorum, broker=broker)
+
+
+@pytest.mark.parametrize(
+    ("broker", "quorum", "headers", "interrupted"),
+    [
+        # Where the flag is set for interruptions only, the flag decides.
+        (OLD, False, rejected(0), True),
+        (OLD, False, rejected(2), True),
+        (OLD, True, rejected(2, 1), True),
+        (OLD, True, rejected(2, 2), True),
+        (V40, False, rejected(2), True),
+        (V43, False, rejected(2), True),
+        # Quorum queues of 4.x flag everything that was rejected: the count decides.
+        (V40, True, rejected(2, 2), False),
+        (V40, True, rejected(2, 1), True),
+        (V40, True, rejected(0, 1), True),
+        (V43, True, rejected(2, 2), False),
+        (V43, True, rejected(2, 3), True),
+        (V43, True, rejected(0, 1), True),
+        (V43, True, rejected(2), True),
+        (V43, True, rejected(0), False),
+        (V43, True, rejected(2, "junk"), True),
+    ],
+)
+def test_interruptions_are_told_from_retries(
+    broker: Capabilities, quorum: bool, headers: dict[str, Any], interrupted: bool
+) -> None:
+    assert was_interrupted(headers, redelivered=True, quorum=quorum, broker=broker) is interrupted
+
+
+@pytest.mark.parametrize(("value", "known"), [(2, 2), (0, 0), (-1, 0), ("3", 0), (None, 0), ([], 0), (1.5, 0)])
+def test_only_a_whole_number_counts_as_crashes(value: Any, known: int) -> None:
+    assert crashes({CRASHES: value}) == known
+    assert crashes({}) == 0
+
+
+def run_until_given_up(max_crashes: int) -> int:
+    """Return how many workers a task kills that kills each one that runs it."""
+    headers: dict[str, Any] = {}
+    among_suspects = False
+    for kills in range(100):
+        found = verdict(headers, interrupted=kills > 0, among_suspects=among_suspects, max_crashes=max_crashes)
+        if found is Verdict.EXHAUST:
+            return kills
+        if found is Verdict.SUSPECT:
+            # The copy comes fresh into the queue of suspects, with what is known.
+            headers, among_suspects = {CRASHES: crashes(headers) + (1 if among_suspects else 0)}, True
+            fresh = verdict(headers, interrupted=False, among_suspects=True, max_crashes=max_crashes)
+            assert fresh is Verdict.RUN
+    raise AssertionError("never given up")
+
+
+@pytest.mark.parametrize(("max_crashes", "kills"), [(0, 2), (1, 2), (2, 3), (3, 4), (7, 8)])
+def test_a_task_that_kills_every_worker_is_given_up_after_more_than_max_crashes(max_crashes: int, kills: int) -> None:
+    """The first kill makes it a suspect and proves nothing, so it takes two at least."""
+    assert run_until_given_up(max_crashes) == kills
+
+
+@pytest.mark.parametrize("known", [0, 1, 99])
+@pytest.mark.parametrize("max_crashes", [0, 3])
+def test_what_was_merely_prefetched_is_a_suspect_and_never_given_up(known: int, max_crashes: int) -> None:
+    headers = {CRASHES: known}
+    found = verdict(headers, interrupted=True, among_suspects=False, max_crashes=max_crashes)
+    assert found is Verdict.SUSPECT
+
+
+@pytest.mark.parametrize("known", [0, 1, 99])
+@pytest.mark.parametrize("among_suspects", [False, True])
+def test_what_was_not_interrupted_runs(known: int, among_suspects: bool) -> None:
+    found = verdict({CRASHES: known}, interrupted=False, among_suspects=among_suspects, max_crashes=0)
+    assert found is Verdict.RUN

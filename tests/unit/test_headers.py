@@ -1,0 +1,167 @@
+"""What headers say of earlier attempts, whoever wrote them."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_rmq_delay import headers as h
+
+#: As RabbitMQ writes it: a message that was rejected twice from `q`, newest entry first.
+CLIMBED = {
+    "task": "shop.charge",
+    "id": "1",
+    "retries": 0,
+    "x-death": [
+        {
+            "count": 2,
+            "reason": "rejected",
+            "queue": "q",
+            "time": datetime(2026, 5, 1, 12, 0, 1),
+            "exchange": "orders",
+            "routing-keys": ["orders.created"],
+        },
+        {
+            "count": 1,
+            "reason": "expired",
+            "queue": "q.retry.2.1m",
+            "time": datetime(2026, 5, 1, 12, 0, 2),
+            "exchange": "",
+            "routing-keys": ["q@1"],
+        },
+        {
+            "count": 1,
+            "reason": "expired",
+            "queue": "q.retry.1.10s",
+            "time": datetime(2026, 5, 1, 12, 0, 0),
+            "exchange": "",
+            "routing-keys": ["orders.created"],
+        },
+    ],
+    "x-first-death-exchange": "orders",
+    "x-first-death-queue": "q",
+    "x-first-death-reason": "rejected",
+    "x-last-death-exchange": "rmq_delay.return",
+    "x-last-death-queue": "q.retry.2.1m",
+    "x-last-death-reason": "expired",
+    "x-delivery-count": 2,
+    "x-acquired-count": 2,
+}
+
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary(), st.datetimes()),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(), inner, max_size=3)),
+    max_leaves=6,
+)
+deaths = st.dictionaries(
+    st.sampled_from(["count", "reason", "queue", "time", "exchange", "routing-keys"]),
+    st.one_of(values, st.sampled_from(["rejected", "expired", "q", ["k"]])),
+)
+hostile = st.dictionaries(
+    st.sampled_from([*CLIMBED, h.CRASHES, h.RETRIES, h.EXCHANGE, h.QUEUE, h.LANE, "own"]),
+    st.one_of(values, st.lists(deaths, max_size=4)),
+)
+publishers = st.dictionaries(st.text().filter(lambda name: not name.startswith(("x-", h.PREFIX))), values, max_size=6)
+
+
+def test_rejections_are_counted_by_queue() -> None:
+    assert h.rejections(CLIMBED, "q") == 2
+    assert h.rejections(CLIMBED, "q", "q.suspects") == 2
+    assert h.rejections(CLIMBED, "other") == 0
+    assert h.rejections({}, "q") == 0
+    assert h.all_rejections(CLIMBED) == 2
+
+
+def test_the_first_route_is_restored_from_the_history() -> None:
+    assert h.first_route(CLIMBED, "q", "rmq_delay.return", "q@2") == ("orders", "orders.created")
+    assert h.first_route(CLIMBED, "other", "x", "k") == ("x", "k")
+    assert h.first_route({h.EXCHANGE: "e", h.ROUTING_KEY: "k", **CLIMBED}, "q", "", "q") == ("e", "k")
+
+
+@given(hostile)
+def test_hostile_headers_raise_nothing(headers: dict[str, Any]) -> None:
+    assert h.rejections(headers, "q") >= 0
+    assert h.all_rejections(headers) >= h.rejections(headers, "q")
+    exchange, key = h.first_route(headers, "q", "x", "k")
+    assert isinstance(exchange, str)
+    assert isinstance(key, str)
+    assert "x-death" not in h.without_dead_letters(headers)
+    assert h.origin_queue(headers) is None or h.origin_queue(headers)
+    moment = h.first_death(headers)
+    assert moment is None or moment.tzinfo is not None
+    h.original(h.forwarded(headers, retries=1, exchange="e", routing_key="k", more={h.CRASHES: 1}))
+
+
+@given(publishers, st.integers(0, 50))
+def test_a_forwarded_copy_can_be_made_the_original_again(headers: dict[str, Any], retries: int) -> None:
+    published = {"retries": 3, **headers} if retries % 2 else headers
+    copy = h.forwarded(
+        {**published, **{name: value for name, value in CLIMBED.items() if name.startswith("x-")}},
+        retries=retries,
+        exchange="orders",
+        routing_key="key",
+        more={h.CRASHES: 2, h.TRACEBACK: None, h.QUEUE: "q"},
+    )
+    assert not any(name.startswith("x-") for name in copy)
+    assert copy["retries"] == retries
+    assert copy[h.CRASHES] == 2
+    assert h.TRACEBACK not in copy
+    again = h.forwarded(copy, retries=retries + 1, exchange="orders", routing_key="key", more={})
+    for each in (copy, again):
+        original = h.original(each)
+        if "retries" in published:
+            assert original == published
+        else:
+            assert {**original, "retries": 0} == {**published, "retries": 0}
+
+
+def test_the_lane_stays_with_the_original() -> None:
+    assert h.original({h.LANE: 3, h.QUEUE: "q", "task": "t"}) == {h.LANE: 3, "task": "t"}
+
+
+def test_a_history_that_is_republished_would_be_taken_for_a_cycle_so_it_goes() -> None:
+    assert h.without_dead_letters(CLIMBED) == {"task": "shop.charge", "id": "1", "retries": 0}
+    assert h.without_dead_letters({"x-mine": 1, "x-death-row": 2}) == {"x-mine": 1, "x-death-row": 2}
+
+
+@pytest.mark.parametrize(
+    ("headers", "queue"),
+    [
+        (CLIMBED, "q"),
+        ({h.QUEUE: "other", **CLIMBED}, "other"),
+        ({"x-death": [{"queue": "q.suspects", "reason": "rejected"}]}, "q"),
+        ({"x-death": [{"queue": "q", "reason": "delivery_limit"}]}, "q"),
+        ({"x-death": [{"queue": "q", "reason": "expired"}]}, "q"),
+        ({}, None),
+        ({"x-death": "junk"}, None),
+    ],
+)
+def test_the_origin_queue_of_an_exhausted_message_is_known(headers: dict[str, Any], queue: str | None) -> None:
+    assert h.origin_queue(headers) == queue
+
+
+def test_the_first_death_is_the_oldest() -> None:
+    assert h.first_death(CLIMBED) == datetime(2026, 5, 1, 12, 0, 0, tzinfo=timezone.utc)
+    assert h.first_death({}) is None
+
+
+@given(st.text(), st.integers(0, 50))
+def test_bounded_text_keeps_its_end_and_says_what_is_left_out(text: str, limit: int) -> None:
+    found = h.bounded(text, limit)
+    if len(text) <= limit:
+        assert found == text
+    else:
+        assert found.startswith(f"[{len(text) - limit} characters left out]")
+        assert limit == 0 or found.endswith(text[-limit:])
+
+
+@given(st.text(st.characters(codec=None)))
+def test_printable_text_can_travel_in_amqp(text: str) -> None:
+    found = h.printable(text)
+    assert "\0" not in found
+    assert found.encode().decode() == found
+    assert len(found) == len(text)

@@ -1,0 +1,96 @@
+"""Names of broker objects."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_rmq_delay.durations import MAX_TTL_MS
+from celery_rmq_delay.exceptions import SettingsError
+from celery_rmq_delay.names import Names, check_name, is_derived, return_key, rung_of, rung_queue, suspects
+
+NASTY = ["a", "a.first", "a.retry", "a.retry.1", "a@1", "return", "dlx", "a.ladder", "a.ladder.12345678", "a.retry.1.x"]
+queues = st.one_of(
+    st.sampled_from(NASTY),
+    st.lists(st.sampled_from(["a", "retry", "1", "first", "ladder", "suspects", "10s", "@", "ü"])).map(".".join),
+    st.text(min_size=1),
+).filter(bool)
+rungs = st.integers(1, 1000)
+ttls = st.integers(1, MAX_TTL_MS)
+ids = st.text("0123456789abcdef", min_size=8, max_size=8)
+usable = queues.filter(lambda queue: not is_derived(queue))
+
+
+@given(st.tuples(usable, rungs, ttls), st.tuples(usable, rungs, ttls))
+def test_rung_queues_of_different_owners_rungs_or_delays_have_different_names(
+    first: tuple[str, int, int], second: tuple[str, int, int]
+) -> None:
+    assert (rung_queue(*first) == rung_queue(*second)) == (first == second)
+
+
+@given(queues, rungs, ttls)
+def test_names_that_are_ours_are_told_from_those_of_users(queue: str, rung: int, ttl: int) -> None:
+    assert is_derived(rung_queue(queue, rung, ttl))
+    assert is_derived(suspects(queue))
+
+
+@pytest.mark.parametrize("queue", NASTY)
+def test_names_that_only_look_a_little_like_ours_are_the_users(queue: str) -> None:
+    assert not is_derived(queue)
+
+
+@given(st.tuples(queues, rungs), st.tuples(queues, rungs))
+def test_return_keys_lead_to_one_queue_and_one_rung(first: tuple[str, int], second: tuple[str, int]) -> None:
+    assert (return_key(*first) == return_key(*second)) == (first == second)
+
+
+@given(queues, rungs)
+def test_the_rung_is_read_from_the_return_key_of_the_same_queue_only(queue: str, rung: int) -> None:
+    key = return_key(queue, rung)
+    assert rung_of(queue, key) == rung
+    assert rung_of(f"{queue}x", key) == 0
+    assert rung_of(queue, f"x{key}") == 0
+
+
+@given(queues, st.text())
+def test_any_routing_key_has_a_rung_or_none(queue: str, key: str) -> None:
+    rung = rung_of(queue, key)
+    assert rung >= 0
+    if rung:
+        assert key.startswith(f"{queue}@")
+
+
+@pytest.mark.parametrize("key", ["a@", "a@-1", "a@+1", "a@1.0", "a@ 1", "a@²", "a", "@", "", "b@1", "a@1@x"])
+def test_what_is_no_return_key_has_no_rung(key: str) -> None:
+    assert rung_of("a", key) == 0
+
+
+@given(
+    st.lists(st.tuples(usable, ids, rungs), min_size=2, max_size=4, unique=True),
+)
+def test_exchanges_of_different_queues_ladders_and_rungs_have_different_names(
+    parts: list[tuple[str, str, int]],
+) -> None:
+    names, seen = Names("p"), {}
+    for queue, ladder, rung in parts:
+        for name, what in {
+            names.returns: "returns",
+            names.dlx(queue): ("dlx", queue),
+            names.other(queue): ("other", queue),
+            names.tasks(queue): ("tasks", queue),
+            names.current(queue): ("current", queue),
+            names.standby(queue): ("standby", queue),
+            names.record(queue): ("record", queue),
+            names.ladder(queue, ladder): ("ladder", queue, ladder),
+            names.first(queue, ladder): ("first", queue, ladder),
+            names.rung(queue, ladder, rung): ("rung", queue, ladder, rung),
+            names.lane0(queue, ladder, rung): ("lane0", queue, ladder, rung),
+        }.items():
+            assert seen.setdefault(name, what) == what
+
+
+def test_a_name_over_255_bytes_is_refused_with_its_size() -> None:
+    assert check_name("x" * 255, "prefix") == "x" * 255
+    with pytest.raises(SettingsError, match=r"prefix: found 'ü+'\. This name has 256 bytes and AMQP allows 255"):
+        check_name("ü" * 128, "prefix")
