@@ -1,0 +1,48 @@
+"""Whether a reject alone takes a message to its next rung."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from celery.exceptions import Retry
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_rmq_delay.delivery import Delivery, Parked, Path, climbs_by_itself
+from celery_rmq_delay.ladders import Ladder
+
+
+@given(st.integers(1, 6), st.integers(0, 10), st.integers(0, 10), st.booleans())
+def test_a_message_climbs_by_itself_where_its_rung_is_its_number_of_retries(
+    length: int, rung: int, retries: int, repeat_last: bool
+) -> None:
+    ladder = Ladder((1000,) * length, repeat_last=repeat_last)
+    climbs = climbs_by_itself(Delivery("q", rung, None, Path.REJECT), ladder, retries)
+    if climbs:
+        # What the broker does with the key, and what the worker counts, are the same rung.
+        by_the_broker = min(rung + 1, length)
+        assert by_the_broker == ladder.rung_after(retries)
+        assert retries < length or repeat_last
+    elif retries < length:
+        assert rung != retries
+    else:
+        assert not repeat_last or rung != length
+
+
+@pytest.mark.parametrize("path", list(Path))
+def test_a_parked_retry_is_a_retry_with_its_path_and_rung(path: Path) -> None:
+    retry = Retry("m", KeyError("k"), 10.5)
+    parked = Parked.of(retry, path, 2)
+    for each in (parked, pickle.loads(pickle.dumps(parked))):
+        assert isinstance(each, Retry)
+        assert (each.path, each.rung, each.when, each.message) == (path, 2, 10.5, "m")
+        assert str(each) == str(retry)
+        assert each.humanize() == retry.humanize()
+        assert each.is_eager is False
+        assert each.sig is None
+
+
+def test_a_delivery_travels_to_the_pool() -> None:
+    delivery = Delivery("q", 1, 3, Path.COPY)
+    assert pickle.loads(pickle.dumps(delivery)) == delivery

@@ -1,0 +1,186 @@
+"""The lean record of a failed attempt: small on its way to the parent, an `ExceptionInfo` to whoever looks at it."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import sys
+import weakref
+from typing import Any
+
+import pytest
+from billiard.einfo import ExceptionInfo
+from celery import Celery
+from celery.app.trace import build_tracer
+from celery.exceptions import Retry
+
+from celery_rmq_delay.delivery import Parked, Path
+from celery_rmq_delay.task import RetryableTask
+from celery_rmq_delay.trace import LeanExceptionInfo, LeanInfo
+from celery_rmq_delay.tracebacks import format_exception
+
+
+class Canary:
+    """Something that a frame's locals hold."""
+
+
+def fail(depth: int = 20, canary: Canary | None = None) -> None:
+    if depth:
+        fail(depth - 1, canary)
+    raise ValueError("the gateway does not answer")
+
+
+def lean(error: BaseException) -> LeanExceptionInfo:
+    return LeanExceptionInfo(error, error.__traceback__, format_exception(error, error.__traceback__))
+
+
+def records(canary: Canary | None = None) -> tuple[LeanExceptionInfo, ExceptionInfo]:
+    """Return our record and Celery's of the same failure."""
+    try:
+        fail(canary=canary)
+    except ValueError as error:
+        return lean(error), ExceptionInfo(sys.exc_info())
+    raise AssertionError
+
+
+def test_it_looks_like_celerys_record() -> None:
+    ours, stock = records()
+    assert isinstance(ours, ExceptionInfo)
+    assert str(ours) == ours.traceback
+    assert ours.traceback == stock.traceback
+    assert ours.type is stock.type is ValueError
+    assert str(ours.exception) == "the gateway does not answer"
+    assert not ours.internal
+    assert ours.exc_info[:2] == (ValueError, ours.exception)
+
+
+def test_hooks_find_the_frames_as_celery_shows_them() -> None:
+    ours, stock = records()
+    assert ours.tb is not None
+    expected, found = stock.tb, ours.tb
+    while expected is not None:
+        assert found is not None
+        assert found.tb_lineno == expected.tb_lineno
+        assert found.tb_frame.f_code.co_name == expected.tb_frame.f_code.co_name
+        found, expected = found.tb_next, expected.tb_next
+    assert found is None
+
+
+def test_it_is_small_on_its_way_to_the_parent_and_arrives_whole() -> None:
+    ours, _ = records()
+    pickled = pickle.dumps(ours)
+    assert len(pickled) < 4096
+    back = pickle.loads(pickled)
+    assert isinstance(back, LeanExceptionInfo)
+    assert (back.type, back.traceback, str(back.exception)) == (ValueError, ours.traceback, str(ours.exception))
+    assert back.tb is None
+    assert back.exc_info[2] is None
+
+
+def test_a_parked_retry_arrives_as_it_was_sent() -> None:
+    retry = Retry("m", ValueError("x"), 10)
+    for path in Path:
+        sent = lean(Parked.of(retry, path, 3))
+        back = pickle.loads(pickle.dumps(sent)).exception
+        assert isinstance(back, Parked)
+        assert (back.path, back.rung, back.when, back.excs) == (path, 3, 10, retry.excs)
+        assert str(back) == str(retry)
+        assert repr(back.exc) == "ValueError('x')"
+
+
+def test_the_frames_and_what_they_hold_are_let_go() -> None:
+    canary = Canary()
+    gone = weakref.ref(canary)
+
+    def attempt(canary: Canary) -> LeanExceptionInfo:
+        try:
+            fail(canary=canary)
+        except ValueError as error:
+            found = lean(error)
+            error.__traceback__ = None
+            return found
+        raise AssertionError
+
+    ours = attempt(canary)
+    del canary
+    gc.collect()
+    assert gone() is not None, "hooks still need the frames"
+    ours.let_go()
+    gc.collect()
+    assert gone() is None
+    assert "the gateway does not answer" in ours.traceback
+
+
+@pytest.fixture
+def app() -> Celery:
+    return Celery("test", broker="memory://", backend="cache+memory://", set_as_current=False)
+
+
+def run(task: Any, *args: Any, **request: Any) -> Any:
+    """Run a task as a worker's process does."""
+    task.__trace__ = build_tracer(task.name, task, app=task.app)
+    return task.__trace__("some-id", args, {}, {"is_eager": False, "id": "some-id", **request})
+
+
+@pytest.mark.parametrize("base", ["stock", "ours"])
+def test_hooks_and_backend_get_the_same_of_both_kinds_of_task(app: Celery, base: str) -> None:
+    seen: list[Any] = []
+    kind = RetryableTask if base == "ours" else app.Task
+
+    class Hooked(kind):  # type: ignore[misc,valid-type]
+        def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+            seen.append((type(exc), str(exc), task_id, args, isinstance(einfo, ExceptionInfo), einfo.tb is not None))
+
+    @app.task(base=Hooked, name="t", autoretry_for=(), shared=False)
+    def t(number: int) -> None:
+        raise ValueError(number)
+
+    einfo, info, *_ = run(t, 7)
+    result = app.AsyncResult("some-id")
+    assert seen == [(ValueError, "7", "some-id", (7,), True, True)]
+    assert result.state == "FAILURE"
+    assert isinstance(result.result, ValueError)
+    assert result.traceback is not None
+    assert result.traceback.startswith("Traceback (most recent call last):\n")
+    assert result.traceback.endswith("ValueError: 7\n")
+    assert info.state == "FAILURE"
+    if base == "ours":
+        assert isinstance(einfo, LeanExceptionInfo)
+        assert einfo.tb is None, "nothing keeps the frames after the attempt"
+
+
+def test_a_retry_is_stored_and_signalled_as_celerys(app: Celery) -> None:
+    seen: list[Any] = []
+
+    class Hooked(RetryableTask):
+        def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+            seen.append((type(exc), task_id, args, isinstance(einfo.exception, Retry)))
+
+    @app.task(base=Hooked, name="t", autoretry_for=(), shared=False)
+    def t(number: int) -> None:
+        try:
+            raise ValueError(number)
+        except ValueError as error:
+            raise Retry("again", error, 5) from error
+
+    einfo, info, *_ = run(t, 7)
+    result = app.AsyncResult("some-id")
+    assert seen == [(ValueError, "some-id", (7,), True)]
+    assert (result.state, info.state) == ("RETRY", "RETRY")
+    assert isinstance(result.result, ValueError)
+    assert isinstance(einfo, LeanExceptionInfo)
+
+
+def test_who_sets_a_tracer_gets_one_with_the_lean_record(app: Celery) -> None:
+    @app.task(base=RetryableTask, name="t", shared=False)
+    def t() -> str:
+        return "done"
+
+    assert t.__trace__ is None
+    t.__trace__ = given = build_tracer("t", t, app=app, hostname="celery@here")
+    assert t.__trace__ is not given
+    cells = dict(zip(t.__trace__.__code__.co_freevars, t.__trace__.__closure__, strict=True))
+    assert cells["Info"].cell_contents is LeanInfo
+    assert cells["hostname"].cell_contents == "celery@here"
+    t.__trace__ = None
+    assert t.__trace__ is None
