@@ -121,12 +121,12 @@ def test_the_documented_defaults_are_the_defaults() -> None:
 
 
 WRONG = {
-    "tiers": [[], "10s", ["0s"], ["60d"], ["10"]],
+    "tiers": [[], "10s", ["0s"], ["4000d"], ["10"]],
     "jitter": [1, -0.1, "a"],
     "repeat_last": ["yes"],
     "queue_type": ["stream"],
     "max_crashes": [-1, 1001],
-    "queues": [[], {"q": 1}, {"q": {"lanes": 2}}, {"q" * 255: {}}],
+    "queues": [[], {"q": 1}, {"q": {"lanes": 2}}, {"q" * 255: {}}, {"q.suspects": {}}, {"rmq_delay.exhausted": {}}],
     "prefix": [""],
     "lanes": [0, 65],
     "exhausted_queue": ["", "q" * 256],
