@@ -169,17 +169,17 @@ def prune(ctx: click.Context, only: tuple[str, ...], now: bool, as_json: bool) -
     only,
     click.option("--tier", help="Only those in the tier of this delay, such as 10m."),
     limit_option,
-    scan_option,
+    click.option("--scan-limit", type=click.IntRange(1), help="Parked messages to look at, a delay queue."),
     as_json,
 )
 def release(
     ctx: click.Context, task_ids: tuple[str, ...], everything: bool, only: tuple[str, ...], tier: str | None,
-    limit: int | None, scan_limit: int, as_json: bool,
+    limit: int | None, scan_limit: int | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Run parked tasks now. Exit code 1 when a named task is not parked or could not be moved.
 
-    A look for single tasks passes over others. On quorum queues of RabbitMQ 4.0 and later, and on all queues of later
-    versions, those count as delivered before: when due they run one at a time, once.
+    A search for single tasks passes over others. RabbitMQ 4.1 and later count those as delivered before, so they run
+    one at a time when they are due; the search ends after 1000 there, unless --scan-limit says otherwise.
     """
     if everything and not only:
         raise click.UsageError("--all needs --queue.")

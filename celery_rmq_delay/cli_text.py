@@ -90,6 +90,7 @@ def released_text(result: Released) -> str:
     lines = [f"released {task_id}" for task_id in result.released]
     lines += [f"not released: {task_id}: {problem}" for task_id, problem in result.failed.items()]
     lines += [f"not parked: {task_id} (already due, done, or exhausted)" for task_id in result.not_found]
+    lines += [f"more is parked in {queue} than was looked at: see --scan-limit" for queue in result.unseen]
     return "\n".join(lines) or "Nothing was parked."
 
 

@@ -8,11 +8,11 @@ from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
 from . import headers as h
-from .broker import copy_of
+from .broker import capabilities, copy_of
 from .exceptions import PublishError, RmqDelayError
 from .inventory import applied
 from .names import return_key, suspects
-from .scan import SCAN_LIMIT, scanning
+from .scan import SCAN_LIMIT, TRACED_SCAN_LIMIT, looks_leave_no_trace, scanning
 from .topology.apply import ready_counts
 
 if TYPE_CHECKING:
@@ -26,11 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class Released:
-    """What a release came to, by task id. ``failed`` says of each that stayed why."""
+    """What a release came to, by task id. ``failed`` says of each that stayed why.
+
+    ``passed_over`` counts the messages that were looked at and left. ``unseen`` names the delay queues that hold more
+    messages than were looked at.
+    """
 
     released: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     not_found: list[str] = field(default_factory=list)
+    passed_over: int = 0
+    unseen: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
@@ -45,20 +51,24 @@ def release(
     everything: bool = False,
     delay_ms: int | None = None,
     limit: int | None = None,
-    scan_limit: int = SCAN_LIMIT,
+    scan_limit: int | None = None,
 ) -> Released:
     """Move parked messages to the queues that they would return to when due; they keep their attempt count.
 
     The ones with the given ``task_ids``, or ``everything``; of the tiers of ``delay_ms`` (ms) only, where given; at
-    most ``limit``. Looks at ``scan_limit`` messages a delay queue. Each is published with confirm before it leaves its
-    delay queue. Those looked at and left (with ``task_ids``) go back to their places; on quorum queues of RabbitMQ >=
-    4.0, and on all of >= 4.1, they count as delivered before, so when due they run once among the suspects, one by one.
+    most ``limit``. Each is published with confirm before it leaves its delay queue.
+
+    Looks at ``scan_limit`` messages a delay queue. Those that are passed over in search of ``task_ids`` go back to
+    their places. RabbitMQ >= 4.1 flags them as delivered before, so when due they run among the suspects, one at a
+    time: there the default is `TRACED_SCAN_LIMIT`, elsewhere `SCAN_LIMIT`.
 
     Raises `RmqDelayError` when nothing says which messages are meant.
     """
     wanted = set(task_ids)
     if bool(wanted) == everything:
         raise RmqDelayError("Say which tasks: their ids, or --all; not both.")
+    if scan_limit is None:
+        scan_limit = SCAN_LIMIT if everything or looks_leave_no_trace(capabilities(connection)) else TRACED_SCAN_LIMIT
     run = _Release(connection, wanted, limit, scan_limit)
     for plan in plans:
         ladders = [*plan.ladders.values(), *applied(connection, plan).ladders.values()]
@@ -78,8 +88,9 @@ class _Release:
 
     @property
     def finished(self) -> bool:
-        done = len(self.result.released) + len(self.result.failed)
-        return done >= self._limit if self._limit is not None else bool(self._wanted) and done >= len(self._wanted)
+        if self._limit is not None and len(self.result.released) + len(self.result.failed) >= self._limit:
+            return True
+        return bool(self._wanted) and self._wanted <= {*self.result.released, *self.result.failed}
 
     def empty(self, plan: LadderPlan, rung: int, queue: Queue) -> None:
         """Move the wanted messages out of one delay queue."""
@@ -93,8 +104,12 @@ class _Release:
                         self.result.failed[task_id] = str(error)
                     else:
                         self.result.released.append(task_id)
+                else:
+                    self.result.passed_over += 1
                 if self.finished:
                     return
+            if not scan.complete:
+                self.result.unseen.append(queue.name)
 
 
 def _copy(plan: LadderPlan, message: Message) -> amqp.Message:

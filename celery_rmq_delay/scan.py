@@ -1,18 +1,21 @@
 """Look through a queue without taking anything from it, and move the wanted messages out of it.
 
-AMQP can only take from the head. So a scan holds what it has seen, unacknowledged, on a channel of its own; closing
-that channel gives back, in its order, whatever was not acknowledged.
+AMQP can only take from the head. So a scan holds what it has seen, unacknowledged, on a channel of its own, and gives
+back in the end what was not removed. It does so message by message, a few at a time: a quorum queue keeps the order of
+single rejects that it can take at once (measured on 3.10, 4.0 and 4.3), but shuffles what a closed channel or a longer
+burst leaves behind, and then messages with a TTL come back late.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import ChannelError, NotFound
 
-from .broker import publish_confirmed
+from .broker import Capabilities, publish_confirmed
 from .exceptions import PublishError, TopologyError
 
 if TYPE_CHECKING:
@@ -22,6 +25,22 @@ if TYPE_CHECKING:
 
 #: How many messages of one queue a scan looks at unless told otherwise.
 SCAN_LIMIT = 100_000
+#: The same for parked messages where looks leave a trace: whatever is passed over runs alone once, when it is due.
+TRACED_SCAN_LIMIT = 1_000
+
+#: RabbitMQ's client of a quorum queue sends on up to 32 commands before it begins to merge them.
+_BURST = 16
+#: Seconds to wait for a burst to arrive; others may take the messages that would show it.
+_BURST_TIMEOUT = 0.05
+
+
+def looks_leave_no_trace(broker: Capabilities) -> bool:
+    """Return whether a parked message that was looked at comes back as if it had not been.
+
+    Otherwise it comes back flagged as delivered before, as if it had been in a worker that died: measured on RabbitMQ
+    4.3.6, on classic and quorum queues; on neither of 3.10.8 and 4.0.5.
+    """
+    return not broker.flags_returned
 
 
 class Scan:
@@ -30,6 +49,7 @@ class Scan:
     def __init__(self, connection: Connection, channel: Any, queue: str, most: int) -> None:
         self._connection, self._channel, self._queue, self._most = connection, channel, queue, most
         self._publisher: amqp.Channel | None = None
+        self._held: dict[int, None] = {}
         #: How many messages were looked at.
         self.seen = 0
         #: Whether there was nothing left to look at.
@@ -47,7 +67,9 @@ class Scan:
                 self.complete = True
                 return
             self.seen += 1
+            self._held[raw.delivery_tag] = None
             yield self._channel.message_to_python(raw)
+        self.complete = self._ready() == 0
 
     def move(self, message: Message, copy: amqp.Message, exchange: str, routing_key: str) -> None:
         """Publish ``copy`` with confirm, then ack ``message``.
@@ -61,16 +83,39 @@ class Scan:
         except ChannelError as error:
             raise PublishError(f"The broker refused a message for {exchange or routing_key!r}: {error}.") from error
         except PublishError:
-            self.close_publisher()  # a confirm that comes late is not to be taken for another message's
+            self._close_publisher()  # a confirm that comes late is not to be taken for another message's
             raise
         self.remove(message)
 
     def remove(self, message: Message) -> None:
         """Ack ``message``: it is gone from the queue."""
         self._channel.basic_ack(message.delivery_tag)
+        del self._held[message.delivery_tag]
 
-    def close_publisher(self) -> None:
-        """Close the channel of `move`."""
+    def give_back(self) -> None:
+        """Return what is held to its place in the queue."""
+        held = list(self._held)
+        for start in range(0, len(held), _BURST):
+            burst = held[start : start + _BURST]
+            before = self._ready()
+            for delivery_tag in burst:
+                self._channel.basic_reject(delivery_tag, requeue=True)
+            deadline = time.monotonic() + _BURST_TIMEOUT
+            while self._ready() < before + len(burst) and time.monotonic() < deadline:
+                pass
+        self._held.clear()
+
+    def _ready(self) -> int:
+        count: int = self._channel.queue_declare(self._queue, passive=True).message_count
+        return count
+
+    def close(self) -> None:
+        """Close the channels; what is still held goes back, on quorum queues in any order."""
+        self._close_publisher()
+        if self._channel.is_open:
+            self._channel.close()
+
+    def _close_publisher(self) -> None:
         if self._publisher is not None and self._publisher.is_open:
             self._publisher.close()
         self._publisher = None
@@ -86,8 +131,10 @@ def scanning(connection: Connection, queue: str, most: int = SCAN_LIMIT) -> Iter
     channel.auto_decode = False
     scan = Scan(connection, channel, queue, most)
     try:
-        yield scan
+        try:
+            yield scan
+        finally:
+            if channel.is_open:
+                scan.give_back()
     finally:
-        scan.close_publisher()
-        if channel.is_open:
-            channel.close()
+        scan.close()

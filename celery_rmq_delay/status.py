@@ -12,7 +12,7 @@ from .broker import Capabilities, capabilities
 from .delay import delay_of
 from .inventory import applied, plans
 from .names import suspects
-from .scan import scanning
+from .scan import looks_leave_no_trace, scanning
 from .topology.apply import ready_counts
 from .topology.objects import Queue
 
@@ -29,7 +29,7 @@ class TierStatus:
 
     ``delay_ms`` is the tier's delay in ms, ``parked`` how many messages wait in it. ``oldest_due`` is when the next one
     is due, in UTC: to the second in the first rung, and not before it in higher ones; None where a look at the message
-    would count against it (quorum queues, RabbitMQ >= 4.1) or the message does not say when it was parked.
+    would leave a trace (RabbitMQ >= 4.1) or the message does not say when it was parked.
     ``due_within_ms`` is the bound that always holds, in ms; None where nothing is parked. ``retired``: no ladder in
     force leads here any more. ``missing``: delay queues that the broker does not have.
     """
@@ -98,15 +98,6 @@ def queue_status(app: Celery, connection: Connection, only: Iterable[str] = ()) 
     return [_status(connection, plan, capabilities(connection)) for plan in found]
 
 
-def can_peek(queue_type: str, broker: Capabilities) -> bool:
-    """Return whether a parked message can be looked at and put back without a trace.
-
-    Elsewhere it returns flagged as delivered before, as if it had been in a worker that died: measured on RabbitMQ 4.0
-    (quorum) and 4.3 (both types).
-    """
-    return queue_type == "classic" and not broker.flags_returned
-
-
 def _status(connection: Connection, plan: LadderPlan, broker: Capabilities) -> QueueStatus:
     record = applied(connection, plan)
     in_force = [*plan.ladders.values(), *(each for key, each in record.ladders.items() if key not in record.retired)]
@@ -122,7 +113,7 @@ def _status(connection: Connection, plan: LadderPlan, broker: Capabilities) -> Q
         ready=counts[plan.queue],
         suspects=counts[suspects(plan.queue)],
         tiers=tuple(
-            _tier(connection, tiers[key], key, counts, peek=can_peek(plan.queue_type, broker)) for key in sorted(tiers)
+            _tier(connection, tiers[key], key, counts, peek=looks_leave_no_trace(broker)) for key in sorted(tiers)
         ),
     )
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from celery_rmq_delay import headers as h
+from celery_rmq_delay.broker import capabilities
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.release import release
+from celery_rmq_delay.scan import looks_leave_no_trace
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan
@@ -110,6 +112,28 @@ def test_every_lane_is_looked_through(lab: Lab) -> None:
     for lane in range(plan.ladder.lanes):
         lab.publish(plan.rung_queue(1, plan.ladder.ttl(1, lane)).name, headers={"id": f"{lane}"})
     assert release(lab.connection, [plan], task_ids=["4", "1"]).not_found == []
+
+
+def test_a_search_ends_where_it_would_leave_too_many_traces(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_rmq_delay.release.TRACED_SCAN_LIMIT", 2)
+    _, plan = opened(lab)
+    park(lab, plan, "a", "b", "c", "d")
+    parked(lab, rung(plan, 1), 4)
+    found = release(lab.connection, [plan], task_ids=["c"])
+    if looks_leave_no_trace(capabilities(lab.connection)):
+        assert (found.released, found.passed_over) == (["c"], 2)
+    else:
+        assert (found.released, found.not_found, found.unseen) == ([], ["c"], [rung(plan, 1)])
+        assert release(lab.connection, [plan], task_ids=["c"], scan_limit=3).released == ["c"]
+
+
+def test_many_that_were_passed_over_keep_their_order(lab: Lab) -> None:
+    _, plan = opened(lab)
+    for number in range(100):
+        lab.publish(rung(plan, 1), headers={"id": str(number)})
+    release(lab.connection, [plan], task_ids=["90"], scan_limit=1000)
+    wanted = [str(number) for number in range(100) if number != 90]
+    assert [lab.get(rung(plan, 1), ack=True).headers["id"] for _ in wanted] == wanted
 
 
 def test_a_task_that_is_not_parked_is_named(lab: Lab) -> None:

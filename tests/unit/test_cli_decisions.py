@@ -15,7 +15,6 @@ from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.exhausted import ExhaustedMessage, Selection
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import Names
-from celery_rmq_delay.status import can_peek
 from celery_rmq_delay.topology.ladder import LadderPlan
 
 EXHAUSTED = ExhaustedMessage(
@@ -67,22 +66,6 @@ def test_a_negative_limit_is_none_from_4_0_on_and_zero_before(
     queue_type: QueueType, version: Version, limit: int | None, problem: bool
 ) -> None:
     assert bool(list(limit_findings(plan(queue_type), Capabilities(version), limit))) == problem
-
-
-@pytest.mark.parametrize(
-    ("queue_type", "version", "free"),
-    [
-        ("classic", (3, 10, 8), True),
-        ("classic", (4, 0, 5), True),
-        ("classic", (4, 3, 6), False),
-        ("quorum", (3, 10, 8), False),
-        ("quorum", (4, 0, 5), False),
-    ],
-)
-def test_a_parked_message_is_looked_at_only_where_that_leaves_no_trace(
-    queue_type: QueueType, version: Version, free: bool
-) -> None:
-    assert can_peek(queue_type, Capabilities(version)) == free
 
 
 @pytest.mark.parametrize(
