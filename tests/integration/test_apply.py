@@ -1,0 +1,177 @@
+"""Plans are declared in the broker, and what is there already is found quickly and left alone."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from celery_rmq_delay.config import QueueType
+from celery_rmq_delay.durations import MAX_TTL_MS
+from celery_rmq_delay.exceptions import TopologyError
+from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.names import suspects
+from celery_rmq_delay.topology.apply import Drift, declare, drift, ensure_queue, ready_counts, unbind
+from celery_rmq_delay.topology.ladder import LadderPlan
+from celery_rmq_delay.topology.objects import Binding, Exchange, Objects, Queue, arguments
+from celery_rmq_delay.topology.switch import apply_plan
+
+from .lab import HOUR, Lab
+
+LADDER = Ladder((1000, 2000))
+
+
+def test_after_an_apply_nothing_drifts(lab: Lab) -> None:
+    plan = lab.plan(Ladder((1000, 2000), jitter=0.2, lanes=3), {"own": LADDER})
+    missing = drift(lab.connection, plan.objects())
+    assert {(each.kind, each.name, each.problem) for each in missing} == {
+        *(("exchange", each.name, "missing") for each in plan.objects().exchanges),
+        *(("queue", each.name, "missing") for each in plan.objects().queues),
+    }
+    lab.applied(plan)
+    assert drift(lab.connection, plan.objects()) == []
+
+
+def test_drift_names_what_is_missing_and_what_is_otherwise_and_changes_nothing(lab: Lab) -> None:
+    plan = lab.plan(LADDER)
+    lab.applied(plan)
+    rungs = [queue.name for _, _, queue in plan.rung_queues([LADDER])]
+    lab.channel.queue_delete(rungs[0])
+    lab.channel.queue_delete(rungs[1])
+    lab.queue(rungs[1], **{"x-message-ttl": 5})
+    lab.channel.exchange_delete(plan.names.returns)
+    lab.channel.exchange_declare(plan.names.returns, "topic", durable=True, auto_delete=False)
+    found = drift(lab.connection, plan.objects())
+    assert Drift("queue", rungs[0], "missing") in found
+    assert {(each.kind, each.name) for each in found} == {
+        ("queue", rungs[0]),
+        ("queue", rungs[1]),
+        ("exchange", plan.names.returns),
+    }
+    assert "inequivalent arg" in next(each.problem for each in found if each.name == rungs[1])
+    assert ready_counts(lab.connection, rungs) == {rungs[0]: None, rungs[1]: 0}
+
+
+def test_an_object_with_other_arguments_is_an_error_with_the_mend(lab: Lab) -> None:
+    plan = lab.plan(LADDER)
+    lab.origin(plan)
+    name = plan.rung_queue(1, 1000).name
+    lab.queue(name, **{"x-message-ttl": 5})
+    with pytest.raises(TopologyError, match=rf"{name}.*doctor.*apply again"):
+        apply_plan(lab.connection, plan)
+
+
+def test_an_apply_mends_what_somebody_deleted(lab: Lab) -> None:
+    plan = lab.applied(lab.plan(Ladder((10, 20))))
+    lab.channel.queue_delete(plan.rung_queue(1, 10).name)
+    lab.channel.queue_delete(suspects(plan.queue))
+    apply_plan(lab.connection, plan)
+    assert drift(lab.connection, plan.objects()) == []
+    lab.publish(plan.queue)
+    assert len(lab.climb(plan)) == 4
+
+
+def test_an_apply_mends_a_ladder_exchange_that_somebody_deleted(lab: Lab) -> None:
+    plan = lab.applied(lab.plan(Ladder((10,)), {"own": Ladder((20,))}))
+    for exchange in plan.objects().exchanges:
+        lab.channel.exchange_delete(exchange.name)
+    apply_plan(lab.connection, plan)
+    for task in ("own", "other"):
+        lab.publish(plan.queue, headers={"task": task})
+        assert len(lab.climb(plan)) == 3
+
+
+def test_the_exhausted_queue_may_be_of_any_type(lab: Lab) -> None:
+    other: QueueType = "quorum" if lab.queue_type == "classic" else "classic"
+    plan = lab.plan(Ladder((10,)))
+    lab.queue(plan.exhausted, **{"x-queue-type": other})
+    lab.applied(plan)
+    lab.publish(plan.queue)
+    assert len(lab.climb(plan)) == 3
+
+
+def test_two_queues_of_different_types_share_the_exhausted_queue(lab: Lab) -> None:
+    other: QueueType = "quorum" if lab.queue_type == "classic" else "classic"
+    for plan in (
+        lab.plan(Ladder((10,)), queue=f"{lab.names.prefix}-1"),
+        lab.plan(Ladder((10,)), queue=f"{lab.names.prefix}-2", queue_type=other),
+    ):
+        lab.applied(plan)
+        lab.publish(plan.queue)
+        assert len(lab.climb(plan)) == 3
+
+
+def test_ensure_queue_leaves_a_queue_as_it_is(lab: Lab) -> None:
+    name = lab.queue(**{"x-message-ttl": 5})
+    ensure_queue(lab.connection, Queue(name, arguments({"x-queue-type": lab.queue_type})))
+    assert ready_counts(lab.connection, [name]) == {name: 0}
+
+
+def test_unbinding_what_is_not_bound_is_no_error(lab: Lab) -> None:
+    queue, exchange = lab.queue(), lab.exchange("direct")
+    unbind(lab.channel, Binding(exchange, queue, key="never"))
+    unbind(lab.channel, Binding(exchange, exchange, to="exchange", key="never"))
+    assert lab.channel.is_open
+
+
+def test_unbinding_from_an_exchange_that_is_gone_is_no_error(lab: Lab) -> None:
+    """`prune` deletes the exchanges of old ladders, and a record may still name them."""
+    queue = lab.queue()
+    unbind(lab.channel, Binding("no-such-exchange", queue))
+    unbind(lab.channel, Binding("no-such-exchange", "nor-this", to="exchange"))
+    assert lab.channel.is_open
+
+
+def test_an_exchange_of_another_type_is_an_error_with_the_mend(lab: Lab) -> None:
+    name = lab.exchange("topic")
+    with pytest.raises(TopologyError, match="cannot change them"):
+        declare(lab.connection.channel(), Objects(exchanges=(Exchange(name, "direct"),)))
+
+
+# -- the longest delay -------------------------------------------------------------------------------------------------
+
+
+def test_the_broker_takes_the_longest_ttl_and_no_longer_one(lab: Lab) -> None:
+    longest = Ladder((MAX_TTL_MS,))
+    plan = lab.applied(lab.plan(longest))
+    lab.publish(plan.queue)
+    lab.reject(lab.get(plan.queue))
+    too_long = replace(plan, queue=f"{plan.queue}-2", ladder=Ladder((MAX_TTL_MS + 1,)))
+    name = too_long.rung_queue(1, MAX_TTL_MS + 1).name
+    lab.forget(name)
+    with pytest.raises(TopologyError, match="x-message-ttl"):
+        declare(lab.connection.channel(), Objects(queues=(too_long.rung_queue(1, MAX_TTL_MS + 1),)))
+    assert ready_counts(lab.connection, [name]) == {name: None}
+
+
+# -- many queues -------------------------------------------------------------------------------------------------------
+
+
+def test_a_start_that_finds_a_hundred_queues_declared_is_fast(
+    classic_lab: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = classic_lab
+    ladder = Ladder((10_000, 60_000, 600_000, HOUR, 2 * HOUR))
+    plans = [lab.plan(ladder, {"own": LADDER}, queue=f"{lab.names.prefix}-{number}") for number in range(100)]
+    begun = time.monotonic()
+    for plan in plans:
+        lab.applied(plan)
+    created = time.monotonic() - begun
+
+    def again() -> float:
+        begun = time.monotonic()
+        changed = sum(apply_plan(lab.connection, plan) for plan in plans)
+        assert not changed
+        return time.monotonic() - begun
+
+    found = min(again(), again())
+    with capsys.disabled():
+        print(f"\n100 queues x 5 tiers, classic: created in {created:.2f} s, found declared in {found:.2f} s")
+    assert found < 5
+
+
+def test_a_plan_is_applied_whatever_its_queue_is_called(lab: Lab) -> None:
+    for name in ("a.first", "a.retry.1", "a@1", "return", "with space", "Ünïcode.日本", "x" * 150):
+        plan: LadderPlan = lab.applied(lab.plan(LADDER, queue=f"{lab.names.prefix}-{name}"))
+        assert drift(lab.connection, plan.objects()) == []

@@ -1,0 +1,154 @@
+"""Nothing is done before the broker says that it has the message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import amqp
+import kombu
+import pytest
+
+from celery_rmq_delay.broker import ConfirmingPublisher, copy_of, publish_confirmed
+from celery_rmq_delay.exceptions import NackedError, PublishError, UnroutableError
+from celery_rmq_delay.headers import without_dead_letters
+
+from .lab import Lab
+
+FULL = {"x-max-length": 1, "x-overflow": "reject-publish"}
+
+
+def message(body: str = "body") -> amqp.Message:
+    return amqp.Message(body, delivery_mode=2)
+
+
+class Answers:
+    """Collects what a `ConfirmingPublisher` calls back."""
+
+    def __init__(self) -> None:
+        self.found: dict[Any, PublishError | None] = {}
+
+    def of(self, name: Any) -> Callable[[PublishError | None], None]:
+        def done(error: PublishError | None) -> None:
+            assert name not in self.found, "called twice"
+            self.found[name] = error
+
+        return done
+
+
+def test_a_message_that_the_broker_has_is_published(lab: Lab) -> None:
+    queue = lab.queue()
+    publish_confirmed(lab.channel, message("there"), "", queue)
+    assert lab.get(queue, ack=True).body == "there"
+
+
+def test_a_message_that_reaches_no_queue_is_an_error_with_the_mend(lab: Lab) -> None:
+    with pytest.raises(UnroutableError, match=r"routing key 'no-such-queue': run `celery -A proj rmq-delay apply`"):
+        publish_confirmed(lab.channel, message(), "", "no-such-queue")
+    queue = lab.queue()
+    publish_confirmed(lab.channel, message(), "", queue)
+    assert lab.get(queue, ack=True)
+
+
+def fill(lab: Lab) -> str:
+    queue = lab.queue(**FULL)
+    with pytest.raises(NackedError):
+        for _ in range(10):  # quorum queues take a few more
+            publish_confirmed(lab.channel, message(), "", queue)
+    return queue
+
+
+def test_a_message_that_the_broker_refuses_is_an_error(lab: Lab) -> None:
+    queue = fill(lab)
+    with pytest.raises(NackedError, match=queue):
+        publish_confirmed(lab.channel, message(), "", queue)
+
+
+def test_the_publisher_calls_back_with_what_the_broker_said(lab: Lab) -> None:
+    good, full, answers = lab.queue(), fill(lab), Answers()
+    publisher = ConfirmingPublisher(lab.connection)
+    for number in range(50):
+        publisher.publish(message(str(number)), good, answers.of(number))
+        publisher.publish(message(), full, answers.of(f"full {number}"))
+        publisher.publish(message(), "no-such-queue", answers.of(f"missing {number}"))
+    assert publisher.waiting
+    publisher.drain(10)
+    assert publisher.waiting == 0
+    for number in range(50):
+        assert answers.found[number] is None
+        assert isinstance(answers.found[f"full {number}"], NackedError)
+        assert isinstance(answers.found[f"missing {number}"], UnroutableError)
+    assert {lab.get(good, ack=True).body for _ in range(50)} == {str(number) for number in range(50)}
+
+
+def test_publishing_does_not_wait(lab: Lab) -> None:
+    queue, answers = lab.queue(), Answers()
+    publisher = ConfirmingPublisher(lab.connection)
+    publisher.publish(message(), queue, answers.of("first"))
+    assert publisher.waiting == 1
+    publisher.drain(10)
+    assert answers.found == {"first": None}
+
+
+def test_a_callback_may_publish_again(lab: Lab) -> None:
+    queue, answers = lab.queue(), Answers()
+    publisher = ConfirmingPublisher(lab.connection)
+
+    def again(error: PublishError | None) -> None:
+        answers.of("first")(error)
+        for number in range(3):
+            publisher.publish(message(), queue, answers.of(number))
+
+    publisher.publish(message(), queue, again)
+    publisher.drain(10)
+    assert answers.found == {"first": None, 0: None, 1: None, 2: None}
+
+
+def test_a_lost_connection_calls_nobody_back(lab: Lab) -> None:
+    """The originals are unacked, so the broker delivers them again."""
+    queue, answers = lab.queue(), Answers()
+    connection = lab.connect()
+    publisher = ConfirmingPublisher(connection)
+    publisher.publish(message(), queue, answers.of("pending"))
+    connection.connection.transport.sock.close()
+    publisher.drain(0.5)
+    assert answers.found == {}
+    assert publisher.waiting == 1
+
+
+def test_the_end_of_a_queue_between_two_publishes_is_told_of_the_right_one(classic_lab: Lab) -> None:
+    lab = classic_lab
+    queue, answers = lab.queue(), Answers()
+    publisher = ConfirmingPublisher(lab.connection)
+    publisher.publish(message("first"), queue, answers.of("first"))
+    publisher.drain(10)
+    lab.channel.queue_delete(queue)
+    publisher.publish(message("second"), queue, answers.of("second"))
+    publisher.drain(10)
+    assert answers.found["first"] is None
+    assert isinstance(answers.found["second"], UnroutableError)
+
+
+def test_a_copy_has_the_body_and_properties_of_the_message_and_no_expiration(lab: Lab) -> None:
+    queue, other = lab.queue(), lab.queue()
+    body = b"\x80\x00\xff raw bytes"
+    lab.publish(
+        queue, body, headers={"a": 1}, expiration="60000", priority=3, reply_to="r", correlation_id="c",
+        content_type="application/x-python-serialize", content_encoding="binary", message_id="m",
+    )  # fmt: skip
+    received: list[Any] = []
+    source = kombu.Queue(queue, no_declare=True)
+    consumer = kombu.Consumer(lab.connection.channel(), [source], auto_declare=False, on_message=received.append)
+    with consumer:
+        while not received:
+            lab.connection.drain_events(timeout=10)
+        publish_confirmed(lab.channel, copy_of(received[0], {"b": 2}), "", other)
+        received[0].ack()
+    copy = lab.get(other, ack=True)
+    assert copy.body == body
+    assert without_dead_letters(copy.headers) == {"b": 2}  # quorum queues add a count
+    assert "expiration" not in copy.properties
+    expected = {"priority": 3, "reply_to": "r", "correlation_id": "c", "message_id": "m", "delivery_mode": 2}
+    assert expected.items() <= copy.properties.items()
+    assert copy.properties["content_type"] == "application/x-python-serialize"
+    assert copy.properties["content_encoding"] == "binary"

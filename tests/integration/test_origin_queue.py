@@ -1,0 +1,153 @@
+"""Queues get their dead-letter exchange from whoever declares them first; one that exists is used as it is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import kombu.pools
+import pytest
+from celery import Celery
+from kombu import Queue
+
+from celery_rmq_delay import install
+from celery_rmq_delay.delay import Delay
+from celery_rmq_delay.exceptions import TopologyError
+from celery_rmq_delay.queues import OriginQueue
+from celery_rmq_delay.topology.apply import ready_counts
+from celery_rmq_delay.topology.ladder import origin_arguments
+
+from .lab import Lab, wait_for
+
+
+class Shop:
+    """An app with one queue on the lab's broker."""
+
+    def __init__(self, lab: Lab, **settings: Any) -> None:
+        self.lab, self.queue = lab, f"{lab.names.prefix}-shop"
+        self.app = Celery("shop", broker=lab.url, set_as_current=False)
+        arguments = {"x-queue-type": "quorum"} if lab.queue_type == "quorum" else None
+        self.app.conf.update(
+            rmq_delay={"prefix": lab.names.prefix, "tiers": [0.02, 0.03], **settings},
+            task_queues=[Queue(self.queue, queue_arguments=arguments)],
+            task_default_queue=self.queue,
+            broker_connection_retry_on_startup=False,
+        )
+        self.delay: Delay = install(self.app)
+        lab.forget(self.queue)
+
+    def send(self, name: str = "t") -> None:
+        self.app.send_task(name)
+
+    def consume(self) -> None:
+        """Declare the queue as a worker's consumer does."""
+        with self.app.connection_for_read() as connection:
+            self.app.amqp.TaskConsumer(connection.default_channel)
+
+    def messages(self) -> int | None:
+        return ready_counts(self.lab.connection, [self.queue])[self.queue]
+
+    def close(self) -> None:
+        self.app.close()
+        kombu.pools.reset()  # kombu shares them between apps on one URL
+
+
+@pytest.fixture
+def shops(lab: Lab) -> Iterator[Any]:
+    made: list[Shop] = []
+
+    def make(**settings: Any) -> Shop:
+        made.append(Shop(lab, **settings))
+        return made[-1]
+
+    yield make
+    for shop in made:
+        shop.close()
+
+
+def has_our_exchange(lab: Lab, queue: str) -> bool:
+    """Declare the queue with our arguments: the broker refuses where they differ."""
+    channel = lab.connection.channel()
+    try:
+        arguments = origin_arguments(lab.names, queue, lab.queue_type)
+        channel.queue_declare(queue, durable=True, auto_delete=False, arguments=arguments)
+    except Exception:  # noqa: BLE001 - any refusal
+        return False
+    channel.close()
+    return True
+
+
+def test_a_publisher_declares_the_queue_as_a_worker_does(lab: Lab, shops: Any) -> None:
+    publisher, worker = shops(), shops()
+    publisher.send()
+    assert has_our_exchange(lab, publisher.queue)
+    worker.consume()
+    wait_for(lambda: worker.messages() == 1, "the message")
+    assert worker.delay.foreign == set()
+
+
+def test_a_worker_declares_the_queue_as_a_publisher_does(lab: Lab, shops: Any) -> None:
+    publisher, worker = shops(), shops()
+    worker.consume()
+    publisher.send()
+    assert has_our_exchange(lab, publisher.queue)
+    assert publisher.delay.foreign == set()
+
+
+def test_rejected_messages_of_an_app_climb_once_the_ladder_is_applied(lab: Lab, shops: Any) -> None:
+    shop = shops()
+    shop.consume()
+    plan = shop.delay.plan(shop.queue, reason_routing=lab.tells_death_reason)
+    lab.applied(lab.plan(plan.ladder, dict(plan.tasks), queue=shop.queue))
+    shop.send("unknown.task")
+    assert len(lab.climb(lab.plan(plan.ladder, queue=shop.queue))) == 4
+
+
+@pytest.mark.parametrize("side", ["publisher", "consumer"])
+def test_a_queue_that_exists_is_used_as_it_is_and_said_once(
+    lab: Lab, shops: Any, side: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    shop = shops()
+    lab.queue(shop.queue)
+    with caplog.at_level(logging.WARNING, "celery_rmq_delay"):
+        for _ in range(3):
+            shop.send() if side == "publisher" else shop.consume()
+    assert shop.delay.foreign == {shop.queue}
+    warnings = [record.getMessage() for record in caplog.records if record.name.startswith("celery_rmq_delay")]
+    assert len(warnings) == 1
+    assert shop.queue in warnings[0]
+    assert "inequivalent arg" in warnings[0]
+    assert lab.names.dlx(shop.queue) in warnings[0]
+    if side == "publisher":
+        wait_for(lambda: shop.messages() == 3, "three messages")
+
+
+@pytest.mark.parametrize("side", ["publisher", "consumer"])
+def test_a_queue_that_exists_is_an_error_where_the_settings_are_strict(lab: Lab, shops: Any, side: str) -> None:
+    shop = shops(strict=True)
+    lab.queue(shop.queue)
+    with pytest.raises(
+        TopologyError, match=rf"The queue '{shop.queue}' exists with other arguments .*delete the\s+queue"
+    ):
+        shop.send() if side == "publisher" else shop.consume()
+    assert shop.delay.foreign == set()
+
+
+def test_a_queue_that_exists_with_any_arguments_is_used(lab: Lab, shops: Any) -> None:
+    shop = shops()
+    lab.queue(shop.queue, **{"x-max-length": 100, "x-dead-letter-exchange": "theirs"})
+    shop.send()
+    assert shop.delay.foreign == {shop.queue}
+    wait_for(lambda: shop.messages() == 1, "the message")
+
+
+def test_a_queue_that_is_created_while_the_app_runs_is_told_to_the_worker(lab: Lab, shops: Any) -> None:
+    shop = shops()
+    told: list[str] = []
+    shop.delay.on_declared = told.append
+    name = f"{lab.names.prefix}-new"
+    lab.forget(name)
+    shop.app.send_task("t", queue=name)
+    assert isinstance(shop.app.amqp.queues[name], OriginQueue)
+    assert name in told
