@@ -116,7 +116,8 @@ def acted_text(outcome: Outcome, done: str) -> str:
     lines = [f"{done} {each.task_id or 'a message without id'} ({each.task})" for each in outcome.done]
     lines += [f"not {done}: {each.found.task_id} ({each.found.task}): {each.problem}" for each in outcome.failed]
     lines += [f"not found: {task_id}" for task_id in outcome.not_found]
-    return ("\n".join(lines) or "No exhausted message fits.") + rest_text(outcome)
+    looked_for_more = outcome.not_found or not lines
+    return ("\n".join(lines) or "No exhausted message fits.") + (rest_text(outcome) if looked_for_more else "")
 
 
 def rest_text(outcome: Outcome) -> str:

@@ -74,7 +74,8 @@ def release(
         ladders = [*plan.ladders.values(), *applied(connection, plan).ladders.values()]
         found = [each for each in plan.rung_queues(ladders) if delay_ms in (None, each[1])]
         counts = ready_counts(connection, [queue.name for _, _, queue in found])
-        for rung, _, queue in found:
+        # From the top: what fails at once parks one rung higher, and is not to be released again.
+        for rung, _, queue in sorted(found, key=lambda each: -each[0]):
             if counts[queue.name] and not run.finished:
                 run.empty(plan, rung, queue)
     run.result.not_found = sorted(wanted - set(run.result.released) - set(run.result.failed))

@@ -44,7 +44,7 @@ def looks_leave_no_trace(broker: Capabilities) -> bool:
 
 
 class Scan:
-    """The messages of one queue, each once; see `scanning`."""
+    """The messages that a queue has when the scan begins, each once; see `scanning`."""
 
     def __init__(self, connection: Connection, channel: Any, queue: str, most: int) -> None:
         self._connection, self._channel, self._queue, self._most = connection, channel, queue, most
@@ -52,24 +52,25 @@ class Scan:
         self._held: dict[int, None] = {}
         #: How many messages were looked at.
         self.seen = 0
-        #: Whether there was nothing left to look at.
+        #: Whether everything that was there has been looked at.
         self.complete = False
 
     def __iter__(self) -> Iterator[Message]:
-        while self.seen < self._most:
-            try:
-                raw = self._channel.basic_get(self._queue)
-            except NotFound as error:
-                raise TopologyError(
-                    f"The queue {self._queue!r} does not exist: run `celery -A proj rmq-delay apply`."
-                ) from error
+        try:
+            there = self._ready()
+        except NotFound as error:
+            raise TopologyError(
+                f"The queue {self._queue!r} does not exist: run `celery -A proj rmq-delay apply`."
+            ) from error
+        # What comes later is left alone: a task that is sent back may fail and return while the scan goes on.
+        for _ in range(min(there, self._most)):
+            raw = self._channel.basic_get(self._queue)
             if raw is None:
-                self.complete = True
-                return
+                break
             self.seen += 1
             self._held[raw.delivery_tag] = None
             yield self._channel.message_to_python(raw)
-        self.complete = self._ready() == 0
+        self.complete = there <= self._most
 
     def move(self, message: Message, copy: amqp.Message, exchange: str, routing_key: str) -> None:
         """Publish ``copy`` with confirm, then ack ``message``.

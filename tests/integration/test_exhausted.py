@@ -167,6 +167,14 @@ def test_a_limit_bounds_what_is_sent_back(lab: Lab) -> None:
     assert (ids(lab, target), ids(lab, name)) == (["a", "b"], ["c"])
 
 
+def test_what_is_exhausted_again_meanwhile_is_not_sent_back_again(lab: Lab) -> None:
+    name = settings_of(lab).exhausted_queue
+    bury(lab, "a", "b", queue=name)  # sent back, they are exhausted at once
+    outcome = requeue(lab.connection, settings_of(lab), ALL)
+    assert ([each.task_id for each in outcome.done], outcome.complete) == (["a", "b"], True)
+    assert ids(lab, name) == ["a", "b"]
+
+
 def test_a_message_for_a_queue_that_is_gone_stays_and_the_others_go(lab: Lab) -> None:
     target = lab.queue()
     bury(lab, "lost", queue=f"{lab.names.prefix}-gone")

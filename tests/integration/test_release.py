@@ -81,6 +81,15 @@ def test_those_that_were_passed_over_still_come_back_when_due(lab: Lab) -> None:
     assert [lab.get(plan.queue).headers["id"] for _ in range(2)] == ["b", "a"]
 
 
+def test_what_parks_again_at_once_is_not_released_again(lab: Lab) -> None:
+    _, plan = opened(lab)
+    lab.channel.queue_unbind(plan.queue, plan.names.returns, return_key(plan.queue, 1))
+    lab.channel.queue_bind(rung(plan, 2), plan.names.returns, return_key(plan.queue, 1))
+    lab.publish(rung(plan, 1), headers={"id": "a"})
+    assert release(lab.connection, [plan], everything=True).released == ["a"]
+    parked(lab, rung(plan, 2), 1)
+
+
 def test_a_limit_releases_the_oldest(lab: Lab) -> None:
     _, plan = opened(lab)
     park(lab, plan, "a", "b", "c")
