@@ -29,8 +29,10 @@ _DELIVERY_LIMIT = 20
 class Delay:
     """The package's state of one app."""
 
-    def __init__(self, app: Celery, settings: Settings) -> None:
+    def __init__(self, app: Celery, settings: Settings, setting: str = "rmq_delay") -> None:
         self.app, self.settings = app, settings
+        #: The name under which the user wrote the settings.
+        self.setting = setting
         #: Queues that exist without our dead-letter exchange: their retries take the forward path.
         self.foreign: set[str] = set()
         #: What a worker does with a queue that is declared while it runs.
@@ -38,18 +40,21 @@ class Delay:
         self._ladders: dict[tuple[str, str], Ladder | None] = {}
 
     def manages(self, queue: KombuQueue) -> bool:
-        """Return whether a queue can have a ladder: a lasting one that nobody else has given a dead-letter exchange."""
-        declared = queue.queue_arguments or {}
+        """Return whether a queue can have a ladder: a lasting classic or quorum queue that is not left alone."""
         return (
             not isinstance(queue, Broadcast)
             and queue.durable
             and not queue.auto_delete
             and not queue.exclusive
-            and declared.get("x-queue-type", "classic") in ("classic", "quorum")
-            and declared.get("x-dead-letter-exchange") in (None, self.settings.names.dlx(queue.name))
-            and "x-dead-letter-routing-key" not in declared
+            and (queue.queue_arguments or {}).get("x-queue-type", "classic") in ("classic", "quorum")
             and self.settings.for_queue(queue.name) is not None
         )
+
+    def dead_letters_elsewhere(self, queue: KombuQueue) -> bool:
+        """Return whether the user has given a queue a dead-letter exchange of his own."""
+        declared = queue.queue_arguments or {}
+        ours = self.settings.names.dlx(queue.name)
+        return declared.get("x-dead-letter-exchange", ours) != ours or "x-dead-letter-routing-key" in declared
 
     def queue_type(self, queue: KombuQueue | None, name: str) -> QueueType:
         """Return the type of an origin queue: as set, or as it is declared."""
@@ -107,7 +112,7 @@ class Delay:
         settings = self.settings.for_queue(queue)
         if settings is None:
             raise RmqDelayError(f"rmq_delay.queues[{queue!r}] is False: this queue is left alone.")
-        check_queue_name(self.settings, queue)
+        check_queue_name(self.settings, queue, self.setting)
         return LadderPlan(
             names=self.settings.names,
             queue=queue,
@@ -120,11 +125,7 @@ class Delay:
 
     def origin_queues(self) -> list[str]:
         """Return the names of all queues of the app that can have a ladder, sorted."""
-        return sorted(
-            name
-            for name, queue in self.app.amqp.queues.items()
-            if self.manages(queue) or isinstance(queue, _origin_queue_class())
-        )
+        return sorted(name for name, queue in self.app.amqp.queues.items() if self.manages(queue))
 
     def check_tasks(self) -> None:
         """Raise `SettingsError` for the first task whose own tiers or ``max_retries`` cannot work."""
@@ -142,12 +143,6 @@ class Delay:
         if task.max_retries_set is not NOT_SET or task.tiers is not None:
             queue = self.routed_to(task) or self.app.conf.task_default_queue
             check_max_retries(task.max_retries_set, self.ladder(queue, task), task.name)
-
-
-def _origin_queue_class() -> type[KombuQueue]:
-    from .queues import OriginQueue  # here, as the queues module needs this one
-
-    return OriginQueue
 
 
 def set_delay(app: Celery, delay: Delay) -> None:

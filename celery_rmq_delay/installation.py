@@ -21,14 +21,15 @@ def install(app: Celery) -> Delay:
     as workers do. Reads ``app.conf.rmq_delay`` (``CELERY_RMQ_DELAY`` with Django). Raises `SettingsError` for whatever
     cannot work; opens no connection.
     """
+    raw = app.conf.get("rmq_delay")  # loads the configuration, which the prefix is part of
     setting = _setting(app)
-    settings = parse_settings(app.conf.get("rmq_delay"), setting)
+    settings = parse_settings(raw, setting)
     present = find_delay(app)
     if present is not None:
         if present.settings != settings:
-            raise SettingsError(setting, app.conf.get("rmq_delay"), "install() was called with other settings before.")
+            raise SettingsError(setting, raw, "install() was called with other settings before.")
         return present
-    delay = Delay(app, settings)
+    delay = Delay(app, settings, setting)
     set_delay(app, delay)
     _declare_origin_queues(app, delay)
     app.steps["consumer"].add("celery_rmq_delay.bootstep:LadderStep")

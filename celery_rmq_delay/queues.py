@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from amqp import Channel as AMQPChannel
 from amqp.exceptions import PreconditionFailed
 from celery.app.amqp import Queues
 from kombu.entity import Queue
@@ -48,7 +49,7 @@ class OriginQueue(Queue):
         """Declare the queue, on a channel of its own first: a refusal closes the channel it happens on."""
         channel = channel or self.channel
         delay = self.delay
-        if delay is None or passive:
+        if delay is None or passive or not isinstance(channel, AMQPChannel):
             return super().queue_declare(nowait=nowait, passive=passive, channel=channel)
         if self.name in delay.foreign:
             return self._look_at_it(channel)
@@ -89,7 +90,11 @@ class OriginQueues(Queues):
 
     def __setitem__(self, name: str, queue: Queue) -> None:
         super().__setitem__(name, queue)
-        if not isinstance(queue, OriginQueue) and self.delay.manages(queue):
+        if isinstance(queue, OriginQueue) or not self.delay.manages(queue):
+            return
+        if self.delay.dead_letters_elsewhere(queue):
+            self.delay.foreign.add(name)
+        else:
             super().__setitem__(name, OriginQueue.of(queue, self.delay))
 
     def _add(self, queue: Queue) -> Queue:

@@ -54,7 +54,9 @@ class RetryableRequest(stock.Request):
 
     def on_retry(self, exc_info: Any) -> None:
         """Settle an attempt that is to be retried."""
-        self._outcome = _bare(exc_info.exception)
+        retry = self._outcome = _bare(exc_info.exception)
+        if self._delivery is not None and not isinstance(retry, Parked) and self._is_used_up:
+            self._outcome = exc_info  # raised by hand, without Task.retry, which would have refused it
         super().on_retry(exc_info)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
@@ -157,21 +159,21 @@ class RetryableRequest(stock.Request):
     def _reason(self, exc: BaseException) -> str:
         if self._crashes:
             return "crashed"
-        budget = self._budget
-        return "retries_used" if budget is not None and self._retries >= budget else "gave_up"
+        return "retries_used" if self._is_used_up else "gave_up"
 
     @property
-    def _budget(self) -> int | None:
-        """The task's retry budget on this queue; None is for ever."""
+    def _is_used_up(self) -> bool:
+        """Whether the task has no retry left on this queue."""
         delay = self._worker.delay
         ladder = delay.ladder(self._request_dict[KEY].queue, self.task)
         own: Any = self.task.max_retries_set
-        return ladder.retries if own is NOT_SET else own
+        budget = ladder.retries if own is NOT_SET else own
+        return budget is not None and self._retries >= budget
 
     def exhaust_crashed(self, crashes: int) -> None:
         """Give up a task that killed ``crashes`` workers among the suspects, without running it again."""
         self._crashes = crashes
-        lost = WorkerLostError(f"The task killed {crashes} workers one after the other.")
+        lost = WorkerLostError(f"The task killed {crashes + 1} workers, {crashes} of them while it was a suspect.")
         self.on_failure(LeanExceptionInfo(lost, None, f"WorkerLostError: {lost}"))
 
     def _has_succeeded(self) -> bool:
@@ -188,8 +190,7 @@ class RetryableRequest(stock.Request):
 
     def _retry_lost(self, exc: Any, exc_info: Any) -> bool:
         """Count a lost process or a hard time limit as a failed attempt; return False when there is no retry left."""
-        budget = self._budget
-        if self._crashes or (budget is not None and self._retries >= budget):
+        if self._crashes or self._is_used_up:
             return False
         stock.task_ready(self)
         delivery: Delivery = self._request_dict[KEY]

@@ -3,7 +3,7 @@
 They are sent in the worker's main process, after the message was settled, with ``sender`` the task. All carry
 ``request`` (`celery.worker.request.Request`), ``queue`` (the origin queue) and ``attempt`` (0 is the first):
 
-* ``task_parked``: also ``exception`` and ``delay_ms``, the planned wait (None where the task chose it itself);
+* ``task_parked``: also ``exception`` and ``delay_ms``, the planned wait (None after a ``Retry`` without a number);
 * ``task_recovered``: a task that had failed before has succeeded;
 * ``task_exhausted``: also ``exception`` and ``reason`` (``retries_used``, ``gave_up``, ``crashed``).
 """

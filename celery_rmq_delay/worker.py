@@ -124,7 +124,7 @@ class WorkerSide:
         retries = int(raw.get("retries") or (body or {}).get("retries") or 0) + rejections
         exchange, routing_key = h.first_route(raw, queue, info["exchange"], info["routing_key"])
         interrupted = info["redelivered"] and (
-            among_suspects or was_interrupted(raw, redelivered=True, quorum=self._is_quorum(queue), broker=self._broker)
+            among_suspects or was_interrupted(raw, redelivered=True, quorum=self._counts(queue), broker=self._broker)
         )
         found = Delivery(queue, rung, raw.get(h.LANE), self._path(queue, task, rejections, among_suspects))
         message.rmq_delay = self
@@ -158,6 +158,10 @@ class WorkerSide:
 
     def _is_quorum(self, queue: str) -> bool:
         return self.delay.queue_type(self.consumer.app.amqp.queues.get(queue), queue) == "quorum"
+
+    def _counts(self, queue: str) -> bool:
+        """Whether the delivery count tells crashes; in foreign queues nothing is rejected, so that the flag does."""
+        return self._is_quorum(queue) and queue not in self.delay.foreign
 
     def _queue_of(self, tag: str) -> tuple[str, bool]:
         """Return (origin queue, whether the delivery comes from its suspects)."""
@@ -221,7 +225,7 @@ class WorkerSide:
             message,
             copy_of(message, headers),
             self.delay.settings.exhausted_queue,
-            requeue=queue not in self.applied or queue in self.delay.foreign,
+            requeue=not self._dead_letters(queue),
             done=done,
         )
 
@@ -231,7 +235,7 @@ class WorkerSide:
         plan = self.delay.plan(delivery.queue, reason_routing=True)
         target = plan.rung_queue(rung, ladder.ttl(rung, delivery.lane)).name
         copy = copy_of(message, self._forwarded(message, retries + 1, {}))
-        self.publish(message, copy, target, requeue=delivery.queue in self.delay.foreign)
+        self.publish(message, copy, target, requeue=not self._dead_letters(delivery.queue))
 
     def _forwarded(self, message: Message, retries: int, more: dict[str, Any]) -> dict[str, Any]:
         raw, info = message.raw_headers, message.delivery_info
@@ -266,6 +270,10 @@ class WorkerSide:
             publisher.publish(copy, queue, settle)
         else:
             self.consumer.call_soon(publisher.publish, copy, queue, settle)
+
+    def _dead_letters(self, queue: str) -> bool:
+        """Whether a rejected message of ``queue`` stays in the broker."""
+        return queue in self.applied and queue not in self.delay.foreign
 
     def on_decode_error(self, message: Message, error: Exception) -> None:
         """Exhaust what cannot be decoded; Celery would ack it, and it would be lost."""

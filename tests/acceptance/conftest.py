@@ -18,7 +18,7 @@ from celery_rmq_delay.topology.apply import ready_counts
 from .nodes import Worker, WorkerProcess
 from .project import Config, make_app
 
-POOLS = ("prefork", "threads", "solo", "gevent")
+POOLS = (pytest.param("prefork", marks=pytest.mark.all_brokers), "threads", "solo", "gevent")
 TIERS = ["300ms", "600ms", "900ms"]
 
 
@@ -148,3 +148,9 @@ def lab(make_lab: Callable[..., Lab], queue_type: str) -> Lab:
 def celery_worker(lab: Lab) -> Worker:
     """pytest-celery's worker fixture, as a process instead of a container."""
     return lab.worker()
+
+
+@pytest.fixture
+def classic_lab(make_lab: Callable[..., Lab]) -> Lab:
+    """For what the type of the queue has no part in."""
+    return make_lab("classic")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -99,10 +100,8 @@ class WorkerProcess:
             self._reap_group()
 
     def _reap_group(self) -> None:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal_module.SIGKILL)
-        except ProcessLookupError:
-            pass
 
     def reload(self) -> None:
         """Nothing to read anew."""

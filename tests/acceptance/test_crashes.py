@@ -68,7 +68,6 @@ def test_a_task_that_kills_its_worker_is_exhausted_and_its_neighbours_recover(
     assert MAX_CRASHES + 1 <= kills <= MAX_CRASHES + 2
 
 
-@pytest.mark.all_brokers
 def test_a_lost_connection_in_the_middle_of_a_task_runs_it_again(lab: Lab) -> None:
     worker = lab.worker("prefork", 1)
     result = lab.task("sleeps").delay(1.0)

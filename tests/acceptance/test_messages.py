@@ -98,30 +98,33 @@ def test_an_unknown_task_climbs_the_ladder_and_ends_in_exhausted(lab: Lab) -> No
     "headers", [{}, {"task": "fails", "id": "00000000-0000-4000-8000-000000000000"}], ids=["v1", "v2"]
 )
 def test_a_body_that_cannot_be_decoded_is_kept_in_exhausted(
-    lab: Lab, body: bytes, content_type: str, headers: dict[str, str]
+    classic_lab: Lab, body: bytes, content_type: str, headers: dict[str, str]
 ) -> None:
-    worker = lab.worker()
-    publish(lab, amqp.Message(body, content_type=content_type, content_encoding="utf-8", application_headers=headers))
+    worker = classic_lab.worker()
+    publish(
+        classic_lab,
+        amqp.Message(body, content_type=content_type, content_encoding="utf-8", application_headers=headers),
+    )
 
-    (found,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+    (found,) = wait_for(lambda: classic_lab.take("rmq_delay.exhausted"))
 
     kept = found.body if isinstance(found.body, bytes) else found.body.encode("utf-8", "surrogateescape")
     assert kept == body
     assert not worker.exited
-    assert lab.task("add").delay(1, 2).get(timeout=20) == 3
+    assert classic_lab.task("add").delay(1, 2).get(timeout=20) == 3
 
 
-def test_a_parked_task_that_is_revoked_does_not_run_again(lab: Lab) -> None:
-    lab.worker()
-    result = lab.task("fails").delay(99)
+def test_a_parked_task_that_is_revoked_does_not_run_again(classic_lab: Lab) -> None:
+    classic_lab.worker()
+    result = classic_lab.task("fails").delay(99)
     wait_for(lambda: result.state == "RETRY")
 
     result.revoke()
 
     wait_for(lambda: result.state == "REVOKED")
-    wait_for(lambda: lab.parked() == 0 and lab.count("shop") == 0)
-    assert len(lab.attempts(result.id)) <= 2
-    assert lab.count("rmq_delay.exhausted") == 0
+    wait_for(lambda: classic_lab.parked() == 0 and classic_lab.count("shop") == 0)
+    assert len(classic_lab.attempts(result.id)) <= 2
+    assert classic_lab.count("rmq_delay.exhausted") == 0
 
 
 def test_a_task_that_expires_while_parked_is_revoked_on_its_return(

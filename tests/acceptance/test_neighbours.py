@@ -102,9 +102,9 @@ def test_routed_tasks_climb_the_ladder_of_the_queue_they_are_routed_to(
     assert [attempt["queue"] for attempt in lab.attempts(result.id)] == ["routed", "routed"]
 
 
-def test_a_queue_that_celery_creates_as_missing_gets_a_ladder(lab: Lab) -> None:
-    lab.worker("prefork", 2, "--queues", "shop,fresh")
-    result = lab.task("fails").apply_async((1,), queue="fresh")
+def test_a_queue_that_celery_creates_as_missing_gets_a_ladder(classic_lab: Lab) -> None:
+    classic_lab.worker("prefork", 2, "--queues", "shop,fresh")
+    result = classic_lab.task("fails").apply_async((1,), queue="fresh")
 
     assert result.get(timeout=20) == 1
 
@@ -169,16 +169,16 @@ def test_separate_urls_for_reading_and_writing_work(make_lab: Callable[..., Lab]
     assert lab.task("fails").delay(2).get(timeout=30) == 2
 
 
-def test_a_producer_that_is_another_app_with_other_tiers_publishes_to_the_same_queue(lab: Lab) -> None:
-    lab.worker()
-    other = make_app(replace(lab.config, rmq_delay={"tiers": ["1h"]}))
+def test_a_producer_that_is_another_app_with_other_tiers_publishes_to_the_same_queue(classic_lab: Lab) -> None:
+    classic_lab.worker()
+    other = make_app(replace(classic_lab.config, rmq_delay={"tiers": ["1h"]}))
 
     assert other.tasks["fails"].delay(2).get(timeout=20) == 2
 
 
-def test_a_producer_without_this_package_publishes_to_a_queue_it_does_not_declare(lab: Lab) -> None:
-    lab.worker()
-    other = Celery("other", broker=lab.config.broker, backend=lab.config.backend, set_as_current=False)
+def test_a_producer_without_this_package_publishes_to_a_queue_it_does_not_declare(classic_lab: Lab) -> None:
+    classic_lab.worker()
+    other = Celery("other", broker=classic_lab.config.broker, backend=classic_lab.config.backend, set_as_current=False)
     other.conf.task_queues = [Queue("shop", no_declare=True)]
     other.conf.task_default_queue = "shop"
 

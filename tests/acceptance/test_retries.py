@@ -13,7 +13,6 @@ from .conftest import POOLS, TIERS, Lab, wait_for
 SECONDS = [0.3, 0.6, 0.9]
 
 
-@pytest.mark.all_brokers
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(lab: Lab, pool: str) -> None:
     lab.worker(pool)
@@ -45,7 +44,6 @@ def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(l
     }
 
 
-@pytest.mark.all_brokers
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_task_out_of_retries_fails_and_its_message_waits_for_a_person(lab: Lab, pool: str) -> None:
     lab.worker(pool)
@@ -70,26 +68,26 @@ def test_a_task_out_of_retries_fails_and_its_message_waits_for_a_person(lab: Lab
     assert lab.noted("errbacks") == [[result.id, "Boom('attempt 3')"]]
 
 
-def test_an_exception_to_give_up_on_is_exhausted_at_once(lab: Lab) -> None:
-    lab.worker()
-    result = lab.task("gives_up").delay()
+def test_an_exception_to_give_up_on_is_exhausted_at_once(classic_lab: Lab) -> None:
+    classic_lab.worker()
+    result = classic_lab.task("gives_up").delay()
 
-    (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+    (message,) = wait_for(lambda: classic_lab.take("rmq_delay.exhausted"))
 
     assert result.state == "FAILURE"
     assert message.headers["rmq-delay-reason"] == "gave_up"
     assert message.headers["rmq-delay-attempts"] == 1
-    assert len(lab.attempts(result.id)) == 1
+    assert len(classic_lab.attempts(result.id)) == 1
 
 
-def test_max_retries_below_the_ladder_ends_the_task_sooner(lab: Lab) -> None:
-    lab.worker()
-    result = lab.task("limited").delay()
+def test_max_retries_below_the_ladder_ends_the_task_sooner(classic_lab: Lab) -> None:
+    classic_lab.worker()
+    result = classic_lab.task("limited").delay()
 
-    (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+    (message,) = wait_for(lambda: classic_lab.take("rmq_delay.exhausted"))
 
     assert message.headers["rmq-delay-reason"] == "retries_used"
-    assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1]
+    assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0, 1]
 
 
 def test_a_task_with_its_own_tiers_climbs_its_own_ladder(lab: Lab) -> None:
@@ -106,45 +104,49 @@ def test_a_task_with_its_own_tiers_climbs_its_own_ladder(lab: Lab) -> None:
 
 @pytest.mark.parametrize(("countdown", "tier"), [(0.1, 0.3), (0.5, 0.6), (0.9, 0.9), (60, 0.9)])
 def test_an_explicit_countdown_waits_in_the_nearest_tier_at_or_above_it(
-    lab: Lab, countdown: float, tier: float
+    classic_lab: Lab, countdown: float, tier: float
 ) -> None:
-    lab.worker()
-    result = lab.task("explicit").delay(countdown)
+    classic_lab.worker()
+    result = classic_lab.task("explicit").delay(countdown)
 
     wait_for(lambda: result.state == "SUCCESS")
 
-    first, second = lab.attempts(result.id)
+    first, second = classic_lab.attempts(result.id)
     assert tier <= second["at"] - first["at"] < tier + 0.25 if tier < 0.9 else tier <= second["at"] - first["at"] < 3
 
 
-def test_a_retry_with_other_arguments_runs_with_them(lab: Lab) -> None:
-    lab.worker()
-    result = lab.task("counts_up").delay(0)
+def test_a_retry_with_other_arguments_runs_with_them(classic_lab: Lab) -> None:
+    classic_lab.worker()
+    result = classic_lab.task("counts_up").delay(0)
 
     assert result.get(timeout=20) == 2
 
-    assert [(attempt["n"], attempt["retries"]) for attempt in lab.attempts(result.id)] == [(0, 0), (1, 1), (2, 2)]
-    assert {tuple(attempt["route"]) for attempt in lab.attempts(result.id)} == {("", "shop")}
+    assert [(attempt["n"], attempt["retries"]) for attempt in classic_lab.attempts(result.id)] == [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+    ]
+    assert {tuple(attempt["route"]) for attempt in classic_lab.attempts(result.id)} == {("", "shop")}
 
 
-def test_a_retry_into_another_queue_comes_back_in_that_queue(lab: Lab) -> None:
-    lab.worker("prefork", 2, "--queues", "shop,other")
-    result = lab.task("moves").delay("other")
+def test_a_retry_into_another_queue_comes_back_in_that_queue(classic_lab: Lab) -> None:
+    classic_lab.worker("prefork", 2, "--queues", "shop,other")
+    result = classic_lab.task("moves").delay("other")
 
     assert result.get(timeout=20) == "moved"
 
-    assert [attempt["queue"] for attempt in lab.attempts(result.id)] == ["shop", "other"]
+    assert [attempt["queue"] for attempt in classic_lab.attempts(result.id)] == ["shop", "other"]
 
 
-def test_retry_without_throw_publishes_the_retry_and_lets_the_task_go_on(lab: Lab) -> None:
-    lab.worker()
-    result = lab.task("goes_on").delay()
+def test_retry_without_throw_publishes_the_retry_and_lets_the_task_go_on(classic_lab: Lab) -> None:
+    classic_lab.worker()
+    result = classic_lab.task("goes_on").delay()
 
-    wait_for(lambda: len(lab.attempts(result.id)) == 2)
+    wait_for(lambda: len(classic_lab.attempts(result.id)) == 2)
 
-    assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1]
+    assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0, 1]
     assert result.get(timeout=20) == "went on"
-    wait_for(lambda: lab.parked() == 0 and lab.count("shop") == 0)
+    wait_for(lambda: classic_lab.parked() == 0 and classic_lab.count("shop") == 0)
 
 
 def test_retry_backoff_chooses_the_tiers(make_lab: Callable[..., Lab]) -> None:
@@ -169,12 +171,12 @@ def test_chains_groups_and_chords_survive_retries_of_their_parts(lab: Lab, pool:
     assert chord([add.s(n, n, n % 3) for n in range(6)], total.s()).delay().get(timeout=30) == 30
 
 
-def test_a_soft_time_limit_is_a_failed_attempt(lab: Lab) -> None:
-    lab.worker()
-    result = lab.task("soft").delay()
+def test_a_soft_time_limit_is_a_failed_attempt(classic_lab: Lab) -> None:
+    classic_lab.worker()
+    result = classic_lab.task("soft").delay()
 
     assert result.get(timeout=20) == "in time"
-    assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1]
+    assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0, 1]
 
 
 def test_a_hard_time_limit_is_a_failed_attempt(lab: Lab) -> None:
@@ -186,13 +188,13 @@ def test_a_hard_time_limit_is_a_failed_attempt(lab: Lab) -> None:
     assert [hook[0] for hook in lab.noted("hooks")] == ["on_retry"]
 
 
-def test_a_killed_child_is_a_failed_attempt(lab: Lab) -> None:
-    lab.worker()
-    result = lab.task("kills_child").delay(2)
+def test_a_killed_child_is_a_failed_attempt(classic_lab: Lab) -> None:
+    classic_lab.worker()
+    result = classic_lab.task("kills_child").delay(2)
 
     wait_for(lambda: result.state == "SUCCESS")
     assert result.result == "survived"
-    assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1, 2]
+    assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0, 1, 2]
 
 
 def test_a_task_that_always_kills_its_child_is_exhausted(lab: Lab) -> None:

@@ -62,7 +62,6 @@ def test_a_wrong_setting_is_an_error_at_install_and_installs_nothing() -> None:
     assert find_delay(app) is None
 
 
-@pytest.mark.xfail(reason="installation.py asks for the prefix before the configuration is loaded", strict=True)
 def test_the_error_names_the_setting_as_django_has_it() -> None:
     app = Celery("test", set_as_current=False)
     app.config_from_object({"CELERY_RMQ_DELAY": {"tiers": []}}, namespace="CELERY")
