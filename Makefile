@@ -37,7 +37,7 @@ lint: ## check style and formatting
 	@$(RUN) -m ruff format --check .
 
 typing: ## check types
-	@$(SETUP) --group lint
+	@$(SETUP) --group lint --group test
 	@$(RUN) -m mypy
 
 docs: ## build the documentation into site/

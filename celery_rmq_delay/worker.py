@@ -15,7 +15,7 @@ from . import headers as h
 from .broker import Capabilities, ConfirmingPublisher, capabilities, copy_of
 from .crashes import Verdict, crashes, verdict, was_interrupted
 from .delivery import KEY, Delivery, Path
-from .exceptions import PublishError, RmqDelayError, TopologyError
+from .exceptions import PublishError, TopologyError
 from .names import rung_of, suspects
 from .topology.apply import drift
 from .topology.switch import apply_plan
@@ -264,8 +264,10 @@ class WorkerSide:
             done(error is None)
 
         publisher = self._publisher
-        if publisher is None:
-            raise RmqDelayError("The worker is not connected.")
+        if publisher is None or not message.channel.is_open:
+            # The broker has taken the message back with its connection, and delivers it again: no copy beside it.
+            logger.warning("The connection of a message for %s is gone: it is delivered again", queue)
+            return
         if self._in_loop():
             publisher.publish(copy, queue, settle)
         else:
