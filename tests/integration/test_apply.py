@@ -82,6 +82,45 @@ def test_an_apply_mends_a_ladder_exchange_that_somebody_deleted(lab: Lab) -> Non
         assert len(lab.climb(plan)) == 3
 
 
+@pytest.mark.parametrize("what", ["current", "tasks", "dlx", "first", "returns", "rung", "suspects"])
+def test_a_quick_apply_mends_what_somebody_deleted(lab: Lab, what: str) -> None:
+    plan = lab.applied(lab.plan(Ladder((10, 20))))
+    assert not apply_plan(lab.connection, plan, quick=True)
+    names, channel = plan.names, lab.channel
+    if what == "rung":
+        channel.queue_delete(plan.rung_queue(2, 20).name)
+    elif what == "suspects":
+        channel.queue_delete(suspects(plan.queue))
+    else:
+        arguments = {"first": (plan.queue, plan.ladder.id), "returns": None}.get(what, (plan.queue,))
+        found = getattr(names, what)
+        channel.exchange_delete(found if arguments is None else found(*arguments))
+    assert not apply_plan(lab.connection, plan, quick=True)
+    assert drift(lab.connection, plan.objects()) == []
+    lab.publish(plan.queue)
+    assert len(lab.climb(plan)) == 4
+
+
+def test_a_quick_apply_of_another_plan_is_a_whole_one(lab: Lab) -> None:
+    plan, own, other = (
+        lab.plan(Ladder((10,))),
+        lab.plan(Ladder((10,)), {"t": Ladder((10, 10))}),
+        lab.plan(Ladder((5, 5))),
+    )
+    lab.applied(plan)
+    for each, deliveries in (
+        (own, 4),
+        (other, 4),
+        (plan, 4),
+        (replace(plan, tasks={"t": None}), 3),
+        (own, 4),
+        (own, 4),
+    ):
+        apply_plan(lab.connection, each, quick=True)
+        lab.publish(plan.queue, headers={"task": "t"})
+        assert len(lab.climb(each)) == deliveries
+
+
 def test_the_exhausted_queue_may_be_of_any_type(lab: Lab) -> None:
     other: QueueType = "quorum" if lab.queue_type == "classic" else "classic"
     plan = lab.plan(Ladder((10,)))
@@ -161,7 +200,7 @@ def test_a_start_that_finds_a_hundred_queues_declared_is_fast(
 
     def again() -> float:
         begun = time.monotonic()
-        changed = sum(apply_plan(lab.connection, plan) for plan in plans)
+        changed = sum(apply_plan(lab.connection, plan, quick=True) for plan in plans)
         assert not changed
         return time.monotonic() - begun
 

@@ -133,7 +133,7 @@ def test_a_crash_between_any_two_steps_of_a_change_loses_and_doubles_nothing(
         crashed = crashed_apply(lab, b, step, monkeypatch)
         probe.every_message_arrives_once(f"after a crash at step {step}")
         then = ((c, TASKS_C), (b, TASKS_B), (a, TASKS_A))[step % 3]
-        apply_plan(lab.connection, then[0])
+        apply_plan(lab.connection, then[0], quick=True)
         where = probe.every_message_arrives_once(f"after a crash at step {step} and a new apply")
         assert where == expected(*then), step
         found = settled(lab, a)
@@ -157,9 +157,36 @@ def test_a_crash_of_the_one_who_repairs_a_crash_loses_and_doubles_nothing(
         crashed_apply(lab, b, first, monkeypatch)
         crashed_apply(lab, c, second, monkeypatch)
         probe.every_message_arrives_once(f"after crashes at steps {first} and {second}")
-        apply_plan(lab.connection, a)
+        apply_plan(lab.connection, a, quick=True)
         assert probe.every_message_arrives_once("after an apply") == expected(a, TASKS_A)
     probe.nothing_came_twice()
+
+
+def test_a_crash_while_the_brokers_version_changes_loses_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not lab.tells_death_reason:
+        pytest.skip("this version does not tell the reason of the last death")
+    new = lab.plan(Ladder((HOUR,)))
+    old = replace(new, reason_routing=False)
+    lab.applied(new)
+    sent = 0
+    for goal, start in ((old, new), (new, old)):
+        for step in itertools.count(1):
+            crashed = crashed_apply(lab, goal, step, monkeypatch)
+            for plan in (None, start):
+                if plan is not None:
+                    apply_plan(lab.connection, plan, quick=True)
+                lab.publish(new.queue)
+                lab.reject(lab.get(new.queue))
+                sent += 1
+                wait_for(
+                    lambda sent=sent: lab.counts(new).get(new.rung_queue(1, HOUR).name) == sent, "the message parked"
+                )
+            lab.publish(new.queue, expiration="1")
+            assert h.deaths(lab.get(new.exhausted, ack=True).headers)[0]["reason"] == "expired"
+            if not crashed:
+                break
+        apply_plan(lab.connection, goal)
+    assert lab.counts(new) == {new.rung_queue(1, HOUR).name: sent}
 
 
 def test_a_crash_in_the_first_apply_is_mended_by_the_next(rmq_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +196,7 @@ def test_a_crash_in_the_first_apply_is_mended_by_the_next(rmq_broker: Any, monke
             a, b = lab.plan(A, {"changes": TASKS_A["changes"]}), lab.plan(B, TASKS_B)
             lab.origin(a)
             crashed = crashed_apply(lab, a, step, monkeypatch)
-            apply_plan(lab.connection, b)
+            apply_plan(lab.connection, b, quick=True)
             assert Probe(lab, a, b).every_message_arrives_once(f"after a crash at step {step}") == expected(b, TASKS_B)
         finally:
             lab.close()
@@ -261,7 +288,7 @@ def test_two_versions_of_an_app_apply_at_the_same_time_and_one_wins(lab: Lab) ->
         try:
             with kombu.Connection(lab.url) as connection:
                 for _ in range(5):
-                    apply_plan(connection, plan)
+                    apply_plan(connection, plan, quick=True)
         except BaseException as error:  # noqa: BLE001 - for the main thread
             errors.append(error)
 

@@ -124,6 +124,17 @@ def test_a_queue_that_dead_letters_elsewhere_stays_as_it_is_and_forwards_its_ret
     assert delay.foreign == {"q"}
 
 
+@pytest.mark.parametrize("argument", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
+def test_a_queue_with_a_dead_letter_exchange_of_the_users_is_declared_as_it_is_and_forwarded_from(
+    argument: str,
+) -> None:
+    app, delay = installed(Queue("q", queue_arguments={argument: "theirs"}))
+    assert type(app.amqp.queues["q"]) is Queue
+    assert app.amqp.queues["q"].queue_arguments == {argument: "theirs"}
+    assert delay.foreign == {"q"}
+    assert delay.origin_queues() == ["q"]
+
+
 def test_a_queue_that_is_left_alone_stays_as_it_is() -> None:
     app, delay = installed(Queue("q"), settings={"queues": {"q": False}})
     assert type(app.amqp.queues["q"]) is Queue
