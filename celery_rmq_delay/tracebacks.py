@@ -15,6 +15,8 @@ _CAUSE = "\nThe above exception was the direct cause of the following exception:
 _CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
 _TITLE = "Traceback (most recent call last):\n"
 _CACHED_STACKS = 1024
+#: Python looks into the frames for names like the one that was not found ("Did you mean ...?").
+_SUGGESTING = (NameError, AttributeError, ImportError)
 
 _Frames = tuple[tuple[str, str, int, int], ...]
 _stacks: dict[_Frames, str] = {}
@@ -42,6 +44,8 @@ def format_exception(exception: BaseException, tb: TracebackType | None) -> str:
 
 
 def _one(exception: BaseException, tb: TracebackType | None) -> str:
+    if isinstance(exception, _SUGGESTING):
+        return "".join(traceback.format_exception(type(exception), exception, tb, chain=False))
     only = "".join(traceback.format_exception_only(type(exception), exception))
     return _TITLE + _stack(tb) + only if tb is not None else only
 
