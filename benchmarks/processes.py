@@ -81,15 +81,19 @@ def end(process: subprocess.Popen[bytes], timeout: float = 10.0) -> None:
 
 
 def _kill_left_over(pid: int, session: int) -> None:
+    """Give an orphan of ours 2 seconds to end by itself, and end it."""
     deadline = time.monotonic() + 2
-    while time.monotonic() < deadline:
-        try:
-            if os.getsid(pid) != session:  # the number belongs to somebody else by now
-                return
-        except ProcessLookupError:
-            return
+    while _is_ours(pid, session):
+        if time.monotonic() > deadline:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.05)
+
+
+def _is_ours(pid: int, session: int) -> bool:
+    """Whether the process runs and is of our session: a number may belong to somebody else by now."""
     try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[0] != "Z" and int(fields[3]) == session

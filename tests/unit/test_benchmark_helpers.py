@@ -1,0 +1,62 @@
+"""What the benchmark counts and samples, on processes of its own."""
+
+import os
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from benchmarks.attempts import AttemptLog, read_lateness, read_progress
+from benchmarks.processes import end, tree, usage
+
+
+def test_attempts_of_several_processes_add_up(tmp_path):
+    log = AttemptLog(str(tmp_path), with_times=False)
+    log.add(1, started=10.0)
+    child = os.fork()
+    if not child:
+        log.add(2, started=5.0)
+        os._exit(0)
+    os.waitpid(child, 0)
+    progress = read_progress(tmp_path)
+    assert (progress.attempts, progress.first) == (2, 5.0)
+    assert progress.last <= time.monotonic()
+
+
+def test_a_retry_is_late_by_what_its_wait_was_longer_than_planned(tmp_path):
+    attempts = [(1, 0.0, 0.5), (2, 0.0, 1.0), (1, 5.75, 6.0), (3, 0.0, 1.0), (2, 6.0, 6.5), (1, 20.0, 21.0)]
+    (tmp_path / "1.times").write_bytes(b"".join(struct.pack("<qdd", *each) for each in attempts) + b"cut off")
+    assert read_lateness(tmp_path, delay=5.0) == [0.0, 0.25]
+
+
+def test_a_process_is_measured_and_ended_with_its_children():
+    burn = "import time\nuntil = time.process_time() + 0.2\nwhile time.process_time() < until: pass\n"
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {burn!r} + 'time.sleep(60)'])",
+        ],
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + 20
+        while usage(parent.pid).children_cpu < 0.1 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        used, everyone = usage(parent.pid), tree(parent.pid)
+    finally:
+        end(parent)
+    assert used.children_cpu >= 0.1
+    assert used.children_rss > 0
+    assert len(everyone) == 2
+    assert not _runs(everyone[1])
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process is alive: an orphan that has ended may wait for init to take notice."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
