@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,8 +123,19 @@ def mandatory(channel: amqp.Channel) -> Iterator[None]:
 
 @dataclass
 class _Pending:
+    message: amqp.Message
     routing_key: str
     done: Callable[[PublishError | None], None]
+    returned: bool = False
+
+    def is_about(self, message: amqp.Message, routing_key: str) -> bool:
+        """Return whether ``message``, returned by the broker, is this one."""
+        return (
+            not self.returned
+            and self.routing_key == routing_key
+            and self.message.properties.get("correlation_id") == message.properties.get("correlation_id")
+            and _bytes(self.message.body) == _bytes(message.body)
+        )
 
 
 class ConfirmingPublisher:
@@ -143,14 +154,13 @@ class ConfirmingPublisher:
         self._channel.events["basic_return"].add(self._on_return)
         self._published = 0
         self._pending: dict[int, _Pending] = {}
-        self._outbox: deque[tuple[amqp.Message, _Pending]] = deque()
+        self._outbox: deque[_Pending] = deque()
         self._flushing = False
         self._idle: list[Callable[[], None]] = []
-        self._returned: Counter[str] = Counter()
 
     def publish(self, message: amqp.Message, queue: str, done: Callable[[PublishError | None], None]) -> None:
         """Publish ``message`` to ``queue`` through the default exchange."""
-        self._outbox.append((message, _Pending(queue, done)))
+        self._outbox.append(_Pending(message, queue, done))
         self._flush()
 
     def _flush(self) -> None:
@@ -160,13 +170,15 @@ class ConfirmingPublisher:
         self._flushing = True
         try:
             while self._outbox:
-                message, pending = self._outbox.popleft()
-                if not self.fits(message):
+                pending = self._outbox.popleft()
+                if not self.fits(pending.message):
                     pending.done(PublishError(f"A message for {pending.routing_key!r} has too large headers."))
                     continue
                 self._published += 1
                 self._pending[self._published] = pending
-                self._channel.basic_publish(message, exchange="", routing_key=pending.routing_key, mandatory=True)
+                self._channel.basic_publish(
+                    pending.message, exchange="", routing_key=pending.routing_key, mandatory=True
+                )
         finally:
             self._flushing = False
 
@@ -200,14 +212,16 @@ class ConfirmingPublisher:
                 )
                 return
 
-    def _on_return(self, _error: Exception, _exchange: str, routing_key: str, _message: amqp.Message) -> None:
+    def _on_return(self, _error: Exception, _exchange: str, routing_key: str, message: amqp.Message) -> None:
         # The broker sends the return before the ack of the same message.
-        self._returned[routing_key] += 1
+        for pending in self._pending.values():
+            if pending.is_about(message, routing_key):
+                pending.returned = True
+                return
 
     def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
         for pending in self._settled(delivery_tag, multiple):
-            if self._returned[pending.routing_key]:
-                self._returned[pending.routing_key] -= 1
+            if pending.returned:
                 pending.done(UnroutableError(f"The queue {pending.routing_key!r} does not exist: apply the topology."))
             else:
                 pending.done(None)
@@ -221,3 +235,7 @@ class ConfirmingPublisher:
     def _settled(self, delivery_tag: int, multiple: bool) -> list[_Pending]:
         tags = [tag for tag in self._pending if tag <= delivery_tag] if multiple else [delivery_tag]
         return [self._pending.pop(tag) for tag in tags if tag in self._pending]
+
+
+def _bytes(body: str | bytes) -> bytes:
+    return body.encode() if isinstance(body, str) else bytes(body)

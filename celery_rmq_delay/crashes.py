@@ -26,7 +26,8 @@ def was_interrupted(headers: Headers, *, redelivered: bool, quorum: bool, broker
     Classic queues, and all queues before RabbitMQ 4.0, flag just those (what 4.1 and later flag besides is never
     rejected here, see `Capabilities.flags_returned`). Quorum queues of 4.0 and later flag every message that was
     rejected before, and then a delivery count that is not the number of rejections tells the interrupted ones: on 4.0
-    it starts anew with the interruption, on 4.3 it goes on.
+    it starts anew with the interruption, on 4.3 it goes on. So on 4.0 the first interruption after exactly one
+    rejection is not seen; the second is.
     """
     if not redelivered:
         return False

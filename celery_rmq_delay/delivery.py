@@ -53,6 +53,10 @@ class Parked(Retry):
         return _parked, (self.message, self.exc, self.excs, self.when, self.path, self.rung)
 
 
+# In the text of a traceback users look for the name they know; it is pickled through `_parked`.
+Parked.__module__, Parked.__name__, Parked.__qualname__ = Retry.__module__, Retry.__name__, Retry.__qualname__
+
+
 def _parked(
     message: str | None, exc: BaseException | None, excs: str | None, when: Any, path: Path, rung: int
 ) -> Parked:

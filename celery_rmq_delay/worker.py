@@ -81,7 +81,7 @@ class WorkerSide:
         plan = self.delay.plan(name, reason_routing=self._broker.tells_death_reason)
         with self.consumer.app.connection_for_read() as connection:
             if self.delay.settings.apply_on_start:
-                if apply_plan(connection, plan):
+                if apply_plan(connection, plan, quick=True):
                     logger.info("Applied the ladder of queue %s", name, extra={"queue": name})
             elif missing := drift(connection, plan.objects()):
                 listed = ", ".join(f"{each.kind} {each.name} ({each.problem})" for each in missing[:5])
@@ -121,7 +121,7 @@ class WorkerSide:
             return Verdict.RUN
         rung = 0 if among_suspects else rung_of(queue, info["routing_key"])
         rejections = h.rejections(raw, queue, suspects(queue)) if "x-death" in raw else 0
-        retries = int(raw.get("retries") or (body or {}).get("retries") or 0) + rejections
+        retries = h.whole_number(raw.get("retries", (body or {}).get("retries"))) + rejections
         exchange, routing_key = h.first_route(raw, queue, info["exchange"], info["routing_key"])
         interrupted = info["redelivered"] and (
             among_suspects or was_interrupted(raw, redelivered=True, quorum=self._counts(queue), broker=self._broker)
