@@ -2,7 +2,7 @@
 
     python -m benchmarks.retry_roundtrip                     # everything, 3 rounds of 10,000 tasks
     python -m benchmarks.retry_roundtrip --tasks 2000 --rounds 1 --contenders celery-rmq-delay stock
-    python -m benchmarks.retry_roundtrip --rabbitmq-root /tmp/w/tree-trixie --markdown table.md --json runs.json
+    python -m benchmarks.retry_roundtrip --rabbitmq-root .cache/brokers/4.0 --markdown table.md --json runs.json
 
 A run publishes N tasks, starts a worker of two processes, and measures from the first attempt to the last. Every task
 fails, and its retry is an hour away, so that in the end N messages wait. Contenders take turns: A B C A B C. A second,

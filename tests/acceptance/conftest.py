@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,15 +25,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.acceptance)
-
-
-def wait_for(condition: Callable[[], Any], timeout: float = 30.0, what: str = "") -> Any:
-    """Return what ``condition`` returns once it is true; fail after ``timeout`` seconds."""
-    deadline = time.monotonic() + timeout
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what or condition}"
-        time.sleep(0.05)
-    return found
 
 
 class Lab:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from celery_rmq_delay.testing import PrivateBroker
+from tests.waiting import wait_for
 
-from .conftest import Lab, wait_for
+from .conftest import Lab
 from .nodes import Worker
 
 MAX_CRASHES = 2
@@ -54,7 +55,7 @@ def test_a_task_that_kills_its_worker_is_exhausted_and_its_neighbours_recover(
     with Supervisor([worker]):
         killer = lab.task("kills_worker").delay(fails_before)
         healthy = [lab.task("healthy").delay(number) for number in range(30)]
-        wait_for(lambda: killer.ready() and all(result.ready() for result in healthy), 120)
+        wait_for(lambda: killer.ready() and all(result.ready() for result in healthy), seconds=120)
         exhausted = wait_for(lambda: lab.take("rmq_delay.exhausted"))
 
     assert [result.result for result in healthy] == list(range(30))
@@ -148,7 +149,7 @@ def test_two_thousand_failing_tasks_survive_kills_at_random_moments_and_a_restar
         def done() -> int:
             return lab.count("rmq_delay.exhausted") + int(lab.redis.scard(f"{lab.config.attempts}:recovered"))
 
-        wait_for(over, 240, "every task recovered or exhausted")
+        wait_for(over, "every task recovered or exhausted", 240)
 
     exhausted = {message.headers["id"] for message in lab.take("rmq_delay.exhausted")}
     recovered = {member.decode() for member in lab.redis.smembers(f"{lab.config.attempts}:recovered")}

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from celery_rmq_delay.topology.prune import prune
+from tests.waiting import wait_for
 
-from .conftest import Lab, wait_for
+from .conftest import Lab
 from .project import make_app
 
 TASKS = 300
@@ -29,7 +30,7 @@ def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_rungs_go
     fates |= {lab.task("fails").delay(number % 4).id: number % 4 for number in range(TASKS)}
     new.container.restart()
     expected = sum(fate + 1 for fate in fates.values())
-    wait_for(lambda: lab.redis.llen(lab.config.attempts) >= expected, 90)
+    wait_for(lambda: lab.redis.llen(lab.config.attempts) >= expected, seconds=90)
     wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()))
 
     runs = Counter((line["id"], line["retries"]) for line in lab.attempts())

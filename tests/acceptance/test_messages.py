@@ -13,8 +13,9 @@ from celery.result import AsyncResult
 from kombu import Exchange
 
 from celery_rmq_delay.exhausted import Selection, requeue
+from tests.waiting import wait_for
 
-from .conftest import Lab, wait_for
+from .conftest import Lab
 
 
 def publish(lab: Lab, message: amqp.Message, exchange: str = "", routing_key: str = "shop") -> None:

@@ -19,8 +19,9 @@ from celery import Celery
 from kombu import Queue
 
 from celery_rmq_delay.testing import PrivateBroker
+from tests.waiting import wait_for
 
-from .conftest import Lab, wait_for
+from .conftest import Lab
 from .project import VARIABLE, make_app
 
 
@@ -77,7 +78,7 @@ def test_flower_shows_retries_and_failures(make_lab: Callable[..., Lab], tmp_pat
             except httpx.TransportError:
                 return False
 
-        wait_for(workers, 60, "flower sees the worker")
+        wait_for(workers, "flower sees the worker", 60)
         result = lab.task("fails").delay(99)
         wait_for(lambda: info(result.id).get("state") == "RETRY", what="RETRY in flower")
         assert info(result.id)["exception"] == "Boom('attempt 0')"

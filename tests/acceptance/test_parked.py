@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from .conftest import POOLS, Lab, wait_for
+from tests.waiting import wait_for
+
+from .conftest import POOLS, Lab
 
 TASKS = 1000
 PACE = 125  # tasks a second: far less than any pool takes, so that lateness is the ladder's and no queue's
@@ -26,7 +28,7 @@ def test_a_thousand_retries_are_never_early_and_late_by_less_than_a_tenth_of_a_s
     for number in range(TASKS):
         sampled.delay()
         time.sleep(max(0.0, start + number / PACE - time.monotonic()))
-    wait_for(lambda: lab.redis.llen(lab.config.attempts) == 2 * TASKS, 60)
+    wait_for(lambda: lab.redis.llen(lab.config.attempts) == 2 * TASKS, seconds=60)
 
     times: dict[str, dict[str, float]] = collections.defaultdict(dict)
     for line in lab.redis.lrange(lab.config.attempts, 0, -1):
@@ -52,7 +54,7 @@ def test_fifty_thousand_parked_tasks_leave_the_worker_as_it_was(make_lab: Callab
     with lab.app.producer_pool.acquire() as producer:
         for _ in range(50_000):
             sampled.apply_async(producer=producer)
-    wait_for(lambda: lab.parked() == 50_500, 400)
+    wait_for(lambda: lab.parked() == 50_500, seconds=400)
 
     assert worker.container.main_rss() - idle <= 2 * 1024 * 1024
     assert lab.count("shop") == 0

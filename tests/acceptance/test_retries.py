@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 from celery import chain, chord, group
 
-from .conftest import POOLS, TIERS, Lab, wait_for
+from tests.waiting import wait_for
+
+from .conftest import POOLS, TIERS, Lab
 
 SECONDS = [0.3, 0.6, 0.9]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import amqp
@@ -19,18 +19,9 @@ from celery_rmq_delay.names import Names
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.ladder import LadderPlan, origin_arguments
 from celery_rmq_delay.topology.switch import apply_plan
+from tests.waiting import wait_for
 
 HOUR = 3_600_000
-DEADLINE = 20.0
-
-
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
-    """Return the first true value of ``condition``."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
-        time.sleep(0.005)
-    return found
 
 
 class Lab:

@@ -12,8 +12,9 @@ from celery_rmq_delay.crashes import was_interrupted
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.ladder import LadderPlan
+from tests.waiting import wait_for
 
-from .lab import Lab, wait_for
+from .lab import Lab
 
 LADDER = Ladder((5,), repeat_last=True)
 

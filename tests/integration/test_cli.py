@@ -19,8 +19,9 @@ from celery_rmq_delay import install
 from celery_rmq_delay.cli import rmq_delay
 from celery_rmq_delay.testing.ports import free_port
 from celery_rmq_delay.topology.apply import drift, ready_counts
+from tests.waiting import wait_for
 
-from .lab import HOUR, Lab, wait_for
+from .lab import HOUR, Lab
 from .shop import opened, park, plan_of, shop
 
 

@@ -21,8 +21,9 @@ from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.testing.ports import free_port
 from celery_rmq_delay.topology.record import locked_record
 from celery_rmq_delay.topology.switch import apply_plan
+from tests.waiting import wait_for
 
-from .lab import HOUR, Lab, wait_for
+from .lab import HOUR, Lab
 from .shop import opened, park, plan_of, shop
 
 #: ms between the statistics that the management API shows; 5 s by default.

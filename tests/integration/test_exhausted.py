@@ -12,8 +12,9 @@ from celery_rmq_delay.config import Settings, parse_settings
 from celery_rmq_delay.exceptions import RmqDelayError, TopologyError
 from celery_rmq_delay.exhausted import Selection, discard, list_exhausted, requeue
 from celery_rmq_delay.topology.apply import ensure_queue, ready_counts
+from tests.waiting import wait_for
 
-from .lab import Lab, wait_for
+from .lab import Lab
 from .shop import opened, park
 
 ALL = Selection(everything=True)

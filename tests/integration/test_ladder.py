@@ -11,8 +11,9 @@ from celery_rmq_delay import headers as h
 from celery_rmq_delay.ladders import Ladder, lane_of
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.topology.switch import apply_plan
+from tests.waiting import wait_for
 
-from .lab import HOUR, Lab, wait_for
+from .lab import HOUR, Lab
 
 #: The broker's clock is in whole milliseconds.
 TICK = 0.002

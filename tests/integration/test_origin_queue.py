@@ -17,8 +17,9 @@ from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.queues import OriginQueue
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.ladder import origin_arguments
+from tests.waiting import wait_for
 
-from .lab import Lab, wait_for
+from .lab import Lab
 
 
 class Shop:

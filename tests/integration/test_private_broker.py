@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import amqp
@@ -18,6 +17,7 @@ import pytest
 from celery_rmq_delay.testing import PrivateBroker, PrivateCluster, PrivateRedis, ServerNotFoundError, ServerStartError
 from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.testing.ports import is_free
+from tests.waiting import wait_for
 
 HOLDER = """
 import sys
@@ -27,13 +27,6 @@ broker.start()
 print(broker.pid, broker.port, broker.settings.epmd_port, broker.log_path.parent.parent, flush=True)
 sys.stdin.read()
 """
-
-
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen within {seconds} s"
-        time.sleep(0.05)
 
 
 def alive(pid: int) -> bool:

@@ -17,8 +17,9 @@ from celery_rmq_delay.topology.objects import Objects
 from celery_rmq_delay.topology.prune import Pruned, prune
 from celery_rmq_delay.topology.record import locked_record, peek_record
 from celery_rmq_delay.topology.switch import Applied, apply_plan
+from tests.waiting import wait_for
 
-from .lab import HOUR, Lab, wait_for
+from .lab import HOUR, Lab
 
 
 def changed(lab: Lab, *ladders: Ladder) -> list[LadderPlan]:

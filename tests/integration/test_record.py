@@ -17,8 +17,9 @@ from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.objects import Queue
 from celery_rmq_delay.topology.record import Record, locked_record, peek_record
 from celery_rmq_delay.topology.switch import apply_plan
+from tests.waiting import wait_for
 
-from .lab import Lab, wait_for
+from .lab import Lab
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from celery_rmq_delay.scan import looks_leave_no_trace
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan
+from tests.waiting import wait_for
 
-from .lab import HOUR, Lab, wait_for
+from .lab import HOUR, Lab
 from .shop import opened, park, plan_of, shop
 
 

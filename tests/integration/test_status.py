@@ -14,8 +14,9 @@ from celery_rmq_delay.status import QueueStatus, queue_status, read_status
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.record import peek_record
 from celery_rmq_delay.topology.switch import apply_plan
+from tests.waiting import wait_for
 
-from .lab import Lab, wait_for
+from .lab import Lab
 from .shop import opened, park, plan_of, shop
 
 

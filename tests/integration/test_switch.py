@@ -21,8 +21,9 @@ from celery_rmq_delay.topology import apply
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.record import Record, peek_record
 from celery_rmq_delay.topology.switch import Applied, apply_plan
+from tests.waiting import wait_for
 
-from .lab import HOUR, Lab, wait_for
+from .lab import HOUR, Lab
 
 A = Ladder((HOUR, 2 * HOUR))
 B = Ladder((3 * HOUR, 4 * HOUR, 5 * HOUR))
