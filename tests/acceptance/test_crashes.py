@@ -69,7 +69,7 @@ def test_a_task_that_kills_its_worker_is_exhausted_and_its_neighbours_recover(
     assert MAX_CRASHES + 1 <= kills <= MAX_CRASHES + 2
 
 
-def test_a_lost_connection_in_the_middle_of_a_task_runs_it_again(lab: Lab) -> None:
+def test_a_worker_killed_in_the_middle_of_a_task_leaves_it_to_the_next(lab: Lab) -> None:
     worker = lab.worker("prefork", 1)
     result = lab.task("sleeps").delay(1.0)
     wait_for(lambda: lab.attempts(result.id))
@@ -78,12 +78,42 @@ def test_a_lost_connection_in_the_middle_of_a_task_runs_it_again(lab: Lab) -> No
     worker.container.start()
 
     assert result.get(timeout=30) == "slept"
-    wait_for(
-        lambda: (
-            lab.counts("shop", "shop.suspects", "rmq_delay.exhausted")
-            == dict.fromkeys(("shop", "shop.suspects", "rmq_delay.exhausted"), 0)
-        )
-    )
+    wait_for(lambda: not any(lab.counts("shop", "shop.suspects", "rmq_delay.exhausted").values()))
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(lab: Lab, fails: int) -> None:
+    if not isinstance(lab.broker, PrivateBroker):
+        pytest.skip("closes connections, and this broker is not ours")
+    lab.worker("prefork", 1)
+    result = lab.task("sleeps").delay(1.5, fails)
+    wait_for(lambda: lab.attempts(result.id))
+
+    lab.broker.rabbitmqctl("close_all_connections", "-p", lab.vhost, "to see what happens")
+
+    wait_for(lambda: len(lab.attempts(result.id)) >= 2 + fails)
+    wait_for(lambda: result.state == "SUCCESS")
+    wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()) and not lab.parked())
+    assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, *range(fails + 1)]
+    assert lab.count("rmq_delay.exhausted") == 0
+
+
+def test_a_connection_lost_before_the_last_attempt_ends_exhausts_the_task_once(
+    make_lab: Callable[..., Lab], queue_type: str
+) -> None:
+    lab = make_lab(queue_type, tiers=["100ms"])
+    if not isinstance(lab.broker, PrivateBroker):
+        pytest.skip("closes connections, and this broker is not ours")
+    lab.worker("prefork", 1)
+    result = lab.task("sleeps").delay(1.5, 99)
+    wait_for(lambda: len(lab.attempts(result.id)) == 2)
+
+    lab.broker.rabbitmqctl("close_all_connections", "-p", lab.vhost, "to see what happens")
+
+    wait_for(lambda: len(lab.attempts(result.id)) == 3)
+    wait_for(lambda: lab.count("rmq_delay.exhausted"))
+    wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()) and not lab.parked())
+    assert len(lab.take("rmq_delay.exhausted")) == 1
 
 
 def test_a_warm_shutdown_settles_what_was_running(lab: Lab) -> None:

@@ -11,6 +11,7 @@ from celery import chain, chord, group
 from tests.waiting import wait_for
 
 from .conftest import POOLS, TIERS, Lab
+from .nodes import Worker
 
 SECONDS = [0.3, 0.6, 0.9]
 
@@ -181,13 +182,13 @@ def test_a_soft_time_limit_is_a_failed_attempt(classic_lab: Lab) -> None:
     assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0, 1]
 
 
-def test_a_hard_time_limit_is_a_failed_attempt(lab: Lab) -> None:
-    lab.worker()
+def test_a_hard_time_limit_is_a_failed_attempt(lab: Lab, celery_worker: Worker) -> None:
     result = lab.task("overruns").delay()
 
     assert result.get(timeout=20) == "in time"
     assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1]
     assert [hook[0] for hook in lab.noted("hooks")] == ["on_retry"]
+    celery_worker.assert_log_exists("Hard time limit (1")
 
 
 def test_a_killed_child_is_a_failed_attempt(classic_lab: Lab) -> None:
