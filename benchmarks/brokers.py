@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import json
 import re
+import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.testing import PrivateBroker, PrivateServerError
+
+_T = TypeVar("_T")
 
 
 class Broker(Protocol):
@@ -38,15 +41,30 @@ class Private:
         self._node = node
         self.version = ".".join(map(str, node.version))
         self.pid = node.pid
-        self.add_vhost, self.delete_vhost = node.vhost, node.delete_vhost
+
+    def add_vhost(self, name: str) -> str:
+        return _patiently(self._node.vhost, name)
+
+    def delete_vhost(self, name: str) -> None:
+        _patiently(self._node.delete_vhost, name)
 
     def messages(self, vhost: str) -> dict[str, int]:
         # Names as atoms: of what `erl_call` prints, only they are always text.
-        listed = self._node.evaluate(
+        listed = _patiently(
+            self._node.evaluate,
             "[{proplists:get_value(messages, Q, 0), binary_to_atom(element(4, proplists:get_value(name, Q)), utf8)} "
-            f"|| Q <- rabbit_amqqueue:info_all({_binary(vhost)}, [name, messages])]"
+            f"|| Q <- rabbit_amqqueue:info_all({_binary(vhost)}, [name, messages])]",
         )
         return {name: int(count) for count, name in re.findall(r"\{(\d+),\s*'?([^'}]+)'?\}", listed)}
+
+
+def _patiently(call: Callable[[str], _T], argument: str) -> _T:
+    """Call a busy node's tools up to 3 times: a run that took minutes is worth it."""
+    for _ in range(2):
+        with suppress(PrivateServerError):
+            return call(argument)
+        time.sleep(2)
+    return call(argument)
 
 
 def _binary(text: str) -> str:

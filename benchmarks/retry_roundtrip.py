@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,8 +25,9 @@ from benchmarks.brokers import Broker, open_broker
 from benchmarks.contenders import CONTENDERS, Contender
 from benchmarks.report import Results, machine, markdown, print_report
 from benchmarks.run import Options, RunError, measure_lateness, measure_rate
+from celery_rmq_delay.testing import PrivateServerError
 
-_progress = Console(stderr=True, highlight=False)
+_progress = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -100,27 +103,36 @@ def _measure(contenders: Sequence[Contender], broker: Broker, options: Options, 
     results = Results(contenders)
     for number in range(1, rounds + 1):
         for contender in contenders:
-            try:
+            with _noted(results, contender):
                 rate = measure_rate(contender, broker, options)
-            except RunError as error:
-                results.errors.append(str(error))
-                _progress.print(str(error), markup=False)
-                continue
-            results.rates[contender].append(rate)
-            expected = options.tasks if contender.retries else 0
-            if rate.parked != expected:
-                results.errors.append(f"{contender.key}: {rate.parked} messages at the broker, not {expected}")
-            _progress.print(
-                f"round {number} {contender.key}: {rate.per_second:,.0f}/s, worker CPU {rate.worker_cpu:.2f} ms, "
-                f"growth {rate.growth:+.1f} MB, {rate.parked} parked"
-            )
+                results.rates[contender].append(rate)
+                expected = options.tasks if contender.retries else 0
+                if rate.parked != expected:
+                    raise RunError(f"{rate.parked} messages at the broker, not {expected}")
+                _progress.print(
+                    f"round {number} {contender.key}: {rate.per_second:,.0f}/s, CPU {rate.worker_cpu:.2f} ms, "
+                    f"growth {rate.growth:+.1f} MB"
+                )
     for contender in contenders:
         if contender.retries and options.late_tasks:
-            late = results.lateness[contender] = measure_lateness(contender, broker, options)
-            _progress.print(
-                f"lateness {contender.key}: p50 {late.p50 or 0:.0f} p99 {late.p99 or 0:.0f} ms, {late.missing} missing"
-            )
+            with _noted(results, contender):
+                late = results.lateness[contender] = measure_lateness(contender, broker, options)
+                _progress.print(
+                    f"lateness {contender.key}: p50 {late.p50 or 0:.0f} p99 {late.p99 or 0:.0f} ms, "
+                    f"{late.missing} missing"
+                )
     return results
+
+
+@contextmanager
+def _noted(results: Results, contender: Contender) -> Iterator[None]:
+    """Note a run that failed, and go on: the others count all the same."""
+    try:
+        yield
+    except (RunError, PrivateServerError, OSError, subprocess.SubprocessError) as error:
+        text = f"{contender.key}: {error}"
+        results.errors.append(text)
+        _progress.print(text, markup=False)
 
 
 def _notes(options: Options, rounds: int) -> list[str]:

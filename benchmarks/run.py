@@ -105,7 +105,7 @@ class _Run:
             timeout=600,
         )
         if done.returncode:
-            raise RunError(f"{self.contender.key} could not publish:\n{done.stderr.decode()[-3000:]}")
+            raise RunError(f"could not publish:\n{done.stderr.decode()[-3000:]}")
 
     @contextlib.contextmanager
     def worker(self) -> Iterator[subprocess.Popen[bytes]]:
@@ -134,7 +134,9 @@ class _Run:
                 before, since = now.attempts, time.monotonic()
             elif worker.poll() is not None or time.monotonic() - since > _STALLED:
                 log = (self.directory / "worker.log").read_text(errors="replace")
-                raise RunError(f"{self.contender.key} stopped at {now.attempts} of {attempts} attempts:\n{log[-3000:]}")
+                raise RunError(
+                    f"stopped at {now.attempts} of {attempts} attempts, exit code {worker.poll()}:\n{log[-3000:]}"
+                )
             time.sleep(0.01 if now.attempts < WARM else 0.05)
         return now
 

@@ -46,7 +46,17 @@ class Lab:
         self, pool: str = "prefork", concurrency: int = 2, *options: str, config: Config | None = None
     ) -> Worker:
         name = f"w{next(self._names)}"
-        arguments = ("--pool", pool, "--concurrency", str(concurrency), "--queues", "shop", *options)
+        arguments = (
+            "--without-mingle",
+            "--without-gossip",
+            "--pool",
+            pool,
+            "--concurrency",
+            str(concurrency),
+            "--queues",
+            "shop",
+            *options,
+        )
         worker = Worker(WorkerProcess(config or self.config, self.folder, name, arguments), self.app)  # type: ignore[arg-type]
         self.workers.append(worker)
         worker.ready()
@@ -88,7 +98,7 @@ class Lab:
 
     def close(self) -> None:
         for worker in self.workers:
-            worker.container.teardown()
+            worker.kill("SIGKILL")
         keys = self.redis.keys(f"{self.config.attempts}*")
         if keys:
             self.redis.delete(*keys)

@@ -42,7 +42,7 @@ def test_a_thousand_retries_are_never_early_and_late_by_less_than_a_tenth_of_a_s
     # With heartbeats, Celery's green loop waits a tenth of a second for the events' connection after each message.
     conf = {"result_backend": None, **({"broker_heartbeat": 0} if pool == "gevent" else {})}
     lab = make_lab(queue_type, tiers=["2s"], conf=conf)
-    lab.worker(pool, 2, "--loglevel", "ERROR", "--without-gossip", "--without-mingle")
+    lab.worker(pool, 2, "--loglevel", "ERROR")
     p99s: list[float] = []
     while not p99s or (min(p99s) >= 0.1 and len(p99s) < RUNS):
         late = lateness(lab, 2.0)
