@@ -106,8 +106,10 @@ def test_tasks_climb_the_ladder_of_their_queue_or_their_own() -> None:
     assert delay.ladder("slow", send) == Ladder((3_600_000,))
     assert delay.ladder("slow", ping) == Ladder((5000, 6000))
     # A task's own ladder is applied to the queue that its route names.
-    assert delay.tasks_of("slow") == {"mail.send": None, "shop.ping": None}
-    assert delay.tasks_of("celery") == {"mail.send": None, "shop.ping": Ladder((5000, 6000))}
+    # Other tests' shared tasks belong to every app of the process, so only these two are looked at.
+    own = ("mail.send", "shop.ping")
+    assert [delay.tasks_of("slow")[task] for task in own] == [None, None]
+    assert [delay.tasks_of("celery")[task] for task in own] == [None, Ladder((5000, 6000))]
     assert delay.plan("celery", reason_routing=True).tasks == delay.tasks_of("celery")
     assert delay.is_planned("celery", ping)
     assert not delay.is_planned("slow", ping)
