@@ -69,12 +69,23 @@ def broker_version(connection: Connection) -> Version:
     return parts[0], parts[1], parts[2]
 
 
+class _Copy(amqp.Message):  # type: ignore[misc]  # its stubs have no type for it
+    """A message whose properties are complete, and are serialized once: to see whether they fit, and to be sent."""
+
+    _serialized: bytes | None = None
+
+    def _serialize_properties(self) -> bytes:
+        if self._serialized is None:
+            self._serialized = super()._serialize_properties()
+        return self._serialized
+
+
 def copy_of(message: ReceivedMessage, headers: dict[str, Any]) -> amqp.Message:
     """Return a message with the body bytes and properties of a received one, and the given headers."""
     properties = {
         name: value for name, value in message.properties.items() if name not in ("application_headers", "expiration")
     }
-    return amqp.Message(
+    return _Copy(
         message.body,
         **{
             "content_type": message.content_type,

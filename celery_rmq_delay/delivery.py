@@ -47,6 +47,7 @@ class Parked(Retry):
     def of(cls, retry: Retry, path: Path, rung: int) -> Parked:
         """Return ``retry`` as a `Parked`."""
         found: Any = retry  # the stubs lack ``excs``
+        found.args = ()  # Celery's hold the retry itself: a cycle
         return _parked(found.message, found.exc, found.excs, found.when, path, rung)
 
     def __reduce__(self) -> Any:

@@ -133,6 +133,8 @@ class RetryableRequest(stock.Request):
             self._on_ack(stock.logger, self._connection_errors)
 
     def _sent_parked(self, exc: BaseException | None, when: Any) -> None:
+        if not task_parked.receivers:
+            return
         seconds = when if isinstance(when, (int, float)) else None
         self._send(task_parked, exception=exc, delay_ms=None if seconds is None else round(seconds * 1000))
 

@@ -7,9 +7,11 @@ Flower read: the exception and the text of its traceback. Hooks in the child sti
 
 from __future__ import annotations
 
+import logging
 import socket
 import sys
 from collections.abc import Callable
+from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +33,8 @@ class LeanExceptionInfo(ExceptionInfo):
     """An `ExceptionInfo` that travels as exception and text."""
 
     def __init__(self, exception: BaseException, tb: TracebackType | None, text: str, internal: bool = False) -> None:
-        kind: Any = type(exception)  # the stubs allow no other than an Exception
-        self.type = get_pickleable_etype(kind)
+        kind: Any = type(exception)  # for mypy no exception class is hashable
+        self.type = _pickleable_type(kind)
         self.exception = exception
         self.traceback = text
         self.internal = internal
@@ -56,6 +58,11 @@ class LeanExceptionInfo(ExceptionInfo):
         return LeanExceptionInfo, (self.exception, None, self.traceback, self.internal)
 
 
+@lru_cache(maxsize=256)
+def _pickleable_type(kind: Any) -> Any:
+    return get_pickleable_etype(kind)
+
+
 class LeanInfo(trace.TraceInfo):
     """Celery's handling of failed attempts, with the lean record."""
 
@@ -72,11 +79,14 @@ class LeanInfo(trace.TraceInfo):
                 task.backend.mark_as_retry(req.id, cause, einfo.traceback, request=req)
             task.on_retry(cause, req.id, req.args, req.kwargs, einfo)
             signals.task_retry.send(sender=task, request=req, reason=reason, einfo=einfo)
-            trace.info(trace.LOG_RETRY, {"id": req.id, "name": trace.get_task_name(req, task.name), "exc": str(reason)})
+            if trace.logger.isEnabledFor(logging.INFO):
+                name = trace.get_task_name(req, task.name)
+                trace.info(trace.LOG_RETRY, {"id": req.id, "name": name, "exc": str(reason)})
             trace.traceback_clear(reason)
         finally:
             del tb
             einfo.let_go()
+            _forget_frames(reason)
         return einfo
 
     def handle_failure(
@@ -106,6 +116,14 @@ class LeanInfo(trace.TraceInfo):
         finally:
             einfo.let_go()
         return einfo
+
+
+def _forget_frames(exception: BaseException) -> None:
+    """Part exceptions from their tracebacks: each is a cycle with the frame that handles it, left to the collector."""
+    current: BaseException | None = exception
+    while current is not None and current.__traceback__ is not None:
+        current.__traceback__ = None
+        current = current.__cause__ or current.__context__
 
 
 class LeanTrace:

@@ -46,8 +46,30 @@ def format_exception(exception: BaseException, tb: TracebackType | None) -> str:
 def _one(exception: BaseException, tb: TracebackType | None) -> str:
     if isinstance(exception, _SUGGESTING):
         return "".join(traceback.format_exception(type(exception), exception, tb, chain=False))
-    only = "".join(traceback.format_exception_only(type(exception), exception))
+    only = _only(exception)
     return _TITLE + _stack(tb) + only if tb is not None else only
+
+
+def _only(exception: BaseException) -> str:
+    """Return type and message; the standard library extracts the stacks of all causes to do so."""
+    kind: Any = type(exception)
+    name = _plain_name(kind)
+    if name is not None and getattr(exception, "__notes__", None) is None:
+        try:
+            text = str(exception)
+        except Exception:  # noqa: BLE001 - the standard library has words for it
+            return "".join(traceback.format_exception_only(kind, exception))
+        return f"{name}: {text}\n" if text else f"{name}\n"
+    return "".join(traceback.format_exception_only(kind, exception))
+
+
+@lru_cache(maxsize=256)
+def _plain_name(kind: Any) -> str | None:
+    """Return how the standard library names an exception; None where it writes more than name and message."""
+    if issubclass(kind, (SyntaxError, *_SUGGESTING)) or _is_group_type(kind):
+        return None
+    module = kind.__module__
+    return kind.__qualname__ if module in ("__main__", "builtins") else f"{module}.{kind.__qualname__}"
 
 
 def _stack(tb: TracebackType) -> str:

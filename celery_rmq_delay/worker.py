@@ -16,7 +16,7 @@ from .broker import Capabilities, ConfirmingPublisher, capabilities, copy_of
 from .crashes import Verdict, crashes, verdict, was_interrupted
 from .delivery import KEY, Delivery, Path
 from .exceptions import PublishError, TopologyError
-from .names import rung_of, suspects
+from .names import rung_of, rung_queue, suspects
 from .topology.apply import drift
 from .topology.switch import apply_plan
 
@@ -150,7 +150,7 @@ class WorkerSide:
         if (
             among_suspects
             or queue in self.delay.foreign
-            or rejections >= self.delay.rejections_allowed(queue)
+            or (rejections and rejections >= self.delay.rejections_allowed(queue))
             or (self._broker.flags_returned and not self._is_quorum(queue))
         ):
             return Path.COPY
@@ -232,8 +232,7 @@ class WorkerSide:
     def park(self, message: Message, delivery: Delivery, task: Task[Any, Any], retries: int, rung: int) -> None:
         """Move a message as it is to the delay queue of ``rung``: published with confirm, then acked."""
         ladder = self.delay.ladder(delivery.queue, task)
-        plan = self.delay.plan(delivery.queue, reason_routing=True)
-        target = plan.rung_queue(rung, ladder.ttl(rung, delivery.lane)).name
+        target = rung_queue(delivery.queue, rung, ladder.ttl(rung, delivery.lane))
         copy = copy_of(message, self._forwarded(message, retries + 1, {}))
         self.publish(message, copy, target, requeue=not self._dead_letters(delivery.queue))
 
