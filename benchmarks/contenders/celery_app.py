@@ -46,7 +46,8 @@ else:
 
 
 def enqueue(count: int, per_second: float | None) -> None:
-    """Publish ``count`` tasks."""
-    with app.producer_pool.acquire(block=True) as producer:
+    """Publish ``count`` tasks, unconfirmed; a process that ends without closing its connection loses the last of them."""
+    with app.connection_for_write() as connection:
+        producer = app.amqp.Producer(connection)
         for number in paced(count, per_second):
             pay.apply_async((number, shop.ORDER), producer=producer)
