@@ -46,7 +46,7 @@ else:
 
 
 def enqueue(count: int, per_second: float | None) -> None:
-    """Publish ``count`` tasks, unconfirmed; a process that ends without closing its connection loses the last of them."""
+    """Publish ``count`` tasks, unconfirmed: without the close at the end the last of them could be lost."""
     with app.connection_for_write() as connection:
         producer = app.amqp.Producer(connection)
         for number in paced(count, per_second):
