@@ -107,8 +107,8 @@ class Delay:
             return 2**31
         return max(1, min(limit * 3 // 4, limit - 2))
 
-    def plan(self, queue: str, *, reason_routing: bool) -> LadderPlan:
-        """Return the plan of one origin queue."""
+    def plan(self, queue: str, *, reason_routing: bool, tasks: bool = True) -> LadderPlan:
+        """Return the plan of one origin queue; without the ladders of tasks where only its names are needed."""
         settings = self.settings.for_queue(queue)
         if settings is None:
             raise RmqDelayError(f"rmq_delay.queues[{queue!r}] is False: this queue is left alone.")
@@ -119,7 +119,7 @@ class Delay:
             queue_type=self.queue_type(self.app.amqp.queues.get(queue), queue),
             exhausted=self.settings.exhausted_queue,
             ladder=settings.ladder,
-            tasks=self.tasks_of(queue),
+            tasks=self.tasks_of(queue) if tasks else {},
             reason_routing=reason_routing,
         )
 

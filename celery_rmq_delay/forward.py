@@ -39,7 +39,7 @@ def publish_retry(
     ladder = delay.ladder(queue, task)
     rung = min(rung, len(ladder))
     lane = lane_of(request.id, ladder.lanes) if ladder.lanes > 1 else None
-    plan = delay.plan(queue, reason_routing=True)
+    plan = delay.plan(queue, reason_routing=True, tasks=False)
     delay_queue = plan.rung_queue(rung, ladder.ttl(rung, lane))
     # Celery takes every header it does not know for the task's own: the broker's and ours are among them.
     headers = without_dead_letters(options.pop("headers", None) or {})
