@@ -12,7 +12,7 @@ from kombu.pools import producers
 from .broker import CONFIRM_TIMEOUT, mandatory
 from .delivery import KEY, Delivery
 from .exceptions import NackedError, OutcomeUnknownError
-from .headers import EXCHANGE, FIRST_FAILED, LANE, RETRIES, ROUTING_KEY, without_dead_letters
+from .headers import EXCHANGE, FIRST_FAILED, LANE, RETRIES, ROUTING_KEY, timestamp, without_dead_letters
 from .ladders import lane_of
 from .topology.apply import declare
 from .topology.objects import Exchange as ReturnExchange
@@ -45,7 +45,7 @@ def publish_retry(
     headers = without_dead_letters(options.pop("headers", None) or {})
     headers.pop(KEY, None)
     headers.setdefault(RETRIES, 0)
-    headers.setdefault(FIRST_FAILED, datetime.now(timezone.utc).isoformat(timespec="milliseconds"))
+    headers.setdefault(FIRST_FAILED, timestamp(datetime.now(timezone.utc)))
     if queue == delivery.queue:
         route = request.delivery_info or {}
         headers |= {EXCHANGE: route.get("exchange") or "", ROUTING_KEY: route.get("routing_key") or queue}

@@ -131,6 +131,11 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
+def timestamp(moment: datetime) -> str:
+    """Return a moment as our headers have it: ISO 8601 in UTC, to the millisecond."""
+    return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds")
+
+
 def first_death(headers: Headers) -> datetime | None:
     """Return when this message was first dead-lettered, with a time zone; None where no broker says it."""
     times = [death["time"] for death in deaths(headers) if isinstance(death.get("time"), datetime)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import timezone
 from typing import TYPE_CHECKING, Any
 
 from . import headers as h
@@ -118,7 +117,7 @@ def _copy(plan: LadderPlan, message: Message) -> amqp.Message:
     raw, queue = message.headers, plan.queue
     exchange, routing_key = h.first_route(raw, queue, "", queue)
     first = h.first_death(raw)
-    failed = first.astimezone(timezone.utc).isoformat(timespec="milliseconds") if first else None
+    failed = h.timestamp(first) if first else None
     return copy_of(
         message,
         h.forwarded(

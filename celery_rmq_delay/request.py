@@ -140,7 +140,7 @@ class RetryableRequest(stock.Request):
 
     def _exhaust(self, einfo: Any) -> None:
         exc = _bare(einfo.exception)
-        reason = self._reason(exc)
+        reason = self._reason
         self.acknowledged = True
 
         def done(is_there: bool) -> None:
@@ -158,7 +158,9 @@ class RetryableRequest(stock.Request):
             done=done,
         )
 
-    def _reason(self, exc: BaseException) -> str:
+    @property
+    def _reason(self) -> str:
+        """Why the task is given up."""
         if self._crashes:
             return "crashed"
         return "retries_used" if self._is_used_up else "gave_up"

@@ -200,7 +200,7 @@ class WorkerSide:
 
         ``done`` is called with whether it is there.
         """
-        now = _iso(datetime.now(timezone.utc))
+        now = h.timestamp(datetime.now(timezone.utc))
         text = h.printable(str(exception))
         headers = self._forwarded(
             message,
@@ -218,12 +218,14 @@ class WorkerSide:
             },
         )
         headers.setdefault(h.FIRST_FAILED, now)
-        if self._publisher is not None and not self._publisher.fits(copy_of(message, headers)):
+        copy = copy_of(message, headers)
+        if self._publisher is not None and not self._publisher.fits(copy):
             headers.pop(h.TRACEBACK, None)
             headers.pop(h.MESSAGE, None)
+            copy = copy_of(message, headers)
         self.publish(
             message,
-            copy_of(message, headers),
+            copy,
             self.delay.settings.exhausted_queue,
             requeue=not self._dead_letters(queue),
             done=done,
@@ -240,7 +242,7 @@ class WorkerSide:
         raw, info = message.raw_headers, message.delivery_info
         found = h.forwarded(raw, retries=retries, exchange=info["exchange"], routing_key=info["routing_key"], more=more)
         if retries and h.FIRST_FAILED not in found:
-            found[h.FIRST_FAILED] = _iso(h.first_death(raw) or datetime.now(timezone.utc))
+            found[h.FIRST_FAILED] = h.timestamp(h.first_death(raw) or datetime.now(timezone.utc))
         return found
 
     def publish(
@@ -296,7 +298,3 @@ def _type_name(exception: BaseException) -> str:
     if wrapped:
         return str(wrapped)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _iso(moment: datetime) -> str:
-    return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds")

@@ -12,11 +12,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import quote
 
 import amqp
 
+from celery_rmq_delay.testing.context import PrivateServer
 from celery_rmq_delay.testing.errors import PrivateServerError
 from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.testing.node import NodeSettings
@@ -27,7 +27,7 @@ START_TIMEOUT = 90.0
 """Seconds a node may take until it accepts AMQP connections."""
 
 
-class PrivateBroker:
+class PrivateBroker(PrivateServer):
     """A RabbitMQ node on 127.0.0.1 that belongs to this process; a context manager.
 
     >>> with PrivateBroker() as broker:  # doctest: +SKIP
@@ -75,21 +75,6 @@ class PrivateBroker:
         self._dir: Path | None = None
         self._process: KeptProcess | None = None
         self._version: tuple[int, int, int] | None = None
-
-    def __enter__(self) -> PrivateBroker:
-        """Start the node and wait until it is ready."""
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """End the node and delete its data."""
-        self.stop()
 
     def __repr__(self) -> str:
         """Name the node and where it listens."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Sequence
-from types import TracebackType
 
 from celery_rmq_delay.testing.broker import PrivateBroker
+from celery_rmq_delay.testing.context import PrivateServer
 
 
-class PrivateCluster:
+class PrivateCluster(PrivateServer):
     """Several :class:`PrivateBroker` nodes on this machine, joined as one cluster; a context manager.
 
     >>> with PrivateCluster() as cluster:  # doctest: +SKIP
@@ -64,21 +64,6 @@ class PrivateCluster:
     def version(self) -> tuple[int, int, int]:
         """The version of the first node."""
         return self.nodes[0].version
-
-    def __enter__(self) -> PrivateCluster:
-        """Start the nodes and join them."""
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """End all nodes and delete their data."""
-        self.stop()
 
     def start(self) -> None:
         """Start each node and join it to the first.

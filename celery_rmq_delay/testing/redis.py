@@ -8,8 +8,8 @@ import shutil
 import socket
 import tempfile
 from pathlib import Path
-from types import TracebackType
 
+from celery_rmq_delay.testing.context import PrivateServer
 from celery_rmq_delay.testing.errors import ServerNotFoundError
 from celery_rmq_delay.testing.ports import free_port
 from celery_rmq_delay.testing.process import KeptProcess, wait_until_ready
@@ -18,7 +18,7 @@ START_TIMEOUT = 30.0
 """Seconds a Redis server may take until it answers."""
 
 
-class PrivateRedis:
+class PrivateRedis(PrivateServer):
     """A redis-server on 127.0.0.1 that belongs to this process and writes nothing to disk; a context manager.
 
     >>> with PrivateRedis() as redis:  # doctest: +SKIP
@@ -44,21 +44,6 @@ class PrivateRedis:
     def url(self) -> str:
         """The URL of database 0."""
         return f"redis://127.0.0.1:{self.port}/0"
-
-    def __enter__(self) -> PrivateRedis:
-        """Start the server and wait until it answers."""
-        try:
-            self.start()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """End the server."""
-        self.stop()
 
     def start(self) -> None:
         """Start the server, empty, and wait until it answers. Does nothing when it runs.

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from amqp import Channel
     from kombu import Connection
 
-Save = Any
 Phase = Literal["settled", "current", "standby"]
 
 
