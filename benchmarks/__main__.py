@@ -1,6 +1,38 @@
-"""``python -m benchmarks``: the retry round trip, the one benchmark there is."""
+"""``python -m benchmarks [NAME] [OPTIONS]``: the retry round trip, or the benchmark that is named."""
 
-from benchmarks.retry_roundtrip import main
+import sys
+
+from benchmarks import (
+    admin_pages,
+    apply_topology,
+    broker_memory,
+    collector,
+    events_cost,
+    exact_delays,
+    history,
+    long_haul,
+    peers,
+    retry_roundtrip,
+)
+
+_ALL = (
+    retry_roundtrip,
+    peers,
+    long_haul,
+    exact_delays,
+    broker_memory,
+    apply_topology,
+    events_cost,
+    collector,
+    admin_pages,
+    history,
+)
+NAMED = {each.__name__.removeprefix("benchmarks."): each for each in _ALL}
 
 if __name__ == "__main__":
-    main()
+    name = sys.argv[1].replace("-", "_") if sys.argv[1:] else ""
+    if name in NAMED:
+        sys.argv.pop(1)
+        NAMED[name].main()
+    else:
+        retry_roundtrip.main()

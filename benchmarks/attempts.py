@@ -14,6 +14,9 @@ from typing import NamedTuple
 _SLOT = struct.Struct("<qdd")  # attempts, start of the first, time of the last
 _TIMES = struct.Struct("<qdd")  # task number, start and end of one attempt
 
+#: Tasks that a ledger has room for; the file is sparse.
+LEDGER_SIZE = 1 << 21
+
 
 class AttemptLog:
     """Counts this process's attempts in a mapped file; ``with_times`` also writes down when each one was."""
@@ -46,6 +49,32 @@ class AttemptLog:
             self._times = os.open(path.with_suffix(".times"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
+class Ledger:
+    """How often each task was attempted, a byte each, in a file that all processes map: kept whoever is killed."""
+
+    def __init__(self, directory: str) -> None:
+        path = Path(directory) / "ledger"
+        if not path.exists():
+            with path.open("ab") as file:  # whoever comes second finds it whole, or makes it longer by nothing
+                file.truncate(LEDGER_SIZE)
+        with path.open("r+b") as file:
+            self._bytes = mmap.mmap(file.fileno(), LEDGER_SIZE)
+
+    def of(self, number: int) -> int:
+        """Return how often a task was attempted."""
+        return self._bytes[number]
+
+    def add(self, number: int) -> None:
+        """Write down that a task was attempted once more."""
+        self._bytes[number] = min(255, self._bytes[number] + 1)
+
+
+def read_ledger(directory: Path, tasks: int) -> bytes:
+    """Return how often each of the first ``tasks`` tasks was attempted."""
+    path = directory / "ledger"
+    return path.read_bytes()[:tasks] if path.exists() else bytes(tasks)
+
+
 class Progress(NamedTuple):
     """What all processes of a worker have attempted up to now."""
 
@@ -70,10 +99,15 @@ def read_lateness(directory: Path, delay: float) -> list[float]:
 
     Late is what lies between the planned start, ``delay`` seconds after the end of the first attempt, and the start.
     """
-    attempts = defaultdict(list)
+    pairs = (times[:2] for times in read_times(directory).values() if len(times) > 1)
+    return sorted(second[0] - first[1] - delay for first, second in pairs)
+
+
+def read_times(directory: Path) -> dict[int, list[tuple[float, float]]]:
+    """Return start and end (monotonic seconds) of each task's attempts, the first one first."""
+    attempts: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for path in directory.glob("*.times"):
         data = path.read_bytes()
         for number, started, ended in _TIMES.iter_unpack(data[: len(data) // _TIMES.size * _TIMES.size]):
             attempts[number].append((started, ended))
-    pairs = (sorted(times)[:2] for times in attempts.values() if len(times) > 1)
-    return sorted(second[0] - first[1] - delay for first, second in pairs)
+    return {number: sorted(times) for number, times in attempts.items()}

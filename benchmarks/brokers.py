@@ -9,12 +9,18 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from celery_rmq_delay.testing import PrivateBroker, PrivateServerError
+from celery_rmq_delay.testing.trees import choose
 
 _T = TypeVar("_T")
+
+#: What a node evaluates to tell the bytes that it has allocated; the second one after a collection of all garbage.
+MEMORY = "erlang:memory(total)"
+COLLECTED_MEMORY = f"lists:foreach(fun erlang:garbage_collect/1, erlang:processes()), {MEMORY}"
 
 
 class Broker(Protocol):
@@ -30,8 +36,14 @@ class Broker(Protocol):
     def delete_vhost(self, name: str) -> None:
         """Delete a vhost and all that is in it."""
 
-    def messages(self, vhost: str) -> dict[str, int]:
-        """Return how many messages each queue of a vhost has, delivered but unacknowledged ones included."""
+    def messages(self, vhost: str, which: str = "messages") -> dict[str, int]:
+        """Return how many messages each queue of a vhost has; only those not delivered: ``messages_ready``."""
+
+    def memory(self, *, collected: bool = True) -> int:
+        """Return the bytes that the broker's data takes; ``collected``: without its garbage where that can be told."""
+
+    def disk(self) -> int | None:
+        """Return the bytes that the broker's files occupy; None where they are not ours to look at."""
 
 
 class Private:
@@ -41,24 +53,46 @@ class Private:
         self._node = node
         self.version = ".".join(map(str, node.version))
         self.pid = node.pid
+        self._data = data_folder(node)
 
     def add_vhost(self, name: str) -> str:
-        return _patiently(self._node.vhost, name)
+        return patiently(self._node.vhost, name)
 
     def delete_vhost(self, name: str) -> None:
-        _patiently(self._node.delete_vhost, name)
+        patiently(self._node.delete_vhost, name)
 
-    def messages(self, vhost: str) -> dict[str, int]:
+    def messages(self, vhost: str, which: str = "messages") -> dict[str, int]:
         # Names as atoms: of what `erl_call` prints, only they are always text.
-        listed = _patiently(
+        listed = patiently(
             self._node.evaluate,
-            "[{proplists:get_value(messages, Q, 0), binary_to_atom(element(4, proplists:get_value(name, Q)), utf8)} "
-            f"|| Q <- rabbit_amqqueue:info_all({_binary(vhost)}, [name, messages])]",
+            f"[{{proplists:get_value({which}, Q, 0), binary_to_atom(element(4, proplists:get_value(name, Q)), utf8)}} "
+            f"|| Q <- rabbit_amqqueue:info_all({_binary(vhost)}, [name, {which}])]",
         )
         return {name: int(count) for count, name in re.findall(r"\{(\d+),\s*'?([^'}]+)'?\}", listed)}
 
+    def memory(self, *, collected: bool = True) -> int:
+        return int(patiently(self._node.evaluate, COLLECTED_MEMORY if collected else MEMORY))
 
-def _patiently(call: Callable[[str], _T], argument: str) -> _T:
+    def disk(self) -> int | None:
+        return occupied(self._data)
+
+
+def data_folder(node: PrivateBroker) -> Path:
+    """Return the folder of a node's data."""
+    found = patiently(node.evaluate, "element(2, application:get_env(ra, data_dir))").strip('"')
+    return Path(f"{node.installation.root or ''}{found}").parent
+
+
+def occupied(folder: Path) -> int:
+    """Return the bytes that the files of a folder occupy on the disk; files that are gone meanwhile do not count."""
+    found = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):
+            found += path.lstat().st_blocks * 512
+    return found
+
+
+def patiently(call: Callable[[str], _T], argument: str) -> _T:
     """Call a busy node's tools up to 3 times: a run that took minutes is worth it."""
     for _ in range(2):
         with suppress(PrivateServerError):
@@ -90,9 +124,15 @@ class Running:
     def delete_vhost(self, name: str) -> None:
         self._call("DELETE", f"/vhosts/{quote(name, safe='')}")
 
-    def messages(self, vhost: str) -> dict[str, int]:
+    def messages(self, vhost: str, which: str = "messages") -> dict[str, int]:
         queues = self._call("GET", f"/queues/{quote(vhost, safe='')}")
-        return {queue["name"]: queue.get("messages", 0) for queue in queues}
+        return {queue["name"]: queue.get(which, 0) for queue in queues}
+
+    def disk(self) -> int | None:
+        return None
+
+    def memory(self, *, collected: bool = True) -> int:
+        return sum(int(node.get("mem_used", 0)) for node in self._call("GET", "/nodes"))
 
     def _call(self, method: str, path: str, body: dict[str, str] | None = None) -> Any:
         credentials = f"{self._api.username or 'guest'}:{self._api.password or 'guest'}"
@@ -111,10 +151,15 @@ class Running:
 
 
 @contextmanager
-def open_broker(url: str | None, management_url: str | None, root: str | None) -> Iterator[Broker]:
-    """Use the broker at ``url``, or start a private one (from the tree at ``root``) and end it afterwards."""
+def open_broker(
+    url: str | None = None, management_url: str | None = None, root: str | None = None, *, rabbitmq: str = "system"
+) -> Iterator[Broker]:
+    """Use the broker at ``url``, or start a private one and end it afterwards: of the tree at ``root``, or the one that
+    ``rabbitmq`` means to `celery_rmq_delay.testing.trees.choose`.
+    """
     if url is not None:
         yield Running(url, management_url or f"http://guest:guest@{urlsplit(url).hostname}:15672")
         return
-    with PrivateBroker(root=root) as node:
+    found = choose(rabbitmq) if root is None else None
+    with PrivateBroker(found and found.server, found.root if found else root) as node:
         yield Private(node)

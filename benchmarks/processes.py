@@ -57,6 +57,28 @@ def usage(pid: int) -> Usage:
     return Usage(own, children_cpu, rss, children_rss)
 
 
+def resident(pid: int) -> dict[int, int]:
+    """Return the resident bytes of each process of a tree."""
+    return {each: _stat(each)[2] for each in tree(pid)}
+
+
+def proportional(pid: int) -> int:
+    """Return the bytes that a tree has in memory, a page that *n* processes share as *n*-th in each of them (PSS)."""
+    found = 0
+    for each in tree(pid):
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            lines = Path(f"/proc/{each}/smaps_rollup").read_text().splitlines()
+            found += next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
+    return found
+
+
+def kill(pid: int) -> None:
+    """Kill a process and its descendants at once, as the end of their machine would; parents first."""
+    for each in tree(pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+
+
 def _stat(pid: int) -> tuple[float, float, int]:
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

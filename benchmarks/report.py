@@ -11,9 +11,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from benchmarks.contenders import (
     DRAMATIQ,
     DRAMATIQ_UNLOGGED,
@@ -24,7 +21,8 @@ from benchmarks.contenders import (
     TASKIQ_UNLOGGED,
     Contender,
 )
-from benchmarks.run import Lateness, Rate
+from benchmarks.run import Rate
+from benchmarks.telling import closing, print_closing, print_tables, table_lines, terminal
 
 _PACKAGES = (
     "celery-rmq-delay",
@@ -59,7 +57,6 @@ class Results:
     def __init__(self, contenders: Sequence[Contender]) -> None:
         self.contenders = contenders
         self.rates: dict[Contender, list[Rate]] = {each: [] for each in contenders}
-        self.lateness: dict[Contender, Lateness] = {}
         self.errors: list[str] = []
 
     def value(self, contender: Contender, field: str) -> float | None:
@@ -85,11 +82,7 @@ class Results:
             cells.append("-" if value is None else f"{value:,.{digits}f}")
         rates = [rate.per_second for rate in self.rates[contender]]
         cells[2] += f" ({min(rates):,.0f}-{max(rates):,.0f})" if len(rates) > 1 else ""
-        late = self.lateness.get(contender)
-        if late is None or late.p50 is None:
-            return [*cells, "-", "-"]
-        missing = f" ({late.missing} of {late.tasks} stuck)" if late.missing else ""
-        return [*cells, f"{late.p50:.0f}", f"{late.p99:.0f}{missing}"]
+        return cells
 
     def ratios(self) -> list[tuple[str, float, str]]:
         """Return (what, how much, the aim) for every comparison that both sides were measured for."""
@@ -119,7 +112,6 @@ class Results:
         return {
             "runs": [
                 {**asdict(contender), "rates": [asdict(rate) for rate in self.rates[contender]]}
-                | {"lateness": asdict(late) if (late := self.lateness.get(contender)) else None}
                 for contender in self.contenders
             ],
             "ratios": [{"what": what, "value": value, "aim": aim} for what, value, aim in self.ratios()],
@@ -129,11 +121,11 @@ class Results:
 
 def titles() -> list[str]:
     """Return the titles of the table's columns."""
-    return ["contender", "queue", *(title for title, _field, _digits in _COLUMNS), "late p50 ms", "late p99 ms"]
+    return ["contender", "queue", *(title for title, _field, _digits in _COLUMNS)]
 
 
-def machine(broker_version: str) -> dict[str, str]:
-    """Return what the figures depend on."""
+def machine(broker_version: str | None, packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
+    """Return what the figures depend on; ``broker_version`` is None where no broker is used."""
     cpu = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()
@@ -145,8 +137,8 @@ def machine(broker_version: str) -> dict[str, str]:
         "load before": " ".join(f"{load:.2f}" for load in os.getloadavg()),
         "system": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
-        "RabbitMQ": broker_version,
-        **{name: found for name in _PACKAGES if (found := _version(name))},
+        **({} if broker_version is None else {"RabbitMQ": broker_version}),
+        **{name: found for name in packages if (found := _version(name))},
     }
 
 
@@ -159,34 +151,18 @@ def _version(package: str) -> str | None:
 
 def print_report(results: Results, facts: dict[str, str], notes: Sequence[str]) -> None:
     """Print the tables to the terminal."""
-    console = Console(width=None if os.isatty(1) else 200)
-    table = Table(title="Parking failing tasks")
-    for index, title in enumerate(titles()):
-        table.add_column(title, justify="left" if index < 2 else "right")
-    for row in results.rows():
-        table.add_row(*row)
-    console.print(table)
-    ratios = Table(title="Ratios")
-    for title in ("what", "measured", "aim"):
-        ratios.add_column(title)
-    for what, value, aim in results.ratios():
-        ratios.add_row(what, f"{value:.2f}", aim)
-    console.print(ratios)
-    for name, value in facts.items():
-        console.print(f"{name}: {value}", highlight=False)
-    for text in (*notes, *results.errors):
-        console.print(text, highlight=False, markup=False)
+    console = terminal(200)
+    print_tables(console, [("Parking failing tasks", titles(), results.rows())], texts=2)
+    print_tables(console, [("Ratios", ["what", "measured", "aim"], _ratio_rows(results))])
+    print_closing(console, facts, (*notes, *results.errors))
 
 
 def markdown(results: Results, facts: dict[str, str], notes: Sequence[str]) -> str:
     """Return the tables as Markdown."""
-    head = titles()
-    lines = [_line(head), _line(["---"] * 2 + ["---:"] * (len(head) - 2)), *map(_line, results.rows()), ""]
-    lines += [_line(["ratio", "measured", "aim"]), _line(["---", "---:", "---"])]
-    lines += [_line([what, f"{value:.2f}", aim]) for what, value, aim in results.ratios()]
-    lines += ["", *(f"* {name}: {value}" for name, value in facts.items()), "", *(f"{note}\n" for note in notes)]
-    return "\n".join([*lines, *results.errors]).rstrip() + "\n"
+    lines = table_lines(titles(), results.rows(), texts=2)
+    lines += ["", *table_lines(["ratio", "measured", "aim"], _ratio_rows(results))]
+    return "\n".join([*lines, "", *closing(facts, notes, results.errors)]).rstrip() + "\n"
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def _ratio_rows(results: Results) -> list[list[str]]:
+    return [[what, f"{value:.2f}", aim] for what, value, aim in results.ratios()]

@@ -1,33 +1,27 @@
-"""How fast failing tasks are parked, at what cost, and how punctually they come back: this package and its peers.
+"""How fast failing tasks are parked, and at what cost: this package, its peers, and a plain success and failure.
 
     python -m benchmarks.retry_roundtrip                     # everything, 3 rounds of 10,000 tasks
     python -m benchmarks.retry_roundtrip --tasks 2000 --rounds 1 --contenders celery-rmq-delay stock
     python -m benchmarks.retry_roundtrip --rabbitmq-root .cache/brokers/4.0 --markdown table.md --json runs.json
 
 A run publishes N tasks, starts a worker of two processes, and measures from the first attempt to the last. Every task
-fails, and its retry is an hour away, so that in the end N messages wait. Contenders take turns: A B C A B C. A second,
-smaller round lets tasks come one by one and measures when their first retries start.
+fails, and its retry is an hour away, so that in the end N messages wait. Contenders take turns: A B C A B C. What comes
+after the wait is the business of `benchmarks.peers`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-
-from rich.console import Console
 
 from benchmarks.brokers import Broker, open_broker
 from benchmarks.contenders import CONTENDERS, Contender
 from benchmarks.report import Results, machine, markdown, print_report
-from benchmarks.run import Options, RunError, measure_lateness, measure_rate
-from celery_rmq_delay.testing import PrivateServerError
-
-_progress = Console(stderr=True, highlight=False, soft_wrap=True)
+from benchmarks.run import Options, RunError, measure_rate
+from benchmarks.telling import noted, progress
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -37,9 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = Options(
         tasks=given.tasks,
         delay=given.delay,
-        late_tasks=given.late_tasks,
-        late_rate=given.late_rate,
-        late_delay=given.late_delay,
         log_level=given.log_level,
         dramatiq_threads=given.dramatiq_threads,
         profile=given.profile,
@@ -70,11 +61,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=3, help="runs per contender (%(default)s)")
     parser.add_argument("--delay", type=int, default=3600, help="seconds to the retry while parking (%(default)s)")
     parser.add_argument(
-        "--late-tasks", type=int, default=500, help="tasks of the lateness round, 0: none (%(default)s)"
-    )
-    parser.add_argument("--late-rate", type=float, default=50, help="tasks/s of the lateness round (%(default)s)")
-    parser.add_argument("--late-delay", type=int, default=10, help="seconds to the retry there (%(default)s)")
-    parser.add_argument(
         "--contenders", nargs="+", metavar="TEXT", help="only those whose NAME/QUEUE holds one of these texts"
     )
     parser.add_argument("--log-level", default="WARNING", choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"])
@@ -103,36 +89,17 @@ def _measure(contenders: Sequence[Contender], broker: Broker, options: Options, 
     results = Results(contenders)
     for number in range(1, rounds + 1):
         for contender in contenders:
-            with _noted(results, contender):
+            with noted(results.errors, contender.key):
                 rate = measure_rate(contender, broker, options)
                 results.rates[contender].append(rate)
                 expected = options.tasks if contender.retries else 0
                 if rate.parked != expected:
                     raise RunError(f"{rate.parked} messages at the broker, not {expected}")
-                _progress.print(
+                progress.print(
                     f"round {number} {contender.key}: {rate.per_second:,.0f}/s, CPU {rate.worker_cpu:.2f} ms, "
                     f"growth {rate.growth:+.1f} MB"
                 )
-    for contender in contenders:
-        if contender.retries and options.late_tasks:
-            with _noted(results, contender):
-                late = results.lateness[contender] = measure_lateness(contender, broker, options)
-                _progress.print(
-                    f"lateness {contender.key}: p50 {late.p50 or 0:.0f} p99 {late.p99 or 0:.0f} ms, "
-                    f"{late.missing} missing"
-                )
     return results
-
-
-@contextmanager
-def _noted(results: Results, contender: Contender) -> Iterator[None]:
-    """Note a run that failed, and go on: the others count all the same."""
-    try:
-        yield
-    except (RunError, PrivateServerError, OSError, subprocess.SubprocessError) as error:
-        text = f"{contender.key}: {error}"
-        results.errors.append(text)
-        _progress.print(text, markup=False)
 
 
 def _notes(options: Options, rounds: int) -> list[str]:
@@ -141,8 +108,6 @@ def _notes(options: Options, rounds: int) -> list[str]:
         f"has it, no result backend, log level {options.log_level}, a payload of about 200 bytes. CPU is user + system "
         "per attempt, of the worker's whole process tree from its first attempt until it is idle. RSS is summed over "
         "the processes, shared pages in each.",
-        f"Lateness: {options.late_tasks} tasks at {options.late_rate:g}/s, retry after {options.late_delay} s; start "
-        "of the second attempt minus (end of the first + delay). Stuck: had not come 30 s after the last one that did.",
         f"dramatiq: Retries middleware, 2 processes x {options.dramatiq_threads} threads; publishes unconfirmed and "
         "keeps waiting messages unacknowledged in its workers' memory. taskiq: SmartRetryMiddleware and a delay queue "
         "with an expiration per message; publishes confirmed; the broker holds the wait. Both log each failure with "

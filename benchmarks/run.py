@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.attempts import Progress, read_lateness, read_progress
@@ -21,7 +21,7 @@ _ROOT = Path(__file__).parents[1]
 #: Attempts after which a process is warm: growth of memory from here on is growth by failing.
 WARM = 500
 #: Seconds without a new attempt after which a worker counts as stalled, and without CPU use as idle.
-_STALLED, _IDLE = 30.0, 0.5
+_STALLED, _IDLE = 60.0, 0.5
 _COUNT_TIMEOUT = 20.0
 _MB = 1024 * 1024
 
@@ -36,17 +36,26 @@ class Options:
 
     tasks: int
     delay: int
-    late_tasks: int
-    late_rate: float
-    late_delay: int
+    #: For `measure_lateness`: how many tasks come, how many of them in a second, and the delay of their retries.
+    late_tasks: int = 0
+    late_rate: float = 0.0
+    late_delay: int = 0
     log_level: str = "WARNING"
     dramatiq_threads: int = 8
     profile: Path | None = None
+    #: How many attempts of a task fail before it succeeds; 0: all of them. And what an attempt sleeps, in seconds.
+    failures: int = 0
+    work: float = 0.0
+
+    @property
+    def attempts(self) -> int:
+        """Attempts until every task has succeeded, or waits for its retry."""
+        return self.tasks * (self.failures + 1)
 
 
 @dataclass(frozen=True)
 class Rate:
-    """What parking ``tasks`` failing tasks took. CPU in ms per attempt, memory in MB."""
+    """What ``tasks`` tasks took to fail and be parked, or to fail and succeed. CPU in ms per task, memory in MB."""
 
     tasks: int
     seconds: float
@@ -66,7 +75,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Lateness:
-    """How late first retries were, in ms; ``missing`` had not started 30 s after the last one that did."""
+    """How late first retries were, in ms; ``missing`` had not started 60 s after the last one that did."""
 
     tasks: int
     missing: int
@@ -75,28 +84,31 @@ class Lateness:
     worst: float | None
 
 
-class _Run:
+class Run:
     """The vhost, the directory and the environment of one run."""
 
     def __init__(self, contender: Contender, url: str, directory: Path, options: Options, *, with_times: bool) -> None:
         self.contender, self.directory, self.options = contender, directory, options
-        delay = options.late_delay if with_times else options.delay
         self.env = {
             **os.environ,
             "BENCHMARK_BROKER_URL": url,
             "BENCHMARK_QUEUE_TYPE": contender.queue_type,
             "BENCHMARK_MODE": contender.mode,
-            "BENCHMARK_DELAY": str(delay),
+            "BENCHMARK_DELAY": str(options.delay),
             "BENCHMARK_LOG_LEVEL": options.log_level,
             "BENCHMARK_TIMES": str(int(with_times)),
             "BENCHMARK_DIR": str(directory),
+            "BENCHMARK_FAILURES": str(options.failures),
+            "BENCHMARK_WORK": str(options.work),
         }
 
     def progress(self) -> Progress:
         return read_progress(self.directory)
 
-    def publish(self, count: int, per_second: float | None = None) -> None:
-        command = [sys.executable, "-m", "benchmarks.contenders.publish", self.contender.module, str(count)]
+    def publish(self, count: int, per_second: float | None = None, first: int = 0) -> float:
+        """Publish tasks; return when the first one was due (monotonic seconds)."""
+        command = [sys.executable, "-m", "benchmarks.contenders.publish"]
+        command += [self.contender.module, str(count), str(first)]
         done = subprocess.run(
             command + ([str(per_second)] if per_second else []),
             cwd=_ROOT,
@@ -106,10 +118,11 @@ class _Run:
         )
         if done.returncode:
             raise RunError(f"could not publish:\n{done.stderr.decode()[-3000:]}")
+        return float(done.stdout)
 
     @contextlib.contextmanager
-    def worker(self) -> Iterator[subprocess.Popen[bytes]]:
-        command = self.contender.worker_command(self.options.log_level, self.options.dramatiq_threads)
+    def worker(self, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+        command = [*self.contender.worker_command(self.options.log_level, self.options.dramatiq_threads), *more]
         with (self.directory / "worker.log").open("wb") as log:
             process = subprocess.Popen(
                 command,
@@ -134,27 +147,28 @@ class _Run:
                 before, since = now.attempts, time.monotonic()
             elif worker.poll() is not None or time.monotonic() - since > _STALLED:
                 log = (self.directory / "worker.log").read_text(errors="replace")
-                raise RunError(
-                    f"stopped at {now.attempts} of {attempts} attempts, exit code {worker.poll()}:\n{log[-3000:]}"
-                )
+                code = worker.poll()
+                why = f"none came for {_STALLED:.0f} s" if code is None else f"exit code {code}"
+                raise RunError(f"stopped at {now.attempts} of {attempts} attempts, {why}:\n{log[-3000:]}")
             time.sleep(0.01 if now.attempts < WARM else 0.05)
         return now
 
 
 @contextlib.contextmanager
-def _fresh(contender: Contender, broker: Broker, options: Options, *, with_times: bool) -> Iterator[tuple[_Run, str]]:
+def fresh(contender: Contender, broker: Broker, options: Options, *, with_times: bool) -> Iterator[tuple[Run, str]]:
+    """Give a run in a vhost of its own, and the vhost's name."""
     vhost = f"benchmark-{os.getpid()}-{time.monotonic_ns()}"
     url = broker.add_vhost(vhost)
     try:
         with tempfile.TemporaryDirectory(prefix="benchmark-") as directory:
-            yield _Run(contender, url, Path(directory), options, with_times=with_times), vhost
+            yield Run(contender, url, Path(directory), options, with_times=with_times), vhost
     finally:
         broker.delete_vhost(vhost)
 
 
 def measure_rate(contender: Contender, broker: Broker, options: Options) -> Rate:
-    """Park ``options.tasks`` tasks that were published before the worker starts."""
-    with _fresh(contender, broker, options, with_times=False) as (run, vhost):
+    """Let ``options.tasks`` tasks, which were published before the worker starts, fail as often as they are to."""
+    with fresh(contender, broker, options, with_times=False) as (run, vhost):
         run.publish(options.tasks)
         first: Usage | None = None
         warm: Usage | None = None
@@ -172,17 +186,17 @@ def measure_rate(contender: Contender, broker: Broker, options: Options) -> Rate
                 warm = used
 
         with run.worker() as worker, _profiled(worker, contender, options):
-            done = run.wait(worker, options.tasks, look)
-            last = _when_idle(worker.pid)
+            done = run.wait(worker, options.attempts, look)
+            last = when_idle(worker.pid)
             broker_cpu = usage(broker.pid).cpu - broker_before if broker.pid else None
-            parked = _parked(broker, vhost, options.tasks if contender.retries else 0)
+            parked = _parked(broker, vhost, options.tasks if contender.retries and not options.failures else 0)
         first = first or last
         warm = warm or last
         per_attempt = 1000 / options.tasks
         return Rate(
-            tasks=done.attempts,
+            tasks=options.tasks,
             seconds=done.last - done.first,
-            per_second=(done.attempts - 1) / (done.last - done.first),
+            per_second=options.tasks * (1 - 1 / options.attempts) / (done.last - done.first),
             worker_cpu=(last.cpu - first.cpu) * per_attempt,
             parent_cpu=(last.root_cpu - first.root_cpu) * per_attempt,
             children_cpu=(last.children_cpu - first.children_cpu) * per_attempt,
@@ -197,7 +211,7 @@ def measure_rate(contender: Contender, broker: Broker, options: Options) -> Rate
 
 def measure_lateness(contender: Contender, broker: Broker, options: Options) -> Lateness:
     """Let tasks come at a steady rate that no contender is busy with, and see when their first retries start."""
-    with _fresh(contender, broker, options, with_times=True) as (run, _vhost):
+    with fresh(contender, broker, replace(options, delay=options.late_delay), with_times=True) as (run, _vhost):
         late: list[float] = []
 
         def came_back(_now: Progress) -> None:
@@ -219,17 +233,18 @@ def measure_lateness(contender: Contender, broker: Broker, options: Options) -> 
         return Lateness(
             tasks=options.late_tasks,
             missing=options.late_tasks - len(late),
-            p50=_at(late, 0.5),
-            p99=_at(late, 0.99),
-            worst=_at(late, 1.0),
+            p50=percentile(late, 0.5),
+            p99=percentile(late, 0.99),
+            worst=percentile(late, 1.0),
         )
 
 
-def _at(values: list[float], share: float) -> float | None:
+def percentile(values: list[float], share: float) -> float | None:
+    """Return the value in ms below which a share of sorted ``values`` (seconds) lies."""
     return values[min(len(values) - 1, int(share * len(values)))] * 1000 if values else None
 
 
-def _when_idle(pid: int) -> Usage:
+def when_idle(pid: int) -> Usage:
     """Return what a worker has used when it is done with what follows its last attempt."""
     now = usage(pid)
     since = start = time.monotonic()

@@ -8,14 +8,11 @@ What a project imports:
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .exceptions import RmqDelayError, SettingsError
 from .installation import install
 from .signals import task_exhausted, task_parked, task_recovered
-
-if TYPE_CHECKING:
-    from .task import RetryableTask
 
 __version__ = version("celery-rmq-delay")
 
@@ -30,10 +27,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # Celery's Task class looks for the current app on import, so it is not imported before somebody asks.
-    if name == "RetryableTask":
-        from .task import RetryableTask
+if TYPE_CHECKING:
+    from .task import RetryableTask
+else:
 
-        return RetryableTask
-    raise AttributeError(name)
+    def __getattr__(name: str) -> object:
+        # Celery's Task class looks for the current app on import, so it is not imported before somebody asks.
+        if name == "RetryableTask":
+            from .task import RetryableTask
+
+            return RetryableTask
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,8 +7,11 @@ from typing import Any
 
 from celery import bootsteps
 
+from . import control  # noqa: F401 - registers the command of workers
 from .delay import Delay, delay_of
 from .exceptions import TransportError
+from .frames import tolerant
+from .intake import guard
 from .strategy import ATTRIBUTE
 from .worker import WorkerSide
 
@@ -30,6 +33,9 @@ class LadderStep(bootsteps.StartStopStep):
         delay = delay_of(c.app)
         delay.check_tasks()
         self._worker = self._worker_side(c, delay)
+        if self._worker is not None:
+            c.app.conf.broker_transport_options = tolerant(c.app.conf.broker_transport_options)
+            guard(c, self._worker)
         setattr(c, ATTRIBUTE, self._worker)
 
     def _worker_side(self, c: Any, delay: Delay) -> WorkerSide | None:
@@ -48,15 +54,18 @@ class LadderStep(bootsteps.StartStopStep):
     def start(self, c: Any) -> None:
         """Connect with the consumer's new connection."""
         if self._worker is not None:
-            c.on_decode_error = self._worker.on_decode_error
             self._worker.connect()
 
     def stop(self, c: Any) -> None:
-        """Take no more suspects; tasks that run may still finish."""
+        """Take nothing more; tasks that run may still finish."""
         if self._worker is not None and c.connection is not None:
-            self._worker.stop_suspects()
+            self._worker.stop_taking()
 
     def shutdown(self, c: Any) -> None:
         """Wait for outstanding confirms before the connection closes."""
-        if self._worker is not None and c.connection is not None:
+        if self._worker is None:
+            return
+        if c.connection is not None:
             self._worker.disconnect()
+        if self._worker.reporter is not None:
+            self._worker.reporter.close()

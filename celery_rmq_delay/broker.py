@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import socket
+import struct
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,13 +13,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import amqp
+import kombu
+from amqp import spec
 from amqp.exceptions import MessageNacked
+from kombu.compression import compress
 
 from .exceptions import NackedError, OutcomeUnknownError, PublishError, UnroutableError
+from .names import MAX_NAME_BYTES
+from .topology.apply import renew
 
 if TYPE_CHECKING:
     from kombu import Connection
     from kombu.message import Message as ReceivedMessage
+
+    from .topology.exact import Route
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +35,10 @@ CONFIRM_TIMEOUT = 30.0
 
 #: Bytes around the properties in a content header frame, and some more.
 _FRAME_OVERHEAD = 64
+
+_NOT_COPIED = ("application_headers", "expiration", "user_id")
+#: Sender-selected distribution: RabbitMQ routes by these headers, too.
+_ROUTING_HEADERS = ("CC", "BCC")
 
 Version = tuple[int, int, int]
 
@@ -53,6 +67,11 @@ class Capabilities:
         """
         return self.version >= (4, 1, 0)
 
+    @property
+    def delays_retries(self) -> bool:
+        """Quorum queues can hold what is given back to them, by argument and by policy."""
+        return self.version >= (4, 3, 1)
+
 
 def capabilities(connection: Connection) -> Capabilities:
     """Return what the connected broker can do."""
@@ -69,6 +88,11 @@ def broker_version(connection: Connection) -> Version:
     return parts[0], parts[1], parts[2]
 
 
+def another(connection: Connection, **changes: Any) -> Connection:
+    """Return a connection to the same broker, not yet open; a pooled one cannot be cloned."""
+    return kombu.Connection(**{**connection.info(), **changes})
+
+
 class _Copy(amqp.Message):  # type: ignore[misc]  # its stubs have no type for it
     """A message whose properties are complete, and are serialized once: to see whether they fit, and to be sent."""
 
@@ -81,12 +105,17 @@ class _Copy(amqp.Message):  # type: ignore[misc]  # its stubs have no type for i
 
 
 def copy_of(message: ReceivedMessage, headers: dict[str, Any]) -> amqp.Message:
-    """Return a message with the body bytes and properties of a received one, and the given headers."""
-    properties = {
-        name: value for name, value in message.properties.items() if name not in ("application_headers", "expiration")
-    }
+    """Return a message with the body bytes and properties of a received one, and the given headers.
+
+    Without what would route it to other queues besides, and without the user, for whom nobody else may publish.
+    """
+    properties = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
+    headers = {name: value for name, value in headers.items() if name not in _ROUTING_HEADERS}
+    body = message.body or b""  # py-amqp has a text where there is none, and wants to encode it
+    if headers.get("compression") and not message.errors:
+        body, _ = compress(body, headers["compression"])  # kombu has decompressed it on receipt
     return _Copy(
-        message.body,
+        body,
         **{
             "content_type": message.content_type,
             "content_encoding": message.content_encoding,
@@ -97,26 +126,71 @@ def copy_of(message: ReceivedMessage, headers: dict[str, Any]) -> amqp.Message:
     )
 
 
+def return_log_error(message: ReceivedMessage, errors: tuple[type[BaseException], ...]) -> None:
+    """Give a message back to its queue with ``basic.nack``, as kombu's ``reject_log_error`` does with ``basic.reject``.
+
+    On quorum queues of RabbitMQ 4.3 the difference is one of meaning: a nack is no failed delivery.
+    """
+    try:
+        # py-amqp has no method for it: delivery tag, multiple, requeue.
+        message.channel.send_method(spec.Basic.Nack, "Lbb", (message.delivery_tag, False, True))
+        message._state = "REJECTED"
+    except errors:
+        logger.critical("Couldn't give back %r", message.delivery_tag, exc_info=True)
+
+
+def unsendable(message: amqp.Message, exchange: str, routing_key: str, frame_max: int) -> str | None:
+    """Return why AMQP cannot carry a message there; None where it can. Somebody else may have chosen all of it."""
+    where = exchange or routing_key
+    for name in (exchange, routing_key):
+        size = len(name.encode("utf-8", "surrogatepass"))
+        if size > MAX_NAME_BYTES:
+            return f"{where[:40]!r}... has {size} bytes and AMQP allows {MAX_NAME_BYTES}: no queue is called so."
+    try:
+        properties = message._serialize_properties()
+    except (struct.error, ValueError, TypeError, amqp.AMQPError) as error:
+        return f"The headers of a message for {where!r} cannot be written: {error}."
+    return None if len(properties) + _FRAME_OVERHEAD < frame_max else f"A message for {where!r} has too large headers."
+
+
 def publish_confirmed(channel: amqp.Channel, message: amqp.Message, exchange: str, routing_key: str) -> None:
     """Publish as mandatory and wait for the confirm. Blocks: not for the worker's consumer loop.
 
-    Raises `UnroutableError`, `NackedError`, or `OutcomeUnknownError` after `CONFIRM_TIMEOUT` seconds.
+    Raises `UnroutableError`, `NackedError`, or `OutcomeUnknownError` after `CONFIRM_TIMEOUT` seconds, and
+    `PublishError` for what AMQP cannot carry.
     """
-    with mandatory(channel):
-        try:
-            channel.basic_publish_confirm(
-                message, exchange=exchange, routing_key=routing_key, mandatory=True, confirm_timeout=CONFIRM_TIMEOUT
-            )
-        except MessageNacked as error:
-            raise NackedError(f"The broker refused a message for {exchange or routing_key!r}.") from error
-        except TimeoutError as error:
-            raise OutcomeUnknownError(
-                f"No confirm for {exchange or routing_key!r} in {CONFIRM_TIMEOUT:g} s."
-            ) from error
+    if problem := unsendable(message, exchange, routing_key, channel.connection.frame_max):
+        raise PublishError(problem)
+    with confirmed(channel, exchange or routing_key):
+        channel.basic_publish_confirm(
+            message, exchange=exchange, routing_key=routing_key, mandatory=True, confirm_timeout=CONFIRM_TIMEOUT
+        )
 
 
 @contextmanager
-def mandatory(channel: amqp.Channel) -> Iterator[None]:
+def confirmed(channel: amqp.Channel, where: str) -> Iterator[None]:
+    """Raise what became of a message to ``where`` that the block publishes and waits for.
+
+    `UnroutableError` when the broker returned it, `NackedError`, or `OutcomeUnknownError` without a confirm.
+    """
+    try:
+        with _mandatory(channel):
+            yield
+    except MessageNacked as error:
+        raise NackedError(f"The broker refused a message for {where!r}.") from error
+    except TimeoutError as error:
+        raise OutcomeUnknownError(f"No confirm for {where!r} in {CONFIRM_TIMEOUT:g} s.") from error
+
+
+def lease_error(route: Route, published_at: float) -> OutcomeUnknownError | None:
+    """Return what is wrong with a confirm that comes now for what was published at ``published_at`` (monotonic, s)."""
+    if route.leased and (time.monotonic() - published_at) * 1000 > route.lease_ms:
+        return OutcomeUnknownError(f"The confirm for {route.where!r} came when that queue may have expired.")
+    return None
+
+
+@contextmanager
+def _mandatory(channel: amqp.Channel) -> Iterator[None]:
     """Raise `UnroutableError` at the end of the block when the broker returned a message published in it."""
     returned: list[str] = []
 
@@ -135,31 +209,43 @@ def mandatory(channel: amqp.Channel) -> Iterator[None]:
 @dataclass
 class _Pending:
     message: amqp.Message
-    routing_key: str
+    route: Route
     done: Callable[[PublishError | None], None]
     returned: bool = False
+    sent_at: float = 0.0
 
-    def is_about(self, message: amqp.Message, routing_key: str) -> bool:
+    def is_about(self, message: amqp.Message, exchange: str, routing_key: str) -> bool:
         """Return whether ``message``, returned by the broker, is this one."""
         return (
             not self.returned
-            and self.routing_key == routing_key
+            and (self.route.exchange, self.route.routing_key) == (exchange, routing_key)
             and self.message.properties.get("correlation_id") == message.properties.get("correlation_id")
             and _bytes(self.message.body) == _bytes(message.body)
         )
 
+    @property
+    def error(self) -> PublishError | None:
+        """What is wrong although the broker has confirmed."""
+        if self.returned:
+            return UnroutableError(f"No queue takes messages for {self.route.where!r}: apply the topology.")
+        return lease_error(self.route, self.sent_at)
+
 
 class ConfirmingPublisher:
-    """Publishes to queues on the worker's own connection without ever waiting: the confirm calls back.
+    """Publishes on the worker's own connection without ever waiting: the confirm calls back.
 
     Everything happens in the thread of the event loop. ``done`` gets None when the broker has taken responsibility, or
     the error. A lost connection drops what is pending: the originals are unacked, so the broker delivers them again.
+    What the broker ends the channel for, such as an exchange that is gone, ends the connection: a new one declares it.
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._channel = connection.channel()
+        self._channel.auto_decode = False  # a returned body is compared with the bytes that were published
         self._channel.confirm_select()
+        # py-amqp would open it again, without confirms, and raise what ends a worker.
+        self._channel._callbacks[spec.Channel.Close] = self._on_close
         self._channel.events["basic_ack"].add(self._on_ack)
         self._channel.events["basic_nack"].add(self._on_nack)
         self._channel.events["basic_return"].add(self._on_return)
@@ -169,9 +255,9 @@ class ConfirmingPublisher:
         self._flushing = False
         self._idle: list[Callable[[], None]] = []
 
-    def publish(self, message: amqp.Message, queue: str, done: Callable[[PublishError | None], None]) -> None:
-        """Publish ``message`` to ``queue`` through the default exchange."""
-        self._outbox.append(_Pending(message, queue, done))
+    def publish(self, message: amqp.Message, route: Route, done: Callable[[PublishError | None], None]) -> None:
+        """Publish ``message`` along ``route``, whose objects exist."""
+        self._outbox.append(_Pending(message, route, done))
         self._flush()
 
     def _flush(self) -> None:
@@ -182,21 +268,34 @@ class ConfirmingPublisher:
         try:
             while self._outbox:
                 pending = self._outbox.popleft()
-                if not self.fits(pending.message):
-                    pending.done(PublishError(f"A message for {pending.routing_key!r} has too large headers."))
+                route = pending.route
+                if problem := unsendable(pending.message, route.exchange, route.routing_key, self._frame_max):
+                    pending.done(PublishError(problem))
                     continue
                 self._published += 1
                 self._pending[self._published] = pending
-                self._channel.basic_publish(
-                    pending.message, exchange="", routing_key=pending.routing_key, mandatory=True
+                pending.sent_at = time.monotonic()
+                for queue in route.leased:
+                    renew(self._channel, queue)
+                # The channel's own `basic_publish` waits for the answer where the app has set ``confirm_publish``.
+                type(self._channel).basic_publish(
+                    self._channel,
+                    pending.message,
+                    exchange=route.exchange,
+                    routing_key=route.routing_key,
+                    mandatory=route.mandatory,
                 )
         finally:
             self._flushing = False
 
     def fits(self, message: amqp.Message) -> bool:
         """Return whether the properties of ``message`` fit into one AMQP frame, as they have to."""
+        return unsendable(message, "", "", self._frame_max) is None
+
+    @property
+    def _frame_max(self) -> int:
         limit: int = self._connection.connection.frame_max
-        return len(message._serialize_properties()) + _FRAME_OVERHEAD < limit
+        return limit
 
     @property
     def waiting(self) -> int:
@@ -223,24 +322,26 @@ class ConfirmingPublisher:
                 )
                 return
 
-    def _on_return(self, _error: Exception, _exchange: str, routing_key: str, message: amqp.Message) -> None:
+    def _on_close(self, _code: int, text: str, _class_id: int, _method_id: int) -> None:
+        # A pool may keep to itself what its callbacks raise: the loop meets the end of the socket all the same.
+        self._connection.connection.sock.shutdown(socket.SHUT_RDWR)
+        raise amqp.RecoverableConnectionError(f"The broker has ended the channel for copies: {text}")
+
+    def _on_return(self, _error: Exception, exchange: str, routing_key: str, message: amqp.Message) -> None:
         # The broker sends the return before the ack of the same message.
         for pending in self._pending.values():
-            if pending.is_about(message, routing_key):
+            if pending.is_about(message, exchange, routing_key):
                 pending.returned = True
                 return
 
     def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
         for pending in self._settled(delivery_tag, multiple):
-            if pending.returned:
-                pending.done(UnroutableError(f"The queue {pending.routing_key!r} does not exist: apply the topology."))
-            else:
-                pending.done(None)
+            pending.done(pending.error)
         self._call_idle()
 
     def _on_nack(self, delivery_tag: int, multiple: bool) -> None:
         for pending in self._settled(delivery_tag, multiple):
-            pending.done(NackedError(f"The broker refused a message for the queue {pending.routing_key!r}."))
+            pending.done(NackedError(f"The broker refused a message for {pending.route.where!r}."))
         self._call_idle()
 
     def _settled(self, delivery_tag: int, multiple: bool) -> list[_Pending]:

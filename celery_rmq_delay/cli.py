@@ -5,87 +5,39 @@ Exit codes: 0 all is well, 1 something needs a person (an error, too), 2 for ``p
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import click
-from amqp.exceptions import AMQPError
-from celery.bin.base import CeleryCommand, handle_preload_options
-from kombu.exceptions import KombuError
+from celery.bin.base import handle_preload_options
 
 from . import cli_text as text
 from . import exhausted as dead
-from .delay import Delay, delay_of
+from .cli_adopt import adopt
+from .cli_base import (
+    CHANGES_WAIT,
+    Command,
+    as_json,
+    connected,
+    limit_option,
+    management_option,
+    only,
+    options,
+    scan_option,
+    show,
+)
+from .cli_capacity import capacity
+from .cli_migrate import migrate_command
 from .doctor import examine
 from .durations import parse_ms
-from .exceptions import RmqDelayError
-from .inventory import applied, connect, plans
-from .management import URL_VARIABLE
+from .event_connection import declare_events, event_pending
+from .exact_doctor import exact_pending
+from .inventory import applied, plans
 from .release import release as release_parked
-from .scan import SCAN_LIMIT
 from .status import read_status
 from .topology.pending import pending
 from .topology.prune import prune as prune_ladders
 from .topology.switch import apply_plan
-
-if TYPE_CHECKING:
-    from celery import Celery
-    from kombu import Connection
-
-_CHANGES_WAIT = 2
-
-
-class Command(CeleryCommand):
-    """A command that tells what went wrong in one line."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            raise  # the reader of the output has seen enough
-        except RmqDelayError as error:
-            raise click.ClickException(_line(error)) from error
-        except (AMQPError, KombuError, OSError) as error:
-            where = ctx.obj.app.connection_for_read().as_uri()
-            raise click.ClickException(f"{where}: {_line(error) or type(error).__name__}") from error
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
-
-
-def _options(*options: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def decorate(function: Any) -> Any:
-        for option in reversed(options):
-            function = option(function)
-        return click.pass_context(function)
-
-    return decorate
-
-
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-only = click.option("--queue", "only", multiple=True, help="This origin queue only; may be given several times.")
-limit_option = click.option("--limit", type=click.IntRange(1), help="At most this many messages.")
-scan_option = click.option(
-    "--scan-limit", type=click.IntRange(1), default=SCAN_LIMIT, show_default=True, help="Messages to look at, a queue."
-)
-
-
-@contextmanager
-def connected(app: Celery) -> Iterator[tuple[Delay, Connection]]:
-    """Connect to the app's broker."""
-    delay = delay_of(app)
-    with app.connection_for_read() as connection:
-        connect(connection)
-        yield delay, connection
-
-
-def show(data: Any, words: str, *, as_json: bool) -> None:
-    """Print one or the other."""
-    click.echo(json.dumps(data, indent=2, default=str) if as_json else words)
 
 
 @click.group(name="rmq-delay")
@@ -95,27 +47,45 @@ def rmq_delay(ctx: click.Context) -> None:
     """Retries that wait in RabbitMQ: their delay queues, and the tasks in them."""
 
 
+rmq_delay.add_command(adopt)
+rmq_delay.add_command(capacity)
+rmq_delay.add_command(migrate_command)
+
+
 @rmq_delay.command(cls=Command)
-@_options(only, as_json)
+@options(only, as_json)
 def plan(ctx: click.Context, only: tuple[str, ...], as_json: bool) -> None:
     """Show what apply would change. Exit code 2 when there is something, 1 when apply could not do it."""
     with connected(ctx.obj.app) as (delay, connection):
         found = [pending(connection, each, applied(connection, each)) for each in plans(connection, delay, only)]
+        if not only:
+            found.append(exact_pending(connection, delay.exact))
+            if delay.settings.events.on:
+                found.append(event_pending(connection, delay))
     show([each.to_json() for each in found], text.plan_text(found), as_json=as_json)
-    ctx.exit(1 if any(each.conflicts for each in found) else _CHANGES_WAIT if any(found) else 0)
+    ctx.exit(1 if any(each.conflicts for each in found) else CHANGES_WAIT if any(found) else 0)
 
 
 @rmq_delay.command(cls=Command)
-@_options(only, as_json)
+@options(only, as_json)
 def apply(ctx: click.Context, only: tuple[str, ...], as_json: bool) -> None:
-    """Declare the origin queues and their ladders. Workers do so themselves unless apply_on_start=False."""
+    """Declare the origin queues, their ladders, the queues of exact delays and of events.
+
+    Workers do so themselves unless apply_on_start=False.
+    """
     rows = []
     with connected(ctx.obj.app) as (delay, connection):
         for each in plans(connection, delay, only):
             with connection.channel() as channel:
                 delay.app.amqp.queues[each.queue](channel).declare()
             changed = apply_plan(connection, each)
-            rows.append({"queue": each.queue, "changed": changed, "rejects": each.queue not in delay.foreign})
+            delay.exact.bind(connection, each.queue)
+            if each.queue in delay.foreign:
+                delay.learn(each.queue, applied(connection, each).adoption)
+            rows.append({"queue": each.queue, "changed": changed, "rejects": delay.rejects(each.queue)})
+        delay.exact.declare(connection)
+        if delay.settings.events.on:
+            declare_events(connection, delay)
     words = [
         f"{row['queue']}: {'ladder changed' if row['changed'] else 'as planned'}"
         + ("" if row["rejects"] else "; without our dead-letter exchange, see doctor")
@@ -125,7 +95,7 @@ def apply(ctx: click.Context, only: tuple[str, ...], as_json: bool) -> None:
 
 
 @rmq_delay.command(cls=Command)
-@_options(only, as_json)
+@options(only, as_json)
 def status(ctx: click.Context, only: tuple[str, ...], as_json: bool) -> None:
     """Show by queue and tier how many tasks are parked and when the next is due, and how many are exhausted."""
     with connected(ctx.obj.app) as (_, connection):
@@ -134,9 +104,9 @@ def status(ctx: click.Context, only: tuple[str, ...], as_json: bool) -> None:
 
 
 @rmq_delay.command(cls=Command)
-@_options(
+@options(
     only,
-    click.option("--management-url", help=f"Base URL of the management API; also {URL_VARIABLE}."),
+    management_option,
     click.option("--no-management", is_flag=True, help="Do without the management API."),
     as_json,
 )
@@ -150,7 +120,7 @@ def doctor(
 
 
 @rmq_delay.command(cls=Command)
-@_options(
+@options(
     only,
     click.option("--now", is_flag=True, help="Do not wait until no worker can use the old ladders: all are restarted."),
     as_json,
@@ -163,7 +133,7 @@ def prune(ctx: click.Context, only: tuple[str, ...], now: bool, as_json: bool) -
 
 
 @rmq_delay.command(cls=Command)
-@_options(
+@options(
     click.argument("task_ids", nargs=-1, metavar="[TASK_ID]..."),
     click.option("--all", "everything", is_flag=True, help="All parked tasks of --queue."),
     only,
@@ -200,7 +170,7 @@ def exhausted() -> None:
 
 def _selecting(function: Any) -> Any:
     """Add the options that select exhausted messages; the command gets one `Selection`."""
-    options = (
+    given = (
         click.argument("task_ids", nargs=-1, metavar="[TASK_ID]..."),
         click.option("--task", help="Of this task, by name."),
         click.option("--queue", help="Of this origin queue."),
@@ -219,7 +189,7 @@ def _selecting(function: Any) -> Any:
         function(ctx, selection, **values)
 
     command.__doc__ = function.__doc__
-    return _options(*options)(command)
+    return options(*given)(command)
 
 
 everything_option = click.option("--all", "everything", is_flag=True, help="All exhausted tasks.")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from .doctor import Finding
+from .adoption import Outcome as AdoptionOutcome
+from .adoption import UndoPlan
 from .durations import format_ms
+from .exact_doctor import ExactStatus
 from .exhausted import ExhaustedMessage, Outcome
+from .findings import Finding
 from .ladders import Ladder
+from .policies import PolicyPlan, differences
 from .release import Released
 from .status import QueueStatus, Status, TierStatus
 from .tables import table
@@ -50,7 +54,18 @@ def status_text(status: Status) -> str:
     rows = [row for queue in status.queues for row in _status_rows(queue)]
     headings = ("QUEUE", "READY", "SUSPECTS", "RUNG", "TIER", "PARKED", "NEXT DUE", "")
     exhausted = "does not exist yet" if status.exhausted is None else f"{status.exhausted} messages"
-    return f"{table(headings, rows)}\n\nexhausted ({status.exhausted_queue}): {exhausted}"
+    lines = [f"exhausted ({status.exhausted_queue}): {exhausted}", *map(_exact_line, status.exact)]
+    if status.events is not None:
+        waiting = "does not exist yet" if status.events.waiting is None else f"{status.events.waiting} waiting"
+        lines.append(f"events ({status.events.queue}): {waiting}")
+    native = [queue.queue for queue in status.queues if queue.retry == "native"]
+    lines += [f"{queue} holds its retries itself: the broker does not show how many" for queue in native]
+    return "\n".join([table(headings, rows), "", *lines])
+
+
+def _exact_line(exact: ExactStatus) -> str:
+    waiting = "the broker does not show how many wait" if exact.waiting is None else f"{exact.waiting} waiting"
+    return f"exact delays ({exact.topology}, unit {format_ms(exact.unit_ms)}): {waiting}"
 
 
 def _status_rows(queue: QueueStatus) -> Iterator[tuple[object, ...]]:
@@ -123,3 +138,49 @@ def acted_text(outcome: Outcome, done: str) -> str:
 def rest_text(outcome: Outcome) -> str:
     """Return a remark where not the whole queue was looked at."""
     return "" if outcome.complete else f"\nLooked at the first {outcome.seen} messages only; there may be more."
+
+
+def policy_text(plan: PolicyPlan) -> str:
+    """Return the policy that an adoption writes, and what it changes for the queue."""
+    policy = plan.policy
+    priority = f"priority {policy.priority}"
+    if plan.present and plan.present.priority != policy.priority:
+        priority = f"priority {plan.present.priority} -> {policy.priority}"
+    lines = [f"{plan.queue} ({plan.queue_type}):"]
+    lines.append(f"  {'~' if plan.present else '+'} policy {policy.name}: pattern {policy.pattern}, {priority}")
+    if plan.base:
+        lines.append(f"    merged from the policy {plan.base.name} (priority {plan.base.priority}), which stays")
+    changes = plan.changes
+    lines += [f"      {key}: {policy.definition[key]}" for key in sorted(policy.definition) if key not in changes]
+    for key, (before, after) in changes.items():
+        sign, value = ("+", after) if before is None else ("-", before) if after is None else ("~", None)
+        lines.append(f"    {sign} {key}: {f'{before} -> {after}' if sign == '~' else value}")
+    if plan.operator_policy:
+        lines.append(f"    the operator policy {plan.operator_policy} goes on applying beside it")
+    return "\n".join(lines)
+
+
+def undo_text(plan: UndoPlan) -> str:
+    """Return what an undo takes away."""
+    if plan.policy is None:
+        return f"{plan.queue}: the policy is gone already; workers are told to forward"
+    lines = [f"{plan.queue}:", f"  - policy {plan.policy.name}: pattern {plan.policy.pattern}"]
+    left = plan.base.definition if plan.base else {}
+    for key, (before, after) in differences(plan.policy.definition, left).items():
+        lines.append(
+            f"    {'-' if after is None else '~'} {key}: {before if after is None else f'{before} -> {after}'}"
+        )
+    lines.append(f"    then the policy {plan.base.name} applies" if plan.base else "    then no policy applies")
+    return "\n".join(lines)
+
+
+def adopted_text(found: AdoptionOutcome) -> str:
+    """Return what became of a queue that was adopted or given back."""
+    now = "adopted: its failed tasks are rejected" if found.rejects else "given back: its failed tasks are forwarded"
+    lines = [f"{found.queue}: {now}"]
+    lines += [f"  {worker} {'rejects' if rejects else 'forwards'}" for worker, rejects in found.workers.items()]
+    if found.unheard:
+        listed = f" ({', '.join(found.silent)})" if found.silent else ""
+        then = "forward until they are restarted" if found.rejects else "may still reject: restart them"
+        lines.append(f"  {found.unheard} consumers did not answer{listed}; workers among them {then}")
+    return "\n".join(lines)

@@ -5,17 +5,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
+from .config_events import KEYS as EVENT_KEYS
+from .config_events import EventSettings, parse_events
+from .config_exact import KEYS as EXACT_KEYS
+from .config_exact import ExactSettings, parse_exact
 from .durations import MAX_TTL_MS, format_ms, parse_ms
 from .exceptions import SettingsError
 from .ladders import Ladder
-from .names import MAX_NAME_BYTES, Names, check_name, is_derived, rung_queue
+from .management_errors import without_credentials
+from .names import DEFAULT_PREFIX, MAX_NAME_BYTES, Names, check_name, is_derived, rung_queue
+from .redaction import Redaction
+from .topology.native import native_tiers
 
 QueueType = Literal["classic", "quorum"]
+RetryMode = Literal["ladder", "native"]
 
 DEFAULT_TIERS = ("10s", "1m", "10m", "1h")
-_QUEUE_KEYS = ("tiers", "jitter", "repeat_last", "queue_type", "max_crashes")
-_TOP_KEYS = (*_QUEUE_KEYS, "queues", "prefix", "lanes", "exhausted_queue", "apply_on_start", "strict", "events")
+_QUEUE_KEYS = ("tiers", "jitter", "repeat_last", "queue_type", "max_crashes", "retry")
+_TOP_KEYS = (
+    *_QUEUE_KEYS, "queues", "prefix", "lanes", "exhausted_queue", "apply_on_start", "strict", *EVENT_KEYS, *EXACT_KEYS,
+    "management_url",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -25,6 +37,7 @@ class QueueSettings:
     ladder: Ladder
     queue_type: QueueType | None = None
     max_crashes: int = 3
+    retry: RetryMode = "ladder"
 
 
 @dataclass(frozen=True)
@@ -33,17 +46,24 @@ class Settings:
 
     default: QueueSettings
     queues: Mapping[str, QueueSettings | None] = field(default_factory=dict)
-    prefix: str = "rmq_delay"
+    prefix: str = DEFAULT_PREFIX
     lanes: int = 5
     exhausted_queue: str = "rmq_delay.exhausted"
     apply_on_start: bool = True
     strict: bool = False
-    events: bool | Literal["auto"] = "auto"
+    events: EventSettings = field(default_factory=EventSettings)
+    exact: ExactSettings = field(default_factory=ExactSettings)
+    management_url: str | None = field(default=None, repr=False)
 
     @property
     def names(self) -> Names:
         """The names of broker objects under this prefix."""
         return Names(self.prefix)
+
+    @property
+    def redaction(self) -> Redaction:
+        """What is taken out of what people read."""
+        return self.events.redaction
 
     @property
     def uses_jitter(self) -> bool:
@@ -78,14 +98,11 @@ def parse_settings(raw: object, setting: str = "rmq_delay") -> Settings:
         raise SettingsError(setting, raw, 'Write a dictionary, such as {"tiers": ["10s", "1m", "10m"]}.')
     _known(raw, _TOP_KEYS, setting)
     lanes = _integer(raw.get("lanes", 5), f"{setting}.lanes", 1, 64)
-    prefix = _text(raw.get("prefix", "rmq_delay"), f"{setting}.prefix")
+    prefix = _text(raw.get("prefix", DEFAULT_PREFIX), f"{setting}.prefix")
     default = _queue({"tiers": DEFAULT_TIERS, **_pick(raw, _QUEUE_KEYS)}, setting, lanes, None)
     queues = raw.get("queues", {})
     if not isinstance(queues, Mapping):
         raise SettingsError(f"{setting}.queues", queues, 'Write {"queue": {"tiers": [...]}}.')
-    events = raw.get("events", "auto")
-    if events != "auto" and not isinstance(events, bool):
-        raise SettingsError(f"{setting}.events", events, 'Write "auto", True or False.')
     settings = Settings(
         default=default,
         queues={name: _own_queue(name, own, setting, lanes, default) for name, own in queues.items()},
@@ -94,11 +111,27 @@ def parse_settings(raw: object, setting: str = "rmq_delay") -> Settings:
         exhausted_queue=_exhausted_queue(raw, prefix, setting),
         apply_on_start=_flag(raw.get("apply_on_start", True), f"{setting}.apply_on_start"),
         strict=_flag(raw.get("strict", False), f"{setting}.strict"),
-        events=events,
+        events=parse_events(raw, setting),
+        exact=parse_exact(raw, setting),
+        management_url=_management_url(raw.get("management_url"), f"{setting}.management_url"),
     )
     for name in settings.queues:
         check_queue_name(settings, name, setting)
     return settings
+
+
+def _management_url(value: object, where: str) -> str | None:
+    if value is None:
+        return None
+    try:
+        parts = urlsplit(value) if isinstance(value, str) else None
+        good = parts is not None and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        mend = 'Write the base URL of the management API, such as "https://rabbit.example:15671".'
+        raise SettingsError(where, without_credentials(value), mend)
+    return str(value)
 
 
 def _exhausted_queue(raw: Mapping[str, Any], prefix: str, setting: str) -> str:
@@ -114,12 +147,13 @@ def check_queue_name(settings: Settings, queue: str, setting: str = "rmq_delay")
     if own is None:
         return
     record = queue.startswith(f"{settings.prefix}.") and queue.endswith(".record")
-    if record or queue == settings.exhausted_queue or is_derived(queue):
+    if record or queue in (settings.exhausted_queue, settings.names.events) or is_derived(queue):
         mend = "This package gives such names to queues of its own: rename the queue, or set False to leave it alone."
         raise SettingsError(f"{setting}.queues", queue, mend)
     longest = settings.names.lane0(queue, "0" * 8, 1000)
     ttls = ((rung, ttl) for rung in range(1, len(own.ladder) + 1) for ttl in own.ladder.lane_ttls(rung))
-    longest = max(longest, *(rung_queue(queue, rung, ttl) for rung, ttl in ttls), key=lambda name: len(name.encode()))
+    rungs = (rung_queue(queue, rung, ttl, settings.prefix) for rung, ttl in ttls)
+    longest = max(longest, *rungs, key=lambda name: len(name.encode()))
     size = len(longest.encode())
     if size > MAX_NAME_BYTES:
         mend = f"{longest!r} would have {size} bytes and AMQP allows {MAX_NAME_BYTES}: shorten the queue or the prefix."
@@ -173,6 +207,11 @@ def _queue(raw: Mapping[str, Any], where: str, lanes: int, default: QueueSetting
             f"{where}.queue_type", queue_type, 'Write "classic", "quorum" or None (as the origin queue).'
         )
     crashes = raw.get("max_crashes", default.max_crashes if default else 3)
+    retry = raw.get("retry", default.retry if default else "ladder")
+    if retry not in ("ladder", "native"):
+        raise SettingsError(f"{where}.retry", retry, 'Write "ladder" or "native".')
+    if retry == "native":
+        _check_native(tiers, jitter, queue_type, where)
     return QueueSettings(
         ladder=Ladder(
             tiers,
@@ -182,7 +221,23 @@ def _queue(raw: Mapping[str, Any], where: str, lanes: int, default: QueueSetting
         ),
         queue_type=queue_type,
         max_crashes=_integer(crashes, f"{where}.max_crashes", 0, 1000),
+        retry=retry,
     )
+
+
+def _check_native(tiers: tuple[int, ...], jitter: float, queue_type: object, where: str) -> None:
+    """Refuse what RabbitMQ's own delayed retry cannot do."""
+    can = native_tiers(tiers)
+    if tiers != can:
+        found, told = ([format_ms(tier) for tier in each] for each in (tiers, can))
+        mend = f'Native delays grow by the first one, up to the last: write {told}, or "retry": "ladder".'
+        raise SettingsError(f"{where}.tiers", found, mend)
+    if jitter:
+        mend = 'Native retries have no jitter: write 0, or "retry": "ladder".'
+        raise SettingsError(f"{where}.jitter", jitter, mend)
+    if queue_type == "classic":
+        mend = 'Native retries need a quorum queue: write "quorum", or "retry": "ladder".'
+        raise SettingsError(f"{where}.queue_type", queue_type, mend)
 
 
 def _check_longest(tiers: tuple[int, ...], jitter: float, where: str, found: object) -> None:

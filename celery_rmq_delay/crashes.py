@@ -18,6 +18,8 @@ class Verdict(Enum):
     RUN = "run"
     SUSPECT = "suspect"
     EXHAUST = "exhaust"
+    #: It is on its way into a delay queue, as its eta is yet to come.
+    HELD = "held"
 
 
 def was_interrupted(headers: Headers, *, redelivered: bool, quorum: bool, broker: Capabilities) -> bool:

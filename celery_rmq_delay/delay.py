@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
@@ -10,14 +12,17 @@ from kombu.common import Broadcast
 from kombu.entity import Queue as KombuQueue
 
 from .config import NOT_SET, QueueType, Settings, check_max_retries, check_queue_name
+from .exact import ExactDelays
 from .exceptions import RmqDelayError, SettingsError
 from .ladders import Ladder
 from .topology.ladder import LadderPlan
+from .topology.native import NativeRetry
 
 if TYPE_CHECKING:
     from celery import Task
 
     from .task import RetryableTask
+    from .topology.adoption import Adoption
 
 _ATTRIBUTE = "_rmq_delay"
 
@@ -33,11 +38,38 @@ class Delay:
         self.app, self.settings = app, settings
         #: The name under which the user wrote the settings.
         self.setting = setting
-        #: Queues that exist without our dead-letter exchange: their retries take the forward path.
+        #: Queues that exist without our dead-letter arguments: their retries take the forward path, unless adopted.
         self.foreign: set[str] = set()
+        #: The type of those of them of which it is known. AMQP does not tell; the refusal of a declaration may.
+        self.foreign_type: dict[str, QueueType] = {}
+        #: What is known of those of them that were adopted, or given back since.
+        self.adopted: dict[str, Adoption] = {}
         #: What a worker does with a queue that is declared while it runs.
         self.on_declared: Callable[[str], None] | None = None
         self._ladders: dict[tuple[str, str], Ladder | None] = {}
+
+    @contextmanager
+    def apart(self, settings: Settings) -> Iterator[None]:
+        """Work with other settings, and know nothing of a broker yet, for the length of a block: for tests."""
+        before = dict(vars(self))
+        vars(self).pop("exact", None)
+        Delay.__init__(self, self.app, settings, self.setting)
+        try:
+            yield
+        finally:
+            vars(self).clear()
+            vars(self).update(before)
+
+    @cached_property
+    def exact(self) -> ExactDelays:
+        """The exact delays of the app's calls and retries."""
+        return ExactDelays(self.settings, self.own_queue_type)
+
+    @property
+    def own_queue_type(self) -> QueueType:
+        """The type of queues that belong to no origin queue: as set, or that of the app's default queue."""
+        default: QueueType = "quorum" if self.app.conf.get("task_default_queue_type") == "quorum" else "classic"
+        return self.settings.default.queue_type or default
 
     def manages(self, queue: KombuQueue) -> bool:
         """Return whether a queue can have a ladder: a lasting classic or quorum queue that is not left alone."""
@@ -56,12 +88,45 @@ class Delay:
         ours = self.settings.names.dlx(queue.name)
         return declared.get("x-dead-letter-exchange", ours) != ours or "x-dead-letter-routing-key" in declared
 
+    def rejects(self, queue: str) -> bool:
+        """Return whether a rejected message of ``queue`` climbs its ladder: by arguments, or by the policy of ours."""
+        if queue not in self.foreign:
+            return True
+        adoption = self.adopted.get(queue)
+        return adoption is not None and adoption.in_force
+
+    def learn(self, queue: str, adoption: Adoption | None) -> None:
+        """Take over what the queue's record says, None where it says nothing."""
+        if adoption is None:
+            self.adopted.pop(queue, None)
+        else:
+            self.adopted[queue] = adoption
+
+    def is_quorum(self, queue: str) -> bool:
+        """Return whether an origin queue is a quorum queue: as the broker says where it is known, or as declared."""
+        adoption = self.adopted.get(queue)
+        if adoption is not None:
+            return adoption.queue_type == "quorum"
+        return self.queue_type(self.app.amqp.queues.get(queue), queue) == "quorum"
+
     def queue_type(self, queue: KombuQueue | None, name: str) -> QueueType:
         """Return the type of an origin queue: as set, or as it is declared."""
         settings = self.settings.for_queue(name)
         if settings is not None and settings.queue_type is not None:
             return settings.queue_type
         return "quorum" if ((queue and queue.queue_arguments) or {}).get("x-queue-type") == "quorum" else "classic"
+
+    def is_native(self, queue: str) -> bool:
+        """Return whether the settings leave the retries of an origin queue to RabbitMQ's own delayed retry."""
+        settings = self.settings.for_queue(queue)
+        return settings is not None and settings.retry == "native"
+
+    def native(self, queue: KombuQueue | None, name: str) -> NativeRetry | None:
+        """Return how an origin queue holds its retries by itself; None where it does not, as a classic queue."""
+        settings = self.settings.for_queue(name)
+        if settings is None or settings.retry != "native" or self.queue_type(queue, name) != "quorum":
+            return None
+        return NativeRetry(settings.ladder)
 
     def ladder(self, queue: str, task: Task[Any, Any]) -> Ladder:
         """Return the ladder that ``task`` climbs on ``queue``: its own, or the queue's."""
@@ -73,6 +138,11 @@ class Delay:
             return own
         settings = self.settings.for_queue(queue) or self.settings.default
         return settings.ladder
+
+    def budget(self, queue: str, task: RetryableTask) -> int | None:
+        """Return how many retries ``task`` has on ``queue``; None where they never end."""
+        own: Any = task.max_retries_set
+        return self.ladder(queue, task).retries if own is NOT_SET else own
 
     def retryable_tasks(self) -> Iterable[RetryableTask]:
         """Return the app's tasks that climb ladders."""
@@ -100,10 +170,14 @@ class Delay:
 
     def rejections_allowed(self, queue: str) -> int:
         """Return how often a message may be rejected before it has to be published anew."""
-        known = self.app.amqp.queues.get(queue)
+        known, adoption = self.app.amqp.queues.get(queue), self.adopted.get(queue)
         declared = (known.queue_arguments if known else None) or {}
         limit: int = declared.get("x-delivery-limit", _DELIVERY_LIMIT)
-        if declared.get("x-queue-type") != "quorum" or limit < 0:
+        kind = declared.get("x-queue-type")
+        if adoption is not None:
+            limit = _DELIVERY_LIMIT if adoption.delivery_limit is None else adoption.delivery_limit
+            kind = adoption.queue_type
+        if kind != "quorum" or limit < 0:
             return 2**31
         return max(1, min(limit * 3 // 4, limit - 2))
 
@@ -140,9 +214,17 @@ class Delay:
                 task.acks_late,
                 "A message that is acked before its task runs cannot be parked: leave acks_late out.",
             )
-        if task.max_retries_set is not NOT_SET or task.tiers is not None:
-            queue = self.routed_to(task) or self.app.conf.task_default_queue
-            check_max_retries(task.max_retries_set, self.ladder(queue, task), task.name)
+        if task.max_retries_set is NOT_SET and task.tiers is None:
+            return
+        queue = self.routed_to(task) or self.app.conf.task_default_queue
+        if task.tiers is not None and self.is_native(queue):
+            raise SettingsError(
+                f"tiers of task {task.name}",
+                task.tiers,
+                f'Queue {queue!r} has "retry": "native", which is the same for all its tasks: leave tiers out, or '
+                "route the task to another queue.",
+            )
+        check_max_retries(task.max_retries_set, self.ladder(queue, task), task.name)
 
 
 def set_delay(app: Celery, delay: Delay) -> None:

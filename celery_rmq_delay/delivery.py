@@ -22,6 +22,8 @@ class Path(str, Enum):
     COPY = "copy"
     #: The task publishes a new message, and the main process acks the old one.
     PUBLISH = "publish"
+    #: The main process gives the message back, and its queue holds it: RabbitMQ's own delayed retry.
+    REQUEUE = "requeue"
 
 
 class Delivery(NamedTuple):
@@ -37,21 +39,24 @@ class Delivery(NamedTuple):
 
 
 class Parked(Retry):
-    """The `Retry` that says how the message gets to its delay queue, and to which rung."""
+    """The `Retry` that says how the message gets to its delay queue, and to which rung, or with which exact delay."""
 
     excs: str | None  # the stubs lack it
     path = Path.REJECT
     rung = 0
+    delay_ms: int | None = None
+    queue: str | None = None
 
     @classmethod
-    def of(cls, retry: Retry, path: Path, rung: int) -> Parked:
-        """Return ``retry`` as a `Parked`."""
+    def of(cls, retry: Retry, path: Path, rung: int, delay_ms: int | None = None, queue: str | None = None) -> Parked:
+        """Return ``retry`` as a `Parked`; ``queue`` where it is to come back to another one."""
         found: Any = retry  # the stubs lack ``excs``
         found.args = ()  # Celery's hold the retry itself: a cycle
-        return _parked(found.message, found.exc, found.excs, found.when, path, rung)
+        return _parked(found.message, found.exc, found.excs, found.when, path, rung, delay_ms, queue)
 
     def __reduce__(self) -> Any:
-        return _parked, (self.message, self.exc, self.excs, self.when, self.path, self.rung)
+        rest = (self.queue,) if self.queue is not None else ()
+        return _parked, (self.message, self.exc, self.excs, self.when, self.path, self.rung, self.delay_ms, *rest)
 
 
 # In the text of a traceback users look for the name they know; it is pickled through `_parked`.
@@ -59,12 +64,20 @@ Parked.__module__, Parked.__name__, Parked.__qualname__ = Retry.__module__, Retr
 
 
 def _parked(
-    message: str | None, exc: BaseException | None, excs: str | None, when: Any, path: Path, rung: int
+    message: str | None,
+    exc: BaseException | None,
+    excs: str | None,
+    when: Any,
+    path: Path,
+    rung: int,
+    delay_ms: int | None,
+    queue: str | None = None,
 ) -> Parked:
     # Celery's constructor pickles the exception to see whether it can be pickled; here that is known.
     parked = Parked.__new__(Parked)
     parked.args = (None, exc, when)
-    vars(parked).update(message=message, exc=exc, excs=excs, when=when, is_eager=False, sig=None, path=path, rung=rung)
+    own = {"path": path, "rung": rung, "delay_ms": delay_ms, "queue": queue}
+    vars(parked).update(message=message, exc=exc, excs=excs, when=when, is_eager=False, sig=None, **own)
     return parked
 
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AMQPError, ChannelError
 from kombu.entity import Queue as KombuQueue
 from kombu.exceptions import OperationalError
 
+from . import native_leftovers as native
 from .broker import Capabilities, capabilities
 from .delay import delay_of
+from .doctor_adoption import adoption_findings, dlx_missing
+from .event_connection import event_findings
+from .exact_doctor import exact_findings
 from .exceptions import ManagementError, TransportError
+from .findings import Finding, Severity
 from .inventory import applied, connect, plans
 from .management import Management, QueueDetail
 from .names import suspects
+from .policies import DLX, NEGATIVE_IS_UNLIMITED, effective_limit
 from .topology.apply import ready_counts
+from .topology.native import refusal
 from .topology.pending import ladder_text, pending
 
 if TYPE_CHECKING:
@@ -24,39 +30,13 @@ if TYPE_CHECKING:
     from kombu import Connection
 
     from .delay import Delay
+    from .policies import Policy
     from .topology.ladder import LadderPlan
     from .topology.switch import Applied
 
-Severity = Literal["error", "warning", "note"]
-
 _OLDEST = (3, 10, 0)
-_NEGATIVE_IS_UNLIMITED = (4, 0, 0)
 #: Deliveries beyond the ladder's retries: the first attempt, and one that a lost worker took.
 _SPARE_DELIVERIES = 2
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that is not as it should be.
-
-    ``code`` is stable for scripts; ``subject`` the queue or other thing it is about. An ``error`` loses or stops
-    retries, a ``warning`` makes them worse or hides something, a ``note`` needs nobody.
-    """
-
-    code: str
-    severity: Severity
-    subject: str
-    found: str
-    mend: str
-
-    @property
-    def needs_a_person(self) -> bool:
-        """Whether somebody has to act."""
-        return self.severity != "note"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain data."""
-        return dict(vars(self))
 
 
 def examine(
@@ -89,18 +69,22 @@ def _examine(
     broker = capabilities(connection)
     yield from version_findings(broker)
     details: dict[str, QueueDetail] = {}
+    policies: list[Policy] = []
     if use_management:
         try:
-            with Management.of(connection, management_url) as management:
+            with Management.of(connection, management_url, delay.settings.management_url) as management:
                 management.version()
-                details = management.queues()
+                details, policies = management.queues(), management.policies()
         except ManagementError as error:
             found, _, mend = str(error).partition(". ")
             mend = mend or "Without it policies and waiting dead letters stay unseen; --no-management leaves it out."
             yield Finding("management", "warning", "management API", found, mend)
     for plan in plans(connection, delay, only):
-        yield from _queue_findings(connection, delay, plan, broker, details)
+        yield from _queue_findings(connection, delay, plan, broker, details, policies)
+    yield from exact_findings(connection, delay)
+    yield from event_findings(connection, delay)
     yield from _exhausted(connection, delay)
+    yield from _native(connection, delay)
 
 
 def version_findings(broker: Capabilities) -> Iterator[Finding]:
@@ -116,14 +100,23 @@ def version_findings(broker: Capabilities) -> Iterator[Finding]:
 
 
 def _queue_findings(
-    connection: Connection, delay: Delay, plan: LadderPlan, broker: Capabilities, details: Mapping[str, QueueDetail]
+    connection: Connection,
+    delay: Delay,
+    plan: LadderPlan,
+    broker: Capabilities,
+    details: Mapping[str, QueueDetail],
+    policies: Iterable[Policy],
 ) -> Iterator[Finding]:
+    quorum = plan.queue_type == "quorum" and getattr(details.get(plan.queue), "type", "quorum") == "quorum"
+    if delay.is_native(plan.queue) and (refused := refusal(plan.queue, broker, quorum=quorum)):
+        found, _, mend = refused.rpartition(". ")
+        yield Finding("native", "error", plan.queue, f"{found}. No worker starts.", mend)
     state = applied(connection, plan)
     counts = ready_counts(connection, [plan.queue, suspects(plan.queue)])
     if counts[plan.queue] is not None:
-        yield from _dead_lettering(connection, delay, plan, details.get(plan.queue))
+        yield from _dead_lettering(connection, delay, plan, state, details.get(plan.queue), policies)
     yield from _drift(connection, plan, state)
-    yield from limit_findings(plan, broker, _limit(delay, plan, details.get(plan.queue)))
+    yield from limit_findings(plan, broker, _limit(delay, plan, broker, details.get(plan.queue)))
     own = [plan.queue, suspects(plan.queue), *(queue.name for _, _, queue in plan.rung_queues(_ladders(plan, state)))]
     for name in own:
         waiting = details[name].dead_letters_waiting if name in details else 0
@@ -144,7 +137,12 @@ def _ladders(plan: LadderPlan, state: Applied) -> list[Any]:
 
 
 def _dead_lettering(
-    connection: Connection, delay: Delay, plan: LadderPlan, detail: QueueDetail | None
+    connection: Connection,
+    delay: Delay,
+    plan: LadderPlan,
+    state: Applied,
+    detail: QueueDetail | None,
+    policies: Iterable[Policy],
 ) -> Iterator[Finding]:
     """Compare an existing origin queue with its declaration: an active declare of what exists changes nothing."""
     channel = connection.channel()
@@ -156,14 +154,12 @@ def _dead_lettering(
     finally:
         if channel.is_open:
             channel.close()
-    exchange = plan.names.dlx(plan.queue)
-    if detail is not None and detail.policy_definition.get("dead-letter-exchange") == exchange:
-        found = f"The dead-letter exchange comes from the policy {detail.policy!r}; retries are still published."
-        yield Finding("dlx-by-policy", "note", plan.queue, found, "Nothing: its failed tasks reach their delay queues.")
-    elif "x-dead-letter" in problem or "x-overflow" in problem:
-        found = f"It exists without our dead-letter exchange: every retry costs a publish with confirm. {problem}"
-        mend = f"Drain and delete it, then run `celery -A proj rmq-delay apply`. Its exchange is {exchange}."
-        yield Finding("dlx-missing", "warning", plan.queue, found, mend)
+    yield from adoption_findings(plan, state.adoption, detail, policies)
+    adopted = state.adoption is not None and state.adoption.in_force
+    by_policy = detail is not None and detail.policy_definition.get(DLX) == plan.names.dlx(plan.queue)
+    if "x-dead-letter" in problem or "x-overflow" in problem:
+        if not adopted and not by_policy:
+            yield dlx_missing(plan, problem)
     else:
         mend = "Declare it in task_queues with the arguments that it has, or drain, delete and declare it again."
         yield Finding("queue-arguments", "warning", plan.queue, f"It exists with other arguments. {problem}", mend)
@@ -177,9 +173,7 @@ def _drift(connection: Connection, plan: LadderPlan, state: Applied) -> Iterator
         mend = "Drain and delete it, then run `celery -A proj rmq-delay apply`."
         yield Finding("conflict", "error", plan.queue, found, mend)
     if waiting.create:
-        listed = ", ".join(each.name for each in waiting.create[:3]) + (", ..." if waiting.create[3:] else "")
-        found = f"{len(waiting.create)} exchanges or queues are missing: {listed}."
-        yield Finding("missing", "error", plan.queue, found, apply_it)
+        yield Finding("missing", "error", plan.queue, waiting.missing, apply_it)
     if waiting.ladder:
         before, after = map(ladder_text, waiting.ladder)
         found = f"The ladder in force is {before}; the settings say {after}."
@@ -192,17 +186,16 @@ def _drift(connection: Connection, plan: LadderPlan, state: Applied) -> Iterator
         yield Finding("unfinished", "warning", plan.queue, found, apply_it)
 
 
-def _limit(delay: Delay, plan: LadderPlan, detail: QueueDetail | None) -> int | None:
+def _limit(delay: Delay, plan: LadderPlan, broker: Capabilities, detail: QueueDetail | None) -> int | None:
     """Return the delivery limit that somebody set on an origin queue; None where it is the broker's default."""
-    declared = dict(delay.app.amqp.queues[plan.queue].queue_arguments or {})
-    limits = [(detail.arguments if detail else declared).get("x-delivery-limit")]
-    limits += [detail.policy_definition.get("delivery-limit")] if detail else []
-    return min((limit for limit in limits if isinstance(limit, int)), default=None)
+    declared = delay.app.amqp.queues[plan.queue].queue_arguments or {}
+    arguments, policy = (detail.arguments, detail.policy_definition) if detail else (declared, {})
+    return effective_limit(arguments.get("x-delivery-limit"), policy.get("delivery-limit"), broker.version)
 
 
 def limit_findings(plan: LadderPlan, broker: Capabilities, limit: int | None) -> Iterator[Finding]:
     """Say whether a delivery limit takes messages from the ladder before it ends."""
-    if plan.queue_type != "quorum" or limit is None or (limit < 0 and broker.version >= _NEGATIVE_IS_UNLIMITED):
+    if plan.queue_type != "quorum" or limit is None or (limit < 0 and broker.version >= NEGATIVE_IS_UNLIMITED):
         return
     needed = max(len(ladder) for ladder in plan.ladders.values()) + _SPARE_DELIVERIES
     if limit < needed:
@@ -218,3 +211,16 @@ def _exhausted(connection: Connection, delay: Delay) -> Iterator[Finding]:
     if count:
         mend = "Look at them with `celery -A proj rmq-delay exhausted list`, then requeue or discard."
         yield Finding("exhausted", "note", name, f"{count} messages are out of retries.", mend)
+
+
+def _native(connection: Connection, delay: Delay) -> Iterator[Finding]:
+    """Say what Celery's own delayed delivery has left behind."""
+    left = native.look(connection)
+    if left is None:
+        return
+    used = native.still_used(delay.app, every_task=delay.settings.exact.every_task)
+    text, mend = native.describe(left, used=used)
+    if left.messages and not used:
+        yield Finding("celery-native", "warning", "celery_delayed_*", text, mend)
+    else:
+        yield Finding("celery-native", "note", "celery_delayed_*", text, mend)

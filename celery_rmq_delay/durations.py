@@ -14,6 +14,9 @@ from .exceptions import SettingsError
 #: RabbitMQ refuses a longer ``x-message-ttl`` (ten years of 365 days; measured on 3.10, 4.0 and 4.3).
 MAX_TTL_MS = 315_360_000_000
 
+#: What stands for a delay: a text such as ``"1h30m"``, seconds, or a timedelta.
+DelayLike = str | float | timedelta
+
 _SECOND = 1000
 _UNITS = {"d": 24 * 3600 * _SECOND, "h": 3600 * _SECOND, "m": 60 * _SECOND}
 _TEXT = re.compile(r"[+-]?(?:0|(?:[0-9.]+[a-zµμ]+)+)")

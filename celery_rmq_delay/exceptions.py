@@ -1,5 +1,24 @@
 """One exception tree: every message names what was found and what mends it."""
 
+__all__ = [
+    "AdoptionError",
+    "AnalyticsError",
+    "DelayError",
+    "EventError",
+    "HistoryError",
+    "IntervalError",
+    "LockTimeoutError",
+    "ManagementError",
+    "NackedError",
+    "OutcomeUnknownError",
+    "PublishError",
+    "RmqDelayError",
+    "SettingsError",
+    "TopologyError",
+    "TransportError",
+    "UnroutableError",
+]
+
 
 class RmqDelayError(Exception):
     """Base class of every error this package raises."""
@@ -13,8 +32,19 @@ class SettingsError(RmqDelayError):
         super().__init__(f"{setting}: found {found!r}. {mend}")
 
 
+class DelayError(RmqDelayError, ValueError):
+    """A delay of a call or a retry cannot be used."""
+
+    def __init__(self, what: str, found: object, mend: str) -> None:
+        super().__init__(f"{what}: found {found!r}. {mend}")
+
+
 class TopologyError(RmqDelayError):
     """The broker's objects are not what the ladder needs."""
+
+
+class AdoptionError(RmqDelayError):
+    """A queue cannot be adopted by a policy, or given back, as things are."""
 
 
 class LockTimeoutError(TopologyError):
@@ -43,3 +73,30 @@ class OutcomeUnknownError(PublishError):
 
 class ManagementError(RmqDelayError):
     """The management HTTP API did not answer as it should."""
+
+
+class UnreadableError(RmqDelayError):
+    """A message is not of a shape that Celery can take."""
+
+
+class EventError(RmqDelayError, ValueError):
+    """What came through the queue of events is none that this version can read."""
+
+    def __init__(self, field: str, found: object, mend: str) -> None:
+        self.field = field
+        super().__init__(f"{field}: found {str(found)[:100]!r}. {mend}")
+
+
+class IntervalError(RmqDelayError, ValueError):
+    """Times or counts of failures cannot be estimated from."""
+
+    def __init__(self, what: str, found: object, mend: str) -> None:
+        super().__init__(f"{what}: found {found!r}. {mend}")
+
+
+class AnalyticsError(RmqDelayError):
+    """The history, or what is computed of it, cannot be read or written as things are."""
+
+
+class HistoryError(RmqDelayError):
+    """History files cannot be written where they are to be."""

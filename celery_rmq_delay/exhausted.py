@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from . import headers as h
 from .broker import copy_of
 from .exceptions import PublishError, RmqDelayError
-from .names import suspects
 from .scan import SCAN_LIMIT, Scan, scanning
 
 if TYPE_CHECKING:
@@ -157,7 +156,7 @@ def requeue(
         if target is None:
             return "Its origin queue is unknown: name one with --to."
         try:
-            scan.move(message, copy_of(message, h.original(message.headers)), "", target)
+            scan.move(message, copy_of(message, h.replayed(message.headers)), "", target)
         except PublishError as error:
             return str(error)
         return None
@@ -216,10 +215,10 @@ def describe(message: Message) -> ExhaustedMessage:
     died = h.deaths(raw)[0] if h.deaths(raw) else {}
     body = message.body
     return ExhaustedMessage(
-        task_id=_text(raw.get("id") or message.properties.get("correlation_id")),
+        task_id=_text(h.task_id(raw, message.properties)),
         task=_text(raw.get("task")),
         queue=queue,
-        reason=_text(raw.get(h.REASON) or died.get("reason")),
+        reason=_text(raw.get(h.REASON) or _reason(raw, died)),
         exception=_text(raw.get(h.EXCEPTION)),
         message=_text(raw.get(h.MESSAGE)),
         attempts=_attempts(raw, queue),
@@ -228,10 +227,17 @@ def describe(message: Message) -> ExhaustedMessage:
     )
 
 
+def _reason(raw: h.Headers, died: dict[str, Any]) -> object:
+    """Return why the broker put a message there, whose newest death is ``died``."""
+    if died.get("reason") == "expired" and h.TO in raw and died.get("queue") != raw[h.TO]:
+        return "undeliverable"  # it was due, and its queue was gone
+    return died.get("reason")
+
+
 def _attempts(raw: h.Headers, queue: str | None) -> int:
     if h.ATTEMPTS in raw:
         return h.whole_number(raw[h.ATTEMPTS])
-    return h.whole_number(raw.get("retries")) + (h.rejections(raw, queue, suspects(queue)) if queue else 0)
+    return h.retries(raw, queue) if queue else h.whole_number(raw.get("retries"))
 
 
 def _text(value: object) -> str | None:

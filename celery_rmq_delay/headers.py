@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
+
+from .names import MAX_NAME_BYTES, suspects
 
 PREFIX = "rmq-delay-"
 LANE = "rmq-delay-lane"
@@ -21,9 +24,19 @@ ATTEMPTS = "rmq-delay-attempts"
 FIRST_FAILED = "rmq-delay-first-failed-at"
 EXHAUSTED_AT = "rmq-delay-exhausted-at"
 WORKER = "rmq-delay-worker"
+#: How often the task was sent back from the exhausted queue.
+GENERATION = "rmq-delay-generation"
+#: When a message with an exact delay is due (milliseconds since the epoch), and the queue that it is to reach.
+DUE = "rmq-delay-due"
+TO = "rmq-delay-to"
+
+#: What a message came with whose properties nobody can read, as AMQP has them: instead of all other headers.
+PROPERTIES = "rmq-delay-properties"
 
 MAX_MESSAGE = 1_000
 MAX_TRACEBACK = 8_000
+#: What a count is cut to: one more is still a number that AMQP and databases can carry.
+MAX_COUNT = 2**31 - 2
 
 _DEAD_LETTER_PREFIXES = ("x-first-death-", "x-last-death-")
 _DEAD_LETTER_HEADERS = frozenset({"x-death", "x-delivery-count", "x-acquired-count", "x-opt-deaths"})
@@ -38,8 +51,8 @@ def deaths(headers: Headers) -> list[dict[str, Any]]:
 
 
 def whole_number(value: object) -> int:
-    """Return a header's value as a count: 0 for all that is none."""
-    return value if isinstance(value, int) and value > 0 else 0
+    """Return a header's value as a count of at most `MAX_COUNT`: 0 for all that is none."""
+    return min(value, MAX_COUNT) if isinstance(value, int) and value > 0 else 0
 
 
 def _count(death: Mapping[str, Any]) -> int:
@@ -48,14 +61,23 @@ def _count(death: Mapping[str, Any]) -> int:
 
 def rejections(headers: Headers, *queues: str) -> int:
     """Return how often the broker dead-lettered this message from ``queues`` because it was rejected."""
-    return sum(
-        _count(death) for death in deaths(headers) if death.get("reason") == "rejected" and death.get("queue") in queues
+    return whole_number(
+        sum(
+            _count(death)
+            for death in deaths(headers)
+            if death.get("reason") == "rejected" and death.get("queue") in queues
+        )
     )
+
+
+def retries(headers: Headers, queue: str) -> int:
+    """Return how often a message of the origin queue ``queue`` was sent to be tried again, by publish and by reject."""
+    return whole_number(whole_number(headers.get("retries")) + rejections(headers, queue, suspects(queue)))
 
 
 def all_rejections(headers: Headers) -> int:
     """Return how often this message was rejected from any queue."""
-    return sum(_count(death) for death in deaths(headers) if death.get("reason") == "rejected")
+    return whole_number(sum(_count(death) for death in deaths(headers) if death.get("reason") == "rejected"))
 
 
 def first_route(headers: Headers, queue: str, exchange: str, routing_key: str) -> tuple[str, str]:
@@ -78,7 +100,8 @@ def without_dead_letters(headers: Headers) -> dict[str, Any]:
     return {
         name: value
         for name, value in headers.items()
-        if name not in _DEAD_LETTER_HEADERS and not name.startswith(_DEAD_LETTER_PREFIXES)
+        # One that is no UTF-8 comes as bytes.
+        if name[:2] != "x-" or (name not in _DEAD_LETTER_HEADERS and not name.startswith(_DEAD_LETTER_PREFIXES))
     }
 
 
@@ -87,6 +110,8 @@ def forwarded(
 ) -> dict[str, Any]:
     """Return the headers of a copy that stands for the message in another queue; ``more`` where it is not None."""
     kept = without_dead_letters(headers)
+    kept.pop(DUE, None)
+    kept.pop(TO, None)
     if EXCHANGE not in kept and "retries" in kept:
         kept[RETRIES] = kept["retries"]
     return {
@@ -100,9 +125,10 @@ def forwarded(
 
 def original(headers: Headers) -> dict[str, Any]:
     """Return the headers as the publisher sent them: no dead-letter history, nothing of ours, retries as at first."""
-    kept = {name: value for name, value in without_dead_letters(headers).items() if not name.startswith(PREFIX)}
-    if LANE in headers:
-        kept[LANE] = headers[LANE]
+    kept = {name: value for name, value in without_dead_letters(headers).items() if name[: len(PREFIX)] != PREFIX}
+    for name in (LANE, PROPERTIES):
+        if name in headers:
+            kept[name] = headers[name]
     if RETRIES in headers:
         kept["retries"] = headers[RETRIES]
     elif EXCHANGE in headers:  # a copy of a message that had none
@@ -110,10 +136,16 @@ def original(headers: Headers) -> dict[str, Any]:
     return kept
 
 
+def replayed(headers: Headers) -> dict[str, Any]:
+    """Return the headers of a message that begins anew: as its publisher sent them, one generation on."""
+    return {**original(headers), GENERATION: whole_number(headers.get(GENERATION)) + 1}
+
+
 def origin_queue(headers: Headers) -> str | None:
     """Return the origin queue of a message that lies in the exhausted queue; None where nothing says it."""
-    if QUEUE in headers:
-        return str(headers[QUEUE])
+    for name in (QUEUE, TO):
+        if name in headers:
+            return str(headers[name])
     for death in deaths(headers):
         queue = str(death.get("queue", ""))
         if death.get("reason") != "expired" or ".retry." not in queue:
@@ -122,18 +154,45 @@ def origin_queue(headers: Headers) -> str | None:
 
 
 def bounded(text: str, limit: int) -> str:
-    """Return at most ``limit`` characters of ``text``, its end where it is a traceback's, without NUL."""
-    return text if len(text) <= limit else f"[{len(text) - limit} characters left out]{text[-limit:]}"
+    """Return the end of ``text``, ``limit`` characters at most, from the start of a line.
+
+    What begins in the middle of a line may be a secret that has lost the name by which it would be known.
+    """
+    if len(text) <= limit:
+        return text
+    end = text[-limit:]
+    end = end.partition("\n")[2] or end
+    return f"[{len(text) - len(end)} characters left out]{end}"
+
+
+def task_id(headers: Headers, properties: Mapping[str, Any]) -> Any:
+    """Return the id of the task that a message is of, which may be any header's value; falsy where it says none."""
+    return headers.get("id") or properties.get("correlation_id")
 
 
 def printable(text: str) -> str:
-    """Return ``text`` as AMQP can carry it: valid UTF-8 without NUL."""
+    """Return ``text`` as AMQP and databases can carry it: valid UTF-8 without NUL."""
+    if text.isascii() or text.isprintable():  # the common cases, at C's speed
+        return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def timestamp(moment: datetime) -> str:
     """Return a moment as our headers have it: ISO 8601 in UTC, to the millisecond."""
     return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds")
+
+
+def exact_address(headers: Headers) -> tuple[str, int] | None:
+    """Return the queue of a message with an exact delay, and when it is due (ms since the epoch); None where unsaid."""
+    queue, due = headers.get(TO), headers.get(DUE)
+    if type(due) is not int or due < 0 or not isinstance(queue, str):
+        return None
+    return (queue, due) if 0 < len(queue.encode(errors="replace")) <= MAX_NAME_BYTES else None
+
+
+def epoch_ms() -> int:
+    """Return the time in milliseconds since the epoch, rounded up."""
+    return -(-time.time_ns() // 1_000_000)
 
 
 def first_death(headers: Headers) -> datetime | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from celery import Celery, signals
+from celery import Celery
+from kombu.utils.imports import symbol_by_name
 
+from .calls import SendTask
 from .config import parse_settings
 from .delay import Delay, find_delay, set_delay
 from .exceptions import SettingsError
-from .headers import LANE
-from .ladders import lane_of
+from .management_errors import without_credentials
 from .queues import queues_class
 
 
@@ -27,18 +28,25 @@ def install(app: Celery) -> Delay:
     present = find_delay(app)
     if present is not None:
         if present.settings != settings:
-            raise SettingsError(setting, raw, "install() was called with other settings before.")
+            raise SettingsError(setting, _shown(raw), "install() was called with other settings before.")
         return present
     delay = Delay(app, settings, setting)
     set_delay(app, delay)
     _declare_origin_queues(app, delay)
+    setattr(app, "send_task", SendTask(app, delay))  # noqa: B010 - the stubs have a method there
+    if settings.exact.every_task:
+        _keep_native_out(app, setting)
     app.steps["consumer"].add("celery_rmq_delay.bootstep:LadderStep")
-    if settings.uses_jitter:
-        _stamp_lanes(settings.lanes)
     known: Any = app  # the stubs lack ``finalized``
     if known.finalized:
         delay.check_tasks()
     return delay
+
+
+def _shown(raw: Any) -> Any:
+    """Return settings without the credentials that may be among them."""
+    url = raw.get("management_url") if raw else None
+    return {**raw, "management_url": without_credentials(url)} if url else raw
 
 
 def _setting(app: Celery) -> str:
@@ -47,16 +55,22 @@ def _setting(app: Celery) -> str:
     return f"{prefix}rmq_delay".upper() if prefix else "rmq_delay"
 
 
+def _keep_native_out(app: Celery, setting: str) -> None:
+    """Let workers run without the step that declares Celery's own delay queues and binds queues to them."""
+    ours, stock = "celery_rmq_delay.consumer:Consumer", "celery.worker.consumer:Consumer"
+    if app.conf.worker_consumer not in (ours, stock):
+        mend = (
+            f"It keeps Celery's own delayed delivery out, for which it needs worker_consumer = {ours!r}, or a subclass."
+        )
+        consumer = symbol_by_name(app.conf.worker_consumer)
+        if not issubclass(consumer, symbol_by_name(ours)):
+            raise SettingsError(f"{setting}.exact_for", "all", mend)
+        return
+    app.conf.worker_consumer = ours
+
+
 def _declare_origin_queues(app: Celery, delay: Delay) -> None:
     amqp = app.amqp
     amqp.queues_cls = queues_class(delay)
     if "queues" in vars(amqp):  # somebody looked at the queues before: what they hold is made anew
         amqp.queues = amqp.Queues(dict(amqp.queues))
-
-
-def _stamp_lanes(lanes: int) -> None:
-    def stamp(headers: dict[str, Any] | None = None, **_: Any) -> None:
-        if headers is not None and "id" in headers:
-            headers[LANE] = lane_of(headers["id"], lanes)
-
-    signals.before_task_publish.connect(stamp, weak=False, dispatch_uid=f"celery_rmq_delay.lanes.{lanes}")

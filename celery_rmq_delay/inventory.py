@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from .broker import capabilities
 from .exceptions import RmqDelayError, TransportError
+from .frames import tolerate
 from .topology.record import peek_record
 from .topology.switch import Applied
 
@@ -61,6 +62,7 @@ def applied(connection: Connection, plan: LadderPlan) -> Applied:
 def connect(connection: Connection) -> None:
     """Connect to one of the given brokers, each tried at most twice: a command is not to wait for a broker to come."""
     require_amqp(connection)
+    tolerate(connection)
     hosts = len(connection.alt or [""])
     # The stubs want whole seconds, kombu takes any.
     connection.ensure_connection(max_retries=2 * hosts - 1, interval_start=0.1, interval_step=0.1)  # type: ignore[arg-type]

@@ -42,13 +42,6 @@ class Ladder:
         """Return the 1-based rung in which a message parks after ``retries`` earlier retries."""
         return min(retries + 1, len(self.tiers_ms))
 
-    def rung_at_or_above(self, delay_ms: float) -> int:
-        """Return the first rung whose delay is at least ``delay_ms``; the last one when none is."""
-        for rung, tier in enumerate(self.tiers_ms, 1):
-            if tier >= delay_ms:
-                return rung
-        return len(self.tiers_ms)
-
     def lane_ttls(self, rung: int) -> tuple[int, ...]:
         """Return the TTLs in ms of a rung's lanes. Lane 0, which messages without a lane take, is the middle one."""
         delay = self.tiers_ms[rung - 1]

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import ssl
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, unquote, urlsplit
 
 from .exceptions import ManagementError
+from .management_errors import URL_VARIABLE, connection_problem, not_let_in, reason, without_credentials
+from .policies import Policy, required_text
 
 if TYPE_CHECKING:
     import httpx
     from kombu import Connection
 
-#: The environment variable that names the API's base URL where it is not on the broker's host at the usual port.
-URL_VARIABLE = "RMQ_DELAY_MANAGEMENT_URL"
+__all__ = ["TIMEOUT", "URL_VARIABLE", "Management", "QueueDetail"]
+
 #: Seconds that one request may take.
 TIMEOUT = 10.0
 
+_T = TypeVar("_T")
+
 _PORTS = {"http": 15672, "https": 15671}
-_COLUMNS = "name,type,arguments,policy,effective_policy_definition,messages_dlx"
-_UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 401, 403, 404
+_COLUMNS = (
+    "name,type,arguments,policy,operator_policy,effective_policy_definition,messages_dlx,durable,exclusive,auto_delete"
+)
+_BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404
 
 
 @dataclass(frozen=True)
 class QueueDetail:
-    """What the API says of a queue.
+    """What the API says of a queue: its statistics, so up to ten seconds old.
 
     ``policy`` is the name of its user policy, ``policy_definition`` what policies and operator policies together set.
     ``dead_letters_waiting`` counts messages that died and are kept until a queue takes them (quorum, at-least-once).
@@ -39,28 +46,35 @@ class QueueDetail:
     policy: str | None
     policy_definition: Mapping[str, Any]
     dead_letters_waiting: int
+    operator_policy: str | None = None
+    lasting: bool = True
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> QueueDetail:
         """Read one element of ``/api/queues``; what the broker left out (it does without statistics) is empty."""
         return cls(
-            name=data["name"],
-            type=data.get("type", "classic"),
+            name=required_text(data, "name"),
+            type=str(data.get("type", "classic")),
             arguments=_mapping(data.get("arguments")),
-            policy=data.get("policy") or None,
+            policy=_some_text(data.get("policy")),
             policy_definition=_mapping(data.get("effective_policy_definition")),
             dead_letters_waiting=int(data.get("messages_dlx") or 0),
+            operator_policy=_some_text(data.get("operator_policy")),
+            lasting=bool(data.get("durable", True)) and not data.get("exclusive") and not data.get("auto_delete"),
         )
 
 
 class Management:
     """A client for one vhost; a context manager.
 
-    ``url`` is the base URL without ``/api``; credentials in it come before ``user`` and ``password``. Every method
-    raises `ManagementError`, with the mend, when the API cannot be reached or does not let the user in.
+    ``url`` is the base URL without ``/api``; credentials in it come before ``user`` and ``password``. ``tls`` has the
+    keys of ``broker_use_ssl``, for an ``https`` URL. Every method raises `ManagementError`, with the mend, when the API
+    cannot be reached or does not let the user in.
     """
 
-    def __init__(self, url: str, vhost: str, user: str, password: str, *, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self, url: str, vhost: str, user: str, password: str, *, timeout: float = TIMEOUT, tls: object = None
+    ) -> None:
         try:
             import httpx
         except ImportError as error:
@@ -69,30 +83,41 @@ class Management:
             ) from error
         parts = urlsplit(url)
         if parts.scheme not in _PORTS or not parts.hostname:
-            raise ManagementError(f"{url!r} is no URL of a management API: write http://host:15672 or https://...")
-        self.vhost, self.user = vhost, parts.username or user
+            raise ManagementError(
+                f"{without_credentials(url)!r} is no URL of a management API: write http://host:15672 or https://..."
+            )
+        self.vhost, self.user = vhost, unquote(parts.username or "") or user
         netloc = parts.netloc.rpartition("@")[2]
         self.url = f"{parts.scheme}://{netloc}{parts.path.rstrip('/')}"
         self._errors: type[Exception] = httpx.HTTPError
+        self._timeout = timeout
         self._http = httpx.Client(
-            base_url=f"{self.url}/api/", auth=(self.user, parts.password or password), timeout=timeout
+            base_url=f"{self.url}/api/",
+            auth=(self.user, unquote(parts.password or "") or password),
+            timeout=timeout,
+            verify=_context(tls) if parts.scheme == "https" else False,
+            # RabbitMQ closes a connection on which it refused a PUT, without a word: the next request would fail.
+            limits=httpx.Limits(max_keepalive_connections=0),
         )
 
     @classmethod
-    def of(cls, connection: Connection, url: str | None = None, *, timeout: float = TIMEOUT) -> Management:
-        """Return a client for the vhost of an AMQP connection, with its credentials.
+    def of(
+        cls, connection: Connection, url: str | None = None, setting: str | None = None, *, timeout: float = TIMEOUT
+    ) -> Management:
+        """Return a client for the vhost of an AMQP connection, with its credentials and TLS options.
 
-        ``url``: the base URL; by default that of the environment variable `URL_VARIABLE`, or the management plugin's
-        usual port on the broker's host.
+        The base URL is ``url``, or else that of the environment variable `URL_VARIABLE`, or ``setting``, or the
+        management plugin's usual port on the broker's host.
         """
         scheme = "https" if connection.ssl or connection.transport_cls == "amqps" else "http"
-        url = url or os.environ.get(URL_VARIABLE) or f"{scheme}://{_host(connection)}:{_PORTS[scheme]}"
+        url = url or os.environ.get(URL_VARIABLE) or setting or f"{scheme}://{_host(connection)}:{_PORTS[scheme]}"
         return cls(
             url,
             connection.virtual_host or "/",
             connection.userid or "guest",
             connection.password or "guest",
             timeout=timeout,
+            tls=connection.ssl,
         )
 
     def __enter__(self) -> Management:
@@ -107,53 +132,140 @@ class Management:
         """Close the HTTP connections."""
         self._http.close()
 
+    # -- reading -------------------------------------------------------------------------------------------------
+
     def version(self) -> str:
         """Return the version of the broker behind the API."""
-        overview = self._get("overview")
-        if not isinstance(overview, dict) or "rabbitmq_version" not in overview:
-            raise self._stranger()
-        return str(overview["rabbitmq_version"])
+        return self._read(self._request("GET", "overview"), lambda overview: str(overview["rabbitmq_version"]))
 
     def queues(self) -> dict[str, QueueDetail]:
         """Return the queues of the vhost by name."""
-        found = self._get(f"queues/{quote(self.vhost, safe='')}", columns=_COLUMNS)
-        return {data["name"]: QueueDetail.from_json(data) for data in found}
+        answer = self._request("GET", f"queues/{self._vhost}", columns=_COLUMNS)
+        found = self._read(answer, lambda queues: [QueueDetail.from_json(data) for data in queues])
+        return {each.name: each for each in found}
 
-    def _get(self, path: str, **parameters: str) -> Any:
+    def queue(self, name: str) -> QueueDetail | None:
+        """Return one queue; None where the vhost has none of that name."""
+        answer = self._request("GET", f"queues/{self._vhost}/{quote(name, safe='')}", missing_is_fine=True)
+        if answer.status_code == _NOT_FOUND:
+            self.policies()  # the same answer as for a vhost or an API that is not there
+            return None
+        return self._read(answer, QueueDetail.from_json)
+
+    def consumers(self, queue: str) -> list[str]:
+        """Return host and port of the clients that consume a queue, as of the last statistics."""
+        answer = self._request("GET", f"queues/{self._vhost}/{quote(queue, safe='')}", missing_is_fine=True)
+        return [] if answer.status_code == _NOT_FOUND else self._read(answer, _peers)
+
+    def policies(self) -> list[Policy]:
+        """Return the user policies of the vhost."""
+        answer = self._request("GET", f"policies/{self._vhost}")
+        return self._read(answer, lambda policies: [Policy.from_json(data) for data in policies])
+
+    # -- writing: these need the tag policymaker -----------------------------------------------------------------
+
+    def put_policy(self, policy: Policy) -> None:
+        """Write a user policy, over one of the same name."""
+        self._request("PUT", self._policy(policy.name), body=policy.to_json())
+
+    def delete_policy(self, name: str) -> None:
+        """Delete a user policy; one that is not there is no error."""
+        answer = self._request("DELETE", self._policy(name), missing_is_fine=True)
+        if answer.status_code == _NOT_FOUND:
+            self.policies()
+
+    def _policy(self, name: str) -> str:
+        return f"policies/{self._vhost}/{quote(name, safe='')}"
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    @property
+    def _vhost(self) -> str:
+        return quote(self.vhost, safe="")
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        missing_is_fine: bool = False,
+        **parameters: str,
+    ) -> httpx.Response:
         try:
-            answer = self._http.get(path, params=parameters)
+            answer = self._http.request(method, path, params=parameters or None, json=body)
         except self._errors as error:
-            raise ManagementError(
-                f"No management API at {self.url} ({error}). Enable it (rabbitmq-plugins enable rabbitmq_management), "
-                f"or name its address with --management-url or {URL_VARIABLE}."
-            ) from error
-        self._check(answer)
+            raise ManagementError(connection_problem(error, self.url, self._timeout)) from error
+        if answer.status_code in (_UNAUTHORIZED, _FORBIDDEN):
+            needs = "policymaker" if path.startswith("policies") else "monitoring"
+            raise ManagementError(not_let_in(self.url, self.user, self.vhost, answer, needs))
+        if answer.status_code == _NOT_FOUND and not missing_is_fine:
+            raise self._not_found(path)
+        if answer.status_code == _BAD_REQUEST and method == "GET":
+            raise self._not_found("overview")  # RabbitMQ's answer to some wrong paths
+        if answer.status_code != _NOT_FOUND and (answer.is_error or answer.is_redirect):
+            said = f": {reason(answer)}" if reason(answer) else ". See the broker's log."
+            raise ManagementError(f"{self.url} answered {answer.status_code} to {method} {path}{said}")
+        return answer
+
+    def _not_found(self, path: str) -> ManagementError:
+        if path == "overview":
+            return ManagementError(
+                f"{self.url} serves HTTP, but no management API there. Check port and path, or enable it: "
+                "rabbitmq-plugins enable rabbitmq_management."
+            )
+        self.version()
+        return ManagementError(
+            f"The management API at {self.url} does not know the vhost {self.vhost!r}, or hides it from user "
+            f"{self.user!r} (404). It is another broker's, or the vhost in broker_url is wrong, or the user has no "
+            "permissions there (rabbitmqctl set_permissions)."
+        )
+
+    def _read(self, answer: httpx.Response, read: Callable[[Any], _T]) -> _T:
+        """Return what ``read`` makes of an answer, whose shape is anybody's: it may be no RabbitMQ that answers."""
         try:
-            return answer.json()
-        except ValueError as error:
+            return read(answer.json())
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
             raise self._stranger() from error
 
     def _stranger(self) -> ManagementError:
         return ManagementError(f"{self.url} answers, but not as a RabbitMQ management API. Check the URL.")
 
-    def _check(self, answer: httpx.Response) -> None:
-        if answer.status_code in (_UNAUTHORIZED, _FORBIDDEN):
-            raise ManagementError(
-                f"The management API at {self.url} does not let user {self.user!r} in ({answer.status_code}). Give it "
-                f"the tag monitoring (rabbitmqctl set_user_tags {self.user} monitoring), or use a URL with credentials."
-            )
-        if answer.status_code == _NOT_FOUND:
-            raise ManagementError(
-                f"The management API at {self.url} does not know the vhost {self.vhost!r} (404). "
-                "It is another broker's, or the URL's path is wrong."
-            )
-        if answer.is_error or answer.is_redirect:
-            raise ManagementError(f"{self.url} answered {answer.status_code}. See the broker's log.")
+
+def _context(options: object) -> ssl.SSLContext:
+    """Return a TLS context that believes the system's authorities and the one in ``options``."""
+    # In a broker URL the same keys begin with ``ssl_``.
+    given = {str(key).removeprefix("ssl_"): value for key, value in _mapping(options).items()}
+    context = ssl.create_default_context()
+    try:
+        if given.get("ca_certs"):
+            context.load_verify_locations(cafile=given["ca_certs"])
+        if given.get("certfile"):
+            context.load_cert_chain(given["certfile"], given.get("keyfile"), given.get("password"))
+    except OSError as error:  # ssl.SSLError, too
+        raise ManagementError(
+            f"The certificates in broker_use_ssl cannot be used for the management API ({error}). Check the files."
+        ) from error
+    no_verification = given.get("cert_reqs") is not None and given["cert_reqs"] == ssl.CERT_NONE
+    if no_verification or given.get("check_hostname") is False:
+        context.check_hostname = False
+    if no_verification:
+        context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _host(connection: Connection) -> str:
     host = connection.hostname or "localhost"
     return f"[{host}]" if ":" in host else host
+
+
+def _peers(queue: Mapping[str, Any]) -> list[str]:
+    channels = [_mapping(each.get("channel_details")) for each in queue.get("consumer_details") or []]
+    return sorted({f"{each['peer_host']}:{each['peer_port']}" for each in channels if "peer_host" in each})
+
+
+def _some_text(value: object) -> str | None:
+    return str(value) if value else None
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from .durations import format_ms
 from .exceptions import SettingsError
 
-_DERIVED = re.compile(r"\.retry\.[0-9]+\.([0-9.]+(ms|[dhms]))+$|\.suspects$")
+_DERIVED = re.compile(r"\.retry\.[0-9]+\.([0-9.]+(ms|[dhms]))+(@.+)?$|\.suspects$", re.DOTALL)
+
+#: The prefix that needs no mention in the names of delay queues.
+DEFAULT_PREFIX = "rmq_delay"
 
 #: AMQP 0-9-1 carries names as short strings.
 MAX_NAME_BYTES = 255
@@ -35,19 +40,29 @@ def rung_of(queue: str, routing_key: str) -> int:
     return int(rung) if at and owner == queue and rung.isdecimal() else 0
 
 
-def rung_queue(queue: str, rung: int, ttl_ms: int) -> str:
-    """Return the name of the delay queue of a rung: owner, position and TTL, so that it never has to be changed."""
-    return f"{queue}.retry.{rung}.{format_ms(ttl_ms)}"
+@lru_cache(maxsize=4096)
+def rung_queue(queue: str, rung: int, ttl_ms: int, prefix: str = DEFAULT_PREFIX) -> str:
+    """Return the name of the delay queue of a rung: all that makes it, so that it never has to be changed.
+
+    That is owner, position and TTL, and the prefix of the exchange that it returns its messages by.
+    """
+    name = f"{queue}.retry.{rung}.{format_ms(ttl_ms)}"
+    return name if prefix == DEFAULT_PREFIX else f"{name}@{prefix}"
 
 
 def suspects(queue: str) -> str:
-    """Return the queue of messages that may have killed a worker of ``queue``."""
+    """Return the queue of messages that may have killed a worker of ``queue``: one, whatever the prefix."""
     return f"{queue}.suspects"
 
 
 def is_derived(queue: str) -> bool:
     """Return whether a queue is called as `rung_queue` or `suspects` call theirs."""
     return bool(_DERIVED.search(queue))
+
+
+def digest(queue: str) -> str:
+    """Return what stands for a queue's name where that is too long to be part of another one."""
+    return hashlib.sha256(queue.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -60,6 +75,11 @@ class Names:
     def returns(self) -> str:
         """The exchange that brings parked messages back to their origin queues."""
         return f"{self.prefix}.return"
+
+    @property
+    def events(self) -> str:
+        """The queue of the workers' events."""
+        return f"{self.prefix}.events"
 
     def dlx(self, queue: str) -> str:
         """The dead-letter exchange of an origin queue: routes by the reason of the death."""
@@ -100,3 +120,7 @@ class Names:
     def record(self, queue: str) -> str:
         """The one-message queue that holds the applied ladder of an origin queue."""
         return f"{self.prefix}.{queue}.record"
+
+    def policy(self, queue: str) -> str:
+        """The policy that adopts a queue."""
+        return f"{self.prefix}.{queue}"

@@ -12,11 +12,16 @@ from kombu.entity import Queue
 
 from .exceptions import TopologyError
 from .topology.ladder import origin_arguments
+from .topology.record import peek_record
+from .topology.switch import Applied
 
 if TYPE_CHECKING:
     from .delay import Delay
 
 logger = logging.getLogger(__name__)
+
+#: Arguments that RabbitMQ 4.3 compares once it has found the type to be the same.
+_COMPARED_AFTER_TYPE = ("x-delivery-limit", "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max")
 
 
 class OriginQueue(Queue):
@@ -34,8 +39,10 @@ class OriginQueue(Queue):
         origin = cls(**queue.as_dict())
         origin.delay = delay
         kind = delay.queue_type(queue, queue.name)
+        native = delay.native(queue, queue.name)
         origin.queue_arguments = {
             **origin_arguments(delay.settings.names, queue.name, kind),
+            **(native.arguments() if native else {}),
             **(queue.queue_arguments or {}),
         }
         return origin
@@ -58,6 +65,8 @@ class OriginQueue(Queue):
             declared = super().queue_declare(nowait=False, channel=probe)
         except PreconditionFailed as error:
             self._found_foreign(delay, error)
+            if delay.is_native(self.name):
+                self._find_type(delay, channel, str(error.reply_text))
             declared = self._look_at_it(channel)
         finally:
             if probe.is_open:
@@ -67,20 +76,46 @@ class OriginQueue(Queue):
         return declared
 
     def _found_foreign(self, delay: Delay, error: PreconditionFailed) -> None:
-        exchange = delay.settings.names.dlx(self.name)
+        goal = f"have them rejected to {delay.settings.names.dlx(self.name)!r}"
+        adopt = f"run `celery -A proj rmq-delay adopt --queue {self.name}`, or "
+        if delay.is_native(self.name):
+            goal, adopt = "have them wait in the queue itself", ""
         text = (
-            f"The queue {self.name!r} exists with other arguments ({error.reply_text}). Its failed tasks are forwarded "
-            f"to their delay queues with a publish each. To have them rejected to {exchange!r} instead, delete the "
-            f"queue when it is empty and start a worker: it declares it again."
+            f"The queue {self.name!r} exists with other arguments ({error.reply_text}). Unless it is adopted, its "
+            f"failed tasks are forwarded to their delay queues with a publish each. To {goal} instead, {adopt}delete "
+            "the queue when it is empty and start a worker: it declares it again."
         )
-        if delay.settings.strict:
+        if delay.settings.strict and not _is_adopted(delay, self.name):
             raise TopologyError(text) from error
         delay.foreign.add(self.name)
         logger.warning(text)
 
+    def _find_type(self, delay: Delay, channel: Any, refused: str) -> None:
+        """Learn the type of a queue from what the broker refuses; without success it stays unknown."""
+        if any(f"'{each}'" in refused for each in _COMPARED_AFTER_TYPE):
+            delay.foreign_type[self.name] = "quorum"
+            return
+        probe = channel.connection.channel()
+        try:
+            probe.queue_declare(self.name, durable=True, auto_delete=False, arguments={"x-queue-type": "quorum"})
+            delay.foreign_type[self.name] = "quorum"
+        except PreconditionFailed as error:
+            if "'x-queue-type'" in str(error.reply_text):
+                delay.foreign_type[self.name] = "classic"
+        finally:
+            if probe.is_open:
+                probe.close()
+
     def _look_at_it(self, channel: Any) -> Any:
         """Ask for the queue as it is: it exists, with arguments that nobody needs to guess."""
         return super().queue_declare(passive=True, channel=channel)
+
+
+def _is_adopted(delay: Delay, queue: str) -> bool:
+    plan = delay.plan(queue, reason_routing=True, tasks=False)
+    with delay.app.connection_for_read() as connection:
+        adoption = Applied.from_json(peek_record(connection, plan.record_queue())).adoption
+    return adoption is not None and adoption.in_force
 
 
 class OriginQueues(Queues):

@@ -10,8 +10,8 @@ from . import headers as h
 from .broker import capabilities, copy_of
 from .exceptions import PublishError, RmqDelayError
 from .inventory import applied
-from .names import return_key, suspects
-from .scan import SCAN_LIMIT, TRACED_SCAN_LIMIT, looks_leave_no_trace, scanning
+from .names import return_key
+from .scan import SCAN_LIMIT, TRACED_SCAN_LIMIT, Scan, looks_leave_no_trace, scanning
 from .topology.apply import ready_counts
 
 if TYPE_CHECKING:
@@ -20,7 +20,43 @@ if TYPE_CHECKING:
     from kombu.message import Message
 
     from .topology.ladder import LadderPlan
-    from .topology.objects import Queue
+
+
+@dataclass(frozen=True)
+class Place:
+    """A delay queue of an origin queue, and how its messages come home; ``delay_ms`` is the tier's delay in ms."""
+
+    plan: LadderPlan
+    rung: int
+    delay_ms: int
+    queue: str
+
+    def send_home(self, scan: Scan, message: Message) -> None:
+        """Move a message to the queue that it would return to when due; its attempts so far go with it.
+
+        Raises `PublishError` when the broker has not taken it; it then stays parked.
+        """
+        scan.move(message, _copy(self.plan, message), self.plan.names.returns, return_key(self.plan.queue, self.rung))
+
+
+def places(connection: Connection, plan: LadderPlan) -> list[Place]:
+    """Return the delay queues of all ladders of a queue, planned and applied, from the top.
+
+    From the top: what fails at once when it is released parks one rung higher, and is not to be released again.
+    """
+    ladders = [*plan.ladders.values(), *applied(connection, plan).ladders.values()]
+    found = [Place(plan, rung, delay_ms, queue.name) for rung, delay_ms, queue in plan.rung_queues(ladders)]
+    return sorted(found, key=lambda place: -place.rung)
+
+
+def search_limit(connection: Connection) -> int:
+    """Return how many messages of a delay queue to look at in search of some of them."""
+    return SCAN_LIMIT if looks_leave_no_trace(capabilities(connection)) else TRACED_SCAN_LIMIT
+
+
+def task_id_of(message: Message) -> str:
+    """Return the id of the task that a message is of."""
+    return str(h.task_id(message.headers, message.properties) or "unknown")
 
 
 @dataclass
@@ -67,16 +103,14 @@ def release(
     if bool(wanted) == everything:
         raise RmqDelayError("Say which tasks: their ids, or --all; not both.")
     if scan_limit is None:
-        scan_limit = SCAN_LIMIT if everything or looks_leave_no_trace(capabilities(connection)) else TRACED_SCAN_LIMIT
+        scan_limit = SCAN_LIMIT if everything else search_limit(connection)
     run = _Release(connection, wanted, limit, scan_limit)
     for plan in plans:
-        ladders = [*plan.ladders.values(), *applied(connection, plan).ladders.values()]
-        found = [each for each in plan.rung_queues(ladders) if delay_ms in (None, each[1])]
-        counts = ready_counts(connection, [queue.name for _, _, queue in found])
-        # From the top: what fails at once parks one rung higher, and is not to be released again.
-        for rung, _, queue in sorted(found, key=lambda each: -each[0]):
-            if counts[queue.name] and not run.finished:
-                run.empty(plan, rung, queue)
+        found = [place for place in places(connection, plan) if delay_ms in (None, place.delay_ms)]
+        counts = ready_counts(connection, [place.queue for place in found])
+        for place in found:
+            if counts[place.queue] and not run.finished:
+                run.empty(place)
     run.result.not_found = sorted(wanted - set(run.result.released) - set(run.result.failed))
     return run.result
 
@@ -92,14 +126,14 @@ class _Release:
             return True
         return bool(self._wanted) and self._wanted <= {*self.result.released, *self.result.failed}
 
-    def empty(self, plan: LadderPlan, rung: int, queue: Queue) -> None:
+    def empty(self, place: Place) -> None:
         """Move the wanted messages out of one delay queue."""
-        with scanning(self._connection, queue.name, self._scan_limit) as scan:
+        with scanning(self._connection, place.queue, self._scan_limit) as scan:
             for message in scan:
-                task_id = str(message.headers.get("id") or message.properties.get("correlation_id") or "unknown")
+                task_id = task_id_of(message)
                 if not self._wanted or task_id in self._wanted:
                     try:
-                        scan.move(message, _copy(plan, message), plan.names.returns, return_key(plan.queue, rung))
+                        place.send_home(scan, message)
                     except PublishError as error:
                         self.result.failed[task_id] = str(error)
                     else:
@@ -109,7 +143,7 @@ class _Release:
                 if self.finished:
                     return
             if not scan.complete:
-                self.result.unseen.append(queue.name)
+                self.result.unseen.append(place.queue)
 
 
 def _copy(plan: LadderPlan, message: Message) -> amqp.Message:
@@ -122,7 +156,7 @@ def _copy(plan: LadderPlan, message: Message) -> amqp.Message:
         message,
         h.forwarded(
             raw,
-            retries=h.whole_number(raw.get("retries")) + h.rejections(raw, queue, suspects(queue)),
+            retries=h.retries(raw, queue),
             exchange=exchange,
             routing_key=routing_key,
             more={h.FIRST_FAILED: raw.get(h.FIRST_FAILED) or failed},

@@ -9,7 +9,7 @@ burst leaves behind, and then messages with a TTL come back late.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,8 @@ class Scan:
         self._connection, self._channel, self._queue, self._most = connection, channel, queue, most
         self._publisher: amqp.Channel | None = None
         self._held: dict[int, None] = {}
+        #: The message at hand as it came: what is yielded has been decompressed.
+        self.raw: amqp.Message | None = None
         #: How many messages were looked at.
         self.seen = 0
         #: Whether everything that was there has been looked at.
@@ -69,6 +71,7 @@ class Scan:
                 break
             self.seen += 1
             self._held[raw.delivery_tag] = None
+            self.raw = raw
             yield self._channel.message_to_python(raw)
         self.complete = there <= self._most
 
@@ -93,22 +96,17 @@ class Scan:
         self._channel.basic_ack(message.delivery_tag)
         del self._held[message.delivery_tag]
 
+    def synchronise(self) -> None:
+        """Wait until the broker has handled the acks so far: nothing that was removed can come back."""
+        self._ready()
+
     def give_back(self) -> None:
         """Return what is held to its place in the queue."""
-        held = list(self._held)
-        for start in range(0, len(held), _BURST):
-            burst = held[start : start + _BURST]
-            before = self._ready()
-            for delivery_tag in burst:
-                self._channel.basic_reject(delivery_tag, requeue=True)
-            deadline = time.monotonic() + _BURST_TIMEOUT
-            while self._ready() < before + len(burst) and time.monotonic() < deadline:
-                pass
+        give_back(self._channel, self._queue, self._held)
         self._held.clear()
 
     def _ready(self) -> int:
-        count: int = self._channel.queue_declare(self._queue, passive=True).message_count
-        return count
+        return _ready(self._channel, self._queue)
 
     def close(self) -> None:
         """Close the channels; what is still held goes back, on quorum queues in any order."""
@@ -120,6 +118,24 @@ class Scan:
         if self._publisher is not None and self._publisher.is_open:
             self._publisher.close()
         self._publisher = None
+
+
+def give_back(channel: Any, queue: str, delivery_tags: Iterable[int]) -> None:
+    """Return messages of ``queue`` that nobody consumes to their places: the tags in the order of delivery."""
+    held = list(delivery_tags)
+    for start in range(0, len(held), _BURST):
+        burst = held[start : start + _BURST]
+        before = _ready(channel, queue)
+        for delivery_tag in burst:
+            channel.basic_reject(delivery_tag, requeue=True)
+        deadline = time.monotonic() + _BURST_TIMEOUT
+        while _ready(channel, queue) < before + len(burst) and time.monotonic() < deadline:
+            pass
+
+
+def _ready(channel: Any, queue: str) -> int:
+    count: int = channel.queue_declare(queue, passive=True).message_count
+    return count
 
 
 @contextmanager

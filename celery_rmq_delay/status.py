@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import headers as h
 from .broker import Capabilities, capabilities
+from .config import RetryMode
 from .delay import delay_of
+from .event_connection import EventStatus, event_status
+from .exact_doctor import ExactStatus, exact_status
 from .inventory import applied, plans
 from .names import suspects
 from .scan import looks_leave_no_trace, scanning
@@ -50,13 +53,18 @@ class TierStatus:
 
 @dataclass(frozen=True)
 class QueueStatus:
-    """One origin queue. ``ready`` and ``suspects`` are counts of messages; None where that queue does not exist."""
+    """One origin queue. ``ready`` and ``suspects`` are counts of messages; None where that queue does not exist.
+
+    ``retry`` is its setting. A ``native`` queue holds its retries itself, and the broker counts them nowhere: its tiers
+    have only the copies.
+    """
 
     queue: str
     queue_type: str
     ready: int | None
     suspects: int | None
     tiers: tuple[TierStatus, ...]
+    retry: RetryMode = "ladder"
 
     @property
     def parked(self) -> int:
@@ -70,22 +78,38 @@ class QueueStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """All origin queues, and the exhausted queue that they share; ``exhausted`` is None where that does not exist."""
+    """All origin queues, and what they share: exact delays, the exhausted queue, and that of events.
+
+    ``exhausted`` counts the messages of that queue; None where it does not exist. ``events`` is None where they are
+    off.
+    """
 
     queues: tuple[QueueStatus, ...]
     exhausted_queue: str
     exhausted: int | None
+    exact: tuple[ExactStatus, ...] = ()
+    events: EventStatus | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        return {**vars(self), "queues": [queue.to_json() for queue in self.queues]}
+        return {
+            **vars(self),
+            "queues": [queue.to_json() for queue in self.queues],
+            "exact": [each.to_json() for each in self.exact],
+            "events": self.events.to_json() if self.events else None,
+        }
 
 
 def read_status(app: Celery, connection: Connection, only: Iterable[str] = ()) -> Status:
     """Return the state of the app's origin queues (of ``only`` those where given) and of its exhausted queue."""
-    exhausted = delay_of(app).settings.exhausted_queue
+    delay = delay_of(app)
+    exhausted = delay.settings.exhausted_queue
     return Status(
-        tuple(queue_status(app, connection, only)), exhausted, ready_counts(connection, [exhausted])[exhausted]
+        queues=tuple(queue_status(app, connection, only)),
+        exhausted_queue=exhausted,
+        exhausted=ready_counts(connection, [exhausted])[exhausted],
+        exact=tuple(exact_status(connection, delay.exact)),
+        events=event_status(connection, delay),
     )
 
 
@@ -94,11 +118,15 @@ def queue_status(app: Celery, connection: Connection, only: Iterable[str] = ()) 
 
     Raises `RmqDelayError` where `install` was not called, `TransportError` where the broker is no AMQP broker.
     """
-    found = plans(connection, delay_of(app), only)
-    return [_status(connection, plan, capabilities(connection)) for plan in found]
+    delay = delay_of(app)
+    broker = capabilities(connection)
+    return [
+        _status(connection, plan, broker, "native" if delay.is_native(plan.queue) else "ladder")
+        for plan in plans(connection, delay, only)
+    ]
 
 
-def _status(connection: Connection, plan: LadderPlan, broker: Capabilities) -> QueueStatus:
+def _status(connection: Connection, plan: LadderPlan, broker: Capabilities, retry: RetryMode) -> QueueStatus:
     record = applied(connection, plan)
     in_force = [*plan.ladders.values(), *(each for key, each in record.ladders.items() if key not in record.retired)]
     entered = {queue.name for _, _, queue in plan.rung_queues(in_force)}
@@ -115,6 +143,7 @@ def _status(connection: Connection, plan: LadderPlan, broker: Capabilities) -> Q
         tiers=tuple(
             _tier(connection, tiers[key], key, counts, peek=looks_leave_no_trace(broker)) for key in sorted(tiers)
         ),
+        retry=retry,
     )
 
 

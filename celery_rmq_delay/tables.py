@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return aligned columns under ``headings``; columns of numbers to the right, None as a dash."""
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = ()) -> str:
+    """Return aligned columns under ``headings``; numbers and the columns in ``right`` to the right, None as a dash."""
     body = [list(row) for row in rows]
     lines = [list(headings), *([_text(value) for value in row] for row in body)]
     columns = [
         _aligned(
             [line[index] for line in lines],
-            right=all(row[index] is None or isinstance(row[index], int) for row in body),
+            right=heading in right or all(row[index] is None or isinstance(row[index], int) for row in body),
         )
-        for index in range(len(headings))
+        for index, heading in enumerate(headings)
     ]
     return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 

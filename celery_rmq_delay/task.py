@@ -5,19 +5,21 @@ from __future__ import annotations
 import inspect
 import logging
 import sys
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery import Task
-from celery.exceptions import Retry
-from celery.utils.time import maybe_make_aware
+from celery.exceptions import Reject, Retry
 from kombu.exceptions import OperationalError
 
+from .calls import aware_eta
 from .config import NOT_SET
 from .delay import Delay, find_delay
 from .delivery import KEY, Delivery, Parked, Path, climbs_by_itself
-from .exceptions import RmqDelayError
+from .durations import DelayLike
+from .exceptions import PublishError, RmqDelayError, TopologyError
 from .forward import publish_retry
+from .topology.exact import until_ms, whole_ms
 from .trace import LeanTrace
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ class RetryableTask(_Task):
     Strategy = "celery_rmq_delay.strategy:strategy"
     autoretry_for: ClassVar[tuple[type[BaseException], ...]] = (Exception,)
     give_up_on: tuple[type[BaseException], ...] = ()
-    tiers: Any = None
+    tiers: list[DelayLike] | tuple[DelayLike, ...] | None = None
     max_retries: Any = LadderBudget()
     __trace__ = LeanTrace()
 
@@ -92,9 +94,12 @@ class RetryableTask(_Task):
     ) -> Retry:
         """Retry the task, as `celery.Task.retry` does, from the delay queue of the next tier.
 
-        An explicit ``countdown`` (seconds) or ``eta`` waits in the first tier at or above it. Changed arguments or
-        options are published as a new message, which is confirmed before the old one is acked.
+        An explicit ``countdown`` (seconds) or ``eta`` is exact: it waits in the queues for exact delays. Changed
+        arguments or options are published as a new message, which is confirmed before the old one is acked. Raises
+        `DelayError` for a delay that cannot be used.
         """
+        if isinstance(exc, Reject) and not getattr(exc, "requeue", False):  # the stubs lack it
+            raise exc  # Celery's autoretry_for lets only Ignore and Retry pass
         request: Any = self.request  # takes our mark
         given: Any = exc  # the stubs allow no other than an Exception
         delivery: Delivery | None = request.get(KEY)
@@ -104,12 +109,18 @@ class RetryableTask(_Task):
         cause = exc if exc is not None else sys.exc_info()[1]
         if cause is not None and isinstance(cause, self.give_up_on):
             raise cause
+        if options.get("exchange") or options.get("routing_key"):
+            raise RmqDelayError(
+                f"retry of {self.name}: an exchange or a routing_key is no queue to wait for. Give queue= instead."
+            )
         ladder = delay.ladder(delivery.queue, self)
         changed = bool(options) or _differs(args, request.args) or _differs(kwargs, request.kwargs)
-        wanted = self._seconds_until(eta) if eta is not None else countdown
-        rung = ladder.rung_after(request.retries) if wanted is None else ladder.rung_at_or_above(wanted * 1000)
+        wanted = self._exact_ms(delay, countdown, eta)
+        rung = ladder.rung_after(request.retries)
         path = Path.PUBLISH if changed or not throw else delivery.path
         if path is Path.REJECT and (wanted is not None or not climbs_by_itself(delivery, ladder, request.retries)):
+            path = Path.COPY
+        if path is Path.REQUEUE and wanted is not None:
             path = Path.COPY
         request.rmq_delay_silent = path is not Path.PUBLISH
         try:
@@ -118,15 +129,19 @@ class RetryableTask(_Task):
                 kwargs,
                 given,
                 throw=False,
-                countdown=ladder.ttl(rung, delivery.lane) / 1000,
+                countdown=(ladder.ttl(rung, delivery.lane) if wanted is None else wanted) / 1000,
                 max_retries=max_retries,
                 **options,
             )
         finally:
             request.rmq_delay_silent = None
-        if path is Path.PUBLISH and not self._publish(delay, delivery, retry.sig, rung, options.get("queue")):
-            path, throw = Path.COPY, True
-        parked = Parked.of(retry, path, rung)
+        queue = options.get("queue")
+        queue = getattr(queue, "name", queue) or delivery.queue
+        if path is Path.PUBLISH and not self._publish(
+            delay, delivery, retry.sig, rung=rung, queue=queue, delay_ms=wanted
+        ):
+            path, throw, queue = Path.COPY, True, delivery.queue
+        parked = Parked.of(retry, path, rung, wanted, None if queue == delivery.queue else queue)
         if throw:
             raise parked
         return parked
@@ -153,15 +168,23 @@ class RetryableTask(_Task):
         signature = super().signature_from_request(request, *args, **options)
         return signature if silent is None else _Unsent(signature)
 
-    def _seconds_until(self, eta: datetime) -> float:
-        aware = eta if eta.tzinfo else maybe_make_aware(eta, self.app.timezone)
-        return (aware - datetime.now(timezone.utc)).total_seconds()
+    def _exact_ms(self, delay: Delay, countdown: Any, eta: Any) -> int | None:
+        """Return the exact delay of a retry that asks for one."""
+        if eta is not None:
+            wanted, what, found = until_ms(aware_eta(self.app, eta)), "eta", eta
+        elif countdown is not None:
+            wanted, what, found = whole_ms(countdown, "countdown"), "countdown", countdown
+        else:
+            return None
+        delay.exact.check(wanted, f"{what} of a retry of {self.name}", found)
+        return wanted
 
-    def _publish(self, delay: Delay, delivery: Delivery, unsent: _Unsent, rung: int, queue: Any) -> bool:
+    def _publish(
+        self, delay: Delay, delivery: Delivery, unsent: _Unsent, *, rung: int, queue: str, delay_ms: int | None
+    ) -> bool:
         """Publish the retry to its delay queue; return False where the old message has to go on instead."""
-        name = getattr(queue, "name", queue) or delivery.queue
         try:
-            publish_retry(delay, self, delivery, unsent.signature, rung, name)
+            publish_retry(delay, self, delivery, unsent.signature, rung=rung, queue=queue, delay_ms=delay_ms)
         except _publish_errors(self.app):
             logger.exception("No confirm for the retry of %s: its old message is parked instead", self.request.id)
             return False
@@ -169,7 +192,7 @@ class RetryableTask(_Task):
 
 
 def _publish_errors(app: Celery) -> tuple[type[BaseException], ...]:
-    return (RmqDelayError, OperationalError, *app.connection_for_write().recoverable_connection_errors)
+    return (PublishError, TopologyError, OperationalError, *app.connection_for_write().recoverable_connection_errors)
 
 
 class _Unsent:

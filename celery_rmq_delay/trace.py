@@ -26,6 +26,8 @@ from .tracebacks import format_exception
 if TYPE_CHECKING:
     from celery import Task
 
+logger = logging.getLogger(__name__)
+
 Tracer = Callable[..., Any]
 
 
@@ -76,7 +78,7 @@ class LeanInfo(trace.TraceInfo):
         einfo = LeanExceptionInfo(reason, tb, format_exception(reason, tb))
         try:
             if store_errors:
-                task.backend.mark_as_retry(req.id, cause, einfo.traceback, request=req)
+                store_retry(task, req, cause, einfo.traceback)
             task.on_retry(cause, req.id, req.args, req.kwargs, einfo)
             signals.task_retry.send(sender=task, request=req, reason=reason, einfo=einfo)
             if trace.logger.isEnabledFor(logging.INFO):
@@ -116,6 +118,23 @@ class LeanInfo(trace.TraceInfo):
         finally:
             einfo.let_go()
         return einfo
+
+
+def store_retry(task: Task[Any, Any], request: Any, exc: Any, traceback: str | None) -> None:
+    """Store the state RETRY. A result backend that is away holds up no retry: it is logged, and the task goes on.
+
+    Raised, Celery would take the error for the outcome of the attempt, and the task would be given up.
+    """
+    try:
+        task.backend.mark_as_retry(request.id, exc, traceback, request=request)
+    except MemoryError:
+        raise
+    except Exception:
+        logger.exception(
+            "The state RETRY of %s could not be stored; the task is retried all the same",
+            request.id,
+            extra={"task_id": request.id},
+        )
 
 
 def _forget_frames(exception: BaseException) -> None:

@@ -1,59 +1,66 @@
-"""The worker's main process: what a delivery is, and how a message is settled."""
+"""The worker's main process: what it consumes, and what a delivery is; `settling` has what becomes of a message."""
 
 from __future__ import annotations
 
 import logging
-import os
-import threading
-from collections.abc import Callable
-from datetime import datetime, timezone
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery.exceptions import InvalidTaskError
 from kombu import Consumer, Queue
 
 from . import headers as h
-from .broker import Capabilities, ConfirmingPublisher, capabilities, copy_of
+from .broker import Capabilities, capabilities, copy_of
+from .calls import aware_eta
+from .config_events import check_hook
 from .crashes import Verdict, crashes, verdict, was_interrupted
 from .delivery import KEY, Delivery, Path
-from .exceptions import PublishError, TopologyError
-from .names import rung_of, rung_queue, suspects
-from .topology.apply import drift
+from .exceptions import DelayError, TopologyError
+from .failures import type_name
+from .intake import check_payload
+from .inventory import applied
+from .looping import Releaser
+from .names import rung_of, suspects
+from .reporting import Reporter
+from .settling import Settling
+from .topology.apply import Drift, drift
+from .topology.exact import until_ms
+from .topology.loop import Loop
+from .topology.native import NativeRetry, refusal
 from .topology.switch import apply_plan
 
 if TYPE_CHECKING:
     from celery import Task
+    from kombu import Connection
     from kombu.message import Message
 
     from .delay import Delay
+    from .topology.ladder import LadderPlan
 
 logger = logging.getLogger(__name__)
 
-#: Seconds to wait for confirms when the worker stops.
-SHUTDOWN_TIMEOUT = 5.0
 _SUSPECTS_TAG = "rmq-delay-suspects-"
 
 
-class WorkerSide:
+class WorkerSide(Settling):
     """What the package keeps for one consumer; made once, connected anew with every connection."""
 
     def __init__(self, consumer: Any, delay: Delay) -> None:
-        self.consumer, self.delay = consumer, delay
-        self.applied: set[str] = set()
+        super().__init__(consumer, delay)
         self._tags: dict[str, str] = {}
         self._suspects: Consumer | None = None
-        self._publisher: ConfirmingPublisher | None = None
+        #: Whether suspects are to be taken as soon as the loop runs.
+        self._suspects_due = False
+        self._releasers: list[Releaser] = []
         self._broker = Capabilities((0, 0, 0))
-        self._pid = 0
-        self._thread = 0
 
     # -- connecting ----------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
         """Apply the ladders of the consumed queues and start to take suspects. Blocks: the loop does not run yet."""
-        self._thread, self._pid = threading.get_ident(), os.getpid()
         connection = self.consumer.connection
         self._broker = capabilities(connection)
-        self._publisher = publisher = ConfirmingPublisher(connection)
+        publisher = self.open(connection)
         handle = self.consumer.create_task_handler()
         channel = connection.channel()
         channel.basic_qos(0, 1, False)
@@ -62,15 +69,43 @@ class WorkerSide:
             # The copy of a suspect can arrive before the confirm that lets its original go: run while both are
             # there, it would multiply with each worker that it kills.
             on_message=lambda message: publisher.when_idle(lambda: handle(message)),
+            on_decode_error=self.on_decode_error,
             accept=self.consumer.app.conf.accept_content,
             auto_declare=False,
             tag_prefix=_SUSPECTS_TAG,
         )
+        self._suspects_due = True
         self._tags.clear()
         self.applied.clear()
         self.delay.on_declared = self.add_queue
+        self._connect_exact(connection)
+        self._connect_events()
         for name in list(self.consumer.app.amqp.queues.consume_from):
             self.add_queue(name)
+        # What was delivered before the loop runs would meet a pool that does not take tasks yet.
+        self.consumer.call_soon(self._take_suspects)
+
+    def _take_suspects(self) -> None:
+        if self._suspects is not None and self._suspects_due:
+            self._suspects_due = False
+            self._suspects.consume()
+
+    def _connect_exact(self, connection: Any) -> None:
+        exact = self.delay.exact
+        if self.delay.settings.apply_on_start:
+            exact.declare(connection)
+        elif missing := drift(connection, exact.topology(connection).frame()):
+            raise TopologyError(_not_as_planned("Exact delays", missing))
+        self._releasers = [Releaser(self, topology) for topology in exact.topologies if isinstance(topology, Loop)]
+        for releaser in self._releasers:
+            releaser.consume(connection)
+
+    def _connect_events(self) -> None:
+        if self.reporter is None and self.delay.settings.events.on:
+            check_hook(self.delay.settings.redaction, self.delay.setting)
+            self.reporter = Reporter(self.consumer, self.delay)
+        if self.reporter is not None:
+            self.reporter.start()
 
     def add_queue(self, name: str) -> None:
         """Apply the ladder of a consumed queue and take its suspects."""
@@ -78,34 +113,48 @@ class WorkerSide:
             return
         if name not in self.consumer.app.amqp.queues.consume_from or name not in self.delay.origin_queues():
             return
+        quorum = self.delay.is_quorum(name) and self.delay.foreign_type.get(name) != "classic"
+        if self.delay.is_native(name) and (refused := refusal(name, self._broker, quorum=quorum)):
+            raise TopologyError(refused)
         plan = self.delay.plan(name, reason_routing=self._broker.tells_death_reason)
+        self.delay.adopted.pop(name, None)
         with self.consumer.app.connection_for_read() as connection:
             if self.delay.settings.apply_on_start:
                 if apply_plan(connection, plan, quick=True):
                     logger.info("Applied the ladder of queue %s", name, extra={"queue": name})
-            elif missing := drift(connection, plan.objects()):
-                listed = ", ".join(f"{each.kind} {each.name} ({each.problem})" for each in missing[:5])
-                raise TopologyError(
-                    f"Queue {name!r}: {len(missing)} objects of its ladder are not as planned: {listed}. Rejected "
-                    "messages would be lost: run `celery -A proj rmq-delay apply`, or set apply_on_start=True."
-                )
+            elif missing := self._missing(connection, plan):
+                raise TopologyError(_not_as_planned(f"Queue {name!r}", missing))
+            if name in self.delay.foreign:
+                self._look_for_adoption(connection, plan)
+        if self.delay.settings.apply_on_start:
+            self.delay.exact.bind(self.consumer.connection, name)
         self.applied.add(name)
         self._suspects.add_queue(Queue(suspects(name), no_declare=True))
-        self._suspects.consume()
+        if not self._suspects_due:
+            self._suspects.consume()
 
-    def _in_loop(self) -> bool:
-        """Whether this is the main process's event loop, and not a forked child or a thread of the pool."""
-        return os.getpid() == self._pid and (self.consumer.hub is None or threading.get_ident() == self._thread)
+    def _look_for_adoption(self, connection: Connection, plan: LadderPlan) -> None:
+        adoption = applied(connection, plan).adoption
+        self.delay.learn(plan.queue, adoption)
+        if adoption is not None and adoption.in_force:
+            logger.info(
+                "Queue %s is adopted by the policy %s: its failed tasks are rejected",
+                plan.queue,
+                adoption.policy,
+                extra={"queue": plan.queue},
+            )
 
-    def disconnect(self) -> None:
-        """Wait a little for outstanding confirms, so that nothing exhausted is delivered again."""
-        if self._publisher is not None:
-            self._publisher.drain(SHUTDOWN_TIMEOUT)
+    def _missing(self, connection: Any, plan: LadderPlan) -> list[Drift]:
+        own = suspects(plan.queue)  # declared by whoever was first
+        return [each for each in drift(connection, plan.objects()) if each.name != own or each.problem == "missing"]
 
-    def stop_suspects(self) -> None:
-        """Take no more suspects."""
+    def stop_taking(self) -> None:
+        """Take no more suspects, and release nothing more."""
+        self._suspects_due = False
         if self._suspects is not None:
             self._suspects.cancel()
+        for releaser in self._releasers:
+            releaser.cancel()
 
     # -- receiving -----------------------------------------------------------------------------------------------
 
@@ -121,27 +170,72 @@ class WorkerSide:
             return Verdict.RUN
         rung = 0 if among_suspects else rung_of(queue, info["routing_key"])
         rejections = h.rejections(raw, queue, suspects(queue)) if "x-death" in raw else 0
-        retries = h.whole_number(raw.get("retries", (body or {}).get("retries"))) + rejections
+        native = self._native(queue, among_suspects)
+        given_back = native.given_back(raw) if native else 0
+        known = h.whole_number(raw.get("retries", (body or {}).get("retries")))
+        retries = h.whole_number(known + rejections + given_back)
         exchange, routing_key = h.first_route(raw, queue, info["exchange"], info["routing_key"])
         interrupted = info["redelivered"] and (
-            among_suspects or was_interrupted(raw, redelivered=True, quorum=self._counts(queue), broker=self._broker)
+            native.was_interrupted(raw, self._most_given_back(queue))
+            if native
+            else among_suspects
+            or was_interrupted(raw, redelivered=True, quorum=self._counts(queue), broker=self._broker)
         )
-        found = Delivery(queue, rung, raw.get(h.LANE), self._path(queue, task, rejections, among_suspects))
+        path = self._path(queue, task, rejections, among_suspects)
+        if native and self._can_give_back(queue, task, raw, retries, native):
+            path = Path.REQUEUE
+        found = Delivery(queue, rung, raw.get(h.LANE), path)
         message.rmq_delay = self
         message.raw_headers = raw
         message.delivery_info = {**info, "exchange": exchange, "routing_key": routing_key, "redelivered": interrupted}
+        check_payload(message.payload)
         # Protocol 2 has the task's facts in the headers, protocol 1 in the body.
         facts = {**(body if body else raw), "retries": retries, KEY: found}
-        if retries:
-            facts["eta"] = None  # it was the first run's
+        facts["eta"] = eta = self._eta_to_come(facts.get("eta") or raw.get("eta"), rejections + given_back)
         if body:
             body.update(facts)
         else:
             message.headers = facts
+        if queue not in self.applied:  # one that can have no ladder has no suspects either
+            return Verdict.RUN
         todo = verdict(raw, interrupted=interrupted, among_suspects=among_suspects, max_crashes=settings.max_crashes)
         if todo is Verdict.SUSPECT:
             self._suspect(message, found, retries, crashes(raw) + (1 if among_suspects else 0))
+        elif todo is Verdict.RUN and eta:
+            return self._hold(message, found, retries, eta)
         return todo
+
+    def _eta_to_come(self, eta: Any, climbed: int) -> Any:
+        """Return the eta of a message, unless it is past or was the first run's: it has ``climbed`` since.
+
+        Raises `InvalidTaskError`, as Celery does, for one that is none.
+        """
+        if not eta:
+            return None
+        try:
+            return eta if until_ms(aware_eta(self.consumer.app, eta)) and not climbed else None
+        except DelayError as error:
+            raise InvalidTaskError(str(error)) from error
+
+    def _hold(self, message: Message, delivery: Delivery, retries: int, eta: Any) -> Verdict:
+        """Move a message whose eta is yet to come into the delay queues.
+
+        Its publisher did not do so: it is no Celery with this package, or could not know the queue.
+        """
+        exact = self.delay.exact
+        left = until_ms(aware_eta(self.consumer.app, eta))
+        if not left:  # it could not be moved until now
+            message.reject_log_error(logger, self.consumer.connection_errors, requeue=True)
+            return Verdict.HELD
+        held = min(left, exact.longest_ms)
+        route = exact.along(self._topology, held, delivery.queue, "eta", eta)
+        headers = self._forwarded(message, retries, route.headers)
+        if held == left and "eta" in headers:
+            headers["eta"] = None  # the broker's clock it is that counts; a longer one is held again
+        # Given back at once, it would come again at once, and as if it had been in a worker that died.
+        again = partial(self._hold, message, delivery, retries, eta)
+        self.publish(message, copy_of(message, headers), route, again=again)
+        return Verdict.HELD
 
     def _path(self, queue: str, task: Task[Any, Any], rejections: int, among_suspects: bool) -> Path:
         """Return how an unchanged retry gets to its delay queue."""
@@ -149,19 +243,34 @@ class WorkerSide:
             return Path.PUBLISH
         if (
             among_suspects
-            or queue in self.delay.foreign
+            or not self.delay.rejects(queue)
             or (rejections and rejections >= self.delay.rejections_allowed(queue))
-            or (self._broker.flags_returned and not self._is_quorum(queue))
+            or (self._broker.flags_returned and not self.delay.is_quorum(queue))
         ):
             return Path.COPY
         return Path.REJECT
 
-    def _is_quorum(self, queue: str) -> bool:
-        return self.delay.queue_type(self.consumer.app.amqp.queues.get(queue), queue) == "quorum"
+    def _can_give_back(
+        self, queue: str, task: Task[Any, Any], headers: h.Headers, retries: int, native: NativeRetry
+    ) -> bool:
+        """Return whether the queue can hold the next retry for as long as the ladder says."""
+        ladder = self.delay.ladder(queue, task)
+        delay_ms = ladder.tiers_ms[ladder.rung_after(retries) - 1]
+        return queue in self.applied and native.takes(headers, delay_ms, self._most_given_back(queue))
+
+    def _most_given_back(self, queue: str) -> int:
+        """Return how often a message is given back where a lost worker counts as that, too."""
+        settings = self.delay.settings.for_queue(queue) or self.delay.settings.default
+        return min(max(1, settings.max_crashes), self.delay.rejections_allowed(queue))
 
     def _counts(self, queue: str) -> bool:
-        """Whether the delivery count tells crashes; in foreign queues nothing is rejected, so that the flag does."""
-        return self._is_quorum(queue) and queue not in self.delay.foreign
+        """Whether the delivery count tells crashes; where nothing was ever rejected, the flag does.
+
+        Workers with other settings may reject in a queue that is foreign only as it is not native.
+        """
+        if queue in self.delay.foreign and queue not in self.delay.adopted:
+            return self.delay.is_native(queue) and self.delay.foreign_type.get(queue) == "quorum"
+        return self.delay.is_quorum(queue)
 
     def _queue_of(self, tag: str) -> tuple[str, bool]:
         """Return (origin queue, whether the delivery comes from its suspects)."""
@@ -173,128 +282,40 @@ class WorkerSide:
         queue = self._tags.get(tag, "")
         return (queue.removesuffix(".suspects"), True) if tag.startswith(_SUSPECTS_TAG) else (queue, False)
 
-    # -- settling ------------------------------------------------------------------------------------------------
+    def keeps(self, message: Message) -> bool:
+        """Whether a message that is rejected stays in the broker, or is of a queue that is left alone."""
+        queue, _ = self._queue_of(message.delivery_info.get("consumer_tag", ""))
+        return self.delay.settings.for_queue(queue) is None or self.dead_letters(queue)
 
-    def _suspect(self, message: Message, delivery: Delivery, retries: int, crashed: int) -> None:
-        logger.warning(
-            "A worker was lost, or lost its connection, with a message of %s: it goes on among the suspects",
-            delivery.queue,
-            extra={"queue": delivery.queue, "task_id": message.raw_headers.get("id"), "crashes": crashed},
-        )
-        copy = copy_of(message, self._forwarded(message, retries, {h.CRASHES: crashed}))
-        self.publish(message, copy, suspects(delivery.queue), requeue=True)
-
-    def exhaust(
-        self,
-        message: Message,
-        *,
-        queue: str,
-        retries: int,
-        reason: str,
-        exception: BaseException,
-        traceback: str | None,
-        crashes: int = 0,
-        done: Callable[[bool], object] = bool,
+    def on_decode_error(
+        self, message: Message, error: Exception, *, reason: str = "undecodable", traceback: str | None = None
     ) -> None:
-        """Move a message to the exhausted queue: published with confirm, then acked; rejected where that fails.
-
-        ``done`` is called with whether it is there.
-        """
-        now = h.timestamp(datetime.now(timezone.utc))
-        text = h.printable(str(exception))
-        headers = self._forwarded(
-            message,
-            retries,
-            {
-                h.QUEUE: queue,
-                h.REASON: reason,
-                h.EXCEPTION: _type_name(exception),
-                h.MESSAGE: h.bounded(text, h.MAX_MESSAGE),
-                h.TRACEBACK: h.bounded(h.printable(traceback or ""), h.MAX_TRACEBACK) or None,
-                h.ATTEMPTS: retries + 1,
-                h.CRASHES: crashes or message.raw_headers.get(h.CRASHES),
-                h.EXHAUSTED_AT: now,
-                h.WORKER: self.consumer.hostname,
-            },
-        )
-        headers.setdefault(h.FIRST_FAILED, now)
-        copy = copy_of(message, headers)
-        if self._publisher is not None and not self._publisher.fits(copy):
-            headers.pop(h.TRACEBACK, None)
-            headers.pop(h.MESSAGE, None)
-            copy = copy_of(message, headers)
-        self.publish(
-            message,
-            copy,
-            self.delay.settings.exhausted_queue,
-            requeue=not self._dead_letters(queue),
-            done=done,
-        )
-
-    def park(self, message: Message, delivery: Delivery, task: Task[Any, Any], retries: int, rung: int) -> None:
-        """Move a message as it is to the delay queue of ``rung``: published with confirm, then acked."""
-        ladder = self.delay.ladder(delivery.queue, task)
-        target = rung_queue(delivery.queue, rung, ladder.ttl(rung, delivery.lane))
-        copy = copy_of(message, self._forwarded(message, retries + 1, {}))
-        self.publish(message, copy, target, requeue=not self._dead_letters(delivery.queue))
-
-    def _forwarded(self, message: Message, retries: int, more: dict[str, Any]) -> dict[str, Any]:
-        raw, info = message.raw_headers, message.delivery_info
-        found = h.forwarded(raw, retries=retries, exchange=info["exchange"], routing_key=info["routing_key"], more=more)
-        if retries and h.FIRST_FAILED not in found:
-            found[h.FIRST_FAILED] = h.timestamp(h.first_death(raw) or datetime.now(timezone.utc))
-        return found
-
-    def publish(
-        self,
-        message: Message,
-        copy: Any,
-        queue: str,
-        *,
-        requeue: bool = False,
-        done: Callable[[bool], object] = bool,
-    ) -> None:
-        """Publish ``copy`` to ``queue``; ack ``message`` once the broker has it, reject it where the broker has not."""
-
-        def settle(error: PublishError | None) -> None:
-            if error is None:
-                message.ack_log_error(logger, self.consumer.connection_errors)
-            else:
-                logger.error("%s The message stays where it was.", error, extra={"queue": queue})
-                message.reject_log_error(logger, self.consumer.connection_errors, requeue)
-            done(error is None)
-
-        publisher = self._publisher
-        if publisher is None or not message.channel.is_open:
-            # The broker has taken the message back with its connection, and delivers it again: no copy beside it.
-            logger.warning("The connection of a message for %s is gone: it is delivered again", queue)
-            return
-        if self._in_loop():
-            publisher.publish(copy, queue, settle)
-        else:
-            self.consumer.call_soon(publisher.publish, copy, queue, settle)
-
-    def _dead_letters(self, queue: str) -> bool:
-        """Whether a rejected message of ``queue`` stays in the broker."""
-        return queue in self.applied and queue not in self.delay.foreign
-
-    def on_decode_error(self, message: Message, error: Exception) -> None:
-        """Exhaust what cannot be decoded; Celery would ack it, and it would be lost."""
-        logger.critical(
-            "Cannot decode a message (%s, %s): %r. It goes to %s.",
+        """Exhaust what cannot be read; Celery would ack it, and it would be lost, or end with it."""
+        queue, _ = self._queue_of(message.delivery_info.get("consumer_tag", ""))
+        logger.critical(  # not what the error says, which may quote the body: that is in the message's own headers
+            "Cannot read a message of %s (%s, %s): %s. It goes to %s.",
+            queue,
             message.content_type,
             message.content_encoding,
-            error,
+            type_name(error),
             self.delay.settings.exhausted_queue,
         )
-        queue, _ = self._queue_of(message.delivery_info.get("consumer_tag", ""))
         message.raw_headers = getattr(message, "raw_headers", message.headers)
-        self.exhaust(message, queue=queue, retries=0, reason="undecodable", exception=error, traceback=None)
+
+        def tell() -> None:
+            if self.reporter is not None:
+                self.reporter.tell_undecodable(message, queue, error, reason)
+
+        # An attempt of its own: what was told of those before does not hide where it lies now.
+        retries = h.retries(message.raw_headers, queue)
+        self.exhaust(
+            message, queue=queue, retries=retries, reason=reason, exception=error, traceback=traceback, tell=tell
+        )
 
 
-def _type_name(exception: BaseException) -> str:
-    kind = type(exception)
-    wrapped = getattr(exception, "exc_cls_name", None)  # celery.utils.serialization.UnpickleableExceptionWrapper
-    if wrapped:
-        return str(wrapped)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+def _not_as_planned(what: str, missing: list[Drift]) -> str:
+    listed = ", ".join(f"{each.kind} {each.name} ({each.problem})" for each in missing[:5])
+    return (
+        f"{what}: {len(missing)} objects are not as planned: {listed}. Messages would be lost: run "
+        "`celery -A proj rmq-delay apply`, or set apply_on_start=True."
+    )

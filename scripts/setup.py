@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,8 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-EXTRAS = "django,management,prometheus"
+EXTRAS = "django,history,management,prometheus,spark"
 OLDEST_PYTHON = (3, 10)
+OLDEST_JAVA = 17  # what Spark 4 runs on
 # A package's services must neither start nor stop anything here: 101 is "forbidden by policy".
 POLICY = Path("/usr/sbin/policy-rc.d")
 
@@ -46,7 +48,52 @@ def rabbitmq_installed() -> bool:
     return bool(shutil.which("rabbitmq-server")) or any(Path(folder, "rabbitmq-server").is_file() for folder in folders)
 
 
-def missing_packages(*, servers: bool, trees: bool) -> list[str]:
+def postgres_installed() -> bool:
+    """Look where the package's own search looks; that one needs the package installed."""
+    folders = ("usr/lib/postgresql/*", "usr/pgsql-*", "opt/homebrew/opt/postgresql*", "usr/local/opt/postgresql*")
+    return bool(shutil.which("postgres")) or any(any(Path("/").glob(f"{folder}/bin/postgres")) for folder in folders)
+
+
+def faketime_installed() -> bool:
+    """Tell whether there is the library that steps the clock of a process."""
+    places = ("usr/lib/*/faketime", "usr/lib/faketime", "opt/homebrew/lib/faketime", "usr/local/lib/faketime")
+    return any(any(Path("/").glob(f"{place}/libfaketime*")) for place in places)
+
+
+def java_command() -> str | None:
+    """Return the Java that Spark's scripts would start."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home, "bin", "java")) if home else shutil.which("java")
+
+
+def java_version(command: str) -> int | None:
+    """Return the major version of a Java, None if it does not run; 1.8 is 8, as it was named then."""
+    try:
+        done = subprocess.run(  # noqa: S603
+            [command, "-version"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+    except OSError:
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stdout)
+    return int(found[1]) if found else None
+
+
+def java_installed() -> bool:
+    """Tell whether there is a Java for Spark; end where JAVA_HOME names one that will not do."""
+    command = java_command()
+    version = java_version(command) if command else None
+    if version is not None and version >= OLDEST_JAVA:
+        return True
+    if os.environ.get("JAVA_HOME"):  # it hides what would be installed
+        found = f"Java {version}" if version else "no Java that runs"
+        fail(
+            f"JAVA_HOME is {os.environ['JAVA_HOME']!r}: {found}. Spark needs Java {OLDEST_JAVA} or newer: "
+            "name such a one, or unset JAVA_HOME."
+        )
+    return False
+
+
+def missing_packages(*, servers: bool, test_servers: bool, trees: bool) -> list[str]:
     """Return the Debian packages that are needed and not there."""
     missing = []
     if not PYTHON.exists() and not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
@@ -55,6 +102,17 @@ def missing_packages(*, servers: bool, trees: bool) -> list[str]:
         missing.append("rabbitmq-server")
     if servers and not os.environ.get("REDIS_URL") and not shutil.which("redis-server"):
         missing.append("redis-server")
+    if servers and not java_installed():
+        missing.append("default-jre-headless")
+    if test_servers and not os.environ.get("POSTGRES_URL") and not postgres_installed():
+        missing.append("postgresql")
+    if test_servers and not shutil.which(os.environ.get("CHROMIUM") or "chromium"):
+        missing += ["chromium", "fonts-dejavu-core"]  # without a font its pictures show no text
+    if test_servers and not faketime_installed():
+        missing.append("libfaketime")
+    # Nodes with a network each; only root can make those.
+    if test_servers and os.geteuid() == 0 and not shutil.which("ip"):
+        missing.append("iproute2")
     if trees and not shutil.which("debootstrap"):
         missing.append("debootstrap")
     return missing
@@ -64,11 +122,14 @@ def install_packages(packages: list[str]) -> None:
     """Install Debian packages, their services off; without root or apt say what to install and end."""
     names = " ".join(packages)
     if not shutil.which("apt-get"):
-        fail(f"missing: {names} (Debian names). Install them, for example with brew install rabbitmq redis.")
+        fail(
+            f"missing: {names} (Debian names). Install them, for example with brew install; Java with "
+            "brew install openjdk@21 and JAVA_HOME=$(brew --prefix openjdk@21)."
+        )
     if os.geteuid() != 0:
         fail(
             f"missing: {names}. Install with:\n\n    sudo apt-get install -y {names}\n\n"
-            "or name servers that run with BROKER_URL and REDIS_URL."
+            "or name what is there with BROKER_URL, REDIS_URL, POSTGRES_URL, CHROMIUM and JAVA_HOME."
         )
     say(f"installing {names}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
@@ -129,13 +190,18 @@ def main() -> None:
     """Check, install what is missing, and do nothing when all is there."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--group", action="append", default=[], help="dependency group to install")
-    parser.add_argument("--servers", action="store_true", help="RabbitMQ and Redis are needed")
+    parser.add_argument("--servers", action="store_true", help="RabbitMQ, Redis and Java are needed")
+    parser.add_argument("--test-servers", action="store_true", help="PostgreSQL and Chromium are needed, too")
     parser.add_argument("--trees", action="store_true", help="debootstrap is needed")
     options = parser.parse_args()
     if sys.version_info < OLDEST_PYTHON:
         fail(f"Python {sys.version.split()[0]} is too old: 3.10 or newer is needed.")
-    if packages := missing_packages(servers=options.servers, trees=options.trees):
+    if packages := missing_packages(
+        servers=options.servers or options.test_servers, test_servers=options.test_servers, trees=options.trees
+    ):
         install_packages(packages)
+        if "default-jre-headless" in packages and not java_installed():
+            fail(f"this system's default Java is older than {OLDEST_JAVA}, which Spark needs. Install a newer one.")
     install_python(options.group or ["test"])
 
 

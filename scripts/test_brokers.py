@@ -10,6 +10,13 @@ from pathlib import Path
 from celery_rmq_delay.testing import trees
 
 ROOT = Path(__file__).resolve().parents[1]
+OTHERS, WHOLE = "--others", "--whole"
+SELECTION = {
+    # What may differ between brokers; of the long tests, those on a broker alone that say so.
+    False: "integration and not one_broker and (all_brokers or not heavy) or acceptance and all_brokers and not heavy",
+    True: "integration or all_brokers",
+}
+PARALLEL = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def say(line: str) -> None:
@@ -18,12 +25,12 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def run(version: str, arguments: list[str]) -> tuple[int, str]:
+def run(version: str, arguments: list[str], *, whole: bool) -> tuple[int, str]:
     """Return pytest's exit code and its closing line."""
     # A server named from outside would be tested three times over; CI makes a missing server a failure.
     environment = {key: value for key, value in os.environ.items() if key != "BROKER_URL"} | {"CI": "true"}
     folders = [name for name in ("tests/integration", "tests/acceptance") if (ROOT / name).is_dir()]
-    selection = ["-m", "integration or all_brokers", "--rabbitmq", version, *folders]
+    selection = [*PARALLEL, "-m", SELECTION[whole], "--rabbitmq", version, *folders]
     with subprocess.Popen(  # noqa: S603
         [sys.executable, "-m", "pytest", *selection, *arguments],
         cwd=ROOT,
@@ -40,13 +47,22 @@ def run(version: str, arguments: list[str]) -> tuple[int, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Build the trees that are missing, test on each version, return 1 if any failed."""
+    """Build the trees that are missing, test on each version, return 1 if any failed.
+
+    ``--others`` leaves out the version that is installed: `make test` tests it, and more. ``--whole`` adds the tests
+    that take long; what else is given goes to pytest.
+    """
+    others, whole = OTHERS in arguments, WHOLE in arguments
+    arguments = [each for each in arguments if each not in {OTHERS, WHOLE}]
     if code := trees.main(["build"]):
         return code
     results = {}
     for version in trees.SUITES:
+        if others and trees.system_has(version):
+            say(f"RabbitMQ {version} is installed: left out")
+            continue
         say(f"\n##### RabbitMQ {version} #####")
-        results[version] = run(version, arguments)
+        results[version] = run(version, arguments, whole=whole)
     say("")
     for version, (code, closing) in results.items():
         say(f"RabbitMQ {version:>4} {'passed' if code == 0 else f'FAILED (exit {code})'}: {closing.strip('= ')}")

@@ -24,6 +24,8 @@ class Contender:
 
     def worker_command(self, log_level: str, dramatiq_threads: int) -> list[str]:
         """Return the command of a worker with two processes."""
+        if self.module == _FLOOR:
+            return _python(self.module, "2")
         if self.module.endswith("celery_app"):
             return _python("celery", "-A", self.module, "worker", "-c", "2", "-l", log_level)
         if self.module.endswith("dramatiq_app"):
@@ -37,12 +39,30 @@ def _python(*arguments: str) -> list[str]:
     return [sys.executable, "-m", *arguments]
 
 
-_CELERY, _DRAMATIQ, _TASKIQ = (f"benchmarks.contenders.{name}_app" for name in ("celery", "dramatiq", "taskiq"))
+_CELERY, _DRAMATIQ, _TASKIQ, _FLOOR = (
+    f"benchmarks.contenders.{name}" for name in ("celery_app", "dramatiq_app", "taskiq_app", "floor")
+)
 
 OURS, STOCK, NATIVE = "celery-rmq-delay", "celery retry(countdown=)", "celery native delayed delivery"
 FAILURE, SUCCESS = "celery plain failure", "celery plain success"
 DRAMATIQ, DRAMATIQ_UNLOGGED = "dramatiq", "dramatiq, failures not logged"
 TASKIQ, TASKIQ_UNLOGGED = "taskiq-aio-pika", "taskiq-aio-pika, failures not logged"
+FLOOR = "consume and reject, no task system"
+
+#: This package's worker with and without events, by the type of the queues: for `events_cost`.
+WITH_EVENTS, WITHOUT_EVENTS = (
+    {
+        kind: Contender(f"{OURS}, events {state}", _CELERY, f"ladder-events-{state}", kind)
+        for kind in ("classic", "quorum")
+    }
+    for state in ("on", "off")
+)
+
+#: For `long_haul`: fails once; and fails none to four times, with three retries, and tells the collector.
+ONCE, SOAK = (
+    {kind: Contender(OURS, _CELERY, mode, kind) for kind in ("classic", "quorum")}
+    for mode in ("ladder-once", "ladder-soak")
+)
 
 #: How the names of the queues begin where tasks wait, in whatever contender.
 TASK_QUEUES = ("work", "celery_delayed_", "taskiq.delay_queue")
@@ -58,3 +78,10 @@ CONTENDERS = (
     *(Contender(FAILURE, _CELERY, "failure", kind, retries=False) for kind in ("classic", "quorum")),
     *(Contender(SUCCESS, _CELERY, "success", kind, retries=False) for kind in ("classic", "quorum")),
 )
+
+#: Each as its documentation sets it up, for `peers`; this package on both types of queue. The floor is not one of them:
+#: it shows what the broker and py-amqp leave of the same ladder.
+_AS_DOCUMENTED = ((OURS, "classic"), (OURS, "quorum"), (STOCK, "classic"), (NATIVE, "quorum"))
+_AS_DOCUMENTED += ((DRAMATIQ, "classic"), (TASKIQ, "quorum"))
+PEERS = tuple(each for each in CONTENDERS if (each.name, each.queue_type) in _AS_DOCUMENTED)
+FLOORS = tuple(Contender(FLOOR, _FLOOR, "ladder", kind) for kind in ("classic", "quorum"))

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
-
-from celery import Celery
 
 import celery_rmq_delay
 from benchmarks.contenders import shop
-from benchmarks.contenders.pace import paced
+from benchmarks.contenders.celery_base import celery_app
 
-app = Celery("benchmark", broker=shop.BROKER_URL)
-app.conf.update(
-    task_ignore_result=True,
-    task_default_queue="work",
-    task_default_queue_type=shop.QUEUE_TYPE,
-    broker_connection_retry_on_startup=True,
-)
+#: For `benchmarks.long_haul`, by the number of the task: the ladder of the soak has three rungs, a fifth exhausts it.
+RETRIES_NEEDED = {"ladder-once": lambda _number: 1, "ladder-soak": lambda number: number % 5}
+
+app = celery_app()
 if shop.MODE == "native":
     app.conf.task_default_exchange_type = "topic"
-if shop.MODE == "ladder":
-    app.conf.rmq_delay = {"tiers": [shop.DELAY, 7200]}
+if shop.MODE.startswith("ladder"):
+    # What a killed process was at counts as failed, so that a task that is to fail once may need some rungs.
+    tiers = [2, 5, 10] if shop.MODE == "ladder-soak" else [shop.DELAY] * 5 if shop.FAILURES else [shop.DELAY, 7200]
+    app.conf.rmq_delay = {"tiers": tiers, "events": shop.MODE in ("ladder-events-on", "ladder-soak")}
     celery_rmq_delay.install(app)
 
-if shop.MODE == "ladder":
+    if shop.MODE in RETRIES_NEEDED:
 
-    @app.task(base=celery_rmq_delay.RetryableTask)
-    def pay(number: int, order: dict[str, Any]) -> None:
-        shop.fail(number, order)
+        @app.task(base=celery_rmq_delay.RetryableTask, bind=True)
+        def pay(self: Any, number: int, order: dict[str, Any]) -> None:
+            enough = self.request.retries >= RETRIES_NEEDED[shop.MODE](number)
+            (shop.succeed if enough else shop.fail)(number, order)
+
+    else:
+
+        @app.task(base=celery_rmq_delay.RetryableTask)
+        def pay(number: int, order: dict[str, Any]) -> None:
+            shop.fail(number, order)
 
 elif shop.MODE in ("stock", "native"):
 
@@ -45,9 +50,9 @@ else:
         (shop.succeed if shop.MODE == "success" else shop.fail)(number, order)
 
 
-def enqueue(count: int, per_second: float | None) -> None:
-    """Publish ``count`` tasks, unconfirmed: without the close at the end the last of them could be lost."""
+def enqueue(numbers: Iterable[int]) -> None:
+    """Publish tasks, unconfirmed: without the close at the end the last of them could be lost."""
     with app.connection_for_write() as connection:
         producer = app.amqp.Producer(connection)
-        for number in paced(count, per_second):
+        for number in numbers:
             pay.apply_async((number, shop.ORDER), producer=producer)

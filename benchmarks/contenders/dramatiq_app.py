@@ -7,13 +7,13 @@ per thread) and keeps it in memory, unacknowledged, until it is due; then it pub
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import dramatiq
 from dramatiq.brokers.rabbitmq import RabbitmqBroker
 
 from benchmarks.contenders import shop
-from benchmarks.contenders.pace import paced
 
 logging.basicConfig(level=shop.LOG_LEVEL)
 logging.getLogger("pika").setLevel(logging.CRITICAL)
@@ -24,20 +24,20 @@ broker = RabbitmqBroker(url=shop.BROKER_URL)
 dramatiq.set_broker(broker)
 
 
-# Its backoff is random, between once and twice `min_backoff`. Where lateness is measured, the delay has to be known:
-# there the task asks for it.
+# Its backoff is random, between once and twice `min_backoff`. Where the delay has to be known, the task asks for it.
 @dramatiq.actor(queue_name="work", min_backoff=shop.DELAY * 1000)
 def pay(number: int, order: dict[str, Any]) -> None:
-    if shop.WITH_TIMES:
+    if shop.WITH_TIMES or shop.FAILURES:
         try:
             shop.fail(number, order)
         except shop.GatewayError as error:
             raise dramatiq.Retry(str(error), delay=shop.DELAY * 1000) from error
+        return
     shop.fail(number, order)
 
 
-def enqueue(count: int, per_second: float | None) -> None:
-    """Publish ``count`` tasks."""
-    for number in paced(count, per_second):
+def enqueue(numbers: Iterable[int]) -> None:
+    """Publish tasks."""
+    for number in numbers:
         pay.send(number, shop.ORDER)
     broker.close()

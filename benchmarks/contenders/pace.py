@@ -6,10 +6,20 @@ import time
 from collections.abc import Iterator
 
 
-def paced(count: int, per_second: float | None) -> Iterator[int]:
-    """Yield 0 up to ``count``, at most ``per_second`` of them in a second; None is as fast as can be."""
-    started = time.monotonic()
-    for number in range(count):
-        if per_second:
-            time.sleep(max(0.0, started + number / per_second - time.monotonic()))
-        yield number
+class Pace:
+    """Task numbers from ``first`` on, at most ``per_second`` of them in a second; None is as fast as can be.
+
+    ``started`` is when the first one was asked for (monotonic seconds): the one that follows by *n* was due
+    ``n / per_second`` seconds later.
+    """
+
+    def __init__(self, count: int, per_second: float | None = None, first: int = 0) -> None:
+        self._numbers, self._per_second = range(first, first + count), per_second
+        self.started = 0.0
+
+    def __iter__(self) -> Iterator[int]:
+        self.started = time.monotonic()
+        for done, number in enumerate(self._numbers):
+            if self._per_second:
+                time.sleep(max(0.0, self.started + done / self._per_second - time.monotonic()))
+            yield number

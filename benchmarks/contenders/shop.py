@@ -7,7 +7,7 @@ import os
 import time
 from typing import Any, NoReturn
 
-from benchmarks.attempts import AttemptLog
+from benchmarks.attempts import LEDGER_SIZE, AttemptLog, Ledger
 
 #: Set by the runner for the publisher and the worker of one run.
 BROKER_URL = os.environ["BENCHMARK_BROKER_URL"]
@@ -18,8 +18,15 @@ LOG_LEVEL = os.environ["BENCHMARK_LOG_LEVEL"]
 
 ORDER = {"customer": 4711, "lines": [{"sku": "A-100", "count": 2}, {"sku": "B-7", "count": 1}], "note": "x" * 100}
 
+#: How many attempts of a task fail before it succeeds; 0: all of them. And what an attempt sleeps, in seconds.
+FAILURES = int(os.environ["BENCHMARK_FAILURES"])
+WORK = float(os.environ["BENCHMARK_WORK"])
+#: Tasks from this number on succeed at once.
+FRESH = LEDGER_SIZE
+
 WITH_TIMES = os.environ["BENCHMARK_TIMES"] == "1"
 _log = AttemptLog(os.environ["BENCHMARK_DIR"], with_times=WITH_TIMES)
+_ledger = Ledger(os.environ["BENCHMARK_DIR"]) if FAILURES else None
 
 
 class GatewayError(Exception):
@@ -33,12 +40,26 @@ def succeed(number: int, order: dict[str, Any]) -> None:
     _log.add(number, started)
 
 
-def fail(number: int, order: dict[str, Any]) -> NoReturn:
-    """Do a little work and fail, three calls deep."""
+def fail(number: int, order: dict[str, Any]) -> None:
+    """Do a little work and fail, three calls deep; succeed where it is the task's turn to."""
+    if attempt(number, order):
+        _charge(number)
+
+
+def attempt(number: int, order: dict[str, Any]) -> bool:
+    """Do a little work and note the attempt; return whether it is one that is to fail."""
     started = time.monotonic()
     json.dumps(order)
+    if WORK:
+        time.sleep(WORK)
     _log.add(number, started)
-    _charge(number)
+    if number >= FRESH:
+        return False
+    if _ledger is None:
+        return True
+    done = _ledger.of(number)
+    _ledger.add(number)
+    return done < FAILURES
 
 
 def _charge(number: int) -> NoReturn:

@@ -7,13 +7,13 @@ dead-letters to the task queue. The broker holds it; a longer delay in front kee
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from taskiq import SmartRetryMiddleware
 from taskiq_aio_pika import AioPikaBroker, Queue, QueueType
 
 from benchmarks.contenders import shop
-from benchmarks.contenders.pace import paced
 
 _TYPE = QueueType(shop.QUEUE_TYPE)
 
@@ -30,13 +30,13 @@ async def pay(number: int, order: dict[str, Any]) -> None:
     shop.fail(number, order)
 
 
-def enqueue(count: int, per_second: float | None) -> None:
-    """Publish ``count`` tasks."""
-    asyncio.run(_enqueue(count, per_second))
+def enqueue(numbers: Iterable[int]) -> None:
+    """Publish tasks."""
+    asyncio.run(_enqueue(numbers))
 
 
-async def _enqueue(count: int, per_second: float | None) -> None:
+async def _enqueue(numbers: Iterable[int]) -> None:
     await broker.startup()
-    for number in paced(count, per_second):
+    for number in numbers:
         await pay.kiq(number, shop.ORDER)
     await broker.shutdown()

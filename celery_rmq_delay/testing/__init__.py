@@ -1,4 +1,4 @@
-"""Private RabbitMQ and Redis servers for tests, and pytest fixtures on top of them.
+"""What tests of retries need: ladders in memory, assertions, private servers, and pytest fixtures on top of them.
 
 The names below are imported at first use: pytest loads this package in every run, for the fixtures of
 :mod:`celery_rmq_delay.testing.plugin`.
@@ -10,21 +10,55 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from celery_rmq_delay.testing.assertions import exhausted, parked, recovered
     from celery_rmq_delay.testing.broker import PrivateBroker
+    from celery_rmq_delay.testing.clock import LadderClock
     from celery_rmq_delay.testing.cluster import PrivateCluster
-    from celery_rmq_delay.testing.errors import PrivateServerError, ServerNotFoundError, ServerStartError
+    from celery_rmq_delay.testing.errors import (
+        NotFinishedError,
+        PrivateServerError,
+        ServerNotFoundError,
+        ServerStartError,
+    )
+    from celery_rmq_delay.testing.memory import MemoryLadder
+    from celery_rmq_delay.testing.postgres import PrivatePostgres
     from celery_rmq_delay.testing.redis import PrivateRedis
+    from celery_rmq_delay.testing.story import Attempt, TaskStory
+    from celery_rmq_delay.testing.worker import BrokerLadder
 
 __all__ = [
+    "Attempt",
+    "BrokerLadder",
+    "LadderClock",
+    "MemoryLadder",
+    "NotFinishedError",
     "PrivateBroker",
     "PrivateCluster",
+    "PrivatePostgres",
     "PrivateRedis",
     "PrivateServerError",
     "ServerNotFoundError",
     "ServerStartError",
+    "TaskStory",
+    "exhausted",
+    "parked",
+    "recovered",
 ]
 
-_MODULES = {"PrivateBroker": "broker", "PrivateCluster": "cluster", "PrivateRedis": "redis"}
+_MODULES = {
+    "Attempt": "story",
+    "BrokerLadder": "worker",
+    "LadderClock": "clock",
+    "MemoryLadder": "memory",
+    "PrivateBroker": "broker",
+    "PrivateCluster": "cluster",
+    "PrivatePostgres": "postgres",
+    "PrivateRedis": "redis",
+    "TaskStory": "story",
+    "exhausted": "assertions",
+    "parked": "assertions",
+    "recovered": "assertions",
+}
 
 
 def __getattr__(name: str) -> object:

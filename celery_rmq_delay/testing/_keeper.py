@@ -2,10 +2,12 @@
 
 Started as a script, ``python -I -S _keeper.py JSON``, never imported. The JSON object holds ``command`` and ``env``
 of the server, ``output`` (file that gets its stdout and stderr), ``helper`` (a second command that runs as long as
-the keeper, or null) and ``remove`` (a directory to delete at the end).
+the keeper, or null), ``remove`` (a directory to delete at the end), ``account`` (the ids of the user and the group that
+run the commands, or null) and ``farewell`` (the number of a signal that comes before the final SIGKILL, or null).
 
-Reads lines on stdin: ``start``, ``term``, ``kill``, ``quit``. Writes lines on stdout: ``started PID``, ``exited CODE``,
-``failed REASON``. The end of stdin or of the parent process counts as ``quit``.
+Reads lines on stdin: ``start``, ``term``, ``int``, ``kill``, ``crash`` (SIGKILL to the server and to its children) and
+``quit``. Writes lines on stdout: ``started PID``, ``exited CODE``, ``failed REASON``. The end of stdin or of the parent
+process counts as ``quit``.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from typing import Any
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_SECONDS = 0.05
+_FAREWELL_SECONDS = 5
+_SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT, "kill": signal.SIGKILL}
 
 
 def _prctl(option: int, value: int) -> None:
@@ -44,6 +48,7 @@ class Keeper:
         self.helper = self._spawn(spec["helper"]) if spec["helper"] else None
 
     def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+        user, group = self.spec["account"] or (None, None)
         with Path(self.spec["output"]).open("ab") as output:
             return subprocess.Popen(  # noqa: S603 - the command is the owner's
                 command,
@@ -52,6 +57,10 @@ class Keeper:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                user=user,
+                group=group,
+                extra_groups=None if user is None else [],
+                # Runs after the change of user, which would take the signal away again.
                 preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
             )
 
@@ -64,8 +73,21 @@ class Keeper:
                 tell(f"failed {error}")
             else:
                 tell(f"started {self.server.pid}")
-        elif self.server is not None and order in {"term", "kill"}:
-            self.server.send_signal(signal.SIGTERM if order == "term" else signal.SIGKILL)
+        elif self.server is not None and order in _SIGNALS:
+            self.server.send_signal(_SIGNALS[order])
+        elif self.server is not None and order == "crash":
+            self._crash(self.server)
+
+    def _crash(self, server: subprocess.Popen[bytes]) -> None:
+        """Kill a server with its children and wait until they have let go of what they shared."""
+        server.send_signal(signal.SIGSTOP)  # it starts no more children
+        children = _children(server.pid)
+        server.kill()
+        server.wait()
+        for pid in children:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)  # its parent's death made it ours
 
     def notice_exit(self) -> None:
         """Report a server that ended; a helper may end when the server brought one up itself."""
@@ -86,6 +108,10 @@ class Keeper:
 
     def end(self) -> None:
         """Kill what runs, orphans included, and delete the directory."""
+        if self.server is not None and self.spec["farewell"]:
+            self.server.send_signal(self.spec["farewell"])
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.server.wait(timeout=_FAREWELL_SECONDS)
         for process in (self.server, self.helper):
             if process is not None:
                 with contextlib.suppress(OSError):
@@ -99,7 +125,7 @@ class Keeper:
     def _end_orphans(self) -> None:
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
-            for pid in _children():
+            for pid in _children(os.getpid()):
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
             try:
@@ -109,12 +135,12 @@ class Keeper:
                 return
 
 
-def _children() -> list[int]:
+def _children(parent: int) -> list[int]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError, IndexError):
             # pid (name) state ppid ...; a name may hold spaces and brackets
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == parent:
                 found.append(int(stat.parent.name))
     return found
 

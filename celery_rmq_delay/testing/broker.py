@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 import subprocess
 import tempfile
 import urllib.error
@@ -19,6 +20,7 @@ import amqp
 from celery_rmq_delay.testing.context import PrivateServer
 from celery_rmq_delay.testing.errors import PrivateServerError
 from celery_rmq_delay.testing.installation import Installation
+from celery_rmq_delay.testing.network import LOOPBACK, Host
 from celery_rmq_delay.testing.node import NodeSettings
 from celery_rmq_delay.testing.ports import free_port
 from celery_rmq_delay.testing.process import KeptProcess, wait_until_ready
@@ -43,7 +45,8 @@ class PrivateBroker(PrivateServer):
     :param plugins: more plugins to enable.
     :param config: lines to add to rabbitmq.conf.
     :param cookie: the Erlang cookie; default: a random one. Nodes of a cluster share it.
-    :param epmd_port: port of a port mapper that runs already; default: a new one.
+    :param epmd_port: port of a port mapper, which runs already on a host that is shared; default: a new one.
+    :param host: where it runs.
     :raises ServerNotFoundError: when there is no such server.
     """
 
@@ -58,11 +61,13 @@ class PrivateBroker(PrivateServer):
         *,
         cookie: str | None = None,
         epmd_port: int | None = None,
+        host: Host = LOOPBACK,
     ) -> None:
         """Look for the server; :meth:`start` or ``with`` starts it."""
         self.installation = Installation.find(server, root)
         self.settings = NodeSettings(
-            node=f"{name or 'private' + secrets.token_hex(4)}@localhost",
+            node=f"{name or 'private' + secrets.token_hex(4)}@{host.name}",
+            address=host.address,
             cookie=cookie or secrets.token_hex(16),
             port=free_port(),
             dist_port=free_port(),
@@ -71,7 +76,10 @@ class PrivateBroker(PrivateServer):
             plugins=(*(["rabbitmq_management"] if management else []), *plugins),
             config=config,
         )
-        self._own_epmd = epmd_port is None
+        self._host = host
+        for published in filter(None, (self.settings.port, self.settings.management_port)):
+            host.publish(published)
+        self._own_epmd = epmd_port is None or host.is_apart
         self._dir: Path | None = None
         self._process: KeptProcess | None = None
         self._version: tuple[int, int, int] | None = None
@@ -125,13 +133,23 @@ class PrivateBroker(PrivateServer):
 
         :raises ServerStartError: with the tail of the node's log.
         """
-        if self.pid is not None:
-            return
+        if self.pid is None:
+            self.launch()
+            self.await_ready()
+
+    def launch(self) -> None:
+        """Start the node's process and do not wait; it must not be running. Nodes of a cluster wait for each other."""
         if self._process is None:
             self._process = self._prepare()
         self._process.start()
+
+    def await_ready(self) -> None:
+        """Wait until a launched node accepts connections.
+
+        :raises ServerStartError: with the tail of the node's log.
+        """
         logs = [self._home / "log" / "output.txt", self.log_path]
-        wait_until_ready(self._is_ready, self._process, what=repr(self), timeout=START_TIMEOUT, logs=logs)
+        wait_until_ready(self._is_ready, self._running(), what=repr(self), timeout=START_TIMEOUT, logs=logs)
 
     def stop(self) -> None:
         """End the node and all its helper processes and delete its data. Safe to call twice."""
@@ -171,9 +189,11 @@ class PrivateBroker(PrivateServer):
         """
         if self.installation.program("erl_call") is None:
             return self.rabbitmqctl("eval", f"{erlang}.", timeout=timeout).strip()
-        reply = self._tool(
-            "erl_call", "-address", f"localhost:{self.settings.dist_port}", "-e", stdin=f"{erlang}.\n", timeout=timeout
-        )
+        # A node refuses the second of two callers with one name (erl_call's default is c17), and remembers a caller for
+        # a moment after it has gone.
+        caller = f"call{secrets.token_hex(8)}"
+        address = f"{self._host.name}:{self.settings.dist_port}"
+        reply = self._tool("erl_call", "-h", caller, "-address", address, "-e", stdin=f"{erlang}.\n", timeout=timeout)
         result = re.fullmatch(r"\{ok, (.*)\}", reply.strip(), re.DOTALL)
         if result is None:
             raise PrivateServerError(f"{self!r} could not evaluate {erlang!r}: {reply.strip()}")
@@ -209,16 +229,19 @@ class PrivateBroker(PrivateServer):
         self._dir = Path(tempfile.mkdtemp(prefix="rmq-", dir=tmp))
         self.settings.write(self._dir)
         if self.installation.root is not None:
-            _name_localhost(self.installation.root / "etc" / "hosts")
+            _name_hosts(self.installation.root / "etc" / "hosts")
         epmd = self.installation.program("epmd") if self._own_epmd else None
-        helper = [epmd, "-port", str(self.settings.epmd_port), "-address", "127.0.0.1"] if epmd else None
+        helper = [epmd, "-port", str(self.settings.epmd_port), "-address", self._host.address] if epmd else None
         return KeptProcess(
-            self.installation.command(self.installation.server, "-noinput"),
+            self._command(self.installation.server, "-noinput"),
             env=self._env(),
             output=self._dir / "log" / "output.txt",
-            helper=self.installation.command(*helper) if helper else None,
+            helper=self._command(*helper) if helper else None,
             remove=self._dir,
         )
+
+    def _command(self, *argv: str) -> list[str]:
+        return self._host.command(*self.installation.command(*argv))
 
     def _env(self) -> dict[str, str]:
         inside = f"/tmp/{self._home.name}" if self.installation.root else str(self._home)  # noqa: S108 - in the tree
@@ -251,7 +274,7 @@ class PrivateBroker(PrivateServer):
         if path is None:
             raise PrivateServerError(f"There is no {program} beside {self.installation.server}.")
         done = subprocess.run(  # noqa: S603 - the caller's own broker
-            self.installation.command(path, *args),
+            self._command(path, *args),
             env=self._env(),
             input=stdin if stdin is not None else "",
             capture_output=True,
@@ -271,7 +294,15 @@ def _binary(text: str) -> str:
     return f"<<{','.join(map(str, text.encode()))}>>"
 
 
-def _name_localhost(hosts: Path) -> None:
+def _name_hosts(hosts: Path) -> None:
+    """Let a tree know ``localhost`` and this machine's name.
+
+    A node looks its machine's name up for each connection that it accepts (to say the name of its cluster), and so does
+    erl_call; without the file they ask a name server, and wait 5 s for each answer that is lost.
+    """
     text = hosts.read_text() if hosts.exists() else ""
-    if not re.search(r"^127\.0\.0\.1\s.*\blocalhost\b", text, re.MULTILINE):
-        hosts.write_text(f"127.0.0.1 localhost\n{text}")
+    known = {name for line in text.splitlines() for name in line.partition("#")[0].split()[1:]}
+    if missing := [name for name in ("localhost", socket.gethostname()) if name not in known]:
+        new = hosts.with_name(f"hosts.{secrets.token_hex(4)}")
+        new.write_text("".join(f"127.0.0.1 {name}\n" for name in missing) + text)
+        new.replace(hosts)

@@ -18,19 +18,23 @@ class PrivateServer(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """End it and delete its data."""
+        """End it."""
+
+    def close(self) -> None:
+        """End it and delete its data: what the end of the ``with`` block does."""
+        self.stop()
 
     def __enter__(self: _Server) -> _Server:
         """Start."""
         try:
             self.start()
         except BaseException:
-            self.stop()
+            self.close()
             raise
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop."""
-        self.stop()
+        """Close."""
+        self.close()

@@ -1,10 +1,10 @@
-"""Errors of the private servers that tests start."""
+"""Errors of what tests are given."""
 
 from celery_rmq_delay.exceptions import RmqDelayError
 
 
 class PrivateServerError(RmqDelayError):
-    """A private RabbitMQ or Redis server could not do what was asked of it."""
+    """A private server could not do what was asked of it."""
 
 
 class ServerNotFoundError(PrivateServerError):
@@ -13,3 +13,7 @@ class ServerNotFoundError(PrivateServerError):
 
 class ServerStartError(PrivateServerError):
     """A server did not become ready in time; the message ends with the tail of its log."""
+
+
+class NotFinishedError(RmqDelayError):
+    """A task of a test did not come to its end."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-_LOOPBACK_DIST = "-kernel inet_dist_use_interface {127,0,0,1}"
 # Two schedulers, none of them spinning: a node that leaves the cores to the tests.
-_ERL_ARGS = f"+S 2:2 +SDcpu 1:1 +sbwt none +sbwtdcpu none +sbwtdio none {_LOOPBACK_DIST}"
+_ERL_ARGS = "+S 2:2 +SDcpu 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
 
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What makes a node: its name, its loopback ports and what is configured."""
+    """What makes a node: its name, its address, its ports there and what is configured."""
 
     node: str
+    address: str
     cookie: str
     port: int
     dist_port: int
@@ -37,13 +37,14 @@ class NodeSettings:
     def conf(self) -> str:
         """Return the text of rabbitmq.conf."""
         lines = [
-            f"listeners.tcp.1 = 127.0.0.1:{self.port}",
+            f"listeners.tcp.1 = {self.address}:{self.port}",
+            "loopback_users = none",  # guest comes from the switch of a private network, too
             "log.console = false",
             "log.file = rabbit.log",
             "disk_free_limit.absolute = 10MB",
         ]
         if self.management_port:
-            lines += ["management.tcp.ip = 127.0.0.1", f"management.tcp.port = {self.management_port}"]
+            lines += [f"management.tcp.ip = {self.address}", f"management.tcp.port = {self.management_port}"]
         return "\n".join([*lines, self.config, ""])
 
     def env(self, home: str, path: str) -> dict[str, str]:
@@ -52,12 +53,13 @@ class NodeSettings:
         :param home: the node's directory as the node sees it.
         :param path: the value of PATH.
         """
+        distribution = f"-kernel inet_dist_use_interface {{{self.address.replace('.', ',')}}}"
         return {
             "HOME": home,
             "PATH": path,
             "LANG": "C.UTF-8",
             "ERL_CRASH_DUMP": f"{home}/log/erl_crash.dump",
-            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_ADDRESS": self.address,
             "ERL_EPMD_PORT": str(self.epmd_port),
             "RABBITMQ_ADVANCED_CONFIG_FILE": f"{home}/advanced.config",
             "RABBITMQ_ALLOW_INPUT": "1",  # the script becomes the Erlang VM instead of waiting for it
@@ -66,12 +68,14 @@ class NodeSettings:
             "RABBITMQ_CONF_ENV_FILE": f"{home}/rabbitmq-env.conf",
             "RABBITMQ_CTL_DIST_PORT_MAX": "65535",
             "RABBITMQ_CTL_DIST_PORT_MIN": str(self.dist_port + 1),
-            "RABBITMQ_CTL_ERL_ARGS": _LOOPBACK_DIST,
+            "RABBITMQ_CTL_ERL_ARGS": distribution,
             "RABBITMQ_DIST_PORT": str(self.dist_port),
             "RABBITMQ_ENABLED_PLUGINS_FILE": f"{home}/enabled_plugins",
             "RABBITMQ_LOG_BASE": f"{home}/log",
             "RABBITMQ_MNESIA_BASE": f"{home}/data",
             "RABBITMQ_NODENAME": self.node,
             "RABBITMQ_PID_FILE": f"{home}/pid",
-            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _ERL_ARGS,
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{_ERL_ARGS} {distribution}",
+            # Erlang insists on long names for hosts with a dot, and on short ones for those without, such as localhost.
+            "RABBITMQ_USE_LONGNAME": str("." in self.node.partition("@")[2]).lower(),
         }

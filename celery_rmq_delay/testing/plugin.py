@@ -1,23 +1,30 @@
-"""Pytest fixtures that give tests a RabbitMQ and a Redis of their own.
+"""Pytest fixtures: a ladder in memory, and a RabbitMQ, a Redis and a PostgreSQL of the tests' own.
 
-Installed with the package, so ``rmq_broker``, ``rmq_vhost`` and ``rmq_redis`` are there without an import. pytest loads
-this module in every run: what is heavy is imported in the fixtures.
+Installed with the package, so that they are there without an import. pytest loads this module in every run: what is
+heavy is imported in the fixtures.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 if TYPE_CHECKING:
+    from celery import Celery
+
     from celery_rmq_delay.testing.broker import PrivateBroker
+    from celery_rmq_delay.testing.clock import LadderClock
     from celery_rmq_delay.testing.installation import Installation
+    from celery_rmq_delay.testing.memory import MemoryLadder
+    from celery_rmq_delay.testing.postgres import PrivatePostgres
     from celery_rmq_delay.testing.redis import PrivateRedis
+    from celery_rmq_delay.testing.worker import BrokerLadder
 
 
 @dataclass(frozen=True)
@@ -60,7 +67,7 @@ def rmq_installation(pytestconfig: pytest.Config) -> Installation:
     try:
         return choose(pytestconfig.getoption("--rabbitmq") or "system")
     except ServerNotFoundError as error:
-        _missing(error)
+        skip_or_fail(error)
 
 
 @pytest.fixture(scope="session")
@@ -103,13 +110,63 @@ def rmq_redis() -> Iterator[PrivateRedis | ExternalServer]:
     try:
         redis = PrivateRedis()
     except ServerNotFoundError as error:
-        _missing(error)
+        skip_or_fail(error)
     with redis:
         yield redis
 
 
-def _missing(error: Exception) -> NoReturn:
+@pytest.fixture(scope="session")
+def rmq_postgres() -> Iterator[PrivatePostgres | ExternalServer]:
+    """A PostgreSQL for the whole test run; has ``url``. The environment variable POSTGRES_URL names another one."""
+    if external := os.environ.get("POSTGRES_URL"):
+        yield ExternalServer(external)
+        return
+    from celery_rmq_delay.testing.errors import ServerNotFoundError
+    from celery_rmq_delay.testing.postgres import PrivatePostgres
+
+    try:
+        postgres = PrivatePostgres()
+    except ServerNotFoundError as error:
+        skip_or_fail(error)
+    with postgres:
+        yield postgres
+
+
+@pytest.fixture
+def rmq_ladder() -> Iterator[Callable[[Celery], MemoryLadder]]:
+    """A function that takes an app over until the end of the test: ``ladder = rmq_ladder(app)``. Needs no server."""
+    from celery_rmq_delay.testing.memory import MemoryLadder
+
+    with ExitStack() as stack:
+        yield lambda app: stack.enter_context(MemoryLadder(app))
+
+
+@pytest.fixture
+def rmq_worker(rmq_vhost: str) -> Iterator[Callable[..., BrokerLadder]]:
+    """A function that starts a worker of an app on ``rmq_vhost`` until the end of the test: ``rmq_worker(app)``.
+
+    It takes the options of `BrokerLadder`.
+    """
+    from celery_rmq_delay.testing.worker import BrokerLadder
+
+    with ExitStack() as stack:
+        yield lambda app, **options: stack.enter_context(BrokerLadder(app, rmq_vhost, **options))
+
+
+@pytest.fixture
+def rmq_clock() -> Iterator[Callable[..., LadderClock]]:
+    """A function that makes an app's delays short until the end of the test: ``rmq_clock(app, longest="0.2s")``.
+
+    It takes the options of `LadderClock`.
+    """
+    from celery_rmq_delay.testing.clock import LadderClock
+
+    with ExitStack() as stack:
+        yield lambda app, **options: stack.enter_context(LadderClock(app, **options))
+
+
+def skip_or_fail(reason: object) -> NoReturn:
     """Skip on a developer's machine, fail where a missing server would hide untested code."""
     if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
-        pytest.fail(f"{error} (CI is set, so this is a failure and not a skip.)", pytrace=False)
-    pytest.skip(str(error))
+        pytest.fail(f"{reason} (CI is set, so this is a failure and not a skip.)", pytrace=False)
+    pytest.skip(str(reason))

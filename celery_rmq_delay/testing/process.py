@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -26,6 +27,8 @@ class KeptProcess:
     :param output: file that gets its standard output and error.
     :param helper: a second command that runs from now until :meth:`close`.
     :param remove: a directory to delete at the end.
+    :param account: ids of the user and the group that run the commands; only root can name others than its own.
+    :param farewell: a signal that lets the server end by itself within 5 s at :meth:`close`; default: SIGKILL at once.
     """
 
     def __init__(
@@ -36,6 +39,8 @@ class KeptProcess:
         output: Path,
         helper: Sequence[str] | None = None,
         remove: Path | None = None,
+        account: tuple[int, int] | None = None,
+        farewell: signal.Signals | None = None,
     ) -> None:
         """Start the keeper and the helper; the server starts with :meth:`start`."""
         spec = {
@@ -44,6 +49,8 @@ class KeptProcess:
             "output": str(output),
             "helper": list(helper) if helper else None,
             "remove": str(remove) if remove else None,
+            "account": account,
+            "farewell": farewell,
         }
         self._owner = os.getpid()
         self._keeper = subprocess.Popen(  # noqa: S603 - our own script
@@ -81,7 +88,10 @@ class KeptProcess:
         return self.pid is not None
 
     def end(self, order: str, *, timeout: float) -> bool:
-        """Order ``term`` or ``kill`` and wait up to ``timeout`` seconds; tell whether the server ended."""
+        """Order an end and wait up to ``timeout`` seconds; tell whether the server ended.
+
+        :param order: ``term``, ``int`` or ``kill``, a signal to the server; ``crash``, SIGKILL to its children, too.
+        """
         if not self.is_running():
             return True
         self._order(order)

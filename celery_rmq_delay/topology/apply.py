@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from amqp import spec
 from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionFailed
 
 from ..exceptions import TopologyError
@@ -24,7 +25,7 @@ def declare(channel: Channel, objects: Objects) -> None:
     """
     with _explained():
         for found in objects:
-            _declare_nowait(channel, found)
+            declare_nowait(channel, found)
         synchronise(channel)
 
 
@@ -50,7 +51,7 @@ def ensure_queue(connection: Connection, queue: Queue) -> None:
         return
     channel = connection.channel()
     try:
-        _declare_nowait(channel, queue)
+        declare_nowait(channel, queue)
         synchronise(channel)
     except PreconditionFailed:
         pass  # somebody else declared it in between, as another type
@@ -61,7 +62,7 @@ def ensure_queue(connection: Connection, queue: Queue) -> None:
 def bind(channel: Channel, binding: Binding) -> None:
     """Add one binding."""
     with _explained():
-        _declare_nowait(channel, binding)
+        declare_nowait(channel, binding)
         synchronise(channel)
 
 
@@ -76,10 +77,11 @@ def unbind(channel: Channel, binding: Binding) -> None:
 
 def synchronise(channel: Channel) -> None:
     """Wait until the broker has handled everything sent on ``channel`` before."""
-    channel.exchange_declare("amq.direct", "direct", passive=True)
+    channel.flow(True)  # changes nothing, and takes no permission: RabbitMQ 4.3 asks for one where an object is named
 
 
-def _declare_nowait(channel: Channel, found: Exchange | Queue | Binding) -> None:
+def declare_nowait(channel: Channel, found: Exchange | Queue | Binding) -> None:
+    """Declare one object without waiting for the answer; a refusal closes the channel."""
     if isinstance(found, Exchange):
         channel.exchange_declare(
             found.name, found.type, durable=True, auto_delete=False, nowait=True, arguments=found.arguments
@@ -90,6 +92,17 @@ def _declare_nowait(channel: Channel, found: Exchange | Queue | Binding) -> None
         channel.queue_bind(found.destination, found.source, found.key, nowait=True, arguments=found.arguments)
     else:
         channel.exchange_bind(found.destination, found.source, found.key, nowait=True, arguments=found.arguments)
+
+
+def renew(channel: Channel, queue: Queue) -> None:
+    """Declare a queue that expires, which renews its lease, and go on; the answer comes later, and nobody needs it.
+
+    It has to be asked for: RabbitMQ renews the lease with an answer only, never for ``nowait`` (measured on 3.10.8,
+    4.0.5 and 4.3.6).
+    """
+    channel.send_method(
+        spec.Queue.Declare, "BsbbbbbF", (0, queue.name, False, True, False, False, False, queue.arguments)
+    )
 
 
 @contextmanager
@@ -142,7 +155,7 @@ def _problem(connection: Connection, found: Exchange | Queue) -> str | None:
         else:
             channel.queue_declare(found.name, passive=True)
         # It exists, so that an active declare compares the arguments and creates nothing.
-        _declare_nowait(channel, found)
+        declare_nowait(channel, found)
         synchronise(channel)
     except NotFound:
         return "missing"
@@ -168,6 +181,28 @@ def ready_counts(connection: Connection, queues: Iterable[str]) -> dict[str, int
     finally:
         _close(channel)
     return counts
+
+
+def consumer_count(connection: Connection, queue: str) -> int | None:
+    """Return how many consumers a queue has; None where it does not exist."""
+    declared = _look(connection, queue)
+    return None if declared is None else int(declared.consumer_count)
+
+
+def unconsumed(connection: Connection, queue: str) -> int | None:
+    """Return how many messages lie in a queue that nobody consumes; None where somebody does, or there is no queue."""
+    declared = _look(connection, queue)
+    return None if declared is None or declared.consumer_count else int(declared.message_count)
+
+
+def _look(connection: Connection, queue: str) -> Any:
+    channel = connection.channel()
+    try:
+        return channel.queue_declare(queue, passive=True)
+    except NotFound:
+        return None
+    finally:
+        _close(channel)
 
 
 def _close(channel: Channel) -> None:

@@ -19,11 +19,9 @@ from ..config import QueueType
 from ..headers import LANE
 from ..ladders import Ladder
 from ..names import Names, return_key, rung_queue, suspects
-from .objects import Binding, Exchange, Objects, Queue, arguments
+from .exact import Route
+from .objects import UNLIMITED_DELIVERIES, Binding, Exchange, Objects, Queue, arguments
 from .record import LOCKABLE
-
-#: On quorum queues every look at a message counts as a delivery; our own queues must never drop one for that.
-UNLIMITED_DELIVERIES = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class LadderPlan:
                 Exchange(names.other(queue), "fanout"),
                 Exchange(names.dlx(queue), "headers", names.other(queue)),
             ),
-            queues=(Queue(suspects(queue), arguments(origin_arguments(names, queue, self.queue_type))),),
+            queues=(self.suspects_queue(),),
         )
 
     def ladder_objects(self, ladder: Ladder, highest: int) -> Objects:
@@ -110,19 +108,25 @@ class LadderPlan:
     def _into_rung(self, ladder: Ladder, rung: int, source: str, key: str) -> Binding:
         ttls = ladder.lane_ttls(rung)
         if len(ttls) == 1:
-            return Binding(source, rung_queue(self.queue, rung, ttls[0]), key=key)
+            return Binding(source, self.rung_queue(rung, ttls[0]).name, key=key)
         return Binding(source, self.names.rung(self.queue, ladder.id, rung), to="exchange", key=key)
 
     def rung_queue(self, rung: int, ttl_ms: int) -> Queue:
         """Return the delay queue of ``rung`` that holds messages for ``ttl_ms``."""
         declared = {
             **dict(own_queue_arguments(self.queue_type)),
-            **_safe_dead_lettering(self.queue_type),
+            **safe_dead_lettering(self.queue_type),
             "x-message-ttl": ttl_ms,
             "x-dead-letter-exchange": self.names.returns,
             "x-dead-letter-routing-key": return_key(self.queue, rung),
         }
-        return Queue(rung_queue(self.queue, rung, ttl_ms), arguments(declared))
+        return Queue(rung_queue(self.queue, rung, ttl_ms, self.names.prefix), arguments(declared))
+
+    def route(self, rung: int, ttl_ms: int) -> Route:
+        """Return the way into the delay queue of ``rung`` that holds messages for ``ttl_ms``, and back from there."""
+        queue = self.rung_queue(rung, ttl_ms)
+        objects = Objects((Exchange(self.names.returns, "direct"),), (queue,), (self.return_binding(rung),))
+        return Route("", queue.name, ttl_ms, objects=objects, key=("ladder", queue.name))
 
     def return_binding(self, rung: int) -> Binding:
         """Return the binding that brings messages back from ``rung``."""
@@ -137,6 +141,10 @@ class LadderPlan:
                     queue = self.rung_queue(rung, ttl)
                     found.setdefault(queue.name, (rung, tier, queue))
         return list(found.values())
+
+    def suspects_queue(self) -> Queue:
+        """Return the queue of suspects. Workers with another prefix share it; its arguments are those of the first."""
+        return Queue(suspects(self.queue), arguments(origin_arguments(self.names, self.queue, self.queue_type)))
 
     def exhausted_queue(self) -> Queue:
         """Return the queue of exhausted messages. All origin queues share it, so its type is that of the first."""
@@ -157,10 +165,11 @@ def own_queue_arguments(queue_type: QueueType) -> tuple[tuple[str, object], ...]
 def origin_arguments(names: Names, queue: str, queue_type: QueueType) -> dict[str, object]:
     """Return the arguments by which a queue's rejected messages climb the ladder of the origin queue ``queue``."""
     kind = {"x-queue-type": queue_type} if queue_type == "quorum" else {}
-    return {"x-dead-letter-exchange": names.dlx(queue), **_safe_dead_lettering(queue_type), **kind}
+    return {"x-dead-letter-exchange": names.dlx(queue), **safe_dead_lettering(queue_type), **kind}
 
 
-def _safe_dead_lettering(queue_type: QueueType) -> dict[str, object]:
+def safe_dead_lettering(queue_type: QueueType) -> dict[str, object]:
+    """Return the arguments by which a queue gives up no dead letter before another queue has it, where it can."""
     if queue_type == "classic":
         return {}
     return {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+__all__ = [
+    "UNLIMITED_DELIVERIES",
+    "Arguments",
+    "Binding",
+    "Exchange",
+    "Objects",
+    "Queue",
+    "arguments",
+]
+
 Arguments = tuple[tuple[str, Any], ...]
+
+#: On quorum queues every look at a message counts as a delivery; our own queues must never drop one for that.
+UNLIMITED_DELIVERIES = 1_000_000_000
 
 
 def arguments(values: Mapping[str, Any]) -> Arguments:
@@ -19,13 +32,16 @@ class Exchange:
     """A durable exchange."""
 
     name: str
-    type: Literal["direct", "fanout", "headers", "topic"]
+    type: Literal["direct", "fanout", "headers", "topic", "x-delayed-message"]
     alternate: str | None = None
+    #: The type that an exchange of type ``x-delayed-message`` routes by.
+    delays: str | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:
         """The arguments of its declaration."""
-        return {"alternate-exchange": self.alternate} if self.alternate else {}
+        found = {"alternate-exchange": self.alternate, "x-delayed-type": self.delays}
+        return {name: value for name, value in found.items() if value}
 
 
 @dataclass(frozen=True)
@@ -70,6 +86,14 @@ class Objects:
             _unique(self.exchanges, other.exchanges),
             _unique(self.queues, other.queues),
             _unique(self.bindings, other.bindings),
+        )
+
+    def without(self, known: Container[Exchange | Queue | Binding]) -> Objects:
+        """Return these without those in ``known``."""
+        return Objects(
+            tuple(each for each in self.exchanges if each not in known),
+            tuple(each for each in self.queues if each not in known),
+            tuple(each for each in self.bindings if each not in known),
         )
 
     def __iter__(self) -> Iterator[Exchange | Queue | Binding]:

@@ -36,6 +36,13 @@ class Pending:
     def __bool__(self) -> bool:
         return bool(self.create or self.conflicts or self.ladder or self.tasks or self.routing or self.unfinished)
 
+    @property
+    def missing(self) -> str:
+        """What an apply would create, for people: how many, and some of them."""
+        more = len(self.create) - 3
+        listed = ", ".join(each.name for each in self.create[:3]) + (f" and {more} more" if more > 0 else "")
+        return f"{len(self.create)} exchanges or queues are missing: {listed}."
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data; ladders as text."""
         return {

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..ladders import Ladder
 from . import apply
+from .adoption import Adoption
 from .ladder import LadderPlan
 from .objects import Binding, Objects, arguments
 from .record import Record, locked_record
@@ -55,6 +56,8 @@ class Applied:
     reason_routing: bool | None = None
     #: The digest of the plan whose bindings were all there when it was last applied; None once anything moved.
     bound: str | None = None
+    #: What is known of a queue without our dead-letter arguments; None where nobody ever adopted it.
+    adoption: Adoption | None = None
 
     @property
     def highest_rung(self) -> int:
@@ -70,7 +73,11 @@ class Applied:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data that `from_json` reads back."""
-        return {**vars(self), "ladders": {key: ladder.to_json() for key, ladder in self.ladders.items()}}
+        return {
+            **vars(self),
+            "ladders": {key: ladder.to_json() for key, ladder in self.ladders.items()},
+            "adoption": self.adoption.to_json() if self.adoption else None,
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any] | None) -> Applied:
@@ -79,7 +86,7 @@ class Applied:
             return cls()
         known = {each.name: data[each.name] for each in fields(cls) if each.name in data}
         ladders = {key: Ladder.from_json(each) for key, each in data["ladders"].items()}
-        return cls(**{**known, "ladders": ladders})
+        return cls(**{**known, "ladders": ladders, "adoption": Adoption.from_json(data.get("adoption"))})
 
 
 def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 30.0, *, quick: bool = False) -> bool:
@@ -91,13 +98,15 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
     has). Only bindings that somebody deleted by hand are missed by that.
     """
     apply.ensure_queue(connection, plan.exhausted_queue())
+    suspects = plan.suspects_queue()  # shared with workers of another prefix: as it is, whoever declared it
     with locked_record(connection, plan.record_queue(), lock_timeout) as (channel, record):
         before = Applied.from_json(record.value)
         objects = plan.objects(before.highest_rung)
         if quick and before.bound == _digest(plan, objects) and apply.all_exist(connection, objects):
-            apply.declare(channel, replace(objects, bindings=()))
+            apply.declare(channel, replace(objects, bindings=()).without([suspects]))
             return False
-        apply.declare(channel, objects)
+        apply.ensure_queue(connection, suspects)
+        apply.declare(channel, objects.without([suspects]))
         switch = _Switch(channel, plan, record, before)
         switch.run()
         return switch.applied.current != before.current or before.tasks != switch.applied.tasks

@@ -1,8 +1,9 @@
 """``python -m example_django_project.demo``: the shop under outages, live.
 
-Starts a private RabbitMQ and Redis (BROKER_URL and REDIS_URL name others), the shop's partners with their outages and a
-worker, sends some hundred orders and shows where each one is. With ONCE=1 it ends when every task is accounted for:
-exit code 0, or 1 when one is missing. Without, orders keep coming until Ctrl-C.
+Starts a private RabbitMQ and Redis (BROKER_URL and REDIS_URL name others), the shop's partners with their outages, a
+worker, a collector and a web server, sends some hundred orders and shows where each one is. With ONCE=1 it ends when
+every task is accounted for: exit code 0, or 1 when one is missing. Without, orders keep coming until Ctrl-C, and the
+admin is there to look at them and to act.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from rich.text import Text
 from .stack import PROJECT, DemoError, Stack, ending_on_signals
 
 if TYPE_CHECKING:
-    from .watch import Seen
+    from .watch import Collected, Seen
 
     Show = Callable[[Seen], None]
 
@@ -34,6 +35,8 @@ LOOK_EVERY = 0.5
 LINE_EVERY = 2.0
 #: Seconds with nothing in any queue and nothing settled after which what is missing will not turn up any more.
 QUIET = 8.0
+#: Seconds that the collector has for what is on its way when all tasks are settled.
+CATCH_UP = 15.0
 
 
 class Demo:
@@ -44,8 +47,9 @@ class Demo:
 
         from . import screen
         from .traffic import Traffic
-        from .watch import Watch
+        from .watch import Watch, collected, insights
 
+        self._collected, self._insights = collected, insights
         self.screen, self.history, self._last_line = screen, screen.History(), -LINE_EVERY
         self.console, self.stack, self.options, self.once = console, stack, options, once
         self.partners = (stack.gateway, stack.mail, stack.feeds)
@@ -66,7 +70,12 @@ class Demo:
         try:
             with self._screen() as show:
                 seen = self._until_settled(show)
-            self._sum_up(seen)
+            told = self._told(seen)
+            self._sum_up(seen, told)
+            holds = seen.balance.holds and told.agrees_with(seen.balance)
+            if holds:
+                self.stack.analyse()
+                self._say(self.screen.insights(self._insights(), self.stack.web_url))
             if not self.once:
                 show_addresses(self.console, self.stack)
                 show_commands(self.console, self.stack)
@@ -74,7 +83,14 @@ class Demo:
         finally:
             self.traffic.stop()
             self.watch.close()
-        return seen.balance.holds
+        return holds
+
+    def _told(self, seen: Seen) -> Collected:
+        """Return what the admin's tables say, as soon as the collector has caught up."""
+        deadline = time.monotonic() + CATCH_UP
+        while not (told := self._collected()).agrees_with(seen.balance) and time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY)
+        return told
 
     def _until_settled(self, show: Show) -> Seen:
         before, moved = -1, self._seconds
@@ -99,7 +115,7 @@ class Demo:
         return time.monotonic() - self.started
 
     def _look(self, show: Show) -> Seen:
-        self.stack.check_worker()
+        self.stack.check_processes()
         if self.traffic.error is not None:
             raise DemoError(f"Sending failed: {self.traffic.error!r}") from self.traffic.error
         seen = self.watch.look(list(self.traffic.sent))
@@ -127,7 +143,7 @@ class Demo:
             self._last_line = self._seconds
             print(self.screen.line(seen, self.partners, self._seconds), flush=True)
 
-    def _sum_up(self, seen: Seen) -> None:
+    def _sum_up(self, seen: Seen, told: Collected) -> None:
         balance, gateway, mail = seen.balance, self.stack.gateway, self.stack.mail
         self.console.print()
         self.console.print(self.screen.summary(balance))
@@ -143,10 +159,13 @@ class Demo:
             self.console.print(f"[bold red]problem:[/] {problem}", soft_wrap=True)
         for task_id in balance.missing[:20]:
             self.console.print(f"[bold red]unaccounted:[/] {task_id}", soft_wrap=True)
-        if balance.holds:
+        self._say(self.screen.admin(told, self.stack.web_url))
+        if not told.agrees_with(balance):
+            self.console.print("[bold red]problem:[/] the admin's tables do not agree with the table above")
+        if balance.holds and told.agrees_with(balance):
             verdict = Text(f"\nEverything is accounted for after {self._seconds:.0f} s.", "bold green")
         else:
-            count = len(balance.missing) + len(balance.problems)
+            count = len(balance.missing) + len(balance.problems) + (not told.agrees_with(balance))
             verdict = Text(f"\n{count} things are not as they should be (see above).", "bold red")
         self.console.print(verdict)
         if balance.missing and seen.waiting:
@@ -178,8 +197,7 @@ def show_commands(console: Console, stack: Stack) -> None:
         f"cd {PROJECT}",
         f". {stack.environment_file}",
         f"{celery} rmq-delay status",
-        f"{celery} rmq-delay exhausted list",
-        f"{celery} rmq-delay exhausted requeue --task orders.tasks.charge",
+        f"{sys.executable} manage.py rmq_delay_stats",
         f"{celery} rmq-delay doctor",
         f"tail -f {stack.worker_log}",
     ]
@@ -212,7 +230,7 @@ def main() -> int:
     console = Console(width=None if sys.stdout.isatty() else 100)
     with ending_on_signals():
         try:
-            with Stack(lambda what: starting(console, what), management=not once) as stack:
+            with Stack(lambda what: starting(console, what), management=not once, admin=True) as stack:
                 demo = Demo(console, stack, options, once=once)
                 if not once:
                     show_addresses(console, stack)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -13,7 +13,7 @@ from rich.text import Text
 from .outages import Mood
 from .partners import Partner
 from .reconcile import Balance, Row
-from .watch import Ladder, Seen
+from .watch import Collected, Ladder, Seen
 
 COLOURS = {Mood.UP: "green", Mood.FLAKY: "yellow", Mood.SLOW: "magenta", Mood.DOWN: "bold red"}
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -151,3 +151,15 @@ def orders(row: Row) -> str:
         f"{row.sent} orders = {row.first_try} paid at first try + {row.recovered} paid after retries "
         f"+ {row.gave_up} declined + {row.exhausted} exhausted + {len(row.missing)} unaccounted"
     )
+
+
+def admin(collected: Collected, address: str) -> str:
+    """Return what the admin's pages have to show, and where they are."""
+    states = ", ".join(f"{count} {state.lower()}" for state, count in sorted(collected.states.items()))
+    return f"The admin at {address}/admin/ shows {states or 'nothing'}, in {collected.groups} failure groups"
+
+
+def insights(counts: Mapping[str, int], address: str) -> str:
+    """Return what the page of insights has to show, and where it is."""
+    shown = ", ".join(f"{count} {name}" for name, count in counts.items())
+    return f"The insights at {address}/admin/rmq_delay/insightrun/ show {shown}"

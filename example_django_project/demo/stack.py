@@ -1,4 +1,4 @@
-"""Starts what the demo needs and stops it again: RabbitMQ, Redis, the partners, the database, a worker."""
+"""Starts what the demo needs and stops it again: servers, partners, database, worker, collector and web server."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,7 +18,8 @@ import django
 import kombu
 import redis
 from celery_rmq_delay.testing import PrivateBroker, PrivateRedis
-from celery_rmq_delay.testing.process import KeptProcess
+from celery_rmq_delay.testing.ports import free_port
+from celery_rmq_delay.testing.process import KeptProcess, wait_until_ready
 from django.core.management import call_command
 
 from .outages import feed_outages, mail_outages, payment_outages
@@ -25,6 +27,12 @@ from .partners import MailServer, PaymentGateway, SupplierFeeds
 
 PROJECT = Path(__file__).resolve().parents[1]
 WORKER_TIMEOUT = 60.0
+WEB_TIMEOUT = 60.0
+ANALYTICS_TIMEOUT = 300.0
+#: For a Java that lives for seconds: it compiles less, and is done in half the time.
+SHORT_LIVED = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Name and password of the admin's superuser: this shop is on loopback only, and gone with the demo.
+LOGIN = ("admin", "admin")
 
 Step = Callable[[str], Any]
 
@@ -36,8 +44,10 @@ class DemoError(Exception):
 class Stack:
     """Everything that runs. A context manager; ``step`` is a context manager that shows what is being started."""
 
-    def __init__(self, step: Step, *, management: bool) -> None:
-        self.step, self.management = step, management
+    def __init__(self, step: Step, *, management: bool, admin: bool = False) -> None:
+        self.step, self.management, self.admin = step, management, admin
+        self.web_url = ""
+        self._served: dict[str, KeptProcess] = {}
         self.gateway = PaymentGateway(payment_outages())
         self.feeds = SupplierFeeds(feed_outages())
         self.mail = MailServer(mail_outages())
@@ -66,7 +76,7 @@ class Stack:
     @property
     def worker_log(self) -> Path:
         """The worker's log file."""
-        return self.home / "worker.log"
+        return self._log("worker")
 
     @property
     def environment_file(self) -> Path:
@@ -81,6 +91,7 @@ class Stack:
             "BROKER_URL": self.broker_url,
             "REDIS_URL": self.redis_url,
             "SQLITE_PATH": str(self.home / "shop.sqlite3"),
+            "HISTORY_URL": str(self.home / "history"),
             "PAYMENT_GATEWAY_URL": self.gateway.url,
             "SUPPLIER_FEED_URL": self.feeds.url,
             "EMAIL_PORT": str(self.mail.port),
@@ -98,6 +109,8 @@ class Stack:
             "supplier feeds": self.feeds.url,
             "mail server": self.mail.url,
             "worker log": str(self.worker_log),
+            "shop": self.web_url,
+            "admin": f"{self.web_url}/admin/   log in as {LOGIN[0]}, password {LOGIN[1]}" if self.web_url else "",
         }
         return {name: address for name, address in found.items() if address}
 
@@ -106,14 +119,35 @@ class Stack:
         for partner in (self.gateway, self.feeds, self.mail):
             partner.schedule.start()
 
-    def check_worker(self) -> None:
-        """Raise `DemoError` when the worker has ended."""
-        if not self.worker.is_running():
-            raise DemoError(f"The worker ended. The end of its log:\n{self.log_tail()}")
+    def check_processes(self) -> None:
+        """Raise `DemoError` when the worker, or one of the admin's processes, has ended."""
+        for name, process in {"worker": self.worker, **self._served}.items():
+            if not process.is_running():
+                raise DemoError(f"The {name} ended. The end of its log:\n{self.log_tail(name)}")
 
-    def log_tail(self, lines: int = 40) -> str:
-        """Return the last lines of the worker's log."""
-        return "\n".join(self.worker_log.read_text(errors="replace").splitlines()[-lines:])
+    def analyse(self) -> None:
+        """Run the analytics over the collector's history, and load what they say into the admin.
+
+        Takes half a minute, most of which Spark takes to start. Raises `DemoError`.
+        """
+        with self.step("analytics of what failed: manage.py rmq_delay_insights"):
+            analytics = self._manage("analytics", "rmq_delay_insights", "--master", "local[2]", "--conf", SHORT_LIVED)
+            deadline = time.monotonic() + ANALYTICS_TIMEOUT
+            while analytics.is_running():
+                if time.monotonic() > deadline:
+                    raise DemoError(
+                        f"The analytics took more than {ANALYTICS_TIMEOUT:.0f} s.\n{self.log_tail('analytics')}"
+                    )
+                time.sleep(0.1)
+        if analytics.exit_code:
+            raise DemoError(f"The analytics failed. The end of their log:\n{self.log_tail('analytics')}")
+
+    def log_tail(self, name: str = "worker", lines: int = 40) -> str:
+        """Return the last lines of a process's log."""
+        return "\n".join(self._log(name).read_text(errors="replace").splitlines()[-lines:])
+
+    def _log(self, name: str) -> Path:
+        return self.home / f"{name}.log"
 
     def _check_servers(self) -> None:
         """Raise `DemoError` when a server that somebody named does not answer."""
@@ -143,6 +177,7 @@ class Stack:
             for partner in (self.gateway, self.feeds, self.mail):
                 self._exit.enter_context(partner)
         with self.step("database"):
+            (self.home / "history").mkdir()
             os.environ.update(self.environment)
             sys.path.insert(0, str(PROJECT))
             django.setup()
@@ -151,6 +186,43 @@ class Stack:
         self.environment_file.write_text("\n".join([*lines, ""]))
         with self.step("worker: celery -A shop worker --concurrency 2"):
             self._start_worker()
+        if self.admin:
+            self._start_admin()
+
+    def _start_admin(self) -> None:
+        """Start what fills the admin's pages, what works for them, and the web server that shows them."""
+        from django.contrib.auth import get_user_model  # needs Django's settings
+
+        get_user_model().objects.create_superuser(LOGIN[0], password=LOGIN[1])
+        with self.step("collector, operator, web server"):
+            self._serve("collector", "rmq_delay_collect", "--file-seconds", "1")
+            self._serve("operator", "rmq_delay_operate")
+            port = free_port()
+            web = self._serve("web server", "runserver", "--noreload", f"127.0.0.1:{port}")
+            url, log = f"http://127.0.0.1:{port}", self._log("web server")
+            wait_until_ready(
+                lambda: _answers(f"{url}/admin/login/"),
+                web,
+                what=f"the web server {url}",
+                timeout=WEB_TIMEOUT,
+                logs=[log],
+            )
+            self.web_url = url
+
+    def _serve(self, name: str, *command: str) -> KeptProcess:
+        process = self._served[name] = self._manage(name, *command)
+        return process
+
+    def _manage(self, name: str, *command: str) -> KeptProcess:
+        process = KeptProcess(
+            [sys.executable, str(PROJECT / "manage.py"), *command],
+            env={**os.environ, **self.environment},
+            output=self._log(name),
+            farewell=signal.SIGTERM,
+        )
+        self._exit.callback(process.close)
+        process.start()
+        return process
 
     def _start_worker(self) -> None:
         command = [sys.executable, "-m", "celery", "-A", "shop", "--workdir", str(PROJECT)]
@@ -165,13 +237,21 @@ class Stack:
 
         deadline = time.monotonic() + WORKER_TIMEOUT
         while not app.control.ping(timeout=0.5):
-            self.check_worker()
+            self.check_processes()
             if time.monotonic() > deadline:
                 raise DemoError(f"The worker did not answer within {WORKER_TIMEOUT:.0f} s.\n{self.log_tail()}")
 
     def _stop_worker(self) -> None:
         self.worker.end("term", timeout=8)
         self.worker.close()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=10):
+            return True
+    except OSError:
+        return False
 
 
 @contextmanager

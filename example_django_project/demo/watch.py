@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from celery import Celery
 from celery_rmq_delay import ladders as rungs
+from celery_rmq_delay.contrib.django.models import FailureGroup, InsightRun, TaskRecord, TaskState
 from celery_rmq_delay.delay import delay_of
 from celery_rmq_delay.durations import format_ms
 from celery_rmq_delay.exhausted import list_exhausted
 from celery_rmq_delay.status import read_status
+from django.db.models import Count
 
 from orders.models import Order
 
@@ -72,7 +74,7 @@ class Watch:
         self.app, self.gateway, self.mail = app, gateway, mail
         self.delay = delay_of(app)
         self._succeeded: dict[str, int] = {}
-        self._exhausted: dict[str, list[str]] = {}
+        self._in_queue: dict[str, list[str]] = {}
         self._exhausted_length, self._exhausted_at = 0, 0.0
         self._connection = app.connection_for_read()
 
@@ -91,18 +93,21 @@ class Watch:
         ladders, exhausted = self._queues()
         changed = exhausted != self._exhausted_length
         if thoroughly or changed or time.monotonic() - self._exhausted_at > _EXHAUSTED_EVERY:
-            self._exhausted = self._read_exhausted()
+            self._in_queue = self._read_exhausted()
             self._exhausted_length, self._exhausted_at = exhausted, time.monotonic()
+        # The collector commits before it acks: what has left the queue is in the table.
+        collected = self._read_collected()
+        in_queue = {task_id: reasons for task_id, reasons in self._in_queue.items() if task_id not in collected}
         self._read_results([task.task_id for task in everything if task.task_id not in self._succeeded])
         with self.gateway.lock, self.mail.lock:
             charged = set(self.gateway.ledger)
             mailed = {name.removeprefix("receipt-"): count for name, count in self.mail.delivered.items()}
         found = Evidence(
-            succeeded=self._succeeded, exhausted=self._exhausted, paid=paid, charged=charged, mailed=mailed
+            succeeded=self._succeeded, exhausted={**in_queue, **collected}, paid=paid, charged=charged, mailed=mailed
         )
         return Seen(
             ladders=ladders,
-            exhausted=exhausted,
+            exhausted=len(in_queue) + len(collected),
             balance=reconcile(everything, found),
             charged_unpaid=len(charged - set(paid)),
         )
@@ -126,6 +131,11 @@ class Watch:
             found.setdefault(str(message.task_id), []).append(message.reason or "")
         return found
 
+    def _read_collected(self) -> dict[str, list[str]]:
+        """Return the reasons by task id of those that the collector has taken over."""
+        rows = TaskRecord.objects.filter(state=TaskState.EXHAUSTED).values_list("task_id", "reason")
+        return {task_id: [reason] for task_id, reason in rows}
+
     def _read_results(self, task_ids: list[str]) -> None:
         backend = self.app.backend
         for start in range(0, len(task_ids), 500):
@@ -134,6 +144,38 @@ class Watch:
                 meta = backend.decode_result(raw) if raw else {}
                 if meta.get("status") == "SUCCESS":
                     self._succeeded[task_id] = int(meta.get("retries") or 0)
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What the admin's tables hold: retried tasks by `TaskState`, and the groups of their failures."""
+
+    states: Mapping[str, int]
+    groups: int
+
+    def agrees_with(self, balance: Balance) -> bool:
+        """Return whether as many tasks recovered, and are exhausted, as the other witnesses say."""
+        rows = balance.rows.values()
+        recovered, exhausted = sum(row.recovered for row in rows), sum(row.gave_up + row.exhausted for row in rows)
+        found = self.states.get(TaskState.RECOVERED, 0), self.states.get(TaskState.EXHAUSTED, 0)
+        return found == (recovered, exhausted)
+
+
+def collected() -> Collected:
+    """Return what the collector has written so far."""
+    counted = TaskRecord.objects.order_by().values_list("state").annotate(Count("pk"))
+    return Collected(dict(counted), FailureGroup.objects.count())
+
+
+def insights() -> dict[str, int]:
+    """Return how much the analytics found, by what it is."""
+    run = InsightRun.objects.get()
+    return {
+        "curves": run.recoverycurves.count(),
+        "tiers": run.tieroutcomes.count(),
+        "incidents": run.incidents.count(),
+        "ladders": run.ladderadvices.count(),
+    }
 
 
 def _ladder(name: str, ready: int | None, ladder: rungs.Ladder, parked: Mapping[tuple[int, int], int]) -> Ladder:

@@ -19,6 +19,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "django.contrib.staticfiles",
+    "celery_rmq_delay.contrib.django",
     "orders",
     "catalogue",
 ]
@@ -50,6 +51,7 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+DATABASES: dict[str, dict[str, object]]
 if "POSTGRES_HOST" in os.environ:
     DATABASES = {
         "default": {
@@ -115,3 +117,6 @@ CELERY_RMQ_DELAY = {
 
 # The ladder of `catalogue.tasks.import_prices`, which has one of its own.
 IMPORT_TIERS = ["5m", "30m", "2h"]
+
+# Where the collector writes history files, which the analytics read: a folder, or a URL such as s3://shop/history.
+RMQ_DELAY = {"HISTORY_URL": os.environ.get("HISTORY_URL") or None}

@@ -13,6 +13,7 @@ import redis
 from celery import Celery
 
 from celery_rmq_delay.topology.apply import ready_counts
+from tests.waiting import wait_for
 
 from .nodes import Worker, WorkerProcess
 from .project import Config, make_app
@@ -104,6 +105,19 @@ class Lab:
             self.redis.delete(*keys)
         self.redis.close()
         self.app.close()
+
+
+def states_until_ready(results: dict[int, Any]) -> dict[int, set[str]]:
+    """Wait for all results; return the states that each was seen in."""
+    states: dict[int, set[str]] = {key: set() for key in results}
+
+    def all_ready() -> bool:
+        for key, result in results.items():
+            states[key].add(result.state)
+        return all(result.ready() for result in results.values())
+
+    wait_for(all_ready)
+    return states
 
 
 @pytest.fixture

@@ -32,6 +32,8 @@ class Config:
     rmq_delay: dict[str, Any] = field(default_factory=dict)
     conf: dict[str, Any] = field(default_factory=dict)
     install: bool = True
+    #: The kind of event after which, and before its message is settled, the worker is killed: the first time.
+    killed_after: str | None = None
 
     def dumps(self) -> str:
         return json.dumps(asdict(self))
@@ -105,6 +107,15 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
             raise Boom("once")
         store.rpush(attempts, f"{self.request.id} {self.request.retries} {time.time()}")
 
+    @task(name="travels")
+    def travels(self: Any, times: int, countdown: float | None = None) -> None:
+        """Fail ``times`` times, plainly or with a countdown; note only which attempt it was."""
+        store.rpush(attempts, f"{self.request.id} {self.request.retries}")
+        if self.request.retries < times:
+            if countdown is not None:
+                raise self.retry(countdown=countdown)
+            raise Boom("on the way")
+
     @task(name="coin")
     def coin(self: Any, fate: int) -> str:
         """Fail as often as ``fate`` says, slowly enough to be killed."""
@@ -149,6 +160,45 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
         note(self)
         if self.request.retries == 0:
             raise self.retry(countdown=countdown)
+
+    @task(name="facts")
+    def facts(self: Any, secret: str) -> dict[str, Any]:
+        """Return what of the call is left when the task runs."""
+        request = self.request
+        note(self)
+        return {
+            "priority": request.delivery_info["priority"],
+            "expires": request.get("expires"),
+            "argsrepr": request.get("argsrepr"),
+            "stamps": request.get("stamps"),
+            "tenant": (request.headers or {}).get("tenant"),
+            "timelimit": request.get("timelimit"),
+            "shadow": request.get("shadow"),
+            "eta": request.get("eta"),
+            "retries": request.retries,
+        }
+
+    @task(name="waits_with")
+    def waits_with(self: Any, n: int, countdown: float) -> int:
+        """Retry once with another argument and a countdown."""
+        note(self, n=n)
+        if n < 1:
+            raise self.retry(args=(n + 1, countdown), countdown=countdown)
+        return n
+
+    @app.task(name="plain", shared=False, bind=True)
+    def plain(self: Any, countdown: float) -> str:
+        """A task of Celery's own class, which retries once."""
+        note(self)
+        if self.request.retries == 0:
+            raise self.retry(countdown=countdown)
+        return "plain"
+
+    @task(name="bounces")
+    def bounces(self: Any) -> None:
+        """Retry with an exchange, which names no queue."""
+        note(self)
+        raise self.retry(exchange="somewhere", routing_key="else")
 
     @task(name="counts_up")
     def counts_up(self: Any, n: int) -> int:
@@ -231,9 +281,27 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
         store.rpush(f"{attempts}:errbacks", json.dumps([request.id, repr(exc)]))
 
 
+def kill_after(kind: str, store: redis.Redis, key: str) -> None:
+    """Let the worker die once, as soon as it has sent an event of ``kind``."""
+    from celery_rmq_delay.reporting import Reporter
+
+    tell = Reporter.tell
+
+    def tell_and_die(self: Reporter, told: str, *args: Any, **options: Any) -> None:
+        tell(self, told, *args, **options)
+        if told == kind:
+            self.send()  # what would otherwise wait a moment for company
+            if store.set(key, 1, nx=True):
+                os.killpg(os.getsid(0), signal.SIGKILL)
+
+    Reporter.tell = tell_and_die  # type: ignore[method-assign]
+
+
 if VARIABLE in os.environ:
     config = Config(**json.loads(os.environ[VARIABLE]))
     app = make_app(config)
+    if config.killed_after:
+        kill_after(config.killed_after, redis.Redis.from_url(config.backend), f"{config.attempts}:killed")
 
     @signals.worker_ready.connect
     def announce(sender: Any, **_: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,32 +16,7 @@ from tests.waiting import wait_for
 
 from .conftest import Lab
 from .nodes import Worker
-
-MAX_CRASHES = 2
-
-
-class Supervisor:
-    """Starts a worker again whenever it is gone, as an init system does."""
-
-    def __init__(self, workers: list[Worker]) -> None:
-        self.workers, self.restarts = workers, 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch)
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.05):
-            for worker in self.workers:
-                if worker.exited:
-                    self.restarts += 1
-                    worker.container.start()
-
-    def __enter__(self) -> Supervisor:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self._stop.set()
-        self._thread.join()
+from .supervisor import MAX_CRASHES, Supervisor, kills_until_exhausted
 
 
 @pytest.mark.all_brokers
@@ -51,20 +25,7 @@ def test_a_task_that_kills_its_worker_is_exhausted_and_its_neighbours_recover(
     make_lab: Callable[..., Lab], queue_type: str, fails_before: int
 ) -> None:
     lab = make_lab(queue_type, tiers=["200ms", "300ms", "400ms"], max_crashes=MAX_CRASHES)
-    worker = lab.worker("prefork", 2)
-    with Supervisor([worker]):
-        killer = lab.task("kills_worker").delay(fails_before)
-        healthy = [lab.task("healthy").delay(number) for number in range(30)]
-        wait_for(lambda: killer.ready() and all(result.ready() for result in healthy), seconds=120)
-        exhausted = wait_for(lambda: lab.take("rmq_delay.exhausted"))
-
-    assert [result.result for result in healthy] == list(range(30))
-    assert killer.state == "FAILURE"
-    (message,) = exhausted
-    assert message.headers["id"] == killer.id
-    assert message.headers["rmq-delay-reason"] == "crashed"
-    assert message.headers["rmq-delay-crashes"] == MAX_CRASHES
-    kills = len(lab.attempts(killer.id)) - fails_before
+    kills = kills_until_exhausted(lab, fails_before)
     # On quorum queues of RabbitMQ 4.0 the first kill after exactly one rejection goes unseen.
     assert MAX_CRASHES + 1 <= kills <= MAX_CRASHES + 2
 
@@ -81,6 +42,64 @@ def test_a_worker_killed_in_the_middle_of_a_task_leaves_it_to_the_next(lab: Lab)
     wait_for(lambda: not any(lab.counts("shop", "shop.suspects", "rmq_delay.exhausted").values()))
 
 
+def test_suspects_that_wait_for_a_worker_run_when_it_is_ready(lab: Lab) -> None:
+    lab.worker("prefork", 1).kill("SIGTERM")  # applies the ladder
+    results = [lab.task("healthy").delay(number) for number in range(3)]
+    with lab.app.connection_for_write() as connection:
+        channel: Any = connection.channel()
+        for message in wait_for_messages(channel, "shop", len(results)):
+            channel.basic_publish(message, "", "shop.suspects")
+    # While it applies the second queue's ladder, a worker already hears what the broker says of the first.
+    lab.worker("prefork", 1, "--queues", "shop,zones")
+    assert [result.get(timeout=60) for result in results] == [0, 1, 2]
+    assert lab.count("rmq_delay.exhausted") == 0
+
+
+def wait_for_messages(channel: Any, queue: str, count: int) -> list[Any]:
+    """Take so many messages out of a queue."""
+    return [wait_for(lambda: channel.basic_get(queue, no_ack=True), "a message") for _ in range(count)]
+
+
+def hand_over(lab: Lab, task: str, *worker: Any, queue: str = "shop") -> tuple[Any, Worker]:
+    """Start a worker and give it a message of ``task`` that came to another one before: (result, worker)."""
+    result = lab.task(task).apply_async((1,), queue=queue)
+    with lab.app.connection_for_write() as connection:
+        channel: Any = connection.channel()
+        message = wait_for(lambda: channel.basic_get(queue), "the message")
+        started = lab.worker(*worker)
+        channel.basic_reject(message.delivery_tag, requeue=True)
+    return result, started
+
+
+def test_a_redelivered_message_runs_at_once_in_a_queue_that_can_have_no_ladder(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(conf={"task_queues": {"brief": {"auto_delete": True, "exchange": ""}}})
+    result, worker = hand_over(lab, "healthy", "solo", 1, "--queues", "brief", queue="brief")
+
+    assert result.get(timeout=20) == 1
+    assert "suspects" not in worker.logs()
+
+
+def test_a_suspect_that_the_broker_refuses_is_tried_again_each_second(classic_lab: Lab) -> None:
+    if not isinstance(classic_lab.broker, PrivateBroker):
+        pytest.skip("sets a policy, and this broker is not ours")
+    policy = ("set_policy", "-p", classic_lab.vhost, "full", "^shop.suspects$")
+    classic_lab.broker.rabbitmqctl(*policy, '{"max-length": 0, "overflow": "reject-publish"}')
+    result, worker = hand_over(classic_lab, "healthy", "solo", 1)
+    wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
+
+    classic_lab.broker.rabbitmqctl("clear_policy", "-p", classic_lab.vhost, "full")
+
+    assert result.get(timeout=20) == 1
+
+
+def cut_off(lab: Lab) -> None:
+    """Close all connections, at once: rabbitmqctl takes longer than the task that is to be interrupted."""
+    lab.broker.evaluate(
+        'lists:foreach(fun(Each) -> rabbit_networking:close_connection(Each, "to see what happens") end, '
+        "rabbit_networking:connections())"
+    )
+
+
 @pytest.mark.parametrize("fails", [0, 1])
 def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(lab: Lab, fails: int) -> None:
     if not isinstance(lab.broker, PrivateBroker):
@@ -89,7 +108,7 @@ def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(lab: Lab, fails
     result = lab.task("sleeps").delay(1.5, fails)
     wait_for(lambda: lab.attempts(result.id))
 
-    lab.broker.rabbitmqctl("close_all_connections", "-p", lab.vhost, "to see what happens")
+    cut_off(lab)
 
     wait_for(lambda: len(lab.attempts(result.id)) >= 2 + fails)
     wait_for(lambda: result.state == "SUCCESS")
@@ -108,7 +127,7 @@ def test_a_connection_lost_before_the_last_attempt_ends_exhausts_the_task_once(
     result = lab.task("sleeps").delay(1.5, 99)
     wait_for(lambda: len(lab.attempts(result.id)) == 2)
 
-    lab.broker.rabbitmqctl("close_all_connections", "-p", lab.vhost, "to see what happens")
+    cut_off(lab)
 
     wait_for(lambda: len(lab.attempts(result.id)) == 3)
     wait_for(lambda: lab.count("rmq_delay.exhausted"))

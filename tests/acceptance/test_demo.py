@@ -62,13 +62,20 @@ class Demo:
 
     def left_behind(self) -> list[str]:
         """Files and processes of the demo that are still there."""
-        processes = [
+        return [*self.processes(), *(path.name for path in self.folder.iterdir())]
+
+    def processes(self) -> list[str]:
+        """Command lines of the demo's processes."""
+        return [
             " ".join(process.info["cmdline"])
             for process in psutil.process_iter(["cmdline", "environ"])
             if (process.info["environ"] or {}).get("TMPDIR") == str(self.folder)
             or str(self.folder) in " ".join(process.info["cmdline"] or [])
         ]
-        return [*processes, *(path.name for path in self.folder.iterdir())]
+
+    def java(self) -> list[str]:
+        """Command lines of the demo's Spark, as soon as it computes."""
+        return [each for each in self.processes() if "org.apache.spark.deploy.SparkSubmit" in each]
 
 
 @pytest.fixture
@@ -93,12 +100,13 @@ def table(output: str) -> dict[str, list[int]]:
     return {name: [0 if cell == "·" else int(cell) for cell in cells] for name, *cells in rows}
 
 
-@pytest.mark.timeout(200)
-def test_a_run_ends_within_two_minutes_with_every_order_accounted_for(start_demo: Callable[..., Demo]) -> None:
+@pytest.mark.timeout(600)
+def test_every_order_is_accounted_for_within_two_minutes_and_insights_follow(start_demo: Callable[..., Demo]) -> None:
     begun = time.monotonic()
     demo = start_demo(ONCE="1")
-    code = demo.exit_code(timeout=180)
+    demo.wait_for(lambda: "Everything is accounted for" in demo.output, timeout=180)
     took = time.monotonic() - begun
+    code = demo.exit_code(timeout=320)
 
     assert code == 0, demo.output
     assert took < 120
@@ -115,11 +123,18 @@ def test_a_run_ends_within_two_minutes_with_every_order_accounted_for(start_demo
     assert orders == 300 == first_try + retried + sum(others)
     assert retried > 50
     assert unaccounted == 0
+    shown = re.search(r"shows (\d+) exhausted, (\d+) recovered, in (\d+) failure groups", demo.output)
+    assert shown is not None, demo.output
+    assert [int(shown[1]), int(shown[2])] == [total[3] + total[4], total[2]], "the admin's tables agree"
+    assert int(shown[3]) >= 3
+    told = re.search(r"insightrun/ show (\d+) curves, (\d+) tiers, (\d+) incidents, (\d+) ladders", demo.output)
+    assert told is not None, demo.output
+    assert all(int(count) > 0 for count in told.groups()), demo.output
     assert rows["send_receipt"][0] == first_try + retried, "every paid order has a receipt"
     assert demo.left_behind() == []
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_a_run_fails_and_names_the_order_that_was_lost(
     start_demo: Callable[..., Demo], rmq_installation: object, tmp_path: Path
 ) -> None:
@@ -152,7 +167,7 @@ def steal(address: str, queue: str, demo: Demo) -> str:
     return str(taken[0].headers["id"])
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])
 def test_a_demo_that_is_stopped_leaves_nothing_running(
     start_demo: Callable[..., Demo], number: signal.Signals, code: int
@@ -167,7 +182,19 @@ def test_a_demo_that_is_stopped_leaves_nothing_running(
     assert demo.left_behind() == []
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(600)
+def test_ctrl_c_during_the_analytics_ends_their_java_too(start_demo: Callable[..., Demo]) -> None:
+    demo = start_demo("--orders", "20", ONCE="1")
+    demo.wait_for(demo.java, timeout=150)
+
+    demo.process.send_signal(signal.SIGINT)
+
+    assert demo.exit_code(timeout=30) == 130, demo.output
+    assert "Traceback" not in demo.output
+    assert demo.left_behind() == []
+
+
+@pytest.mark.timeout(600)
 def test_a_broker_that_does_not_answer_is_one_clear_message(start_demo: Callable[..., Demo]) -> None:
     demo = start_demo(ONCE="1", BROKER_URL="amqp://guest:guest@127.0.0.1:1//", REDIS_URL="redis://127.0.0.1:1/0")
 

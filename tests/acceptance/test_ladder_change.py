@@ -22,19 +22,18 @@ def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_rungs_go
     changed = replace(lab.config, rmq_delay={"tiers": ["200ms", "700ms", "800ms", "900ms"]})
     old = lab.worker()
     fates = {lab.task("fails").delay(number % 4).id: number % 4 for number in range(TASKS)}
-    wait_for(lambda: lab.parked() > 50)
+    wait_for(lambda: lab.parked())
 
     new = lab.worker(config=changed)
     fates |= {lab.task("fails").delay(number % 4).id: number % 4 for number in range(TASKS)}
     old.container.restart()  # the old tiers once more, as in a rolling deployment
     fates |= {lab.task("fails").delay(number % 4).id: number % 4 for number in range(TASKS)}
     new.container.restart()
-    expected = sum(fate + 1 for fate in fates.values())
-    wait_for(lambda: lab.redis.llen(lab.config.attempts) >= expected, seconds=90)
+    once = {(task_id, attempt) for task_id, fate in fates.items() for attempt in range(fate + 1)}
+    wait_for(lambda: {(line["id"], line["retries"]) for line in lab.attempts()} >= once, seconds=90, pause=0.5)
     wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()))
 
     runs = Counter((line["id"], line["retries"]) for line in lab.attempts())
-    once = {(task_id, attempt) for task_id, fate in fates.items() for attempt in range(fate + 1)}
     assert set(runs) == once
     # A restart returns what a worker had prefetched; nothing else may run twice.
     assert sum(runs.values()) - len(once) <= 16

@@ -2,49 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import uuid
 from collections.abc import Callable
-from typing import Any
 
 import amqp
 import pytest
 from celery.result import AsyncResult
 from kombu import Exchange
 
+from celery_rmq_delay import headers as h
 from celery_rmq_delay.exhausted import Selection, requeue
 from tests.waiting import wait_for
 
 from .conftest import Lab
-
-
-def publish(lab: Lab, message: amqp.Message, exchange: str = "", routing_key: str = "shop") -> None:
-    with lab.app.connection_for_write() as connection:
-        channel = connection.channel()
-        channel.confirm_select()
-        channel.basic_publish_confirm(message, exchange=exchange, routing_key=routing_key, mandatory=True)
-
-
-def task_message(name: str, args: list[Any], *, task_id: str = "", **headers: Any) -> amqp.Message:
-    """A message as a producer writes it that knows Celery's protocol and nothing of this package."""
-    task_id = task_id or str(uuid.uuid4())
-    embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
-    return amqp.Message(
-        json.dumps([args, {}, embed], indent=1),  # indented: re-encoding would not give these bytes
-        content_type="application/json",
-        content_encoding="utf-8",
-        delivery_mode=2,
-        correlation_id=task_id,
-        priority=3,
-        application_headers={
-            "lang": "cobol",
-            "task": name,
-            "id": task_id,
-            "root_id": task_id,
-            "tenant": "north",
-            **headers,
-        },
-    )
+from .foreign import publish, task_message
 
 
 @pytest.mark.all_brokers
@@ -71,7 +41,8 @@ def test_messages_of_a_foreign_producer_through_a_topic_exchange_climb_and_come_
     assert lab.count("rmq_delay.exhausted") == 0
     assert back.body.encode() == sent.body.encode()
     # A quorum queue adds its own count to every delivery.
-    assert {name: value for name, value in back.headers.items() if name != "x-delivery-count"} == sent.headers
+    kept = {name: value for name, value in back.headers.items() if name != "x-delivery-count"}
+    assert kept == {**sent.headers, h.GENERATION: 1}
     assert {name: value for name, value in back.properties.items() if name != "application_headers"} == {
         name: value for name, value in sent.properties.items() if name != "application_headers"
     }
@@ -113,6 +84,17 @@ def test_a_body_that_cannot_be_decoded_is_kept_in_exhausted(
     assert kept == body
     assert not worker.exited
     assert classic_lab.task("add").delay(1, 2).get(timeout=20) == 3
+
+
+def test_a_suspect_that_cannot_be_decompressed_is_kept_in_exhausted(classic_lab: Lab) -> None:
+    worker = classic_lab.worker("solo", 1)
+    sent = task_message("fails", [1], compression="zip")
+    publish(classic_lab, sent, routing_key="shop.suspects")
+
+    (found,) = wait_for(lambda: classic_lab.take("rmq_delay.exhausted"))
+
+    assert (found.body, found.headers["rmq-delay-queue"]) == (sent.body, "shop")
+    assert not worker.exited
 
 
 def test_a_parked_task_that_is_revoked_does_not_run_again(classic_lab: Lab) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import amqp
 import kombu
 
-from celery_rmq_delay.broker import broker_version, capabilities, publish_confirmed
+from celery_rmq_delay.broker import broker_version, capabilities, publish_confirmed, return_log_error
 from celery_rmq_delay.config import QueueType
 from celery_rmq_delay.headers import Headers
 from celery_rmq_delay.ladders import Ladder
@@ -122,6 +122,13 @@ class Lab:
 
     def reject(self, message: amqp.Message) -> None:
         self.channel.basic_reject(message.delivery_tag, requeue=False)
+
+    def give_back(self, message: amqp.Message, kind: str = "returned") -> None:
+        """Requeue a message: with ``basic.nack`` it is returned, with ``basic.reject`` it failed."""
+        if kind == "returned":
+            return_log_error(message, ())
+        else:
+            self.channel.basic_reject(message.delivery_tag, requeue=True)
 
     def first_of(self, *queues: str) -> tuple[str, amqp.Message]:
         """Return (queue, message) of the first message in any of the queues."""

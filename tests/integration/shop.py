@@ -26,12 +26,13 @@ def shop(lab: Lab, **settings: Any) -> Celery:
     name = f"{lab.names.prefix}-q"
     app.conf.task_default_queue = name
     app.conf.task_queues = [Queue(name, queue_arguments={"x-queue-type": lab.queue_type})]
-    app.conf.rmq_delay = {"prefix": lab.names.prefix, "tiers": ["1h", "2h"], **settings}
+    # Whether Django and the reader of events are installed in the process of the tests is no matter here.
+    app.conf.rmq_delay = {"prefix": lab.names.prefix, "tiers": ["1h", "2h"], "events": False, **settings}
     install(app)
     app.task(base=RetryableTask, name="shop.charge")(charge)
     plan = plan_of(lab, app)
     lab.plan(plan.ladder, plan.tasks)  # so that all of it is deleted at the end
-    lab.forget(exchanges=[name])
+    lab.forget(lab.names.events, exchanges=[name])
     return app
 
 
@@ -48,6 +49,15 @@ def opened(lab: Lab, **settings: Any) -> tuple[Celery, LadderPlan]:
     lab.origin(plan)
     apply_plan(lab.connection, plan)
     return app, plan
+
+
+def declare_exact(lab: Lab, app: Celery) -> None:
+    """Declare what holds exact delays, as a worker does at its start; slow, as that is many objects."""
+    exact = delay_of(app).exact
+    exact.declare(lab.connection)
+    for topology in exact.topologies:
+        frame = topology.frame()
+        lab.forget(*(each.name for each in frame.queues), exchanges=[each.name for each in frame.exchanges])
 
 
 def park(lab: Lab, plan: LadderPlan, *task_ids: str, **headers: Any) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import amqp
+import kombu
 import pytest
 from amqp.exceptions import PreconditionFailed
 
@@ -10,10 +13,14 @@ from celery_rmq_delay import headers as h
 from celery_rmq_delay.broker import Capabilities
 from celery_rmq_delay.crashes import was_interrupted
 from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.ladder import LadderPlan
+from celery_rmq_delay.topology.native import NativeRetry
 from tests.waiting import wait_for
 
+from . import parking
 from .lab import Lab
 
 LADDER = Ladder((5,), repeat_last=True)
@@ -197,3 +204,203 @@ def test_a_queue_cannot_be_given_a_dead_letter_exchange_later(lab: Lab) -> None:
             auto_delete=False,
             arguments={"x-queue-type": lab.queue_type, "x-dead-letter-exchange": "later"},
         )
+
+
+# -- delayed retry -----------------------------------------------------------------------------------------------------
+
+#: 100, 200, 250, 250 ms ... where the delay grows.
+MIN, MAX = 100, 250
+
+
+def holding(lab: Lab, kind: str, longest: int = MAX, shortest: int = MIN) -> str:
+    arguments = {"x-delayed-retry-type": kind, "x-delayed-retry-min": shortest, "x-delayed-retry-max": longest}
+    return lab.queue(**arguments, **{"x-delivery-limit": -1})
+
+
+def brokers_counts(message: amqp.Message) -> tuple[int, int]:
+    headers = message.headers or {}
+    return h.whole_number(headers.get("x-acquired-count")), h.whole_number(headers.get("x-delivery-count"))
+
+
+def end_delivery(lab: Lab, queue: str, how: str) -> None:
+    """Take a message and let its delivery end."""
+    if how == "lost":
+        lose_worker(lab, queue)
+    elif how == "closed":
+        lab.get(queue)
+        lab.channel.close()
+        lab.channel = lab.connection.channel()
+    else:
+        lab.give_back(lab.get(queue), how)
+
+
+@pytest.mark.parametrize("kind", ["returned", "failed", "all"])
+@pytest.mark.parametrize(
+    ("how", "counted"), [("returned", (1, 0)), ("failed", (1, 1)), ("lost", (1, 1)), ("closed", (1, 1))]
+)
+def test_a_nack_is_returned_and_a_reject_or_a_lost_worker_has_failed(
+    native_lab: Lab, kind: str, how: str, counted: tuple[int, int]
+) -> None:
+    """So where retries are returned, only crashes raise the delivery count; where they failed, nothing tells them."""
+    lab = native_lab
+    queue = holding(lab, kind)
+    lab.publish(queue)
+    for done in range(1, 4):
+        end_delivery(lab, queue, how)
+        ended = time.monotonic()
+        message = lab.get(queue)
+        waited = time.monotonic() - ended
+        assert message.delivery_info["redelivered"]
+        assert brokers_counts(message) == (done * counted[0] + done - 1, done * counted[1])
+        held = kind == "all" or kind == ("returned" if how == "returned" else "failed")
+        delay = min(MIN * max(1, brokers_counts(message)[1]), MAX) / 1000 if held else 0
+        assert delay - 0.01 <= waited < delay + (1 if held else MIN / 1000)
+        lab.give_back(message, "returned")  # acquired once more, for the next round
+
+
+def test_what_a_lost_worker_had_prefetched_counts_as_what_it_ran(native_lab: Lab) -> None:
+    lab = native_lab
+    queue = holding(lab, "returned")
+    for body in ("ran", "waited"):
+        lab.publish(queue, body)
+    connection = lab.connect()
+    got: list[amqp.Message] = []
+    connection.default_channel.basic_consume(queue, callback=got.append)
+    while len(got) < 2:
+        connection.drain_events(timeout=5)
+    connection.collect()
+    assert [brokers_counts(lab.get(queue, ack=True)) for _ in got] == [(1, 1), (1, 1)]
+
+
+@pytest.mark.parametrize("kind", ["returned", "failed"])
+def test_what_a_queue_holds_is_in_no_count_but_can_be_purged(native_lab: Lab, kind: str) -> None:
+    lab = native_lab
+    queue = holding(lab, kind, longest=60_000, shortest=60_000)
+    for _ in range(3):
+        lab.publish(queue)
+        lab.give_back(lab.get(queue), kind)
+    assert ready_counts(lab.connection, [queue]) == {queue: 0}
+    assert wait_for(lambda: lab.channel.queue_purge(queue)) == 3
+
+
+def test_a_restart_of_the_broker_keeps_what_is_held_for_as_long_as_it_was(rmq_installation: Installation) -> None:
+    with PrivateBroker(rmq_installation.server, rmq_installation.root) as broker:
+        if not Capabilities(broker.version).delays_retries:
+            pytest.skip("RabbitMQ before 4.3.1 has no delayed retry")
+        lab = Lab(broker.url, "quorum")
+        queue = holding(lab, "returned", longest=8000, shortest=8000)
+        lab.publish(queue, "held")
+        lab.give_back(lab.get(queue))
+        given_back = time.monotonic()
+        lab.publish(queue, "unanswered")
+        lab.get(queue)
+        lab.connection.collect()
+        broker.restart()
+        lab = Lab(broker.url, "quorum")
+        found = {}
+        for _ in range(2):
+            message = lab.get(queue, ack=True)
+            found[message.body] = brokers_counts(message)
+        assert found == {"held": (1, 0), "unanswered": (1, 1)}
+        assert 8 <= time.monotonic() - given_back < 12
+        lab.close()
+
+
+def test_a_rejection_into_a_ladder_leaves_the_counts_readable(native_lab: Lab) -> None:
+    """The delivery count goes on with it; the acquired count begins anew with the first requeue after it."""
+    lab = native_lab
+    native = NativeRetry(Ladder((20,)))
+    plan = lab.applied(lab.plan(Ladder((20,), repeat_last=True)), **native.arguments())
+    lab.publish(plan.queue)
+    lab.give_back(lab.get(plan.queue))
+    message = lab.get(plan.queue)
+    assert native.given_back(message.headers) == 1
+    lab.reject(message)
+    message = lab.get(plan.queue)
+    assert (native.given_back(message.headers), h.rejections(message.headers, plan.queue)) == (1, 1)
+    assert not native.was_interrupted(message.headers, 0)
+    lab.give_back(message)
+    message = lab.get(plan.queue)
+    assert not native.was_interrupted(message.headers, 0)
+    lab.channel.close()
+    lab.channel = lab.connection.channel()
+    message = lab.get(plan.queue)
+    assert native.was_interrupted(message.headers, 0)
+    lab.channel.basic_ack(message.delivery_tag)
+
+
+def test_without_delayed_retry_the_two_ways_to_requeue_count_alike_before_4_3(quorum_lab: Lab) -> None:
+    lab = quorum_lab
+    queue = lab.queue()
+    lab.publish(queue)
+    for kind in ("returned", "failed"):
+        lab.give_back(lab.get(queue), kind)
+    message = lab.get(queue, ack=True)
+    assert brokers_counts(message) == ((2, 1) if Capabilities(lab.version).delays_retries else (0, 2))
+
+
+def test_delayed_retry_is_by_argument_for_ever(quorum_lab: Lab) -> None:
+    """Since 4.3 the arguments are compared; before, they are taken and mean nothing."""
+    lab = quorum_lab
+    native = {**NativeRetry(Ladder((50,))).arguments(), "x-queue-type": "quorum"}
+    without = {name: value for name, value in native.items() if "delayed-retry" not in name}
+    for first, second in ((native, without), (without, native)):
+        queue = lab.queue(**first)
+        channel = lab.connection.channel()
+        if Capabilities(lab.version).delays_retries:
+            with pytest.raises(PreconditionFailed, match="x-delayed-retry-"):
+                channel.queue_declare(queue, durable=True, auto_delete=False, arguments=second)
+        else:
+            channel.queue_declare(queue, durable=True, auto_delete=False, arguments=second)
+
+
+@pytest.mark.parametrize("argument", ["x-delivery-limit", "x-delayed-retry-type"])
+def test_the_type_of_a_queue_is_compared_before_its_delayed_retry(native_lab: Lab, argument: str) -> None:
+    """So a refusal that names one of these tells that the type is right."""
+    lab = native_lab
+    asked = {"x-queue-type": "quorum", **NativeRetry(Ladder((50,))).arguments()}
+    without = {name: value for name, value in asked.items() if name != argument}
+    for kind, named in (("quorum", argument), ("classic", "x-queue-type")):
+        exists = lab.queue(**(without if kind == "quorum" else {"x-queue-type": "classic"}))
+        with pytest.raises(PreconditionFailed, match=f"'{named}'"):
+            lab.connection.channel().queue_declare(exists, durable=True, auto_delete=False, arguments=asked)
+
+
+def test_a_policy_gives_a_queue_delayed_retry(native_lab: Lab, rmq_broker: object) -> None:
+    if not isinstance(rmq_broker, PrivateBroker):
+        pytest.skip("sets a policy, and this broker is not ours")
+    lab = native_lab
+    queue = lab.queue()
+    definition = '{"delayed-retry-type": "returned", "delayed-retry-min": 150, "delayed-retry-max": 150}'
+    rmq_broker.rabbitmqctl("set_policy", queue, f"^{queue}$", definition, "--apply-to", "quorum_queues")
+    lab.publish(queue)
+    lab.give_back(lab.get(queue))
+    given_back = time.monotonic()
+    lab.get(queue, ack=True)
+    assert time.monotonic() - given_back >= 0.14
+    rmq_broker.rabbitmqctl("clear_policy", queue)
+
+
+def test_a_killed_broker_with_mnesia_forgets_a_queue_whose_declaration_was_still_in_memory(
+    rmq_installation: Installation,
+) -> None:
+    """With what it has confirmed for it: a classic queue of `hold`, which its first publisher declares, as any other.
+
+    Here the process that notes commits is held up; on a busy machine it comes late by itself, now and then.
+    """
+    with PrivateBroker(rmq_installation.server, rmq_installation.root) as broker:
+        mnesia = broker.evaluate("is_pid(whereis(mnesia_recover))") == "true"
+        lab = Lab(broker.url, "classic")
+        lab.publish(lab.queue("written"))
+        parking.metadata_to_disk(broker)
+        if mnesia:
+            broker.evaluate("sys:suspend(mnesia_recover)")
+        lab.publish(lab.queue("in memory"))
+        if mnesia:
+            broker.evaluate("sys:resume(mnesia_recover)")
+        broker.kill()
+        lab.connection.collect()
+        broker.start()
+        with kombu.Connection(broker.url) as connection:
+            counts = ready_counts(connection, ["written", "in memory"])
+        assert counts == {"written": 1, "in memory": None if mnesia else 1}

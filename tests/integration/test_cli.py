@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import amqp
 import pytest
 from celery import Celery
 from celery.bin.base import CLIContext
@@ -54,11 +55,25 @@ def test_a_fresh_vhost_is_planned_applied_and_then_as_planned(lab: Lab) -> None:
     assert data(app, "apply") == [{"queue": plan.queue, "changed": True, "rejects": True}]
     assert drift(lab.connection, plan.objects()) == []
     assert data(app, "plan")[0]["create"] == []
-    assert run(app, "plan").output == f"{plan.queue}: nothing to do\n"
+    assert run(app, "plan").output == f"{plan.queue}: nothing to do\nexact delays (levels): nothing to do\n"
     assert data(app, "apply")[0]["changed"] is False
     lab.publish(plan.queue)
     lab.reject(lab.get(plan.queue))
     wait_parked(lab, app, 1)
+
+
+def test_the_queue_of_events_is_planned_applied_counted_and_watched(classic_lab: Lab) -> None:
+    app, _ = opened(classic_lab, events=True, events_max_length=1000)
+    name = classic_lab.names.events
+    assert f"events:\n  + queue {name}\n" in run(app, "plan", code=2).output
+    assert f"events ({name}): does not exist yet" in run(app, "status").output
+    run(app, "apply")
+    assert "events: nothing to do" in run(app, "plan").output
+    for _ in range(900):
+        classic_lab.channel.basic_publish(amqp.Message(b"{}"), routing_key=name)
+    wait_for(lambda: data(app, "status")["events"] == {"queue": name, "waiting": 900}, "all events")
+    assert f"events ({name}): 900 waiting" in run(app, "status").output
+    assert "900 of at most 1000 events wait" in run(app, "doctor", "--no-management", code=1).output
 
 
 def test_a_changed_ladder_is_planned_as_a_change(lab: Lab) -> None:
@@ -93,7 +108,10 @@ def test_the_state_is_a_table_with_what_is_parked(lab: Lab) -> None:
     lines = run(app, "status").output.splitlines()
     assert lines[0].split() == ["QUEUE", "READY", "SUSPECTS", "RUNG", "TIER", "PARKED", "NEXT", "DUE"]
     assert lines[1].split()[:6] == [plan.queue, "0", "0", "1", "1h", "2"]
-    assert lines[-1] == f"exhausted ({plan.exhausted}): 0 messages"
+    assert lines[-2:] == [
+        f"exhausted ({plan.exhausted}): 0 messages",
+        "exact delays (levels, unit 1s): 0 waiting",
+    ]
 
 
 def test_the_doctor_ends_with_1_only_when_somebody_has_to_act(classic_lab: Lab) -> None:
@@ -176,7 +194,9 @@ def test_one_queue_of_several_can_be_named(classic_lab: Lab) -> None:
     other = f"{lab.names.prefix}-other"
     app = shop(lab, queues={other: {"tiers": ["5h"]}, "left-alone": False})
     lab.forget(other, f"{other}.suspects", f"{other}.retry.1.5h", lab.names.record(other))
-    assert [each["queue"] for each in data(app, "plan", code=2)] == [other, app.conf.task_default_queue]
+    planned = [each["queue"] for each in data(app, "plan", code=2)]
+    assert planned == [other, app.conf.task_default_queue, "exact delays (levels)"]
+    assert [each["queue"] for each in data(app, "plan", "--queue", other, code=2)] == [other]
     assert [each["queue"] for each in data(app, "apply", "--queue", other)] == [other]
     assert [each["queue"] for each in data(app, "status", "--queue", other)["queues"]] == [other]
     assert "has no ladder" in run(app, "status", "--queue", "left-alone", code=1).output
@@ -230,6 +250,6 @@ def test_the_celery_command_knows_the_tasks_of_the_project(classic_lab: Lab, tmp
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2, done.stderr
-    (found,) = json.loads(done.stdout)
+    found, _ = json.loads(done.stdout)
     assert found["tasks"] == {"proj_tasks.ping": {"from": "none", "to": "2h"}}
     assert done.stderr == ""

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import amqp
 import kombu
 import pytest
+from celery import Celery
 
+from celery_rmq_delay import forward
 from celery_rmq_delay.broker import ConfirmingPublisher, copy_of, publish_confirmed
-from celery_rmq_delay.exceptions import NackedError, PublishError, UnroutableError
+from celery_rmq_delay.exceptions import NackedError, OutcomeUnknownError, PublishError, UnroutableError
 from celery_rmq_delay.headers import without_dead_letters
+from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.topology.exact import Route
+from tests.alarms import end_alarm, raise_alarm
 
+from . import parking
 from .lab import Lab
 
 FULL = {"x-max-length": 1, "x-overflow": "reject-publish"}
@@ -64,13 +71,24 @@ def test_a_message_that_the_broker_refuses_is_an_error(lab: Lab) -> None:
         publish_confirmed(lab.channel, message(), "", queue)
 
 
+def test_the_publisher_waits_for_no_answer_where_the_app_has_set_confirm_publish(lab: Lab) -> None:
+    full, answers = fill(lab), Answers()
+    with kombu.Connection(lab.connection.as_uri(include_password=True)) as connection:
+        connection.transport_options = {"confirm_publish": True}
+        publisher = ConfirmingPublisher(connection)
+        publisher.publish(message(), Route("", full), answers.of("full"))
+        assert publisher.waiting
+        publisher.drain(10)
+    assert isinstance(answers.found["full"], NackedError)
+
+
 def test_the_publisher_calls_back_with_what_the_broker_said(lab: Lab) -> None:
     good, full, answers = lab.queue(), fill(lab), Answers()
     publisher = ConfirmingPublisher(lab.connection)
     for number in range(50):
-        publisher.publish(message(str(number)), good, answers.of(number))
-        publisher.publish(message(), full, answers.of(f"full {number}"))
-        publisher.publish(message(), "no-such-queue", answers.of(f"missing {number}"))
+        publisher.publish(message(str(number)), Route("", good), answers.of(number))
+        publisher.publish(message(), Route("", full), answers.of(f"full {number}"))
+        publisher.publish(message(), Route("", "no-such-queue"), answers.of(f"missing {number}"))
     assert publisher.waiting
     publisher.drain(10)
     assert publisher.waiting == 0
@@ -84,7 +102,7 @@ def test_the_publisher_calls_back_with_what_the_broker_said(lab: Lab) -> None:
 def test_publishing_does_not_wait(lab: Lab) -> None:
     queue, answers = lab.queue(), Answers()
     publisher = ConfirmingPublisher(lab.connection)
-    publisher.publish(message(), queue, answers.of("first"))
+    publisher.publish(message(), Route("", queue), answers.of("first"))
     assert publisher.waiting == 1
     publisher.drain(10)
     assert answers.found == {"first": None}
@@ -97,9 +115,9 @@ def test_a_callback_may_publish_again(lab: Lab) -> None:
     def again(error: PublishError | None) -> None:
         answers.of("first")(error)
         for number in range(3):
-            publisher.publish(message(), queue, answers.of(number))
+            publisher.publish(message(), Route("", queue), answers.of(number))
 
-    publisher.publish(message(), queue, again)
+    publisher.publish(message(), Route("", queue), again)
     publisher.drain(10)
     assert answers.found == {"first": None, 0: None, 1: None, 2: None}
 
@@ -109,7 +127,7 @@ def test_a_lost_connection_calls_nobody_back(lab: Lab) -> None:
     queue, answers = lab.queue(), Answers()
     connection = lab.connect()
     publisher = ConfirmingPublisher(connection)
-    publisher.publish(message(), queue, answers.of("pending"))
+    publisher.publish(message(), Route("", queue), answers.of("pending"))
     connection.connection.transport.sock.close()
     publisher.drain(0.5)
     assert answers.found == {}
@@ -120,13 +138,52 @@ def test_the_end_of_a_queue_between_two_publishes_is_told_of_the_right_one(class
     lab = classic_lab
     queue, answers = lab.queue(), Answers()
     publisher = ConfirmingPublisher(lab.connection)
-    publisher.publish(message("first"), queue, answers.of("first"))
+    publisher.publish(message("first"), Route("", queue), answers.of("first"))
     publisher.drain(10)
     lab.channel.queue_delete(queue)
-    publisher.publish(message("second"), queue, answers.of("second"))
+    publisher.publish(message("second"), Route("", queue), answers.of("second"))
     publisher.drain(10)
     assert answers.found["first"] is None
     assert isinstance(answers.found["second"], UnroutableError)
+
+
+@contextmanager
+def alarm(broker: PrivateBroker) -> Iterator[None]:
+    """Let a broker be out of memory: it reads nothing more from connections that publish."""
+    try:
+        raise_alarm(broker)
+        yield
+    finally:
+        end_alarm(broker)
+
+
+def test_a_call_after_one_without_a_confirm_gets_a_confirm_of_its_own(
+    lab: Lab, rmq_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The late confirm of the first would else be taken for that of the next, which the broker refuses here."""
+    if not isinstance(rmq_broker, PrivateBroker):
+        pytest.skip("only a broker of our own may have an alarm")
+    monkeypatch.setattr(forward, "CONFIRM_TIMEOUT", 1.0)
+    good, full = lab.queue(), fill(lab)
+    exact = parking.exact_delays(exact_queue_type="classic")
+
+    def call(queue: str, body: str) -> None:
+        with forward.confirming(app) as producer:
+            redirect = forward.Redirect(producer, exact, Route("", queue))
+            redirect.publish(body, retry=True, retry_policy=app.conf.task_publish_retry_policy)
+
+    with Celery(broker=lab.url, set_as_current=False) as app:
+        call(good, "before")
+        with alarm(rmq_broker), pytest.raises(OutcomeUnknownError, match=good):
+            while True:  # until the alarm has reached the connection
+                call(good, "unknown")
+        with pytest.raises(NackedError, match=full):
+            call(full, "refused")
+        call(good, "after")
+        bodies = [lab.get(good, ack=True).body for _ in range(2)]
+        while "after" not in bodies[-1]:
+            bodies.append(lab.get(good, ack=True).body)
+    assert "before" in bodies[0]
 
 
 def test_a_copy_has_the_body_and_properties_of_the_message_and_no_expiration(lab: Lab) -> None:

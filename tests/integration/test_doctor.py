@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from typing import Any
 
 import httpx
@@ -13,36 +10,27 @@ import pytest
 from celery import Celery
 
 from celery_rmq_delay import RmqDelayError, install
-from celery_rmq_delay.doctor import Finding, examine
-from celery_rmq_delay.exceptions import ManagementError
-from celery_rmq_delay.management import URL_VARIABLE, Management
+from celery_rmq_delay.broker import capabilities
+from celery_rmq_delay.doctor import examine
+from celery_rmq_delay.findings import Finding
+from celery_rmq_delay.management import URL_VARIABLE
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.testing.ports import free_port
+from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.record import locked_record
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.waiting import wait_for
 
+from . import shop as shops
 from .lab import HOUR, Lab
-from .shop import opened, park, plan_of, shop
-
-#: ms between the statistics that the management API shows; 5 s by default.
-STATISTICS = "collect_statistics_interval = 200"
+from .shop import declare_exact, park, plan_of, shop
 
 
-@pytest.fixture(scope="module")
-def managed(rmq_installation: Installation) -> Iterator[PrivateBroker]:
-    """A broker with the management plugin."""
-    with PrivateBroker(rmq_installation.server, rmq_installation.root, management=True, config=STATISTICS) as broker:
-        broker.evaluate("application:set_env(rabbit, quorum_tick_interval, 200)")
-        yield broker
-
-
-@pytest.fixture(params=["classic", "quorum"])
-def managed_lab(managed: PrivateBroker, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    lab = Lab(managed.url, request.param)
-    yield lab
-    lab.close()
+def opened(lab: Lab, **settings: Any) -> tuple[Celery, LadderPlan]:
+    """Return an app all of whose objects are in the broker, and its plan."""
+    app, plan = shops.opened(lab, **settings)
+    declare_exact(lab, app)
+    return app, plan
 
 
 def found(app: Celery, management_url: str | None = None) -> dict[str, Finding]:
@@ -67,15 +55,22 @@ def test_nothing_is_found_where_all_is_well(managed: PrivateBroker, managed_lab:
 
 def test_an_app_that_was_never_applied_misses_its_objects(lab: Lab) -> None:
     app = shop(lab)
-    assert set(found(app)) == {"missing", "ladder"}
+    assert set(found(app)) == {"missing", "ladder", "exact-missing"}
     assert "rmq-delay apply" in found(app)["missing"].mend
-    assert set(found(app)) == {"missing", "ladder"}
+    assert set(found(app)) == {"missing", "ladder", "exact-missing"}
 
 
 def test_an_object_that_somebody_deleted_is_missing(lab: Lab) -> None:
     app, plan = opened(lab)
     lab.channel.exchange_delete(plan.names.returns)
     assert plan.names.returns in found(app)["missing"].found
+
+
+def test_an_exchange_of_the_exact_delays_that_somebody_deleted_is_missing(classic_lab: Lab) -> None:
+    app, _ = opened(classic_lab)
+    exchange = app._rmq_delay.exact.topologies[0].route(1000, "q").exchange
+    classic_lab.channel.exchange_delete(exchange)
+    assert found(app)["exact-missing"].found == f"1 exchanges or queues are missing: {exchange}."
 
 
 def test_an_object_with_other_arguments_is_a_conflict(lab: Lab) -> None:
@@ -114,6 +109,7 @@ def test_a_queue_without_our_dead_letter_exchange_is_found_and_left_as_it_is(
     plan = plan_of(lab, app)
     lab.queue(plan.queue)
     apply_plan(lab.connection, plan)
+    declare_exact(lab, app)
     for url in (None, managed.management_url):
         findings = found(app, url)
         assert set(findings) == {"dlx-missing"}
@@ -127,6 +123,7 @@ def test_a_policy_that_brings_the_dead_letter_exchange_is_enough(managed: Privat
     plan = plan_of(lab, app)
     lab.queue(plan.queue)
     apply_plan(lab.connection, plan)
+    declare_exact(lab, app)
     set_policy(managed, plan.queue, {"dead-letter-exchange": plan.names.dlx(plan.queue)})
     wait_for(lambda: not found(app, managed.management_url), "the policy")
 
@@ -149,9 +146,13 @@ def test_a_delivery_limit_below_the_ladder_is_found(managed: PrivateBroker) -> N
     lab.close()
 
 
-def test_a_policy_that_lowers_the_delivery_limit_is_found(managed: PrivateBroker) -> None:
+@pytest.mark.parametrize("arguments", [{}, {"x-delivery-limit": -1}])
+def test_a_policy_that_lowers_the_delivery_limit_is_found(managed: PrivateBroker, arguments: dict[str, Any]) -> None:
     lab = Lab(managed.url, "quorum")
-    app, plan = opened(lab)
+    app = shop(lab)
+    plan = plan_of(lab, app)
+    app.amqp.queues[plan.queue].queue_arguments.update(arguments)
+    lab.applied(plan, **arguments)
     set_policy(managed, plan.queue, {"delivery-limit": 2})
     wait_for(lambda: "delivery-limit" in found(app, managed.management_url), "the policy")
     lab.close()
@@ -215,69 +216,12 @@ def test_an_app_without_install_is_refused() -> None:
         examine(Celery("shop", set_as_current=False))
 
 
-# -- the management API ------------------------------------------------------------------------------------------------
-
-
-def test_the_api_is_looked_for_on_the_brokers_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(URL_VARIABLE, raising=False)
-    with Management.of(kombu.Connection("amqp://me:s%40@rabbit.example:5673/a%2Fb")) as plain:
-        assert (plain.url, plain.vhost, plain.user) == ("http://rabbit.example:15672", "a/b", "me")
-    with Management.of(kombu.Connection("amqps://rabbit.example//")) as secure:
-        assert (secure.url, secure.vhost) == ("https://rabbit.example:15671", "/")
-    monkeypatch.setenv(URL_VARIABLE, "https://admin:x@proxy.example/rabbit/")
-    with Management.of(kombu.Connection("amqp://me@rabbit.example//")) as named:
-        assert (named.url, named.user) == ("https://proxy.example/rabbit", "admin")
-
-
-def test_the_api_tells_a_queues_arguments_and_policy(managed: PrivateBroker, managed_lab: Lab) -> None:
-    name = managed_lab.queue(None, **{"x-max-length": 7})
-    with Management.of(managed_lab.connection, managed.management_url) as api:
-        assert tuple(map(int, api.version().split("."))) == managed.version
-        detail = api.queues()[name]
-    assert (detail.type, detail.arguments["x-max-length"], detail.policy) == (managed_lab.queue_type, 7, None)
-    assert detail.dead_letters_waiting == 0
-
-
-def test_a_user_whom_the_api_does_not_let_in_is_named(managed: PrivateBroker) -> None:
-    with (
-        Management(f"http://127.0.0.1:{managed.settings.management_port}", "/", "nobody", "x") as api,
-        pytest.raises(ManagementError, match=r"does not let user 'nobody' in .*monitoring"),
-    ):
-        api.version()
-
-
-def test_a_vhost_that_the_api_does_not_know_is_named(managed: PrivateBroker) -> None:
-    with (
-        Management(str(managed.management_url), "no/such", "guest", "guest") as api,
-        pytest.raises(ManagementError, match="'no/such'"),
-    ):
-        api.queues()
-
-
-class Stranger(BaseHTTPRequestHandler):
-    """A web server that is no RabbitMQ."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"<html>welcome</html>")
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-def test_an_address_of_something_else_is_said_to_be_that() -> None:
-    with HTTPServer(("127.0.0.1", 0), Stranger) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        with (
-            Management(f"http://127.0.0.1:{server.server_port}", "/", "guest", "guest") as api,
-            pytest.raises(ManagementError, match="not as a RabbitMQ management API"),
-        ):
-            api.version()
-        server.shutdown()
-
-
-@pytest.mark.parametrize("url", ["rabbit:15672", "ftp://rabbit", "http://"])
-def test_an_address_that_is_no_url_is_refused(url: str) -> None:
-    with pytest.raises(ManagementError, match="is no URL"):
-        Management(url, "/", "guest", "guest")
+def test_a_native_queue_that_no_worker_would_start_with_is_an_error(lab: Lab) -> None:
+    app = shop(lab, retry="native", tiers=["1h"])
+    said = found(app).get("native")
+    if lab.queue_type == "quorum" and capabilities(lab.connection).delays_retries:
+        assert said is None
+        return
+    assert said is not None
+    assert "needs" in said.found
+    assert '"retry": "ladder"' in said.mend

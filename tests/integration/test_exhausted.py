@@ -88,7 +88,7 @@ def test_a_message_that_climbed_its_ladder_comes_back_byte_for_byte(lab: Lab) ->
     back = lab.get(plan.queue)
     assert back.body == body
     assert "x-death" not in back.headers
-    assert h.without_dead_letters(back.headers) == message.headers
+    assert h.without_dead_letters(back.headers) == {**message.headers, h.GENERATION: 1}
     wanted = {key: value for key, value in message.properties.items() if key != "application_headers"}
     assert {key: value for key, value in back.properties.items() if key != "application_headers"} == wanted
     assert ready_counts(lab.connection, [plan.exhausted])[plan.exhausted] == 0
@@ -111,7 +111,8 @@ def test_a_requeued_task_starts_its_ladder_anew(lab: Lab) -> None:
     name = bury(lab, "a", queue=plan.queue, **{h.CRASHES: 2, h.LANE: 3})
     requeue(lab.connection, settings_of(lab), ALL)
     back = lab.get(plan.queue)
-    assert h.without_dead_letters(back.headers) == {"id": "a", "task": "shop.charge", "retries": 0, h.LANE: 3}
+    kept = {"id": "a", "task": "shop.charge", "retries": 0, h.LANE: 3}
+    assert h.without_dead_letters(back.headers) == {**kept, h.GENERATION: 1}
     lab.reject(back)
     rung = plan.rung_queue(1, 3_600_000).name
     wait_for(lambda: ready_counts(lab.connection, [rung])[rung] == 1, "the first rung")
@@ -260,3 +261,17 @@ def test_a_parked_task_is_not_among_the_exhausted(lab: Lab) -> None:
     _, plan = opened(lab)
     park(lab, plan, "a")
     assert list_exhausted(lab.connection, settings_of(lab)).done == []
+
+
+def test_a_message_to_several_queues_without_a_body_goes_back_to_its_own_queue(lab: Lab) -> None:
+    origin, other = lab.queue(), lab.queue()
+    name = bury(lab)
+    headers = exhausted_headers("1", **{h.QUEUE: origin, "CC": [other]})
+    lab.publish(name, "", headers=headers, user_id=lab.connection.userid)
+    lab.get(other, ack=True)
+
+    assert len(requeue(lab.connection, settings_of(lab), ALL).done) == 1
+
+    message = lab.get(origin, ack=True)
+    assert (message.body or "", "CC" in message.headers, "user_id" in message.properties) == ("", False, False)
+    assert ready_counts(lab.connection, [other]) == {other: 0}

@@ -121,6 +121,22 @@ def test_the_last_tier_repeats_for_ever(lab: Lab) -> None:
     assert_waited([seconds for _, seconds in seen[1:]], [5, *[15] * 12])
 
 
+def test_one_tier_that_repeats_is_a_retry_for_ever(lab: Lab) -> None:
+    plan = lab.applied(lab.plan(Ladder((100,), repeat_last=True)))
+    lab.publish(plan.queue, headers={"id": "1"})
+    for done in range(50):
+        message = lab.get(plan.queue)
+        assert h.rejections(message.headers, plan.queue) == done
+        route = h.first_route(message.headers, plan.queue, "", message.delivery_info["routing_key"])
+        assert route == ("", plan.queue)
+        assert message.delivery_info["routing_key"] == (return_key(plan.queue, 1) if done else plan.queue)
+        lab.reject(message)
+    message = lab.get(plan.queue, ack=True)
+    assert (h.rejections(message.headers, plan.queue), message.headers["id"]) == (50, "1")
+    assert not lab.counts(plan)
+    assert lab.channel.basic_get(plan.queue) is None
+
+
 def test_the_last_tier_repeats_on_lanes_too(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10,), jitter=0.3, lanes=2, repeat_last=True)))
     lab.publish(plan.queue, headers={h.LANE: 1})

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import amqp
@@ -15,6 +17,7 @@ import kombu
 import pytest
 
 from celery_rmq_delay.testing import PrivateBroker, PrivateCluster, PrivateRedis, ServerNotFoundError, ServerStartError
+from celery_rmq_delay.testing.broker import _name_hosts
 from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.testing.ports import is_free
 from tests.waiting import wait_for
@@ -105,6 +108,12 @@ print(json.load(urllib.request.urlopen(request))["rabbitmq_version"])
 """
 
 
+def test_several_callers_can_evaluate_at_once(broker: PrivateBroker) -> None:
+    with ThreadPoolExecutor(4) as callers:
+        found = list(callers.map(lambda number: broker.evaluate(f"{number} + 1"), range(40)))
+    assert found == [str(number + 1) for number in range(40)]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_the_node_listens_on_loopback_only(broker: PrivateBroker) -> None:
     listening = 0
@@ -128,6 +137,27 @@ def test_a_vhost_is_usable_at_once_and_gone_after_its_deletion(broker: PrivateBr
     assert take_message(url) == "still here"
     broker.delete_vhost("a vhost/with ünusual name")
     assert "ünusual" not in broker.rabbitmqctl("list_vhosts", "--silent")
+
+
+def test_a_tree_knows_its_machines_name_so_that_its_nodes_ask_no_name_server(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text(f"::1 localhost # {socket.gethostname()}\n192.0.2.1 other\n")
+    _name_hosts(hosts)
+    lines = hosts.read_text().splitlines()
+    assert sorted(lines) == sorted([f"127.0.0.1 {socket.gethostname()}", *lines[1:]])
+    assert [line for line in lines if line.startswith("192.")] == ["192.0.2.1 other"]
+    _name_hosts(hosts)
+    assert hosts.read_text().splitlines() == lines
+    assert list(tmp_path.iterdir()) == [hosts]
+
+
+def test_the_tree_of_a_started_node_names_localhost_and_the_machine(
+    broker: PrivateBroker, where: tuple[str, str | None]
+) -> None:
+    known = Path(where[1] or "/", "etc", "hosts").read_text().split()
+    assert "localhost" in known
+    if where[1] is not None:
+        assert socket.gethostname() in known
 
 
 def test_rabbitmqctl_failures_say_what_it_printed(broker: PrivateBroker) -> None:

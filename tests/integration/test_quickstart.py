@@ -51,17 +51,22 @@ def exhausted(broker: str) -> int | None:
             return None
 
 
+def script(folder: Path, broker: str, name: str, seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run a script of the page."""
+    return subprocess.run(
+        [sys.executable, name],
+        cwd=folder,
+        env={**os.environ, "BROKER_URL": broker},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+
+
 def test_the_quickstart_prints_what_it_says(rmq_vhost: str, tmp_path: Path) -> None:
     write(ROOT / "docs/tutorials/quickstart.md", tmp_path, "shop.py", "send.py")
     with worker(tmp_path, rmq_vhost, "shop") as log:
-        sent = subprocess.run(
-            [sys.executable, "send.py"],
-            cwd=tmp_path,
-            env={**os.environ, "BROKER_URL": rmq_vhost},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        sent = script(tmp_path, rmq_vhost, "send.py", 60)
         assert sent.stdout == "order 7 charged after 2 retries\n", sent.stderr + log.read_text()
         until(lambda: exhausted(rmq_vhost) == 2, log)
         said = log.read_text()
@@ -80,3 +85,13 @@ def test_the_test_on_the_how_to_page_passes(rmq_vhost: str, tmp_path: Path) -> N
         timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_topology_of_ones_own_holds_a_call(rmq_vhost: str, tmp_path: Path) -> None:
+    write(ROOT / "docs/explanation/exact-delays.md", tmp_path, "steps.py", "own.py")
+    with worker(tmp_path, rmq_vhost, "own") as log:
+        start = time.monotonic()
+        sent = script(tmp_path, rmq_vhost, "own.py", 90)
+        took = time.monotonic() - start
+    assert sent.stdout == "hello world\n", sent.stderr + log.read_text()
+    assert took >= 1, "0.4 s are rounded up to the first step"

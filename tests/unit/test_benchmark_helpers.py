@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 
 from benchmarks.attempts import AttemptLog, read_lateness, read_progress
+from benchmarks.memory_report import TYPES, Row, constants
 from benchmarks.processes import end, tree, usage
+from celery_rmq_delay.capacity.costs import CONSTANTS
 
 
 def test_attempts_of_several_processes_add_up(tmp_path):
@@ -60,3 +62,20 @@ def _runs(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+def test_the_constants_on_paper_are_those_that_the_benchmark_prints():
+    def row(what, kind, size, memory, rss=0):
+        return Row(what, kind, size, 10, at_once=0, memory=memory, rss=rss, disk=size + 7)
+
+    rows = [row("parked message", kind, size, 3) for kind in TYPES for size in (100, 5000)]
+    rows += [row("parked message, flushed", "quorum", size, 2) for size in (100, 5000)]
+    rows += [row("empty delay queue", kind, 0, 40, rss=50) for kind in TYPES]
+    rows += [row("binding", kind, 0, 9) for kind in ("direct", "topic")] + [row("exchange", "headers", 0, 8)]
+    found = constants({"rss": 10**8}, rows, [300, 450])
+    assert {"quorum_message": 2, "quorum_disk": 7, "quorum_queue": 50, "classic_kept": 0}.items() <= found.items()
+    assert {"classic_stored": 3, "death": 300, "death_more": 150}.items() <= found.items()
+    measured = {each.name for each in CONSTANTS if each.source.startswith("measured")}
+    assert set(found) == measured - {"many_queues"}
+    kept = [each if each.kind == "quorum" else row(each.what, each.kind, each.size, each.size + 60) for each in rows]
+    assert constants({"rss": 1}, kept, [300, 450])["classic_kept"] == 60

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay.cli_text import acted_text, exhausted_text, findings_text, plan_text, status_text
-from celery_rmq_delay.doctor import Finding
 from celery_rmq_delay.exhausted import ExhaustedMessage, Failure, Outcome
+from celery_rmq_delay.findings import Finding
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.status import QueueStatus, Status, TierStatus
 from celery_rmq_delay.tables import table
@@ -91,6 +91,14 @@ def test_a_state_tells_due_times_bounds_and_remarks() -> None:
         "                              3  10m        0  -                     missing",
         "",
         "exhausted (rmq_delay.exhausted): does not exist yet",
+    ]
+
+
+def test_a_native_queue_is_said_to_hold_what_nobody_counts() -> None:
+    queues = (QueueStatus("mails", "quorum", 0, 0, (), "native"), QueueStatus("payments", "quorum", 0, 0, ()))
+    said = status_text(Status(queues, "rmq_delay.exhausted", 0)).splitlines()
+    assert [line for line in said if "holds" in line] == [
+        "mails holds its retries itself: the broker does not show how many"
     ]
 
 

@@ -23,7 +23,7 @@ def test_without_settings_everything_has_a_default() -> None:
     assert settings.default.ladder == Ladder((10_000, 60_000, 600_000, 3_600_000))
     assert (settings.prefix, settings.exhausted_queue) == ("rmq_delay", "rmq_delay.exhausted")
     assert (settings.default.queue_type, settings.default.max_crashes, settings.lanes) == (None, 3, 5)
-    assert (settings.apply_on_start, settings.strict, settings.events) == (True, False, "auto")
+    assert (settings.apply_on_start, settings.strict, settings.events.wanted) == (True, False, "auto")
     assert settings.for_queue("any") is settings.default
 
 
@@ -216,3 +216,14 @@ def test_the_longest_name_that_a_queue_needs_is_what_counts() -> None:
     check_queue_name(settings, "x" * (255 - 37))
     with pytest.raises(SettingsError, match="256 bytes"):
         check_queue_name(settings, "x" * (256 - 37))
+
+
+def test_a_management_url_is_kept_and_its_credentials_are_never_shown() -> None:
+    url = "https://admin:hidden@rabbit.example:15671/path"
+    settings = parse_settings({"management_url": url})
+    assert settings.management_url == url
+    assert "hidden" not in repr(settings)
+    for wrong in ("ftp://admin:hidden@rabbit", "admin:hidden@rabbit", "https://admin:hidden@", "http://a:hidden@b:x"):
+        with pytest.raises(SettingsError, match="base URL of the management API") as raised:
+            parse_settings({"management_url": wrong})
+        assert "hidden" not in str(raised.value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import pydoc
 import re
 import subprocess
 import sys
@@ -13,8 +15,26 @@ import click
 import pytest
 
 import celery_rmq_delay
-from celery_rmq_delay import cli, config, doctor, headers, signals, task, testing
+from celery_rmq_delay import (
+    cli,
+    config,
+    doctor,
+    durations,
+    events,
+    exceptions,
+    headers,
+    redaction,
+    signals,
+    task,
+    testing,
+)
+from celery_rmq_delay.cli_text import status_text
+from celery_rmq_delay.contrib.django.conf import Conf, Notify
+from celery_rmq_delay.exact_doctor import ExactStatus
+from celery_rmq_delay.names import Names
+from celery_rmq_delay.status import Status
 from celery_rmq_delay.testing import plugin
+from celery_rmq_delay.topology import exact
 from tests.snippets import ROOT, Snippet, pages, snippets, write
 
 SETTINGS = (ROOT / "docs/reference/settings.md").read_text()
@@ -41,7 +61,8 @@ CONFIGURED = [snippet for snippet in PYTHON if settings_in(snippet)]
 
 
 @pytest.mark.parametrize("snippet", CONFIGURED, ids=str)
-def test_settings_in_the_docs_are_valid(snippet: Snippet) -> None:
+def test_settings_in_the_docs_are_valid(snippet: Snippet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(exact._FACTORIES, "steps", exact._FACTORIES["levels"])  # a page registers one of its own
     for raw in settings_in(snippet):
         config.parse_settings(raw)
 
@@ -110,8 +131,18 @@ def test_the_documented_defaults_are_the_defaults() -> None:
         "repeat_last": default.ladder.repeat_last,
         "queue_type": default.queue_type,
         "max_crashes": default.max_crashes,
-        **{key: getattr(settings, key) for key in config._TOP_KEYS if key not in config._QUEUE_KEYS},
+        "exact_delays": settings.exact.topologies[0],
+        "exact_unit": durations.format_ms(settings.exact.unit_ms),
+        "exact_levels": settings.exact.levels,
+        "exact_queue_type": settings.exact.queue_type,
+        "exact_for": "all" if settings.exact.every_task else "retryable",
+        "retry": default.retry,
+        "events": settings.events.wanted,
+        "events_max_length": settings.events.max_length,
+        "redact": {},
     }
+    plain = set(config._TOP_KEYS) - set(actual)
+    actual |= {key: getattr(settings, key) for key in plain}
     documented = {}
     for key, text in documented_settings().items():
         found = re.search(r"^Default: `(.*?)`\.", text, re.MULTILINE)
@@ -126,6 +157,7 @@ WRONG = {
     "repeat_last": ["yes"],
     "queue_type": ["stream"],
     "max_crashes": [-1, 1001],
+    "retry": ["fast", "native", None],
     "queues": [[], {"q": 1}, {"q": {"lanes": 2}}, {"q" * 255: {}}, {"q.suspects": {}}, {"rmq_delay.exhausted": {}}],
     "prefix": [""],
     "lanes": [0, 65],
@@ -133,6 +165,14 @@ WRONG = {
     "apply_on_start": [None],
     "strict": [1],
     "events": ["on"],
+    "events_max_length": [999, 10**9 + 1, True],
+    "redact": [[], {"keys": "password"}, {"keys": [""]}, {"hook": "redact"}, {"values": []}],
+    "exact_delays": [[], 1, "rings"],
+    "exact_unit": ["99ms", "2m", 0],
+    "exact_levels": [0, 29, True],
+    "exact_queue_type": ["stream"],
+    "exact_for": ["none"],
+    "management_url": ["rabbit:15672", "ftp://rabbit", 15672],
 }
 
 
@@ -143,6 +183,15 @@ def test_the_error_of_a_wrong_value_is_documented(key: str, value: object) -> No
     quoted = re.findall(r"`([^`\n]*[.:\d])`|`(Write [^`\n]*)`", SETTINGS)
     phrases = [piece.strip(" .") for pair in quoted for text in pair if text for piece in re.split(r"\.\.\.|N", text)]
     assert any(len(phrase) > 11 and phrase in raised.value.mend for phrase in phrases), raised.value
+
+
+def test_every_setting_of_the_django_side_is_documented_with_its_default_and_no_other() -> None:
+    section = Path("docs/reference/admin.md").read_text().split("## Settings")[1].split("\n## ")[0]
+    documented = dict(re.findall(r"^\| `([A-Z_]+)` \| `(.+?)` \|", section, re.MULTILINE))
+    defaults = {
+        each.name.upper(): {} if each.default == Notify() else each.default for each in dataclasses.fields(Conf)
+    }
+    assert {name: ast.literal_eval(value) for name, value in documented.items()} == defaults
 
 
 def test_every_header_is_documented_and_no_other() -> None:
@@ -186,8 +235,12 @@ def test_every_option_of_the_commands_is_documented_and_no_other() -> None:
 
 
 def test_what_doctor_finds_is_documented() -> None:
-    source = Path(doctor.__file__).read_text()
-    codes = set(re.findall(r'Finding\(\s*"([\w-]+)", "(?:error|warning|note)"', source))
+    folder = Path(doctor.__file__).parent
+    source = "".join(
+        path.read_text()
+        for path in (*folder.glob("doctor*.py"), folder / "exact_doctor.py", folder / "event_connection.py")
+    )
+    codes = set(re.findall(r'Finding\(\s*"([\w-]+)", (?:"(?:error|warning|note)"|severity)', source))
     text = (ROOT / "docs/reference/cli.md").read_text().split("## What `doctor` finds")[1].split("\n## ")[0]
     rows = [row for row in text.splitlines() if row.startswith("| `")]
     assert {code for row in rows for code in re.findall(r"`([\w-]+)`", row.split(" | ")[0])} == codes
@@ -215,8 +268,25 @@ def test_every_public_name_is_in_the_docs() -> None:
     assert [name for name in celery_rmq_delay.__all__ if name not in everything and name != "RmqDelayError"] == []
 
 
-def test_the_readme_fits_on_120_lines() -> None:
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+API = (ROOT / "docs/reference/api.md").read_text()
+
+
+@pytest.mark.parametrize("path", re.findall(r"^::: ([\w.]+)", API, re.MULTILINE))
+def test_every_name_of_the_api_reference_is_there_and_says_what_it_is(path: str) -> None:
+    assert pydoc.getdoc(pydoc.locate(path))  # type: ignore[no-untyped-call]
+
+
+def test_the_api_reference_has_every_public_name_of_the_package() -> None:
+    modules = {"celery_rmq_delay.exceptions", "celery_rmq_delay.signals"}
+    assert modules <= set(re.findall(r"^::: ([\w.]+)", API, re.MULTILINE))
+    theirs = {*exceptions.__all__, *signals.__all__}
+    assert [
+        name for name in celery_rmq_delay.__all__ if name not in theirs and f"::: celery_rmq_delay.{name}\n" not in API
+    ] == []
+
+
+def test_the_readme_has_less_than_120_lines() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) < 120
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -228,3 +298,73 @@ def test_links_between_files_lead_somewhere(page: Path) -> None:
 def test_every_diagram_was_rendered_from_its_source() -> None:
     assets = ROOT / "docs/assets"
     assert {path.stem for path in assets.glob("*.mmd")} == {path.stem for path in assets.glob("*.svg")}
+
+
+EXACT_PAGE = ROOT / "docs/explanation/exact-delays.md"
+UNITS = {"unit 100 ms": 100, "Unit 1 s": 1000, "Unit 1 min": 60_000}
+
+
+def topology_tables() -> list[dict[str, list[str]]]:
+    """Return the tables whose rows are topologies: the cells of a row by the topology's name."""
+    text = EXACT_PAGE.read_text()
+    found = re.findall(r"^\| Topology \|.*\n\|[-|]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+    tables = [[[cell.strip() for cell in row.strip("|").split(" | ")] for row in rows.splitlines()] for rows in found]
+    return [{name.strip("`"): cells for name, *cells in table} for table in tables]
+
+
+def test_every_topology_is_documented_and_no_other() -> None:
+    mechanisms, limits = topology_tables()
+    assert tuple(mechanisms) == tuple(limits) == exact.known()
+    text = EXACT_PAGE.read_text()
+    assert [name for name in exact.known() if f"\n### `{name}`\n" not in text] == []
+
+
+def test_the_documented_limits_of_the_topologies_are_theirs() -> None:
+    _, limits = topology_tables()
+    for name, (_, *longest) in limits.items():
+        made = [exact.make(name, exact_options(unit)) for unit in UNITS.values()]
+        assert longest == [f"{topology.max_ms / 86_400_000:,.1f} days" for topology in made], name
+
+
+def exact_options(unit_ms: int) -> exact.Options:
+    return exact.Options(names=Names("rmq_delay"), exhausted="rmq_delay.exhausted", unit_ms=unit_ms)
+
+
+def test_the_objects_of_exact_delays_are_documented() -> None:
+    text = (ROOT / "docs/reference/broker-objects.md").read_text().split("## Exact delays")[1].split("\n## ")[0]
+    documented = set(re.findall(r"`(rmq_delay\.[\w.<>]+)`", text))
+    actual = set()
+    for name in exact.known():
+        route = exact.make(name, exact_options(1000)).route(1000, "Q")
+        objects = (*route.objects.exchanges, *route.objects.queues, *route.leased)
+        actual |= {re.sub(r"hold\.1s\.Q$", "hold.<delay>.<queue>", each.name) for each in objects}
+    assert documented == {re.sub(r"(classic)\.0$", r"\1.<n>", name) for name in actual}
+
+
+def test_the_line_of_status_about_exact_delays_is_what_the_page_shows() -> None:
+    page = (ROOT / "docs/how-to/exact-delays.md").read_text()
+    exact_status = (ExactStatus("levels", 1000, 3), ExactStatus("hold", 1000, None))
+    levels, hold = status_text(Status((), "rmq_delay.exhausted", 0, exact_status)).splitlines()[-2:]
+    assert f"\n{levels}\n" in page
+    assert f"`{hold.partition(': ')[2]}`" in page
+
+
+def test_every_error_of_a_call_is_documented() -> None:
+    text = (ROOT / "docs/reference/task.md").read_text()
+    raised = {exceptions.DelayError, exceptions.TopologyError, *exceptions.PublishError.__subclasses__()}
+    assert set(re.findall(r"^\| `(\w+Error)`", text, re.MULTILINE)) == {kind.__name__ for kind in raised}
+
+
+def test_every_field_and_kind_of_an_event_is_documented_and_no_other() -> None:
+    text = (ROOT / "docs/reference/events.md").read_text()
+    kinds, fields = (text.split(f"## {title}\n")[1].split("\n## ")[0] for title in ("Kinds", "Fields"))
+    rows = [row.split(" | ")[0] for row in fields.splitlines()]
+    assert {
+        name for row in rows for name in re.findall(r"^\| (`.*)", row) for name in re.findall(r"`(\w+)`", name)
+    } == {field.name for field in dataclasses.fields(events.Event)}
+    assert tuple(re.findall(r"^\| `(\w+)` \|", kinds, re.MULTILINE))[1:] == events.KINDS
+
+
+def test_what_is_always_redacted_is_documented() -> None:
+    text = (ROOT / "docs/reference/events.md").read_text().split("## Redaction\n")[1].split(", or of the setting")[0]
+    assert tuple(re.findall(r"`(\w+)`,? ?", text.split("one of ")[1])) == redaction.DEFAULT_KEYS

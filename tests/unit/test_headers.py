@@ -149,14 +149,21 @@ def test_the_first_death_is_the_oldest() -> None:
     assert h.first_death({}) is None
 
 
-@given(st.text(), st.integers(0, 50))
+@given(st.text(st.sampled_from("ab\n"), max_size=100), st.integers(1, 50))
 def test_bounded_text_keeps_its_end_and_says_what_is_left_out(text: str, limit: int) -> None:
     found = h.bounded(text, limit)
     if len(text) <= limit:
         assert found == text
     else:
-        assert found.startswith(f"[{len(text) - limit} characters left out]")
-        assert limit == 0 or found.endswith(text[-limit:])
+        said, _, end = found.partition("]")
+        assert said == f"[{len(text) - len(end)} characters left out"
+        assert text.endswith(end)
+        assert 0 < len(end) <= limit
+        assert "\n" not in end[:-1] or text[: -len(end)].endswith("\n")
+
+
+def test_a_bounded_traceback_does_not_begin_in_the_middle_of_a_line() -> None:
+    assert h.bounded("password='hunter2'\nValueError: no", 24) == "[19 characters left out]ValueError: no"
 
 
 @given(st.text(st.characters(codec=None)))
@@ -165,3 +172,11 @@ def test_printable_text_can_travel_in_amqp(text: str) -> None:
     assert "\0" not in found
     assert found.encode().decode() == found
     assert len(found) == len(text)
+
+
+def test_every_replay_is_one_generation_on() -> None:
+    headers = {"id": "a", "retries": 0, "lang": "py"}
+    first = h.replayed(h.forwarded(headers, retries=3, exchange="", routing_key="q", more={h.QUEUE: "q"}))
+    assert first == {**headers, h.GENERATION: 1}
+    second = h.replayed(h.forwarded(first, retries=3, exchange="", routing_key="q", more={h.QUEUE: "q"}))
+    assert second == {**headers, h.GENERATION: 2}

@@ -121,17 +121,34 @@ def test_a_queue_that_is_left_alone_has_no_plan() -> None:
         delay.plan("theirs", reason_routing=True)
 
 
-def test_messages_get_a_lane_where_a_ladder_has_jitter() -> None:
-    def stamped() -> dict[str, Any]:
-        headers = {"id": "some-id"}
-        signals.before_task_publish.send(sender="t", headers=headers)
-        return headers
+def test_messages_get_the_lane_of_their_own_app_where_a_ladder_has_jitter() -> None:
+    sent = []
 
-    before = list(signals.before_task_publish.receivers or ())
+    def look(headers: dict[str, Any], **_: Any) -> None:
+        sent.append(headers)
+
+    every: list[Any] = [{"tiers": ["1s"]}, {"jitter": 0.2, "lanes": 7}, {"jitter": 0.2, "lanes": 5}]
+    apps = [app_with(each) for each in every]
+    for app in apps:
+        install(app)
+    signals.before_task_publish.connect(look)
     try:
-        install(app_with({"tiers": ["1s"]}))
-        assert signals.before_task_publish.receivers in (None, before)
-        install(app_with({"jitter": 0.2, "lanes": 7}))
-        assert stamped()[LANE] == lane_of("some-id", 7)
+        for app in apps:
+            app.send_task("mail.send", task_id="some-id", headers={"tenant": "north"})
+            app.send_task("mail.send")
     finally:
-        signals.before_task_publish.disconnect(dispatch_uid="celery_rmq_delay.lanes.7")
+        signals.before_task_publish.disconnect(look)
+    assert [headers.get(LANE) for headers in sent[::2]] == [None, lane_of("some-id", 7), lane_of("some-id", 5)]
+    assert [headers.get(LANE) for headers in sent[3::2]] == [
+        lane_of(headers["id"], lanes) for headers, lanes in zip(sent[3::2], (7, 5), strict=True)
+    ]
+    assert {headers.get("tenant") for headers in sent[::2]} == {"north"}
+
+
+def test_a_second_call_with_another_management_url_shows_no_credentials() -> None:
+    app = Celery("again", set_as_current=False)
+    install(app)
+    app.conf.rmq_delay = {"management_url": "http://admin:hidden@rabbit"}
+    with pytest.raises(SettingsError, match="called with other settings") as raised:
+        install(app)
+    assert "hidden" not in str(raised.value)

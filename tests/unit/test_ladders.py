@@ -69,17 +69,6 @@ def test_the_rung_after_some_retries_is_the_next_one_up_to_the_last(ladder: Ladd
     assert rung == retries + 1 if retries < len(ladder) else rung == len(ladder)
 
 
-@given(ladders, st.floats(0, 2 * MAX_TTL_MS))
-def test_an_asked_delay_gets_the_first_rung_that_is_long_enough(ladder: Ladder, delay: float) -> None:
-    rung = ladder.rung_at_or_above(delay)
-    assert 1 <= rung <= len(ladder)
-    if ladder.tiers_ms[rung - 1] >= delay:
-        assert all(tier < delay for tier in ladder.tiers_ms[: rung - 1])
-    else:
-        assert rung == len(ladder)
-        assert max(ladder.tiers_ms) < delay
-
-
 @given(ladders, st.one_of(st.integers(), st.text(), st.none(), st.floats(), st.binary(), st.lists(st.integers())))
 def test_any_lane_header_has_a_ttl_of_its_rung(ladder: Ladder, lane: Any) -> None:
     for rung in range(1, len(ladder) + 1):

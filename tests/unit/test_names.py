@@ -29,9 +29,15 @@ def test_rung_queues_of_different_owners_rungs_or_delays_have_different_names(
     assert (rung_queue(*first) == rung_queue(*second)) == (first == second)
 
 
-@given(queues, rungs, ttls)
-def test_names_that_are_ours_are_told_from_those_of_users(queue: str, rung: int, ttl: int) -> None:
-    assert is_derived(rung_queue(queue, rung, ttl))
+@given(usable, rungs, ttls)
+def test_the_rung_queues_of_another_prefix_are_others(queue: str, rung: int, ttl: int) -> None:
+    names = {rung_queue(queue, rung, ttl, prefix) for prefix in ("rmq_delay", "second", "second.retry.1")}
+    assert len(names) == 3
+
+
+@given(queues, rungs, ttls, st.sampled_from(["rmq_delay", "second", "a\nb"]))
+def test_names_that_are_ours_are_told_from_those_of_users(queue: str, rung: int, ttl: int, prefix: str) -> None:
+    assert is_derived(rung_queue(queue, rung, ttl, prefix))
     assert is_derived(suspects(queue))
 
 

@@ -171,6 +171,30 @@ def test_a_retry_is_stored_and_signalled_as_celerys(app: Celery) -> None:
     assert isinstance(einfo, LeanExceptionInfo)
 
 
+def test_a_backend_that_is_away_turns_no_retry_into_a_failure(
+    app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    called: list[str] = []
+
+    class Hooked(RetryableTask):
+        def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+            called.append(task_id)
+
+    @app.task(base=Hooked, name="t", autoretry_for=(), shared=False)
+    def t() -> None:
+        raise Retry("again", ValueError("once"), 5)
+
+    def away(*_: Any, **__: Any) -> None:
+        raise ConnectionError("Connection refused.")
+
+    monkeypatch.setattr(app.backend, "mark_as_retry", away)
+    einfo, info, *_ = run(t)
+    assert info.state == "RETRY"
+    assert isinstance(einfo.exception, Retry)
+    assert called == ["some-id"]
+    assert "The state RETRY of some-id could not be stored" in caplog.text
+
+
 def test_who_sets_a_tracer_gets_one_with_the_lean_record(app: Celery) -> None:
     @app.task(base=RetryableTask, name="t", shared=False)
     def t() -> str:

@@ -1,0 +1,203 @@
+"""How long the admin's pages take with a million exhausted tasks.
+
+    python -m benchmarks admin_pages [--exhausted 1000000] [--parked 100000] [--rounds 40] [--explain]
+
+Starts a private PostgreSQL, fills it (`benchmarks.admin_rows`), and asks for each page as a member of the staff does:
+middleware, permissions, queries and template, no network. Prints queries, median and 95th percentile in ms, the CPU
+that Python and the database took, and fails where a page takes more than its bound.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from celery_rmq_delay.testing.postgres import PrivatePostgres, django_database
+
+MAX_QUERIES = 12
+LIST_MS, SEARCH_MS = 300.0, 50.0
+_BASE = "/admin/rmq_delay"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page and its bound in ms."""
+
+    name: str
+    address: str
+    bound: float = LIST_MS
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a page took: in ms, in queries, and in CPU of Python and the database, in ms on average."""
+
+    page: Page
+    median: float
+    p95: float
+    queries: int
+    cpu: float
+
+    @property
+    def is_good(self) -> bool:
+        """Whether it kept to its bounds."""
+        return self.p95 <= self.page.bound and self.queries <= MAX_QUERIES
+
+
+def pages() -> Iterator[Page]:
+    """Yield the lists, with each filter for itself, some together, searches, and the last pages."""
+    from benchmarks.admin_rows import RARE_ERROR, RARE_QUEUE, RARE_TASK
+    from celery_rmq_delay.contrib.django.models import TaskRecord
+
+    exhausted = TaskRecord.objects.filter(state="EXHAUSTED").order_by("-pk")[1_000]
+    parked = TaskRecord.objects.filter(state="PARKED").order_by("-pk")[1_000]
+    for name in ("exhaustedtask", "parkedtask", "taskrecord"):
+        yield Page(f"{name}: all", f"{name}/")
+        for values in (
+            ("queue", "queue0", RARE_QUEUE),
+            ("task", "shop.tasks.task0", RARE_TASK),
+            ("error", "shop.errors.Error0", RARE_ERROR),
+            ("attempts", "2", "10"),
+            ("requeued", "1", "0"),
+            ("window", "1h", "30d"),
+            ("group", str(exhausted.group_id), "1"),
+        ):
+            for value in values[1:]:
+                yield Page(f"{name}: {values[0]}={value}", f"{name}/?{values[0]}={value}")
+        both = f"queue={RARE_QUEUE}&task=shop.tasks.task0"
+        yield Page(f"{name}: rare queue, frequent task", f"{name}/?{both}")
+        yield Page(
+            f"{name}: queue, task, error", f"{name}/?queue=queue1&task=shop.tasks.task1&error=shop.errors.Error1"
+        )
+        yield Page(f"{name}: last page", f"{name}/?p=200")
+        yield Page(f"{name}: search for a name", f"{name}/?q=shop.tasks.task1")
+        yield Page(f"{name}: search for every error", f"{name}/?q=shop")
+        found = parked if name == "parkedtask" else exhausted
+        yield Page(f"{name}: search for an id", f"{name}/?q={found.task_id}", SEARCH_MS)
+        yield Page(f"{name}: search for no id", f"{name}/?q={'0' * 32}", SEARCH_MS)
+    yield Page("parkedtask: overdue", "parkedtask/?overdue=1")
+    yield Page("exhaustedtask: other states", "exhaustedtask/?state=DISCARDED")
+    yield Page("failuregroup: open", "failuregroup/")
+    yield Page("failuregroup: all", "failuregroup/?open=any")
+    yield Page("failuregroup: one", f"failuregroup/{exhausted.group_id}/change/")
+    yield Page("exhaustedtask: one", f"exhaustedtask/{exhausted.pk}/change/")
+    yield Page("operation: all", "operation/")
+
+
+def measure(page: Page, rounds: int) -> Timing:
+    """Ask for a page so many times."""
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    browser = _browser()
+    address = f"{_BASE}/{page.address}"
+    with CaptureQueriesContext(connection) as queries:
+        answer = browser.get(address)
+    count = len(queries)
+    if answer.status_code != 200:
+        raise SystemExit(f"{address} answers {answer.status_code}")
+    backend = psutil.Process(connection.connection.info.backend_pid)
+    took, cpu = [], _cpu(backend)
+    for _ in range(rounds):
+        begun = time.perf_counter()
+        browser.get(address)
+        took.append((time.perf_counter() - begun) * 1000)
+    return Timing(
+        page, statistics.median(took), statistics.quantiles(took, n=20)[-1], count, (_cpu(backend) - cpu) / rounds
+    )
+
+
+def _cpu(backend: psutil.Process) -> float:
+    """Return the CPU that this process and one of the database have used, in ms."""
+    used = backend.cpu_times()
+    return 1000 * (time.process_time() + used.user + used.system)
+
+
+def explain(page: Page) -> None:
+    """Print the plans of a page's slow queries."""
+    from django.db import connection
+    from django.test.utils import CaptureQueriesContext
+
+    with CaptureQueriesContext(connection) as queries:
+        _browser().get(f"{_BASE}/{page.address}")
+    for query in queries:
+        if float(query["time"]) > 0.02:
+            with connection.cursor() as cursor:
+                cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS) {query['sql'].replace('%', '%%')}", [])
+                print(f"\n{page.name}: {query['time']} s\n{query['sql'][:400]}")
+                print("\n".join(row[0] for row in cursor.fetchall()))
+
+
+def _browser():  # type: ignore[no-untyped-def]
+    from django.contrib.auth.models import Permission, User
+    from django.test import Client
+
+    user, made = User.objects.get_or_create(username="bob", defaults={"is_staff": True})
+    if made:
+        user.user_permissions.set(Permission.objects.filter(content_type__app_label="rmq_delay"))
+    browser = Client(headers={"host": "127.0.0.1"})
+    browser.force_login(user)
+    return browser
+
+
+def _set_up(postgres: PrivatePostgres) -> None:
+    import django
+    from django.core.management import call_command
+
+    database = django_database(postgres.create_database("admin_pages"))
+    names = {"HOST": "POSTGRES_HOST", "PORT": "POSTGRES_PORT", "NAME": "POSTGRES_DB", "USER": "POSTGRES_USER"}
+    os.environ.update({name: str(database[key]) for key, name in names.items()})
+    os.environ["POSTGRES_PASSWORD"] = str(database["PASSWORD"])
+    os.environ |= {"DJANGO_SETTINGS_MODULE": "shop.settings", "DEBUG": "0", "BROKER_URL": "amqp://127.0.0.1:1//"}
+    sys.path.insert(0, str(Path(__file__).parents[1] / "example_django_project"))
+    django.setup()
+    call_command("migrate", verbosity=0)
+
+
+def main() -> None:
+    """Fill, measure, print; exit code 1 where a page takes too long."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--exhausted", type=int, default=1_000_000)
+    parser.add_argument("--parked", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--only", default="", help="pages whose name contains this")
+    parser.add_argument("--explain", action="store_true", help="print the plans of slow queries")
+    options = parser.parse_args()
+    with PrivatePostgres() as postgres:
+        _set_up(postgres)
+        from benchmarks.admin_rows import fill
+
+        begun = time.perf_counter()
+        fill(options.exhausted, options.parked)
+        print(f"{options.exhausted:,} exhausted and {options.parked:,} parked in {time.perf_counter() - begun:.0f} s\n")
+        print(f"{'page':58} {'queries':>7} {'median ms':>10} {'p95 ms':>8} {'CPU ms':>7} {'bound':>6}")
+        failed = 0
+        for page in pages():
+            if options.only not in page.name:
+                continue
+            timing = measure(page, options.rounds)
+            failed += not timing.is_good
+            mark = "" if timing.is_good else "  !"
+            print(
+                f"{page.name:58} {timing.queries:7} {timing.median:10.1f} {timing.p95:8.1f} {timing.cpu:7.1f} "
+                f"{page.bound:6.0f}{mark}",
+                flush=True,
+            )
+            if options.explain and not timing.is_good:
+                explain(page)
+        from django.db import connection
+
+        connection.close()
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""``python -m benchmarks.contenders.floor PROCESSES``: consume, do the task's little work, reject or ack.
+
+The ladder is the one of `celery_app`, on py-amqp as there, without a task system on top: no task is looked up, none is
+handed to another process, nothing is raised. What it reaches is the limit for whoever rejects through this ladder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+import amqp
+
+from benchmarks.contenders import shop
+from benchmarks.contenders.celery_app import app, enqueue
+from celery_rmq_delay.broker import capabilities
+from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.topology.switch import apply_plan
+
+__all__ = ["enqueue"]
+
+_QUEUE = "work"
+_PREFETCH = 50
+
+
+def _declare() -> None:
+    with app.connection_for_write() as connection:
+        tells = capabilities(connection).tells_death_reason
+        apply_plan(connection, delay_of(app).plan(_QUEUE, reason_routing=tells), quick=True)
+
+
+def _consume() -> None:
+    with app.connection_for_read() as connection:
+        channel: Any = connection.channel()
+
+        def take(message: amqp.Message) -> None:
+            number, order = json.loads(message.body)[0]
+            if shop.attempt(number, order):
+                channel.basic_reject(message.delivery_tag, requeue=False)
+            else:
+                channel.basic_ack(message.delivery_tag)
+
+        channel.basic_qos(0, _PREFETCH, False)
+        channel.basic_consume(_QUEUE, callback=take)
+        while True:
+            connection.drain_events()
+
+
+def main() -> None:
+    _declare()
+    for _ in range(int(sys.argv[1]) - 1):
+        if not os.fork():
+            break
+    _consume()
+
+
+if __name__ == "__main__":
+    main()

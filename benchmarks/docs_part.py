@@ -1,0 +1,53 @@
+"""The parts of the documentation's pages that benchmarks write: between two comments that name the part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarks import charts
+from benchmarks.telling import Table, tables_lines
+
+ROOT = Path(__file__).parents[1]
+PAGES, ASSETS = ROOT / "docs/explanation", ROOT / "docs/assets"
+RESULTS = ROOT / "benchmarks/results"
+
+
+def replaced(page: str, name: str, text: str) -> str:
+    """Return a page with another text in its part of this name; raise `ValueError` where it has no such part."""
+    begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise ValueError(f"the page needs one part between {begin.strip()} and {end}")
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{text.strip()}\n\n{end}{after}"
+
+
+def write(
+    page: str,
+    name: str,
+    picture: tuple[str, Sequence[charts.Bars | charts.Lines]],
+    tables: Iterable[Table],
+    notes: Iterable[str],
+    machine: dict[str, str],
+    *,
+    texts: int = 1,
+) -> None:
+    """Put what a benchmark found into the part of this name of a page of docs/explanation.
+
+    ``picture`` is what it shows and its panels, drawn into docs/assets; the first ``texts`` columns of the tables are
+    of text; the notes and the machine stand below them.
+    """
+    shows, panels = picture
+    charts.write(panels, ASSETS / f"{name}.svg")
+    lines = [f"![{shows}](../assets/{name}.svg)", "", *tables_lines(tables, texts=texts)]
+    facts = ", ".join(f"{key} {value}" for key, value in machine.items())
+    lines += [f"* {note}" for note in (*notes, facts)]
+    path = PAGES / page
+    path.write_text(replaced(path.read_text(), name, "\n".join(lines)))
+
+
+def keep(name: str, json: str) -> None:
+    """Keep the figures that a part of the documentation was made from."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json)

@@ -1,0 +1,149 @@
+"""``python -m celery_rmq_delay.analytics``: run, what-if, synth, describe.
+
+Exit codes: 0 done, 2 something that the user can mend, told in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import date, timedelta
+from typing import Any
+
+import click
+
+from ..durations import parse_ms
+from ..exceptions import RmqDelayError
+from .cli_options import estimate_options, ladder_option, on_spark
+from .days import Days, parse_day
+from .describe import describe_input, describe_output, told_ladders
+from .options import Options as Estimate
+from .pipeline import run as run_pipeline
+from .planning import ADVICE_DAYS, Run
+from .session import open_session
+from .synth.cli import synth
+
+
+class Failure(click.ClickException):
+    """Something that the user can mend."""
+
+    exit_code = 2
+
+
+class Command(click.Command):
+    """A command that tells what went wrong in one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except RmqDelayError as error:
+            raise Failure(" ".join(str(error).split())) from error
+
+
+@click.group()
+def main() -> None:
+    """Retry history on Spark: what became of the retries, and which ladder fits the failures."""
+
+
+main.add_command(synth)
+
+
+@main.command(cls=Command)
+@click.option(
+    "--input",
+    "source",
+    required=True,
+    metavar="URL",
+    envvar="RMQ_DELAY_HISTORY_URL",
+    show_envvar=True,
+    help="The history: what HISTORY_URL names.",
+)
+@click.option(
+    "--output", required=True, metavar="URL", envvar="RMQ_DELAY_INSIGHTS_URL", show_envvar=True,
+    help="Where the tables are.",
+)  # fmt: skip
+@click.option("--from", "first", metavar="DAY", help="First day (UTC), such as 2026-01-31; without it all there are.")
+@click.option("--to", "last", metavar="DAY", help="Last day; without it the last one that there is.")
+@click.option("--lookback", default="7d", show_default=True, help="How far before the first day failures are read.")
+@click.option("--no-compact", is_flag=True, help="Leave the history's small files as they are.")
+@click.option("--no-advice", is_flag=True, help="Leave curves and advice out.")
+@click.option(
+    "--advice-days", type=click.IntRange(min=1), default=ADVICE_DAYS, show_default=True,
+    help="Curves and advice are of so many days, the last day included; those before --from come from --output.",
+)  # fmt: skip
+@ladder_option
+@estimate_options
+@click.option("--progress/--no-progress", default=None, help="Show Spark's progress bar; by default on a terminal.")
+@on_spark
+def run(
+    source: str,
+    output: str,
+    first: str | None,
+    last: str | None,
+    lookback: str,
+    no_compact: bool,
+    no_advice: bool,
+    advice_days: int,
+    ladders: dict[str, list[tuple[int, ...]]],
+    estimate: Estimate,
+    progress: bool | None,
+    master: str | None,
+    conf: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Compute the tables of the days from the history, and replace exactly these days."""
+    what = Run(
+        input=source,
+        output=output,
+        first=parse_day(first, "--from") if first else None,
+        last=parse_day(last, "--to") if last else None,
+        lookback=timedelta(milliseconds=parse_ms(lookback, "--lookback")),
+        compact=not no_compact,
+        estimate=None if no_advice else estimate,
+        advice_days=advice_days,
+        ladders=ladders,
+    )
+    shown = sys.stderr.isatty() if progress is None else progress
+    spark = open_session(master, conf, progress=shown)
+    report = run_pipeline(spark, what, lambda line: click.echo(line, err=True))
+    click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.text())
+
+
+@main.command(name="what-if", cls=Command)
+@click.option("--output", required=True, metavar="URL", help="An output of run.")
+@click.option("--from", "first", metavar="DAY", help="First day (UTC); without it all that there are.")
+@click.option("--to", "last", metavar="DAY", help="Last day.")
+@ladder_option
+@estimate_options
+@on_spark
+def what_if_command(
+    output: str,
+    first: str | None,
+    last: str | None,
+    ladders: dict[str, list[tuple[int, ...]]],
+    estimate: Estimate,
+    master: str | None,
+    conf: dict[str, str],
+    as_json: bool,
+) -> None:
+    """Tell what other ladders would have come to, from the tables of a run."""
+    if not ladders:
+        raise click.UsageError("Give at least one --ladder, such as --ladder payments=30s,5m,1h.")
+    spark = open_session(master, conf)
+    since = parse_day(first, "--from") if first else date.min
+    found = told_ladders(spark, output, Days(since, parse_day(last, "--to") if last else date.max), ladders, estimate)
+    click.echo(json.dumps(found.to_json(), indent=2) if as_json else found.text())
+
+
+@main.command(cls=Command)
+@click.option("--input", "source", metavar="URL", help="A history.")
+@click.option("--output", metavar="URL", help="An output of run.")
+@on_spark
+def describe(source: str | None, output: str | None, master: str | None, conf: dict[str, str], as_json: bool) -> None:
+    """Tell what is there: days, files, rows, kinds of events, tables."""
+    if (source is None) == (output is None):
+        raise click.UsageError("Give --input, or --output.")
+    spark = open_session(master, conf)
+    found = describe_input(spark, source) if source is not None else describe_output(spark, str(output))
+    click.echo(json.dumps(found.to_json(), indent=2) if as_json else found.text())

@@ -1,0 +1,117 @@
+"""What a ladder would do with failures of which the shares that are over are known. Pure, for many ladders at once.
+
+Times run from the end of the first failed attempt to the end of a later one. A retry comes ``overhead_s`` after its
+tier's delay: what tasks waited for a worker and ran, as measured in the history (median).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .grid import Grid
+from .shares import Floats, Ints, Shares
+
+#: Shares that differ by less are the same.
+_ALIKE = 1e-9
+
+#: A ladder whose last tier repeats more often than this repeats it for ever.
+_MOST_RETRIES = 100
+
+
+@dataclass(frozen=True)
+class Today:
+    """The delays of a task's retries in milliseconds, and the seconds that a retry ends after its delay.
+
+    ``is_endless``: the last tier repeats for ever. No delays: no failure tells the ladder.
+    """
+
+    ladder_ms: tuple[int, ...] = ()
+    overhead_s: float = 0.0
+    is_endless: bool = False
+
+    @classmethod
+    def of(cls, tiers_ms: tuple[int, ...], max_retries: int | None, retries: int, overhead_s: float) -> Today:
+        """Return what tiers and retries come to.
+
+        With fewer ``max_retries`` than tiers a task stops before the last ones; with more, the last tier repeats. None:
+        the history tells no limit. Then it repeats for ever where more ``retries`` than tiers were seen.
+        """
+        if max_retries is None:
+            return cls(tiers_ms, overhead_s, is_endless=retries > len(tiers_ms))
+        if max_retries > max(_MOST_RETRIES, len(tiers_ms)):
+            return cls(tiers_ms, overhead_s, is_endless=True)
+        repeated = tiers_ms[-1:] * (max_retries - len(tiers_ms))
+        return cls(tiers_ms[:max_retries] + repeated, overhead_s)
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Expected figures of ladders, all of one shape; not a number: nothing recovers.
+
+    ``recovery``: share of failures over by the last retry. ``attempts``: retries per failure - every attempt after the
+    first, good or failed. ``median_s``, ``p95_s``: seconds to recovery, among those that recover. ``exhausted``: the
+    share that does not.
+    """
+
+    recovery: Floats
+    attempts: Floats
+    median_s: Floats
+    p95_s: Floats
+    exhausted: Floats
+
+    NAMES = ("recovery", "attempts", "median_s", "p95_s", "exhausted")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A ladder's figures with their 95 % intervals: name of a figure -> (figure, low, high)."""
+
+    figures: dict[str, tuple[float, float, float]]
+
+    def value(self, name: str) -> float:
+        """Return a figure."""
+        return self.figures[name][0]
+
+
+def retry_times(ladders_ms: Ints, overhead_s: float) -> Floats:
+    """Return the seconds at which each retry ends. ``ladders_ms``: (ladder, tier); one length for all."""
+    return np.cumsum(ladders_ms / 1000.0 + overhead_s, axis=-1)
+
+
+def figures(share: Floats, times: Floats) -> Figures:
+    """Return the figures of ladders whose retries at ``times`` find ``share`` over: (..., ladder, tier) and alike."""
+    recovery = share[..., -1]
+    attempts = 1.0 + (1.0 - share[..., :-1]).sum(axis=-1)
+    return Figures(recovery, attempts, _quantile(share, times, 0.5), _quantile(share, times, 0.95), 1.0 - recovery)
+
+
+def _quantile(share: Floats, times: Floats, part: float) -> Floats:
+    """Return the first retry by which this part of those that recover has recovered."""
+    at = np.argmax(share >= part * share[..., -1:] - _ALIKE, axis=-1)
+    found = np.take_along_axis(np.broadcast_to(times, share.shape), at[..., None], axis=-1)[..., 0]
+    return np.where(share[..., -1] > _ALIKE, found, np.nan)
+
+
+def summarise(ladder_ms: tuple[int, ...], shares: Shares, grid: Grid, overhead_s: float) -> Summary:
+    """Return the figures of one ladder: as if failures ended as late as the history allows, with intervals.
+
+    The intervals hold what resampled histories give, and what failures would give that end as early as the history
+    allows: they are wide where a ladder retries at times at which today's does not look.
+    """
+    times = retry_times(np.array([ladder_ms], dtype=np.int64), overhead_s)
+    cells = grid.cells(times)
+    late = figures(shares.least[:, cells], times)
+    early = figures(shares.most[:, cells], times)
+    told = {}
+    for name in Figures.NAMES:
+        both = np.stack([getattr(late, name)[:, 0], getattr(early, name)[:, 0]])
+        low, high = shares.interval(_least(both), -_least(-both))
+        told[name] = (float(both[0, 0]), float(low), float(high))
+    return Summary(told)
+
+
+def _least(both: Floats) -> Floats:
+    least: Floats = np.fmin(both[0], both[1])
+    return least

@@ -1,0 +1,139 @@
+"""The Spark session of the pipeline: this machine's cores by default, or the cluster that the user names."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark import SparkContext, cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import celery_rmq_delay
+
+from ..exceptions import AnalyticsError
+
+#: The oldest Java that Spark 4 runs on.
+JAVA = 17
+_MOST_MEMORY_MB = 4096
+_LEAST_MEMORY_MB = 1024
+
+#: What can be set while a session runs, and what the pipeline counts on.
+_SQL = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # pandas writes nanoseconds, which Spark reads as whole numbers or not at all.
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # The history is a long list of small files: their listing is not to become a job of one task a file.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
+    # A file of each day stays open, instead of all rows being sorted by day: they come sorted by task.
+    "spark.sql.maxConcurrentOutputFileWriters": "64",
+}
+
+#: Of a session that is ours to start, where the user says nothing else.
+_LOCAL = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+}
+_OURS = {
+    "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
+    "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+    "spark.rdd.compress": "true",
+    # Hadoop's first committer moves every file twice; the staging folder is ours alone.
+    "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
+    # What each open file may hold in memory.
+    "spark.hadoop.parquet.block.size": str(16 * 2**20),
+}
+
+
+def open_session(
+    master: str | None = None, conf: Mapping[str, str] | None = None, *, progress: bool = False
+) -> SparkSession:
+    """Return the session that this process has, or a new one: on all cores of this machine unless ``master`` is given.
+
+    ``conf`` wins over everything set here. Under ``spark-submit`` its own settings hold. ``progress`` shows Spark's
+    progress bar. Raises `AnalyticsError` where Java is missing or too old, or the master cannot be reached.
+    """
+    started = SparkContext._active_spark_context is not None
+    if not started and not submitted():
+        check_java()
+        if _is_local(_master(master, conf or {})):
+            # Python's part runs in this Python, and a name of this machine that nothing resolves is no hindrance.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    builder = SparkSession.builder.appName("celery-rmq-delay")
+    for name, value in _settings(master, dict(conf or {}), progress=progress, started=started).items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except (PySparkException, RuntimeError) as error:
+        raise AnalyticsError(f"Spark did not start: {' '.join(str(error).split())[:500]}") from error
+    prepare(session, conf or {})
+    return session
+
+
+def prepare(spark: SparkSession, conf: Mapping[str, str] | None = None) -> None:
+    """Set what the pipeline counts on and what can be set in a session that others started; ``conf`` wins."""
+    for name, value in {**_SQL, **{name: value for name, value in (conf or {}).items() if name in _SQL}}.items():
+        spark.conf.set(name, value)
+    # What runs on the nodes travels with the job: they need neither this package nor Celery.
+    cloudpickle.register_pickle_by_value(celery_rmq_delay)  # type: ignore[no-untyped-call]
+
+
+def submitted() -> bool:
+    """Tell whether ``spark-submit`` started this process: then Java runs, and has its settings."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def check_java() -> None:
+    """Raise `AnalyticsError` where there is no Java that Spark could run on."""
+    mend = f"Spark needs Java {JAVA} or newer: install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless)"
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None:
+        raise AnalyticsError(f"java: not found. {mend}, or name its folder in JAVA_HOME.")
+    try:
+        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603
+    except (OSError, subprocess.SubprocessError) as error:
+        raise AnalyticsError(f"{java}: does not run ({error}). {mend}, and let JAVA_HOME name its folder.") from error
+    if (found := java_version(told.stderr + told.stdout)) < JAVA:
+        raise AnalyticsError(f"{java}: found Java {found}. {mend}, and let JAVA_HOME name its folder.")
+
+
+def java_version(text: str) -> int:
+    """Return the number before the first dot of what ``java -version`` prints; 8 for the old ``1.8``, 0 for neither."""
+    match = re.search(r'version "(?:1\.)?(\d+)', text)
+    return int(match[1]) if match else 0
+
+
+def _master(master: str | None, conf: Mapping[str, str]) -> str:
+    return master or conf.get("spark.master") or os.environ.get("MASTER") or "local[*]"
+
+
+def _is_local(master: str) -> bool:
+    return master.startswith("local")
+
+
+def _settings(master: str | None, conf: dict[str, str], *, progress: bool, started: bool) -> dict[str, str]:
+    if started:
+        return conf
+    if submitted():
+        return {**({"spark.master": master} if master else {}), **conf}
+    master = _master(master, conf)
+    local = _LOCAL if _is_local(master) else {}
+    ours = {**_OURS, **local, "spark.driver.memory": f"{_memory_mb()}m", "spark.master": master}
+    return {**ours, "spark.ui.showConsoleProgress": str(progress).lower(), **_SQL, **conf}
+
+
+def _memory_mb() -> int:
+    """Return half of this machine's memory, within what the pipeline can use."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    return max(_LEAST_MEMORY_MB, min(_MOST_MEMORY_MB, machine // 2))

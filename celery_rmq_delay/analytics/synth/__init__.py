@@ -1,0 +1,31 @@
+"""Retry histories that never happened, with a truth that is known: for tests, benchmarks and to try the pipeline.
+
+    from celery_rmq_delay.analytics import synth
+
+    synth.write("history", synth.Spec(attempts=100_000, days=7))
+
+Needs NumPy and pyarrow, no Spark.
+"""
+
+from __future__ import annotations
+
+from .distributions import NAMED, Distribution, Exponential, Lognormal, Mixture
+from .spec import Dependency, Queue, Shop, Spec, Task, default_shop
+from .truth import NAME as TRUTH
+from .writing import write
+
+__all__ = [
+    "NAMED",
+    "TRUTH",
+    "Dependency",
+    "Distribution",
+    "Exponential",
+    "Lognormal",
+    "Mixture",
+    "Queue",
+    "Shop",
+    "Spec",
+    "Task",
+    "default_shop",
+    "write",
+]

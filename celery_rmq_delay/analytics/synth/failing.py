@@ -1,0 +1,156 @@
+"""Tasks that fail: when, for how long, and the attempts they make of it by their queue's ladder. In numpy, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from .distributions import Floats
+from .spec import LONGEST_RUNTIME, LONGEST_WAIT_S, WAIT_S, Spec
+from .world import World
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+#: How a task's story ends.
+RECOVERED, USED_UP, GAVE_UP, CRASHED, DISCARDED = range(5)
+
+_RUNTIME_SIGMA = 0.5
+#: The most spells that are drawn at once, and the fewest.
+_MOST, _FEWEST = 100_000, 64
+
+
+@dataclass(frozen=True)
+class Spells:
+    """Tasks from their first failure on; arrays of one length, ``ends`` and ``runtimes`` with a column per attempt."""
+
+    task: Ints
+    #: Seconds from the history's start to the end of the first failed attempt.
+    origin: Floats
+    #: Seconds from then on until what made it fail is over; infinite where it never is.
+    lasts: Floats
+    #: 0 or 1: which of the queue's ladders.
+    half: Ints
+    outcome: Ints
+    #: Attempts made.
+    attempts: Ints
+    #: Seconds from the origin to the end of each attempt, and seconds that each ran.
+    ends: Floats
+    runtimes: Floats
+
+    def __getitem__(self, which: object) -> Spells:
+        return Spells(*(getattr(self, each.name)[which] for each in fields(self)))
+
+    def __len__(self) -> int:
+        return len(self.task)
+
+    @property
+    def is_told(self) -> Flags:
+        """Whether the retries tell how long the failure lasts: not so where there was none by the task's own fault."""
+        return np.asarray((self.outcome != GAVE_UP) & (self.outcome != CRASHED))
+
+
+def ladder_table(spec: Spec) -> tuple[Floats, Ints]:
+    """Return delays in ms and tiers by task and half; the delays after the last tier are 0."""
+    ladders = {queue.name: queue.ladders() for queue in spec.shop.queues}
+    width = max(len(ladder) for both in ladders.values() for ladder in both)
+    delays = np.zeros((len(spec.shop.tasks), 2, width))
+    tiers = np.zeros((len(spec.shop.tasks), 2), dtype=np.int64)
+    for index, task in enumerate(spec.shop.tasks):
+        for half, ladder in enumerate(ladders[task.queue]):
+            delays[index, half, : len(ladder)] = ladder
+            tiers[index, half] = len(ladder)
+    return delays, tiers
+
+
+def draw_spells(
+    spec: Spec, world: World, random: np.random.Generator, attempts: int, share: tuple[float, float]
+) -> Spells:
+    """Draw spells that make exactly so many attempts, between these shares (0 to 1) of all failing tasks.
+
+    What the last one would have had too many is made up by tasks that give up at once.
+    """
+    parts, missing = [], attempts
+    while missing:
+        drawn = _draw(spec, world, random, min(max(missing // 2, _FEWEST), _MOST), share)
+        fitting = int(np.searchsorted(np.cumsum(drawn.attempts), missing, side="right"))
+        parts.append(drawn[:fitting])
+        missing -= int(drawn.attempts[:fitting].sum())
+        if fitting < len(drawn):
+            parts.append(_giving_up(drawn[np.zeros(missing, dtype=np.int64) + fitting]))
+            missing = 0
+    return Spells(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Spells)))
+
+
+def _giving_up(spells: Spells) -> Spells:
+    changed = {"outcome": np.full_like(spells.outcome, GAVE_UP), "attempts": np.ones_like(spells.attempts)}
+    return Spells(**{each.name: changed.get(each.name, getattr(spells, each.name)) for each in fields(Spells)})
+
+
+def _draw(spec: Spec, world: World, random: np.random.Generator, count: int, share: tuple[float, float]) -> Spells:
+    task, origin, lasts = _failures(spec, world, random, count, share)
+    hard = np.array([each.hard for each in spec.shop.dependencies])[_dependencies(spec)[task]]
+    lasts[random.random(count) < hard] = np.inf
+    half = (origin >= spec.days * 43_200).astype(np.int64)
+    delays, tiers = ladder_table(spec)
+    ends, runtimes = _ends(spec, random, task, delays[task, half] / 1000)
+    attempts, outcome = _attempts(random, spec, ends, lasts, tiers[task, half])
+    return Spells(task, origin, lasts, half, outcome, attempts, ends, runtimes)
+
+
+def _dependencies(spec: Spec) -> Ints:
+    """Return the index of each task's dependency."""
+    names = [each.name for each in spec.shop.dependencies]
+    return np.array([names.index(task.dependency) for task in spec.shop.tasks])
+
+
+def _failures(
+    spec: Spec, world: World, random: np.random.Generator, count: int, share: tuple[float, float]
+) -> tuple[Ints, Floats, Floats]:
+    """Draw which tasks fail, when first, and for how long."""
+    of_task = _dependencies(spec)
+    weights = np.array([task.rate for task in spec.shop.tasks])
+    if world.downtimes:
+        weights = weights * np.array([each.mass.sum() for each in world.downtimes])[of_task]
+    task = random.choice(len(weights), count, p=weights / weights.sum()).astype(np.int64)
+    quantiles = share[0] + random.random(count) * (share[1] - share[0])
+    origin, lasts = np.empty(count), np.empty(count)
+    for index, dependency in enumerate(spec.shop.dependencies):
+        mine = np.flatnonzero(of_task[task] == index)
+        if world.downtimes:
+            origin[mine], lasts[mine] = world.downtimes[index].arrivals(random, quantiles[mine])
+        else:
+            origin[mine] = world.season.times(quantiles[mine])
+            lasts[mine] = dependency.lasting.draw(random, len(mine))
+    return task, origin, lasts
+
+
+def _ends(spec: Spec, random: np.random.Generator, task: Ints, delays_s: Floats) -> tuple[Floats, Floats]:
+    """Return when each attempt ends, in seconds from the end of the first, and how long it runs."""
+    count, width = delays_s.shape
+    medians = np.array([each.runtime_ms for each in spec.shop.tasks]) / 1000
+    runtimes = medians[task][:, None] * random.lognormal(0.0, _RUNTIME_SIGMA, (count, width + 1))
+    runtimes = np.minimum(runtimes, LONGEST_RUNTIME * medians[task][:, None])
+    waits = np.minimum(random.exponential(WAIT_S, (count, width)), LONGEST_WAIT_S)
+    steps = delays_s + waits + runtimes[:, 1:]
+    return np.concatenate([np.zeros((count, 1)), np.cumsum(steps, axis=1)], axis=1), runtimes
+
+
+def _attempts(random: np.random.Generator, spec: Spec, ends: Floats, lasts: Floats, tiers: Ints) -> tuple[Ints, Ints]:
+    """Return how many attempts each makes, and how it ends."""
+    count = len(lasts)
+    over = ends[:, 1:] >= lasts[:, None]
+    first = np.where(over.any(axis=1), over.argmax(axis=1) + 1, ends.shape[1])
+    outcome = np.where(first <= tiers, RECOVERED, USED_UP)
+    attempts = np.minimum(first, tiers) + 1
+    fate = random.random(count)
+    for end, share in ((GAVE_UP, (0.0, spec.gave_up)), (CRASHED, (spec.gave_up, spec.gave_up + spec.poison))):
+        mine = (share[0] <= fate) & (fate < share[1])
+        outcome[mine], attempts[mine] = end, 1
+    cut = np.flatnonzero((random.random(count) < spec.discarded) & (attempts > 1))
+    attempts[cut] = random.integers(1, attempts[cut])
+    outcome[cut] = DISCARDED
+    return attempts.astype(np.int64), outcome.astype(np.int64)

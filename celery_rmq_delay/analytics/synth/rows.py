@@ -1,0 +1,248 @@
+"""The events of spells as rows of the history files. Arrow tables, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ... import events
+from ...fingerprint import fingerprint
+from ...history_schema import SCHEMA
+from . import failing
+from .failing import Flags, Ints, Spells
+from .spec import REPEATED_S, Spec
+from .world import World
+
+_KINDS = (events.PARKED, events.FORWARDED, events.RECOVERED, events.EXHAUSTED, events.DISCARDED)
+_PARKED, _FORWARDED, _RECOVERED, _EXHAUSTED, _DISCARDED = range(len(_KINDS))
+_REASONS = ("retries_used", "gave_up", "crashed", "revoked")
+_REASON_OF = {failing.USED_UP: 0, failing.GAVE_UP: 1, failing.CRASHED: 2, failing.DISCARDED: 3}
+#: Share of failed attempts that are published into their delay queue and not rejected into it.
+_FORWARDED_SHARE = 0.03
+_MAX_CRASHES = 2
+_OWN_FAULTS = (
+    ("shop.errors.InvalidOrder", "order 4711 has no address"),
+    ("billiard.exceptions.WorkerLostError", "Worker exited prematurely: signal 9 (SIGKILL)"),
+)
+
+
+def start_us(spec: Spec) -> int:
+    """Return the history's start in microseconds since the epoch."""
+    return int(datetime.combine(spec.start, datetime.min.time(), timezone.utc).timestamp()) * 1_000_000
+
+
+def worker_names(spec: Spec) -> list[str]:
+    """Return the names of the shop's workers."""
+    return [f"worker{number + 1}@shop" for number in range(spec.workers)]
+
+
+def skews_us(spec: Spec) -> Ints:
+    """Return how wrong each worker's clock is, in microseconds: the same all the time."""
+    random = np.random.default_rng([spec.seed, 2])
+    return (random.uniform(-spec.skew_s, spec.skew_s, spec.workers) * 1_000_000).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What happened: an array element per event, ``kind`` by its place in `_KINDS`, times in microseconds."""
+
+    #: The spell and its attempt; of a discard that which was not made.
+    spell: Ints
+    attempt: Ints
+    kind: Ints
+    worker: Ints
+    ended: Ints
+    first_failed: Ints
+    runtime: Ints
+
+    @property
+    def is_parked(self) -> Flags:
+        return np.asarray(self.kind <= _FORWARDED)
+
+    @property
+    def is_failed(self) -> Flags:
+        return np.asarray(self.is_parked | (self.kind == _EXHAUSTED))
+
+
+def task_table(spec: Spec, spells: Spells, random: np.random.Generator) -> pa.Table:
+    """Return the events of ``spells``: one per attempt, and one per discard."""
+    told = _told(spec, spells, random)
+    spell, kind, outcome, tasks = told.spell, told.kind, spells.outcome[told.spell], spec.shop.tasks
+    task = spells.task[spell]
+    delays, tiers = (table[task, spells.half[spell]] for table in failing.ladder_table(spec))
+    at_tier = np.minimum(told.attempt, delays.shape[1] - 1)
+    delay_ms = delays[np.arange(len(spell)), at_tier].astype(np.int64)
+    task_id = _task_ids(random, len(spells)).take(pa.array(spell))
+    event_ids = [
+        events.event_id(name, 0, number, _KINDS[which])
+        for name, number, which in zip(task_id.to_pylist(), told.attempt.tolist(), kind.tolist(), strict=True)
+    ]
+    reason = np.select([outcome == each for each in _REASON_OF], list(_REASON_OF.values()), 0)
+    is_crash = (kind == _EXHAUSTED) & (outcome == failing.CRASHED)
+    is_discard = kind == _DISCARDED
+    return _table(
+        {
+            "event_id": pa.array(event_ids, pa.string()),
+            "kind": _chosen(_KINDS, kind),
+            "occurred_at": _moments(told.ended),
+            "task_id": task_id,
+            "root_id": task_id,
+            "task": _chosen([each.name for each in tasks], task),
+            "queue": _chosen([each.queue for each in tasks], task),
+            "worker": _chosen(worker_names(spec), told.worker),
+            "generation": np.zeros(len(spell), np.int32),
+            "attempt": told.attempt.astype(np.int32),
+            "max_retries": tiers.astype(np.int32),
+            "tier": pa.array((told.attempt + 1).astype(np.int32), mask=~told.is_parked),
+            "delay_ms": pa.array(delay_ms, mask=~told.is_parked),
+            "due_at": _moments(told.ended + delay_ms * 1000, ~told.is_parked),
+            "first_failed_at": _moments(told.first_failed),
+            "started_at": _moments(told.ended - told.runtime, is_discard),
+            "runtime_ms": pa.array(told.runtime // 1000, mask=is_discard),
+            **_failures(spec, spells, spell, ~told.is_failed),
+            "reason": _chosen(_REASONS, reason, kind < _EXHAUSTED),
+            "crashes": np.where(is_crash, _MAX_CRASHES, 0).astype(np.int32),
+            "ladder_ms": _ladders(spec, task * 2 + spells.half[spell]),
+        },
+        len(spell),
+    )
+
+
+def rollup_table(
+    spec: Spec, world: World, random: np.random.Generator, count: int, share: tuple[float, float]
+) -> pa.Table:
+    """Return ``count`` rollups of first attempts that succeeded."""
+    tasks, workers = spec.shop.tasks, worker_names(spec)
+    rates = np.array([task.rate for task in tasks])
+    task = random.choice(len(tasks), count, p=rates / rates.sum())
+    worker = random.integers(0, spec.workers, count)
+    seconds = world.season.times(share[0] + random.random(count) * (share[1] - share[0]))
+    slots = (start_us(spec) // 1_000_000 + seconds.astype(np.int64)) // events.ROLLUP_SECONDS
+    nonces = random.integers(0, 2**63, count)
+    ids = [
+        events.rollup_id(workers[who], tasks[what].name, tasks[what].queue, slot, f"{nonce:016x}")
+        for who, what, slot, nonce in zip(worker.tolist(), task.tolist(), slots.tolist(), nonces.tolist(), strict=True)
+    ]
+    zeros = np.zeros(count, np.int32)
+    return _table(
+        {
+            "event_id": pa.array(ids, pa.string()),
+            "kind": _chosen((events.ROLLUP,), zeros),
+            "occurred_at": _moments(slots * events.ROLLUP_SECONDS * 1_000_000),
+            "task": _chosen([each.name for each in tasks], task),
+            "queue": _chosen([each.queue for each in tasks], task),
+            "worker": _chosen(workers, worker),
+            "generation": zeros,
+            "attempt": zeros,
+            "crashes": zeros,
+            "ladder_ms": pa.array([[]], SCHEMA.field("ladder_ms").type).take(pa.array(zeros)),
+            "ok_count": 1 + random.poisson(30 * rates[task] / rates.max()),
+        },
+        count,
+    )
+
+
+def duplicates_of(table: pa.Table, share: float, random: np.random.Generator) -> pa.Table:
+    """Return a share of the rows a second time; half of them are attempts made twice, with a later time."""
+    which = np.flatnonzero(random.random(table.num_rows) < share)
+    again = table.take(pa.array(which))
+    later = (random.random(len(which)) * REPEATED_S * 1_000_000).astype(np.int64) * random.integers(0, 2, len(which))
+    index = SCHEMA.get_field_index("occurred_at")
+    moments = pc.cast(again.column(index), pa.int64()).to_numpy() + later
+    return again.set_column(index, SCHEMA.field(index), _moments(moments))
+
+
+def _told(spec: Spec, spells: Spells, random: np.random.Generator) -> _Told:
+    spell, made, is_discard = _attempts(spells)
+    attempt = made + is_discard
+    kind = np.where(is_discard, _DISCARDED, _PARKED)
+    ends = np.where(spells.outcome == failing.RECOVERED, _RECOVERED, _EXHAUSTED)[spell]
+    is_end = ~is_discard & (attempt + 1 == spells.attempts[spell]) & (spells.outcome[spell] != failing.DISCARDED)
+    kind = np.where(is_end, ends, kind)
+    kind[(kind == _PARKED) & (random.random(len(kind)) < _FORWARDED_SHARE)] = _FORWARDED
+    worker = random.integers(0, spec.workers, len(spell))
+
+    runtimes = spells.runtimes[spell, attempt]
+    seconds = spells.origin[spell] + spells.ends[spell, attempt] - np.where(is_discard, runtimes, 0.0)
+    ended = start_us(spec) + (seconds * 1_000_000).astype(np.int64) + skews_us(spec)[worker]
+    first_failed = np.zeros(len(spells), np.int64)
+    begins = attempt == 0
+    first_failed[spell[begins]] = ended[begins]
+    runtime = (runtimes * 1_000_000).astype(np.int64)
+    return _Told(spell, attempt, kind, worker, ended, first_failed[spell], runtime)
+
+
+def _attempts(spells: Spells) -> tuple[Ints, Ints, Flags]:
+    """Return the spell and the attempt of each event, and whether it is a discard after this attempt."""
+    spell = np.repeat(np.arange(len(spells)), spells.attempts)
+    attempt = np.arange(len(spell)) - np.repeat(np.cumsum(spells.attempts) - spells.attempts, spells.attempts)
+    discarded = np.flatnonzero(spells.outcome == failing.DISCARDED)
+    is_discard = np.arange(len(spell) + len(discarded)) >= len(spell)
+    return (
+        np.concatenate([spell, discarded]),
+        np.concatenate([attempt, spells.attempts[discarded] - 1]),
+        is_discard,
+    )
+
+
+def _ladders(spec: Spec, which: Ints) -> pa.Array:
+    """Return ladders; ``which`` is twice the task's index, and 1 more in the second half."""
+    of_queue = {queue.name: queue.ladders() for queue in spec.shop.queues}
+    known = [list(ladder) for task in spec.shop.tasks for ladder in of_queue[task.queue]]
+    return pa.array(known, SCHEMA.field("ladder_ms").type).take(pa.array(which))
+
+
+def _failures(spec: Spec, spells: Spells, spell: Ints, nulls: Flags) -> dict[str, pa.Array]:
+    """Return what the failed attempts raised."""
+    known = [(each.exception_type, each.message) for each in spec.shop.dependencies] + list(_OWN_FAULTS)
+    names = [each.name for each in spec.shop.dependencies]
+    which = np.array([names.index(task.dependency) for task in spec.shop.tasks])[spells.task]
+    which = np.where(spells.outcome == failing.GAVE_UP, len(names), which)
+    which = np.where(spells.outcome == failing.CRASHED, len(names) + 1, which)[spell]
+    return {
+        "exception_type": _chosen([kind for kind, _message in known], which, nulls),
+        "exception_message": _chosen([message for _kind, message in known], which, nulls),
+        "fingerprint": _chosen([fingerprint(kind, message, None) for kind, message in known], which, nulls),
+    }
+
+
+def _task_ids(random: np.random.Generator, count: int) -> pa.Array:
+    """Return ids as Celery makes them: UUIDs as text, by their bytes."""
+    raw = np.frombuffer(random.bytes(16 * count), np.uint8).reshape(count, 16)
+    digits = np.frombuffer(b"0123456789abcdef", np.uint8)
+    text = np.full((count, 36), ord("-"), np.uint8)
+    at = [place for place in range(36) if place not in (8, 13, 18, 23)]
+    text[:, at[0::2]], text[:, at[1::2]] = digits[raw >> 4], digits[raw & 15]
+    text[:, 14] = ord("4")
+    text[:, 19] = digits[8 + (raw[:, 8] >> 4) % 4]
+    offsets = np.arange(0, 36 * (count + 1), 36, dtype=np.int32)
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(text.tobytes()))
+
+
+def _chosen(
+    values: Sequence[str],
+    which: npt.NDArray[np.integer],
+    nulls: Flags | None = None,
+) -> pa.Array:
+    return pa.array(values, pa.string()).take(pa.array(which, mask=nulls))
+
+
+def _moments(microseconds: Ints, nulls: Flags | None = None) -> pa.Array:
+    return pa.array(microseconds, pa.int64(), mask=nulls).cast(SCHEMA.field("occurred_at").type)
+
+
+def _table(columns: dict[str, object], rows: int) -> pa.Table:
+    """Return a table of the history's columns; those that are not given are null."""
+    return pa.table(
+        [
+            pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type)
+            for field in SCHEMA
+        ],
+        schema=SCHEMA,
+    )

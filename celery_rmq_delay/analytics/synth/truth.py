@@ -1,0 +1,104 @@
+"""What is true of a synthetic history: counts, and how long failures really last. Written beside the files."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from . import failing
+from .failing import Spells
+from .spec import Spec
+from .world import World
+
+#: The file; readers of the history pass over names that begin with ``_``.
+NAME = "_truth.json"
+
+#: Seconds at which the truth tells what share of the failures is over.
+GRID = np.geomspace(1, 86_400, 100).round(3)
+
+_OUTCOMES = {
+    failing.RECOVERED: "recovered",
+    failing.USED_UP: "retries_used",
+    failing.GAVE_UP: "gave_up",
+    failing.CRASHED: "crashed",
+    failing.DISCARDED: "discarded",
+}
+
+
+class Tally:
+    """Adds up what the chunks of a history contain. Small: it goes from process to process."""
+
+    def __init__(self, spec: Spec) -> None:
+        tasks = len(spec.shop.tasks)
+        self.counts: Counter[str] = Counter()
+        #: By task: spells by outcome, attempts, spells whose failures' lengths are told, and those over by the grid.
+        self.outcomes = np.zeros((tasks, len(_OUTCOMES)), np.int64)
+        self.attempts = np.zeros(tasks, np.int64)
+        self.told = np.zeros(tasks, np.int64)
+        self.over = np.zeros((tasks, len(GRID)), np.int64)
+
+    def add_spells(self, spells: Spells) -> None:
+        """Count these."""
+        np.add.at(self.outcomes, (spells.task, spells.outcome), 1)
+        np.add.at(self.attempts, spells.task, spells.attempts)
+        for task in range(len(self.told)):
+            lasts = np.sort(spells.lasts[(spells.task == task) & spells.is_told])
+            self.told[task] += len(lasts)
+            self.over[task] += np.searchsorted(lasts, GRID, side="right")
+
+    def add(self, other: Tally) -> None:
+        """Add another chunk's."""
+        self.counts += other.counts
+        self.outcomes += other.outcomes
+        self.attempts += other.attempts
+        self.told += other.told
+        self.over += other.over
+
+
+def truth_of(spec: Spec, world: World, tally: Tally) -> dict[str, Any]:
+    """Return what ``_truth.json`` holds.
+
+    ``recovery`` has for each task and exception the share of failures that are over after ``grid_s`` seconds: ``drawn``
+    counted over the spells that were made, and where failures last independently ``expected`` by the distribution.
+    Spells that gave up or crashed the worker say nothing of it and are left out.
+    """
+    tasks = spec.shop.tasks
+    exceptions = {each.name: each.exception_type for each in spec.shop.dependencies}
+    groups = [("task", task.name, [index]) for index, task in enumerate(tasks)]
+    for name in dict.fromkeys(exceptions.values()):
+        mine = [index for index, task in enumerate(tasks) if exceptions[task.dependency] == name]
+        groups.append(("exception", name, mine))
+    return {
+        "spec": spec.describe(),
+        "counts": dict(sorted(tally.counts.items())),
+        "tasks": {task.name: _of_task(tally, index) for index, task in enumerate(tasks)},
+        "grid_s": GRID.tolist(),
+        "recovery": [_recovery(spec, tally, *group) for group in groups if tally.told[group[2]].sum()],
+        "outages": _outages(spec, world),
+    }
+
+
+def _of_task(tally: Tally, index: int) -> dict[str, int]:
+    found = {"attempts": int(tally.attempts[index]), "spells": int(tally.outcomes[index].sum())}
+    return found | {name: int(tally.outcomes[index, which]) for which, name in _OUTCOMES.items()}
+
+
+def _recovery(spec: Spec, tally: Tally, scope: str, name: str, mine: list[int]) -> dict[str, Any]:
+    told = tally.told[mine].sum()
+    found = {"scope": scope, "name": name, "spells": int(told), "drawn": (tally.over[mine].sum(axis=0) / told).tolist()}
+    if spec.outages == "independent":
+        known = {each.name: each for each in spec.shop.dependencies}
+        of_tasks = [known[spec.shop.tasks[index].dependency] for index in mine]
+        shares = [(1 - each.hard) * each.lasting.over(GRID) for each in of_tasks]
+        found["expected"] = (np.average(shares, axis=0, weights=tally.told[mine])).tolist()
+    return found
+
+
+def _outages(spec: Spec, world: World) -> dict[str, list[list[float]]]:
+    """Return start and end of each outage by dependency, in seconds from the history's start."""
+    return {
+        each.name: np.stack([down.starts, down.ends], axis=1).round(3).tolist()
+        for each, down in zip(spec.shop.dependencies, world.downtimes, strict=bool(world.downtimes))
+    }

@@ -1,0 +1,7 @@
+"""Capacity on paper: what a load parks, and what that asks of RabbitMQ. Pure arithmetic, no broker."""
+
+from .estimate import Estimate, estimate
+from .flow import Flow, LevelFlow, RungFlow, flow, level_flow
+from .workload import Workload
+
+__all__ = ["Estimate", "Flow", "LevelFlow", "RungFlow", "Workload", "estimate", "flow", "level_flow"]

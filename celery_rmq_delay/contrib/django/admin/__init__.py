@@ -1,0 +1,46 @@
+"""The admin pages. They register themselves on the default site; `register` puts them on another one."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.contrib.admin import AdminSite
+
+from ..models import (
+    CollectorStatus,
+    ExhaustedTask,
+    FailureGroup,
+    InsightRun,
+    Operation,
+    ParkedTask,
+    TaskRecord,
+    UnreadableMessage,
+)
+from .groups import FailureGroupAdmin
+from .insights import InsightRunAdmin
+from .lists import ExhaustedTaskAdmin, ParkedTaskAdmin, TaskRecordAdmin
+from .operations import OperationAdmin
+from .running import CollectorStatusAdmin, UnreadableMessageAdmin
+
+__all__ = ["PAGES", "register"]
+
+#: The models and their pages.
+PAGES = {
+    ParkedTask: ParkedTaskAdmin,
+    ExhaustedTask: ExhaustedTaskAdmin,
+    TaskRecord: TaskRecordAdmin,
+    FailureGroup: FailureGroupAdmin,
+    Operation: OperationAdmin,
+    InsightRun: InsightRunAdmin,
+    CollectorStatus: CollectorStatusAdmin,
+    UnreadableMessage: UnreadableMessageAdmin,
+}
+
+
+def register(site: AdminSite) -> None:
+    """Put all pages on a site of your own; what it has of them already stays."""
+    for model, page in PAGES.items():
+        if not site.is_registered(model):
+            site.register(model, page)
+
+
+register(admin.site)

@@ -1,0 +1,385 @@
+"""From a selection to an operation: the page that asks, and what happens once it is answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin import helpers
+from django.core.exceptions import BadRequest
+from django.db import transaction
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from ....exceptions import RmqDelayError
+from ..conf import conf
+from ..models import ExhaustedTask, Operation, ParkedTask, TaskRecord, TaskState
+from ..queries import grouped
+from ..services import counts as live
+from ..services import operations
+from ..services.export import CONTENT_TYPES, ExportFormat, export_rows
+from . import history, text
+from .base import EXHAUSTED_STATES
+
+if TYPE_CHECKING:
+    from .records import RecordPages
+
+Kind = Operation.Kind
+
+#: Rows of each table that the confirmation page shows.
+SHOWN = 10
+#: What is offered for a gradual requeue.
+CANARIES, RATE = 5, 60
+
+
+@dataclass(frozen=True)
+class Act:
+    """An action that is asked about first; ``states`` are those that it does something to."""
+
+    name: str
+    kind: str
+    label: Any
+    explanation: Any
+    states: tuple[TaskState, ...]
+    gradual: bool = False
+
+
+RUN_NOW = Act(
+    "run_now",
+    Kind.RUN_NOW,
+    gettext_lazy("Run now"),
+    gettext_lazy(
+        "The delay queues are searched for these tasks, and those found go to their origin queues at once. "
+        "A task that is not found is already due."
+    ),
+    (TaskState.PARKED,),
+)
+REQUEUE = Act(
+    "requeue",
+    Kind.REQUEUE,
+    gettext_lazy("Requeue"),
+    gettext_lazy("Each message is published to its origin queue as it was, with the same task id and a fresh ladder."),
+    (TaskState.EXHAUSTED,),
+)
+GRADUALLY = Act(
+    "requeue_gradually",
+    Kind.REQUEUE,
+    gettext_lazy("Requeue gradually"),
+    gettext_lazy(
+        "The canaries go first; the others follow at the rate below once every canary has come through, "
+        "and not at all if one fails again."
+    ),
+    (TaskState.EXHAUSTED,),
+    gradual=True,
+)
+DISCARD = Act(
+    "discard",
+    Kind.DISCARD,
+    gettext_lazy("Discard"),
+    gettext_lazy(
+        "These tasks will not run again, and their results say REVOKED. They can be restored: what is known stays."
+    ),
+    (TaskState.PARKED, TaskState.EXHAUSTED, TaskState.UNKNOWN),
+)
+RESTORE = Act(
+    "restore",
+    Kind.RESTORE,
+    gettext_lazy("Restore"),
+    gettext_lazy(
+        "Discarded tasks, and those whose outcome is unknown, are exhausted again. "
+        "Look first whether one of unknown outcome has run: requeued, it may run twice."
+    ),
+    (TaskState.DISCARDED, TaskState.UNKNOWN),
+)
+
+
+def reason_field() -> forms.CharField:
+    """Return the field that asks why."""
+    return forms.CharField(
+        label=gettext_lazy("Why"),
+        required=False,
+        max_length=1_000,
+        widget=forms.Textarea(attrs={"rows": 2, "cols": 60}),
+        help_text=gettext_lazy("Kept with the operation, for whoever asks later."),
+    )
+
+
+class ConfirmForm(forms.Form):
+    """What the page asks for; ``as_of`` and ``expected`` are what it has shown."""
+
+    reason = reason_field()
+    as_of = forms.CharField(widget=forms.HiddenInput)
+    expected = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
+
+    def clean_as_of(self) -> datetime:
+        """Return the moment that the page was made."""
+        try:
+            found = parse_datetime(self.cleaned_data["as_of"])
+        except ValueError:
+            found = None
+        if found is None or timezone.is_aware(found) != timezone.is_aware(timezone.now()):
+            raise forms.ValidationError("no moment")
+        return found
+
+
+class GradualForm(ConfirmForm):
+    """Also how gradually."""
+
+    canary = forms.IntegerField(
+        label=gettext_lazy("Canaries"),
+        min_value=0,
+        max_value=1_000,
+        initial=CANARIES,
+        help_text=gettext_lazy("So many go first."),
+    )
+    rate = forms.IntegerField(
+        label=gettext_lazy("Per minute"),
+        min_value=1,
+        max_value=100_000,
+        initial=RATE,
+        help_text=gettext_lazy("So many of the others."),
+    )
+
+
+def ask_or_run(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any], act: Act) -> HttpResponse:
+    """Show what would be done to how many tasks; once that is confirmed, do it to exactly those."""
+    form_class = GradualForm if act.gradual else ConfirmForm
+    if not _is_across(request):
+        queryset = _chosen(pages, request)
+    if "confirm" not in request.POST:
+        return _page(pages, request, queryset, act, form_class)
+    form = form_class(request.POST)
+    if form.has_error("as_of") or form.has_error("expected"):
+        raise BadRequest("This is no answer to a confirmation page of ours.")
+    if not form.is_valid():
+        return _page(pages, request, queryset, act, form_class, form)
+    frozen = _frozen(request, queryset, act, form.cleaned_data["as_of"])
+    if frozen.count() > form.cleaned_data["expected"]:
+        messages.warning(request, _("There are more tasks than before: look at the numbers again."))
+        return _page(pages, request, queryset, act, form_class)
+    return _run(pages, request, frozen, act, form.cleaned_data)
+
+
+def _chosen(pages: RecordPages, request: HttpRequest) -> QuerySet[Any]:
+    """Return the chosen rows by their ids, whatever the list's filters say.
+
+    The page of a task acts on one that its list may not show, and what somebody else has done to a row meanwhile is to
+    be reported as skipped.
+    """
+    chosen = request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)
+    rows = TaskRecord.objects.filter(pk__in=chosen).exclude(state__in=_out_of_sight(pages, request))
+    return rows.order_by(*pages.ordering or ("pk",))
+
+
+def _out_of_sight(pages: RecordPages, request: HttpRequest) -> list[str]:
+    """Return the states of tasks that no list shows to this user: the lists are granted apart."""
+    if pages.page_url(request, TaskRecord, "changelist"):
+        return []
+    lists = ((ExhaustedTask, EXHAUSTED_STATES), (ParkedTask, (TaskState.PARKED, TaskState.RUNNING)))
+    return [state for model, states in lists if not pages.page_url(request, model, "changelist") for state in states]
+
+
+def _frozen(request: HttpRequest, queryset: QuerySet[Any], act: Act, as_of: datetime) -> QuerySet[Any]:
+    """Return what the page has shown: what has come to the list since then is not swept in."""
+    return queryset.filter(state__in=act.states, changed_at__lte=as_of) if _is_across(request) else queryset
+
+
+def _is_across(request: HttpRequest) -> bool:
+    return request.POST.get("select_across") == "1"
+
+
+def _run(
+    pages: RecordPages, request: HttpRequest, frozen: QuerySet[Any], act: Act, answer: dict[str, Any]
+) -> HttpResponse:
+    details = {"filters": request.GET.dict(), "list": str(pages.opts.model_name)}
+    gradually = {"canary": answer["canary"], "rate": answer["rate"]} if act.gradual else {}
+    with transaction.atomic():
+        operation = operations.freeze(
+            act.kind,
+            frozen,
+            actor=history.actor(request),
+            reason=answer["reason"].strip(),
+            details=details,
+            **gradually,
+        )
+        history.log_selection(request, pages.model, operation)
+    url = pages.page_url(request, Operation, "change", operation.pk)
+    if operations.is_inline(operation):
+        try:
+            operation = operations.run(operation)
+        except RmqDelayError as error:
+            messages.error(request, text.plain(error, 500))
+        else:
+            tell(request, operation)
+        live.forget()
+        return HttpResponseRedirect(_back(pages, request))
+    messages.info(
+        request,
+        ngettext(
+            "Operation %(number)s: %(count)s task, left to “manage.py rmq_delay_operate”.",
+            "Operation %(number)s: %(count)s tasks, left to “manage.py rmq_delay_operate”.",
+            operation.requested,
+        )
+        % {"number": operation.pk, "count": grouped(operation.requested)},
+    )
+    return HttpResponseRedirect(url or _back(pages, request))
+
+
+def tell(request: HttpRequest, operation: Operation) -> None:
+    """Tell the user exactly what came of an operation that has run."""
+    bad = operation.failed or operation.unknown or operation.state == Operation.State.FAILED
+    level = messages.ERROR if bad else messages.WARNING if operation.skipped else messages.SUCCESS
+    messages.add_message(request, level, text.plain(operation.message or operations.report(operation), 1_000))
+
+
+def _back(pages: RecordPages, request: HttpRequest) -> str:
+    """Return where the act was asked for: the list with its filters, or the page of a task.
+
+    A parked task that was discarded has the page of an exhausted one from then on: there it is restored and requeued.
+    """
+    selected = request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)
+    if "from_record" not in request.POST or len(selected) != 1:
+        return request.get_full_path()
+    record = TaskRecord.objects.filter(pk=selected[0]).first()
+    if record is not None and record.state in EXHAUSTED_STATES and pages.model is ParkedTask:
+        return pages.record_url(request, record) or pages.here("change", selected[0])
+    return pages.here("change", selected[0])
+
+
+def _page(
+    pages: RecordPages,
+    request: HttpRequest,
+    queryset: QuerySet[Any],
+    act: Act,
+    form_class: type[ConfirmForm],
+    form: ConfirmForm | None = None,
+) -> HttpResponse:
+    now = timezone.now()
+    across = _is_across(request)
+    counts = _breakdown(queryset.filter(changed_at__lte=now) if across else queryset)
+    selected = [] if across else list(queryset.filter(state__in=act.states).values_list("pk", flat=True))
+    total = sum(count for _values, count in counts)
+    affected = sum(count for values, count in counts if values["state"] in act.states)
+    shown = form_class(
+        {**dict(request.POST.items()), "as_of": now.isoformat(), "expected": affected} if form else None,
+        initial={"as_of": now.isoformat(), "expected": affected},
+    )
+    context = pages.page_context(
+        request,
+        str(act.label),
+        act=act,
+        form=shown,
+        affected=affected,
+        affected_text=grouped(affected),
+        others=total - affected,
+        tables=_tables(counts),
+        selected=selected,
+        across=across,
+        from_record="from_record" in request.POST,
+        checkbox=helpers.ACTION_CHECKBOX_NAME,
+        is_background=act.gradual or affected > conf().inline_limit,
+        back=_back(pages, request),
+    )
+    return TemplateResponse(request, "admin/rmq_delay/confirm.html", context)
+
+
+_BREAKDOWN = {
+    "name": gettext_lazy("Task"),
+    "queue": gettext_lazy("Queue"),
+    "exception_type": gettext_lazy("Error"),
+    "state": gettext_lazy("State"),
+}
+
+
+def _breakdown(queryset: QuerySet[Any]) -> list[tuple[dict[str, str], int]]:
+    """Return how many tasks there are of each combination, in one query."""
+    rows = queryset.order_by().values(*_BREAKDOWN).annotate(count=Count("pk"))
+    return [({name: row[name] for name in _BREAKDOWN}, row["count"]) for row in rows]
+
+
+def _tables(counts: list[tuple[dict[str, str], int]]) -> list[dict[str, Any]]:
+    tables = []
+    for name, label in _BREAKDOWN.items():
+        sums: dict[str, int] = {}
+        for values, count in counts:
+            sums[values[name]] = sums.get(values[name], 0) + count
+        most = sorted(sums.items(), key=lambda each: (-each[1], each[0]))
+        rows = [(text.state_badge(value) if name == "state" else text.hostile(value), count) for value, count in most]
+        rest = sum(count for _value, count in most[SHOWN:])
+        tables.append({"label": label, "rows": rows[:SHOWN], "rest": rest, "more": len(most) - SHOWN})
+    return tables
+
+
+@admin.action(description=RUN_NOW.label, permissions=["requeue"])
+def run_now(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
+    """Send parked tasks to their origin queues before they are due."""
+    return ask_or_run(pages, request, queryset, RUN_NOW)
+
+
+@admin.action(description=REQUEUE.label, permissions=["requeue"])
+def requeue(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
+    """Send exhausted tasks back to their origin queues."""
+    return ask_or_run(pages, request, queryset, REQUEUE)
+
+
+@admin.action(description=GRADUALLY.label, permissions=["requeue"])
+def requeue_gradually(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
+    """Send exhausted tasks back, canaries first, then at a rate."""
+    return ask_or_run(pages, request, queryset, GRADUALLY)
+
+
+@admin.action(description=DISCARD.label, permissions=["discard"])
+def discard(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
+    """Set tasks aside for good."""
+    return ask_or_run(pages, request, queryset, DISCARD)
+
+
+@admin.action(description=RESTORE.label, permissions=["discard"])
+def restore(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
+    """Make discarded tasks exhausted again."""
+    return ask_or_run(pages, request, queryset, RESTORE)
+
+
+@admin.action(description=gettext_lazy("Export as CSV"), permissions=["view"])
+def export_csv(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any]) -> StreamingHttpResponse:
+    """Send the tasks as a table."""
+    return _export(pages, request, queryset, "csv")
+
+
+@admin.action(description=gettext_lazy("Export as JSON lines"), permissions=["view"])
+def export_jsonl(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any]) -> StreamingHttpResponse:
+    """Send the tasks as JSON, one a line."""
+    return _export(pages, request, queryset, "jsonl")
+
+
+def _export(
+    pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any], form: ExportFormat
+) -> StreamingHttpResponse:
+    redacted = not pages.has_view_payload_permission(request)
+    operations.note_done(
+        Kind.EXPORT,
+        history.actor(request),
+        requested=queryset.count(),
+        format=form,
+        redacted=redacted,
+        filters=request.GET.dict(),
+        list=str(pages.opts.model_name),
+    )
+    answer = StreamingHttpResponse(
+        export_rows(queryset, format=form, redacted=redacted), content_type=CONTENT_TYPES[form]
+    )
+    answer["Content-Disposition"] = f'attachment; filename="{pages.opts.model_name}.{form}"'
+    answer["X-Content-Type-Options"] = "nosniff"
+    return answer
+
+
+#: What the page of a task offers, by its state.
+ACTS = (RUN_NOW, REQUEUE, DISCARD, RESTORE)

@@ -1,0 +1,250 @@
+"""What all pages share: they change nothing by themselves, and refuse what is not allowed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from django.conf import settings
+from django.contrib import admin
+from django.contrib.admin import helpers
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import BadRequest, PermissionDenied
+from django.core.paginator import Paginator
+from django.db import transaction
+from django.db.models import Model, QuerySet
+from django.forms import CheckboxInput
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import NoReverseMatch, reverse
+from django.utils.functional import cached_property
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+
+from ..conf import conf
+from ..models import ExhaustedTask, FailureGroup, InsightRun, Operation, ParkedTask, TaskRecord, TaskState
+from ..queries import Capped, capped_counts
+from .text import EMPTY, plain
+
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[Any]
+    _Paginator = Paginator[Any]
+else:
+    _ModelAdmin, _Paginator = admin.ModelAdmin, Paginator
+
+Row = TypeVar("Row", bound=Model)
+
+#: The states of the list of exhausted tasks: also those that somebody has in hand.
+EXHAUSTED_STATES = (
+    TaskState.EXHAUSTED,
+    TaskState.UNKNOWN,
+    TaskState.REQUEUING,
+    TaskState.REQUEUED,
+    TaskState.DISCARDED,
+)
+#: The permissions beyond Django's own, as actions and pages name them.
+PERMISSIONS = {
+    "requeue": "rmq_delay.requeue_taskrecord",
+    "discard": "rmq_delay.discard_taskrecord",
+    "edit_payload": "rmq_delay.edit_payload_taskrecord",
+    "view_payload": "rmq_delay.view_payload_taskrecord",
+    "annotate": "rmq_delay.change_failuregroup",
+}
+TABS = (FailureGroup, ExhaustedTask, ParkedTask, TaskRecord, Operation, InsightRun)
+
+
+class CappedPaginator(_Paginator):
+    """Counts no further than the settings say: a list of a million rows opens like one of a hundred."""
+
+    @cached_property
+    def capped(self) -> Capped:
+        """The count, which may have stopped."""
+        queryset: Any = self.object_list
+        return capped_counts(conf().count_cap, rows=queryset)["rows"]
+
+    @cached_property
+    def count(self) -> int:
+        """How many rows the pages show."""
+        return min(self.capped.number, self.capped.limit)
+
+
+class ReadOnlyAdmin(_ModelAdmin):
+    """Pages to look at. Whatever is done goes through an action or a view of its own, with its permission."""
+
+    list_per_page = 50
+    show_full_result_count = False
+    paginator = CappedPaginator
+    list_max_show_all = 0
+    empty_value_display = EMPTY
+    show_facets = admin.ShowFacets.NEVER
+    #: The parameters that filters of this page take from the address; any other lookup is refused.
+    parameters: tuple[str, ...] = ()
+
+    class Media:
+        css = {"all": ("rmq_delay/pages.css",)}
+        js = ("rmq_delay/refresh.js", "rmq_delay/copy.js")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Rows come from the collector alone."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """No form of Django's changes a row."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        """Rows go with ``rmq_delay_prune``."""
+        return False
+
+    def has_requeue_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may requeue tasks, and run parked ones now."""
+        return allowed(request, "requeue")
+
+    def has_discard_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may discard tasks and restore them."""
+        return allowed(request, "discard")
+
+    def has_edit_payload_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may edit arguments and requeue."""
+        return allowed(request, "edit_payload")
+
+    def has_view_payload_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may see arguments as they are."""
+        return allowed(request, "view_payload")
+
+    def has_annotate_permission(self, request: HttpRequest) -> bool:
+        """Whether the user may mute failure groups and note something on them."""
+        return allowed(request, "annotate")
+
+    def action_checkbox(self, obj: Model) -> SafeString:
+        """Return the box of a row; its label for readers of text is bounded, and fit for a page."""
+        label = _("Select this for an action: %(row)s") % {"row": plain(obj, 120)}
+        box = CheckboxInput({"class": "action-select", "aria-label": label}, lambda _value: False)
+        return box.render(helpers.ACTION_CHECKBOX_NAME, str(obj.pk))
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
+        """Allow the filters of the page; any other lookup could be a search through the whole table."""
+        return lookup in self.parameters
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Return the list, with a title that promises no more than it does."""
+        found: Any = super().get_changelist_instance(request)
+        found.title = capfirst(str(self.opts.verbose_name_plural))
+        return found
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the list, or run an action of it; what is not allowed is refused here, before Django leaves it out."""
+        if request.method == "POST":
+            self._refuse_forged(request)
+        return super().changelist_view(request, {"rmq_tabs": self.tabs(request), **(extra_context or {})})
+
+    def add_view(
+        self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Refuse: there is no such page."""
+        raise PermissionDenied
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show Django's history of a row, under a title that is fit for a page."""
+        number = row_number(object_id)
+        row = self.get_object(request, str(number))
+        return super().history_view(request, str(number), {"title": plain(row, 120), **(extra_context or {})})
+
+    def _refuse_forged(self, request: HttpRequest) -> None:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        allowed_actions = self.get_actions(request)
+        asked = {name for name in request.POST.getlist("action") if name}
+        if not allowed_actions or asked - set(allowed_actions):
+            raise PermissionDenied
+        for each in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME):
+            if not _is_number(each):
+                raise BadRequest(f"{each[:40]!r} is not the number of a row.")
+
+    def tabs(self, request: HttpRequest) -> list[dict[str, Any]]:
+        """Return the links between the lists that the user may see."""
+        return [
+            {"title": model._meta.verbose_name_plural, "url": url, "here": model is self.model}
+            for model in TABS
+            if (url := self.page_url(request, model, "changelist")) is not None
+        ]
+
+    def page_url(self, request: HttpRequest, model: type[Model], page: str, *args: object) -> str | None:
+        """Return the address of a page of another model on this site; None where the user may not see it."""
+        other = self.admin_site._registry.get(model)
+        if other is None or not other.has_view_permission(request):
+            return None
+        name = f"admin:{model._meta.app_label}_{model._meta.model_name}_{page}"
+        try:
+            return reverse(name, args=args, current_app=self.admin_site.name)
+        except NoReverseMatch:
+            return None
+
+    def here(self, page: str, *args: object) -> str:
+        """Return the address of a page of this model."""
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
+        return reverse(name, args=args, current_app=self.admin_site.name)
+
+    def page_context(self, request: HttpRequest, title: str, **more: Any) -> dict[str, Any]:
+        """Return what a page of its own needs to look like one of Django's."""
+        request.current_app = self.admin_site.name
+        return {
+            **self.admin_site.each_context(request),
+            "title": title,
+            "opts": self.opts,
+            "media": self.media,
+            "rmq_tabs": self.tabs(request),
+            **more,
+        }
+
+    def record_url(self, request: HttpRequest, record: TaskRecord) -> str | None:
+        """Return the page of a task that the user may see, the most telling one first."""
+        is_parked = record.state == TaskState.PARKED
+        for model in (ParkedTask, TaskRecord) if is_parked else (ExhaustedTask, TaskRecord, ParkedTask):
+            url = self.page_url(request, model, "change", record.pk)
+            if url is not None and belongs(record, model):
+                return url
+        return None
+
+
+def belongs(record: TaskRecord, model: type[Model]) -> bool:
+    """Return whether a task is, or has been, what the pages of a model are about."""
+    if model is ParkedTask:
+        return record.parked_at is not None
+    if model is ExhaustedTask:
+        return record.exhausted_at is not None or record.generation > 0 or record.state in EXHAUSTED_STATES
+    return True
+
+
+def outside_transactions(view: Any) -> Any:
+    """Mark a view that runs operations: they commit step by step, whatever ATOMIC_REQUESTS says."""
+    for alias in settings.DATABASES:
+        view = transaction.non_atomic_requests(using=alias)(view)
+    return view
+
+
+def row_number(object_id: str | None) -> int:
+    """Return the number of a row from an address. Raises `Http404` for anything else."""
+    found = unquote(object_id or "")
+    if not _is_number(found):
+        raise Http404
+    return int(found)
+
+
+def found(rows: QuerySet[Row], object_id: str | None) -> Row:
+    """Return the row that an address names. Raises `Http404` where there is none."""
+    row = rows.filter(pk=row_number(object_id)).first()
+    if row is None:
+        raise Http404
+    return row
+
+
+def _is_number(value: str) -> bool:
+    return value.isascii() and value.isdigit() and len(value) < 19
+
+
+def allowed(request: HttpRequest, what: str) -> bool:
+    """Return whether the user has one of `PERMISSIONS`."""
+    user: Any = request.user
+    return bool(user.is_active and user.has_perm(PERMISSIONS[what]))

@@ -1,0 +1,69 @@
+"""What an operation wrote down of itself, in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from django.apps import apps
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ..models import Operation, TaskState
+from .filters import (
+    AttemptsFilter,
+    ErrorFilter,
+    GroupFilter,
+    OverdueFilter,
+    QueueFilter,
+    RequeuedFilter,
+    StateFilter,
+    TaskFilter,
+)
+
+_FILTERS = (
+    StateFilter, QueueFilter, TaskFilter, ErrorFilter, AttemptsFilter, OverdueFilter, RequeuedFilter, GroupFilter,
+)  # fmt: skip
+#: The parameters of the lists' addresses, as the pages call them.
+_TITLES = {each.parameter_name: each.title for each in _FILTERS} | {"q": gettext_lazy("search")}
+
+
+def in_words(operation: Operation) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each detail that has one; not escaped, not bounded."""
+    found = operation.details if isinstance(operation.details, dict) else {"": operation.details}
+    for key, value in found.items():
+        if value in ({}, [], "", None):
+            continue
+        if key == "filters" and isinstance(value, dict):
+            yield (
+                _("Filters"),
+                "\n".join(f"{_TITLES.get(name, name)}: {_filtered(name, wanted)}" for name, wanted in value.items()),
+            )
+        elif key == "list" and isinstance(value, str):
+            yield _("List"), _list_name(value)
+        else:
+            yield str(key).replace("_", " ").capitalize(), _value(value)
+
+
+def _filtered(name: str, wanted: object) -> str:
+    if name == "state" and isinstance(wanted, str) and wanted in TaskState.values:
+        return str(TaskState(wanted).label)
+    return _value(wanted)
+
+
+def _list_name(model_name: str) -> str:
+    try:
+        return str(apps.get_model(Operation._meta.app_label, model_name)._meta.verbose_name_plural)
+    except LookupError:
+        return model_name
+
+
+def _value(value: object) -> str:
+    """Return a value of JSON as people write it: a list of plain values with commas, the rest indented."""
+    if isinstance(value, bool):
+        return _("yes") if value else _("no")
+    if isinstance(value, list) and not any(isinstance(each, (dict, list)) for each in value):
+        return ", ".join(map(_value, value))
+    if isinstance(value, (dict, list)):
+        return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+    return str(value)

@@ -1,0 +1,278 @@
+"""The filters of the lists: values from small tables, and conditions that an index answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from ..models import FailureGroup, LookupValue, TaskState
+from ..queries import lookup_values, overdue
+from .base import EXHAUSTED_STATES
+from .text import plain
+
+_LOOKUPS = "_rmq_delay_lookups"
+
+
+def _number(value: str | None) -> int | None:
+    return int(value) if value and value.isascii() and value.isdigit() and len(value) < 10 else None
+
+
+class OwnFilter(admin.SimpleListFilter):
+    """A filter that refuses what it does not understand: ignored, it would widen what an action works on."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep what was chosen; all where nothing was."""
+        chosen = self.value()
+        if chosen is None:
+            return queryset
+        kept = None if "\0" in chosen else self.chosen(queryset, chosen)
+        if kept is None:
+            raise IncorrectLookupParameters(f"{self.parameter_name}={chosen[:40]!r}")
+        return kept
+
+    @property
+    def in_words(self) -> str:
+        """What was chosen, as people read it; empty where nothing was."""
+        value = self.value()
+        if value is None:
+            return ""
+        known = {str(key): label for key, label in self.lookup_choices}
+        return plain(f"{self.title}: {known.get(value, value)}", 120)
+
+    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
+        """Return what the value keeps; None where there is no such value."""
+        raise NotImplementedError
+
+
+class StateFilter(OwnFilter):
+    """One of the states that the list is about; without a choice, the first: what the list is named after."""
+
+    title = _("state")
+    parameter_name = "state"
+    states: tuple[TaskState, ...] = ()
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the states."""
+        return [(state.value, state.label) for state in self.states]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep the tasks of the chosen state, or of the first."""
+        return super().queryset(request, queryset) if self.value() else queryset.filter(state=self.states[0])
+
+    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
+        """Return the tasks of one state."""
+        return queryset.filter(state=value) if value in self.states else None
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """Yield the states; there is no "All", which no index would answer."""
+        chosen = self.value() or self.states[0]
+        for state in self.states:
+            yield {
+                "selected": state == chosen,
+                "query_string": changelist.get_query_string({self.parameter_name: state.value}),
+                "display": state.label,
+            }
+
+
+class ParkedStates(StateFilter):
+    """The states of the list of parked tasks."""
+
+    states = (TaskState.PARKED, TaskState.RUNNING)
+
+
+class ExhaustedStates(StateFilter):
+    """The states of the list of exhausted tasks."""
+
+    states = EXHAUSTED_STATES
+
+
+class AnyState(OwnFilter):
+    """Any state, or one."""
+
+    title = _("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return all states."""
+        return list(TaskState.choices)
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep the tasks of the chosen state; where none is, all states are named: the indexes begin with the state."""
+        if self.value() is None:
+            return queryset.filter(state__in=TaskState.values)
+        return super().queryset(request, queryset)
+
+    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
+        """Return the tasks of one state."""
+        return queryset.filter(state=value) if value in TaskState.values else None
+
+
+class SeenFilter(OwnFilter):
+    """A queue, task or error class that was seen; read from a small table, once for all filters of a page."""
+
+    kind: LookupValue.Kind
+    field = ""
+    template = "admin/rmq_delay/filter.html"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the values that were seen, and the one that is chosen."""
+        found = getattr(request, _LOOKUPS, None)
+        if found is None:
+            found = lookup_values()
+            setattr(request, _LOOKUPS, found)
+        values = list(found[self.kind])
+        chosen = request.GET.get(self.parameter_name or "")
+        if chosen and chosen not in values:
+            values.insert(0, chosen)
+        return [(value, plain(value, 80)) for value in values]
+
+    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
+        """Return the tasks with one value."""
+        return queryset.filter(**{self.field: value})
+
+
+class QueueFilter(SeenFilter):
+    """By origin queue."""
+
+    title, parameter_name, kind, field = _("queue"), "queue", LookupValue.Kind.QUEUE, "queue"
+
+
+class TaskFilter(SeenFilter):
+    """By task."""
+
+    title, parameter_name, kind, field = _("task"), "task", LookupValue.Kind.TASK, "name"
+
+
+class ErrorFilter(SeenFilter):
+    """By class of the last error."""
+
+    title, parameter_name, kind, field = _("error"), "error", LookupValue.Kind.ERROR, "exception_type"
+
+
+class WindowFilter(OwnFilter):
+    """The last hours or days."""
+
+    parameter_name = "window"
+    field = ""
+    windows = {
+        "1h": (timedelta(hours=1), _("Last hour")),
+        "24h": (timedelta(hours=24), _("Last 24 hours")),
+        "7d": (timedelta(days=7), _("Last 7 days")),
+        "30d": (timedelta(days=30), _("Last 30 days")),
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the windows."""
+        return [(name, label) for name, (_length, label) in self.windows.items()]
+
+    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
+        """Return the tasks of one window."""
+        found = self.windows.get(value)
+        return queryset.filter(**{f"{self.field}__gte": timezone.now() - found[0]}) if found else None
+
+
+class ParkedWindow(WindowFilter):
+    """By when it was parked."""
+
+    title, field = _("parked"), "parked_at"
+
+
+class ExhaustedWindow(WindowFilter):
+    """By when it was exhausted."""
+
+    title, field = _("exhausted"), "exhausted_at"
+
+
+class ChangedWindow(WindowFilter):
+    """By when its state changed."""
+
+    title, field = _("changed"), "changed_at"
+
+
+class AttemptsFilter(OwnFilter):
+    """At least so many attempts; the address takes any number."""
+
+    title = _("attempts")
+    parameter_name = "attempts"
+    offered = (1, 2, 3, 5, 10)
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return some numbers, and the one that is chosen."""
+        numbers = {*self.offered, _number(request.GET.get("attempts")) or 1}
+        return [
+            (str(number), ngettext("%(count)s or more", "%(count)s or more", number) % {"count": number})
+            for number in sorted(numbers)
+        ]
+
+    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
+        """Return the tasks with so many attempts; the first attempt is number 0."""
+        number = _number(value)
+        return queryset.filter(attempt__gte=number - 1) if number else None
+
+
+class OverdueFilter(OwnFilter):
+    """Due, and not heard of since."""
+
+    title = _("overdue")
+    parameter_name = "overdue"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the one choice."""
+        return [("1", _("Overdue only"))]
+
+    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
+        """Return the tasks that are overdue."""
+        return queryset.filter(overdue(timezone.now())) if value == "1" else None
+
+
+class RequeuedFilter(OwnFilter):
+    """Requeued before, or never."""
+
+    title = _("requeued before")
+    parameter_name = "requeued"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return both choices."""
+        return [("1", _("Yes")), ("0", _("No"))]
+
+    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
+        """Return the tasks that were requeued, or those that never were."""
+        if value == "1":
+            return queryset.filter(generation__gt=0)
+        return queryset.filter(generation=0) if value == "0" else None
+
+
+class GroupFilter(OwnFilter):
+    """By failure group: there only while a group is chosen, from the page of the groups."""
+
+    title = _("failure group")
+    parameter_name = "group"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the chosen group."""
+        value = request.GET.get("group")
+        if value is None:
+            return []
+        number = _number(value)
+        chosen = None if number is None else FailureGroup.objects.filter(pk=number).first()
+        return [(value, plain(chosen or value, 80))]
+
+    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
+        """Return the tasks of one group."""
+        number = _number(value)
+        return None if number is None else queryset.filter(group_id=number)
+
+
+def parameters(*filters: type[admin.SimpleListFilter]) -> tuple[str, ...]:
+    """Return the names that these filters take from the address."""
+    return tuple(each.parameter_name for each in filters if each.parameter_name)

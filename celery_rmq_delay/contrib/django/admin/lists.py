@@ -1,0 +1,276 @@
+"""The lists of tasks: parked, exhausted, all of them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from django.contrib import admin
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Left
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ..conf import conf
+from ..models import LookupValue, TaskRecord, TaskState
+from ..queries import OVERDUE_AFTER
+from . import actions, filters, text
+from .base import outside_transactions
+from .message import MessagePages
+from .summary import summary
+
+#: What the lists never show, and may be long.
+_DEFERRED = (
+    "exception_message",
+    "args_preview",
+    "kwargs_preview",
+    "ladder_ms",
+    "exchange",
+    "routing_key",
+    "worker",
+    "parent_id",
+    "canvas_id",
+    "delay_queue",
+)
+#: Prefixes in a search match at most so many tasks and error classes.
+_MATCHES = 50
+
+
+def searched(queryset: QuerySet[Any], term: str) -> QuerySet[Any]:
+    """Return the tasks whose id or root id is ``term``, or whose name or error begins with it.
+
+    The names come from the small table of what was seen, so that each part is answered by an index.
+    """
+    starts = LookupValue.objects.filter(value__istartswith=term, kind__in=["task", "error"]).values_list(
+        "kind", "value"
+    )
+    found: dict[str, list[str]] = {"task": [], "error": []}
+    for kind, value in starts[:_MATCHES]:
+        found[kind].append(value)
+    wanted = Q(task_id=term) | Q(root_id=term)
+    if found["task"]:
+        wanted |= Q(name__in=found["task"])
+    if found["error"]:
+        wanted |= Q(exception_type__in=found["error"])
+    return queryset.filter(wanted)
+
+
+class RecordAdmin(MessagePages):
+    """What the three lists share: columns, search, and what stands above the table."""
+
+    search_fields = ("=task_id", "=root_id", "^name", "^exception_type")
+    search_help_text = gettext_lazy("A task id or root id, or how the name of a task or an error begins.")
+    list_display_links = ("task",)
+    sortable_by: ClassVar[Any] = ()
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the tasks without what is long; the beginning of the error comes with them."""
+        error = Left("exception_message", text.IN_TITLE + 1)
+        found: Any = super().get_queryset(request).annotate(error_text=error)
+        short: QuerySet[Any] = found.defer(*_DEFERRED).select_related("group")
+        return short
+
+    def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
+        """Search where an index answers; see `searched`."""
+        term = search_term.strip()
+        return (searched(queryset, term) if term else queryset), False
+
+    @outside_transactions
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the list under tiles, chart and what the broker says."""
+        more: dict[str, Any] = {}
+        if request.method == "GET":
+            more = {"summary": summary(self, request), "search_everywhere": self._everywhere(request)}
+        return super().changelist_view(request, {**more, **(extra_context or {})})
+
+    def _everywhere(self, request: HttpRequest) -> str | None:
+        if self.model is TaskRecord or not request.GET.get("q"):
+            return None
+        return self.page_url(request, TaskRecord, "changelist")
+
+    @admin.display(description=gettext_lazy("task"))
+    def task(self, record: TaskRecord) -> SafeString:
+        """Return name and id."""
+        return format_html("{}{}", text.dotted(record.name, 120), text.in_line(record.task_id, 255))
+
+    @admin.display(description=gettext_lazy("state"))
+    def shown_state(self, record: TaskRecord) -> SafeString:
+        """Return the state as text and icon."""
+        return text.state_badge(record.state)
+
+    @admin.display(description=gettext_lazy("queue"))
+    def shown_queue(self, record: TaskRecord) -> SafeString:
+        """Return the origin queue."""
+        return text.hostile(record.queue, 80)
+
+    @admin.display(description=gettext_lazy("error"))
+    def error(self, record: TaskRecord) -> SafeString:
+        """Return type and message of the last error."""
+        if not record.exception_type and not _error_text(record):
+            return SafeString(text.EMPTY)
+        return format_html(
+            '<span class="rmq-error">{}</span> {}',
+            text.dotted(record.exception_type, 80),
+            text.clamped(_error_text(record)),
+        )
+
+    @admin.display(description=gettext_lazy("attempts"))
+    def attempts(self, record: TaskRecord) -> SafeString:
+        """Return the number of attempts, of how many; beneath, how often somebody requeued it."""
+        most = "∞" if record.max_retries is None else str(record.max_retries + 1)
+        shown = format_html('<span class="rmq-nowrap">{} / {}</span>', record.attempt + 1, most)
+        again = _("requeued %(count)s x") % {"count": record.generation}
+        return _with_quiet(shown, again) if record.generation else shown
+
+    @admin.display(description=gettext_lazy("next retry"))
+    def next_retry(self, record: TaskRecord) -> SafeString:
+        """Return when it is due; in the colour of warnings where it should have been heard of.
+
+        Beneath, when it first failed.
+        """
+        now = timezone.now()
+        late = record.state == TaskState.PARKED and record.due_at is not None and record.due_at < now - OVERDUE_AFTER
+        shown = text.moment(record.due_at, now, "rmq-overdue" if late else "")
+        if late:
+            shown = format_html("{} {}", shown, text.badge(_("overdue"), "warning", "bad"))
+        return _with_first(shown, record, now)
+
+    @admin.display(description=gettext_lazy("tier, queue"))
+    def tier_and_queue(self, record: TaskRecord) -> SafeString:
+        """Return the rung and its delay, or an exact delay, which has no rung; beneath, the origin queue."""
+        shown = SafeString(text.EMPTY)
+        if record.tier is not None or record.delay_ms is not None:
+            rung = _("exact") if record.tier is None else f"{record.tier}"
+            shown = format_html('<span class="rmq-nowrap">{} ({})</span>', rung, text.delay(record.delay_ms))
+        return _with_quiet(shown, text.hostile(record.queue, 80))
+
+    @admin.display(description=gettext_lazy("exhausted at"))
+    def shown_exhausted_at(self, record: TaskRecord) -> SafeString:
+        """Return when it was given up; beneath, when it first failed."""
+        now = timezone.now()
+        return _with_first(text.moment(record.exhausted_at, now), record, now)
+
+    @admin.display(description=gettext_lazy("changed"))
+    def changed(self, record: TaskRecord) -> SafeString:
+        """Return when its state last changed."""
+        return text.moment(record.changed_at, timezone.now())
+
+    @admin.display(description=gettext_lazy("why, queue"))
+    def why_and_queue(self, record: TaskRecord) -> SafeString:
+        """Return why it was given up; beneath, the origin queue."""
+        return _with_quiet(format_html("<bdi>{}</bdi>", text.reason(record.reason)), text.hostile(record.queue, 80))
+
+    @admin.display(description=gettext_lazy("group"))
+    def shown_group(self, record: TaskRecord) -> SafeString:
+        """Return the failure group, as a link to the tasks that failed like this one."""
+        if record.group is None:
+            return SafeString(text.EMPTY)
+        return format_html(
+            '<a href="?group={}" title="{}">#{}</a>', record.group_id, text.plain(record.group, 200), record.group_id
+        )
+
+    @admin.display(description=gettext_lazy("purge"))
+    def purge(self, record: TaskRecord) -> SafeString:
+        """Return when ``rmq_delay_prune`` removes it."""
+        settings = conf()
+        days = {
+            TaskState.EXHAUSTED: settings.keep_exhausted_days,
+            TaskState.DISCARDED: settings.keep_discarded_days,
+            TaskState.REQUEUED: settings.keep_recovered_days,
+        }
+        kept = settings.keeps(days.get(TaskState(record.state)))
+        return SafeString(text.EMPTY) if kept is None else text.moment(record.changed_at + kept, timezone.now())
+
+
+def _error_text(record: TaskRecord) -> str:
+    found: str | None = getattr(record, "error_text", None)
+    return record.exception_message if found is None else found
+
+
+def _with_quiet(shown: SafeString, more: object) -> SafeString:
+    """Return the text of a column with a quiet line beneath it."""
+    return format_html('{}<span class="rmq-beneath">{}</span>', shown, more)
+
+
+def _with_first(shown: SafeString, record: TaskRecord, now: datetime) -> SafeString:
+    if record.first_failed_at is None:
+        return shown
+    first = text.moment(record.first_failed_at, now)
+    return _with_quiet(shown, format_html("{} {}", _("first failed"), first))
+
+
+class ParkedTaskAdmin(RecordAdmin):
+    """The tasks that wait, the next one first."""
+
+    ordering = ("due_at", "id")
+    actions = (actions.run_now, actions.discard, actions.export_csv, actions.export_jsonl)
+    list_display = ("shown_state", "task", "attempts", "next_retry", "tier_and_queue", "error")
+    list_filter = (
+        filters.ParkedStates,
+        filters.OverdueFilter,
+        filters.QueueFilter,
+        filters.TaskFilter,
+        filters.ErrorFilter,
+        filters.ParkedWindow,
+        filters.AttemptsFilter,
+        filters.RequeuedFilter,
+        filters.GroupFilter,
+    )
+    parameters = filters.parameters(*list_filter)
+
+
+class ExhaustedTaskAdmin(RecordAdmin):
+    """The tasks that wait for a person, the newest first."""
+
+    ordering = ("-exhausted_at", "-id")
+    actions = (
+        actions.requeue,
+        actions.requeue_gradually,
+        actions.discard,
+        actions.restore,
+        actions.export_csv,
+        actions.export_jsonl,
+    )
+    list_display = ("task", "error", "attempts", "shown_exhausted_at", "why_and_queue", "shown_group", "purge")
+    list_filter = (
+        filters.ExhaustedStates,
+        filters.QueueFilter,
+        filters.TaskFilter,
+        filters.ErrorFilter,
+        filters.ExhaustedWindow,
+        filters.AttemptsFilter,
+        filters.RequeuedFilter,
+        filters.GroupFilter,
+    )
+    parameters = filters.parameters(*list_filter)
+
+
+class TaskRecordAdmin(RecordAdmin):
+    """All tasks that were ever retried, whatever became of them, the latest change first."""
+
+    ordering = ("-changed_at", "-id")
+    actions = (
+        actions.run_now,
+        actions.requeue,
+        actions.requeue_gradually,
+        actions.discard,
+        actions.restore,
+        actions.export_csv,
+        actions.export_jsonl,
+    )
+    list_display = ("shown_state", "task", "error", "attempts", "changed", "shown_queue", "shown_group")
+    list_filter = (
+        filters.AnyState,
+        filters.QueueFilter,
+        filters.TaskFilter,
+        filters.ErrorFilter,
+        filters.ChangedWindow,
+        filters.AttemptsFilter,
+        filters.RequeuedFilter,
+        filters.GroupFilter,
+    )
+    parameters = filters.parameters(*list_filter)

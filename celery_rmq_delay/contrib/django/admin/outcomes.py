@@ -1,0 +1,69 @@
+"""How attempts went after a wait in a tier: the share that recovered, with its interval. No I/O."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+from django.utils.functional import cached_property
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from ..models import TierOutcome
+from ..queries import grouped
+from . import text
+
+#: The quantile of the normal distribution for 95 %.
+_Z = 1.959963984540054
+_BAR = (
+    '<svg class="rmq-rate" aria-hidden="true"><rect class="rmq-bar rmq-bar-parked" x="0" y="2" width="{}%" height="10">'
+    '</rect><line x1="{}%" x2="{}%" y1="7" y2="7"></line></svg>'
+)
+
+
+def wilson(good: int, of: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share (Wilson 1927); all of it where nothing was tried."""
+    if not of:
+        return 0.0, 1.0
+    share, z2 = good / of, _Z * _Z
+    middle = (share + z2 / (2 * of)) / (1 + z2 / of)
+    half = _Z * sqrt(share * (1 - share) / of + z2 / (4 * of * of)) / (1 + z2 / of)
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+class Outcome:
+    """A row of the table of tiers."""
+
+    def __init__(self, row: TierOutcome) -> None:
+        self.row = row
+        self.queue = text.hostile(row.queue, 120)
+        self.task = text.dotted(row.task, 120)
+        self.error = text.dotted(row.exception_type, 120)
+        self.tier = _("exact") if row.tier is None else str(row.tier)
+        self.delay = text.ladder([] if row.delay_ms is None else [row.delay_ms])
+        self.parked = grouped(row.parked)
+        self.recovered = grouped(row.recovered)
+        self.exhausted = grouped(row.exhausted)
+        self.wasted = text.rough(row.wasted_ms / 1000)
+
+    @cached_property
+    def _interval(self) -> tuple[float, float]:
+        return wilson(min(self.row.recovered, self.row.parked), self.row.parked)
+
+    @property
+    def rate(self) -> str:
+        """The share that recovered at the next attempt."""
+        return text.share(self.row.recovered / self.row.parked) if self.row.parked else text.EMPTY
+
+    @property
+    def interval(self) -> str:
+        """The interval of that share."""
+        return text.interval(*self._interval, text.share) if self.row.parked else ""
+
+    @property
+    def bar(self) -> SafeString:
+        """Both as a bar."""
+        if not self.row.parked:
+            return SafeString("")
+        shares = (min(1.0, self.row.recovered / self.row.parked), *self._interval)
+        return format_html(_BAR, *(round(100 * share, 1) for share in shares))

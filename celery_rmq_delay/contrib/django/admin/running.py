@@ -1,0 +1,154 @@
+"""How the collectors are doing, and the messages that they could not read: to look at, nothing more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.db.models.functions import Left, Length
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from ..models import CollectorStatus, UnreadableMessage
+from ..queries import COLLECTOR_SILENT_AFTER, grouped
+from . import text
+from .base import ReadOnlyAdmin, found
+
+
+class FactsAdmin(ReadOnlyAdmin):
+    """A list whose rows open as a page of facts."""
+
+    sortable_by = ()
+    actions = None
+
+    def facts(self, request: HttpRequest, row: Any) -> list[tuple[str, str | SafeString]]:
+        """Return what the page of a row shows."""
+        raise NotImplementedError
+
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Show one row."""
+        if request.method != "GET" or not self.has_view_permission(request):
+            raise PermissionDenied
+        row = found(self.get_queryset(request), object_id)
+        context = self.page_context(request, text.plain(row, 120), facts=self.facts(request, row), original=row)
+        return TemplateResponse(request, "admin/rmq_delay/facts.html", context)
+
+
+class CollectorStatusAdmin(FactsAdmin):
+    """The collectors, the last heard of first."""
+
+    ordering = ("-heartbeat_at", "-id")
+    list_display = ("shown_name", "alive", "heard", "shown_events", "shown_exhausted", "lag", "shown_waiting", "error")
+    list_display_links = ("shown_name",)
+
+    @admin.display(description=gettext_lazy("collector"))
+    def shown_name(self, row: CollectorStatus) -> SafeString:
+        """Return its name."""
+        return text.hostile(row.name, 120)
+
+    @admin.display(description=gettext_lazy("state"))
+    def alive(self, row: CollectorStatus) -> SafeString:
+        """Return whether it runs."""
+        if row.heartbeat_at > timezone.now() - COLLECTOR_SILENT_AFTER:
+            return text.badge(_("running"), "play", "good")
+        return text.badge(_("silent"), "cross", "bad")
+
+    @admin.display(description=gettext_lazy("last heard of"))
+    def heard(self, row: CollectorStatus) -> SafeString:
+        """Return when it last said that it runs."""
+        return text.moment(row.heartbeat_at, timezone.now())
+
+    @admin.display(description=gettext_lazy("events"))
+    def shown_events(self, row: CollectorStatus) -> str:
+        """Return how many events it has written."""
+        return grouped(row.events)
+
+    @admin.display(description=gettext_lazy("exhausted messages"))
+    def shown_exhausted(self, row: CollectorStatus) -> str:
+        """Return how many messages it has taken from the exhausted queue."""
+        return grouped(row.exhausted)
+
+    @admin.display(description=gettext_lazy("lag"))
+    def lag(self, row: CollectorStatus) -> str:
+        """Return how far behind it is."""
+        return text.duration(row.lag_ms)
+
+    @admin.display(description=gettext_lazy("waiting"))
+    def shown_waiting(self, row: CollectorStatus) -> str:
+        """Return how many messages waited at its last look."""
+        return grouped(row.waiting)
+
+    @admin.display(description=gettext_lazy("last error"))
+    def error(self, row: CollectorStatus) -> SafeString:
+        """Return its last error."""
+        return text.hostile(row.last_error)
+
+    def facts(self, request: HttpRequest, row: Any) -> list[tuple[str, str | SafeString]]:
+        """Return all that is known of a collector."""
+        now = timezone.now()
+        return [
+            (_("State"), self.alive(row)),
+            (_("Started"), text.moment(row.started_at, now)),
+            (_("Last heard of"), text.moment(row.heartbeat_at, now)),
+            (_("Events"), grouped(row.events)),
+            (_("Exhausted messages"), grouped(row.exhausted)),
+            (_("Lag"), text.duration(row.lag_ms)),
+            (_("Waiting"), grouped(row.waiting)),
+            (_("Last error"), text.hostile(row.last_error, 5_000)),
+        ]
+
+
+class UnreadableMessageAdmin(FactsAdmin):
+    """What came and was understood by nobody, the newest first; bodies stay in the database."""
+
+    ordering = ("-id",)
+    list_display = ("received", "shown_queue", "size", "shown_error")
+    list_display_links = ("received",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return the messages without their bytes."""
+        found: Any = super().get_queryset(request).defer("body", "headers", "properties", "error")
+        short: QuerySet[Any] = found.annotate(bytes=Length("body"), error_text=Left("error", text.ON_PAGE))
+        return short
+
+    @admin.display(description=gettext_lazy("received"))
+    def received(self, row: UnreadableMessage) -> SafeString:
+        """Return when it came."""
+        return text.moment(row.received_at, timezone.now())
+
+    @admin.display(description=gettext_lazy("queue"))
+    def shown_queue(self, row: UnreadableMessage) -> SafeString:
+        """Return where it came from."""
+        return text.hostile(row.queue, 120)
+
+    @admin.display(description=gettext_lazy("size"))
+    def size(self, row: Any) -> str:
+        """Return how long its body is."""
+        return ngettext("%(count)s byte", "%(count)s bytes", row.bytes) % {"count": grouped(row.bytes)}
+
+    @admin.display(description=gettext_lazy("error"))
+    def shown_error(self, row: Any) -> SafeString:
+        """Return why it was not understood."""
+        return text.hostile(row.error_text)
+
+    def facts(self, request: HttpRequest, row: Any) -> list[tuple[str, str | SafeString]]:
+        """Return what is known of a message."""
+        return [
+            (_("Received"), text.moment(row.received_at, timezone.now())),
+            (_("Queue"), text.hostile(row.queue, 255)),
+            (_("Size"), _("undecodable (%(size)s)") % {"size": self.size(row)}),
+            (_("Error"), text.hostile(row.error_text, text.ON_PAGE)),
+            (_("Digest"), text.hostile(row.digest, 64)),
+        ]

@@ -1,0 +1,237 @@
+"""How values look on the pages. Everything that came with a message is hostile text: escaped, bounded, isolated."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import ngettext
+
+from ....durations import format_ms
+from ....headers import printable
+from ....redaction import shortened
+from ..models import Operation, OperationItem, TaskState
+
+#: Characters of a text in a list, in the title of what a list cuts, and on a page of its own.
+IN_LIST = 160
+IN_TITLE = 600
+ON_PAGE = 20_000
+
+EMPTY = "-"
+
+# Control characters that no page can hold; line ends and tabs stay.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
+
+_DOTS = re.compile(r"(?<=\.)(?=.)")
+
+#: Outlines of the icons, in a square of 12; drawn, because fonts lack such signs.
+_SHAPES = {
+    "bars": "M2 1h3v10H2zM7 1h3v10H7z",
+    "play": "M3 1l8 5-8 5z",
+    "tick": "M1 6.5L2.5 5 5 7.5 9.5 2 11 3.5 5 10.5z",
+    "cross": "M2.5 1L6 4.5 9.5 1 11 2.5 7.5 6 11 9.5 9.5 11 6 7.5 2.5 11 1 9.5 4.5 6 1 2.5z",
+    "again": "M6 1a5 5 0 0 1 4.3 2.5L12 2.5V7H7.5l1.4-1.7A3 3 0 1 0 8.6 8h2A5 5 0 1 1 6 1z",
+    "back": "M5 1v3h2a4 4 0 0 1 0 8H3v-2h4a2 2 0 0 0 0-4H5v3L0 5z",
+    "minus": "M6 0a6 6 0 1 0 0 12A6 6 0 0 0 6 0zM2.5 5h7v2h-7z",
+    "question": "M3 4a3 3 0 1 1 4 2.8V8.5H5V5.5h1A1.2 1.2 0 1 0 4.8 4zM5 9.8h2v2H5z",
+    "warning": "M6 0l6 11.5H0zM5.2 4v4h1.6V4zM5.2 8.8v1.5h1.6V8.8z",
+    "skip": "M1 1l5 5-5 5zM6 1l5 5-5 5z",
+}
+_ICONS = {
+    TaskState.PARKED: ("bars", "waiting"),
+    TaskState.RUNNING: ("play", "waiting"),
+    TaskState.RECOVERED: ("tick", "good"),
+    TaskState.EXHAUSTED: ("cross", "bad"),
+    TaskState.REQUEUING: ("again", "waiting"),
+    TaskState.REQUEUED: ("back", "good"),
+    TaskState.DISCARDED: ("minus", "quiet"),
+    TaskState.UNKNOWN: ("question", "bad"),
+}
+_OUTCOMES = {
+    OperationItem.Outcome.PENDING: ("bars", "waiting"),
+    OperationItem.Outcome.OK: ("tick", "good"),
+    OperationItem.Outcome.SKIPPED: ("skip", "quiet"),
+    OperationItem.Outcome.FAILED: ("cross", "bad"),
+    OperationItem.Outcome.UNKNOWN: ("question", "bad"),
+    OperationItem.Outcome.CANCELLED: ("minus", "quiet"),
+}
+_OPERATIONS = {
+    Operation.State.PENDING: ("bars", "waiting"),
+    Operation.State.RUNNING: ("play", "waiting"),
+    Operation.State.CANARY: ("play", "waiting"),
+    Operation.State.CANCELLING: ("minus", "waiting"),
+    Operation.State.CANCELLED: ("minus", "quiet"),
+    Operation.State.DONE: ("tick", "good"),
+    Operation.State.FAILED: ("cross", "bad"),
+}
+#: What ended a task's retries, in words.
+_REASONS = {
+    "retries_used": _lazy("Retries used up"),
+    "gave_up": _lazy("Gave up on this error"),
+    "crashed": _lazy("Crashed its worker"),
+    "delivery_limit": _lazy("Crashed its worker (delivery limit)"),
+    "expired": _lazy("Expired"),
+    "maxlen": _lazy("Its queue was full"),
+    "rejected": _lazy("Rejected"),
+    "undecodable": _lazy("Cannot be decoded"),
+    "unknown_task": _lazy("No worker knows the task"),
+}
+
+
+def plain(text: object, limit: int = ON_PAGE) -> str:
+    """Return at most ``limit`` characters of a text as a page can hold them; not escaped yet."""
+    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", printable(shortened(str(text), limit)))
+
+
+def hostile(text: object, limit: int = IN_LIST) -> SafeString:
+    """Return a text that came with a message, isolated: its direction cannot touch what stands around it."""
+    shown = plain(text, limit)
+    return format_html("<bdi>{}</bdi>", shown) if shown else SafeString(EMPTY)
+
+
+def clamped(text: object) -> SafeString:
+    """Return a text that came with a message in at most two lines of a column; more of it is in the title."""
+    if not plain(text):
+        return SafeString(EMPTY)
+    return format_html('<bdi class="rmq-clamp" title="{}">{}</bdi>', plain(text, IN_TITLE), plain(text, IN_LIST))
+
+
+def in_line(text: object, limit: int) -> SafeString:
+    """Return an id or a place in code, quiet, on one line that ends in an ellipsis; all of it is in the title."""
+    shown = plain(text, limit)
+    return format_html('<bdi class="rmq-id" title="{}">{}</bdi>', shown, shown or EMPTY)
+
+
+def dotted(name: object, limit: int) -> SafeString:
+    """Return a dotted name that came with a message, like `hostile`; a line may end after each of its dots."""
+    shown = plain(name, limit)
+    parts = ((part,) for part in _DOTS.split(shown))
+    return (
+        format_html("<bdi>{}</bdi>", format_html_join(SafeString("<wbr>"), "{}", parts)) if shown else SafeString(EMPTY)
+    )
+
+
+def badge(label: object, icon: str, tone: str) -> SafeString:
+    """Return a text with an icon; the tone (good, bad, waiting, quiet) is the colour, which says nothing by itself."""
+    return format_html(
+        '<span class="rmq-badge rmq-{}"><svg class="rmq-icon" viewBox="0 0 12 12" width="12" height="12" '
+        'aria-hidden="true"><path fill-rule="evenodd" d="{}"></path></svg> {}</span>',
+        tone,
+        _SHAPES[icon],
+        label,
+    )
+
+
+def state_badge(state: str) -> SafeString:
+    """Return a task's state as text and icon."""
+    if state not in TaskState.values:
+        return badge(plain(state, 20), "question", "quiet")
+    return badge(TaskState(state).label, *_ICONS[TaskState(state)])
+
+
+def outcome_badge(outcome: str) -> SafeString:
+    """Return what became of one task of an operation as text and icon."""
+    known = OperationItem.Outcome(outcome)
+    return badge(known.label, *_OUTCOMES[known])
+
+
+def operation_badge(state: str) -> SafeString:
+    """Return how far an operation is as text and icon."""
+    known = Operation.State(state)
+    return badge(known.label, *_OPERATIONS[known])
+
+
+def reason(word: str) -> str:
+    """Return why a task was given up, in words; a reason that is not known stays as it came."""
+    known = _REASONS.get(word)
+    return str(known) if known else plain(word, 40) or EMPTY
+
+
+def absolute(moment: datetime) -> str:
+    """Return a moment in the time zone of the pages, to the second."""
+    shown = timezone.localtime(moment) if timezone.is_aware(moment) else moment
+    return shown.strftime("%Y-%m-%d %H:%M:%S %Z").strip()
+
+
+def moment(at: datetime | None, now: datetime, css: str = "") -> SafeString:
+    """Return a moment as people say it ("in 3 min"), with the exact one in its title."""
+    if at is None:
+        return SafeString(EMPTY)
+    classes = format_html(' class="{}"', css) if css else ""
+    return format_html(
+        '<time datetime="{}" title="{}"{}>{}</time>', at.isoformat(), absolute(at), classes, relative(at - now)
+    )
+
+
+def relative(away: timedelta) -> str:
+    """Return how far away a moment is, in its largest unit: "in 3 min", "2 h ago"."""
+    seconds = round(away.total_seconds())
+    if abs(seconds) < 1:
+        return _("now")
+    text = duration(abs(seconds) * 1000)
+    return _("in %(time)s") % {"time": text} if seconds > 0 else _("%(time)s ago") % {"time": text}
+
+
+def duration(milliseconds: int | None) -> str:
+    """Return a time in its largest unit, as people say it: "850 ms", "12 s", "3 min", "2 h", "5 days"."""
+    if milliseconds is None:
+        return EMPTY
+    if abs(milliseconds) < 1000:
+        return _("%(count)s ms") % {"count": milliseconds}
+    seconds = round(milliseconds / 1000)
+    if seconds < 120:
+        return _("%(count)s s") % {"count": seconds}
+    if seconds < 7_200:
+        return _("%(count)s min") % {"count": seconds // 60}
+    if seconds < 172_800:
+        return _("%(count)s h") % {"count": seconds // 3_600}
+    days = seconds // 86_400
+    return ngettext("%(count)s day", "%(count)s days", days) % {"count": days}
+
+
+def delay(milliseconds: int | None) -> str:
+    """Return a delay exactly, in the units of the settings: "90 s" is "1 min 30 s"."""
+    if milliseconds is None:
+        return EMPTY
+    rest, parts = milliseconds, []
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1)):
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts) or "0 s"
+
+
+def rough(seconds: float | None) -> str:
+    """Return a measured time in the units of the settings, no more exact than people need: "4.2s", "1m23s", "3h20m"."""
+    if seconds is None:
+        return EMPTY
+    step = next((step for below, step in ((1, 0.001), (10, 0.1), (3_600, 1), (86_400, 60)) if seconds < below), 3_600)
+    return format_ms(max(1, round(round(seconds / step) * step * 1000)))
+
+
+def share(part: float | None) -> str:
+    """Return a share in per cent; what is not all, and what is not nothing, is told as such."""
+    if part is None:
+        return EMPTY
+    per_cent = round(100 * part)
+    if part > 0 and per_cent == 0:
+        return "<\N{NO-BREAK SPACE}1\N{NO-BREAK SPACE}%"
+    if part < 1 and per_cent == 100:
+        return ">\N{NO-BREAK SPACE}99\N{NO-BREAK SPACE}%"
+    return f"{per_cent}\N{NO-BREAK SPACE}%"
+
+
+def ladder(delays_ms: Iterable[int]) -> str:
+    """Return delays as the settings have them: "30s, 5m, 1h"."""
+    return ", ".join(map(format_ms, delays_ms)) or EMPTY
+
+
+def interval(low: float | None, high: float | None, form: Callable[[float | None], str]) -> str:
+    """Return both ends of an interval in the form of its figure; empty where it is not known."""
+    return "" if low is None or high is None else f"{form(low)}\N{EN DASH}{form(high)}"

@@ -1,0 +1,58 @@
+"""The text of a traceback in parts: the application's frames to be read, those of libraries to be folded. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ....fingerprint import is_application
+
+Kind = Literal["text", "application", "library"]
+
+_FRAME = re.compile(r'\s{2,40}File "([^"\n]{1,1000})", line [0-9]{1,9}(?:, in .{1,300})?$')
+
+
+@dataclass
+class Part:
+    """Lines that belong together; ``frames`` says how many frames they are, 0 for text between them."""
+
+    kind: Kind
+    frames: int = 0
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The lines as one text."""
+        return "\n".join(self.lines)
+
+
+def parts(traceback: str) -> list[Part]:
+    """Return the parts of a traceback in their order, as the standard library wrote it; any other text is one part."""
+    found: list[Part] = []
+    for kind, begins, line in _lines(traceback.splitlines()):
+        if not found or found[-1].kind != kind:
+            found.append(Part(kind))
+        found[-1].frames += begins
+        found[-1].lines.append(line)
+    return found
+
+
+def _lines(lines: Iterable[str]) -> Iterator[tuple[Kind, bool, str]]:
+    kind: Kind = "text"
+    indent = 0
+    for line in lines:
+        frame = _FRAME.match(line)
+        if frame is not None:
+            kind = "application" if is_application(frame[1]) else "library"
+            indent = _indent(line)
+            yield kind, True, line
+            continue
+        if kind != "text" and _indent(line) <= indent:  # the source of a frame stands deeper than the frame
+            kind = "text"
+        yield kind, False, line
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

@@ -1,0 +1,61 @@
+"""The Celery app of the project, and connections to its broker that never keep a page waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import kombu
+from celery import Celery
+from celery._state import get_current_app
+from django.utils.module_loading import import_string
+
+from ...delay import Delay, delay_of
+from ...exceptions import SettingsError
+from ...frames import tolerant
+from .conf import SETTING, conf
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+
+def celery_app() -> Celery:
+    """Return the project's Celery app. Raises `SettingsError` where the setting names none."""
+    path = conf().celery_app
+    if path is None:
+        current: Celery = get_current_app()
+        current.loader.import_default_modules()
+        return current
+    try:
+        app = import_string(path)
+    except ImportError as error:
+        raise SettingsError(f"{SETTING}['CELERY_APP']", path, f"It cannot be imported: {error}.") from error
+    if not isinstance(app, Celery):
+        raise SettingsError(f"{SETTING}['CELERY_APP']", path, f"It is a {type(app).__name__}, and no Celery app.")
+    return app
+
+
+def delay() -> Delay:
+    """Return what `celery_rmq_delay.install` left on the project's app. Raises `RmqDelayError` where it has not."""
+    return delay_of(celery_app())
+
+
+@contextmanager
+def connection() -> Iterator[Connection]:
+    """Yield an open connection of its own; it waits as long as the setting ``BROKER_TIMEOUT`` says.
+
+    Raises `OSError` or `amqp.AMQPError` where the broker does not answer: at once, without trying again.
+    """
+    seconds = conf().broker_timeout
+    info = celery_app().connection_for_write().info()
+    # A broker in alarm reads nothing more of who has published: every answer, and a write that fills the buffers, would
+    # wait as long as the alarm.
+    options = {**tolerant(info.get("transport_options")), "read_timeout": seconds, "write_timeout": seconds}
+    with kombu.Connection(**{**info, "connect_timeout": seconds, "transport_options": options}) as opened:
+        # `connect` would sleep for two seconds and try again.
+        hosts = len(opened.alt or [opened.hostname])
+        opened.ensure_connection(
+            max_retries=hosts - 1, interval_start=0, interval_step=0, reraise_as_library_errors=False
+        )
+        yield opened

@@ -1,0 +1,181 @@
+"""What ``manage.py check`` finds out about the project's settings. Opens no connection to the broker."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+from celery import Celery
+from celery._state import get_current_app
+from django.apps import apps
+from django.conf import settings as django_settings
+from django.core.checks import CheckMessage, Error, Info, Tags, Warning, register  # noqa: A004 - Django's name
+from django.db import DatabaseError, connections, router
+from django.utils import timezone
+
+from ...delay import Delay, find_delay
+from ...durations import format_ms
+from ...exceptions import RmqDelayError, SettingsError
+from ...inventory import require_amqp
+from ...ladders import Ladder
+from .broker import celery_app
+from .conf import SETTING, Conf, conf
+from .models import CollectorStatus
+
+TAG = "rmq_delay"
+
+#: A collector that was heard of within this time is one that runs.
+_ALIVE = timedelta(minutes=5)
+
+
+@register(TAG)
+def check_settings(**_: Any) -> list[CheckMessage]:
+    """Return what cannot work of Django's settings and of ``RMQ_DELAY``."""
+    found: list[CheckMessage] = []
+    if not django_settings.USE_TZ:
+        hint = "Every time in the tables has a time zone: set USE_TZ = True."
+        found.append(Error("USE_TZ is False.", hint=hint, id="rmq_delay.E003"))
+    settings, error = _conf()
+    return [*found, error] if error else [*found, *_notifier(settings), *_history(settings)]
+
+
+@register(TAG)
+def check_celery(**_: Any) -> list[CheckMessage]:
+    """Return what cannot work, or not well, of the Celery app and its delay queues."""
+    settings, error = _conf()
+    if error:  # `check_settings` tells of it
+        return []
+    try:
+        app = _celery_app()
+    except RmqDelayError as reason:
+        hint = f"{SETTING}['CELERY_APP'] names the Celery app; None takes the current one."
+        return [Error(f"The Celery app cannot be used: {reason}", hint=hint, id="rmq_delay.E002")]
+    found = list(_broker(app))
+    delay = find_delay(app)
+    if delay is None:
+        hint = f"Call it in the module that makes the app, or name the right app in {SETTING}['CELERY_APP']."
+        return [*found, Error(f"install() was not called for {app!r}.", hint=hint, id="rmq_delay.E004")]
+    return [*found, *_events(delay), *_retention(delay, settings)]
+
+
+@register(TAG, deploy=True)
+def check_surroundings(**_: Any) -> list[CheckMessage]:
+    """Return what is missing where something would be better with it: told by ``check --deploy`` only."""
+    found: list[CheckMessage] = []
+    if not apps.is_installed("django.contrib.admin"):
+        hint = "Add it to INSTALLED_APPS where people are to look at parked and exhausted tasks."
+        found.append(Info("django.contrib.admin is not installed: there are no pages.", hint=hint, id="rmq_delay.I002"))
+    try:
+        backend = _celery_app().conf.result_backend
+    except RmqDelayError:  # `check_celery` tells of it
+        return found
+    if not backend or str(backend).startswith("disabled"):
+        hint = "Set Celery's result_backend where callers are to learn that a task was discarded (state REVOKED)."
+        found.append(Info("The Celery app has no result backend.", hint=hint, id="rmq_delay.I001"))
+    return found
+
+
+@register(TAG)
+def check_database(**_: Any) -> list[CheckMessage]:
+    """Return whether SQLite's transactions are such that several processes can write."""
+    using = connections[router.db_for_write(CollectorStatus)]
+    if using.vendor != "sqlite" or using.settings_dict["OPTIONS"].get("transaction_mode") == "IMMEDIATE":
+        return []
+    hint = (
+        'Set "OPTIONS": {"timeout": 20, "transaction_mode": "IMMEDIATE"} in DATABASES: they wait for each other then.'
+    )
+    message = "In SQLite, a page or a command that writes beside the collector can fail with 'database is locked'."
+    return [Warning(message, hint=hint, id="rmq_delay.W005")]
+
+
+@register(Tags.database)
+def check_collectors(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """Return whether several collectors write into one SQLite file: asked of the database by ``check --database``."""
+    alias = router.db_for_write(CollectorStatus)
+    if alias not in (databases or ()) or connections[alias].vendor != "sqlite":
+        return []
+    try:
+        alive = CollectorStatus.objects.using(alias).filter(heartbeat_at__gt=timezone.now() - _ALIVE).count()
+    except DatabaseError:  # before the first migrate
+        return []
+    if alive < 2:
+        return []
+    hint = "They wait for each other: run one, or use PostgreSQL."
+    return [Warning(f"{alive} collectors write into one SQLite database.", hint=hint, id="rmq_delay.W004")]
+
+
+def _celery_app() -> Celery:
+    """Return the app without the import of its tasks' modules: with Django, Celery runs these checks to import them."""
+    if conf().celery_app is not None:
+        return celery_app()
+    current: Celery = get_current_app()
+    return current
+
+
+def _conf() -> tuple[Conf, Error | None]:
+    try:
+        return conf(), None
+    except SettingsError as error:
+        return Conf(), Error(str(error), id="rmq_delay.E001")
+
+
+def _notifier(settings: Conf) -> Iterator[CheckMessage]:
+    notify = settings.notify
+    if notify.webhook and importlib.util.find_spec("httpx") is None:
+        hint = 'pip install "celery-rmq-delay[management]", which brings it.'
+        yield Error("NOTIFY has a webhook, and httpx is not installed.", hint=hint, id="rmq_delay.E006")
+    if notify.mail and not django_settings.ADMINS:
+        yield Warning(
+            "NOTIFY sends mail to ADMINS, and there are none.", hint="Set Django's ADMINS.", id="rmq_delay.W003"
+        )
+
+
+def _history(settings: Conf) -> Iterator[CheckMessage]:
+    if settings.history_url is not None and importlib.util.find_spec("pyarrow") is None:
+        hint = 'pip install "celery-rmq-delay[history]", which brings it.'
+        yield Error(f"{SETTING} has a HISTORY_URL, and pyarrow is not installed.", hint=hint, id="rmq_delay.E007")
+
+
+def _broker(app: Celery) -> Iterator[CheckMessage]:
+    try:
+        with app.connection_for_write() as connection:  # not opened
+            require_amqp(connection)
+    except (RmqDelayError, ImportError) as error:
+        yield Error(str(error), hint="Set Celery's broker_url.", id="rmq_delay.E005")
+
+
+def _events(delay: Delay) -> Iterator[CheckMessage]:
+    if delay.settings.events.wanted is False:
+        hint = f'Set {delay.setting}["events"] to "auto", or take the app out of INSTALLED_APPS.'
+        yield Warning("Workers send no events: nothing fills the tables.", hint=hint, id="rmq_delay.W002")
+
+
+def _retention(delay: Delay, settings: Conf) -> Iterator[CheckMessage]:
+    ladder, whose = max(_ladders(delay), key=lambda each: _length_ms(each[0]))
+    length = _length_ms(ladder)
+    for name in ("keep_recovered_days", "keep_discarded_days", "keep_exhausted_days", "keep_history_days"):
+        days: int | None = getattr(settings, name)
+        if days is not None and days * 86_400_000 < length:
+            yield Warning(
+                f"{SETTING}['{name.upper()}'] is {days} days, and the ladder of {whose} takes {format_ms(length)}.",
+                hint="The history of a task would go before its retries are over: keep it longer.",
+                id="rmq_delay.W001",
+            )
+
+
+def _ladders(delay: Delay) -> Iterator[tuple[Ladder, str]]:
+    settings = delay.settings
+    yield settings.default.ladder, "queues that have none of their own"
+    yield from ((own.ladder, f"queue {name!r}") for name, own in settings.queues.items() if own is not None)
+    for task in delay.retryable_tasks():
+        queue = delay.routed_to(task) or delay.app.conf.task_default_queue
+        own = settings.task_ladder(queue, task)
+        if own is not None:
+            yield own, f"task {task.name}"
+
+
+def _length_ms(ladder: Ladder) -> int:
+    """Return how long all tiers take, in ms; a last one that repeats is counted once."""
+    return sum(max(ladder.lane_ttls(rung)) for rung in range(1, len(ladder) + 1))

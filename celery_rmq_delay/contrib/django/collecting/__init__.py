@@ -1,0 +1,5 @@
+"""The collector: takes events and exhausted messages from the broker and writes them into the tables.
+
+`deliveries` and `consumer` are its broker side, `reading` and `facts` say what a message means, `database` writes a
+batch in one transaction, `collector` brings them together.
+"""

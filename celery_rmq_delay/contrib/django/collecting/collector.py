@@ -1,0 +1,263 @@
+"""The collector's loop: take messages in, hand batches to the writer, ack what it has written.
+
+The loop never touches the database, so the broker is answered whatever the database does; the writer has a thread of
+its own. Batches are written one after the other, and acked in the same order.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from .consumer import CONNECTION_ERRORS, Consumer
+from .deliveries import Delivery
+from .health import Health
+from .status import Status
+from .writer import AbandonedError, Writer, Written
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two attempts to connect to the broker: the first, and the longest.
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+#: Seconds between two looks at the queues, which the status shows.
+LOOK = 5.0
+#: Seconds that a turn waits for messages: while a batch is being written, and while there is nothing to do.
+_BUSY, _IDLE = 0.01, 0.2
+#: Bytes of a batch, and of all messages that are held, where these are reached before the number of messages is.
+BATCH_BYTES, MAX_BYTES = 16 * 1024 * 1024, 64 * 1024 * 1024
+#: Batches under way: one that is written, one that is ready when it is done. A third fills up meanwhile.
+_UNDER_WAY = 2
+PREFETCH_BATCHES = _UNDER_WAY + 1
+#: Messages of a batch at most, and of a prefetch, beyond which AMQP knows none.
+MAX_BATCH, MAX_PREFETCH = 20_000, 65_535
+#: Messages of a history file, where these are reached before its age is.
+FILE_MESSAGES = 10_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the collector works: ``batch`` messages, or those of ``age`` seconds, are written at once.
+
+    Where history files are written, messages are gathered for one for ``file_age`` seconds, and not acked meanwhile.
+    ``once`` ends when the queues are empty, ``max_seconds`` after so many.
+    """
+
+    batch: int = 1000
+    age: float = 0.5
+    file_age: float = 10.0
+    once: bool = False
+    max_seconds: float | None = None
+
+    def prefetch(self, *, gathers: bool) -> int:
+        """Return how many messages the collector may hold, where they are gathered for files and where not."""
+        # Two files: one that is written, and one that fills up meanwhile.
+        return min(MAX_PREFETCH, PREFETCH_BATCHES * self.batch + (2 * FILE_MESSAGES if gathers else 0))
+
+
+@dataclass
+class _Batch:
+    messages: Sequence[tuple[str, Delivery]]
+    future: Future[Written]
+    tag: int = field(init=False)
+    size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tag = self.messages[-1][1].delivery_tag
+        self.size = sum(delivery.size for _, delivery in self.messages)
+
+
+@dataclass
+class _Flush:
+    """The files of all that came up to ``tag``."""
+
+    tag: int
+    future: Future[None]
+    size: int = 0
+
+
+@dataclass
+class _Gathered:
+    """What is in the tables, and in no history file yet: messages up to ``tag``, the first of them since ``since``."""
+
+    tag: int = 0
+    count: int = 0
+    size: int = 0
+    since: float = 0.0
+
+    def add(self, batch: _Batch) -> None:
+        self.since = self.since or time.monotonic()
+        self.tag = batch.tag
+        self.count += len(batch.messages)
+        self.size += batch.size
+
+    def is_due(self, age: float) -> bool:
+        is_full = self.count >= FILE_MESSAGES or self.size >= BATCH_BYTES
+        return is_full or (self.count > 0 and time.monotonic() - self.since >= age)
+
+
+class Collector:
+    """Drains the queues of ``consumer`` into ``writer`` until ``stop`` is set."""
+
+    def __init__(
+        self,
+        options: Options,
+        consumer: Consumer,
+        writer: Writer,
+        status: Status,
+        health: Health,
+        stop: threading.Event,
+    ) -> None:
+        self._options, self._consumer, self._writer = options, consumer, writer
+        self._status, self._health, self._stop = status, health, stop
+        self._thread = ThreadPoolExecutor(1, "rmq-delay-writer")
+        self._under_way: deque[_Batch | _Flush] = deque()
+        self._gathered = _Gathered()
+        self._saving: Future[None] = Future()
+        self._saving.set_result(None)
+        self._first_at = 0.0
+        self._next_look = 0.0
+        self._empty_looks = 0
+        self._is_quiet = False
+        self._ends_at = None if options.max_seconds is None else time.monotonic() + options.max_seconds
+
+    def run(self) -> None:
+        """Collect until told to stop; what is under way then is finished."""
+        try:
+            self._run()
+        finally:
+            self._thread.submit(self._status.remove)
+            self._thread.submit(self._writer.disconnect)
+            self._thread.shutdown()
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE
+        while not self._is_told_to_stop():
+            try:
+                with self._consumer.connected():
+                    pause = FIRST_PAUSE
+                    if self._serve():
+                        break
+            except CONNECTION_ERRORS as error:
+                self._health.problem = f"The broker: {type(error).__name__}: {error}"
+                logger.warning("The broker is lost, or cannot be reached: trying again in %g s. %s", pause, error)
+                self._leave()
+                self._stop.wait(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            except AbandonedError as error:
+                # An ack of what came later would be one of this, too: the broker delivers all of it again.
+                logger.warning("%s", error)
+                self._leave()
+                break
+
+    def _leave(self) -> None:
+        """Forget what is under way: the broker delivers it again, and writing it twice changes nothing."""
+        for batch in self._under_way:
+            batch.future.cancel()
+        self._under_way.clear()
+        self._gathered = _Gathered()
+
+    def _is_told_to_stop(self) -> bool:
+        if self._ends_at is not None and time.monotonic() >= self._ends_at:
+            self._stop.set()
+        return self._stop.is_set()
+
+    def _serve(self) -> bool:
+        """Collect on one connection; return True when there is nothing more to be done."""
+        self._next_look = 0.0
+        while not self._is_told_to_stop():
+            self._look()
+            self._receive()
+            self._settle()
+            self._cut(all_of_it=False)
+            self._secure(all_of_it=self._options.once and self._is_quiet and not self._under_way)
+            if self._options.once and self._empty_looks > 1:
+                return True
+        self._finish()
+        return True
+
+    def _receive(self) -> None:
+        received = self._consumer.received
+        if self._consumer.size + sum(batch.size for batch in self._under_way) > MAX_BYTES:
+            self._consumer.pause(_BUSY)
+        else:
+            had = len(received)
+            is_busy = self._under_way or had or self._options.once
+            self._consumer.receive(had + self._options.batch, _BUSY if is_busy else _IDLE)
+            self._is_quiet = len(received) == had
+            if not had and received:
+                self._first_at = time.monotonic()
+        if self._writer.problem is None:
+            self._health.good()
+        else:
+            self._health.problem = self._writer.problem
+
+    def _cut(self, *, all_of_it: bool) -> None:
+        """Hand batches to the writer: full ones, and a smaller one when it is old and the writer idle."""
+        consumer, options = self._consumer, self._options
+        while consumer.received and (len(self._under_way) < _UNDER_WAY or all_of_it):
+            is_full = len(consumer.received) >= options.batch or consumer.size >= BATCH_BYTES
+            is_old = time.monotonic() - self._first_at >= options.age or (options.once and self._is_quiet)
+            if not (is_full or all_of_it or (is_old and not self._under_way)):
+                return
+            messages = consumer.take(options.batch, BATCH_BYTES)
+            self._under_way.append(_Batch(messages, self._thread.submit(self._writer.write, messages)))
+            self._first_at = time.monotonic()
+
+    def _settle(self) -> None:
+        """Ack what is safe. Raises `AbandonedError`: then nothing more may be acked on this connection."""
+        while self._under_way and self._under_way[0].future.done():
+            self._settle_one(self._under_way.popleft())
+
+    def _settle_one(self, work: _Batch | _Flush) -> None:
+        if isinstance(work, _Flush):
+            work.future.result()
+            self._consumer.ack(work.tag)
+            return
+        written = work.future.result()
+        if self._writer.gathers:
+            self._gathered.add(work)
+        else:
+            self._consumer.ack(work.tag)
+        self._status.count(work.messages, written)
+
+    def _secure(self, *, all_of_it: bool) -> None:
+        """Have the files of what is gathered written: when that is due, or at once."""
+        held = self._gathered
+        if held.is_due(self._options.file_age) or (all_of_it and held.count):
+            self._under_way.append(_Flush(held.tag, self._thread.submit(self._writer.flush)))
+            self._gathered = _Gathered()
+
+    def _look(self) -> None:
+        """Look at the queues from time to time, or when ``once`` may be at its end, and tell the status."""
+        has_work = self._under_way or self._consumer.received or self._gathered.count
+        is_idle = self._options.once and not has_work
+        now = time.monotonic()
+        if not is_idle and now < self._next_look:
+            return
+        if now >= self._next_look:
+            self._next_look = now + LOOK
+        counts = self._consumer.look()
+        self._empty_looks = self._empty_looks + 1 if is_idle and not any(counts.values()) else 0
+        self._status.waiting = sum(counts.values())
+        if self._saving.done():
+            self._saving = self._thread.submit(self._status.save)
+
+    def _finish(self) -> None:
+        """Write and ack what is here; what the database or the disk does not take is left to the broker."""
+        self._cut(all_of_it=True)
+        while self._under_way or self._gathered.count:
+            self._settle()
+            self._secure(all_of_it=not self._under_way)
+            self._consumer.pause(_BUSY)
+
+
+def name() -> str:
+    """Return what tells this collector from others."""
+    return f"{socket.gethostname()}:{os.getpid()}"

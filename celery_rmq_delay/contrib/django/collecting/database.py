@@ -1,0 +1,124 @@
+"""One batch into the tables, in one transaction: written again after a crash it changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta, timezone
+
+from django.db import connections, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from .... import events
+from ....events import Event
+from ..models import CountedRollup, FailureGroup, TaskRecord, TaskState
+from . import rows, statements
+from .facts import Fact
+from .reading import Reading, Rollup, Unreadable
+from .writing import Tables, tables_of
+
+#: How long a rollup is remembered as counted.
+REMEMBERED = timedelta(days=1)
+#: How many names are known before they are all looked up again.
+_MOST_KNOWN = 50_000
+
+
+class Database:
+    """The tables as the collector writes them. Belongs to one thread.
+
+    ``tell`` is given the events that were not in the tables before, once they are committed. It must not raise.
+    """
+
+    def __init__(self, tell: Callable[[Sequence[Event]], object] = lambda new: None) -> None:
+        self._tell = tell
+        self._groups: dict[str, int] = {}
+        self._names: set[rows.Name] = set()
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        """The connection of this thread."""
+        return connections[router.db_for_write(TaskRecord)]
+
+    def forget(self) -> None:
+        """Look up groups and names again: somebody may have deleted them."""
+        self._groups.clear()
+        self._names.clear()
+
+    def write(self, batch: Sequence[Reading]) -> None:
+        """Write a batch; it is committed when this returns.
+
+        Raises `django.db.Error`: then nothing of it is in the tables, but for names.
+        """
+        tables = tables_of(self.connection)
+        told = [each for each in batch if isinstance(each, Fact)]
+        rollups = [each.event for each in batch if isinstance(each, Rollup)]
+        # Outside of the transaction: nobody waits for a name until a batch is done.
+        self._know(tables, [*(fact.event for fact in told), *rollups])
+        with transaction.atomic(using=self.connection.alias):
+            now = datetime.now(timezone.utc)
+            counted = self._write_facts(tables, told, now)
+            counted += self._write_rollups(tables, rollups, now)
+            unreadable = [each for each in batch if isinstance(each, Unreadable)]
+            tables.run(statements.UNREADABLE, rows.unreadable(unreadable, now))
+            tables.run(statements.GROUPS_SEEN, rows.groups(counted))
+            tables.run(statements.TALLIES, rows.tallies(counted))
+        self._tell(counted)
+
+    def tidy(self) -> None:
+        """Forget rollups that will not be delivered again."""
+        counted = CountedRollup.objects.using(self.connection.alias)
+        counted.filter(counted_at__lt=datetime.now(timezone.utc) - REMEMBERED).delete()
+
+    def _know(self, tables: Tables, told: Sequence[Event]) -> None:
+        """Make the groups and lookup values that these events need."""
+        if len(self._groups) + len(self._names) > _MOST_KNOWN:
+            self.forget()
+        new = {
+            event.fingerprint: event for event in told if event.fingerprint and event.fingerprint not in self._groups
+        }
+        if new:
+            tables.run(statements.GROUPS, rows.groups(new.values()))
+            found = FailureGroup.objects.using(self.connection.alias).filter(fingerprint__in=list(new))
+            self._groups.update(found.values_list("fingerprint", "pk"))
+        names = rows.names(told) - self._names
+        tables.run(statements.LOOKUPS, sorted(names))
+        self._names |= names
+
+    def _write_facts(self, tables: Tables, told: Sequence[Fact], now: datetime) -> list[Event]:
+        """Write what is told of tasks; return the events that were not in the tables."""
+        ids = self._write_records(tables, told, now)
+        told = [fact for fact in told if fact.task_id in ids]
+        attempts = [rows.attempt(fact, ids[fact.task_id]) for fact in told]
+        new = {event_id for (event_id,) in tables.run(statements.ATTEMPTS, rows.distinct(attempts))}
+        exhausted = [fact for fact in told if fact.event.kind == events.EXHAUSTED]
+        times = Counter(fact.event.event_id for fact in exhausted)
+        doubled = [fact for fact in exhausted if times[fact.event.event_id] > 1 or fact.event.event_id not in new]
+        # The event and the message of one attempt, in any order: each adds what the other has not said.
+        for of_message in (False, True):
+            again = [fact for fact in doubled if (fact.message is not None) is of_message]
+            filled = [rows.attempt(fact, ids[fact.task_id]) for fact in again]
+            tables.run(statements.ATTEMPTS_AGAIN, rows.distinct(filled))
+        tables.run(statements.PAYLOADS, rows.payloads(exhausted, ids, now))
+        first = {fact.event.event_id: fact.event for fact in reversed(told)}
+        return [event for event_id, event in first.items() if event_id in new]
+
+    def _write_records(self, tables: Tables, told: Sequence[Fact], now: datetime) -> dict[str, int]:
+        """Write the tasks; return the ids of their records. History of a task without one is left out."""
+        ids: dict[str, int] = {}
+        for wave in rows.waves(told):
+            found = {fact.task_id: rows.record(fact, self._groups, now) for fact in wave}
+            newest = [found[fact.task_id] for fact in wave if fact.state]
+            taken = {task_id: key for key, task_id in tables.run(statements.RECORDS, newest)}
+            heard = [fact for fact in wave if fact.task_id in taken and fact.event.generation]
+            # A requeue whose outcome was unknown has kept its message, as one of the life that has now recovered.
+            over = [(fact.event.generation + (fact.state == TaskState.RECOVERED), fact) for fact in heard]
+            tables.run(statements.PAYLOADS_OVER, [(taken[fact.task_id], generation) for generation, fact in over])
+            late = [row for task_id, row in found.items() if task_id not in taken]
+            ids |= taken | {task_id: key for key, task_id in tables.run(statements.LATE, late)}
+        return ids
+
+    def _write_rollups(self, tables: Tables, rollups: Sequence[Event], now: datetime) -> list[Event]:
+        """Remember rollups; return those that are new."""
+        by_id = {event.event_id: event for event in rollups}
+        new = tables.run(statements.ROLLUPS, [(event_id, now) for event_id in sorted(by_id)])
+        return [by_id[event_id] for (event_id,) in new]

@@ -1,0 +1,101 @@
+"""How a collector says that it is well: a file that it touches, and pages over HTTP."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from ....exceptions import RmqDelayError
+
+logger = logging.getLogger(__name__)
+
+#: Seconds after its last good turn for which a collector counts as well.
+FRESH = 30.0
+#: Seconds between two touches of the file.
+_TOUCH = 1.0
+
+#: The status, the content type and the body of an answer.
+Answer = tuple[int, str, bytes]
+Page = Callable[[], Answer]
+
+
+class Health:
+    """When the collector last was connected to the broker and had nothing that it could not write."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        self._file = file
+        self._good_at = float("-inf")
+        self._touched_at = float("-inf")
+        #: What keeps it from going on, as far as it knows.
+        self.problem: str | None = "It has not connected to the broker yet."
+
+    def good(self) -> None:
+        """Note a good turn."""
+        self.problem, self._good_at = None, time.monotonic()
+        if self._file is not None and self._good_at - self._touched_at >= _TOUCH:
+            self._touched_at = self._good_at
+            self._file.touch()
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the last good turn is fresh."""
+        return time.monotonic() - self._good_at < FRESH
+
+    def page(self) -> Answer:
+        """Answer ``/healthz``: 200 or 503, with what is wrong."""
+        said = {"ok": self.is_well, "problem": self.problem}
+        return (200 if self.is_well else 503), "application/json", json.dumps(said).encode() + b"\n"
+
+
+class HealthServer:
+    """Serves pages on an address of its own, in threads that end with the process; a context manager."""
+
+    def __init__(self, address: str, pages: Mapping[str, Page]) -> None:
+        host, port = parse_address(address)
+        try:
+            self._server = ThreadingHTTPServer((host, port), _handler(pages))
+        except OSError as error:
+            raise RmqDelayError(f"--http {address}: found {error}. Name a host and a port that is free.") from error
+        self._server.daemon_threads = True
+        self.port = int(self._server.server_address[1])
+
+    def __enter__(self) -> HealthServer:
+        """Serve."""
+        threading.Thread(target=self._server.serve_forever, name="rmq-delay-http", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT`` or ``:PORT``, which is of this machine only. Raises `RmqDelayError`."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65_535:
+        raise RmqDelayError(f"--http: found {address!r}. Write HOST:PORT, such as 127.0.0.1:9808.")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def _handler(pages: Mapping[str, Page]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = pages.get(self.path.partition("?")[0])
+            status, kind, body = page() if page else (404, "text/plain; charset=utf-8", b"No such page.\n")
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class calls it so
+            logger.debug(format, *args)
+
+    return Handler

@@ -1,0 +1,83 @@
+"""What the admin shows of a collector."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
+
+from django.db import Error
+from django.utils.translation import ngettext
+
+from ..models import CollectorStatus
+from .database import Database
+from .deliveries import Delivery
+from .writer import Writer, Written
+
+logger = logging.getLogger(__name__)
+
+#: After so long without a word, another collector removes the row.
+STALE = timedelta(hours=1)
+#: For so long an unreadable message is the last error.
+ERROR_SHOWN = timedelta(hours=1)
+
+
+class Status:
+    """The row of this collector; counted in the loop, saved in the writer's thread."""
+
+    def __init__(self, name: str, events_queue: str, database: Database, writer: Writer) -> None:
+        self._name, self._events_queue = name, events_queue
+        self._database, self._writer = database, writer
+        self._started_at = datetime.now(timezone.utc)
+        self._events = self._exhausted = self._lag_ms = 0
+        self._error, self._error_at = "", self._started_at
+        #: How many messages wait in the queues.
+        self.waiting = 0
+
+    def count(self, messages: Sequence[tuple[str, Delivery]], written: Written) -> None:
+        """Count a batch that was written."""
+        events = sum(queue == self._events_queue for queue, _ in messages)
+        self._events += events
+        self._exhausted += len(messages) - events
+        self._lag_ms = written.lag_ms
+        if written.unreadable:
+            count = written.unreadable
+            self._error = ngettext(
+                "%(count)s message of a batch was unreadable.", "%(count)s messages of a batch were unreadable.", count
+            ) % {"count": count}
+            self._error_at = datetime.now(timezone.utc)
+
+    @property
+    def summary(self) -> str:
+        """What was collected so far, in words."""
+        return f"{self._events} events and {self._exhausted} exhausted messages"
+
+    def save(self) -> None:
+        """Write the row; without an error where the database is down."""
+        now = datetime.now(timezone.utc)
+        if now - self._error_at > ERROR_SHOWN:
+            self._error = ""
+        values = {
+            "heartbeat_at": now,
+            "events": self._events,
+            "exhausted": self._exhausted,
+            "lag_ms": self._lag_ms,
+            "waiting": self.waiting,
+            "last_error": self._writer.problem or self._error,
+        }
+        try:
+            rows = CollectorStatus.objects.using(self._database.connection.alias)
+            created = {**values, "started_at": self._started_at}
+            rows.update_or_create(name=self._name, defaults=values, create_defaults=created)
+            rows.filter(heartbeat_at__lt=now - STALE).delete()
+            self._database.tidy()
+        except Error as error:
+            logger.warning("The status of this collector could not be saved: %s", error)
+            self._writer.disconnect()
+
+    def remove(self) -> None:
+        """Remove the row, at the end."""
+        try:
+            CollectorStatus.objects.using(self._database.connection.alias).filter(name=self._name).delete()
+        except Error:
+            self._writer.disconnect()

@@ -1,0 +1,176 @@
+"""Batches on their way into the sinks: held while a database is down, taken apart around what it refuses."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import Protocol
+
+from django.db import DatabaseError, DataError, Error, IntegrityError
+
+from ....events import ROLLUP_SECONDS
+from ....exceptions import HistoryError, RmqDelayError
+from .database import Database
+from .deliveries import Delivery
+from .facts import Fact
+from .reading import Reader, Reading, Rollup, Unreadable, unreadable
+
+logger = logging.getLogger(__name__)
+
+#: Seconds between two attempts to write: the first, and the longest.
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+
+#: SQLSTATE classes of errors that a row is to blame for: data, integrity, a limit of the program.
+_ABOUT_DATA = ("22", "23", "54")
+
+
+class Sink(Protocol):
+    """Where batches go: `Database`, `History`."""
+
+    def write(self, batch: Sequence[Reading]) -> None:
+        """Write a batch: it is safe when this returns, and writing it again changes nothing."""
+
+
+class GatheringSink(Sink, Protocol):
+    """Where batches go, and are safe later only: `History`."""
+
+    def flush(self) -> None:
+        """Make safe what was written so far. Raises `HistoryError`: then it may be called again."""
+
+
+class AbandonedError(RmqDelayError):
+    """The collector was told to stop while a batch could not be written: the broker delivers it again."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A message, the queue it came from, and what it says."""
+
+    queue: str
+    delivery: Delivery
+    reading: Reading | None
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written: how many messages of which queue, and how old the youngest event was (milliseconds)."""
+
+    count: int
+    unreadable: int
+    lag_ms: int
+
+
+class Writer:
+    """Writes batches into database, ``sinks`` and ``history``, in this order and in one thread.
+
+    ``stop`` ends the waiting for a database that is down, or a disk that is full.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        database: Database,
+        stop: threading.Event,
+        sinks: Sequence[Sink] = (),
+        history: GatheringSink | None = None,
+    ) -> None:
+        self._reader, self._database, self._stop = reader, database, stop
+        self._history = history
+        self._sinks: Sequence[Sink] = (database, *sinks) if history is None else (database, *sinks, history)
+        #: What is wrong at the moment, None while all is well.
+        self.problem: str | None = None
+
+    @property
+    def gathers(self) -> bool:
+        """Whether what is written is safe after the next `flush` only."""
+        return self._history is not None
+
+    def write(self, batch: Sequence[tuple[str, Delivery]]) -> Written:
+        """Write a batch, however long that takes; where it `gathers`, it is not safe yet.
+
+        Raises `AbandonedError` when it is told to stop before a sink could take it.
+        """
+        items = [Item(queue, delivery, self._reader.read(queue, delivery)) for queue, delivery in batch]
+        self.held(lambda: self._write(items))
+        times = [_over(each.reading) for each in items if isinstance(each.reading, (Fact, Rollup))]
+        lag = (datetime.now(timezone.utc) - max(times)).total_seconds() * 1000 if times else 0
+        return Written(len(items), sum(map(_is_unreadable, items)), max(0, round(lag)))
+
+    def flush(self) -> None:
+        """Make safe all that was written so far, however long that takes. Raises `AbandonedError` as `write` does."""
+        if self._history is not None:
+            self.held(self._history.flush)
+
+    def held(self, act: Callable[[], None]) -> None:
+        """Call ``act`` until no error of database or history files keeps it from its end."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                act()
+            except Error as error:
+                self.problem = f"The database: {type(error).__name__}: {error}".strip()
+                self.disconnect()
+            except HistoryError as error:
+                self.problem = str(error)
+            else:
+                self.problem = None
+                return
+            logger.warning("A batch cannot be written: trying again in %g s. %s", pause, self.problem)
+            if self._stop.wait(pause):
+                raise AbandonedError(f"A batch was left to the broker: {self.problem}")
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def disconnect(self) -> None:
+        """Close this thread's connection to the database; the next write opens one."""
+        with suppress(Error):
+            self._database.connection.close()
+
+    def _write(self, items: Sequence[Item], *, again: bool = True) -> None:
+        """Write these; where a sink refuses what one of them says, the others are written all the same."""
+        try:
+            for sink in self._sinks:
+                sink.write([item.reading for item in items if item.reading is not None])
+        except Exception as error:
+            if not is_about_data(error):
+                raise
+            self._database.forget()
+            if again:  # somebody may have deleted a group that was known
+                self._write(items, again=False)
+            elif len(items) > 1:
+                middle = len(items) // 2
+                self._write(items[:middle], again=False)
+                self._write(items[middle:], again=False)
+            else:
+                self._set_aside(items[0], error)
+
+    def _set_aside(self, item: Item, error: Exception) -> None:
+        if _is_unreadable(item):
+            raise DatabaseError(f"A message of {item.queue} can be stored in no table: {error}") from error
+        what = type(error).__name__  # its text may quote the row
+        logger.error("A message of %s cannot be written (%s): it is kept among the unreadable ones", item.queue, what)
+        kept = unreadable(item.queue, item.delivery, error, self._reader.redaction)
+        self._write([Item(item.queue, item.delivery, kept)], again=False)
+
+
+def _over(reading: Fact | Rollup) -> datetime:
+    """Return when what a message tells of was over: a rollup is sent at the end of its `ROLLUP_SECONDS`."""
+    span = ROLLUP_SECONDS if isinstance(reading, Rollup) else 0
+    return reading.event.occurred_at + timedelta(seconds=span)
+
+
+def _is_unreadable(item: Item) -> bool:
+    return isinstance(item.reading, Unreadable)
+
+
+def is_about_data(error: Exception) -> bool:
+    """Return whether an error is about the rows that were to be written, and not about the database."""
+    if isinstance(error, (MemoryError, RmqDelayError)):
+        return False
+    if isinstance(error, (DataError, IntegrityError)) or not isinstance(error, Error):
+        return True
+    state = getattr(error.__cause__, "sqlstate", None) or ""
+    return state.startswith(_ABOUT_DATA)

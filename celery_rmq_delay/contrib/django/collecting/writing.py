@@ -1,0 +1,119 @@
+"""Statements with many rows, on PostgreSQL and on SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from datetime import timezone as tz
+from typing import Any, Protocol
+
+from django.conf import settings
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.utils import timezone
+
+from ....exceptions import RmqDelayError
+from .statements import Statement
+
+Row = Sequence[Any]
+
+
+class Tables(Protocol):
+    """A database that runs statements with many rows."""
+
+    def run(self, statement: Statement, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
+        """Run a statement with its rows; return what it returns. Raises `django.db.DatabaseError`."""
+
+
+def tables_of(connection: BaseDatabaseWrapper) -> Tables:
+    """Return what writes to the database of ``connection``. Raises `RmqDelayError` for one that it cannot be."""
+    if connection.vendor == "postgresql":
+        return PostgresTables(connection)
+    if connection.vendor == "sqlite" and connection.features.can_return_columns_from_insert:
+        return SQLiteTables(connection)
+    raise RmqDelayError(
+        f"The collector writes to PostgreSQL, or to SQLite 3.35 or newer, and found {connection.display_name}: "
+        "make such a one the project's database."
+    )
+
+
+class PostgresTables:
+    """One statement takes all rows, as one array per column: several times as fast as row by row."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self._connection = connection
+
+    def run(self, statement: Statement, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
+        """Run a statement with its rows."""
+        if not rows:
+            return []
+        names = ", ".join(statement.columns)
+        arrays = ", ".join(f"%s::{kind}[]" for kind in statement.columns.values())
+        columns = zip(*rows, strict=True)
+        with self._connection.cursor() as cursor:
+            cursor.execute(
+                statement.sql.format(source=f"unnest({arrays}) AS e({names})"),
+                [_array(column, kind) for column, kind in zip(columns, statement.columns.values(), strict=True)],
+            )
+            return cursor.fetchall() if cursor.description else []
+
+
+class SQLiteTables:
+    """Each row is a statement of its own: in one process there is nothing to save."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self._connection = connection
+
+    def run(self, statement: Statement, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
+        """Run a statement with its rows."""
+        if not rows:
+            return []
+        values = ", ".join(f"? AS {name}" for name in statement.columns)
+        sql = statement.sql.format(source=f"(SELECT {values}) AS e")
+        found: list[tuple[Any, ...]] = []
+        self._connection.ensure_connection()
+        # Past Django's cursor, which would look for placeholders in the text of the statement for each row.
+        with self._connection.wrap_database_errors:
+            cursor = self._connection.connection.cursor()
+            for row in rows:
+                found += cursor.execute(sql, [_sqlite_value(value) for value in row]).fetchall()
+        return found
+
+
+def _sqlite_value(value: object) -> object:
+    """Return a value as Django stores it in SQLite."""
+    if not isinstance(value, datetime):
+        return value
+    zone = tz.utc if settings.USE_TZ else timezone.get_default_timezone()
+    return value.astimezone(zone).replace(tzinfo=None).isoformat(" ")
+
+
+def _array(values: Iterable[Any], kind: str) -> str:
+    """Return values as the text of a PostgreSQL array."""
+    return f"{{{','.join(map(_ELEMENTS[kind], values))}}}"
+
+
+def _text(value: str | None) -> str:
+    return "NULL" if value is None else '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _number(value: int | None) -> str:
+    return "NULL" if value is None else str(value)
+
+
+def _time(value: datetime | None) -> str:
+    return "NULL" if value is None else f'"{value.isoformat()}"'
+
+
+def _bytes(value: bytes) -> str:
+    return '"\\\\x' + value.hex() + '"'
+
+
+_ELEMENTS: dict[str, Callable[[Any], str]] = {
+    "text": _text,
+    "jsonb": _text,
+    "integer": _number,
+    "bigint": _number,
+    "boolean": _number,
+    "timestamptz": _time,
+    "bytea": _bytes,
+}

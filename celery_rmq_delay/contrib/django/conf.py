@@ -1,0 +1,160 @@
+"""The Django side's settings, ``RMQ_DELAY`` in the settings module: read when used, validated, typed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from functools import lru_cache
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from django.conf import settings as django_settings
+from django.core.signals import setting_changed
+
+from ...exceptions import SettingsError
+from ...history_url import problem_of, shown
+
+SETTING = "RMQ_DELAY"
+StorePayload = Literal["exhausted", "all", "never"]
+
+NOTIFY_KINDS = ("parked", "recovered", "exhausted")
+
+
+@dataclass(frozen=True)
+class Notify:
+    """Whom the notifier tells of what; the keys of ``RMQ_DELAY["NOTIFY"]``. Where both ways are off, nobody."""
+
+    #: Whether the addresses in ADMINS get a mail.
+    mail: bool = False
+    #: Where a JSON object is posted to; its path is often a secret.
+    webhook: str | None = field(default=None, repr=False)
+    #: A failure group is told of once in so many minutes.
+    every_minutes: float = 15
+    kinds: tuple[str, ...] = ("exhausted",)
+
+
+@dataclass(frozen=True)
+class Conf:
+    """What holds for the Django app; the keys of ``RMQ_DELAY`` in lower case."""
+
+    #: Dotted path of the Celery app, such as ``"shop.celery.app"``; None takes the current app.
+    celery_app: str | None = None
+    #: Which messages are kept as they were: ``"exhausted"`` and ``"all"`` keep those of exhausted tasks, and of parked
+    #: ones that somebody discards, which would be lost otherwise; with ``"never"`` nothing can be requeued or edited.
+    store_payload: StorePayload = "exhausted"
+    #: Whether "Edit and requeue" is there at all.
+    allow_edit: bool = False
+    #: How many tasks an action works on while the browser waits; more are left to ``rmq_delay_operate``.
+    inline_limit: int = 1_000
+    #: A list counts so many rows and then says "more than".
+    count_cap: int = 10_000
+    #: Seconds for which the counts of the broker's queues are kept.
+    broker_cache: float = 5.0
+    #: Seconds to wait for the broker before a page goes without it, and for a confirm.
+    broker_timeout: float = 5.0
+    #: Days after which recovered and requeued tasks, discarded ones, and exhausted ones go; None keeps them.
+    keep_recovered_days: int | None = 7
+    keep_discarded_days: int | None = 30
+    keep_exhausted_days: int | None = 90
+    #: Days after which attempts of other tasks' histories, counters and operations go; None keeps them.
+    keep_history_days: int | None = 365
+    #: Where the collector writes history files: a URL that pyarrow opens, or an absolute path; None writes none.
+    history_url: str | None = field(default=None, repr=False)
+    #: Where the analytics write and the page *Insights* is loaded from, as ``history_url``; None: beside the history.
+    insights_url: str | None = field(default=None, repr=False)
+    #: Alerts by mail and webhook, sent by the collector.
+    notify: Notify = Notify()
+
+    def keeps(self, days: int | None) -> timedelta | None:
+        """Return a number of days as a time; None for ever."""
+        return None if days is None else timedelta(days=days)
+
+
+def _checked(raw: object) -> Conf:
+    if not isinstance(raw, Mapping):
+        raise SettingsError(SETTING, raw, 'Write a dictionary, such as {"STORE_PAYLOAD": "exhausted"}.')
+    known = {field.name.upper(): field.name for field in fields(Conf)}
+    for key in raw:
+        if key not in known:
+            mend = f"There is no such setting. Known: {', '.join(known)}."
+            raise SettingsError(f"{SETTING}[{key!r}]", raw[key], mend)
+    for key, value in raw.items():
+        _check(key, value)
+    values = {known[key]: value for key, value in raw.items()}
+    if "notify" in values:
+        values["notify"] = _notify(values["notify"])
+    return Conf(**values)
+
+
+def _check(key: str, value: Any) -> None:
+    def refuse(mend: str) -> SettingsError:
+        return SettingsError(f"{SETTING}[{key!r}]", value, mend)
+
+    if key in ("HISTORY_URL", "INSIGHTS_URL") and value is not None and (problem := problem_of(value)):
+        raise SettingsError(f"{SETTING}[{key!r}]", shown(value), problem)
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if key == "STORE_PAYLOAD" and value not in ("exhausted", "all", "never"):
+        raise refuse('Write "exhausted", "all" or "never".')
+    if key == "ALLOW_EDIT" and not isinstance(value, bool):
+        raise refuse("Write True or False.")
+    if key == "CELERY_APP" and not (value is None or (isinstance(value, str) and "." in value)):
+        raise refuse('Write the dotted path of the Celery app, such as "shop.celery.app", or None.')
+    if key.startswith("KEEP_") and not (value is None or (whole and value >= 1)):
+        raise refuse("Write a number of days of 1 or more, or None to keep them for ever.")
+    if key in ("INLINE_LIMIT", "COUNT_CAP") and not (whole and value >= 1):
+        raise refuse("Write a whole number of 1 or more.")
+    if key in ("BROKER_CACHE", "BROKER_TIMEOUT") and (
+        isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 3600
+    ):
+        raise refuse("Write a number of seconds above 0, up to 3600.")
+
+
+def _notify(raw: object) -> Notify:
+    where = f"{SETTING}['NOTIFY']"
+    if not isinstance(raw, Mapping):
+        raise SettingsError(where, type(raw).__name__, 'Write a dictionary, such as {"mail": True}.')
+    known = [each.name for each in fields(Notify)]
+    for key in raw:
+        if key not in known:
+            raise SettingsError(f"{where}[{key!r}]", "a key", f"There is no such setting. Known: {', '.join(known)}.")
+    found = Notify(**{**raw, "kinds": _kinds(raw["kinds"], where)} if "kinds" in raw else raw)
+    if not isinstance(found.mail, bool):
+        raise SettingsError(f"{where}['mail']", found.mail, "Write True or False.")
+    if found.webhook is not None and not _is_url(found.webhook):
+        mend = 'Write a URL, such as "https://alerts.example/hook", or None.'
+        raise SettingsError(f"{where}['webhook']", str(found.webhook)[:8], mend)
+    every = found.every_minutes
+    if isinstance(every, bool) or not isinstance(every, (int, float)) or not 0 < every <= 10_080:
+        raise SettingsError(f"{where}['every_minutes']", every, "Write a number of minutes above 0, up to a week.")
+    return found
+
+
+def _kinds(value: object, where: str) -> tuple[str, ...]:
+    found = list(value) if isinstance(value, (list, tuple, set, frozenset)) else []
+    if not found or any(kind not in NOTIFY_KINDS for kind in found):
+        mend = f"Write a list of some of {', '.join(NOTIFY_KINDS)}."
+        raise SettingsError(f"{where}['kinds']", value, mend)
+    return tuple(kind for kind in NOTIFY_KINDS if kind in found)
+
+
+def _is_url(value: object) -> bool:
+    try:
+        parts = urlsplit(value) if isinstance(value, str) else None
+        return parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+@lru_cache(maxsize=1)
+def conf() -> Conf:
+    """Return the settings. Raises `SettingsError` for what cannot work, with what mends it."""
+    return _checked(getattr(django_settings, SETTING, {}))
+
+
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == SETTING:
+        conf.cache_clear()
+
+
+setting_changed.connect(_forget)

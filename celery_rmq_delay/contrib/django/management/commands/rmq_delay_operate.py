@@ -1,0 +1,111 @@
+"""``manage.py rmq_delay_operate``: run operations in the background, or start one from the command line."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db.models import Count, QuerySet
+
+from .....exceptions import RmqDelayError
+from ...models import Operation, TaskRecord, TaskState
+from ...services.background import operate
+from ...services.operations import freeze, report, run, who_runs_this
+
+#: What can be asked for, the kind of operation it is, and the state of the tasks it is for.
+ACTIONS = {
+    "requeue": (Operation.Kind.REQUEUE, TaskState.EXHAUSTED),
+    "discard": (Operation.Kind.DISCARD, TaskState.EXHAUSTED),
+    "restore": (Operation.Kind.RESTORE, TaskState.DISCARDED),
+    "run-now": (Operation.Kind.RUN_NOW, TaskState.PARKED),
+}
+CONDITIONS = {"queue": "queue", "task": "name", "error": "exception_type", "id": "task_id__in"}
+_SHOWN = 20
+
+
+class Command(BaseCommand):
+    """Runs until SIGTERM or SIGINT, which let it finish what it has in hand; another process goes on from there."""
+
+    help = "Run the operations that pages leave to the background; with an action, start one here and now."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Tell the parser of the options."""
+        parser.add_argument("action", nargs="?", choices=list(ACTIONS), help="start an operation, and wait for its end")
+        parser.add_argument("--once", action="store_true", help="end when there is no operation to run")
+        parser.add_argument("--operation", type=int, metavar="ID", help="run this operation, then end")
+        selection = parser.add_argument_group("which tasks an action is for; conditions add up")
+        selection.add_argument("--queue", help="of this origin queue")
+        selection.add_argument("--task", help="of this name")
+        selection.add_argument("--error", help="with this class of error, such as requests.exceptions.ReadTimeout")
+        selection.add_argument("--id", action="append", help="with this task id; may be given several times")
+        selection.add_argument("--all", action="store_true", help="all of them")
+        how = parser.add_argument_group("how")
+        how.add_argument("--reason", default="", help="why; it is kept with the operation")
+        how.add_argument(
+            "--canary", type=int, default=0, metavar="N", help="requeue: send N first, and see how they do"
+        )
+        how.add_argument("--rate", type=int, metavar="N", help="requeue: N a minute")
+        how.add_argument("--dry-run", action="store_true", help="only say which tasks these are")
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        """Run."""
+        self._is_told_to_stop = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        try:
+            if options["action"]:
+                self._start(options)
+            elif options["operation"] is not None:
+                self._run(self._given(options["operation"]))
+            else:
+                self.stdout.write("Running the operations that are left to the background.")
+                operate(self._should_stop, once=options["once"])
+        except RmqDelayError as error:
+            raise CommandError(str(error)) from error
+
+    def _stop(self, *_: object) -> None:
+        # A flag: the lock of a threading.Event could be held by what this signal interrupts.
+        self._is_told_to_stop = True
+
+    def _should_stop(self) -> bool:
+        return self._is_told_to_stop
+
+    def _given(self, key: int) -> Operation:
+        try:
+            return Operation.objects.get(pk=key)
+        except Operation.DoesNotExist as error:
+            raise CommandError(f"There is no operation {key}.") from error
+
+    def _start(self, options: dict[str, Any]) -> None:
+        kind, state = ACTIONS[options["action"]]
+        given = {field: options[name] for name, field in CONDITIONS.items() if options[name]}
+        if bool(given) == options["all"]:
+            raise CommandError("Say which tasks: --queue, --task, --error, --id, or --all; not both.")
+        records = TaskRecord.objects.filter(state=state, **given).order_by("exhausted_at", "pk")
+        if options["dry_run"]:
+            self._show(records)
+            return
+        operation = freeze(
+            kind,
+            records,
+            actor=who_runs_this(),
+            reason=options["reason"],
+            canary=options["canary"],
+            rate=options["rate"],
+            details={"filters": given},
+        )
+        self.stdout.write(f"Operation {operation.pk}: {operation.requested} tasks.")
+        self._run(operation)
+
+    def _show(self, records: QuerySet[TaskRecord]) -> None:
+        rows = records.order_by().values_list("queue", "name", "exception_type").annotate(count=Count("pk"))
+        for queue, name, error, count in rows.order_by("-count")[:_SHOWN]:
+            self.stdout.write(f"{count:>10}  {queue}  {name}  {error}")
+        self.stdout.write(f"{records.count():>10}  in all. Nothing was done.")
+
+    def _run(self, operation: Operation) -> None:
+        operation = run(operation, stop=self._should_stop)
+        self.stdout.write(f"{operation.get_state_display()}: {report(operation)}.")
+        if operation.failed or operation.unknown or operation.state != Operation.State.DONE:
+            raise CommandError("Not all of it was done.", returncode=1)

@@ -1,0 +1,89 @@
+"""Failures that look alike, counters, and the values that the filters offer."""
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class FailureGroup(models.Model):
+    """Failures with one exception type, one normalised message and one application frame."""
+
+    fingerprint = models.CharField(_("fingerprint"), max_length=64, unique=True)
+    exception_type = models.CharField(_("error"), max_length=255)
+    #: The message with numbers, ids and quoted text replaced.
+    message = models.TextField(_("message"), blank=True)
+    frame = models.CharField(_("top application frame"), max_length=255, blank=True)
+    first_seen = models.DateTimeField(_("first seen"))
+    last_seen = models.DateTimeField(_("last seen"))
+    note = models.TextField(_("note"), blank=True)
+    #: A muted group alerts nobody.
+    muted = models.BooleanField(_("muted"), default=False)
+
+    class Meta:
+        verbose_name = _("failure group")
+        verbose_name_plural = _("failure groups")
+        default_permissions = ("view", "change")
+        indexes = [models.Index(fields=["-last_seen"], name="rmq_delay_group_seen")]
+
+    def __str__(self) -> str:
+        return f"{self.exception_type}: {self.message}"[:120]
+
+
+class Tally(models.Model):
+    """How much happened in ten minutes: what tiles and charts add up, whatever the tables hold.
+
+    ``slot`` is the start of the ten minutes, ``fingerprint`` the failure group's (empty for successes).
+    """
+
+    slot = models.DateTimeField()
+    queue = models.CharField(max_length=255)
+    name = models.CharField(max_length=255)
+    fingerprint = models.CharField(max_length=64, blank=True)
+    parked = models.PositiveBigIntegerField(default=0)
+    recovered = models.PositiveBigIntegerField(default=0)
+    exhausted = models.PositiveBigIntegerField(default=0)
+    #: First attempts that succeeded, from the workers' rollups.
+    succeeded = models.PositiveBigIntegerField(default=0)
+
+    class Meta:
+        default_permissions = ()
+        constraints = [
+            models.UniqueConstraint(fields=["slot", "queue", "name", "fingerprint"], name="rmq_delay_tally_once")
+        ]
+        indexes = [models.Index(fields=["fingerprint", "slot"], name="rmq_delay_tally_group")]
+
+    def __str__(self) -> str:
+        return f"{self.slot:%Y-%m-%d %H:%M} {self.queue} {self.name}"
+
+
+class CountedRollup(models.Model):
+    """A workers' rollup that is in the counters: delivered again, it counts no more. Kept for a day."""
+
+    event_id = models.CharField(max_length=64, primary_key=True)
+    counted_at = models.DateTimeField(db_index=True)
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.event_id
+
+
+class LookupValue(models.Model):
+    """A queue, task or error class that was seen: what the filters offer, without a look through the big tables."""
+
+    class Kind(models.TextChoices):
+        """What a value is of."""
+
+        QUEUE = "queue", _("queue")
+        TASK = "task", _("task")
+        ERROR = "error", _("error")
+
+    kind = models.CharField(max_length=8, choices=Kind.choices)
+    value = models.CharField(max_length=255)
+
+    class Meta:
+        default_permissions = ()
+        constraints = [models.UniqueConstraint(fields=["kind", "value"], name="rmq_delay_lookup_once")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.value}"

@@ -1,0 +1,191 @@
+"""Retried tasks, their attempts, and their messages as they were."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class TaskState(models.TextChoices):
+    """Where a retried task is, as far as the collector has heard."""
+
+    PARKED = "PARKED", _("Parked")
+    #: Released before it was due, or due and not heard of since.
+    RUNNING = "RUNNING", _("Running")
+    RECOVERED = "RECOVERED", _("Recovered")
+    EXHAUSTED = "EXHAUSTED", _("Exhausted")
+    #: An operation has taken it and is publishing it.
+    REQUEUING = "REQUEUING", _("Requeuing")
+    REQUEUED = "REQUEUED", _("Requeued")
+    DISCARDED = "DISCARDED", _("Discarded")
+    #: Published, and no answer came: it may be in its queue or not. Nothing but a person goes on from here.
+    UNKNOWN = "UNKNOWN", _("Outcome unknown")
+
+
+class TaskRecord(models.Model):
+    """One retried task, whatever became of it. Times are in UTC, delays in milliseconds."""
+
+    #: Unique by a constraint: with ``unique=True`` PostgreSQL would keep a second index, for LIKE.
+    task_id = models.CharField(_("task id"), max_length=255)
+    root_id = models.CharField(_("root id"), max_length=255, blank=True)
+    parent_id = models.CharField(_("parent id"), max_length=255, blank=True)
+    #: The id of Celery's group, where the task is part of one.
+    canvas_id = models.CharField(_("group id"), max_length=255, blank=True)
+    name = models.CharField(_("task"), max_length=255)
+    state = models.CharField(_("state"), max_length=10, choices=TaskState.choices)
+    #: When `state` last changed; what an operation compares before it sets.
+    changed_at = models.DateTimeField(_("changed at"))
+
+    queue = models.CharField(_("queue"), max_length=255)
+    exchange = models.CharField(_("exchange"), max_length=255, blank=True)
+    routing_key = models.CharField(_("routing key"), max_length=255, blank=True)
+    worker = models.CharField(_("worker"), max_length=255, blank=True)
+
+    #: How often it was requeued by hand: each time it starts a fresh ladder.
+    generation = models.PositiveIntegerField(_("requeued"), default=0)
+    #: The last attempt of this generation; 0 is the first.
+    attempt = models.PositiveIntegerField(_("attempt"), default=0)
+    #: The retries that its ladder allows; None is for ever.
+    max_retries = models.PositiveIntegerField(_("most retries"), null=True, blank=True)
+    crashes = models.PositiveIntegerField(_("crashes"), default=0)
+
+    tier = models.PositiveIntegerField(_("tier"), null=True, blank=True)
+    delay_ms = models.BigIntegerField(_("delay in ms"), null=True, blank=True)
+    #: The delay queue that it waits in; empty where its delay is exact, or not known.
+    delay_queue = models.CharField(_("delay queue"), max_length=255, blank=True)
+    ladder_ms = models.JSONField(_("ladder in ms"), default=list, blank=True)
+    parked_at = models.DateTimeField(_("parked at"), null=True, blank=True)
+    due_at = models.DateTimeField(_("next retry"), null=True, blank=True)
+    first_failed_at = models.DateTimeField(_("first failed"), null=True, blank=True)
+    exhausted_at = models.DateTimeField(_("exhausted at"), null=True, blank=True)
+    recovered_at = models.DateTimeField(_("recovered at"), null=True, blank=True)
+
+    exception_type = models.CharField(_("error"), max_length=255, blank=True)
+    exception_message = models.TextField(_("error message"), blank=True)
+    reason = models.CharField(_("why"), max_length=32, blank=True)
+    group = models.ForeignKey(
+        "rmq_delay.FailureGroup",
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        db_index=False,
+        related_name="records",
+        verbose_name=_("failure group"),
+    )
+    args_preview = models.TextField(_("arguments"), blank=True)
+    kwargs_preview = models.TextField(_("keyword arguments"), blank=True)
+    #: The operation that has it in hand while it is REQUEUING, or that last changed it.
+    operation = models.ForeignKey(
+        "rmq_delay.Operation",
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="records",
+        verbose_name=_("operation"),
+    )
+
+    class Meta:
+        verbose_name = _("retried task")
+        verbose_name_plural = _("retried tasks")
+        default_permissions = ("view",)
+        permissions = [
+            ("requeue_taskrecord", _("Can requeue tasks and run parked ones now")),
+            ("discard_taskrecord", _("Can discard tasks and restore them")),
+            ("edit_payload_taskrecord", _("Can edit arguments and requeue")),
+            ("view_payload_taskrecord", _("Can see arguments and errors unredacted")),
+        ]
+        constraints = [models.UniqueConstraint(fields=["task_id"], name="rmq_delay_task_once")]
+        indexes = [
+            models.Index(fields=["state", "due_at"], name="rmq_delay_state_due"),
+            models.Index(fields=["state", "-exhausted_at", "-id"], name="rmq_delay_state_exhausted"),
+            # Two filters are counted within one index. A third text could be more than PostgreSQL's 2,704 bytes.
+            models.Index(fields=["state", "queue", "-exhausted_at", "name"], name="rmq_delay_state_queue"),
+            models.Index(fields=["state", "name", "-exhausted_at", "exception_type"], name="rmq_delay_state_name"),
+            models.Index(fields=["state", "exception_type", "-exhausted_at", "queue"], name="rmq_delay_state_error"),
+            models.Index(fields=["group", "state", "-exhausted_at"], name="rmq_delay_group_state"),
+            models.Index(fields=["root_id"], name="rmq_delay_root"),
+            models.Index(fields=["parent_id"], name="rmq_delay_parent"),
+            models.Index(fields=["canvas_id"], name="rmq_delay_canvas"),
+            models.Index(fields=["state", "changed_at"], name="rmq_delay_state_changed"),
+            models.Index(fields=["-changed_at", "-id"], name="rmq_delay_changed"),
+            models.Index(fields=["state", "attempt"], name="rmq_delay_state_attempt"),
+            models.Index(
+                fields=["state", "generation"], condition=models.Q(generation__gt=0), name="rmq_delay_requeued"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name}[{self.task_id}]"
+
+
+class ParkedTask(TaskRecord):
+    """The tasks that wait: a list of their own in the admin, granted apart."""
+
+    class Meta:
+        proxy = True
+        verbose_name = _("parked task")
+        verbose_name_plural = _("parked tasks")
+        default_permissions = ("view",)
+
+
+class ExhaustedTask(TaskRecord):
+    """The tasks that are out of retries: a list of their own in the admin, granted apart."""
+
+    class Meta:
+        proxy = True
+        verbose_name = _("exhausted task")
+        verbose_name_plural = _("exhausted tasks")
+        default_permissions = ("view",)
+
+
+class Payload(models.Model):
+    """A message as it was: what a requeue publishes. Nobody but the broker and the workers ever decodes it."""
+
+    record = models.OneToOneField(TaskRecord, models.CASCADE, primary_key=True, related_name="payload")
+    #: The generation that the message was of; of a requeue in doubt, the one that was published.
+    generation = models.PositiveIntegerField(default=0)
+    body = models.BinaryField()
+    #: The application headers as an AMQP field table (`amqp.serialization`), exactly as they came.
+    headers = models.BinaryField()
+    #: The other AMQP properties: content_type, content_encoding, correlation_id, reply_to, priority and so on.
+    properties = models.JSONField(default=dict)
+    stored_at = models.DateTimeField()
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{len(self.body)} bytes of task {self.record_id}"
+
+
+class Attempt(models.Model):
+    """One attempt and how it ended; only ever added. ``event_id`` makes a repeated event one row."""
+
+    event_id = models.CharField(max_length=64)
+    record = models.ForeignKey(TaskRecord, models.CASCADE, related_name="attempts")
+    #: parked, forwarded, recovered, exhausted; discarded and requeued stand for what people did.
+    kind = models.CharField(max_length=12)
+    generation = models.PositiveIntegerField(default=0)
+    attempt = models.PositiveIntegerField(default=0)
+    occurred_at = models.DateTimeField()
+    runtime_ms = models.BigIntegerField(null=True)
+    worker = models.CharField(max_length=255, blank=True)
+    tier = models.PositiveIntegerField(null=True)
+    delay_ms = models.BigIntegerField(null=True)
+    due_at = models.DateTimeField(null=True)
+    exception_type = models.CharField(max_length=255, blank=True)
+    exception_message = models.TextField(blank=True)
+    frame = models.CharField(max_length=255, blank=True)
+    traceback = models.TextField(blank=True)
+    reason = models.CharField(max_length=32, blank=True)
+
+    class Meta:
+        verbose_name = _("attempt")
+        verbose_name_plural = _("attempts")
+        default_permissions = ()
+        ordering = ["generation", "attempt", "occurred_at", "id"]
+        constraints = [models.UniqueConstraint(fields=["event_id"], name="rmq_delay_attempt_once")]
+        indexes = [models.Index(fields=["occurred_at"], name="rmq_delay_attempt_time")]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.generation}/{self.attempt}"

@@ -1,0 +1,48 @@
+"""How the collectors are doing, and what they could not read."""
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+
+class CollectorStatus(models.Model):
+    """One collector process: what the admin shows of it."""
+
+    name = models.CharField(_("collector"), max_length=255, unique=True)
+    started_at = models.DateTimeField(_("started"))
+    heartbeat_at = models.DateTimeField(_("last heard of"))
+    events = models.PositiveBigIntegerField(_("events"), default=0)
+    exhausted = models.PositiveBigIntegerField(_("exhausted messages"), default=0)
+    #: How old the youngest event of the last batch was when it was written, in milliseconds.
+    lag_ms = models.PositiveBigIntegerField(_("lag in ms"), default=0)
+    #: How many messages waited in the two queues at the last look.
+    waiting = models.PositiveBigIntegerField(_("waiting"), default=0)
+    last_error = models.TextField(_("last error"), blank=True)
+
+    class Meta:
+        verbose_name = _("collector")
+        verbose_name_plural = _("collectors")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class UnreadableMessage(models.Model):
+    """A message that the collector could not understand, kept as it was: it is not lost and blocks nobody."""
+
+    #: A hash of the message: one that is delivered again is one row.
+    digest = models.CharField(max_length=64, unique=True)
+    queue = models.CharField(_("queue"), max_length=255)
+    error = models.TextField(_("error"))
+    body = models.BinaryField()
+    headers = models.BinaryField()
+    properties = models.JSONField(default=dict)
+    received_at = models.DateTimeField(_("received"))
+
+    class Meta:
+        verbose_name = _("unreadable message")
+        verbose_name_plural = _("unreadable messages")
+        default_permissions = ("view",)
+
+    def __str__(self) -> str:
+        return f"{len(self.body)} bytes from {self.queue}"

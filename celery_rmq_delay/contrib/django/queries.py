@@ -1,0 +1,178 @@
+"""What lists, tiles and charts ask the database: each question bounded, whatever the tables hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core.exceptions import EmptyResultSet
+from django.db import connections
+from django.db.models import Q, QuerySet, Sum, Window
+from django.db.models.functions import RowNumber
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
+
+from .models import CollectorStatus, LookupValue, Tally, TaskRecord, TaskState
+
+#: A task that is due runs for a while before anybody hears of it: only after this it is overdue.
+OVERDUE_AFTER = timedelta(minutes=1)
+#: What "soon" is on the tiles.
+SOON = timedelta(minutes=5)
+HOURS = 24
+#: A filter in the sidebar offers so many values.
+MAX_CHOICES = 200
+#: A collector that was not heard of for so long is not running.
+COLLECTOR_SILENT_AFTER = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class Capped:
+    """A count that went no further than ``limit``."""
+
+    number: int
+    limit: int
+
+    @property
+    def is_more(self) -> bool:
+        """Whether there are more than ``limit``."""
+        return self.number > self.limit
+
+    def __str__(self) -> str:
+        if self.is_more:
+            return _("more than %(count)s") % {"count": grouped(self.limit)}
+        return grouped(self.number)
+
+
+def grouped(number: int) -> str:
+    """Return a number for people, with the separators of their language."""
+    return number_format(number, force_grouping=True)
+
+
+def capped_counts(cap: int, **wanted: QuerySet[Any]) -> dict[str, Capped]:
+    """Count each queryset, each up to ``cap``, in one query of the database."""
+    using = next(iter(wanted.values())).db
+    connection = connections[using]
+    parts, params = [], []
+    for queryset in wanted.values():
+        rows = queryset.order_by().values("pk")[: cap + 1]
+        try:
+            sql, given = rows.query.get_compiler(connection=connection).as_sql()
+        except EmptyResultSet:
+            parts.append("0")
+            continue
+        parts.append(f"(SELECT COUNT(*) FROM ({sql}) counted)")  # noqa: S608 - SQL of Django's own
+        params += given
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {', '.join(parts)}", params)
+        numbers = cursor.fetchone()
+    return {name: Capped(number, cap) for name, number in zip(wanted, numbers, strict=True)}
+
+
+def overdue(now: datetime) -> Q:
+    """Return what holds for parked tasks that should have been heard of by ``now``."""
+    return Q(state=TaskState.PARKED, due_at__lt=now - OVERDUE_AFTER)
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """The figures on top of each list."""
+
+    parked: Capped
+    due_soon: Capped
+    overdue: Capped
+    exhausted: Capped
+    unknown: Capped
+    #: When the oldest task that is still exhausted became so.
+    oldest: datetime | None
+
+
+def tiles(cap: int, now: datetime) -> Tiles:
+    """Return the figures, in two queries."""
+    records = TaskRecord.objects.all()
+    parked = records.filter(state=TaskState.PARKED)
+    exhausted = records.filter(state=TaskState.EXHAUSTED)
+    counts = capped_counts(
+        cap,
+        parked=parked,
+        due_soon=parked.filter(due_at__gte=now - OVERDUE_AFTER, due_at__lt=now + SOON),
+        overdue=records.filter(overdue(now)),
+        exhausted=exhausted,
+        unknown=records.filter(state=TaskState.UNKNOWN),
+    )
+    oldest = (
+        exhausted.filter(exhausted_at__isnull=False).order_by("exhausted_at").values_list("exhausted_at", flat=True)
+    )
+    return Tiles(**counts, oldest=oldest[:1].first())
+
+
+@dataclass(frozen=True)
+class Hour:
+    """What happened in the hour that begins at ``start``."""
+
+    start: datetime
+    parked: int
+    exhausted: int
+    recovered: int
+
+
+def last_hours(now: datetime, fingerprint: str | None = None) -> list[Hour]:
+    """Return the last 24 hours, the current one last; of one failure group where its fingerprint is given."""
+    this = now.replace(minute=0, second=0, microsecond=0)
+    starts = [this - timedelta(hours=back) for back in reversed(range(HOURS))]
+    slots = Tally.objects.filter(slot__gte=starts[0])
+    if fingerprint is not None:
+        slots = slots.filter(fingerprint=fingerprint)
+    sums = {start: [0, 0, 0] for start in starts}
+    rows = slots.order_by().values_list("slot").annotate(Sum("parked"), Sum("exhausted"), Sum("recovered"))
+    for slot, *numbers in rows:
+        hour = sums.get(slot.replace(minute=0, second=0, microsecond=0))
+        if hour is not None:  # None for a slot of the future, of a worker whose clock is wrong
+            hour[:] = [had + more for had, more in zip(hour, numbers, strict=True)]
+    return [Hour(start, *numbers) for start, numbers in sums.items()]
+
+
+def exhausted_since(fingerprints: Iterable[str], moments: Mapping[str, datetime]) -> dict[str, dict[str, int]]:
+    """Return how many tasks of each failure group were exhausted since each of ``moments``, by fingerprint and name."""
+    sums = {name: Sum("exhausted", filter=Q(slot__gte=moment), default=0) for name, moment in moments.items()}
+    rows = (
+        Tally.objects.filter(fingerprint__in=list(fingerprints), slot__gte=min(moments.values()))
+        .order_by()
+        .values("fingerprint")
+        .annotate(**sums)
+    )
+    counts: Iterable[Any] = rows
+    return {row["fingerprint"]: {name: row[name] for name in moments} for row in counts}
+
+
+def lookup_values() -> dict[str, list[str]]:
+    """Return the queues, tasks and error classes that were seen, by kind, each at most `MAX_CHOICES`."""
+    found: dict[str, list[str]] = {kind: [] for kind in LookupValue.Kind.values}
+    place = Window(RowNumber(), partition_by="kind", order_by="value")
+    first = LookupValue.objects.annotate(place=place).filter(place__lte=MAX_CHOICES).order_by("value")
+    for kind, value in first.values_list("kind", "value"):
+        found[kind].append(value)
+    return found
+
+
+@dataclass(frozen=True)
+class Collectors:
+    """How the collectors are doing, all of them together."""
+
+    running: int
+    known: int
+    lag_ms: int
+    last_heard: datetime | None
+
+
+def collectors(now: datetime) -> Collectors:
+    """Return how the collectors are doing; those long gone count as known only."""
+    rows = list(CollectorStatus.objects.order_by("-heartbeat_at")[:20])
+    alive = [row for row in rows if row.heartbeat_at > now - COLLECTOR_SILENT_AFTER]
+    return Collectors(
+        running=len(alive),
+        known=len(rows),
+        lag_ms=max((row.lag_ms for row in alive), default=0),
+        last_heard=rows[0].heartbeat_at if rows else None,
+    )

@@ -1,0 +1,1 @@
+"""What people can do, each as one function that admin, commands and code call."""

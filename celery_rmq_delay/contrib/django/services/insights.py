@@ -1,0 +1,344 @@
+"""The insights: runs the analytics in a process of their own, and loads what a finished run has written."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.db import router, transaction
+from django.utils import timezone
+
+from ....headers import printable
+from ....history_url import shown, without_secrets
+from ....redaction import Redaction, shortened
+from ..conf import SETTING, conf
+from ..models import (
+    Incident,
+    InsightHour,
+    InsightRun,
+    LadderAdvice,
+    RecoveryCurve,
+    TierOutcome,
+    WhatIf,
+)
+from .insight_tables import ENDS, FIGURES, Output, OutputError, open_output
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Tables that have rows for each day are loaded for so many days.
+DAYS = 90
+#: Of each table so many rows at most, the most frequent ones.
+CURVES = 20
+OUTCOMES = 200
+INCIDENTS = 500
+LADDERS = 50
+POINTS = 400
+MAX_NAME = 255
+MAX_NAMES = 20
+#: Lines of a run that failed which its error repeats.
+_TAIL = 20
+
+Say = Callable[[str], None]
+
+
+def history_url(given: str | None = None) -> str | None:
+    """Return where the history is: what is given, else the setting, else None."""
+    return given or conf().history_url
+
+
+def output_url(given: str | None = None, history: str | None = None) -> str:
+    """Return where the analytics write: what is given, else the setting, else beside the history.
+
+    Raises `OutputError` where none of them is known.
+    """
+    place = history_url(history)
+    if found := given or conf().insights_url:
+        return found
+    if place is None:
+        raise OutputError(
+            f"Nobody says where the analytics write: give --output, or set {SETTING}['INSIGHTS_URL'], or "
+            f"{SETTING}['HISTORY_URL'], beside which they write then."
+        )
+    place, mark, query = place.partition("?")
+    return f"{place.rstrip('/')}-insights{mark}{query}"
+
+
+def run_and_load(
+    source: str,
+    output: str,
+    *,
+    say: Say,
+    first: date | None = None,
+    last: date | None = None,
+    master: str | None = None,
+    conf: Sequence[str] = (),
+    ladders: Sequence[str] = (),
+) -> InsightRun:
+    """Run the analytics over a history and load what they write.
+
+    ``say`` is told each line of their progress. ``conf``: settings of Spark as ``NAME=VALUE``; ``ladders``: what the
+    table ``what_if`` is about, as ``QUEUE=DELAYS``. Spark runs in a process of its own. Raises `OutputError`; the
+    insights that are there stay until the new ones are whole.
+    """
+    if importlib.util.find_spec("pyspark") is None:
+        raise OutputError(
+            "PySpark runs the analytics, and is not installed here: pip install 'celery-rmq-delay[spark]'. Or run them "
+            "where it is, and load their output with --load-only."
+        )
+    options: list[tuple[str, object]] = [("--from", first), ("--to", last), ("--master", master)]
+    options += [("--conf", each) for each in conf] + [("--ladder", each) for each in ladders]
+    command = [sys.executable, "-m", "celery_rmq_delay.analytics", "run"]
+    command += [f"{option}={value}" for option, value in options if value is not None]
+    _run(command, say, {"RMQ_DELAY_HISTORY_URL": source, "RMQ_DELAY_INSIGHTS_URL": output})
+    return load(output, source=source)
+
+
+def _run(command: Sequence[str], say: Say, urls: Mapping[str, str]) -> None:
+    """Run a command that finds ``urls`` in its environment: they may have secrets, and everybody sees arguments."""
+    tail: deque[str] = deque(maxlen=_TAIL)
+    with subprocess.Popen(  # noqa: S603 - this Python, our own module
+        command,
+        env={**os.environ, **urls},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        try:
+            for line in process.stdout or ():
+                for url in urls.values():
+                    line = without_secrets(line, url)
+                tail.append(line.rstrip())
+                say(tail[-1])
+        finally:
+            if process.poll() is None and sys.exc_info()[0] is not None:
+                process.terminate()
+    if process.returncode:
+        raise OutputError(
+            f"The analytics ended with {process.returncode}, and nothing was loaded. Their last lines:\n"
+            + "\n".join(tail)
+        )
+
+
+def load(output: str, *, source: str = "") -> InsightRun:
+    """Replace the insights by what a finished run has written under a URL, or a path; all of them, or nothing.
+
+    Tables of days are loaded for the last `DAYS` days, earlier runs' days included, the others as the last run about
+    the newest day wrote them: a run of old days, for events that came late, takes nothing back. Raises `OutputError`.
+    """
+    opened = open_output(output)
+    found = _read(opened)
+    report = {**Redaction(keys=()).value(opened.report), "input": shown(source), "output": shown(output)}
+    run = InsightRun(
+        input_url=shown(source),
+        output_url=shown(output),
+        first_day=opened.first_day,
+        last_day=opened.last_day,
+        since=found.since,
+        report=report,
+        loaded_at=timezone.now(),
+        left_out=found.left_out,
+    )
+    using = router.db_for_write(InsightRun)
+    with transaction.atomic(using=using):
+        InsightRun.objects.using(using).all().delete()
+        run.save(using=using)
+        for rows in found.rows:
+            for position, row in enumerate(rows):
+                row.run, row.position = run, position
+            if rows:
+                type(rows[0])._default_manager.using(using).bulk_create(rows, batch_size=200)
+    return run
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What is to be written; the rows know their run when it is."""
+
+    since: date
+    rows: list[list[Any]]
+    left_out: dict[str, int]
+
+
+def _read(output: Output) -> _Found:
+    last = output.last_day
+    window = [last - timedelta(days=back) for back in reversed(range(DAYS))]
+    tables = (
+        _curves(output.read("recovery_curve", [last])),
+        _outcomes(output.read("tier_outcomes", window)),
+        _incidents(output.read("incidents", window)),
+        _advice(output.read("ladder_advice", [last])),
+        _what_if(output.read("what_if", [last])),
+        _hours(output.read("hourly", window)),
+    )
+    since = min([output.first_day, *(output.days("hourly") or output.days("tier_outcomes"))])
+    left_out = {rows[0]._meta.model_name: count for rows, count in tables if count}
+    return _Found(max(since, window[0]), [rows for rows, _count in tables], left_out)
+
+
+_Rows = tuple[list[Any], int]
+
+
+def _curves(table: pa.Table) -> _Rows:
+    """Return the curves of the tasks and of the errors that failed most, and how many others there are."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    all_of_them = table.group_by(["scope", "name"]).aggregate([("spells", "max"), ("censored", "max")]).to_pylist()
+    rows = []
+    for scope in RecoveryCurve.Scope.values:
+        ranked = sorted(
+            (each for each in all_of_them if each["scope"] == scope),
+            key=lambda each: (-_whole(each["spells_max"]), str(each["name"])),
+        )
+        for each in ranked[:CURVES]:
+            own = compute.and_(
+                compute.equal(table["scope"], scope), compute.equal(table["name"], pa.scalar(each["name"], pa.string()))
+            )
+            rows.append(
+                RecoveryCurve(
+                    scope=scope,
+                    name=_name(each["name"]),
+                    spells=_whole(each["spells_max"]),
+                    censored=_whole(each["censored_max"]),
+                    points=_points(table.filter(own).sort_by("t_seconds").to_pylist()),
+                )
+            )
+    return rows, len(all_of_them) - len(rows)
+
+
+def _points(rows: list[dict[str, Any]]) -> list[list[float | None]]:
+    names = ("t_seconds", "recovered_share", "share_low", "share_high")
+    points = [[_number(row[name]) for name in names] for row in rows]
+    known = [point for point in points if point[0] is not None and point[1] is not None]
+    step = math.ceil(len(known) / POINTS)
+    return known if step < 2 else [*known[:-1:step], known[-1]]
+
+
+def _outcomes(table: pa.Table) -> _Rows:
+    """Return the outcomes of all days together: the tiers of a queue's task and error, those that failed most first."""
+    counted = ("parked", "recovered", "exhausted", "wasted_ms")
+    by = ["task", "queue", "exception_type", "tier", "delay_ms"]
+    summed = table.group_by(by).aggregate([(name, "sum") for name in counted])
+    ranked = sorted(summed.to_pylist(), key=lambda row: (-_whole(row["parked_sum"]), *(str(row[name]) for name in by)))
+    kept = ranked[:OUTCOMES]
+    first = {tuple(row[name] for name in by[:3]): place for place, row in reversed(list(enumerate(kept)))}
+    kept.sort(key=lambda row: (first[tuple(row[name] for name in by[:3])], row["tier"] or 0, row["delay_ms"] or 0))
+    rows = [
+        TierOutcome(
+            task=_name(row["task"]),
+            queue=_name(row["queue"]),
+            exception_type=_name(row["exception_type"]),
+            tier=row["tier"],
+            delay_ms=row["delay_ms"],
+            **{name: _whole(row[f"{name}_sum"]) for name in counted},
+        )
+        for row in kept
+    ]
+    return rows, len(ranked) - len(rows)
+
+
+def _incidents(table: pa.Table) -> _Rows:
+    """Return the incidents, the newest first."""
+    newest = table.sort_by([("started_at", "descending"), ("ended_at", "descending")]).slice(0, INCIDENTS)
+    rows = [
+        Incident(
+            started_at=row["started_at"],
+            ended_at=row["ended_at"],
+            tasks=_names(row["tasks"]),
+            exceptions=_names(row["exceptions"]),
+            peak_per_minute=_whole(row["peak_per_minute"]),
+            tasks_touched=_whole(row["tasks_touched"]),
+            recovered_share=_number(row["recovered_share"]),
+            wasted_ms=_whole(row["wasted_ms"]),
+        )
+        for row in newest.to_pylist()
+    ]
+    return rows, table.num_rows - len(rows)
+
+
+def _advice(table: pa.Table) -> _Rows:
+    """Return the advice by queue, the busiest first; a queue's own stands before that for its tasks."""
+    found = table.to_pylist()
+    busiest: dict[str, int] = {}
+    for row in found:
+        busiest[row["queue"]] = max(busiest.get(row["queue"], 0), _whole(row["spells"]))
+    found.sort(
+        key=lambda row: (-busiest[row["queue"]], str(row["queue"]), row["task"] is not None, -_whole(row["spells"]))
+    )
+    rows = [
+        LadderAdvice(
+            queue=_name(row["queue"]),
+            task=_name(row["task"]),
+            enough_data=bool(row["enough_data"]),
+            reason=_name(row["reason"]),
+            spells=_whole(row["spells"]),
+            current_ms=_delays(row["current_ms"]),
+            advised_ms=_delays(row["advised_ms"]),
+            current=_figures(row, "current_"),
+            advised=_figures(row, "advised_"),
+        )
+        for row in found[:LADDERS]
+    ]
+    return rows, len(found) - len(rows)
+
+
+def _what_if(table: pa.Table) -> _Rows:
+    found = table.to_pylist()
+    rows = [
+        WhatIf(
+            queue=_name(row["queue"]),
+            ladder_ms=_delays(row["ladder_ms"]),
+            enough_data=bool(row["enough_data"]),
+            reason=_name(row["reason"]),
+            spells=_whole(row["spells"]),
+            figures=_figures(row, ""),
+        )
+        for row in found[:LADDERS]
+    ]
+    return rows, len(found) - len(rows)
+
+
+def _hours(table: pa.Table) -> _Rows:
+    counted = ("first_attempts", "failures", "recovered", "exhausted")
+    summed = table.group_by("hour").aggregate([(name, "sum") for name in counted]).sort_by("hour")
+    rows = [
+        InsightHour(hour=row["hour"], **{name: _whole(row[f"{name}_sum"]) for name in counted})
+        for row in summed.to_pylist()
+    ]
+    return rows, 0
+
+
+def _figures(row: dict[str, Any], prefix: str) -> dict[str, list[float | None]]:
+    return {name: [_number(row[f"{prefix}{name}{end}"]) for end in ENDS] for name in FIGURES}
+
+
+def _name(value: str | None) -> str:
+    """Return a name as a database can hold it."""
+    return printable(shortened(value or "", MAX_NAME))
+
+
+def _names(values: Iterable[str | None] | None) -> list[str]:
+    return [_name(value) for value in list(values or ())[:MAX_NAMES]]
+
+
+def _delays(values: Iterable[int | None] | None) -> list[int]:
+    return [value for value in values or () if value is not None and value > 0]
+
+
+def _whole(value: int | None) -> int:
+    return max(0, value or 0)
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

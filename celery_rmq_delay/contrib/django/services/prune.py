@@ -1,0 +1,131 @@
+"""Retention: what has been kept long enough goes, in batches with a short transaction each.
+
+Tasks that wait, run or are being requeued stay, and so do those of an operation that has not come to them yet.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta
+from datetime import timezone as timezones
+from typing import Any
+
+from django.db import router, transaction
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.utils import timezone
+
+from ..conf import Conf, conf
+from ..models import (
+    Attempt,
+    FailureGroup,
+    Operation,
+    OperationItem,
+    Tally,
+    TaskRecord,
+    TaskState,
+    UnreadableMessage,
+)
+
+#: Rows of one transaction.
+BATCH = 1_000
+
+#: The slot of the rows that tallies are added up in when they go.
+FOLDED = datetime(1970, 1, 1, tzinfo=timezones.utc)
+_COUNTED = ("parked", "recovered", "exhausted", "succeeded")
+
+_Expired = tuple[str, QuerySet[Any]]
+
+
+def prune(*, dry_run: bool = False, batch: int = BATCH) -> dict[str, int]:
+    """Delete what the settings KEEP_* keep no longer; return how many rows of what. ``dry_run`` only counts them.
+
+    Can run at any time, beside collectors, operations and other prunes, and be interrupted: it goes on next time.
+    """
+    now = timezone.now()
+    done = {}
+    for name, rows in _expired(conf(), now):
+        done[name] = rows.count() if dry_run else _delete(rows, batch)
+    history = conf().keep_history_days
+    if history is not None:
+        old = Tally.objects.filter(slot__gt=FOLDED, slot__lt=now - timedelta(days=history))
+        done["tallies"] = old.count() if dry_run else _fold(old, batch)
+    return done
+
+
+def _expired(settings: Conf, now: datetime) -> Iterator[_Expired]:
+    """Yield what goes, by the name that the command shows, children before their parents."""
+    for name, days, states in (
+        ("recovered and requeued tasks", settings.keep_recovered_days, [TaskState.RECOVERED, TaskState.REQUEUED]),
+        ("discarded tasks", settings.keep_discarded_days, [TaskState.DISCARDED]),
+        ("exhausted tasks", settings.keep_exhausted_days, [TaskState.EXHAUSTED]),
+    ):
+        if days is not None:
+            changed_before = Q(state__in=states, changed_at__lt=now - timedelta(days=days))
+            yield name, _untouched().filter(changed_before).order_by("changed_at")
+    if settings.keep_exhausted_days is not None:
+        before = now - timedelta(days=settings.keep_exhausted_days)
+        yield "unreadable messages", UnreadableMessage.objects.filter(received_at__lt=before)
+    if settings.keep_history_days is not None:
+        yield from _history(now - timedelta(days=settings.keep_history_days))
+
+
+def _history(before: datetime) -> Iterator[_Expired]:
+    lost = _untouched().filter(
+        Q(due_at=None) | Q(due_at__lt=before),
+        state__in=[TaskState.PARKED, TaskState.RUNNING],
+        changed_at__lt=before,
+    )
+    yield "tasks that were never heard of again", lost.order_by("changed_at")
+    yield "attempts", Attempt.objects.filter(occurred_at__lt=before).order_by("occurred_at")
+    over = Q(state__in=[each for each in Operation.State if Operation(state=each).is_over], finished_at__lt=before)
+    operations = Operation.objects.filter(over)
+    yield "items of operations", OperationItem.objects.filter(operation__in=operations)
+    yield "operations", operations
+    empty = ~Exists(TaskRecord.objects.filter(group=OuterRef("pk")))
+    yield "failure groups", FailureGroup.objects.filter(empty, last_seen__lt=before, note="", muted=False)
+
+
+def _untouched() -> QuerySet[TaskRecord]:
+    """Return the tasks that no operation is still to come to."""
+    pending = OperationItem.objects.filter(record=OuterRef("pk"), outcome=OperationItem.Outcome.PENDING)
+    return TaskRecord.objects.filter(~Exists(pending))
+
+
+def _delete(rows: QuerySet[Any], batch: int) -> int:
+    manager = rows.model._default_manager
+    return _in_batches(rows.only("pk"), batch, lambda found: manager.filter(pk__in=[row.pk for row in found]).delete())
+
+
+def _fold(rows: QuerySet[Tally], batch: int) -> int:
+    return _in_batches(rows.order_by("slot"), batch, _fold_batch)
+
+
+def _fold_batch(found: Sequence[Tally]) -> None:
+    """Add tallies up in the row of their queue and task, so that the totals of all times stay what they are."""
+    sums: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for tally in found:
+        sums[tally.queue, tally.name].update({name: getattr(tally, name) for name in _COUNTED})
+    folded = [Tally(slot=FOLDED, queue=queue, name=name) for queue, name in sorted(sums)]
+    Tally.objects.bulk_create(folded, ignore_conflicts=True)
+    for queue, name in sorted(sums):
+        Tally.objects.filter(slot=FOLDED, queue=queue, name=name, fingerprint="").update(
+            **{column: F(column) + count for column, count in sums[queue, name].items()}
+        )
+    Tally.objects.filter(pk__in=[tally.pk for tally in found]).delete()
+
+
+def _in_batches(rows: QuerySet[Any], batch: int, work: Callable[[Sequence[Any]], object]) -> int:
+    """Do ``work`` on the rows, locked, each batch in a transaction of its own; return how many there were.
+
+    Rows that others have locked are left for the next time.
+    """
+    using, count = router.db_for_write(rows.model), 0
+    locked = rows.using(using).select_for_update(skip_locked=True, of=("self",))
+    while True:
+        with transaction.atomic(using):
+            found = list(locked[:batch])
+            if not found:
+                return count
+            work(found)
+        count += len(found)

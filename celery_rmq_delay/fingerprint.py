@@ -1,0 +1,117 @@
+"""What makes two failures the same failure: exception type, message without its numbers and names, place in the code.
+
+No I/O. The worker's events, the collector and the admin use these same functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import lru_cache
+
+#: Characters of a message that count; what follows seldom tells failures apart.
+MAX_MESSAGE = 1_000
+_DIGEST_LENGTH = 16
+
+# Every quantifier has a bound or no overlap with what follows it: messages are hostile text.
+_EMAIL = re.compile(r"[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}")
+_QUOTED = re.compile(r"""(?<!\w)(?:'[^'\n]{0,200}'|"[^"\n]{0,200}")(?!\w)""")
+_NUMBER = re.compile(
+    r"(?P<uuid>\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b)"
+    r"|(?P<hex>\b0[xX][0-9a-fA-F]+\b|\b(?=[a-fA-F]{0,40}[0-9])[0-9a-fA-F]{8,}\b)"
+    r"|(?P<n>[0-9]+(?:[.,:][0-9]+)*)"
+)
+_FRAME = re.compile(r'File "([^"\n]{1,1000})", line [0-9]+, in ([^\n]{1,300})')
+_NO_APPLICATION = re.compile(
+    r"[\\/](?:site-packages|dist-packages)[\\/]|[\\/]lib(?:64|rary)?[\\/]python[0-9][^\\/]*[\\/]|^<|[\\/]Lib[\\/]"
+)
+_MACHINERY = re.compile(r"[\\/](?:celery|kombu|billiard|celery_rmq_delay|gevent|eventlet)[\\/](?!.*tests[\\/])")
+_TITLE = "\nTraceback (most recent call last):\n"
+_RETRY = "celery.exceptions.Retry"
+_FILE = 'File "'
+#: Whose code a frame is, the most telling first.
+_PLACES = ("application", "library", "machinery")
+#: Frames that are looked at, from the innermost outwards.
+_MAX_FRAMES = 200
+
+
+def normalise_message(message: str) -> str:
+    """Return ``message`` with its numbers, uuids, hex, quoted texts and e-mail addresses replaced by their kind."""
+    text = message[:MAX_MESSAGE]
+    if "@" in text:
+        text = _EMAIL.sub("<email>", text)
+    if "'" in text or '"' in text:
+        text = _QUOTED.sub("<text>", text)
+    return " ".join([word if word.isalpha() else _NUMBER.sub(_kind, word) for word in text.split()])
+
+
+def _kind(found: re.Match[str]) -> str:
+    return f"<{found.lastgroup}>"
+
+
+def top_frame(traceback: str | None) -> str | None:
+    """Return the innermost frame of the application as ``folder/file.py:function``; None where there is no traceback.
+
+    Where all frames are of libraries, the innermost that is neither the standard library's nor Celery's; then the
+    innermost.
+    """
+    if not traceback:
+        return None
+    at, best = len(traceback), (len(_PLACES), "")
+    for _ in range(_MAX_FRAMES):
+        at = traceback.rfind(_FILE, 0, at)
+        if at < 0:
+            break
+        frame = _frame(traceback[at : traceback.find("\n", at)])
+        if frame is not None and frame[0] < best[0]:
+            best = frame
+            if not best[0]:
+                break
+    return best[1] or None
+
+
+@lru_cache(maxsize=2048)
+def _frame(line: str) -> tuple[int, str] | None:
+    """Return whose frame a line of a traceback is, as an index of `_PLACES`, and its short form.
+
+    That lacks what differs between machines: the folders above the file's own.
+    """
+    found = _FRAME.match(line)
+    if found is None:
+        return None
+    parts = found[1].replace("\\", "/").split("/")
+    return _PLACES.index(_place(found[1])), f"{'/'.join(parts[-2:])}:{found[2].strip()}"
+
+
+def is_application(path: str) -> bool:
+    """Return whether a file of a traceback is the application's: of no library, and not of Python's or Celery's own."""
+    return _place(path) == "application"
+
+
+@lru_cache(maxsize=2048)
+def _place(path: str) -> str:
+    if _MACHINERY.search(path) or path.startswith("<"):
+        return "machinery"
+    found = _NO_APPLICATION.search(path)
+    if found is None:
+        return "application"
+    return "library" if "-packages" in found[0] else "machinery"
+
+
+def without_retry(traceback: str) -> str:
+    """Return the traceback of what Celery's ``Retry`` at its end followed from; all of it where it ends otherwise."""
+    last = traceback.rfind("\n", 0, len(traceback) - 1) + 1
+    if not traceback.startswith(_RETRY, last):
+        return traceback
+    cut = traceback.rfind(_TITLE, 1)
+    return traceback if cut < 0 else traceback[:cut]
+
+
+@lru_cache(maxsize=2048)
+def fingerprint(exception_type: str, message: str | None, frame: str | None) -> str:
+    """Return the digest of a failure: 16 hexadecimal digits.
+
+    ``message`` as it was redacted, ``frame`` as `top_frame` returns it.
+    """
+    parts = exception_type, normalise_message(message or ""), frame or ""
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:_DIGEST_LENGTH]

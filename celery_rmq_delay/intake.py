@@ -1,0 +1,110 @@
+"""The worker's door: what nobody can read goes to the exhausted queue, and takes no worker with it.
+
+Celery's consumer trusts the shape of headers and bodies. One of another shape raises in its event loop: the worker
+ends, and so does the next one that gets the message.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kombu.exceptions import EncodeError
+
+from .exceptions import UnreadableError
+from .failures import type_name
+from .headers import PROPERTIES
+from .tracebacks import format_exception
+
+if TYPE_CHECKING:
+    from kombu.message import Message
+
+    from .worker import WorkerSide
+
+logger = logging.getLogger(__name__)
+
+#: What reading a value of an unexpected shape raises. What a broker or a backend that is down raises is not among them.
+_OF_DATA = (
+    *(TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, struct.error, EncodeError),
+)
+
+#: Arguments, keyword arguments, and callbacks with their like.
+_PARTS = 3
+
+
+def guard(consumer: Any, worker: WorkerSide) -> None:
+    """Let ``worker`` exhaust what Celery's consumer cannot read, or would drop from a queue without dead letters."""
+    make = consumer.create_task_handler
+
+    def create_task_handler(*args: Any, **options: Any) -> Callable[[Message], Any]:
+        handle = make(*args, **options)
+
+        def on_message(message: Message) -> Any:
+            try:
+                check(message.headers)
+                return handle(message)
+            except consumer.connection_errors:
+                raise
+            except (UnreadableError, *_OF_DATA) as error:
+                if message.acknowledged:
+                    logger.error("A message was settled, but not all is done about it: %s", type_name(error))
+                else:
+                    text = format_exception(error, error.__traceback__)
+                    worker.on_decode_error(message, error, traceback=text)
+                return None
+
+        return on_message
+
+    consumer.create_task_handler = create_task_handler
+    consumer.on_decode_error = worker.on_decode_error
+    for name in ("on_unknown_message", "on_unknown_task", "on_invalid_task"):
+        setattr(consumer, name, _keeping(getattr(consumer, name), worker))
+
+
+def check(headers: Any) -> None:
+    """Raise `UnreadableError` for headers that nobody can read, or with which Celery would run into trouble later."""
+    if PROPERTIES in headers:
+        raise UnreadableError("Its properties cannot be decoded.")
+    _check_limits(headers.get("timelimit"))
+
+
+def check_payload(payload: Any) -> None:
+    """Raise `UnreadableError` for a decoded body that no task can be called with: Celery would take that for a success.
+
+    Protocol 1 has a dictionary, protocol 2 arguments, keyword arguments and the rest.
+    """
+    if isinstance(payload, dict):
+        _check_limits(payload.get("timelimit"))
+    elif not (isinstance(payload, (list, tuple)) and len(payload) == _PARTS and isinstance(payload[1], dict)):
+        raise UnreadableError("Its body is not [args, kwargs, embed].")
+
+
+def _check_limits(limits: object) -> None:
+    # The pool would find out when the task runs already.
+    if limits is not None and not _are_limits(limits):
+        raise UnreadableError("Its time limits are not two numbers of seconds, or None.")
+
+
+def _are_limits(limits: object) -> bool:
+    return isinstance(limits, (list, tuple)) and len(limits) in (0, 2) and all(map(_is_limit, limits))
+
+
+def _is_limit(limit: object) -> bool:
+    return limit is None or (type(limit) in (int, float) and math.isfinite(limit) and limit >= 0)  # type: ignore[arg-type,operator]
+
+
+def _keeping(stock: Callable[..., Any], worker: WorkerSide) -> Callable[..., Any]:
+    """Return what exhausts a message that ``stock`` would reject where its queue does not keep what is rejected."""
+
+    def handle(body: Any, message: Message, *error: Exception) -> Any:
+        if worker.keeps(message):
+            return stock(body, message, *error)
+        found = error[0] if error else UnreadableError("It is no message of Celery's.")
+        is_unknown = isinstance(found, KeyError) and "id" in message.headers
+        worker.on_decode_error(message, found, reason="unknown_task" if is_unknown else "undecodable")
+        return None
+
+    return handle

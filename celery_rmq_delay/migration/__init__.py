@@ -1,0 +1,1 @@
+"""Move waiting messages from one way of delaying to another."""

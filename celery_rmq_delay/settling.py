@@ -1,0 +1,232 @@
+"""How the worker's main process settles a message: copies it on with confirm, then acks; or leaves it to the broker."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from datetime import datetime, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from . import headers as h
+from .broker import ConfirmingPublisher, copy_of, return_log_error
+from .delivery import Delivery
+from .exceptions import PublishError
+from .failures import message_of, type_name
+from .names import rung_queue, suspects
+from .redaction import shortened
+from .topology.exact import Route
+from .topology.native import NativeRetry
+
+if TYPE_CHECKING:
+    from celery import Task
+    from kombu.message import Message
+
+    from .delay import Delay
+    from .reporting import Reporter
+    from .topology.exact import Topology
+
+logger = logging.getLogger(__name__)
+
+#: Seconds to wait for confirms when the worker stops.
+SHUTDOWN_TIMEOUT = 5.0
+#: Seconds after which a message that could not be moved to the delay queues is tried again.
+HOLD_AGAIN = 1.0
+
+
+class Settling:
+    """What becomes of the messages of one consumer. Nothing can be published before `open`."""
+
+    #: What holds exact delays on the current connection, or on the last one: threads of the pool need no connection.
+    _topology: Topology
+
+    def __init__(self, consumer: Any, delay: Delay) -> None:
+        self.consumer, self.delay = consumer, delay
+        #: The queues whose ladders are applied.
+        self.applied: set[str] = set()
+        #: What tells of the messages before they are settled; None where events are off.
+        self.reporter: Reporter | None = None
+        self._publisher: ConfirmingPublisher | None = None
+        self._pid = 0
+        self._thread = 0
+
+    def open(self, connection: Any) -> ConfirmingPublisher:
+        """Publish on a new connection from now on, from the thread that calls this."""
+        self._thread, self._pid = threading.get_ident(), os.getpid()
+        self._publisher = publisher = ConfirmingPublisher(connection)
+        self._topology = self.delay.exact.topology(connection)
+        return publisher
+
+    def _in_loop(self) -> bool:
+        """Whether this is the main process's event loop, and not a forked child or a thread of the pool.
+
+        Without a hub what is called soon waits for the loop's next turn, two seconds, so every thread does it itself.
+        """
+        return os.getpid() == self._pid and (self.consumer.hub is None or threading.get_ident() == self._thread)
+
+    def disconnect(self) -> None:
+        """Wait a little for outstanding confirms, so that nothing exhausted is delivered again."""
+        if self._publisher is not None:
+            self._publisher.drain(SHUTDOWN_TIMEOUT)
+
+    def _suspect(self, message: Message, delivery: Delivery, retries: int, crashed: int) -> None:
+        logger.warning(
+            "A worker was lost, or lost its connection, with a message of %s: it goes on among the suspects",
+            delivery.queue,
+            extra={"queue": delivery.queue, "task_id": message.raw_headers.get("id"), "crashes": crashed},
+        )
+        copy = copy_of(message, self._forwarded(message, retries, {h.CRASHES: crashed}))
+        # Given back at once, it would come again at once, as a suspect.
+        again = partial(self._suspect, message, delivery, retries, crashed)
+        self.publish(message, copy, Route("", suspects(delivery.queue)), again=again)
+
+    def exhaust(
+        self,
+        message: Message,
+        *,
+        queue: str,
+        retries: int,
+        reason: str,
+        exception: BaseException,
+        traceback: str | None,
+        crashes: int = 0,
+        tell: Callable[[], object] = bool,
+        done: Callable[[bool], object] = bool,
+    ) -> None:
+        """Move a message to the exhausted queue: published with confirm, then acked; rejected where that fails.
+
+        ``tell`` is called between confirm and ack, ``done`` at the end with whether it is there.
+        """
+        now = h.timestamp(datetime.now(timezone.utc))
+        text = h.printable(message_of(exception))
+        headers = self._forwarded(
+            message,
+            retries,
+            {
+                h.QUEUE: queue,
+                h.REASON: reason,
+                h.EXCEPTION: type_name(exception),
+                h.MESSAGE: shortened(text, h.MAX_MESSAGE),
+                h.TRACEBACK: h.bounded(h.printable(traceback or ""), h.MAX_TRACEBACK) or None,
+                h.ATTEMPTS: retries + 1,
+                h.CRASHES: crashes or message.raw_headers.get(h.CRASHES),
+                h.EXHAUSTED_AT: now,
+                h.WORKER: self.consumer.hostname,
+            },
+        )
+        headers.setdefault(h.FIRST_FAILED, now)
+        copy = copy_of(message, headers)
+        if self._publisher is not None and not self._publisher.fits(copy):
+            headers.pop(h.TRACEBACK, None)
+            headers.pop(h.MESSAGE, None)
+            copy = copy_of(message, headers)
+        self.publish(
+            message,
+            copy,
+            Route("", self.delay.settings.exhausted_queue),
+            rejects=lambda: self.dead_letters(queue),
+            tell=tell,
+            done=done,
+        )
+
+    def park(
+        self,
+        message: Message,
+        delivery: Delivery,
+        task: Task[Any, Any],
+        retries: int,
+        rung: int,
+        delay_ms: int | None = None,
+        tell: Callable[[], object] = bool,
+    ) -> None:
+        """Move a message as it is to the delay queue of ``rung``, or to one for an exact delay.
+
+        Published with confirm, then acked; ``tell`` is called between the two.
+        """
+        if delay_ms is None:
+            ladder = self.delay.ladder(delivery.queue, task)
+            prefix = self.delay.settings.prefix
+            route = Route("", rung_queue(delivery.queue, rung, ladder.ttl(rung, delivery.lane), prefix))
+        else:
+            exact = self.delay.exact
+            route = exact.along(self._topology, delay_ms, delivery.queue, "countdown", delay_ms / 1000)
+        copy = copy_of(message, self._forwarded(message, retries + 1, route.headers))
+        self.publish(message, copy, route, rejects=lambda: self.dead_letters(delivery.queue), tell=tell)
+
+    def _native(self, queue: str, among_suspects: bool) -> NativeRetry | None:
+        """Return how the queue of a delivery holds its retries by itself; None where it does not."""
+        if among_suspects or queue in self.delay.foreign:
+            return None
+        return self.delay.native(self.consumer.app.amqp.queues.get(queue), queue)
+
+    def give_back(self, message: Message, delivery: Delivery) -> None:
+        """Leave a message to its queue, which holds it for the delay of the next tier."""
+        native = self._native(delivery.queue, among_suspects=False)
+
+        def settle() -> None:
+            if native is not None and native.kind == "returned":
+                return_log_error(message, self.consumer.connection_errors)
+            else:
+                message.reject_log_error(logger, self.consumer.connection_errors, requeue=True)
+
+        if self._in_loop():
+            settle()
+        else:
+            self.consumer.call_soon(settle)
+
+    def _forwarded(self, message: Message, retries: int, more: dict[str, Any]) -> dict[str, Any]:
+        raw, info = message.raw_headers, message.delivery_info
+        found = h.forwarded(raw, retries=retries, exchange=info["exchange"], routing_key=info["routing_key"], more=more)
+        if retries and h.FIRST_FAILED not in found:
+            found[h.FIRST_FAILED] = h.timestamp(h.first_death(raw) or datetime.now(timezone.utc))
+        return found
+
+    def publish(
+        self,
+        message: Message,
+        copy: Any,
+        route: Route,
+        *,
+        rejects: Callable[[], bool] = bool,
+        again: Callable[[], object] | None = None,
+        tell: Callable[[], object] = bool,
+        done: Callable[[bool], object] = bool,
+    ) -> None:
+        """Publish ``copy`` along ``route``; ack ``message`` once the broker has it, and give it back where it has not.
+
+        It is rejected instead where ``rejects`` then says that its queue keeps what is rejected. With ``again`` it is
+        neither: that is called after `HOLD_AGAIN` seconds. ``tell`` is called just before the ack.
+        """
+        where = route.where
+
+        def settle(error: PublishError | None) -> None:
+            if error is None:
+                tell()
+                message.ack_log_error(logger, self.consumer.connection_errors)
+            elif again is not None:
+                logger.error("%s The message waits in this worker for another try.", error, extra={"queue": where})
+                self.consumer.timer.call_after(HOLD_AGAIN, self.consumer.call_soon, (again,))
+                return
+            else:
+                logger.error("%s The message stays where it was.", error, extra={"queue": where})
+                message.reject_log_error(logger, self.consumer.connection_errors, not rejects())
+            done(error is None)
+
+        def act() -> None:
+            publisher = self._publisher
+            if publisher is None or not message.channel.is_open:
+                # The broker has taken the message back with its connection, and delivers it again: no copy beside it.
+                logger.warning("The connection of a message for %s is gone: it is delivered again", where)
+            else:
+                publisher.publish(copy, route, settle)
+
+        if self._in_loop():
+            act()
+        else:  # the loop may have connected anew before it comes to this
+            self.consumer.call_soon(act)
+
+    def dead_letters(self, queue: str) -> bool:
+        """Whether a rejected message of ``queue`` stays in the broker."""
+        return queue in self.applied and self.delay.rejects(queue)

@@ -1,0 +1,189 @@
+"""The ladder clock: the same settings with shorter delays, so that a real broker runs through a ladder in a second."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, replace
+from types import TracebackType
+
+from celery import Celery
+
+from ..config import QueueSettings, Settings
+from ..delay import Delay, delay_of
+from ..durations import format_ms, parse_ms
+from ..exact import ExactDelays
+from ..exceptions import RmqDelayError, SettingsError
+from ..ladders import Ladder
+from ..topology.exact import Route, Topology
+from .assertions import DelayLike
+
+#: The environment variable by which other processes get the same clock.
+VARIABLE = "CELERY_RMQ_DELAY_TEST_CLOCK"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Shortens delays in ms: ``longest_ms`` becomes ``target_ms``, others ``target_ms * (d / longest_ms) ** power``.
+
+    With a ``power`` of 1 all ratios stay. With a lower one they shrink, all alike, and the order stays. ``unit_ms`` is
+    what exact delays are rounded up to.
+    """
+
+    longest_ms: int
+    target_ms: float
+    power: float
+    unit_ms: int
+
+    @classmethod
+    def of(cls, delays_ms: set[int], *, shortest_ms: int, longest_ms: int) -> Scale:
+        """Return the scale that takes no delay below ``shortest_ms``, and the longest to ``longest_ms``."""
+        low, high = min(delays_ms), max(delays_ms)
+        target = min(longest_ms, high)
+        power = 1.0
+        if low * target / high < shortest_ms and low < high:
+            power = max(0.0, math.log(target / shortest_ms) / math.log(high / low))
+        return cls(high, target, power, shortest_ms)
+
+    def shorten(self, delay_ms: int) -> int:
+        """Return the delay in ms that stands for ``delay_ms``; never a longer one."""
+        shorter: float = self.target_ms * (delay_ms / self.longest_ms) ** self.power
+        return min(delay_ms, max(1, round(shorter)))
+
+    def ladder(self, ladder: Ladder) -> Ladder:
+        """Return a ladder with the same rungs and shorter delays."""
+        return replace(ladder, tiers_ms=tuple(map(self.shorten, ladder.tiers_ms)))
+
+
+@dataclass(frozen=True)
+class _Short(Settings):
+    """Settings with shorter delays; those of tasks, which may be defined later, too."""
+
+    scale: Scale = Scale(1, 1, 1, 1)
+
+    @classmethod
+    def of(cls, settings: Settings, scale: Scale) -> _Short:
+        def queue(own: QueueSettings) -> QueueSettings:
+            return replace(own, ladder=scale.ladder(own.ladder))
+
+        return cls(
+            **{
+                **{each.name: getattr(settings, each.name) for each in fields(Settings)},
+                "default": queue(settings.default),
+                "queues": {name: own and queue(own) for name, own in settings.queues.items()},
+                "exact": replace(settings.exact, unit_ms=scale.unit_ms),
+            },
+            scale=scale,
+        )
+
+    def task_ladder(self, queue: str, task: object) -> Ladder | None:
+        own = super().task_ladder(queue, task)
+        return own and self.scale.ladder(own)
+
+
+class _ShortExact(ExactDelays):
+    """Exact delays that are checked as they were asked for, and kept for less."""
+
+    def __init__(self, settings: _Short, planned: ExactDelays) -> None:
+        super().__init__(settings, planned.queue_type)
+        self._scale, self._planned = settings.scale, planned
+
+    def along(self, topology: Topology, delay_ms: int, queue: str, what: str, found: object) -> Route:
+        if delay_ms:
+            self._planned.check(delay_ms, what, found)
+        return super().along(topology, self._scale.shorten(delay_ms) if delay_ms else 0, queue, what, found)
+
+    def check(self, delay_ms: int, what: str, found: object) -> None:
+        self._planned.check(delay_ms, what, found)
+
+    @property
+    def longest_ms(self) -> int:
+        return self._planned.longest_ms
+
+
+class LadderClock:
+    """Lets the delays of an app be short for the length of a block: of calls, retries and ladders.
+
+    The longest tier of the app lasts ``longest``, and none less than ``shortest``. Ratios between delays stay as they
+    are where that goes together; otherwise they shrink, and the order stays.
+
+    Worker processes get the same clock with `environment` and ``-I celery_rmq_delay.testing.scaled``. What a block
+    leaves in a broker is the ladder with the short delays: use a broker of the tests' own.
+    """
+
+    def __init__(
+        self, app: Celery, *, shortest: DelayLike = "20ms", longest: DelayLike = "200ms", scale: Scale | None = None
+    ) -> None:
+        """Take an app that `install` was called with.
+
+        ``scale`` is the one of another process. Raises `SettingsError` for queues that hold their retries by
+        themselves, whose delays RabbitMQ fixes when they are declared.
+        """
+        self._delay = delay_of(app)
+        #: What the app would do without the clock.
+        self.planned = Delay(app, self._delay.settings, self._delay.setting)
+        self._stack = ExitStack()
+        low, high = parse_ms(shortest, "shortest"), parse_ms(longest, "longest")
+        if low > high:
+            raise SettingsError("shortest", shortest, f"Write at most the longest, {format_ms(high)}.")
+        _refuse_native(self.planned)
+        self.scale = scale or Scale.of(_delays(self.planned), shortest_ms=low, longest_ms=high)
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """The environment variable that gives a process the same clock."""
+        return {VARIABLE: json.dumps([getattr(self.scale, each.name) for each in fields(Scale)])}
+
+    def __enter__(self) -> LadderClock:
+        """Shorten the delays. Before workers start, and before anything is sent."""
+        if isinstance(self._delay.settings, _Short):
+            mend = "Two clocks at once would shorten them twice, and a BrokerLadder has one."
+            raise RmqDelayError(f"The delays of {self._delay.app!r} are short already. {mend}")
+        short = _Short.of(self._delay.settings, self.scale)
+        self._stack.enter_context(self._delay.apart(short))
+        vars(self._delay)["exact"] = _ShortExact(short, self.planned.exact)
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Let delays be what they were."""
+        self._stack.close()
+
+
+def clock_from(environment: Mapping[str, str], app: Celery) -> LadderClock:
+    """Return the clock that another process has, for ``app``. Raises `SettingsError` without a usable `VARIABLE`."""
+    text = environment.get(VARIABLE)
+    try:
+        scale = Scale(*json.loads(text or ""))
+        scale.shorten(1)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise SettingsError(VARIABLE, text, "Set it to what LadderClock.environment says.") from error
+    return LadderClock(app, scale=scale)
+
+
+def _delays(delay: Delay) -> set[int]:
+    """Return all tiers of an app in ms."""
+    delay.app.loader.import_default_modules()
+    delay.app.finalize()
+    return {tier for ladder in _ladders(delay) for tier in ladder.tiers_ms}
+
+
+def _ladders(delay: Delay) -> Iterator[Ladder]:
+    queues = [settings for settings in (delay.settings.default, *delay.settings.queues.values()) if settings]
+    yield from (settings.ladder for settings in queues)
+    for task in delay.retryable_tasks():
+        if task.tiers is not None:
+            yield delay.ladder(delay.routed_to(task) or delay.app.conf.task_default_queue, task)
+
+
+def _refuse_native(delay: Delay) -> None:
+    if delay.settings.default.retry == "native" or any(
+        each and each.retry == "native" for each in delay.settings.queues.values()
+    ):
+        mend = (
+            'The clock cannot shorten what the queue itself holds: write short tiers, or "retry": "ladder", for tests.'
+        )
+        raise SettingsError(f"{delay.setting}.retry", "native", mend)

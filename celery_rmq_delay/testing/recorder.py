@@ -1,0 +1,168 @@
+"""Writes the stories of the tasks that run in this process, from Celery's signals and the package's own."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from celery import Celery, signals, states
+from celery.exceptions import Retry
+
+from ..delay import Delay
+from ..delivery import KEY
+from ..signals import task_exhausted, task_parked, task_recovered
+from .story import Attempt, TaskStory
+
+if TYPE_CHECKING:
+    from celery.result import AsyncResult
+
+_Ladder = TypeVar("_Ladder", bound="Stories")
+
+
+class Recorder:
+    """The stories of one app's tasks, in the order in which they began.
+
+    ``planned`` knows the app's ladders as the user wrote them, ``clock`` the time in seconds.
+    """
+
+    def __init__(self, app: Celery, planned: Delay, clock: Callable[[], float]) -> None:
+        self.app, self.stories = app, dict[str, TaskStory]()
+        self._planned, self._clock = planned, clock
+        self._began: dict[str, float] = {}
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Listen for the length of a block."""
+        listeners: list[tuple[Any, Callable[..., None]]] = [
+            (signals.task_prerun, self._on_prerun),
+            (signals.task_postrun, self._on_postrun),
+            (signals.task_revoked, self._on_revoked),
+            (task_parked, self._on_parked),
+            (task_recovered, self._on_recovered),
+            (task_exhausted, self._on_exhausted),
+        ]
+        for signal, listener in listeners:
+            signal.connect(listener, weak=False)
+        try:
+            yield
+        finally:
+            for signal, listener in listeners:
+                signal.disconnect(listener)
+
+    def wait_for(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Wait until what is recorded makes ``condition`` true, at most ``timeout`` seconds; return whether it is."""
+        with self._changed:
+            return self._changed.wait_for(condition, timeout)
+
+    # -- what is heard -----------------------------------------------------------------------------------------------
+
+    def _on_prerun(self, sender: Any, task_id: str, task: Any, args: Any, kwargs: Any, **_: Any) -> None:
+        if task.app is not self.app or task.request.is_eager or task.request.called_directly:
+            return
+        with self._changed:
+            story = self.stories.setdefault(task_id, TaskStory(task_id, task.name))
+            began = self._began.setdefault(task_id, self._clock())
+            delivery = task.request.get(KEY)
+            queue = delivery.queue if delivery else (task.request.delivery_info or {}).get("routing_key") or ""
+            number, at = task.request.retries, self._clock() - began
+            story.attempts.append(Attempt(number, queue, at, tuple(args or ()), dict(kwargs or {})))
+            story.state, story.has_ladder = states.STARTED, delivery is not None
+            self._changed.notify_all()
+
+    def _on_postrun(self, sender: Any, task_id: str, retval: Any, state: Any = None, **_: Any) -> None:
+        story = self._known(sender, task_id)
+        if story is None or not story.attempts:
+            return
+        with self._changed:
+            attempt = story.attempts[-1]
+            story.state = attempt.state = state or states.FAILURE
+            if state == states.SUCCESS:
+                story.result = retval
+            elif isinstance(retval, BaseException):
+                attempt.exception = story.exception = retval.exc if isinstance(retval, Retry) else retval
+            self._changed.notify_all()
+
+    def _on_revoked(self, sender: Any, request: Any, **_: Any) -> None:
+        if sender.app is self.app:
+            with self._changed:
+                self.stories.setdefault(request.id, TaskStory(request.id, sender.name)).state = states.REVOKED
+                self._changed.notify_all()
+
+    def _on_parked(
+        self, sender: Any, request: Any, exception: Any, delay_ms: int | None, tier: int | None, **_: Any
+    ) -> None:
+        story = self._known(sender, request.id)
+        if story is None or not story.attempts:
+            return
+        with self._changed:
+            attempt = story.attempts[-1]
+            story.state = attempt.state = states.RETRY
+            attempt.exception = story.exception = exception
+            attempt.tier, attempt.delay = self._wait(request, delay_ms, tier)
+            self._changed.notify_all()
+
+    def _wait(self, request: Any, delay_ms: int | None, tier: int | None) -> tuple[int | None, float]:
+        """Return the tier and the delay in seconds as the user's settings have them."""
+        if tier is None:
+            return None, (delay_ms or 0) / 1000
+        delivery = request.request_dict[KEY]
+        ladder = self._planned.ladder(getattr(request._outcome, "queue", None) or delivery.queue, request.task)
+        tier = min(tier, len(ladder))
+        return tier, ladder.ttl(tier, delivery.lane) / 1000
+
+    def _on_recovered(self, sender: Any, request: Any, **_: Any) -> None:
+        if story := self._known(sender, request.id):
+            with self._changed:
+                story.recovered = True
+                self._changed.notify_all()
+
+    def _on_exhausted(self, sender: Any, request: Any, exception: Any, reason: str, **_: Any) -> None:
+        if story := self._known(sender, request.id):
+            with self._changed:
+                story.state, story.reason, story.exception = states.FAILURE, reason, exception
+                if story.attempts:
+                    story.attempts[-1].state, story.attempts[-1].exception = states.FAILURE, exception
+                self._changed.notify_all()
+
+    def _known(self, task: Any, task_id: str) -> TaskStory | None:
+        return self.stories.get(task_id) if getattr(task, "app", None) is self.app else None
+
+
+class Stories(ABC):
+    """A ladder of a test, which has the app for the length of a block, and tells of the tasks that ran on it."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._stack = ExitStack()
+
+    @abstractmethod
+    def _take_over(self, stack: ExitStack) -> None:
+        """Let the app run here; ``stack`` gives it back as it was."""
+
+    def __enter__(self: _Ladder) -> _Ladder:
+        """Take the app over."""
+        with ExitStack() as stack:
+            self._take_over(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give the app back as it was; what still runs ends first."""
+        self._stack.close()
+
+    @property
+    def stories(self) -> list[TaskStory]:
+        """What became of the tasks so far, in the order in which they began."""
+        return list(self._recorder.stories.values())
+
+    def story(self, task: AsyncResult[Any] | str) -> TaskStory:
+        """Return what became of a task so far, given by its result or its id; empty where it has not begun."""
+        task_id = task if isinstance(task, str) else str(task.id)
+        return self._recorder.stories.get(task_id) or TaskStory(task_id, "a task that has not begun")

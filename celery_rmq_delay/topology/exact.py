@@ -1,0 +1,226 @@
+"""Exact delays: what every topology for them has to tell, and which topologies there are.
+
+A topology is one module: a class that is made of `Options` and has what `Topology` asks for, and one line in
+`_FACTORIES`, or a call of `register` in a package of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..durations import format_ms
+from ..exceptions import DelayError, SettingsError
+from ..headers import DUE, TO, epoch_ms
+from ..names import Names
+from .objects import Binding, Exchange, Objects, Queue
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from ..config import QueueType
+
+__all__ = [
+    "Factory",
+    "Options",
+    "Route",
+    "Topology",
+    "arrival",
+    "arrivals",
+    "check_longest",
+    "due_headers",
+    "known",
+    "make",
+    "register",
+    "safety_net",
+    "undeliverable",
+    "units",
+    "until_ms",
+    "whole_ms",
+]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the settings say to every topology.
+
+    ``unit_ms``: delays are rounded up to a multiple of it. ``levels``: how many binary levels `levels` may use.
+    ``exhausted`` takes what comes back to a queue that is gone.
+    """
+
+    names: Names
+    exhausted: str
+    queue_type: QueueType = "classic"
+    unit_ms: int = 1000
+    levels: int = 28
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where to publish a message that is to reach its queue after ``delay_ms``.
+
+    ``objects`` have to exist before; ``key`` stands for them, so that they are looked at once. ``leased`` are queues
+    that expire: they are declared with every publish, and its confirm has to come within ``lease_ms``. ``mandatory``:
+    the broker can tell at once that no queue takes the message.
+    """
+
+    exchange: str
+    routing_key: str
+    delay_ms: int = 0
+    objects: Objects = field(default_factory=Objects)
+    headers: dict[str, Any] = field(default_factory=dict)
+    key: Hashable = None
+    leased: tuple[Queue, ...] = ()
+    lease_ms: int = 0
+    mandatory: bool = True
+
+    @property
+    def where(self) -> str:
+        """What to call it in a message to people."""
+        return self.exchange or self.routing_key
+
+
+class Topology(Protocol):
+    """Exchanges, queues and bindings that hold a message for any delay and hand it to a queue.
+
+    All of it is a pure function of the options, but for `check`. What it is made of is named after what it does, so
+    that other options make other objects, and messages under way still arrive.
+    """
+
+    #: The name in the setting ``exact_delays``.
+    name: str
+    #: Delays are rounded up to a multiple of this; milliseconds.
+    unit_ms: int
+    #: The longest delay; milliseconds.
+    max_ms: int
+    #: A queue whose messages only go on when a worker consumes it; None where the broker does it all.
+    consumed: str | None
+
+    def frame(self) -> Objects:
+        """Return what all queues share."""
+
+    def route(self, delay_ms: int, queue: str) -> Route:
+        """Return the way of a message to ``queue``; ``delay_ms`` is at least 1 and at most `max_ms`."""
+
+    def holding(self) -> tuple[str, ...]:
+        """Return the queues of the frame in which messages wait; a topology may have others besides."""
+
+    def check(self, connection: Connection) -> None:
+        """Raise `TopologyError` where the connected broker cannot do it."""
+
+
+Factory = Callable[[Options], Topology]
+
+
+def _levels(options: Options) -> Topology:
+    from .levels import Levels
+
+    return Levels(options)
+
+
+def _hold(options: Options) -> Topology:
+    from .hold import Hold
+
+    return Hold(options)
+
+
+def _loop(options: Options) -> Topology:
+    from .loop import Loop
+
+    return Loop(options)
+
+
+def _plugin(options: Options) -> Topology:
+    from .plugin import Plugin
+
+    return Plugin(options)
+
+
+_FACTORIES: dict[str, Factory] = {"levels": _levels, "hold": _hold, "loop": _loop, "plugin": _plugin}
+
+
+def register(name: str, factory: Factory) -> None:
+    """Make a topology known under a name for the setting ``exact_delays``. Call it before ``install``."""
+    if _FACTORIES.get(name, factory) is not factory:
+        raise SettingsError("exact_delays", name, "Another topology has this name: register yours under its own.")
+    _FACTORIES[name] = factory
+
+
+def known() -> tuple[str, ...]:
+    """Return the names of all topologies."""
+    return tuple(_FACTORIES)
+
+
+def make(name: str, options: Options) -> Topology:
+    """Return the topology of that name."""
+    return _FACTORIES[name](options)
+
+
+# -- what the topologies share ---------------------------------------------------------------------------------------
+
+
+def units(delay_ms: int, unit_ms: int) -> int:
+    """Return a delay in whole units, rounded up."""
+    return -(-delay_ms // unit_ms)
+
+
+def arrivals(names: Names) -> str:
+    """Return the direct exchange that hands a message to the queue in its routing key."""
+    return f"{names.prefix}.arrive"
+
+
+def undeliverable(names: Names) -> str:
+    """Return the exchange of messages that come back to a queue that is gone: they go to the exhausted queue."""
+    return f"{names.prefix}.undeliverable"
+
+
+def safety_net(options: Options) -> Objects:
+    """Return what catches messages that come back to a queue that is gone."""
+    name = undeliverable(options.names)
+    return Objects(exchanges=(Exchange(name, "fanout"),), bindings=(Binding(name, options.exhausted),))
+
+
+def arrival(options: Options, queue: str) -> Objects:
+    """Return what hands messages to ``queue`` by its name, on the dead-letter path too."""
+    name = arrivals(options.names)
+    return safety_net(options) + Objects(
+        exchanges=(Exchange(name, "direct", undeliverable(options.names)),),
+        bindings=(Binding(name, queue, key=queue),),
+    )
+
+
+def due_headers(delay_ms: int, queue: str, now_ms: int | None = None) -> dict[str, Any]:
+    """Return the headers that say when a message is due, and in which queue."""
+    return {DUE: (epoch_ms() if now_ms is None else now_ms) + delay_ms, TO: queue}
+
+
+def whole_ms(seconds: object, what: str) -> int:
+    """Return a delay in milliseconds, rounded up; 0 for one that is past. Raises `DelayError`."""
+    if isinstance(seconds, bool) or not isinstance(seconds, Real):
+        raise DelayError(what, seconds, "Write a number of seconds.")
+    try:
+        number = float(seconds)
+    except OverflowError:
+        number = math.inf
+    if math.isnan(number) or number == math.inf:
+        raise DelayError(what, seconds, "A delay has to be finite.")
+    return math.ceil(round(number * 1000, 3)) if number > 0 else 0
+
+
+def until_ms(eta: datetime) -> int:
+    """Return the milliseconds until an aware datetime, rounded up; 0 when it is past."""
+    return whole_ms((eta - datetime.now(timezone.utc)).total_seconds(), "eta")
+
+
+def check_longest(delay_ms: int, topology: Topology, what: str, found: object) -> None:
+    """Raise `DelayError` for a delay that the topology cannot hold."""
+    if delay_ms > topology.max_ms:
+        mend = (
+            f"The longest delay of {topology.name!r} with a unit of {format_ms(topology.unit_ms)} is "
+            f"{format_ms(topology.max_ms)}: use a shorter one, or a larger exact_unit."
+        )
+        raise DelayError(what, found, mend)

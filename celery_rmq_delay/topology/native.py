@@ -1,0 +1,112 @@
+"""RabbitMQ's own delayed retry as pure data: a message given back to its quorum queue waits there.
+
+RabbitMQ keeps two counts of a message. Measured on 4.3.6 (`tests/integration/test_broker_facts.py`):
+
+    what happens to a delivery          x-acquired-count  x-delivery-count  its kind
+    basic.nack, requeue                 + 1               + 0               returned
+    basic.reject, requeue               + 1               + 1               failed
+    its worker is lost                  + 1               + 1               failed
+
+The delay is ``min(first * max(1, x-delivery-count), last)``, with the count as it is afterwards. So tiers that are all
+the same are given back as *returned*: a crash is the only thing that raises the delivery count. Tiers that grow need
+*failed*, and there nothing tells a crash from a retry.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..headers import Headers, all_rejections, whole_number
+from ..ladders import Ladder
+from .objects import UNLIMITED_DELIVERIES
+
+if TYPE_CHECKING:
+    from ..broker import Capabilities
+
+
+def native_tiers(tiers_ms: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the nearest tiers in ms that the broker can give: the first, twice the first, ... up to the last."""
+    first = tiers_ms[0]
+    last = max(first, tiers_ms[-1])
+    return tuple(min(first * rung, last) for rung in range(1, len(tiers_ms) + 1))
+
+
+def refusal(queue: str, broker: Capabilities, *, quorum: bool) -> str | None:
+    """Return why a queue cannot retry natively, and what mends it; None where it can."""
+    if not broker.delays_retries:
+        found = ".".join(map(str, broker.version))
+        return (
+            f'Queue {queue!r} has "retry": "native", which needs RabbitMQ 4.3.1 or newer. The broker is {found}. '
+            'Upgrade it, or set "retry": "ladder".'
+        )
+    if not quorum:
+        return (
+            f'Queue {queue!r} has "retry": "native", which needs a quorum queue. It is a classic one. Declare a new '
+            'queue with "queue_type": "quorum" and move to it, or set "retry": "ladder".'
+        )
+    return None
+
+
+@dataclass(frozen=True)
+class NativeRetry:
+    """How one origin queue holds its own retries. ``ladder`` has the tiers of `native_tiers`."""
+
+    ladder: Ladder
+
+    @property
+    def kind(self) -> Literal["returned", "failed"]:
+        """What our retries are to the broker."""
+        return "returned" if self._first == self._last else "failed"
+
+    @property
+    def _first(self) -> int:
+        return self.ladder.tiers_ms[0]
+
+    @property
+    def _last(self) -> int:
+        return self.ladder.tiers_ms[-1]
+
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the origin queue, beside those of its ladder; delays in ms."""
+        return {
+            "x-delayed-retry-type": self.kind,
+            "x-delayed-retry-min": self._first,
+            "x-delayed-retry-max": self._last,
+            "x-delivery-limit": UNLIMITED_DELIVERIES,
+        }
+
+    def delay_ms(self, headers: Headers) -> int:
+        """Return how long the broker holds a delivery with these headers if it is given back now, in ms."""
+        count = whole_number(headers.get("x-delivery-count")) + (self.kind == "failed")
+        return min(self._first * max(1, count), self._last)
+
+    def given_back(self, headers: Headers) -> int:
+        """Return how often this message was given back to its queue since it was published.
+
+        Of the kind *failed* that counts lost workers too.
+        """
+        failed = _failed(headers)
+        if self.kind == "failed":
+            return failed
+        return max(0, whole_number(headers.get("x-acquired-count")) - failed)
+
+    def was_interrupted(self, headers: Headers, most: int) -> bool:
+        """Return whether an earlier delivery of this message is known to have ended without an answer.
+
+        Of the kind *failed* only those above ``most`` are known, as no answer of ours brings a message there
+        (see `takes`).
+        """
+        return _failed(headers) > (most if self.kind == "failed" else 0)
+
+    def takes(self, headers: Headers, delay_ms: int, most: int) -> bool:
+        """Return whether a retry after ``delay_ms`` can be left to the broker; otherwise a copy has to be parked.
+
+        Of the kind *failed* every retry above ``most`` is a copy, so that the count begins anew.
+        """
+        return self.delay_ms(headers) == delay_ms and (self.kind == "returned" or self.given_back(headers) < most)
+
+
+def _failed(headers: Headers) -> int:
+    # The delivery count is carried through dead-lettering and counts those rejections.
+    return max(0, whole_number(headers.get("x-delivery-count")) - all_rejections(headers))

@@ -1,0 +1,109 @@
+"""What bytes of strangers reach, each as a function that raises nothing but what its reader may raise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from struct import pack
+
+from django.conf import settings as django_settings
+
+from celery_rmq_delay import headers as h
+from celery_rmq_delay.config import parse_settings
+from celery_rmq_delay.durations import format_ms, parse_ms
+from celery_rmq_delay.events import Event
+from celery_rmq_delay.exceptions import EventError, SettingsError, UnreadableError
+from celery_rmq_delay.exhausted import describe
+from celery_rmq_delay.fingerprint import fingerprint, normalise_message, top_frame
+from celery_rmq_delay.frames import TolerantMessage
+from celery_rmq_delay.history_url import problem_of, shown
+from celery_rmq_delay.intake import check, check_payload
+from celery_rmq_delay.redaction import DEFAULT
+
+Target = Callable[[bytes], None]
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")  # halves of characters, too
+
+
+def properties(data: bytes) -> None:
+    """Read ``data`` as the properties of a message, and make copies of it."""
+    message = TolerantMessage()
+    message.inbound_header(pack(">HHQ", 60, 0, 0) + data)
+    headers = message.properties.get("application_headers") or {}
+    assert 0 <= h.retries(headers, "q") <= h.MAX_COUNT
+    again = h.forwarded(headers, retries=1, exchange="", routing_key="q", more={h.ATTEMPTS: 2})
+    message.properties["application_headers"] = h.replayed(again)
+    assert message._serialize_properties()
+    describe(message)
+    h.first_death(headers)
+    h.exact_address(headers)
+    with suppress(UnreadableError):
+        check(headers)
+
+
+def delivery(data: bytes) -> None:
+    """Read ``data`` as what the collector gets: the first two bytes are the length of the properties."""
+    from celery_rmq_delay.contrib.django.collecting.deliveries import Delivery
+    from celery_rmq_delay.contrib.django.collecting.facts import Fact
+    from celery_rmq_delay.contrib.django.collecting.reading import Reader
+    from celery_rmq_delay.contrib.django.messages import for_requeue
+
+    length = int.from_bytes(data[:2], "big")
+    found, body = data[2 : 2 + length], data[2 + length :]
+    method = pack(">HH", 60, 60) + b"\x01a" + pack(">Q", 7) + b"\0\0\x01q"
+    came = Delivery(method, pack(">HHQ", 60, 0, len(body)) + found, body)
+    read = Reader("events", DEFAULT).read("exhausted", came)
+    if isinstance(read, Fact) and read.message is not None:
+        assert read.message.body == body
+        assert for_requeue(read.message)._serialize_properties()
+
+
+def event(data: bytes) -> None:
+    """Read ``data`` as an event; what is read is written as it was."""
+    try:
+        found = Event.from_json(data)
+    except EventError:
+        return
+    assert Event.from_json(found.to_json()) == found
+
+
+def payload(data: bytes) -> None:
+    """Read ``data`` as a decoded body."""
+    with suppress(ValueError, RecursionError, UnreadableError):
+        check_payload(json.loads(data))
+
+
+def text(data: bytes) -> None:
+    """Redact a text and take its fingerprint."""
+    found = _text(data)
+    assert len(DEFAULT.text(found)) <= 10_000
+    normalise_message(found)
+    fingerprint(found[:100], found, top_frame(found))
+
+
+def settings(data: bytes) -> None:
+    """Read ``data`` as JSON of settings, as a delay and as a place for history."""
+    found = _text(data)
+    problem_of(found)
+    shown(found)
+    with suppress(SettingsError):
+        assert parse_ms(format_ms(parse_ms(found, "tiers")), "tiers")
+    with suppress(SettingsError, ValueError, RecursionError):
+        parse_settings(json.loads(data))
+
+
+TARGETS: dict[str, Target] = {each.__name__: each for each in (properties, delivery, event, payload, text, settings)}
+
+
+def prepare() -> None:
+    """Give Django what the collector's modules need."""
+    import django
+
+    from tests import django_settings as test_settings
+
+    if not django_settings.configured:
+        django_settings.configure(**{name: value for name, value in vars(test_settings).items() if name.isupper()})
+    django.setup()

@@ -1,0 +1,169 @@
+"""A queue that exists is adopted by a policy and given back, while its worker runs."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import amqp
+import pytest
+from celery.bin.base import CLIContext
+from click.testing import CliRunner, Result
+
+from celery_rmq_delay import adoption
+from celery_rmq_delay.cli import rmq_delay
+from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.testing.installation import Installation
+from tests.waiting import wait_for
+
+from .conftest import Lab
+
+#: The management API shows statistics that are up to ten seconds old; here, up to one.
+STATISTICS = "\n".join(
+    [
+        "collect_statistics_interval = 200",
+        *(f"management.sample_retention_policies.{kind}.minute = 1" for kind in ("global", "basic", "detailed")),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def managed(rmq_installation: Installation) -> Iterator[PrivateBroker]:
+    with PrivateBroker(rmq_installation.server, rmq_installation.root, management=True, config=STATISTICS) as broker:
+        broker.evaluate("application:set_env(rabbit, quorum_tick_interval, 200)")
+        yield broker
+
+
+@pytest.fixture
+def managed_vhost(managed: PrivateBroker) -> Iterator[str]:
+    name = f"adopt-{uuid.uuid4().hex[:8]}"
+    yield managed.vhost(name)
+    managed.delete_vhost(name)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The statistics are young here, so that nothing has to be waited for that long."""
+    monkeypatch.setattr(adoption, "PATIENCE", adoption.Patience(settle=0.5, settle_quorum=1.0, round=0.5))
+
+
+def existing_queue(lab: Lab, queue_type: str) -> None:
+    with lab.app.connection_for_write() as connection:
+        arguments = {"x-queue-type": queue_type}
+        connection.channel().queue_declare("shop", durable=True, auto_delete=False, arguments=arguments)
+
+
+def adopt(lab: Lab, managed: PrivateBroker, *options: str, code: int = 0) -> Result:
+    arguments = ["adopt", "--queue", "shop", "--yes", "--management-url", str(managed.management_url), *options]
+    result = CliRunner().invoke(rmq_delay, arguments, obj=CLIContext(lab.app, no_color=True, workdir=None))
+    assert result.exit_code == code, result.output
+    return result
+
+
+def parked_by(lab: Lab, rung: str) -> str | None:
+    """Let one task fail; return the reason of its last death in the origin queue, None where it was copied."""
+    lab.task("fails").delay(99)
+    message: amqp.Message = wait_for(lambda: lab.take(rung))[0]
+    deaths = message.headers.get("x-death") or []
+    return next((death["reason"] for death in deaths if death["queue"] == "shop"), None)
+
+
+@pytest.mark.all_brokers
+def test_a_running_worker_copies_then_rejects_when_its_queue_is_adopted_and_copies_again_when_it_is_given_back(
+    make_lab: Callable[..., Lab], managed: PrivateBroker, managed_vhost: str, queue_type: str
+) -> None:
+    lab = make_lab(queue_type, tiers=["1h"], broker=managed_vhost)
+    existing_queue(lab, queue_type)
+    worker = lab.worker()
+    # Classic queues of RabbitMQ 4.1 and newer get copies anyway: a rejected message would look like a crash.
+    adopted = None if queue_type == "classic" and managed.version >= (4, 1, 0) else "rejected"
+
+    assert parked_by(lab, "shop.retry.1.1h") is None
+    said = adopt(lab, managed).output
+    assert "+ dead-letter-exchange: rmq_delay.shop.dlx" in said
+    assert "w1@test rejects" in said
+    assert parked_by(lab, "shop.retry.1.1h") == adopted
+    assert adopt(lab, managed).output == "shop: is adopted, nothing to do\n"
+
+    second = lab.worker("solo")
+    assert parked_by(lab, "shop.retry.1.1h") == adopted
+    said = adopt(lab, managed, "--undo").output
+    assert "- policy rmq_delay.shop" in said
+    assert "w1@test forwards" in said
+    assert "w2@test forwards" in said
+    for _ in range(4):
+        assert parked_by(lab, "shop.retry.1.1h") is None
+    assert adopt(lab, managed, "--undo").output == "shop: is not adopted\n"
+
+    logs = worker.logs()
+    assert logs.count("exists with other arguments") == 1
+    assert logs.count("Queue shop is adopted by the policy rmq_delay.shop") == 1
+    assert logs.count("Queue shop is adopted no more") == 1
+    assert second.logs().count("Queue shop is adopted by the policy rmq_delay.shop") == 1
+
+
+def test_no_task_is_lost_or_runs_twice_while_its_queue_is_adopted_and_given_back(
+    make_lab: Callable[..., Lab], managed: PrivateBroker, managed_vhost: str, queue_type: str
+) -> None:
+    lab = make_lab(queue_type, tiers=["100ms", "200ms", "300ms"], broker=managed_vhost)
+    existing_queue(lab, queue_type)
+    workers = [lab.worker("prefork", 2), lab.worker("threads", 2)]
+    fates: dict[str, int] = {}
+    stop = threading.Event()
+
+    def publish() -> None:
+        number = 0
+        while not stop.wait(0.01):
+            fate = number % 5  # 4: exhausted
+            fates[lab.task("fails").delay(fate if fate < 4 else 99).id] = fate
+            number += 1
+
+    publisher = threading.Thread(target=publish)
+    publisher.start()
+    try:
+        for _ in range(2):
+            adopt(lab, managed)
+            stop.wait(1)
+            adopt(lab, managed, "--undo")
+    finally:
+        stop.set()
+        publisher.join()
+    adopt(lab, managed)
+
+    expected = sum(min(fate, 3) + 1 for fate in fates.values())
+    wait_for(lambda: lab.redis.llen(lab.config.attempts) >= expected, seconds=90)
+    exhausted = sum(fate == 4 for fate in fates.values())
+    wait_for(lambda: lab.count("rmq_delay.exhausted") == exhausted)
+    wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()))
+    runs = Counter((line["id"], line["retries"]) for line in lab.attempts())
+    assert set(runs) == {(task, attempt) for task, fate in fates.items() for attempt in range(min(fate, 3) + 1)}
+    assert max(runs.values()) == 1
+    assert not any("suspects" in worker.logs() for worker in workers)
+
+
+def test_an_undo_waits_for_every_consumer_and_loses_nothing_when_one_does_not_answer(
+    make_lab: Callable[..., Lab], managed: PrivateBroker, managed_vhost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(adoption, "PATIENCE", adoption.Patience(settle=0.2, answers=1.0, round=0.5))
+    lab = make_lab("classic", tiers=["1h"], broker=managed_vhost)
+    existing_queue(lab, "classic")
+    lab.worker()
+    adopt(lab, managed)
+    with lab.app.connection_for_read() as stranger:
+        channel = stranger.channel()
+        channel.basic_qos(0, 1, False)
+        channel.basic_consume("shop", callback=lambda message: channel.basic_reject(message.delivery_tag, True))
+        address = "{}:{}".format(*stranger.connection.transport.sock.getsockname())
+
+        def refused() -> str | None:
+            said = adopt(lab, managed, "--undo", code=1).output
+            return said if address in said else None  # the statistics of consumers come late
+
+        assert "1 consumers of queue 'shop' did not say" in wait_for(refused)
+        channel.close()
+    assert parked_by(lab, "shop.retry.1.1h") is None  # the worker forwards, and the policy is still there
+    found = json.loads(adopt(lab, managed, "--undo", "--json").stdout)
+    assert found[0]["deletes"] == "rmq_delay.shop"

@@ -1,0 +1,98 @@
+"""A database that is down for a minute holds up no task, and nothing is missing when it is back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from celery_rmq_delay.contrib.django.models import Attempt, TaskRecord
+from celery_rmq_delay.testing.postgres import PrivatePostgres
+from tests.django.conftest import migrated, postgres_database
+from tests.django.databases import Database, using
+from tests.integration.collecting import Rig
+from tests.waiting import wait_for
+
+from .conftest import Lab
+
+#: Seconds without a database.
+DOWN = 60.0
+#: Tasks per second that come all the while; each fails at first and runs twice.
+RATE = 10
+
+
+class Sender:
+    """Sends tasks at `RATE` and knows when each was sent."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.sent: dict[str, float] = {}
+        self._task: Any = lab.task("fails")
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._send)
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(30)
+
+    def _send(self) -> None:
+        while not self._stop.wait(1 / RATE):
+            self.sent[self._task.delay(1).id] = time.time()
+
+
+@pytest.fixture
+def own_postgres(rmq_postgres: object, django_db_blocker: Any) -> Iterator[tuple[PrivatePostgres, Database]]:
+    """A server that this test alone may stop; ``rmq_postgres`` only says whether there can be one."""
+    with PrivatePostgres(durable=True) as server, postgres_database(server) as found:
+        migrated(found, django_db_blocker)
+        with django_db_blocker.unblock(), using(found):
+            yield server, found
+
+
+@pytest.mark.timeout(600)
+def test_workers_go_on_while_the_database_is_down_and_nothing_is_missing_afterwards(
+    make_lab: Callable[..., Lab], own_postgres: tuple[PrivatePostgres, Database], rmq_vhost: str
+) -> None:
+    server, found = own_postgres
+    lab = make_lab(tiers=["500ms", "500ms"], events=True)
+    lab.worker()
+    rig, sender = Rig(rmq_vhost, found.environ), Sender(lab)
+    with rig.command("--batch", "100") as collector, sender.sending():
+        wait_for(
+            lambda: TaskRecord.objects.filter(state="RECOVERED").count() > 2 * RATE, "the first tasks in the table"
+        )
+        connections.close_all()  # this process's own
+        server.stop()
+        begun = time.time()
+        time.sleep(DOWN)
+        expected = {task for task, at in sender.sent.items() if at < begun + DOWN - 5}
+        done = {line["id"] for line in lab.attempts() if line["retries"] == 1}
+        assert expected <= done, f"{len(expected - done)} tasks waited for the database"
+        assert rig.left() > RATE * DOWN / 2, "the events wait in their queue"
+        server.start()
+        time.sleep(3)
+        sender.stop()
+        assert collector.poll() is None, "the collector holds off"
+        wait_for(lambda: rig.left() == 0, "the collector to catch up", 60)
+        everything = set(sender.sent)
+        wait_for(lambda: TaskRecord.objects.filter(state="RECOVERED").count() == len(everything), "every task", 60)
+    rig.close()
+
+    runs = Counter(line["id"] for line in lab.attempts())
+    print(f"{len(everything)} tasks, {len(expected)} of them done while the database was down for {DOWN:.0f} s")
+    assert set(runs.values()) == {2}
+    assert set(TaskRecord.objects.values_list("task_id", flat=True)) == everything
+    assert Attempt.objects.count() == 2 * len(everything)

@@ -1,0 +1,233 @@
+"""What workers tell of the tasks they settle, before they settle them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+
+import amqp
+import pytest
+
+from celery_rmq_delay import headers as h
+from celery_rmq_delay.events import Event, event_id
+from celery_rmq_delay.exhausted import Selection, requeue
+from tests.alarms import end_alarm, raise_alarm
+from tests.waiting import wait_for
+
+from .conftest import TIERS, Lab
+
+QUEUE = "rmq_delay.events"
+LADDER = (300, 600, 900)
+
+
+class Events:
+    """All events that were taken from the queue so far."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab, self.found = lab, list[Event]()
+
+    def take(self) -> list[Event]:
+        for message in self.lab.take(QUEUE):
+            assert message.properties["content_type"] == "application/json"
+            assert message.properties["delivery_mode"] == 2
+            body = message.body
+            self.found.append(Event.from_json(body))
+        return self.found
+
+    def of(self, task_id: str, number: int) -> list[Event]:
+        """Return the events of a task in the order of their attempts, once there are so many."""
+
+        def enough() -> list[Event] | None:
+            found = [event for event in self.take() if event.task_id == task_id]
+            return found if len(found) >= number else None
+
+        events: list[Event] = wait_for(enough, f"{number} events of {task_id}")
+        return sorted(events, key=lambda event: (event.generation, event.attempt, event.occurred_at))
+
+    def counted(self) -> dict[tuple[str, str], int]:
+        """Return the first successes by task and queue, as far as they were told."""
+        counts: dict[tuple[str, str], int] = {}
+        for event in self.take():
+            if event.kind == "rollup":
+                assert event.ok_count
+                counts[event.task, event.queue] = counts.get((event.task, event.queue), 0) + event.ok_count
+        return counts
+
+
+@pytest.fixture
+def events(make_lab: Callable[..., Lab]) -> Callable[..., Events]:
+    return lambda *args, **settings: Events(make_lab(*args, **{"events": True, **settings}))
+
+
+@pytest.mark.parametrize("pool", [pytest.param("prefork", marks=pytest.mark.all_brokers), "threads", "solo", "gevent"])
+def test_every_step_of_a_task_is_told_once(events: Callable[..., Events], pool: str) -> None:
+    told = events()
+    lab = told.lab
+    worker = lab.worker(pool)
+    before = datetime.now(timezone.utc)
+    recovers = lab.task("fails").apply_async((2,), {}, root_id="root", argsrepr="('password=hunter2',)")
+    dies = lab.task("fails").apply_async((99,))
+    good = [lab.task("healthy").delay(n) for n in range(5)]
+
+    first, second, third = told.of(recovers.id, 3)
+    last = told.of(dies.id, 4)
+    assert all(each.get(timeout=10) == n for n, each in enumerate(good))
+    worker.kill("SIGTERM")
+    wait_for(lambda: told.counted() == {("healthy", "shop"): 5}, "the rollups of a worker that stops")
+
+    forwarded = "forwarded" if first.kind == "forwarded" else "parked"  # classic queues of RabbitMQ 4.1 and newer
+    assert [(event.kind, event.attempt) for event in (first, second, third)] == [
+        (forwarded, 0), (forwarded, 1), ("recovered", 2),
+    ]  # fmt: skip
+    assert [(event.kind, event.attempt) for event in last] == [
+        (forwarded, 0), (forwarded, 1), (forwarded, 2), ("exhausted", 3),
+    ]  # fmt: skip
+    assert len({event.event_id for event in told.found}) == len(told.found)
+    for event in (first, second, third, *last):
+        assert event.event_id == event_id(event.task_id or "", 0, event.attempt, event.kind)
+        assert (event.task, event.queue, event.exchange, event.routing_key) == ("fails", "shop", "", "shop")
+        assert (event.max_retries, event.ladder_ms, event.crashes, event.generation) == (3, LADDER, 0, 0)
+        assert event.worker.startswith("celery@") or "@" in event.worker
+        assert event.started_at is not None
+        assert before - timedelta(seconds=1) < event.started_at <= event.occurred_at
+        assert event.runtime_ms is not None
+        assert 0 <= event.runtime_ms < 5_000
+    for event in (first, second, *last[:3]):
+        assert (event.tier, event.delay_ms) == (event.attempt + 1, LADDER[event.attempt])
+        assert event.delay_queue == f"shop.retry.{event.tier}.{event.delay_ms}ms"
+        assert event.due_at == event.occurred_at + timedelta(milliseconds=event.delay_ms or 0)
+        assert event.exception_type == "tests.acceptance.project.Boom"
+        assert event.exception_message == f"attempt {event.attempt}"
+        assert event.frame == "acceptance/project.py:fails"
+    assert len({event.fingerprint for event in (first, second, *last)}) == 1
+    assert (first.root_id, first.args_preview) == ("root", "('password=[redacted]',)")
+    assert first.first_failed_at == first.occurred_at
+    assert third.first_failed_at is not None
+    assert abs(third.first_failed_at - first.occurred_at) < timedelta(seconds=1.1)  # x-death tells whole seconds
+    assert (third.exception_type, third.due_at, third.reason) == (None, None, None)
+    assert last[3].reason == "retries_used"
+    assert last[3].tier is None
+
+
+def test_an_exhausted_task_says_the_same_in_event_and_message_and_has_new_ids_when_it_is_requeued(
+    events: Callable[..., Events],
+) -> None:
+    told = events(tiers=TIERS[:1])
+    lab = told.lab
+    lab.worker()
+    result = lab.task("fails").delay(99)
+
+    event = told.of(result.id, 2)[-1]
+    with lab.app.connection_for_read() as connection:
+        message = wait_for(lambda: connection.default_channel.basic_get("rmq_delay.exhausted"), "the message")
+        message.channel.basic_reject(message.delivery_tag, requeue=True)
+        raw = message.headers
+        assert event.event_id == event_id(raw["id"], 0, raw[h.ATTEMPTS] - 1, "exhausted")
+        assert (event.task, event.queue, event.exchange, event.routing_key, event.reason, event.worker) == (
+            raw["task"], raw[h.QUEUE], raw[h.EXCHANGE], raw[h.ROUTING_KEY], raw[h.REASON], raw[h.WORKER],
+        )  # fmt: skip
+        assert (event.exception_type, event.exception_message) == (raw[h.EXCEPTION], raw[h.MESSAGE])
+        settings = lab.app._rmq_delay.settings
+        wait_for(lambda: requeue(connection, settings, Selection(task_ids=frozenset({result.id}))).done)
+
+    lives = told.of(result.id, 4)
+    assert [(each.generation, each.attempt) for each in lives] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert len({each.event_id for each in lives}) == 4
+
+
+def test_reasons_and_unusual_ways_are_told(events: Callable[..., Events]) -> None:
+    told = events()
+    lab = told.lab
+    lab.worker("prefork", 2, "--queues", "shop,other")
+    gives_up, explicit, counts_up = (
+        lab.task("gives_up").delay(), lab.task("explicit").delay(1), lab.task("counts_up").delay(0),
+    )  # fmt: skip
+    limited = lab.task("limited").delay()
+    killed = lab.task("kills_child").delay(1)
+    moved = lab.task("moves").delay("other")
+    with lab.app.connection_for_write() as connection, connection.channel() as channel:
+        broken = amqp.Message(b"{", content_type="application/json", content_encoding="utf-8", correlation_id="broken")
+        channel.basic_publish(broken, routing_key="shop")
+
+    (gone,) = told.of(gives_up.id, 1)
+    assert (gone.kind, gone.reason, gone.exception_type) == (
+        "exhausted",
+        "gave_up",
+        "tests.acceptance.project.Hopeless",
+    )
+    exact, back = told.of(explicit.id, 2)
+    assert (exact.kind, exact.delay_ms, exact.tier, exact.delay_queue) == ("forwarded", 1000, None, None)
+    assert back.kind == "recovered"
+    kinds = [(event.kind, event.tier) for event in told.of(counts_up.id, 3)]
+    assert kinds == [("forwarded", 1), ("forwarded", 2), ("recovered", None)]
+    assert [(event.max_retries, event.reason) for event in told.of(limited.id, 2)] == [(1, None), (1, "retries_used")]
+    lost, survived = told.of(killed.id, 2)
+    assert (str(lost.exception_type).endswith(".WorkerLostError"), survived.kind) == (True, "recovered")
+    assert [(event.queue, event.delay_queue) for event in told.of(moved.id, 2)] == [
+        ("shop", "other.retry.1.300ms"), ("other", None),
+    ]  # fmt: skip
+    (unread,) = told.of("broken", 1)
+    assert (unread.kind, unread.reason, unread.queue) == ("exhausted", "undecodable", "shop")
+
+
+def test_without_a_reader_or_the_setting_nothing_is_told(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab()
+    lab.worker()
+    result = lab.task("fails").delay(1)
+    assert result.get(timeout=20) == 1
+    assert lab.counts(QUEUE) == {QUEUE: None}
+
+
+@pytest.mark.parametrize("kind", ["parked", "recovered", "exhausted"])
+def test_a_worker_killed_between_event_and_settling_tells_the_same_event_again(
+    events: Callable[..., Events], kind: str
+) -> None:
+    told = events(tiers=TIERS[:1])
+    lab = told.lab
+    lab.config.killed_after = kind
+    first = lab.worker()
+    times = 99 if kind == "exhausted" else 1
+    result = lab.task("fails").delay(times)
+    wait_for(lambda: first.exited, "the end of the first worker")
+    lab.worker()
+
+    wait_for(result.ready, "the task's end")
+    attempt = {"parked": 0, "recovered": 1, "exhausted": 1}[kind]
+    wanted = event_id(result.id, 0, attempt, kind)
+    wait_for(lambda: [event.event_id for event in told.take()].count(wanted) == 2, f"two events {kind}")
+    assert all(event.crashes == 0 for event in told.found)
+
+
+def test_tasks_are_settled_during_an_alarm_and_their_events_come_afterwards(events: Callable[..., Events]) -> None:
+    told = events(tiers=["1h"])
+    lab = told.lab
+    lab.worker("threads", 8)
+    results = [lab.task("sleeps").delay(1.5, 1) for _ in range(8)]
+    wait_for(lambda: len(lab.attempts()) == 8, "the start of all")
+    try:
+        raise_alarm(lab.broker)
+        wait_for(lambda: lab.parked() == 8, "all tasks in their delay queue", seconds=10)
+    finally:
+        end_alarm(lab.broker)
+    for result in results:
+        told.of(result.id, 1)
+
+
+def test_neither_a_deleted_queue_nor_lost_connections_silence_a_worker_for_long(events: Callable[..., Events]) -> None:
+    told = events(tiers=TIERS[:1])
+    lab = told.lab
+    worker = lab.worker()
+    told.of(lab.task("fails").delay(1).id, 2)
+    with lab.app.connection_for_write() as connection, connection.channel() as channel:
+        channel.queue_delete(QUEUE)
+
+    assert lab.task("fails").delay(1).get(timeout=20) == 1
+    wait_for(lambda: lab.counts(QUEUE)[QUEUE] is not None, "the queue to be declared again")
+    told.of(lab.task("fails").delay(1).id, 2)
+
+    close = (
+        'lists:foreach(fun(C) -> rabbit_networking:close_connection(C, "test") end, rabbit_networking:connections())'
+    )
+    assert lab.broker.evaluate(close) == "ok"
+    wait_for(lambda: worker.logs().count("Events wait for a new connection") == 2, "the worker to see it")
+    told.of(lab.task("fails").delay(1).id, 2)

@@ -1,0 +1,382 @@
+"""A countdown or an eta, of a call and of a retry: exact, and held by the broker alone."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery import Celery, chain, chord, group
+from kombu import Exchange, Queue
+
+from celery_rmq_delay.exceptions import DelayError
+from celery_rmq_delay.exhausted import Selection, requeue
+from celery_rmq_delay.topology.apply import ready_counts
+from tests.waiting import wait_for
+
+from .conftest import POOLS, Lab
+from .foreign import publish, task_message
+
+UNIT = 0.5
+#: Seconds of slack besides the unit, on a busy machine.
+LATE = 1.0
+
+
+@pytest.fixture
+def exact_lab(make_lab: Callable[..., Lab], queue_type: str) -> Lab:
+    return make_lab(queue_type, exact_unit=UNIT)
+
+
+@pytest.fixture
+def classic_exact(make_lab: Callable[..., Lab]) -> Lab:
+    return make_lab("classic", exact_unit=UNIT)
+
+
+def is_due(waited: float, delay: float) -> bool:
+    """Whether a wait is not too short, and no longer than rounding explains."""
+    return delay <= waited < delay + UNIT + LATE
+
+
+def runs_when_due(lab: Lab, seconds: float, **headers: Any) -> dict[str, Any]:
+    """Publish as a foreign producer with an eta in so many seconds; return the one attempt, made when it is due."""
+    eta = datetime.now(timezone.utc) + timedelta(seconds=seconds)
+    sent = task_message("facts", ["x"], eta=eta.isoformat(), **headers)
+    publish(lab, sent)
+    wait_for(lambda: lab.attempts(sent.headers["id"]))
+    (attempt,) = lab.attempts(sent.headers["id"])
+    assert is_due(attempt["at"] - eta.timestamp(), 0)
+    return attempt
+
+
+def nothing_is_held(lab: Lab) -> bool:
+    """Whether no worker holds a task, nor the message of one."""
+    inspect = lab.app.control.inspect(timeout=10, limit=1)
+    held = [found for found in (inspect.scheduled(), inspect.reserved(), inspect.active()) if found]
+    return len(held) == 3 and not any(tasks for found in held for tasks in found.values())
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_call_with_a_countdown_runs_when_it_is_due_and_no_worker_holds_it(exact_lab: Lab, pool: str) -> None:
+    exact_lab.worker(pool)
+    add = exact_lab.task("add")
+    start = time.time()
+    results = {delay: add.apply_async((1, 2), countdown=delay) for delay in (0, -5, 0.3, 1, 4.2)}
+    results[2] = add.apply_async((1, 2), eta=datetime.now(timezone.utc) + timedelta(seconds=2))
+
+    wait_for(lambda: results[0].ready() and results[-5].ready())
+    wait_for(lambda: nothing_is_held(exact_lab))  # what became due meanwhile may run just now
+    assert not results[4.2].ready()
+    wait_for(lambda: all(result.ready() for result in results.values()))
+
+    for delay, result in results.items():
+        (attempt,) = exact_lab.attempts(result.id)
+        assert is_due(attempt["at"] - start, max(0, delay)), (delay, attempt["at"] - start)
+        assert (attempt["queue"], attempt["route"], attempt["retries"]) == ("shop", ["", "shop"], 0)
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_retry_with_a_countdown_waits_for_just_that_and_then_the_ladder_goes_on(exact_lab: Lab, pool: str) -> None:
+    exact_lab.worker(pool)
+    result = exact_lab.task("explicit").delay(1.2)
+    failing = exact_lab.task("add").apply_async((1, 1, 2), countdown=1)
+
+    assert result.get(timeout=20) is None
+    assert failing.get(timeout=20) == 2
+
+    first, second = exact_lab.attempts(result.id)
+    assert is_due(second["at"] - first["at"], 1.2)
+    assert [each["retries"] for each in exact_lab.attempts(failing.id)] == [0, 1, 2]
+    assert exact_lab.count("rmq_delay.exhausted") == 0
+
+
+def test_a_retry_with_other_arguments_and_a_countdown_is_published_with_them(exact_lab: Lab) -> None:
+    exact_lab.worker()
+    result = exact_lab.task("waits_with").delay(0, 1.2)
+
+    assert result.get(timeout=20) == 1
+
+    first, second = exact_lab.attempts(result.id)
+    assert is_due(second["at"] - first["at"], 1.2)
+    assert [first["n"], second["n"]] == [0, 1]
+    assert [second["retries"], second["route"]] == [1, ["", "shop"]]
+
+
+def test_celerys_retry_backoff_is_exact(classic_exact: Lab) -> None:
+    classic_exact.worker()
+    result = classic_exact.task("backs_off").delay()
+
+    wait_for(lambda: result.state == "SUCCESS")
+
+    times = [attempt["at"] for attempt in classic_exact.attempts(result.id)]
+    waits = [after - before for before, after in itertools.pairwise(times)]
+    assert len(waits) == 2
+    assert is_due(waits[0], 1)
+    assert is_due(waits[1], 2)
+
+
+@pytest.mark.all_brokers
+def test_what_a_call_says_besides_its_countdown_is_there_when_it_runs(exact_lab: Lab) -> None:
+    exact_lab.worker()
+    signature = exact_lab.task("facts").s("4111")
+    signature.stamp(order="o-1")
+
+    result = signature.apply_async(
+        countdown=1,
+        expires=60,
+        priority=3,
+        argsrepr="('***',)",
+        headers={"tenant": "north"},
+        time_limit=50,
+        shadow="facts-of-north",
+    )
+    facts = result.get(timeout=20)
+
+    assert facts.pop("expires") is not None
+    assert facts.pop("stamps")["order"] in ("o-1", ["o-1"])
+    assert facts == {
+        "priority": 3,
+        "argsrepr": "('***',)",
+        "tenant": "north",
+        "timelimit": [50, None],
+        "shadow": "facts-of-north",
+        "eta": None,
+        "retries": 0,
+    }
+
+
+def test_a_call_that_expires_before_it_is_due_is_revoked_when_it_is_due(classic_exact: Lab) -> None:
+    classic_exact.worker()
+    start = time.time()
+    result = classic_exact.task("facts").apply_async(("x",), countdown=2, expires=0.5)
+
+    wait_for(result.ready)
+
+    assert result.state == "REVOKED"
+    assert time.time() - start >= 2
+    assert classic_exact.attempts(result.id) == []
+
+
+@pytest.mark.all_brokers
+def test_a_worker_parks_a_message_whose_eta_is_yet_to_come(exact_lab: Lab) -> None:
+    """A foreign producer, or a call by name in a process that does not know the task."""
+    exact_lab.worker()
+    eta = datetime.now(timezone.utc) + timedelta(seconds=5)
+    sent = task_message("facts", ["x"], eta=eta.isoformat())
+    publish(exact_lab, sent)
+    task_id = sent.headers["id"]
+
+    wait_for(lambda: exact_lab.count("shop") == 0)
+    wait_for(lambda: nothing_is_held(exact_lab))
+    assert not exact_lab.attempts(task_id), "it waits, and no worker holds it"
+    wait_for(lambda: exact_lab.attempts(task_id))
+
+    (attempt,) = exact_lab.attempts(task_id)
+    assert is_due(attempt["at"] - eta.timestamp(), 0)
+    assert attempt["retries"] == 0
+    facts = exact_lab.app.AsyncResult(task_id).get(timeout=10)
+    assert (facts["tenant"], facts["priority"]) == ("north", 3)
+
+
+def test_a_retry_of_celerys_own_that_an_old_worker_published_keeps_its_eta_and_its_count(classic_exact: Lab) -> None:
+    classic_exact.worker()
+    attempt = runs_when_due(classic_exact, 2, retries=1)
+    assert attempt["retries"] == 1
+
+
+def test_an_eta_that_is_none_is_an_invalid_message_which_climbs_to_the_exhausted_queue(classic_exact: Lab) -> None:
+    worker = classic_exact.worker()
+    sent = task_message("facts", ["x"], eta="tomorrow")
+    publish(classic_exact, sent)
+
+    wait_for(lambda: classic_exact.count("rmq_delay.exhausted") == 1)
+
+    assert "eta: found 'tomorrow'. Write a datetime." in worker.logs()
+    assert classic_exact.attempts(sent.headers["id"]) == []
+
+
+def test_a_message_that_cannot_be_parked_waits_for_another_try_and_is_no_crash(classic_exact: Lab) -> None:
+    worker = classic_exact.worker()
+    level = classic_exact.app._rmq_delay.exact.topologies[0].holding()[2]  # two seconds
+    with classic_exact.app.connection_for_write() as connection:
+        connection.default_channel.queue_delete(level)
+    runs_when_due(classic_exact, 2)
+    assert "waits in this worker for another try" in worker.logs()
+    assert classic_exact.counts("shop.suspects", "rmq_delay.exhausted") == {
+        "shop.suspects": 0,
+        "rmq_delay.exhausted": 0,
+    }
+
+
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_a_worker_declares_anew_the_exchange_that_somebody_deleted_before_a_retry(
+    classic_exact: Lab, pool: str
+) -> None:
+    worker = classic_exact.worker(pool)
+    exchange = classic_exact.app._rmq_delay.exact.topologies[0].route(600, "shop").exchange
+    with classic_exact.app.connection_for_write() as connection:
+        connection.default_channel.exchange_delete(exchange)
+
+    result = classic_exact.task("explicit").delay(0.6)
+
+    assert result.get(timeout=30) is None
+    assert [attempt["retries"] for attempt in classic_exact.attempts(result.id)] == [0, 0, 1]
+    assert not worker.exited
+
+
+@pytest.mark.parametrize("compression", ["gzip", "bzip2"])
+def test_compressed_messages_are_copied_parked_exhausted_and_requeued_as_they_are(
+    make_lab: Callable[..., Lab], compression: str
+) -> None:
+    lab = make_lab("classic", exact_unit=UNIT, conf={"task_compression": compression})
+    lab.worker()
+    assert lab.task("explicit").apply_async((0.6,), countdown=0.6).get(timeout=20) is None
+    sent = lab.task("gives_up").delay()
+    wait_for(lambda: lab.count("rmq_delay.exhausted"))
+    with lab.app.connection_for_write() as connection:
+        settings = lab.app._rmq_delay.settings
+        assert len(requeue(connection, settings, Selection(everything=True)).done) == 1
+
+    wait_for(lambda: len(lab.attempts(sent.id)) == 2)
+    (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+    assert message.headers["rmq-delay-reason"] == "gave_up"
+
+
+def test_a_retry_to_an_exchange_is_a_failed_attempt_that_says_what_to_write(classic_exact: Lab) -> None:
+    classic_exact.worker()
+    result = classic_exact.task("bounces").delay()
+
+    wait_for(lambda: classic_exact.noted("hooks"))
+
+    assert "Give queue= instead" in classic_exact.noted("hooks")[0][2]
+    wait_for(result.ready)
+
+
+def test_a_delay_above_the_longest_is_held_as_often_as_it_takes(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab("classic", exact_unit=UNIT, exact_levels=2)  # at most 1.5 s at a time
+    lab.worker()
+    with pytest.raises(DelayError, match=r"countdown: found 4. The longest delay of 'levels' .* is 1\.5s"):
+        lab.task("add").apply_async((1, 2), countdown=4)
+    runs_when_due(lab, 4)
+
+
+def test_a_call_to_an_exchange_reaches_each_of_its_queues_once_and_when_it_is_due(classic_exact: Lab) -> None:
+    orders = Exchange("orders", "topic")
+    classic_exact.app.conf.task_queues = [
+        Queue("shop", Exchange("")),
+        Queue("audit", orders, "orders.#"),
+        Queue("mail", orders, "orders.*.paid"),
+    ]
+    classic_exact.worker("threads", 2, "--queues", "shop,audit,mail")
+    with classic_exact.app.connection_for_write() as connection:
+        for name in ("audit", "mail"):
+            classic_exact.app.amqp.queues[name](connection.default_channel).declare()
+    add, start = classic_exact.task("add"), time.time()
+    both = add.apply_async((1, 2), countdown=1.5, exchange="orders", routing_key="orders.eu.paid")
+    one = add.apply_async((1, 2), countdown=1.5, exchange="orders", routing_key="orders.eu")
+
+    wait_for(lambda: len(classic_exact.attempts(both.id)) == 2 and classic_exact.attempts(one.id))
+    time.sleep(UNIT)
+
+    assert {each["queue"] for each in classic_exact.attempts(both.id)} == {"audit", "mail"}
+    assert [each["queue"] for each in classic_exact.attempts(one.id)] == ["audit"]
+    for each in (*classic_exact.attempts(both.id), *classic_exact.attempts(one.id)):
+        assert is_due(each["at"] - start, 1.5)
+        assert each["route"][0] == "orders"
+
+
+def test_chains_groups_and_chords_wait_for_the_countdowns_of_their_parts(classic_exact: Lab) -> None:
+    add, total = classic_exact.task("add"), classic_exact.task("total")
+    classic_exact.worker("prefork", 4)
+    start = time.time()
+
+    chained = chain(add.s(1, 1).set(countdown=1), add.s(10).set(countdown=1))
+    assert chained.apply_async().get(timeout=30) == 12
+    assert time.time() - start >= 2
+    assert group(add.s(n, n) for n in range(3)).apply_async(countdown=1).get(timeout=30) == [0, 2, 4]
+    assert chord([add.s(n, n).set(countdown=1) for n in range(3)], total.s()).delay().get(timeout=30) == 6
+
+
+def native(app: Celery) -> dict[str, int | None]:
+    """Return Celery's own delay queues with their messages."""
+    with app.connection_for_read() as connection:
+        return ready_counts(connection, [f"celery_delayed_{level}" for level in range(28)])
+
+
+def test_a_retryable_task_never_enters_celerys_own_delay_queues(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab(
+        "quorum", exact_unit=UNIT, conf={"task_default_exchange_type": "topic", "task_default_exchange": "x"}
+    )
+    lab.worker()
+    start, add = time.time(), lab.task("add")
+    results = [add.apply_async((1, 2), countdown=2) for _ in range(5)]
+    results += [lab.task("explicit").delay(2) for _ in range(5)]
+
+    wait_for(lambda: len(lab.attempts()) == 5)
+    assert set(native(lab.app).values()) == {0}, "the worker's step has declared them, and nothing is there"
+    wait_for(lambda: all(result.ready() for result in results))
+
+    assert is_due(lab.attempts(results[0].id)[0]["at"] - start, 2)
+    assert [len(lab.attempts(result.id)) for result in results] == [1] * 5 + [2] * 5
+
+
+def test_with_exact_for_all_every_task_waits_in_the_broker_and_celerys_own_queues_do_not_exist(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(
+        "quorum",
+        exact_unit=UNIT,
+        exact_for="all",
+        conf={"task_default_exchange_type": "topic", "task_default_exchange": "x"},
+    )
+    lab.worker()
+    start = time.time()
+    called = lab.app.send_task("plain", (4.2,), countdown=1.5)
+
+    wait_for(lambda: lab.attempts(called.id))
+    wait_for(lambda: nothing_is_held(lab))
+    assert len(lab.attempts(called.id)) == 1, "it waits, and no worker holds it"
+    assert called.get(timeout=20) == "plain"
+
+    first, second = lab.attempts(called.id)
+    assert is_due(first["at"] - start, 1.5)
+    assert is_due(second["at"] - first["at"], 4.2)
+    assert set(native(lab.app).values()) == {None}
+
+
+def test_a_broker_without_the_plugin_is_told_at_the_start_and_the_next_topology_is_used(
+    make_lab: Callable[..., Lab],
+) -> None:
+    refused = make_lab("classic", exact_delays="plugin")
+    with pytest.raises(AssertionError, match="the broker does not know the exchange type x-delayed-message"):
+        refused.worker()
+    lab = make_lab("classic", exact_delays=["plugin", "levels"], exact_unit=UNIT, prefix="second")
+    worker = lab.worker()
+
+    result = lab.task("add").apply_async((1, 2), countdown=1)
+
+    assert result.get(timeout=20) == 3
+    assert "Exact delays go on with the next of exact_delays" in worker.logs()
+
+
+def test_a_countdown_that_is_none_fails_where_it_is_written(classic_exact: Lab) -> None:
+    add = classic_exact.task("add")
+    wrong: list[Any] = [float("nan"), float("inf"), "5", [1]]
+    for countdown in wrong:
+        with pytest.raises(DelayError, match="countdown: found"):
+            add.apply_async((1, 2), countdown=countdown)
+    with pytest.raises(DelayError, match="eta: found 'tomorrow'"):
+        add.apply_async((1, 2), eta="tomorrow")
+
+
+def test_a_retry_with_a_countdown_that_is_none_is_a_failed_attempt_with_that_error(classic_exact: Lab) -> None:
+    classic_exact.worker()
+    result = classic_exact.task("explicit").delay("soon")
+
+    wait_for(result.ready)
+
+    (hook,) = classic_exact.noted("hooks")
+    assert hook[0] == "on_retry"
+    assert "countdown: found 'soon'. Write a number of seconds." in hook[2]

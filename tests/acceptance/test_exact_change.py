@@ -1,0 +1,133 @@
+"""Ladder, prefix and exact delays change while old and new workers run: no task is lost, no attempt is made twice."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from tests.waiting import wait_for
+
+from .conftest import Lab
+from .nodes import Worker
+from .project import make_app
+
+IN_FLIGHT = 5_000
+#: Calls while the workers of a step and of the one before it run side by side.
+MORE = 200
+CONF = {"result_backend": None, "task_ignore_result": True, "worker_prefetch_multiplier": 2}
+
+
+class Travellers:
+    """Calls of all kinds, and what is known of each."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab, self._dice = lab, random.Random(20261123)
+        self._numbers = itertools.count()
+        self.fates: dict[str, int] = {}
+
+    def send(self, app: Celery, calls: int, countdowns: tuple[float, float]) -> None:
+        """Call a task ``calls`` times: three of four with a countdown; some fail, plainly or with a countdown."""
+        task = app.tasks["travels"]
+        for number in itertools.islice(self._numbers, calls):
+            times = self._dice.choice([0, 0, 1, 2])
+            again = self._dice.uniform(1, 4) if number % 2 else None
+            countdown = self._dice.uniform(*countdowns) if number % 4 else None
+            self.fates[task.apply_async((times, again), countdown=countdown).id] = times
+
+    @property
+    def expected(self) -> set[tuple[str, int]]:
+        return {(task_id, attempt) for task_id, times in self.fates.items() for attempt in range(times + 1)}
+
+    def attempts(self) -> Counter[tuple[str, int]]:
+        lines = self._lab.redis.lrange(self._lab.config.attempts, 0, -1)
+        return Counter((words[0], int(words[1])) for line in lines for words in [line.decode().split()])
+
+    def done(self) -> bool:
+        return self._lab.redis.llen(self._lab.config.attempts) >= len(self.expected) and not any(
+            self._lab.counts("shop", "shop.suspects").values()
+        )
+
+
+def roll(lab: Lab, steps: list[dict[str, Any]], countdowns: tuple[float, float], seconds: float = 150) -> None:
+    """Walk through settings, each step with old and new workers side by side; look at every attempt."""
+    travellers, workers = Travellers(lab), [start(lab, lab.config.rmq_delay)]
+    travellers.send(lab.app, IN_FLIGHT, countdowns)
+    for settings in steps:
+        # A loop of another unit or type is not released by the workers to come: it has to be empty.
+        if "exact_unit" in settings or "exact_queue_type" in settings:
+            wait_for(lambda: not loops(lab), "empty loops", 60, pause=0.2)
+        app = make_app(replace(lab.config, rmq_delay=settings))
+        workers.append(start(lab, settings))
+        travellers.send(app, MORE, (1, 5))
+        retire(lab, workers.pop(0))
+        travellers.send(app, MORE, (1, 5))
+        app.close()
+    expected = travellers.expected
+    wait_for(travellers.done, "every attempt", seconds, pause=0.2)
+    wait_for(lambda: travellers.attempts().keys() >= expected, "every attempt", 20)
+
+    found = travellers.attempts()
+    assert set(found) == expected
+    assert {attempt: count for attempt, count in found.items() if count > 1} == {}
+
+
+def loops(lab: Lab) -> int:
+    """Return how many messages go around."""
+    return sum(lab.count(f"rmq_delay.loop.1s.classic.{part}") for part in ("delay", "wait"))
+
+
+def start(lab: Lab, settings: dict[str, Any]) -> Worker:
+    return lab.worker("prefork", 2, "--loglevel", "INFO", config=replace(lab.config, rmq_delay=settings))
+
+
+def retire(lab: Lab, worker: Worker) -> None:
+    """Let a worker finish what it has, then end it.
+
+    Celery's warm shutdown drops the results of a busy prefork pool: the broker would deliver those tasks again.
+    """
+    name, control = f"{worker.container.name}@test", lab.app.control
+    control.cancel_consumer("shop", destination=[name], reply=True, timeout=10)
+    inspect = control.inspect([name], timeout=3)
+
+    def is_idle() -> bool:
+        found = [inspect.reserved(), inspect.active()]
+        return all(each is not None and each[name] == [] for each in found)
+
+    wait_for(is_idle, f"{name} idle", 60)
+    worker.container.kill("SIGTERM")
+
+
+@pytest.fixture
+def make_rolling(make_lab: Callable[..., Lab]) -> Iterator[Callable[..., Lab]]:
+    yield lambda queue_type, **settings: make_lab(queue_type, conf=CONF, **settings)
+
+
+@pytest.mark.all_brokers
+@pytest.mark.timeout(600)
+def test_five_thousand_tasks_outlive_a_change_of_tiers_and_of_the_prefix(
+    make_rolling: Callable[..., Lab], queue_type: str
+) -> None:
+    lab = make_rolling(queue_type, tiers=["2s", "5s", "8s"])
+    tiers = {"tiers": ["3s", "5s", "7s"]}
+    roll(lab, [tiers, {**tiers, "prefix": "second"}], (10, 30))
+
+
+@pytest.mark.timeout(600)
+def test_five_thousand_tasks_outlive_changes_of_the_exact_delays(make_rolling: Callable[..., Lab]) -> None:
+    tiers = {"tiers": ["2s", "5s", "8s"]}
+    lab = make_rolling("classic", **tiers, exact_delays="levels")
+    steps = [
+        {"exact_delays": ["hold", "levels"]},
+        {"exact_delays": ["loop", "hold", "levels"]},
+        {"exact_delays": ["levels", "loop"]},
+        {"exact_delays": ["levels", "loop"], "exact_unit": "500ms"},
+        {"exact_delays": ["levels", "loop"], "exact_queue_type": "quorum"},
+    ]
+    roll(lab, [{**tiers, **step} for step in steps], (15, 50))

@@ -1,0 +1,147 @@
+"""Every exact topology with every kind of exchange: never early, little late, once, and in the right queue."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import kombu
+import pytest
+from celery import Celery
+from kombu import Exchange, Queue
+
+from tests.waiting import wait_for
+
+from .conftest import Lab
+from .project import Config, make_app
+
+TOPOLOGIES = (
+    ("levels", "classic"),
+    ("levels", "quorum"),
+    ("hold", "classic"),
+    ("loop", "classic"),
+    ("loop", "quorum"),
+)
+KINDS = ("default", "direct", "topic", "fanout")
+GIVEN = (0, 0.3, 1, 1.5, 7, 63, 64)
+UNIT = 1.0
+#: Seconds that a message may be late besides the rounding up to a unit.
+LATE = 0.2
+
+
+@dataclass
+class Sent:
+    queue: str
+    delay: float
+    before: float
+    after: float
+
+
+@dataclass
+class Arrivals:
+    """What came, by task id: (queue, time) of each arrival."""
+
+    seen: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
+
+    def note(self, queue: str) -> Callable[[Any], None]:
+        def on_message(message: Any) -> None:
+            self.seen.setdefault(message.headers["id"], []).append((queue, time.time()))
+
+        return on_message
+
+
+@contextmanager
+def consuming(url: str, queues: list[str]) -> Iterator[Arrivals]:
+    """Note what arrives in the queues, in a thread of its own."""
+    arrivals, stopping = Arrivals(), threading.Event()
+
+    def run() -> None:
+        with kombu.Connection(url) as connection:
+            channel = connection.channel()
+            for queue in queues:
+                channel.basic_consume(queue, callback=arrivals.note(queue), no_ack=True)
+            while not stopping.is_set():
+                with suppress(TimeoutError):
+                    connection.drain_events(timeout=0.2)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield arrivals
+    finally:
+        stopping.set()
+        thread.join()
+
+
+def config_of(lab: Lab, topology: str, queue_type: str) -> Config:
+    settings = {
+        "exact_delays": topology,
+        "exact_queue_type": queue_type,
+        "prefix": f"p-{topology}-{queue_type}",
+    }
+    return replace(lab.config, queue_type=queue_type, rmq_delay=settings, conf={"task_ignore_result": True})
+
+
+def app_of(config: Config) -> Celery:
+    """Return an app with two queues for each kind of exchange, of which one's name and key end as the other's."""
+    app, found = make_app(config), []
+    for kind in KINDS:
+        name = f"{config.rmq_delay['prefix']}.{kind}"
+        exchange = Exchange("" if kind == "default" else f"x.{name}", "direct" if kind == "default" else kind)
+        kept = {"x-queue-type": config.queue_type}
+        found += [Queue(key, exchange, key, queue_arguments=kept) for key in (name, f"eu.{name}")]
+    app.conf.task_queues = found
+    return app
+
+
+def send(app: Celery, queues: list[Queue], seed: int) -> dict[str, Sent]:
+    """Send every delay to every queue; the random ones differ."""
+    rng, sent = random.Random(seed), {}
+    for queue in queues:
+        for delay in (*GIVEN, *(rng.uniform(0, 64) for _ in range(30))):
+            before = time.time()
+            result = app.tasks["add"].apply_async((1, 2), countdown=delay, queue=queue.name)
+            sent[result.id] = Sent(queue.name, delay, before, time.time())
+    return sent
+
+
+@pytest.mark.quiet
+@pytest.mark.all_brokers
+def test_delays_are_never_early_hardly_late_and_lead_once_to_the_right_queue(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab("classic")
+    configs = [config_of(lab, *each) for each in TOPOLOGIES]
+    for config in configs:
+        if config.rmq_delay["exact_delays"] == "loop":
+            idle = f"idle-{config.queue_type}"
+            lab.worker("threads", 1, "--queues", idle, config=config)  # releases what goes around
+    apps = [app_of(config) for config in configs]
+    names = [queue.name for app in apps for queue in app.amqp.queues.values()]
+    sent: dict[str, Sent] = {}
+    for app in apps:
+        with app.connection_for_write() as connection:
+            for queue in app.amqp.queues.values():
+                queue(connection.default_channel).declare()
+    with consuming(lab.config.broker, names) as arrivals:
+        for seed, app in enumerate(apps):
+            sent |= send(app, list(app.amqp.queues.values()), seed)
+        wait_for(lambda: len(arrivals.seen) >= len(sent), "all arrivals", 100)
+        time.sleep(2 * UNIT)  # a second copy would come within a unit
+    wrong = {}
+    for task_id, each in sent.items():
+        came = arrivals.seen.get(task_id, [])
+        rounded_up = UNIT if each.delay else 0.0
+        fine = (
+            [queue for queue, _ in came] == [each.queue]
+            and came[0][1] >= each.before + each.delay
+            and came[0][1] < each.after + each.delay + rounded_up + LATE
+        )
+        if not fine:
+            wrong[task_id] = (each, [(queue, round(when - each.before - each.delay, 3)) for queue, when in came])
+    assert wrong == {}, f"{len(wrong)} of {len(sent)}: {list(wrong.values())[:10]}"
+    for app in apps:
+        app.close()

@@ -1,0 +1,242 @@
+"""What `docs/explanation/security.md` says of users, passwords and payloads."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import amqp
+import kombu
+import pytest
+from amqp.exceptions import AccessRefused
+from celery.bin.base import CLIContext
+from click.testing import CliRunner
+
+from celery_rmq_delay import exhausted
+from celery_rmq_delay.cli import rmq_delay
+from celery_rmq_delay.contrib.django.models import TaskRecord
+from celery_rmq_delay.inventory import plans
+from celery_rmq_delay.release import release
+from celery_rmq_delay.testing import PrivateBroker
+from tests.django.conftest import sqlite, sqlite_tables
+from tests.django.databases import Database
+from tests.integration.collecting import Rig
+from tests.waiting import wait_for
+
+from .conftest import Lab
+from .foreign import publish, task_message
+from .hostile import body
+from .project import make_app
+from .roles import PASSWORD, add_user, roles
+
+__all__ = ["sqlite", "sqlite_tables"]  # fixtures
+
+EXHAUSTED, EVENTS = "rmq_delay.exhausted", "rmq_delay.events"
+CANARY = "c4n4ry-in-a-c04l-m1ne"
+
+
+class Users:
+    """Users in roles, and what they see of a lab's vhost."""
+
+    def __init__(self, broker: PrivateBroker, lab: Lab) -> None:
+        self._broker, self._lab, self._table = broker, lab, roles()
+        self.urls = {role: add_user(broker, lab.config.broker, self._table[role]) for role in self._table}
+        self._labs: list[Lab] = []
+
+    def lab(self, role: str) -> Lab:
+        """Return a lab on the same vhost, in a role."""
+        self._labs.append(Lab(replace(self._lab.config, broker=self.urls[role]), self._lab.folder))
+        return self._labs[-1]
+
+    def close(self) -> None:
+        for lab in self._labs:
+            lab.close()
+
+
+@pytest.fixture
+def users(rmq_broker: object) -> Iterator[Callable[[Lab], Users]]:
+    if not isinstance(rmq_broker, PrivateBroker):
+        pytest.skip("makes users, and this broker is not ours")
+    made: list[Users] = []
+
+    def make(lab: Lab) -> Users:
+        made.append(Users(rmq_broker, lab))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def refused(url: str, act: Callable[[amqp.Channel], object]) -> bool:
+    with kombu.Connection(url) as connection:
+        channel = connection.channel()
+        channel.confirm_select()
+        try:
+            act(channel)
+            channel.queue_declare("shop", passive=True)  # the broker has answered by then
+        except AccessRefused:
+            return True
+        return False
+
+
+def publishing(queue: str, exchange: str = "") -> Callable[[amqp.Channel], object]:
+    return lambda channel: channel.basic_publish_confirm(amqp.Message(b"x"), exchange, queue)
+
+
+def declaring(queue: str) -> Callable[[amqp.Channel], object]:
+    return lambda channel: channel.queue_declare(queue, durable=True, auto_delete=False)
+
+
+def reading(queue: str) -> Callable[[amqp.Channel], object]:
+    return lambda channel: channel.basic_get(queue)
+
+
+@pytest.mark.timeout(240)
+def test_each_role_can_do_its_part_and_no_more(
+    make_lab: Callable[..., Lab], users: Callable[[Lab], Users], sqlite: Database
+) -> None:
+    lab = make_lab(tiers=["200ms", "1h"], events=True)
+    found = users(lab)
+    urls = found.urls
+    assert set(urls) == {"worker", "publisher", "narrow publisher", "collector", "operator"}
+    worker = found.lab("worker")
+    publisher = found.lab("publisher")
+    with lab.app.connection_for_write() as connection:
+        connection.default_channel.exchange_declare("orders", "topic", durable=True, auto_delete=False)
+
+    process = worker.worker()
+    with lab.app.connection_for_write() as connection:
+        connection.default_channel.queue_bind("shop", "orders", "#")
+    recovers = publisher.task("fails").delay(1)
+    waits = publisher.task("fails").delay(2)
+    gone = publisher.task("gives_up").delay()
+    narrow = task_message("fails", [0])
+    publish(found.lab("narrow publisher"), narrow, "orders", "created")
+    wait_for(lambda: recovers.state == "SUCCESS", "a retry")
+    wait_for(lambda: lab.attempts(narrow.headers["id"]), "the task of the narrow publisher")
+    wait_for(lambda: len(lab.attempts(waits.id)) == 2, "the second failure of the task that is to wait for long")
+    wait_for(lambda: lab.count(EXHAUSTED) == 1 and lab.parked() == 1, "one task each exhausted and parked")
+    assert gone.state == "FAILURE"
+
+    operator = found.lab("operator").app
+    with operator.connection_for_write() as connection:
+        delay = operator._rmq_delay
+        assert release(connection, plans(connection, delay), task_ids=[waits.id]).released == [waits.id]
+        assert len(exhausted.requeue(connection, delay.settings, exhausted.Selection(everything=True)).done) == 1
+    wait_for(lambda: waits.state == "SUCCESS", "the released task")
+    wait_for(lambda: lab.count(EXHAUSTED) == 1, "the requeued task in the exhausted queue again")
+
+    rig = Rig(lab.config.broker, {})
+    rig.delay.app.conf.broker_url = urls["collector"]
+    wait_for(lambda: rig.collect() or TaskRecord.objects.filter(state="EXHAUSTED").exists(), "the collector", pause=0.2)
+    rig.close()
+
+    for role in ("narrow publisher", "collector"):
+        for queue in ("shop", EVENTS, EXHAUSTED, "other"):
+            assert refused(urls[role], publishing(queue)), (role, queue)
+        assert refused(urls[role], publishing("shop@1", "rmq_delay.return"))
+    for role in ("publisher", "narrow publisher", "collector", "operator"):
+        assert refused(urls[role], declaring("somebody.elses")), role
+        assert refused(urls[role], declaring("shop.suspects")), role
+        assert refused(urls[role], publishing("", "celery.pidbox")), role
+    for role in ("publisher", "narrow publisher"):
+        for queue in (EVENTS, EXHAUSTED, "shop.retry.1.200ms", "shop.suspects"):
+            assert refused(urls[role], reading(queue)), (role, queue)
+    assert refused(urls["collector"], reading("shop"))
+    assert refused(urls["operator"], reading("shop"))
+    assert not refused(urls["publisher"], publishing(EVENTS)), "the page says that RabbitMQ cannot keep this apart"
+    assert refused(urls["worker"], declaring("somebody.elses"))
+    assert process.container.status == "running"
+
+
+FORMAT = "\x1e%(name)s\x1f%(message)s"
+
+
+def records(log: str, name: str) -> Iterator[str]:
+    """Yield what loggers whose name begins with ``name`` wrote, with their tracebacks."""
+    for record in log.split("\x1e"):
+        logger, _, text = record.partition("\x1f")
+        if logger.startswith(name):
+            yield text
+
+
+FATES: dict[str, amqp.Message] = {
+    "fails": task_message("fails", [99], kwargsrepr=f"{{'password': '{CANARY}'}}"),
+    "gives up": task_message("gives_up", [], argsrepr=f"(password={CANARY!r},)"),
+    "kills": task_message("kills_child", [99]),
+    "unknown": task_message("no.such.task", [CANARY]),
+    "no UTF-8": body(b"\xff" + CANARY.encode()),
+    "no JSON": body(f'{{"{CANARY}'.encode()),
+    "no call": body(json.dumps([CANARY]).encode()),
+    "wrong arguments": body(json.dumps([[CANARY], {}, {}]).encode()),
+    "no number": task_message("fails", [CANARY]),
+    "wrong eta": task_message("fails", [99], tenant=CANARY, eta="never"),
+    "pickle": body(CANARY.encode(), "application/x-python-serialize", "binary"),
+    "foreign type": body(CANARY.encode(), "text/x-nothing"),
+}
+
+
+@pytest.mark.timeout(240)
+def test_no_payload_and_no_password_gets_into_our_logs_and_events(
+    make_lab: Callable[..., Lab],
+    users: Callable[[Lab], Users],
+    sqlite: Database,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    conf = {"worker_hijack_root_logger": True, "worker_log_format": FORMAT, "worker_task_log_format": FORMAT}
+    lab = make_lab(tiers=["100ms"], events=True, conf=conf)
+    found = users(lab)
+    url, worker = found.urls["worker"], found.lab("worker")
+    process = worker.worker("prefork", 2, "--loglevel", "DEBUG")
+    for message in FATES.values():
+        publish(lab, message)
+    wait_for(lambda: process.container.status != "running" or lab.count(EXHAUSTED) >= len(FATES), "all exhausted")
+    events = [each.body for each in lab.take(EVENTS)]
+    process.kill("SIGTERM")
+    events += [each.body for each in lab.take(EVENTS)]
+    log = process.logs()
+
+    assert PASSWORD not in log
+    ours = list(records(log, "celery_rmq_delay"))
+    assert any("Cannot read a message" in each for each in ours), "the format of the log was not used"
+    assert not [each for each in ours if CANARY in each]
+    assert len(events) >= len(FATES)
+    told = [each for each in events if CANARY in (each if isinstance(each, str) else each.decode())]
+    assert not told
+
+    caplog.clear()
+    app = make_app(worker.config)
+    context = CLIContext(app, no_color=True, workdir=None)
+    commands = ("plan", "apply", "status", "doctor --no-management", "doctor", "prune", "release --all --queue shop")
+    commands += ("exhausted list", "exhausted requeue --all --to nowhere", "exhausted discard --all --yes", "migrate")
+    commands += ("capacity --rate 1/s --failure-rate 1%", "adopt --queue shop --yes", "release no-such-task")
+    for command in commands:
+        said = CliRunner().invoke(rmq_delay, command.split(), obj=context)
+        assert said.exception is None or isinstance(said.exception, SystemExit), command
+        assert PASSWORD not in said.output, command
+    rig = Rig(lab.config.broker, sqlite.environ)
+    rig.tell(*FATES.values(), CANARY.encode())
+    with rig.command("--once", "--verbosity", "3", BROKER_URL=url) as collector:
+        told_by_collector, _ = collector.communicate(timeout=90)
+    rig.close()
+    assert collector.returncode == 0, told_by_collector
+    for text in (caplog.text, told_by_collector):
+        assert PASSWORD not in text
+    assert CANARY not in told_by_collector
+    assert not [
+        each.getMessage() for each in caplog.records if "rmq_delay" in each.name and CANARY in each.getMessage()
+    ]
+
+
+def test_a_password_that_is_wrong_is_in_no_error(lab: Lab) -> None:
+    url = re.sub("//.*@", f"//nobody:{PASSWORD}@", lab.config.broker)
+    context = CLIContext(make_app(replace(lab.config, broker=url)), no_color=True, workdir=None)
+    said = CliRunner().invoke(rmq_delay, ["status"], obj=context)
+    assert said.exit_code == 1
+    assert "Error" in said.output
+    assert PASSWORD not in said.output

@@ -1,0 +1,130 @@
+"""A running shop for tests of its pages: the demo's stack, a web server, and what else is started beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+from celery_rmq_delay.testing.ports import free_port
+from celery_rmq_delay.testing.process import KeptProcess, tails, wait_until_ready
+from tests.browser import inside
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = ROOT / "example_django_project"
+ADMIN = ("admin", "admin's password")
+
+
+class Shop:
+    """RabbitMQ and Redis are given; partners, worker, database and web server are started. A context manager.
+
+    ``processes`` has those that a test may end and start again, by their names.
+    """
+
+    def __init__(self, broker_url: str, redis_url: str, folder: Path) -> None:
+        self.folder = folder
+        self.url = ""
+        self.processes: dict[str, KeptProcess] = {}
+        self._given = {**os.environ, "BROKER_URL": broker_url, "REDIS_URL": redis_url}
+        self._exit = ExitStack()
+
+    def __enter__(self) -> Shop:
+        try:
+            self._start_stack()
+            self.call(inside.add_superuser, *ADMIN)
+            self.url = self.start_web()
+        except BaseException:
+            self._exit.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exit.close()
+
+    def call(self, function: Callable[..., Any], *arguments: object) -> Any:
+        """Call a function of a module in the shop's process, see `tests.browser.inside`, and return what it returns."""
+        self._tell([function.__module__, function.__name__, arguments])
+        result, problem = self._hear()
+        assert problem is None, problem
+        return result
+
+    def start(self, name: str, *command: str, **environment: str) -> KeptProcess:
+        """Start ``manage.py COMMAND`` under a name; its output is in the folder's ``NAME.log``."""
+        process = KeptProcess(
+            [sys.executable, str(PROJECT / "manage.py"), *command],
+            env={**self.environment, **environment},
+            output=self.folder / f"{name}.log",
+        )
+        self._exit.callback(process.close)
+        self.processes[name] = process
+        process.start()
+        return process
+
+    def start_web(self, name: str = "web", **environment: str) -> str:
+        """Start a web server in an environment that differs from the others' so; return its address."""
+        url = f"http://127.0.0.1:{(port := free_port())}"
+        process = self.start(name, "runserver", "--noreload", f"127.0.0.1:{port}", **environment)
+        logs = [self.folder / f"{name}.log"]
+        wait_until_ready(lambda: _answers(url), process, what=f"the web server {url}", timeout=60, logs=logs)
+        return url
+
+    def logs(self) -> str:
+        """Return the ends of all logs."""
+        return tails(
+            [*sorted(self.folder.glob("*.log")), Path(self.environment["SQLITE_PATH"]).with_name("worker.log")]
+        )
+
+    def _start_stack(self) -> None:
+        log = self._exit.enter_context((self.folder / "stack.log").open("w"))
+        self._stack = subprocess.Popen(
+            [sys.executable, "-m", "tests.browser.shop_process"],
+            cwd=ROOT,
+            env=self._given,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+        self._exit.callback(self._end_stack)
+        self.environment = {**self._given, **self._hear()}
+
+    def _end_stack(self) -> None:
+        with self._stack as stack:
+            self._pipe(stack.stdin).close()
+            try:
+                stack.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                stack.kill()
+                raise
+
+    def _tell(self, order: object) -> None:
+        stdin = self._pipe(self._stack.stdin)
+        stdin.write(json.dumps(order) + "\n")
+        stdin.flush()
+
+    def _hear(self) -> Any:
+        line = self._pipe(self._stack.stdout).readline()
+        assert line, f"The shop's process ended.\n{(self.folder / 'stack.log').read_text()}"
+        return json.loads(line)
+
+    @staticmethod
+    def _pipe(pipe: IO[str] | None) -> IO[str]:
+        assert pipe is not None
+        return pipe
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/admin/login/", timeout=10):
+            return True
+    except urllib.error.HTTPError:
+        return True  # it runs; what is wrong with the page is for a test to show
+    except OSError:
+        return False

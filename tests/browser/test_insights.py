@@ -1,0 +1,110 @@
+"""The page *Insights*: in light, in dark, on a telephone, and with names that want to be more than text."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser import inside, pages, seeds
+from tests.browser.conftest import OpenPage
+from tests.browser.shop import Shop
+from tests.browser.test_looks import MODES, Look, in_each_mode, look
+from tests.django import insights
+
+__all__ = ["look"]
+
+TODAY = datetime.now(timezone.utc).date()
+
+
+@pytest.fixture
+def loaded(shop: Shop, tmp_path: Path) -> Shop:
+    """The shop with insights of a week."""
+    shop.call(inside.load_insights, str(insights.finished(tmp_path, TODAY)))
+    return shop
+
+
+def open_insights(page: Page, query: str = "") -> None:
+    pages.open_list(page, "insightrun", query)
+    expect(page.get_by_role("heading", level=1, name="Insights")).to_be_visible()
+
+
+@in_each_mode
+def test_the_page_in_each_mode(open_page: OpenPage, loaded: Shop, look: Look, mode: str) -> None:
+    page = open_page(**MODES[mode])
+    open_insights(page)
+    expect(page.locator(".rmq-tier-advised")).to_have_count(3)
+    look(page, f"insights-{mode}")
+
+
+@in_each_mode
+def test_the_page_before_anything_is_loaded(open_page: OpenPage, shop: Shop, look: Look, mode: str) -> None:
+    shop.call(inside.no_insights)
+    page = open_page(**MODES[mode])
+    open_insights(page)
+    expect(page.locator(".rmq-note")).to_contain_text("manage.py rmq_delay_insights")
+    look(page, f"insights-empty-{mode}")
+
+
+def test_another_curve_is_a_click_away(open_page: OpenPage, loaded: Shop, look: Look) -> None:
+    page = open_page()
+    open_insights(page)
+    page.get_by_role("link", name="catalogue.tasks.import_prices").click()
+    expect(page.get_by_role("heading", level=3, name="catalogue.tasks.import_prices")).to_be_visible()
+    expect(page.locator(".rmq-tier-today")).to_have_count(2)
+    expect(page.locator(".rmq-tier-advised")).to_have_count(0)
+    look(page, "insights-curve")
+
+
+def test_every_chart_has_a_table_and_a_description(open_page: OpenPage, loaded: Shop, look: Look) -> None:
+    page = open_page()
+    open_insights(page)
+    charts = page.locator("figure.rmq-chart")
+    for number in range(charts.count()):
+        chart = charts.nth(number)
+        expect(chart.locator("svg[role=img] desc")).not_to_be_empty()
+        chart.locator("summary").click()
+        expect(chart.locator("tbody tr").first).to_be_visible()
+    look(page, "insights-tables")
+
+
+def test_the_settings_can_be_copied(open_page: OpenPage, loaded: Shop) -> None:
+    page = open_page(permissions=["clipboard-read", "clipboard-write"])
+    open_insights(page)
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert '"payments": {"tiers": ["15s", "2m", "30m"]}' in page.evaluate("navigator.clipboard.readText()")
+
+
+def test_about_this_run(open_page: OpenPage, loaded: Shop, look: Look) -> None:
+    page = open_page()
+    open_insights(page)
+    page.get_by_role("link", name="About this run").click()
+    expect(page.locator("#content-main .rmq-facts")).to_contain_text(str(TODAY))
+    look(page, "insights-run")
+
+
+@pytest.mark.parametrize("mode", ["light", "narrow"])
+def test_hostile_names_stay_text(open_page: OpenPage, shop: Shop, look: Look, tmp_path: Path, mode: str) -> None:
+    names = [seeds.HOSTILE[each] for each in ("script", "direction", "huge")]
+    rows = []
+    for name in names:
+        rows += insights.curve("task", name, (name, *insights.TASKS[0][1:]))
+    insights.write(tmp_path, "recovery_curve", TODAY, rows)
+    advice = [{**insights.ladders()[0], "queue": name, "task": task} for name in names for task in (None, name)]
+    insights.write(tmp_path, "ladder_advice", TODAY, advice)
+    outcome = insights.outcomes(1)[0]
+    named = [{**outcome, "task": name, "queue": name, "exception_type": name} for name in names]
+    insights.write(tmp_path, "tier_outcomes", TODAY, named)
+    burst = {**insights.incidents(TODAY)[0], "tasks": names, "exceptions": names}
+    insights.write(tmp_path, "incidents", TODAY, [burst])
+    insights.write(tmp_path, "hourly", TODAY, insights.hours(TODAY))
+    insights.report(tmp_path, TODAY)
+    shop.call(inside.load_insights, str(tmp_path))
+    page = open_page(**MODES[mode])
+    open_insights(page)
+    expect(page.locator("#rmq-outcomes")).to_contain_text("<script>alert(")
+    assert page.locator("#content script, #content img, #content [onmouseover]").count() == 0
+    look(page, f"insights-hostile-{mode}")

@@ -1,0 +1,49 @@
+"""The main actions without a mouse."""
+
+from __future__ import annotations
+
+from playwright.sync_api import Page, expect
+
+from tests.browser import pages, seeds
+from tests.browser.conftest import OpenPage
+from tests.browser.shop import Shop
+
+
+def tab_to(page: Page, selector: str, most: int = 120) -> None:
+    """Press Tab until the element that a selector names has the focus."""
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
+            return
+    raise AssertionError(f"{selector} was not reached with {most} tabs")
+
+
+def test_a_task_is_requeued_with_the_keyboard_alone(open_page: OpenPage, filled: Shop) -> None:
+    page = open_page()
+    pages.open_list(page, "exhaustedtask", "?q=charge-keys-001")
+    key = pages.key(filled, "charge-keys-001")
+    tab_to(page, f"#result_list a[href*='/{key}/change/']")
+    page.keyboard.press("Enter")
+    expect(pages.state(page)).to_have_text("Exhausted")
+    tab_to(page, "button[value=requeue]")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("1 task", exact=True)).to_be_visible()
+    tab_to(page, "textarea[name=reason]")
+    page.keyboard.type("no mouse at hand")
+    tab_to(page, "input[name=confirm]")
+    page.keyboard.press("Enter")
+    pages.says(page, "1 requeued")
+    seeds.be(filled, "charge-keys-001", {"RECOVERED": 1})
+
+
+def test_rows_are_ticked_and_folds_opened_with_the_keyboard(open_page: OpenPage, filled: Shop) -> None:
+    page = open_page()
+    pages.open_list(page, "exhaustedtask", "?q=charge-keys-002")
+    key = pages.key(filled, "charge-keys-002")
+    tab_to(page, f"input.action-select[value='{key}']")
+    page.keyboard.press("Space")
+    expect(page.locator(f"input.action-select[value='{key}']")).to_be_checked()
+    pages.open_task(page, filled, "charge-keys-002")
+    tab_to(page, ".rmq-trace summary")
+    page.keyboard.press("Enter")
+    expect(page.locator(".rmq-trace details[open]")).to_have_count(1)

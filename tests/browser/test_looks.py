@@ -1,0 +1,101 @@
+"""Every kind of page: in light, in dark, on a telephone, for readers of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page, expect
+
+from tests.browser import pages
+from tests.browser.conftest import OpenPage
+from tests.browser.pictures import shot
+from tests.browser.shop import Shop
+
+#: Each with a filter that keeps it short: what is looked at is the page.
+LISTS = {
+    "failuregroup": ("Failure groups", ""),
+    "exhaustedtask": ("Exhausted tasks", "?queue=default"),
+    "parkedtask": ("Parked tasks", "?queue=mail"),
+    "taskrecord": ("Retried tasks", "?state=RECOVERED"),
+    "operation": ("Operations", ""),
+    "collectorstatus": ("Collectors", ""),
+    "unreadablemessage": ("Unreadable messages", ""),
+}
+MODES: dict[str, dict[str, Any]] = {
+    "light": {"color_scheme": "light"},
+    "dark": {"color_scheme": "dark"},
+    "narrow": {"viewport": {"width": 400, "height": 850}},
+}
+
+Look = Callable[[Page, str], None]
+in_each_mode = pytest.mark.parametrize("mode", MODES)
+
+
+@pytest.fixture
+def look() -> Iterator[Look]:
+    """Return a function that takes a picture, and sees that nothing sticks out and readers of text find their way."""
+    problems = []
+
+    def look(page: Page, name: str) -> None:
+        if not pages.has_no_sideways_scroll(page):
+            problems.append(f"{name} is wider than its window")
+        shot(page, name)
+        # The colours of the breadcrumbs are Django's.
+        options = {"runOnly": ["wcag2a", "wcag2aa"], "resultTypes": ["violations"], "preload": False}
+        found = Axe().run(page, context={"exclude": [[".breadcrumbs"]]}, options=options)
+        if found.violations_count:
+            problems.append(f"{name}:\n{found.generate_report()}")
+
+    yield look
+    assert not problems, "\n".join(problems)
+
+
+@in_each_mode
+def test_lists(open_page: OpenPage, filled: Shop, look: Look, mode: str) -> None:
+    page = open_page(**MODES[mode])
+    for name, (title, query) in LISTS.items():
+        pages.open_list(page, name, query)
+        expect(page.get_by_role("heading", level=1, name=title)).to_be_visible()
+        expect(page.locator("#result_list tbody tr").first).to_be_visible()
+        look(page, f"{name}-{mode}")
+
+
+@in_each_mode
+def test_pages_of_tasks(open_page: OpenPage, filled: Shop, look: Look, mode: str) -> None:
+    page = open_page(**MODES[mode])
+    for what, task_id, name in (
+        ("exhausted", "charge-looks-001", "exhaustedtask"),
+        ("discarded", "charge-looks-004", "exhaustedtask"),
+        ("parked", "receipt-paid-001", "parkedtask"),
+        ("recovered", "charge-late-001", "taskrecord"),
+    ):
+        pages.open_task(page, filled, task_id, name)
+        expect(pages.state(page)).to_have_text(what.capitalize())
+        look(page, f"{what}-{mode}")
+
+
+@in_each_mode
+def test_pages_of_other_rows(open_page: OpenPage, filled: Shop, look: Look, mode: str) -> None:
+    page = open_page(**MODES[mode])
+    for name in ("failuregroup", "operation", "collectorstatus", "unreadablemessage"):
+        pages.open_list(page, name)
+        page.locator("#result_list tbody tr").last.locator("th a").click()
+        expect(page.locator("#content-main .rmq-facts").first).to_be_visible()
+        look(page, f"{name}-page-{mode}")
+
+
+@in_each_mode
+def test_pages_that_ask(open_page: OpenPage, filled: Shop, look: Look, mode: str) -> None:
+    page = open_page(**MODES[mode])
+    pages.open_group(page, "Server error")
+    pages.tick(page, filled, "charge-looks-001", "charge-looks-002")
+    pages.choose(page, "Requeue gradually")
+    expect(page.get_by_text("2 tasks", exact=True)).to_be_visible()
+    look(page, f"confirm-gradual-{mode}")
+    pages.open_task(page, filled, "charge-looks-001")
+    page.get_by_role("button", name="Edit and requeue").click()
+    expect(page.get_by_label("Arguments:", exact=True)).to_be_visible()
+    look(page, f"edit-{mode}")

@@ -1,0 +1,227 @@
+"""A finished output of the analytics, as the page *Insights* is loaded from: the same seed, the same figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from datetime import date, datetime, timedelta, timezone
+from math import exp, log
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from celery_rmq_delay.contrib.django.services.insight_tables import ENDS, FIGURES
+
+TEXT, WHOLE, SHORT, NUMBER, FLAG = pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.bool_()
+TIME, DELAYS, NAMES = pa.timestamp("us", "UTC"), pa.list_(pa.int64()), pa.list_(pa.string())
+
+
+def _figures(prefix: str) -> list[tuple[str, Any]]:
+    return [(f"{prefix}{name}{end}", NUMBER) for name in FIGURES for end in ENDS]
+
+
+#: The columns as the pipeline writes them; a test compares them with the pipeline's schema.
+SCHEMAS = {
+    "tier_outcomes": pa.schema(
+        [
+            ("task", TEXT), ("queue", TEXT), ("exception_type", TEXT), ("tier", SHORT), ("delay_ms", WHOLE),
+            ("parked", WHOLE), ("recovered", WHOLE), ("exhausted", WHOLE), ("rate", NUMBER), ("rate_low", NUMBER),
+            ("rate_high", NUMBER), ("wasted_ms", WHOLE),
+        ]
+    ),
+    "recovery_curve": pa.schema(
+        [
+            ("scope", TEXT), ("name", TEXT), ("t_seconds", NUMBER), ("recovered_share", NUMBER),
+            ("share_low", NUMBER), ("share_high", NUMBER), ("spells", WHOLE), ("censored", WHOLE),
+        ]
+    ),
+    "incidents": pa.schema(
+        [
+            ("started_at", TIME), ("ended_at", TIME), ("tasks", NAMES), ("exceptions", NAMES),
+            ("peak_per_minute", WHOLE), ("failures", WHOLE), ("tasks_touched", WHOLE), ("recovered_share", NUMBER),
+            ("wasted_ms", WHOLE),
+        ]
+    ),
+    "ladder_advice": pa.schema(
+        [
+            ("queue", TEXT), ("task", TEXT), ("enough_data", FLAG), ("reason", TEXT), ("spells", WHOLE),
+            ("current_ms", DELAYS), ("advised_ms", DELAYS), *_figures("current_"), *_figures("advised_"),
+        ]
+    ),
+    "what_if": pa.schema(
+        [
+            ("queue", TEXT), ("ladder_ms", DELAYS), ("enough_data", FLAG), ("reason", TEXT), ("spells", WHOLE),
+            *_figures(""),
+        ]
+    ),
+    "hourly": pa.schema(
+        [
+            ("hour", TIME), ("queue", TEXT), ("task", TEXT), ("first_attempts", WHOLE), ("failures", WHOLE),
+            ("parked", WHOLE), ("recovered", WHOLE), ("exhausted", WHOLE),
+        ]
+    ),
+}  # fmt: skip
+
+#: Task, queue, error, how many failed, seconds that the short and the long failures of it last, share of the long ones.
+TASKS = (
+    ("orders.tasks.charge", "payments", "httpx.ConnectTimeout", 8_412, 20.0, 1_500.0, 0.35),
+    ("orders.tasks.send_receipt", "mail", "smtplib.SMTPServerDisconnected", 2_120, 60.0, 5_400.0, 0.5),
+    ("catalogue.tasks.import_prices", "default", "ValueError", 37, 900.0, 86_400.0, 0.8),
+)
+TODAY = {"payments": [5_000, 30_000, 300_000], "mail": [60_000, 600_000, 3_600_000], "default": [10_000, 60_000]}
+BEST = {"payments": [15_000, 120_000, 1_800_000], "mail": [120_000, 900_000, 7_200_000]}
+
+TOO_FEW = "not enough data: 37 retried failures, at least 200 are needed"
+
+Rows = list[dict[str, Any]]
+
+
+def write(folder: Path, table: str, day: date, rows: Rows, schema: pa.Schema | None = None) -> Path:
+    """Write rows of a table for a day; return the file."""
+    path = folder / table / f"day={day}" / "part-0.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pa.Table.from_pylist(rows, schema=schema or SCHEMAS[table]), path)
+    return path
+
+
+def finished(folder: Path, last: date, days: int = 7) -> Path:
+    """Write a finished output of the shop, of some days; return the folder."""
+    for back in range(days):
+        day = last - timedelta(days=back)
+        write(folder, "tier_outcomes", day, outcomes(days))
+        write(folder, "hourly", day, hours(day, outage=back in (1, 4)))
+        write(folder, "incidents", day, incidents(day) if back in (1, 4) else [])
+    write(folder, "recovery_curve", last, [row for each in curves() for row in each])
+    write(folder, "ladder_advice", last, ladders())
+    write(folder, "what_if", last, [{"queue": "payments", "enough_data": True, "spells": 8_412, **what_if()}])
+    report(folder, last, days)
+    return folder
+
+
+def report(folder: Path, last: date, days: int = 1, *, name: str | None = None, **more: Any) -> None:
+    """Write what a run says of itself when it is finished, into a file of this name, or one of the last day's night."""
+    told = {
+        "first_day": str(last - timedelta(days=days - 1)), "last_day": str(last),
+        "output": "s3://key:secret@shop/insights", "rows_in": 91_204, "duplicates": 31,
+        "quarantined": {"missing:task_id": 2}, "tables": {path.name: days for path in folder.iterdir()}, **more,
+    }  # fmt: skip
+    path = folder / "runs" / f"{name or f'{last:%Y%m%d}T031700Z-0a1b2c3d'}.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(told))
+
+
+def over(seconds: float, task: tuple[Any, ...]) -> float:
+    """Return the share of a task's failures that are over by a time."""
+    _name, _queue, _error, _count, short, long, share = task
+    return 0.97 * (1 - (1 - share) * exp(-seconds / short) - share * exp(-seconds / long))
+
+
+def curve(scope: str, name: str, task: tuple[Any, ...]) -> Rows:
+    """Return a curve on a logarithmic grid, from a second to a week."""
+    half = 1.96 * 0.5 / task[3] ** 0.5
+    grid = [exp(log(604_800) * number / 290) for number in range(291)]
+    shares = [(seconds, over(seconds, task)) for seconds in grid]
+    return [
+        {
+            "scope": scope, "name": name, "t_seconds": seconds, "recovered_share": share,
+            "share_low": max(0.0, share - half), "share_high": min(1.0, share + half),
+            "spells": task[3], "censored": task[3] // 20,
+        }
+        for seconds, share in shares
+    ]  # fmt: skip
+
+
+def curves() -> Iterable[Rows]:
+    """Return the curves of all tasks and errors."""
+    for task in TASKS:
+        yield curve("task", task[0], task)
+        yield curve("exception", task[2], task)
+
+
+def outcomes(days: int) -> Rows:
+    """Return a day's outcomes of all tiers."""
+    rows = []
+    for task in TASKS:
+        waiting, passed = task[3] // days, 0.0
+        for tier, delay in enumerate(TODAY[task[1]], 1):
+            before, passed = passed, passed + delay / 1000
+            good = round(waiting * (over(passed, task) - over(before, task)) / (1 - over(before, task)))
+            last = tier == len(TODAY[task[1]])
+            rows.append(
+                {
+                    "task": task[0], "queue": task[1], "exception_type": task[2], "tier": tier, "delay_ms": delay,
+                    "parked": waiting, "recovered": good, "exhausted": waiting - good if last else 0,
+                    "rate": good / max(1, waiting), "rate_low": 0.0, "rate_high": 1.0,
+                    "wasted_ms": 850 * (waiting - good),
+                }
+            )  # fmt: skip
+            waiting -= good
+    return rows
+
+
+def hours(day: date, *, outage: bool = True) -> Rows:
+    """Return the hours of a day of two queues, with the outage of `incidents`, or without."""
+    start = datetime(day.year, day.month, day.day, tzinfo=timezone.utc)
+    rows = []
+    for hour in range(24):
+        for task in TASKS[:2]:
+            failed = (13 * hour + 7 * day.day) % 40 + (300 if outage and hour == 9 else 0)
+            rows.append(
+                {
+                    "hour": start + timedelta(hours=hour), "queue": task[1], "task": task[0], "first_attempts": 900,
+                    "failures": failed, "parked": failed, "recovered": failed * 4 // 5, "exhausted": failed // 20,
+                }
+            )  # fmt: skip
+    return rows
+
+
+def incidents(day: date) -> Rows:
+    """Return the outage of a morning."""
+    start = datetime(day.year, day.month, day.day, 9, 4, tzinfo=timezone.utc)
+    return [
+        {
+            "started_at": start, "ended_at": start + timedelta(minutes=47), "tasks": [task[0] for task in TASKS[:2]],
+            "exceptions": ["httpx.ConnectTimeout"], "peak_per_minute": 212, "failures": 4_031,
+            "tasks_touched": 1_904, "recovered_share": 0.93, "wasted_ms": 5_431_000,
+        }
+    ]  # fmt: skip
+
+
+def figures(prefix: str, recovery: float, attempts: float, median: float, p95: float) -> dict[str, float]:
+    """Return the figures of a ladder with intervals of a few per cent."""
+    values = zip(FIGURES, (recovery, attempts, median, p95, 1 - recovery), strict=True)
+    return {
+        f"{prefix}{name}{end}": value * scale
+        for name, value in values
+        for end, scale in zip(ENDS, (1, 0.97, 1.02), strict=True)
+    }
+
+
+def ladders() -> Rows:
+    """Return advice for two queues and a task, and none for a third queue."""
+    payments = {
+        "queue": "payments", "reason": "today's ladder breaks the limits: at least 90.0% recovered",
+        "enough_data": True, "spells": 8_412, "current_ms": TODAY["payments"],
+        **figures("current_", 0.83, 2.41, 35.0, 335.0),
+    }  # fmt: skip
+    best = {"advised_ms": BEST["payments"], **figures("advised_", 0.94, 2.11, 38.2, 1_935.0)}
+    mail = {
+        "queue": "mail", "reason": "today's ladder is as good as any, as far as the history can tell",
+        "enough_data": True, "spells": 2_120, "current_ms": TODAY["mail"],
+        "advised_ms": TODAY["mail"],
+        **figures("current_", 0.8, 2.7, 660.0, 4_260.0), **figures("advised_", 0.8, 2.7, 660.0, 4_260.0),
+    }  # fmt: skip
+    few = {"queue": "default", "enough_data": False, "reason": TOO_FEW, "spells": 37}
+    return [
+        {**payments, **best},
+        {**payments, **best, "task": "orders.tasks.charge", "advised_ms": [15_000, 120_000, 900_000]},
+        mail,
+        {**few, "current_ms": TODAY["default"]},
+    ]
+
+
+def what_if() -> dict[str, Any]:
+    """Return the figures of a ladder that somebody named."""
+    return {"ladder_ms": [30_000, 300_000, 3_600_000], **figures("", 0.95, 2.05, 62.0, 3_930.0)}

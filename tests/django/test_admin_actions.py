@@ -1,0 +1,406 @@
+"""Select, confirm, run: what the pages ask, what is done to which tasks, and what they say of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.messages import get_messages
+from django.db import connection
+from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from celery_rmq_delay.contrib.django.models import FailureGroup, Operation, OperationItem, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.services import operations
+from celery_rmq_delay.contrib.django.services.operations import Actor
+
+from . import people, seed
+from .markup import faults
+from .shop import make, of
+
+BASE = "/admin/rmq_delay"
+EXHAUSTED = f"{BASE}/exhaustedtask/"
+
+
+@pytest.fixture
+def tables(sqlite: Any) -> Any:
+    """SQLite here; `test_admin_postgres` runs some of these tests on PostgreSQL."""
+    return sqlite
+
+
+@pytest.fixture(autouse=True)
+def broker_down(tables: Any) -> Iterator[None]:
+    """A broker that does not answer: what needs one says so, and what needs none works."""
+    with of(make("amqp://127.0.0.1:1//"), allow_edit=True, inline_limit=20, broker_timeout=0.5):
+        yield
+
+
+@pytest.fixture
+def client(tables: Any) -> Client:
+    return people.superuser()
+
+
+def ask(client: Client, action: str, *tasks: TaskRecord, address: str = EXHAUSTED, **more: str) -> Any:
+    """Return the confirmation page."""
+    selected = [str(task.pk) for task in tasks] or ["0"]
+    page = client.post(address, {"action": action, "_selected_action": selected, **more})
+    assert page.status_code == 200
+    assert faults(page.content.decode()) == []
+    return page
+
+
+def confirm(client: Client, page: Any, **answer: str) -> Any:
+    """Send the form of a confirmation page as a browser does, and return where that leads."""
+    sent: dict[str, Any] = {"confirm": "1", **answer}
+    for name, value in re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', page.content.decode()):
+        if name != "csrfmiddlewaretoken":
+            sent.setdefault(name, [])
+            if isinstance(sent[name], list):
+                sent[name].append(value)
+    for name in ("canary", "rate"):
+        if name in page.context["form"].fields:
+            sent.setdefault(name, str(page.context["form"][name].value()))
+    return client.post(page.request["PATH_INFO"] + "?" + page.request["QUERY_STRING"], sent)
+
+
+def said(answer: Any) -> list[str]:
+    return [str(message) for message in get_messages(answer.wsgi_request)]
+
+
+def states() -> dict[str, int]:
+    found: dict[str, int] = {}
+    for state in TaskRecord.objects.values_list("state", flat=True):
+        found[state] = found.get(state, 0) + 1
+    return found
+
+
+def test_the_first_page_of_an_action_only_asks(client: Client) -> None:
+    tasks = [seed.record(number) for number in range(5)]
+    page = ask(client, "discard", *tasks)
+    text = page.content.decode()
+    assert "5 tasks" in text
+    assert states() == {"EXHAUSTED": 5}
+    assert not Operation.objects.exists()
+    tables = {str(table["label"]): [count for _value, count in table["rows"]] for table in page.context["tables"]}
+    assert tables["Task"] == [3, 1, 1]
+    assert sum(tables["Error"]) == sum(tables["Queue"]) == 5
+
+
+def test_a_confirmed_discard_is_done_logged_and_told(client: Client) -> None:
+    tasks = [seed.record(number) for number in range(3)]
+    other = seed.record(9)
+    answer = confirm(client, ask(client, "discard", *tasks), reason="The gateway is gone")
+    assert said(answer) == ["3 discarded"]
+    assert answer["Location"] == EXHAUSTED
+    assert states() == {"DISCARDED": 3, "EXHAUSTED": 1}
+    operation = Operation.objects.get()
+    assert (operation.actor, operation.user.username, operation.reason) == ("alice", "alice", "The gateway is gone")
+    entries = LogEntry.objects.order_by("object_id")
+    assert [entry.object_id for entry in entries] == sorted(str(task.pk) for task in tasks)
+    assert {entry.change_message for entry in entries} == {f"Discard (operation {operation.pk}): The gateway is gone"}
+    history = client.get(f"{EXHAUSTED}{tasks[0].pk}/history/").content.decode()
+    assert "The gateway is gone" in history
+    assert "The gateway is gone" in client.get(f"{BASE}/taskrecord/{tasks[0].pk}/history/").content.decode()
+    assert not client.get(f"{EXHAUSTED}{other.pk}/history/").context["action_list"].object_list
+
+
+def test_restore_is_the_undo(client: Client) -> None:
+    task = seed.record(1)
+    confirm(client, ask(client, "discard", task))
+    address = f"{EXHAUSTED}?state=DISCARDED"
+    answer = confirm(client, ask(client, "restore", task, address=address))
+    assert said(answer) == ["1 restored"]
+    assert answer["Location"] == address
+    assert states() == {"EXHAUSTED": 1}
+
+
+def test_what_somebody_else_did_meanwhile_is_skipped_and_said(client: Client) -> None:
+    tasks = [seed.record(number) for number in range(4)]
+    page = ask(client, "discard", *tasks)
+    first = operations.freeze("discard", TaskRecord.objects.filter(pk=tasks[0].pk), actor=Actor(None, "carol"))
+    operations.run(first)
+    answer = confirm(client, page)
+    assert said(answer) == ["3 discarded, 1 skipped (already discarded by carol)"]
+
+
+@pytest.mark.parametrize(("model", "other"), [("parkedtask", TaskState.EXHAUSTED), ("exhaustedtask", TaskState.PARKED)])
+def test_one_list_is_no_way_to_the_tasks_of_another(tables: Any, model: str, other: str) -> None:
+    task = seed.record(1, other)
+    bob = people.staff(f"view_{model}", "discard_taskrecord")
+    address = f"/admin/rmq_delay/{model}/"
+    selected = {"action": "discard", "_selected_action": [str(task.pk)]}
+    asked = bob.post(address, selected).content.decode()
+    bob.post(address, {**selected, "confirm": "1", "reason": "", "as_of": timezone.now().isoformat(), "expected": "1"})
+    assert task.exception_type not in asked
+    assert states() == {other: 1}
+
+
+def test_a_second_click_does_nothing_twice(client: Client) -> None:
+    task = seed.record(1)
+    page = ask(client, "discard", task)
+    confirm(client, page)
+    assert said(confirm(client, page))[-1] == "0 discarded, 1 skipped (already discarded by alice)"
+
+
+def test_a_requeue_without_a_broker_says_so_and_leaves_the_tasks_as_they_were(client: Client) -> None:
+    tasks = [seed.record(number) for number in range(2)]
+    for task in tasks:
+        seed.message(task, seed.call(1))
+    answer = confirm(client, ask(client, "requeue", *tasks))
+    (message,) = said(answer)
+    assert message.startswith("0 requeued, 2 failed (broker unreachable: ")
+    assert states() == {"EXHAUSTED": 2}
+
+
+def test_a_whole_list_is_frozen_by_its_filter_and_late_arrivals_are_not_swept_in(client: Client) -> None:
+    for number in range(8):
+        seed.record(number)
+    address = f"{EXHAUSTED}?queue=payments"
+    page = ask(client, "discard", address=address, select_across="1")
+    assert "4 tasks" in page.content.decode()
+    assert page.content.decode().count('name="_selected_action"') == 1, "no list of ids"
+    seed.record(100, changed_at=seed.now() + timedelta(seconds=1))
+    answer = confirm(client, page)
+    assert said(answer) == ["4 discarded"]
+    assert states() == {"DISCARDED": 4, "EXHAUSTED": 5}
+    assert Operation.objects.get().details == {"filters": {"queue": "payments"}, "list": "exhaustedtask"}
+
+
+def test_more_than_the_page_has_shown_is_asked_about_again(client: Client) -> None:
+    seed.record(0)
+    page = ask(client, "discard", select_across="1")
+    seed.record(4)  # its state changed earlier, and it was written down later
+    again = confirm(client, page)
+    assert again.status_code == 200
+    assert "look at the numbers again" in again.content.decode()
+    assert not Operation.objects.exists()
+    assert said(confirm(client, again))[-1] == "2 discarded"
+
+
+def test_a_task_that_a_worker_with_a_fast_clock_told_of_is_acted_on(client: Client) -> None:
+    task = seed.record(1, changed_at=seed.now() + timedelta(minutes=5))
+    assert said(confirm(client, ask(client, "discard", task))) == ["1 discarded"]
+
+
+def test_tasks_in_other_states_are_counted_apart_and_left_alone(client: Client) -> None:
+    exhausted, parked = seed.record(1), seed.record(2, TaskState.PARKED)
+    page = ask(client, "requeue_gradually", exhausted, parked, address=f"{BASE}/taskrecord/")
+    assert "<strong>1 task</strong>" in page.content.decode()
+    assert "1 more is selected, is in another state" in page.content.decode()
+    answer = confirm(client, page)
+    operation = Operation.objects.get()
+    assert (operation.requested, operation.canary, operation.rate) == (1, 5, 60)
+    assert answer["Location"] == f"{BASE}/operation/{operation.pk}/change/"
+
+
+def test_an_action_on_nothing_it_applies_to_offers_no_button(client: Client) -> None:
+    page = ask(client, "run_now", seed.record(1), address=f"{BASE}/taskrecord/").content.decode()
+    assert "None of the selected tasks" in page
+    assert 'name="confirm"' not in page
+
+
+@pytest.mark.parametrize(("canary", "rate"), [("-1", "60"), ("5", "0"), ("x", "60"), ("5", "")])
+def test_a_wrong_number_is_asked_for_again(client: Client, canary: str, rate: str) -> None:
+    page = ask(client, "requeue_gradually", seed.record(1))
+    again = confirm(client, page, canary=canary, rate=rate, reason="because")
+    assert again.status_code == 200
+    assert "errorlist" in again.content.decode()
+    assert ">\nbecause</textarea>" in again.content.decode()
+    assert not Operation.objects.exists()
+
+
+@pytest.mark.parametrize(
+    "answer", [{"as_of": "yesterday"}, {"as_of": "2026-13-45"}, {"expected": "many"}, {"as_of": ""}]
+)
+def test_an_answer_that_no_page_of_ours_asked_for_is_refused(client: Client, answer: dict[str, str]) -> None:
+    page = ask(client, "discard", seed.record(1))
+    assert confirm(client, page, **answer).status_code == 400
+    assert not Operation.objects.exists()
+
+
+@pytest.mark.parametrize("number", ["x", "-1", "1 OR 1=1", "9" * 40])
+def test_a_selection_of_no_row_is_refused(client: Client, number: str) -> None:
+    assert client.post(EXHAUSTED, {"action": "discard", "_selected_action": number}).status_code == 400
+
+
+def test_a_large_selection_is_left_to_the_background_with_a_page_to_watch(client: Client) -> None:
+    for number in range(21):
+        seed.record(number)
+    page = ask(client, "discard", select_across="1")
+    assert "runs in the background" in page.content.decode()
+    answer = confirm(client, page)
+    operation = Operation.objects.get()
+    assert answer["Location"] == f"{BASE}/operation/{operation.pk}/change/"
+    assert said(answer) == [f"Operation {operation.pk}: 21 tasks, left to “manage.py rmq_delay_operate”."]
+    watched = client.get(answer["Location"]).content.decode()
+    assert "data-automatic" in watched
+    assert "0 discarded, 21 to go" in watched
+    assert LogEntry.objects.count() == 21
+    operations.run(operation)
+    over = client.get(answer["Location"]).content.decode()
+    assert "21 discarded" in over
+    assert "data-automatic" not in over
+    assert 'max="21"' in over
+
+
+def test_a_running_operation_can_be_cancelled_by_who_may_start_one(client: Client) -> None:
+    operation = operations.freeze(
+        "requeue", TaskRecord.objects.filter(pk=seed.record(1).pk), actor=Actor(None, "carol")
+    )
+    address = f"{BASE}/operation/{operation.pk}/"
+    other = people.staff("view_operation", "discard_taskrecord")
+    assert "Cancel</button>" not in other.get(f"{address}change/").content.decode()
+    assert other.post(f"{address}cancel/").status_code == 403
+    assert "Cancel</button>" in client.get(f"{address}change/").content.decode()
+    assert client.post(f"{address}cancel/").status_code == 302
+    operation.refresh_from_db()
+    assert (operation.state, operation.details["cancelled_by"]) == ("CANCELLED", "alice")
+    assert said(client.post(f"{address}cancel/"))[-1] == "It is over already."
+    assert "0 requeued, 1 cancelled" in client.get(f"{address}change/").content.decode()
+
+
+def test_the_page_of_an_operation_names_what_went_wrong_first(client: Client) -> None:
+    tasks = [seed.record(number) for number in range(4)]
+    operation = operations.freeze("requeue", TaskRecord.objects.all(), actor=Actor(None, "carol"))
+    items = list(OperationItem.objects.filter(operation=operation).order_by("position"))
+    for item, (outcome, detail) in zip(
+        items, [("OK", ""), ("SKIPPED", "deleted"), ("FAILED", "no route"), ("UNKNOWN", "no confirm")], strict=True
+    ):
+        OperationItem.objects.filter(pk=item.pk).update(outcome=outcome, detail=detail)
+    page = client.get(f"{BASE}/operation/{operation.pk}/change/").content.decode()
+    assert page.index("no confirm") < page.index("no route") < page.index("deleted")
+    assert page.count(f"{EXHAUSTED}{tasks[0].pk}/change/") == 1
+
+
+def test_the_page_of_a_task_offers_what_its_state_allows(client: Client) -> None:
+    def offered(task: TaskRecord) -> set[str]:
+        page = client.get(f"{BASE}/taskrecord/{task.pk}/change/").content.decode()
+        return set(re.findall(r'name="action" value="(\w+)"', page))
+
+    assert offered(seed.record(1, TaskState.PARKED)) == {"run_now", "discard"}
+    assert offered(seed.record(2)) == {"requeue", "discard"}
+    assert offered(seed.record(3, TaskState.UNKNOWN)) == {"discard", "restore"}
+    assert offered(seed.record(4, TaskState.DISCARDED)) == {"restore"}
+    assert offered(seed.record(5, TaskState.RECOVERED)) == set()
+
+
+def test_an_act_from_the_page_of_a_task_comes_back_to_it(client: Client) -> None:
+    task = seed.record(1)
+    answer = confirm(client, ask(client, "discard", task, from_record="1"))
+    assert answer["Location"] == f"{EXHAUSTED}{task.pk}/change/"
+    page = client.get(answer["Location"])
+    assert page.status_code == 200
+    assert "Discarded" in page.content.decode()
+
+
+def test_the_page_of_a_discarded_task_restores_it_though_its_list_does_not_show_it(client: Client) -> None:
+    task = seed.record(1, TaskState.DISCARDED)
+    answer = confirm(client, ask(client, "restore", task, from_record="1"))
+    assert said(answer) == ["1 restored"]
+    assert answer["Location"] == f"{EXHAUSTED}{task.pk}/change/"
+
+
+def test_a_parked_task_that_is_discarded_has_the_page_of_an_exhausted_one(client: Client) -> None:
+    task = seed.record(1, TaskState.PARKED)
+    page = ask(client, "discard", task, address=f"{BASE}/parkedtask/", from_record="1")
+    TaskRecord.objects.filter(pk=task.pk).update(state=TaskState.DISCARDED)  # by a colleague, for lack of a broker
+    answer = confirm(client, page)
+    assert answer["Location"] == f"{EXHAUSTED}{task.pk}/change/"
+    assert [act.name for act in client.get(answer["Location"]).context["acts"]] == ["restore"]
+
+
+def test_an_export_is_logged_and_redacted_for_whoever_may_not_see_secrets(client: Client) -> None:
+    task = seed.record(1, exception_message="password=hunter2")
+    chosen = {"action": "export_jsonl", "_selected_action": str(task.pk)}
+    found = json.loads(b"".join(client.post(EXHAUSTED, chosen).streaming_content))
+    assert (found["task_id"], found["exception_message"]) == (task.task_id, "password=hunter2")
+    bob = people.staff("view_exhaustedtask")
+    assert b"hunter2" not in b"".join(bob.post(EXHAUSTED, chosen).streaming_content)
+    first, second = Operation.objects.order_by("pk")
+    assert (first.kind, first.actor, first.requested, first.details["redacted"]) == ("export", "alice", 1, False)
+    assert (second.actor, second.details["redacted"]) == ("bob", True)
+
+
+def test_groups_are_muted_and_noted_with_a_trace(client: Client) -> None:
+    seed.record(1)
+    group = FailureGroup.objects.get()
+    chosen = {"action": "mute", "_selected_action": str(group.pk)}
+    answer = client.post(f"{BASE}/failuregroup/", chosen)
+    assert said(answer) == ["1 group muted."]
+    client.post(f"{BASE}/failuregroup/{group.pk}/note/", {"note": "Ask the bank <b>"})
+    group.refresh_from_db()
+    assert (group.muted, group.note) == (True, "Ask the bank <b>")
+    assert "Ask the bank &lt;b&gt;" in client.get(f"{BASE}/failuregroup/").content.decode()
+    assert [each.kind for each in Operation.objects.all()] == ["mute", "mute"]
+    assert Operation.objects.latest("pk").details["after"] == "Ask the bank <b>"
+    history = client.get(f"{BASE}/failuregroup/{group.pk}/history/").content.decode()
+    assert "Muted" in history
+    assert "Note changed" in history
+    said(client.post(f"{BASE}/failuregroup/", {**chosen, "action": "unmute"}))
+    group.refresh_from_db()
+    assert not group.muted
+
+
+def test_a_group_counts_and_links_its_open_tasks(client: Client) -> None:
+    seed.shop(parked=0, exhausted=8)
+    quiet = FailureGroup.objects.create(
+        fingerprint="q", exception_type="Quiet", first_seen=seed.now(), last_seen=seed.now()
+    )
+    with CaptureQueriesContext(connection) as queries:
+        page = client.get(f"{BASE}/failuregroup/").content.decode()
+    assert len(queries) <= 12
+    group = FailureGroup.objects.get(exception_type="ValueError")
+    assert f'<a href="{EXHAUSTED}?group={group.pk}">2</a>' in page
+    assert "Quiet" not in page
+    assert "Quiet" in client.get(f"{BASE}/failuregroup/?open=any").content.decode()
+    shown = client.get(f"{BASE}/failuregroup/{quiet.pk}/change/")
+    assert faults(shown.content.decode()) == []
+    assert "Open tasks: 0" in shown.content.decode()
+
+
+def test_acts_commit_step_by_step_in_a_project_that_wraps_requests_in_transactions(client: Client) -> None:
+    from django.db import connections
+
+    task = seed.record(1)
+    with override_settings():
+        connections.settings["default"]["ATOMIC_REQUESTS"] = True
+        try:
+            assert said(confirm(client, ask(client, "discard", task))) == ["1 discarded"]
+        finally:
+            connections.settings["default"]["ATOMIC_REQUESTS"] = False
+
+
+@pytest.mark.parametrize("name", ["operation", "collectorstatus", "unreadablemessage"])
+def test_the_other_lists_take_few_queries(client: Client, name: str) -> None:
+    task = seed.record(1)
+    for _ in range(5):
+        operations.freeze("discard", TaskRecord.objects.filter(pk=task.pk), actor=Actor(None, "carol"))
+    with CaptureQueriesContext(connection) as queries:
+        assert client.get(f"{BASE}/{name}/").status_code == 200
+    assert len(queries) <= 6
+
+
+def test_the_page_of_a_task_takes_as_many_queries_for_one_attempt_as_for_many(client: Client) -> None:
+    few, many = seed.record(1), seed.record(6)
+    seed.attempts(many)
+    for _ in range(6):
+        operations.freeze("discard", TaskRecord.objects.filter(pk=many.pk), actor=Actor(None, "carol"))
+    counts = []
+    for task in (few, few, many):
+        with CaptureQueriesContext(connection) as queries:
+            assert client.get(f"{EXHAUSTED}{task.pk}/change/").status_code == 200
+        counts.append(len(queries))
+    assert counts[1] == counts[2] <= 12
+
+
+def test_every_list_opens_while_the_broker_is_down_and_says_so(client: Client) -> None:
+    for name in ("parkedtask", "exhaustedtask", "taskrecord", "failuregroup"):
+        page = client.get(f"{BASE}/{name}/")
+        assert page.status_code == 200
+        assert "The broker does not answer" in page.content.decode()

@@ -1,0 +1,176 @@
+"""The lists of the admin, as a browser gets them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from celery_rmq_delay.contrib.django.models import CollectorStatus, FailureGroup, LookupValue, TaskRecord, TaskState
+
+from . import people, seed
+from .markup import faults
+
+LISTS = ("parkedtask", "exhaustedtask", "taskrecord")
+BASE = "/admin/rmq_delay"
+
+
+@pytest.fixture
+def tables(sqlite: Any) -> Any:
+    """SQLite here; `test_admin_postgres` runs some of these tests on PostgreSQL."""
+    return sqlite
+
+
+@pytest.fixture
+def client(tables: Any) -> Client:
+    return people.superuser()
+
+
+def rows(page: Any) -> list[TaskRecord]:
+    return list(page.context["cl"].result_list)
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_a_list_takes_at_most_12_queries_however_many_rows_it_has(client: Client, name: str) -> None:
+    seed.shop(parked=60, exhausted=60)
+    client.get(f"{BASE}/{name}/")  # content types are looked up once for each process
+    with CaptureQueriesContext(
+        connection,
+    ) as few:
+        page = client.get(f"{BASE}/{name}/")
+    assert len(rows(page)) == 50
+    assert len(few) <= 12, [query["sql"][:120] for query in few]
+    assert not any("DISTINCT" in query["sql"] for query in few)
+    assert faults(page.content.decode()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "expected"),
+    [
+        ("parkedtask", "", 8),
+        ("parkedtask", "?overdue=1", 3),
+        ("parkedtask", "?queue=payments", 4),
+        ("parkedtask", "?task=orders.tasks.send_receipt", 2),
+        ("parkedtask", "?error=ValueError&queue=default", 2),
+        ("parkedtask", "?attempts=3", 4),
+        ("parkedtask", "?state=RUNNING", 0),
+        ("parkedtask", "?requeued=0", 8),
+        ("parkedtask", "?requeued=1", 0),
+        ("exhaustedtask", "", 12),
+        ("exhaustedtask", "?window=1h", 12),
+        ("exhaustedtask", "?window=24h&queue=mail", 3),
+        ("exhaustedtask", "?state=DISCARDED", 0),
+        ("exhaustedtask", "?attempts=6", 0),
+        ("exhaustedtask", "?q=orders.tasks", 9),
+        ("exhaustedtask", "?q=httpx", 3),
+        ("exhaustedtask", "?q=00000008-0000-4000-8000-000000000008", 1),
+        ("exhaustedtask", "?q=00000009-0000-4000-8000-000000000009", 3),
+        ("exhaustedtask", "?q=nothing", 0),
+        ("taskrecord", "", 20),
+        ("taskrecord", "?state=PARKED", 8),
+        ("taskrecord", "?q=orders.tasks.charge", 10),
+    ],
+)
+def test_filters_and_search_keep_what_they_say(client: Client, name: str, query: str, expected: int) -> None:
+    seed.shop(parked=8, exhausted=12)
+    page = client.get(f"{BASE}/{name}/{query}")
+    assert page.status_code == 200
+    assert len(rows(page)) == expected
+
+
+def test_a_group_filters_its_tasks(client: Client) -> None:
+    seed.shop(parked=0, exhausted=12)
+    group = FailureGroup.objects.get(exception_type="ValueError")
+    page = client.get(f"{BASE}/exhaustedtask/?group={group.pk}")
+    assert {each.exception_type for each in rows(page)} == {"ValueError"}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "state=NONE",
+        "window=forever",
+        "overdue=2",
+        "attempts=0",
+        "attempts=many",
+        "requeued=x",
+        "group=x",
+        "queue=a%00b",
+    ],
+)
+def test_a_filter_that_makes_no_sense_shows_nothing_instead_of_everything(client: Client, query: str) -> None:
+    page = client.get(f"{BASE}/parkedtask/?{query}")
+    assert page.status_code == 302
+    assert page["Location"] == f"{BASE}/parkedtask/?e=1"
+
+
+@pytest.mark.parametrize("lookup", ["exception_message__icontains=x", "id__in=1,2", "kwargs_preview=x"])
+def test_a_search_through_the_whole_table_is_refused(client: Client, lookup: str) -> None:
+    assert client.get(f"{BASE}/exhaustedtask/?{lookup}").status_code == 400
+
+
+def test_sorting_by_a_column_without_an_index_is_not_offered(client: Client) -> None:
+    seed.shop(parked=3, exhausted=0)
+    page = client.get(f"{BASE}/parkedtask/?o=-2.1")
+    assert [each.due_at for each in rows(page)] == sorted(each.due_at for each in rows(page) if each.due_at)
+
+
+@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("term", ["%00", "%F0%9F%92%A9", "'%22%3Cscript%3E", "a" * 3000, "%D8%A7"])
+def test_no_search_term_breaks_a_list(client: Client, name: str, term: str) -> None:
+    page = client.get(f"{BASE}/{name}/?q={term}")
+    assert page.status_code == 200
+    assert faults(page.content.decode()) == []
+
+
+def test_counts_stop_at_the_cap_and_say_so(client: Client, settings: Any) -> None:
+    settings.RMQ_DELAY = {"COUNT_CAP": 10}
+    seed.shop(parked=0, exhausted=12)
+    page = client.get(f"{BASE}/exhaustedtask/").content.decode()
+    assert "more than 10 exhausted tasks" in page
+    assert "more than 10</a>" in page  # the tile
+
+
+def test_tiles_and_chart_tell_what_the_tables_hold(client: Client) -> None:
+    seed.shop(parked=8, exhausted=12)
+    page = client.get(f"{BASE}/exhaustedtask/")
+    tiles = {tile.label: str(tile.value) for tile in page.context["summary"]["tiles"]}
+    assert (tiles["Parked"], tiles["Overdue"], tiles["Exhausted, open"]) == ("8", "3", "12")
+    chart = page.context["summary"]["chart"]
+    assert chart.table.rows.count("<tr>") == 24
+    parked, exhausted = (key.value for key in chart.keys)
+    assert tiles["Exhausted in 24 h"] == exhausted
+    assert int(parked.replace(",", "")) > 0
+    assert "<table>" in page.content.decode()
+
+
+def test_a_task_says_when_it_is_purged(client: Client, settings: Any) -> None:
+    seed.record(1, changed_at=seed.now())
+    settings.RMQ_DELAY = {"KEEP_EXHAUSTED_DAYS": 3, "KEEP_DISCARDED_DAYS": None}
+    assert "in 3 days</time>" in client.get(f"{BASE}/exhaustedtask/").content.decode()
+    TaskRecord.objects.update(state=TaskState.DISCARDED)
+    assert "in 3 days" not in client.get(f"{BASE}/exhaustedtask/?state=DISCARDED").content.decode()
+
+
+def test_a_task_of_unknown_outcome_has_a_tile(client: Client) -> None:
+    seed.record(1, TaskState.UNKNOWN)
+    page = client.get(f"{BASE}/exhaustedtask/")
+    assert "Outcome unknown" in [tile.label for tile in page.context["summary"]["tiles"]]
+
+
+def test_pages_say_when_no_collector_runs(client: Client) -> None:
+    assert "No collector has ever run" in client.get(f"{BASE}/parkedtask/").content.decode()
+    seed.shop(parked=0, exhausted=0)
+    assert "No collector" not in client.get(f"{BASE}/parkedtask/").content.decode()
+    CollectorStatus.objects.update(heartbeat_at="2020-01-01T00:00:00Z")
+    assert "No collector is running" in client.get(f"{BASE}/parkedtask/").content.decode()
+
+
+def test_the_value_of_a_filter_is_offered_even_where_nobody_saw_it(client: Client) -> None:
+    LookupValue.objects.create(kind="queue", value="payments")
+    page = client.get(f"{BASE}/parkedtask/?queue=gone").content.decode()
+    assert "<bdi>gone</bdi>" in page
+    assert "<bdi>payments</bdi>" in page

@@ -1,0 +1,153 @@
+"""The message on the page of a task: without secrets, revealed with a trace, edited."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.messages import get_messages
+from django.test import Client, override_settings
+
+from celery_rmq_delay.contrib.django.models import ExhaustedTask, Operation, TaskRecord, TaskState
+
+from . import people, seed
+from .markup import faults
+from .shop import make, of
+
+BASE = "/admin/rmq_delay/exhaustedtask"
+
+
+@pytest.fixture(autouse=True)
+def editing(sqlite: Any) -> Iterator[None]:
+    with of(make("amqp://127.0.0.1:1//"), allow_edit=True, broker_timeout=0.5):
+        yield
+
+
+@pytest.fixture
+def task(editing: None) -> TaskRecord:
+    made = seed.record(1)
+    death = {"queue": "payments", "reason": "rejected", "count": 3, "exchange": "shop", "routing-keys": ["pay"]}
+    seed.message(made, seed.call(7, card_number="4111"), {"x-death": [death], "argsrepr": "(7,)", "my_token": "abc"})
+    return made
+
+
+def shown(client: Client, task: TaskRecord) -> str:
+    answer = client.get(f"{BASE}/{task.pk}/change/")
+    assert answer.status_code == 200
+    page: str = answer.content.decode()
+    assert faults(page) == []
+    return html.unescape(page)
+
+
+def test_secrets_are_left_out_headers_are_listed_and_deaths_decoded(task: TaskRecord) -> None:
+    page = shown(people.superuser(), task)
+    assert "4111" not in page
+    assert '"card_number": "[redacted]"' in page
+    assert "abc" not in page
+    assert "(locked)" in page
+    assert "<td><bdi>payments</bdi></td><td><bdi>rejected</bdi></td><td>3</td>" in page
+    assert "<bdi>pay</bdi>" in page
+
+
+def test_a_reveal_needs_a_permission_and_leaves_a_trace(task: TaskRecord) -> None:
+    bob = people.staff("view_exhaustedtask", "requeue_taskrecord")
+    assert "Reveal</button>" not in shown(bob, task)
+    assert bob.post(f"{BASE}/{task.pk}/reveal/").status_code == 403
+    assert not Operation.objects.exists()
+    eve = people.staff("view_exhaustedtask", "view_payload_taskrecord", name="eve")
+    assert "Reveal</button>" in shown(eve, task)
+    answer = eve.post(f"{BASE}/{task.pk}/reveal/")
+    page = html.unescape(answer.content.decode())
+    assert '"card_number": "4111"' in page
+    assert "no-store" in answer["Cache-Control"]
+    assert faults(answer.content.decode()) == []
+    assert "4111" not in shown(eve, task), "the next look is redacted again"
+    operation = Operation.objects.get()
+    assert (operation.kind, operation.actor) == ("reveal", "eve")
+    assert LogEntry.objects.get().change_message == "Message revealed"
+
+
+def test_a_task_whose_message_is_not_kept_shows_what_the_worker_told(task: TaskRecord) -> None:
+    other = seed.record(2)
+    page = shown(people.superuser(), other)
+    assert "not kept" in page
+    assert '{"currency": "EUR", "card": "[redacted]"}' in page
+    assert "Reveal</button>" not in page
+
+
+def test_an_edit_shows_the_arguments_after_a_post_that_is_noted(task: TaskRecord) -> None:
+    client = people.superuser()
+    assert client.get(f"{BASE}/{task.pk}/edit/").status_code == 403
+    assert "Edit and requeue</button>" in shown(client, task)
+    answer = client.post(f"{BASE}/{task.pk}/edit/")
+    page = html.unescape(answer.content.decode())
+    assert '"card_number": "4111"' in page
+    assert "no-store" in answer["Cache-Control"]
+    assert faults(answer.content.decode()) == []
+    assert [each.kind for each in Operation.objects.all()] == ["reveal"]
+    assert "orders.gateway" not in page
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "wrong"),
+    [
+        ("[7", "{}", "This is not JSON"),
+        ("{}", "{}", "Arguments are a JSON list"),
+        ("[7]", "[]", "Keyword arguments are a JSON object"),
+        ("[7]", '{"card_number": "4111"}', "Nothing was changed"),
+        ("[7]", '{"card_number": NaN}', "This is not JSON"),
+        ("", "{}", "This field is required"),
+    ],
+)
+def test_an_edit_that_cannot_be_is_asked_for_again_with_what_was_written(
+    task: TaskRecord, args: str, kwargs: str, wrong: str
+) -> None:
+    answer = people.superuser().post(f"{BASE}/{task.pk}/edit/", {"args": args, "kwargs": kwargs, "reason": "typo"})
+    page = html.unescape(answer.content.decode())
+    assert answer.status_code == 200
+    assert wrong in page
+    assert "typo" in page
+    assert not Operation.objects.exists()
+    assert ExhaustedTask.objects.get().state == TaskState.EXHAUSTED
+
+
+def test_an_edit_runs_and_says_what_came_of_it(task: TaskRecord) -> None:
+    answer = people.superuser().post(
+        f"{BASE}/{task.pk}/edit/", {"args": "[8]", "kwargs": '{"card_number": "4112"}', "reason": "typo"}
+    )
+    assert answer["Location"] == f"{BASE}/{task.pk}/change/"
+    (message,) = [str(each) for each in get_messages(answer.wsgi_request)]
+    assert message.startswith("0 edited and requeued, 1 failed (broker unreachable")
+    operation = Operation.objects.get()
+    assert operation.details["diff"][0] == {"path": "args[0]", "old": "7", "new": "8"}
+    assert "411" not in str(operation.details)
+    assert LogEntry.objects.get().change_message == f"Edit and requeue (operation {operation.pk}): typo"
+
+
+def test_editing_is_off_unless_a_setting_allows_it(task: TaskRecord) -> None:
+    client = people.superuser()
+    with override_settings(RMQ_DELAY={"CELERY_APP": "tests.django.shop.found"}):
+        assert "Edit and requeue" not in shown(client, task)
+        assert client.post(f"{BASE}/{task.pk}/edit/").status_code == 403
+
+
+def test_a_task_that_cannot_be_edited_says_why(task: TaskRecord) -> None:
+    client = people.superuser()
+    other = seed.record(2)
+    seed.message(other, b"\x80\x04", content_type="application/x-python-serialize")
+    answer = client.post(f"{BASE}/{other.pk}/edit/")
+    assert answer["Location"] == f"{BASE}/{other.pk}/change/"
+    (message,) = [str(each) for each in get_messages(answer.wsgi_request)]
+    assert message == "Only plain JSON can be edited; this message is: application/x-python-serialize."
+
+
+def test_a_page_shows_only_tasks_of_its_own_list_and_what_became_of_them(task: TaskRecord) -> None:
+    client = people.superuser()
+    never = seed.record(2, TaskState.PARKED)
+    assert client.get(f"{BASE}/{never.pk}/change/").status_code == 404
+    assert client.post(f"{BASE}/{never.pk}/reveal/").status_code == 404
+    TaskRecord.objects.filter(pk=task.pk).update(state=TaskState.RECOVERED)
+    assert "Recovered" in shown(client, task)

@@ -1,0 +1,146 @@
+"""The parts of the pages that need no database: tracebacks, timelines, bars, times."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from datetime import datetime, timedelta, timezone
+
+import pytest
+from django.utils import translation
+
+from celery_rmq_delay.contrib.django.admin import details, text
+from celery_rmq_delay.contrib.django.admin.attempts import timeline
+from celery_rmq_delay.contrib.django.admin.charts import round_up
+from celery_rmq_delay.contrib.django.admin.hours import bars, chart
+from celery_rmq_delay.contrib.django.admin.tracebacks import parts
+from celery_rmq_delay.contrib.django.models import Attempt, Operation
+from celery_rmq_delay.contrib.django.queries import Capped, Hour
+
+from .markup import faults
+from .seed import TRACEBACK
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+
+
+def test_frames_of_libraries_are_told_from_the_applications() -> None:
+    found = [(part.kind, part.frames) for part in parts(TRACEBACK)]
+    assert found == [("text", 0), ("library", 1), ("application", 2), ("library", 2), ("text", 0)]
+
+
+def test_no_line_of_a_traceback_is_lost() -> None:
+    try:
+        try:
+            raise ValueError("first\nsecond line")
+        except ValueError as error:
+            raise KeyError("x") from error
+    except KeyError:
+        written = traceback.format_exc()
+    assert "\n".join(part.text for part in parts(written)) == written.rstrip("\n")
+    assert [part.frames for part in parts(written) if part.kind == "application"] == [1, 1]
+
+
+@pytest.mark.parametrize("hostile", ["", "\n" * 9, '  File "', '  File "x", line 1, in ' + "y" * 9_000, "x" * 20_000])
+def test_text_that_is_no_traceback_is_text(hostile: str) -> None:
+    assert [part.kind for part in parts(hostile)] in ([], ["text"])
+
+
+def test_a_long_traceback_is_read_in_a_blink() -> None:
+    began = time.perf_counter()
+    parts('  File "' * 50_000)
+    parts('  File "/a.py", line 1, in x\n    y\n' * 20_000)
+    assert time.perf_counter() - began < 2
+
+
+def attempt(number: int, at: datetime, delay: int | None = None, generation: int = 0) -> Attempt:
+    return Attempt(attempt=number, generation=generation, occurred_at=at, runtime_ms=2_000, delay_ms=delay)
+
+
+def test_the_actual_delay_is_from_the_end_of_an_attempt_to_the_start_of_the_next() -> None:
+    steps = timeline(
+        [
+            attempt(0, NOON, 60_000),
+            attempt(1, NOON + timedelta(seconds=62.5)),
+            attempt(0, NOON + timedelta(hours=1), 1_000, generation=1),
+        ]
+    )
+    assert [step.waited_ms for step in steps] == [60_500, None, None]
+    assert [step.late_ms for step in steps] == [500, None, None]
+    assert steps[0].started_at == NOON - timedelta(seconds=2)
+
+
+def test_one_bar_is_seen_among_thousands_and_none_is_drawn_for_nothing() -> None:
+    hours = [Hour(NOON, 9_000, 1, 0), Hour(NOON + timedelta(hours=1), 0, 0, 5)]
+    drawn = chart(hours)
+    found = bars(hours, 10_000)
+    tall, small, *none = [bar.height for bar in found]
+    assert tall > 80 > small >= 2
+    assert none == [0, 0]
+    assert [key.value for key in drawn.keys] == ["9,000", "1"]
+    assert [line.value for line in drawn.lines] == ["10000", "5000"]
+    assert all(bar.y >= 0 and bar.y + bar.height <= drawn.height + 0.01 for bar in found)
+
+
+@pytest.mark.parametrize(
+    ("number", "up"), [(0, 1), (1, 1), (2, 2), (3, 5), (11, 20), (99, 100), (10**15 + 1, 2 * 10**15)]
+)
+def test_the_scale_ends_at_a_round_number(number: int, up: int) -> None:
+    assert round_up(number) == up
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "now"), (3, "in 3 s"), (-3, "3 s ago"), (200, "in 3 min"), (-7_300, "2 h ago"), (-180_000, "2 days ago")],
+)
+def test_times_are_told_as_people_tell_them(seconds: int, words: str) -> None:
+    shown = text.moment(NOON + timedelta(seconds=seconds), NOON)
+    assert f">{words}</time>" in shown
+    assert 'datetime="2026-' in shown
+    assert 'title="2026-' in shown
+
+
+def test_delays_are_told_exactly() -> None:
+    assert [text.delay(ms) for ms in (None, 0, 90_000, 3_600_500)] == ["-", "0 s", "1 min 30 s", "1 h 500 ms"]
+
+
+def test_state_is_text_and_icon() -> None:
+    for state in ("PARKED", "EXHAUSTED", "UNKNOWN", "made up"):
+        shown = text.state_badge(state)
+        assert faults(shown) == []
+        assert "<svg" in shown
+        assert len(shown.split("</svg>")[1]) > len("</span>") + 3
+
+
+def test_counts_have_the_separators_of_the_language() -> None:
+    assert str(Capped(10_001, 10_000)) == "more than 10,000"
+    with translation.override("de"):
+        assert str(Capped(9_999, 10_000)) == "9.999"
+
+
+def test_an_operation_tells_its_filters_in_words() -> None:
+    operation = Operation(
+        details={
+            "filters": {"state": "EXHAUSTED", "group": "1", "other": "x"},
+            "list": "exhaustedtask",
+            "redacted": True,
+        }
+    )
+    assert list(details.in_words(operation)) == [
+        ("Filters", "state: Exhausted\nfailure group: 1\nother: x"),
+        ("List", "exhausted tasks"),
+        ("Redacted", "yes"),
+    ]
+
+
+def test_what_an_edit_changed_is_readable() -> None:
+    operation = Operation(details={"diff": [{"path": "args.0", "after": "ü"}], "groups": [1, 2], "note": ""})
+    told = dict(details.in_words(operation))
+    assert told["Groups"] == "1, 2"
+    assert '"after": "ü"' in told["Diff"]
+    assert "Note" not in told
+
+
+def test_a_long_error_is_cut_in_the_column_and_not_in_its_title() -> None:
+    shown = text.clamped("e" * 400)
+    assert f'title="{"e" * 400}"' in shown
+    assert "e" * text.IN_LIST not in shown.split(">", 1)[1]

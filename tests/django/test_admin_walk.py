@@ -1,0 +1,248 @@
+"""Every address, every action and every permission of the admin, on both sites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.sessions.models import Session
+from django.test import Client, override_settings
+from django.urls import get_resolver
+
+from celery_rmq_delay.contrib.django.admin import PAGES, register
+from celery_rmq_delay.contrib.django.admin.base import PERMISSIONS
+from celery_rmq_delay.contrib.django.models import (
+    CollectorStatus,
+    FailureGroup,
+    InsightRun,
+    Operation,
+    TaskRecord,
+    TaskState,
+    UnreadableMessage,
+)
+
+from . import people, seed
+from .admin_sites import operations_desk
+from .markup import faults
+
+SITES = {"admin": admin.site, "desk": operations_desk}
+#: Pages that are looked at; all others take a POST, or are for nobody.
+LOOKED_AT = {"changelist", "change", "history"}
+FOR_NOBODY = {"add", "delete"}
+
+
+@pytest.fixture(autouse=True)
+def two_sites(sqlite: Any) -> Iterator[None]:
+    with override_settings(ROOT_URLCONF="tests.django.admin_sites", RMQ_DELAY={"ALLOW_EDIT": True}):
+        yield
+
+
+@pytest.fixture
+def rows(two_sites: None) -> dict[str, Any]:
+    """One row of each model, which the pages of rows are opened with."""
+    seed.shop(parked=2, exhausted=2)
+    parked = TaskRecord.objects.filter(state=TaskState.PARKED)[0]
+    exhausted = TaskRecord.objects.filter(state=TaskState.EXHAUSTED)[0]
+    return {
+        "parkedtask": parked,
+        "exhaustedtask": exhausted,
+        "taskrecord": exhausted,
+        "failuregroup": FailureGroup.objects.all()[0],
+        "operation": Operation.objects.create(kind="requeue", actor="alice", requested=3),
+        "insightrun": InsightRun.objects.create(
+            output_url="/srv/insights",
+            first_day=seed.now().date(),
+            last_day=seed.now().date(),
+            since=seed.now().date(),
+            loaded_at=seed.now(),
+        ),
+        "collectorstatus": CollectorStatus.objects.get(),
+        "unreadablemessage": UnreadableMessage.objects.create(
+            digest="0", queue="rmq_delay.events", error="no JSON", body=b"\xff\x00", headers=b"", received_at=seed.now()
+        ),
+    }
+
+
+def addresses(rows: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return (address, model, page) of everything that the two sites answer for this app."""
+    found = []
+    for site in SITES:
+        for name, entries in get_resolver().namespace_dict[site][1].reverse_dict.lists():
+            if not isinstance(name, str) or not name.startswith("rmq_delay_"):
+                continue
+            model, page = name.removeprefix("rmq_delay_").split("_", 1)
+            possible, *_ = entries[0]
+            for template, arguments in possible:
+                values = dict.fromkeys(arguments, rows[model].pk)
+                found.append((f"/{site}/{template % values}", model, page))
+    return found
+
+
+def contents() -> dict[str, Any]:
+    """Return everything in the database but sessions."""
+    return {
+        model._meta.label: sorted(map(repr, model._default_manager.values_list()))
+        for model in apps.get_models()
+        if model is not Session
+    }
+
+
+def test_the_walk_knows_all_pages(rows: dict[str, Any]) -> None:
+    found = {(model, page) for _address, model, page in addresses(rows)}
+    for model in PAGES:
+        for page in LOOKED_AT | FOR_NOBODY:
+            assert (model._meta.model_name, page) in found
+    assert ("operation", "cancel") in found
+    assert ("failuregroup", "note") in found
+    for model in ("parkedtask", "exhaustedtask", "taskrecord"):
+        assert {(model, "reveal"), (model, "edit")} <= found
+
+
+def test_a_superuser_sees_every_page_that_is_there_to_be_seen_and_no_page_writes(rows: dict[str, Any]) -> None:
+    browser = people.superuser()
+    before = contents()
+    for address, _model, page in addresses(rows):
+        answer = browser.get(address)
+        assert answer.status_code == (200 if page in LOOKED_AT else 403), address
+        if page in LOOKED_AT:
+            assert faults(answer.content.decode()) == [], address
+            assert f"/{address.split('/')[1]}/rmq_delay/" in answer.content.decode()
+            other = "desk" if address.startswith("/admin/") else "admin"
+            assert f"/{other}/rmq_delay" not in answer.content.decode(), f"{address} leads to the other site"
+    assert contents() == before
+
+
+def test_nobody_gets_anywhere_without_logging_in(rows: dict[str, Any]) -> None:
+    before = contents()
+    for address, _model, _page in addresses(rows):
+        for answer in (Client().get(address), Client().post(address)):
+            assert answer.status_code == 302
+            assert "/login/" in answer["Location"]
+    assert contents() == before
+
+
+def test_staff_without_permissions_gets_nowhere(rows: dict[str, Any]) -> None:
+    browser = people.staff()
+    before = contents()
+    for address, _model, _page in addresses(rows):
+        assert browser.get(address).status_code == 403, address
+        assert browser.post(address, {"action": "export_csv", "_selected_action": "1"}).status_code == 403, address
+    assert contents() == before
+
+
+def test_each_view_permission_opens_its_own_pages_only(rows: dict[str, Any]) -> None:
+    for permission in people.VIEWS:
+        browser = people.staff(permission, name=permission)
+        own = permission.removeprefix("view_")
+        for address, model, page in addresses(rows):
+            allowed = model == own and page in LOOKED_AT
+            answer = browser.get(address)
+            assert answer.status_code == (200 if allowed else 403), (permission, address)
+            if allowed:
+                assert faults(answer.content.decode()) == []
+
+
+def test_whoever_may_only_look_is_refused_every_act_however_it_is_sent(rows: dict[str, Any]) -> None:
+    browser = people.staff(*people.VIEWS)
+    before = contents()
+    for address, model, page in addresses(rows):
+        if page == "changelist":
+            for name in actions(model) - {"export_csv", "export_jsonl"}:
+                for more in ({}, {"index": "0"}, {"confirm": "1", "as_of": "2030-01-01", "expected": "9"}):
+                    sent = {"action": name, "_selected_action": str(rows[model].pk), **more}
+                    assert browser.post(address, sent).status_code == 403, (address, name, more)
+                assert f'value="{name}"' not in browser.get(address).content.decode()
+        elif page != "history":
+            assert browser.post(address, {"note": "x", "args": "[]", "kwargs": "{}"}).status_code == 403, address
+    assert contents() == before
+
+
+def actions(model: str) -> set[str]:
+    """Return the names of all actions of a list, whoever may use them."""
+    page = admin.site._registry[apps.get_model("rmq_delay", model)]
+    return {name for _function, name in declared(page) if name != "delete_selected"}
+
+
+def declared(page: Any) -> list[tuple[Any, str]]:
+    """Return the actions of a page and their names; Django 6.1 has a class for them."""
+    found = page._get_base_actions()
+    return [(each.func, each.name) if hasattr(each, "func") else each[:2] for each in found]
+
+
+def test_every_action_says_which_permission_it_needs() -> None:
+    seen = set()
+    for site in SITES.values():
+        for model in PAGES:
+            page = site._registry[model]
+            for function, name in declared(page):
+                needed = getattr(function, "allowed_permissions", None)
+                assert needed, f"{model.__name__}: {name} would run for whoever may look"
+                seen |= set(needed)
+    assert {"requeue", "discard", "annotate", "view"} <= seen
+
+
+NEEDED = {
+    "run_now": "requeue_taskrecord",
+    "requeue": "requeue_taskrecord",
+    "requeue_gradually": "requeue_taskrecord",
+    "discard": "discard_taskrecord",
+    "restore": "discard_taskrecord",
+    "mute": "change_failuregroup",
+    "unmute": "change_failuregroup",
+}
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_each_permission_allows_its_own_acts_only(rows: dict[str, Any], site: str) -> None:
+    for permission in people.ACTS:
+        browser = people.staff(*people.VIEWS, permission, name=permission)
+        for model in ("parkedtask", "exhaustedtask", "taskrecord", "failuregroup"):
+            for name in actions(model) - {"export_csv", "export_jsonl"}:
+                sent = {"action": name, "_selected_action": str(rows[model].pk)}
+                answer = browser.post(f"/{site}/rmq_delay/{model}/", sent)
+                expected = (200, 302) if NEEDED[name] == permission else (403,)
+                assert answer.status_code in expected, (permission, model, name)
+        pk = rows["exhaustedtask"].pk
+        for page, needed in (("reveal", "view_payload_taskrecord"), ("edit", "edit_payload_taskrecord")):
+            answer = browser.post(f"/{site}/rmq_delay/exhaustedtask/{pk}/{page}/")
+            assert (answer.status_code == 403) == (permission != needed), (permission, page)
+        cancelled = browser.post(f"/{site}/rmq_delay/operation/{rows['operation'].pk}/cancel/")
+        assert (cancelled.status_code == 403) == (permission != "requeue_taskrecord")
+        noted = browser.post(f"/{site}/rmq_delay/failuregroup/{rows['failuregroup'].pk}/note/", {"note": "x"})
+        assert (noted.status_code == 403) == (permission != "change_failuregroup")
+
+
+def test_a_post_without_the_csrf_token_is_refused(rows: dict[str, Any]) -> None:
+    browser = people.superuser()
+    browser.handler.enforce_csrf_checks = True
+    before = contents()
+    for address, model, page in addresses(rows):
+        answer = browser.post(address, {"action": "discard", "_selected_action": str(rows[model].pk), "confirm": "1"})
+        assert answer.status_code == 403, (address, page)
+    assert contents() == before
+
+
+def test_the_documented_permissions_are_those_of_the_models() -> None:
+    for model in PAGES:
+        assert f"view_{model._meta.model_name}" in people.VIEWS
+        assert set(model._meta.default_permissions) <= {"view", "change"}
+    assert {name.removeprefix("rmq_delay.") for name in PERMISSIONS.values()} == set(people.ACTS)
+
+
+@pytest.mark.parametrize("number", ["0", "999999", "x", "1'--", "%00", "9" * 30, "-1", "../1"])
+def test_an_address_of_no_row_is_not_found(two_sites: None, number: str) -> None:
+    browser = people.superuser()
+    for model in PAGES:
+        for page in ("change", "history"):
+            assert browser.get(f"/admin/rmq_delay/{model._meta.model_name}/{number}/{page}/").status_code in (302, 404)
+
+
+def test_a_site_keeps_the_pages_that_it_has_of_its_own() -> None:
+    site = admin.AdminSite(name="own")
+    site.register(TaskRecord, admin.ModelAdmin)
+    register(site)
+    assert type(site._registry[TaskRecord]) is admin.ModelAdmin
+    assert set(site._registry) == set(PAGES)

@@ -1,0 +1,222 @@
+"""System checks: each finds what it is for, and a good project hears nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from django.core import checks
+from django.core.checks import CheckMessage, Tags
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.db import connections
+from django.test import override_settings
+from django.utils import timezone
+
+from celery_rmq_delay import RetryableTask, install
+from celery_rmq_delay.contrib.django import checks as django_checks
+from celery_rmq_delay.contrib.django.models import CollectorStatus
+
+from .databases import Database, using
+from .records import ago
+
+app: Any = None
+
+PATH = "tests.django.test_checks.app"
+DOCUMENTED = (Path(__file__).parents[2] / "docs/reference/checks.md").read_text()
+
+
+def project(broker: str = "amqp://", installed: bool = True, backend: str | None = None, **settings: Any) -> Celery:
+    made = Celery("shop", broker=broker, backend=backend, set_as_current=False)
+    made.conf.rmq_delay = {"tiers": ["10s", "1m"], **settings}
+    if installed:
+        install(made)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A project with which nothing is wrong."""
+    use(monkeypatch, project())
+    monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", {"transaction_mode": "IMMEDIATE"})
+    with override_settings(RMQ_DELAY={"CELERY_APP": PATH}):
+        yield
+
+
+def import_prices() -> None:
+    """Do nothing: no worker runs here."""
+
+
+def use(monkeypatch: pytest.MonkeyPatch, made: object) -> None:
+    monkeypatch.setattr(f"{__name__}.app", made)
+
+
+def found(*, deploy: bool = False) -> dict[str, CheckMessage]:
+    said = checks.run_checks(tags=["rmq_delay"], include_deployment_checks=deploy)
+    assert all(f"`{message.id}`" in DOCUMENTED for message in said)
+    assert all(message.hint or message.id == "rmq_delay.E001" for message in said)
+    return {str(message.id).removeprefix("rmq_delay."): message for message in said}
+
+
+def test_a_good_project_hears_nothing() -> None:
+    assert found() == {}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"KEEP": 1}, {"KEEP_HISTORY_DAYS": 0}, "no", {"NOTIFY": {"mail": 1}}, {"NOTIFY": {"webhook": "example.org"}}],
+)
+def test_e001_settings_that_cannot_work_are_an_error_and_no_traceback(settings: Any) -> None:
+    with override_settings(RMQ_DELAY=settings):
+        said = found()
+    assert list(said) == ["E001"]
+    assert "RMQ_DELAY" in said["E001"].msg
+
+
+@pytest.mark.parametrize("path", ["tests.nowhere.app", "tests.django.test_checks.PATH"])
+def test_e002_a_celery_app_that_is_not_there(path: str) -> None:
+    with override_settings(RMQ_DELAY={"CELERY_APP": path}):
+        assert list(found()) == ["E002"]
+
+
+@override_settings(USE_TZ=False)
+def test_e003_times_without_a_zone() -> None:
+    assert list(found()) == ["E003"]
+
+
+def test_e004_install_was_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, project(installed=False))
+    said = found()
+    assert list(said) == ["E004"]
+    assert "shop" in said["E004"].msg
+
+
+def test_e005_a_broker_that_is_not_rabbitmq(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, project(broker="memory://"))
+    said = found()
+    assert list(said) == ["E005"]
+    assert "'memory'" in said["E005"].msg
+
+
+def test_e006_a_webhook_without_the_package_that_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with override_settings(RMQ_DELAY={"CELERY_APP": PATH, "NOTIFY": {"webhook": "https://alerts.example/secret"}}):
+        said = found()
+    assert list(said) == ["E006"]
+    assert "secret" not in str(said)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"tiers": ["10s", "8d"]}, "queues that have none of their own"),
+        ({"queues": {"mail": {"tiers": ["4d", "4d"]}}}, "queue 'mail'"),
+        ({"tiers": ["6d"], "jitter": 0.5}, "queues that have none of their own"),
+    ],
+)
+def test_w001_a_ladder_that_is_longer_than_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, name: str
+) -> None:
+    use(monkeypatch, project(**settings))
+    said = found()
+    assert list(said) == ["W001"]
+    assert "RMQ_DELAY['KEEP_RECOVERED_DAYS'] is 7 days" in said["W001"].msg
+    assert f"the ladder of {name} takes" in said["W001"].msg
+    with override_settings(RMQ_DELAY={"CELERY_APP": PATH, "KEEP_RECOVERED_DAYS": None}):
+        assert found() == {}
+
+
+def test_w001_knows_the_ladders_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = project()
+    made.task(base=RetryableTask, name="shop.import", tiers=["10d"], shared=False)(import_prices)
+    use(monkeypatch, made)
+    assert "task shop.import takes 10d" in found()["W001"].msg
+
+
+def test_w002_events_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, project(events=False))
+    assert list(found()) == ["W002"]
+
+
+def test_w003_mail_to_nobody() -> None:
+    with override_settings(RMQ_DELAY={"CELERY_APP": PATH, "NOTIFY": {"mail": True}}):
+        assert list(found()) == ["W003"]
+        with override_settings(ADMINS=[("Ops", "ops@example.org")]):
+            assert found() == {}
+
+
+def database_checks() -> list[str | None]:
+    return [each.id for each in checks.run_checks(tags=[Tags.database], databases=["default"])]
+
+
+def test_w004_several_collectors_on_sqlite(database: Database) -> None:
+    CollectorStatus.objects.create(name="gone", started_at=ago(), heartbeat_at=ago(hours=1))
+    CollectorStatus.objects.create(name="one", started_at=ago(), heartbeat_at=timezone.now())
+    assert database_checks() == []
+    CollectorStatus.objects.create(name="two", started_at=ago(), heartbeat_at=timezone.now())
+    assert database_checks() == (["rmq_delay.W004"] if database.vendor == "sqlite" else [])
+
+
+def test_w004_before_the_first_migrate(tmp_path: Path, django_db_blocker: Any) -> None:
+    empty = Database({"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "empty.sqlite3")}, {})
+    with django_db_blocker.unblock(), using(empty):
+        assert database_checks() == []
+
+
+def test_w005_sqlite_whose_writers_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", {})
+    said = found()
+    assert list(said) == ["W005"]
+
+
+def test_what_would_be_better_is_told_before_a_deployment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(found(deploy=True)) == ["I001"]
+    use(monkeypatch, project(backend="redis://"))
+    assert found(deploy=True) == {}
+
+
+@override_settings(
+    INSTALLED_APPS=["django.contrib.auth", "django.contrib.contenttypes", "celery_rmq_delay.contrib.django"]
+)
+def test_i002_no_pages_without_the_admin() -> None:
+    assert list(found(deploy=True)) == ["I002", "I001"]
+
+
+@pytest.mark.usefixtures("sqlite")  # Django 6 asks the databases what they can do
+def test_manage_py_check_runs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, project(installed=False))
+    with pytest.raises(SystemCheckError, match=r"rmq_delay\.E004"):
+        call_command("check")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from django.core.management import call_command; import django; django.setup(); call_command('check')",
+        "from shop.celery import app; app.loader.import_default_modules()",  # as a worker does, which runs the checks
+    ],
+    ids=["manage.py check", "worker"],
+)
+def test_the_shop_passes_in_manage_py_and_in_a_worker(code: str, tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    environ = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "shop.settings",
+        "PYTHONPATH": f"{root}:{root / 'example_django_project'}",
+        "SQLITE_PATH": str(tmp_path / "shop.sqlite3"),
+    }
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
+    assert (done.returncode, "rmq_delay." in done.stderr) == (0, False), done.stderr[-2000:]
+
+
+def test_every_check_is_documented_and_no_other() -> None:
+    documented = re.findall(r"^\| `rmq_delay\.(\w+)`", DOCUMENTED, re.MULTILINE)
+    source = Path(django_checks.__file__).read_text()
+    assert sorted(documented) == sorted(re.findall(r'id="rmq_delay\.(\w+)"', source))

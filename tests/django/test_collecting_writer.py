@@ -1,0 +1,243 @@
+"""How batches get into the tables when something is in their way, and how messages come off the wire."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, timedelta, timezone
+from struct import pack
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, OperationalError, connection, transaction
+
+from celery_rmq_delay.contrib.django.collecting import status
+from celery_rmq_delay.contrib.django.collecting import writer as writing
+from celery_rmq_delay.contrib.django.collecting.consumer import Consumer
+from celery_rmq_delay.contrib.django.collecting.database import Database
+from celery_rmq_delay.contrib.django.collecting.deliveries import Delivery, frame_handler
+from celery_rmq_delay.contrib.django.collecting.facts import Fact
+from celery_rmq_delay.contrib.django.collecting.history import History
+from celery_rmq_delay.contrib.django.collecting.reading import Reader, Reading
+from celery_rmq_delay.contrib.django.collecting.writer import AbandonedError, Sink, Writer, Written
+from celery_rmq_delay.contrib.django.models import CollectorStatus, FailureGroup, TaskRecord, UnreadableMessage
+from celery_rmq_delay.contrib.django.services.claims import lock
+from celery_rmq_delay.events import PARKED, ROLLUP, ROLLUP_SECONDS, Event
+from celery_rmq_delay.redaction import DEFAULT
+from tests.waiting import wait_for
+
+from .told import event, fact
+
+QUEUE = "rmq_delay.events"
+DELIVER, HEADER, BODY = 1, 2, 3
+
+
+def method(tag: str = "rmq-delay-0", delivery_tag: int = 1) -> bytes:
+    name = tag.encode()
+    return pack(">HHB", 60, 60, len(name)) + name + pack(">QB", delivery_tag, 0) + b"\x00" + b"\x01q"
+
+
+def delivery(body: bytes, delivery_tag: int = 1) -> Delivery:
+    return Delivery(method(delivery_tag=delivery_tag), pack(">HHQH", 60, 0, len(body), 0), body)
+
+
+def told(*events: Event) -> list[tuple[str, Delivery]]:
+    return [(QUEUE, delivery(each.to_json(), number)) for number, each in enumerate(events, 1)]
+
+
+def writer(
+    *sinks: Sink,
+    stop: threading.Event | None = None,
+    database: Database | None = None,
+    history: History | None = None,
+) -> Writer:
+    return Writer(Reader(QUEUE, DEFAULT), database or Database(), stop or threading.Event(), sinks, history)
+
+
+class Refusing:
+    """A sink that refuses some tasks, or everything so many times."""
+
+    def __init__(self, *tasks: str, times: int = 0) -> None:
+        self.tasks, self.times = tasks, times
+        self.calls = 0
+
+    def write(self, batch: Sequence[Reading]) -> None:
+        self.calls += 1
+        if self.calls <= self.times:
+            raise OperationalError("the database is away")
+        if any(isinstance(each, Fact) and each.task_id in self.tasks for each in batch):
+            raise ValueError("no such task, please")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "FIRST_PAUSE", 0.001)
+
+
+# -- batches -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("database")
+def test_a_rollup_that_comes_when_its_seconds_are_over_is_no_lag() -> None:
+    now = datetime.now(timezone.utc)
+    rollup = event("t", ROLLUP, occurred_at=now - timedelta(seconds=ROLLUP_SECONDS), ok_count=3)
+    assert writer().write(told(rollup)).lag_ms < 5_000
+    assert writer().write(told(event("t", PARKED, occurred_at=now - timedelta(seconds=10)))).lag_ms >= 10_000
+
+
+@pytest.mark.usefixtures("database", "impatient")
+def test_a_batch_waits_for_a_database_that_is_away() -> None:
+    away = Refusing(times=3)
+    waiting = writer(away)
+    written = waiting.write(told(event("a"), event("b")))
+    assert (away.calls, written.count, waiting.problem) == (4, 2, None)
+    assert TaskRecord.objects.count() == 2
+
+
+@pytest.mark.usefixtures("database", "impatient")
+def test_a_batch_that_nobody_takes_is_left_to_the_broker_at_the_end() -> None:
+    stop = threading.Event()
+    waiting = writer(Refusing(times=10**6), stop=stop)
+    timer = threading.Timer(0.2, stop.set)
+    timer.start()
+    with pytest.raises(AbandonedError, match="the database is away"):
+        waiting.write(told(event("a")))
+    timer.join()
+    assert waiting.problem == "The database: OperationalError: the database is away"
+
+
+@pytest.mark.usefixtures("database")
+@pytest.mark.parametrize("bad", [("t0",), ("t7", "t8"), ("t39", "t3", "t20")])
+def test_what_is_refused_is_set_aside_and_the_rest_of_its_batch_is_written(bad: tuple[str, ...]) -> None:
+    written = writer(Refusing(*bad)).write(told(*(event(f"t{number}") for number in range(40))))
+    assert written.count == 40
+    assert TaskRecord.objects.count() >= 40 - len(bad)
+    kept = {Event.from_json(bytes(each.body)).task_id for each in UnreadableMessage.objects.all()}
+    assert kept == set(bad)
+
+
+@pytest.mark.usefixtures("database")
+def test_a_group_that_is_deleted_between_two_batches_costs_no_message() -> None:
+    database = Database()
+    one = writer(database=database)
+    one.write(told(event("a")))
+    TaskRecord.objects.all().delete()
+    FailureGroup.objects.all().delete()
+    one.write(told(event("b")))
+    assert TaskRecord.objects.get(task_id="b").group == FailureGroup.objects.get()
+    assert not UnreadableMessage.objects.exists()
+
+
+def test_only_errors_about_rows_take_a_batch_apart() -> None:
+    class Limit(Exception):
+        sqlstate = "54000"
+
+    over_the_limit = OperationalError("index row size")
+    over_the_limit.__cause__ = Limit()
+    for about_rows in (over_the_limit, IntegrityError("x"), ValueError("x"), OverflowError("x")):
+        assert writing.is_about_data(about_rows)
+    for about_more in (OperationalError("x"), AbandonedError("x"), MemoryError()):
+        assert not writing.is_about_data(about_more)
+
+
+# -- two who write the same rows -----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("postgres")
+def test_collectors_and_operations_do_not_wait_for_each_other_in_a_circle() -> None:
+    for task in ("c", "b", "a"):  # made in another order than that of their names
+        Database().write([fact(task)])
+    keys = list(TaskRecord.objects.values_list("pk", flat=True))
+    problems: list[Exception] = []
+
+    def guarded(act: Callable[[], object]) -> None:
+        try:
+            with transaction.atomic():
+                act()
+        except Exception as error:  # noqa: BLE001 - told in the test
+            problems.append(error)
+        finally:
+            connection.close()
+
+    acts = (lambda: Database().write([fact(task, PARKED, 1) for task in "abc"]), lambda: lock(keys))
+    threads = [threading.Thread(target=guarded, args=[act]) for act in acts]
+    with transaction.atomic():
+        lock([TaskRecord.objects.get(task_id="b").pk])
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: waiting_for_locks() == 2, "both to come as far as the one in the middle")
+    for thread in threads:
+        thread.join()
+    assert not problems
+
+
+def waiting_for_locks() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return int(cursor.fetchone()[0])
+
+
+# -- frames --------------------------------------------------------------------------------------------------------
+
+
+class Wire:
+    """What a frame handler wants of its connection."""
+
+    bytes_recv = 0
+
+
+@pytest.fixture
+def frames() -> Iterator[tuple[list[Delivery], Any]]:
+    taken: list[Delivery] = []
+    others: list[Any] = []
+    handle = frame_handler(taken.append)(Wire(), lambda *frame: others.append(frame))
+    yield taken, handle
+    assert not others, "py-amqp saw nothing of it"
+
+
+def test_a_message_in_several_frames_is_one_delivery(frames: tuple[list[Delivery], Any]) -> None:
+    taken, handle = frames
+    assert not handle((DELIVER, 1, method(delivery_tag=9)))
+    assert not handle((HEADER, 1, pack(">HHQH", 60, 0, 6, 0)))
+    assert not handle((BODY, 1, b"abc"))
+    assert handle((BODY, 1, b"def"))
+    (found,) = taken
+    assert (found.body, found.delivery_tag, found.consumer_tag) == (b"abcdef", 9, "rmq-delay-0")
+
+
+def test_messages_of_two_channels_may_take_turns(frames: tuple[list[Delivery], Any]) -> None:
+    taken, handle = frames
+    for channel in (1, 2):
+        handle((DELIVER, channel, method(delivery_tag=channel)))
+        handle((HEADER, channel, pack(">HHQH", 60, 0, 1, 0)))
+    for channel in (2, 1):
+        handle((BODY, channel, str(channel).encode()))
+    assert [(each.delivery_tag, each.body) for each in taken] == [(2, b"2"), (1, b"1")]
+
+
+def test_a_message_without_a_body_needs_no_body_frame(frames: tuple[list[Delivery], Any]) -> None:
+    taken, handle = frames
+    handle((DELIVER, 1, method()))
+    assert handle((HEADER, 1, pack(">HHQH", 60, 0, 0, 0)))
+    assert [each.body for each in taken] == [b""]
+
+
+def test_a_batch_ends_where_its_bytes_do() -> None:
+    app: Any = None  # it does not connect
+    consumer = Consumer(app, [QUEUE], 10)
+    for number in range(10):
+        consumer._take(delivery(b"x" * 1000, number))
+    assert [len(consumer.take(100, 2500)), len(consumer.take(3, 10**6)), len(consumer.take(100, 1))] == [3, 3, 1]
+    assert consumer.size == sum(each.size for _, each in consumer.received)
+    assert len(consumer.received) == 3
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_unreadable_message_is_the_last_error_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_collector = status.Status("one", QUEUE, Database(), writer())
+    of_collector.count(told(event("a")), Written(count=1, unreadable=1, lag_ms=0))
+    of_collector.save()
+    assert "1 message" in CollectorStatus.objects.get().last_error
+    monkeypatch.setattr(status, "ERROR_SHOWN", timedelta(0))
+    of_collector.save()
+    assert not CollectorStatus.objects.get().last_error

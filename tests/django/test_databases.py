@@ -1,0 +1,39 @@
+"""The databases of the tests themselves."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from django.db import connection
+from django.utils import timezone
+
+from celery_rmq_delay.contrib.django.models import FailureGroup
+
+from .databases import Database
+
+
+def seen(fingerprint: str) -> FailureGroup:
+    now = timezone.now()
+    return FailureGroup.objects.create(fingerprint=fingerprint, first_seen=now, last_seen=now)
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_each_test_begins_with_empty_tables(database: Database, turn: int) -> None:
+    assert connection.vendor == database.vendor
+    assert not FailureGroup.objects.exists()
+    assert seen(f"turn {turn}").pk == 1
+
+
+def test_a_thread_of_its_own_sees_what_was_written(database: Database) -> None:
+    seen("a")
+    found: list[int] = []
+
+    def look() -> None:
+        found.append(FailureGroup.objects.count())
+        connection.close()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [1]

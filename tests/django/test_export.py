@@ -1,0 +1,184 @@
+"""Exports: what comes out is what is in the tables, without secrets, and no spreadsheet runs any of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import amqp
+import pytest
+from django.core.management import call_command
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from celery_rmq_delay.contrib.django.messages import stored
+from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.services import export
+from celery_rmq_delay.contrib.django.services.export import ExportFormat, export_rows
+from celery_rmq_delay.headers import MESSAGE
+from celery_rmq_delay.redaction import REDACTED
+
+from .records import ago, group, record
+from .shop import make, of
+
+pytestmark = pytest.mark.usefixtures("database")
+
+
+def rows(layout: ExportFormat, **options: Any) -> list[dict[str, Any]]:
+    text = b"".join(export_rows(TaskRecord.objects.all(), format=layout, **options)).decode()
+    if layout == "csv":
+        return list(csv.DictReader(io.StringIO(text, newline="")))
+    return [json.loads(line) for line in text.split("\n") if line]
+
+
+def test_both_formats_say_what_the_record_says() -> None:
+    failed = group()
+    one = record(
+        canvas_id="chord-1", attempt=3, max_retries=3, exhausted_at=ago(days=1), group=failed, args_preview="(17,)"
+    )
+    (plain,) = rows("jsonl")
+    assert plain["task_id"] == one.task_id
+    assert plain["group_id"] == "chord-1"
+    assert plain["attempt"] == 3
+    assert plain["exhausted_at"] == one.exhausted_at.isoformat()
+    assert plain["failure_group"] == failed.fingerprint
+    assert plain["due_at"] is None
+    assert rows("csv") == [{name: "" if value is None else str(value) for name, value in plain.items()}]
+    assert list(plain) == list(export.COLUMNS)
+
+
+def test_an_empty_export_has_its_heading() -> None:
+    assert b"".join(export_rows(TaskRecord.objects.none(), format="csv")).decode().split(",")[0] == "task_id"
+    assert list(export_rows(TaskRecord.objects.none(), format="jsonl")) == []
+
+
+@pytest.mark.parametrize("layout", export.FORMATS)
+def test_secrets_are_taken_out_unless_asked_for(layout: ExportFormat) -> None:
+    secret = "hunter2"
+    record(exception_message=f"password={secret}", kwargs_preview=f"{{'api_key': '{secret}'}}")
+    (redacted,) = rows(layout)
+    assert secret not in str(redacted)
+    assert REDACTED in redacted["exception_message"]
+    assert REDACTED in redacted["kwargs"]
+    (plain,) = rows(layout, redacted=False)
+    assert plain["exception_message"] == f"password={secret}"
+
+
+def keep(body: bytes, headers: bytes | None = None, **properties: str) -> None:
+    """Exhaust a task whose message is kept."""
+    told = amqp.Message(b"", application_headers={MESSAGE: "password=hunter2"})
+    Payload.objects.create(
+        record=record(exception_message="password=[redacted]", args_preview="(...)"),
+        body=body,
+        headers=stored(told).headers if headers is None else headers,
+        properties={"content_type": "application/json", "content_encoding": "utf-8", **properties},
+        stored_at=ago(),
+    )
+
+
+def test_an_unredacted_export_says_what_the_kept_message_says() -> None:
+    keep(b'[[17, "4111"], {"token": "t"}, {"chain": null}]')
+    (row,) = rows("jsonl", redacted=False)
+    assert (json.loads(row["args"]), json.loads(row["kwargs"])) == ([17, "4111"], {"token": "t"})
+    assert row["exception_message"] == "password=hunter2"
+    (row,) = rows("jsonl")
+    assert (row["args"], row["kwargs"]) == ("(...)", "")
+    assert "hunter2" not in str(row)
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_kept_messages_that_cannot_be_decoded_leave_what_the_record_says() -> None:
+    keep(b"\x80\x04K\x01.", content_type="application/x-python-serialize")
+    keep(b"[[1], {}, {}]", headers=b"\xff\xff\xff\xff")
+    keep(b"[" * 100_000)
+    keep(b'["\\ud800\\u0000", {}, {}]')
+    keep(b'[["\\ud800\\u0000"], {}, {}]')
+    *broken, last = rows("jsonl", redacted=False)
+    assert [row["args"] for row in broken] == ["(...)"] * 4
+    assert json.loads(last["args"]) == ["?\0"]
+
+
+@pytest.mark.parametrize(
+    "text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "\n=1", "  =1", "\uff1d1", "\uff0b1", "\uff0d1", "\uff20a"]
+)
+def test_a_spreadsheet_sees_no_formula(text: str) -> None:
+    record(exception_message=text, name=text)
+    (row,) = rows("csv")
+    assert row["exception_message"] == row["task"] == f"'{text}"
+    (row,) = rows("jsonl")
+    assert row["task"] == text
+
+
+def test_hostile_text_stays_in_its_cell() -> None:
+    hostile = 'a"b,c\r\nd;<script>\u202e\u2028\x0b'
+    record(exception_message=hostile, queue="naïve “queue”")
+    for layout in export.FORMATS:
+        (row,) = rows(layout)
+        assert row["exception_message"] == hostile
+        assert row["queue"] == "naïve “queue”"
+
+
+def test_numbers_stay_numbers() -> None:
+    record(attempt=2, delay_ms=10_000)
+    (row,) = rows("csv")
+    assert (row["attempt"], row["delay_ms"]) == ("2", "10000")
+
+
+def test_many_rows_are_read_page_by_page_and_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "_PAGE", 3)
+    ids = [record().task_id for _ in range(7)]
+    record(TaskState.PARKED)
+    exhausted = TaskRecord.objects.filter(state=TaskState.EXHAUSTED).order_by("-exhausted_at")
+    with CaptureQueriesContext(connection) as queries:
+        pieces = list(export_rows(exhausted, format="jsonl"))
+    assert [len(piece.splitlines()) for piece in pieces] == [3, 3, 1]
+    assert [json.loads(line)["task_id"] for piece in pieces for line in piece.splitlines()] == ids
+    assert len(queries) == 4
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize("layout", export.FORMATS)
+def test_memory_does_not_grow_with_the_rows(layout: ExportFormat) -> None:
+    def peak(rows: int) -> int:
+        TaskRecord.objects.bulk_create(
+            TaskRecord(task_id=f"{rows}-{n}", name="a", state="PARKED", changed_at=ago(), queue="q", args_preview=text)
+            for n in range(rows)
+        )
+        tracemalloc.start()
+        size = sum(len(piece) for piece in export_rows(TaskRecord.objects.all(), format=layout))
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert size > rows * len(text)
+        return most
+
+    text = "x" * 1_000
+    assert peak(2_000) < 1.3 * peak(600)
+
+
+def test_the_projects_own_redaction_is_in_force(shop: Any) -> None:
+    record(exception_message="maiden_name=Smith")
+    with of(make(shop.conf.broker_url, rmq_delay={"redact": {"keys": ["maiden_name"]}})):
+        (row,) = rows("jsonl")
+    assert row["exception_message"] == f"maiden_name={REDACTED}"
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_the_command_writes_what_is_asked_for_and_notes_it_in_the_audit_log(tmp_path: Path) -> None:
+    for queue in ("payments", "mail"):
+        for state in (TaskState.EXHAUSTED, TaskState.PARKED):
+            record(state, queue=queue, exception_message="password=hunter2")
+    said = io.StringIO()
+    call_command("rmq_delay_export", format="csv", state=["EXHAUSTED"], queue=["mail"], stdout=said)
+    (row,) = csv.DictReader(io.StringIO(said.getvalue(), newline=""))
+    assert (row["state"], row["queue"], row["exception_message"]) == ("EXHAUSTED", "mail", f"password={REDACTED}")
+    path = tmp_path / "all.jsonl"
+    call_command("rmq_delay_export", format="jsonl", unredacted=True, output=path)
+    assert path.read_text().count("hunter2") == len(path.read_text().splitlines()) == 4
+    logged = [
+        (each.kind, each.ok, each.remaining, each.details["redacted"]) for each in Operation.objects.order_by("pk")
+    ]
+    assert logged == [("export", 1, 0, True), ("export", 4, 0, False)]

@@ -1,0 +1,172 @@
+"""History files made of the tables: the same events as the collector's, with the same ids."""
+
+from __future__ import annotations
+
+import tracemalloc
+from datetime import date, timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from celery_rmq_delay.contrib.django.collecting.database import Database
+from celery_rmq_delay.contrib.django.collecting.history import History, open_files
+from celery_rmq_delay.contrib.django.collecting.reading import Rollup
+from celery_rmq_delay.contrib.django.models import Attempt, Operation, Tally, TaskRecord
+from celery_rmq_delay.contrib.django.services import history_export
+from celery_rmq_delay.contrib.django.services.history import tell
+from celery_rmq_delay.contrib.django.services.history_export import days, export_days
+from celery_rmq_delay.events import EXHAUSTED, RECOVERED, REQUEUED, ROLLUP
+
+from .records import record
+from .test_history import Row, rows
+from .told import BEGIN, event, fact, life
+
+pytestmark = pytest.mark.usefixtures("database")
+
+DAY = date(2026, 1, 31)
+
+
+def exported(folder: Path, **options: Any) -> str:
+    said = StringIO()
+    call_command("rmq_delay_export", "--format", "parquet", "--output", str(folder), stdout=said, **options)
+    return said.getvalue()
+
+
+def by_id(found: list[Row]) -> dict[str, Row]:
+    return {row["event_id"]: row for row in found}
+
+
+def test_attempts_become_the_events_that_they_came_from(tmp_path: Path) -> None:
+    told = [each for each in (*life("a", 2, RECOVERED), *life("b", 3, EXHAUSTED)) if each.message is None]
+    Database().write(told)
+    live, backfill = tmp_path / "live", tmp_path / "backfill"
+    live.mkdir()
+    backfill.mkdir()
+    files = History(open_files(str(live)))
+    files.write(told)
+    files.flush()
+    exported(backfill)
+    expected, found = by_id(rows(live)), by_id(rows(backfill))
+    assert found.keys() == expected.keys()
+    assert len(found) == 7
+    for event_id, row in found.items():
+        assert row == expected[event_id]
+
+
+def test_successes_that_were_counted_are_rollups_with_an_id_of_their_own(tmp_path: Path) -> None:
+    Database().write([Rollup(event(f"r{n}", ROLLUP, occurred_at=BEGIN, ok_count=n)) for n in (3, 4)])
+    Database().write([Rollup(event("late", ROLLUP, occurred_at=BEGIN + timedelta(minutes=15), ok_count=5))])
+    exported(tmp_path)
+    exported(tmp_path)
+    found = rows(tmp_path)
+    assert len(found) == 4
+    assert sorted(row["ok_count"] for row in by_id(found).values()) == [5, 7]
+    assert {row["kind"] for row in found} == {ROLLUP}
+
+
+def test_successes_are_left_out_where_the_collector_has_written_files(tmp_path: Path) -> None:
+    told: list[Any] = [fact("a"), Rollup(event("r", ROLLUP, ok_count=3))]
+    Database().write(told)
+    files = History(open_files(str(tmp_path)))
+    files.write(told)
+    files.flush()
+    assert "2026-01-31: 1 rows, successes as the collector's files have them" in exported(tmp_path)
+    found = rows(tmp_path)
+    assert len(found) == 3
+    assert by_id(found).keys() == {each.event.event_id for each in told}
+
+
+def test_slots_that_still_change_are_left_out(tmp_path: Path) -> None:
+    Database().write([Rollup(event("r", ROLLUP, occurred_at=timezone.now(), ok_count=3))])
+    assert Tally.objects.exists()
+    exported(tmp_path)
+    assert rows(tmp_path) == []
+
+
+def test_only_the_days_that_are_asked_for_are_written(tmp_path: Path) -> None:
+    Database().write([fact(f"t{n}", occurred_at=BEGIN + timedelta(days=n)) for n in range(5)])
+    assert days() == [DAY + timedelta(days=n) for n in range(5)]
+    said = exported(tmp_path, since=DAY + timedelta(days=1), until=DAY + timedelta(days=3))
+    assert {row["task_id"] for row in rows(tmp_path)} == {"t1", "t2", "t3"}
+    assert "3 rows of 3 days, in 3 files" in said
+    assert days(since=date(2030, 1, 1)) == []
+
+
+def test_tables_with_nothing_in_them_write_nothing(tmp_path: Path) -> None:
+    assert "0 rows of 0 days" in exported(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pages_and_files_cut_no_attempt_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_export, "_PAGE", 7)
+    monkeypatch.setattr(history_export, "FILE_ROWS", 20)
+    told = [fact(f"t{number}", occurred_at=BEGIN + timedelta(seconds=number // 10)) for number in range(100)]
+    Database().write(told)
+    exported(tmp_path)
+    found = rows(tmp_path)
+    assert len(found) == len(by_id(found)) == 100
+    assert len(list(tmp_path.glob("*/backfill-*.parquet"))) == 5
+
+
+def test_what_people_did_is_there_without_who_did_it(tmp_path: Path) -> None:
+    one = record()
+    act = Operation.objects.create(kind=Operation.Kind.REQUEUE, actor="alice")
+    tell(REQUEUED, act, [one], BEGIN)
+    exported(tmp_path)
+    (row,) = [row for row in rows(tmp_path) if row["kind"] == REQUEUED]
+    assert (row["event_id"], row["task_id"]) == (Attempt.objects.get(kind=REQUEUED).event_id, one.task_id)
+    assert (row["worker"], row["reason"]) == ("", "requeue")
+
+
+def test_secrets_do_not_come_into_the_files(tmp_path: Path) -> None:
+    Database().write([fact("a", exception_message="password=hunter2")])
+    exported(tmp_path)
+    assert [row["exception_message"] for row in rows(tmp_path)] == ["password=[redacted]"]
+
+
+def test_an_export_is_in_the_audit_log_without_credentials(tmp_path: Path) -> None:
+    exported(tmp_path)
+    assert Operation.objects.get().details["output"] == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"queue": ["payments"]}, "--queue: not with --format parquet"),
+        ({"unredacted": True}, "--unredacted: not with --format parquet"),
+    ],
+)
+def test_filters_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(CommandError, match=said):
+        exported(tmp_path, **options)
+
+
+def test_a_place_is_needed_and_has_to_be_one(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="give --output, or set HISTORY_URL"):
+        call_command("rmq_delay_export", "--format", "parquet")
+    with pytest.raises(CommandError, match="A path has to be absolute"):
+        call_command("rmq_delay_export", "--format", "parquet", "--output", "here")
+    Database().write([fact("a")])
+    with pytest.raises(CommandError, match="create it, or mount"):
+        exported(tmp_path / "missing")
+    with pytest.raises(CommandError, match="--since: not with --format csv"):
+        call_command("rmq_delay_export", "--format", "csv", "--since", "2026-01-31")
+
+
+def test_memory_does_not_grow_with_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_export, "_PAGE", 400)
+    monkeypatch.setattr(history_export, "FILE_ROWS", 800)
+    Database().write([fact(f"t{number}") for number in range(2_000)])
+    peaks = []
+    for more in (0, 8_000):
+        Database().write([fact(f"more{number}") for number in range(more)])
+        tracemalloc.start()
+        export_days([DAY], open_files(str(tmp_path)))
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert TaskRecord.objects.count() == 10_000
+    assert peaks[1] < 1.5 * peaks[0]

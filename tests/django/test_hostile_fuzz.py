@@ -1,0 +1,140 @@
+"""Whatever comes through the two queues becomes a row or is kept as unreadable, and can be shown and requeued."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from struct import pack
+from typing import Any
+
+import amqp
+import pytest
+from amqp import serialization
+from django.utils import timezone
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from celery_rmq_delay import headers as h
+from celery_rmq_delay.contrib.django.collecting import rows
+from celery_rmq_delay.contrib.django.collecting.deliveries import Delivery
+from celery_rmq_delay.contrib.django.collecting.facts import Fact
+from celery_rmq_delay.contrib.django.collecting.reading import Reader, Unreadable
+from celery_rmq_delay.contrib.django.messages import for_requeue, stored
+from celery_rmq_delay.contrib.django.models import Payload, TaskRecord, TaskState, UnreadableMessage
+from celery_rmq_delay.contrib.django.services.edit import EditError, editable
+from celery_rmq_delay.contrib.django.services.operations import Actor
+from celery_rmq_delay.contrib.django.services.payloads import preview, reveal
+from celery_rmq_delay.events import KINDS, Event
+from celery_rmq_delay.exceptions import EventError
+from celery_rmq_delay.redaction import DEFAULT
+from tests import hostile
+
+from .records import record
+from .shop import make, of
+from .told import event
+
+READER = Reader("rmq_delay.events", DEFAULT)
+EVENT = json.loads(event("e").to_json())
+NOW = timezone.now()
+IN_ONE_DATABASE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+
+
+def delivery(body: bytes, properties: bytes, key: bytes = b"rmq_delay.exhausted") -> Delivery:
+    """Return a delivery as the broker writes it."""
+    method = pack(">HH", 60, 60) + b"\x01a" + pack(">Q", 7) + b"\0" + b"\0" + pack("B", len(key)) + key
+    return Delivery(method, pack(">HHQ", 60, 0, len(body)) + properties, body)
+
+
+bodies = st.one_of(
+    st.binary(max_size=40),
+    hostile.json_values.map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass")),
+    st.tuples(
+        st.lists(hostile.json_values, max_size=2), st.dictionaries(hostile.texts, hostile.json_values, max_size=2)
+    ).map(lambda parts: json.dumps([*parts, {}]).encode("utf-8", "surrogatepass")),
+    st.sampled_from([b"[" * 50_000, b'{"a":' * 20_000, b"9" * 20_000, b"\x1f\x8b", b"x\x9c", b"\x80\x04K\x01."]),
+)
+
+
+def storable(value: Any) -> None:
+    """Fail for what PostgreSQL cannot take: NUL and half characters in texts, numbers beyond their columns."""
+    if isinstance(value, str):
+        assert "\0" not in value
+        value.encode()
+    elif isinstance(value, int):
+        assert -(2**63) <= value < 2**63
+    else:
+        assert not isinstance(value, float) or math.isfinite(value)
+
+
+@given(bodies, hostile.properties, st.binary(max_size=20))
+def test_every_exhausted_message_becomes_a_row_or_is_unreadable(body: bytes, properties: bytes, key: bytes) -> None:
+    came = delivery(body, properties, key)
+    found = READER.read("rmq_delay.exhausted", came)
+    if isinstance(found, Unreadable):
+        assert (found.body, found.headers) == (body, properties)
+        storable(found.error)
+        return
+    assert isinstance(found, Fact)
+    for value in (*rows.record(found, {}, NOW), *rows.attempt(found, 1)):
+        storable(value)
+    for row in rows.payloads([found], {found.task_id: 1}, NOW):
+        json.loads(row[4])
+    assert found.message is not None
+    assert found.message.body == body
+    again = for_requeue(found.message, **{h.GENERATION: 1})
+    assert again._serialize_properties()
+
+
+kinds = st.sampled_from(KINDS)
+events = st.dictionaries(
+    st.sampled_from([*EVENT, "ok_count", "reason", "crashes"]), hostile.json_values | hostile.integers, max_size=4
+)
+
+
+@given(bodies | events.map(lambda more: json.dumps({**EVENT, **more}).encode("utf-8", "surrogatepass")))
+def test_every_event_is_read_or_unreadable(body: bytes) -> None:
+    found = READER.read("rmq_delay.events", delivery(body, b"\0\0"))
+    if isinstance(found, Unreadable):
+        assert found.body == body
+        storable(found.error)
+    elif isinstance(found, Fact):
+        for value in (*rows.record(found, {}, NOW), *rows.attempt(found, 1)):
+            storable(value)
+        rows.tallies([found.event])
+        rows.groups([found.event])
+        assert Event.from_json(found.event.to_json()) == found.event
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200))
+def test_an_event_that_is_none_is_one_error(data: bytes | str) -> None:
+    with pytest.raises(EventError, match="found"):
+        Event.from_json(data)
+
+
+@pytest.fixture
+def editing(sqlite: Any) -> Iterator[None]:
+    with of(make("amqp://127.0.0.1:1//"), allow_edit=True):
+        yield
+
+
+@IN_ONE_DATABASE
+@given(bodies, hostile.headers, st.sampled_from(["application/json", "", "x/y"]))
+def test_every_kept_message_can_be_shown_and_requeued(
+    editing: None, body: bytes, headers: dict[Any, Any], content_type: str
+) -> None:
+    task = TaskRecord.objects.filter(task_id="kept").first() or record(TaskState.EXHAUSTED, task_id="kept")
+    message = amqp.Message(body, application_headers=headers, content_type=content_type, content_encoding="utf-8")
+    Payload.objects.update_or_create(record=task, defaults={"stored_at": NOW, **vars(stored(message))})
+    task.refresh_from_db()
+    for shown in (preview(task), reveal(task, Actor(None, "alice"))):
+        assert shown.problem or (shown.args and shown.kwargs)
+        assert shown.size == len(body)
+    try:
+        editable(task)
+    except EditError as error:
+        assert str(error)
+    again = for_requeue(stored(message), **{h.GENERATION: 1})
+    (sent,), _ = serialization.loads("F", serialization.dumps("F", (again.headers,)), 0)
+    assert sent[h.GENERATION] == 1
+    assert not UnreadableMessage.objects.exists()

@@ -1,0 +1,198 @@
+"""The drawings of the insights, and how their figures are told: no database."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_rmq_delay.contrib.django.admin import text
+from celery_rmq_delay.contrib.django.admin.bursts import MOST_BARS, bursts_chart, slots
+from celery_rmq_delay.contrib.django.admin.curves import Retries, curve_chart
+from celery_rmq_delay.contrib.django.admin.ladders import advice, snippet
+from celery_rmq_delay.contrib.django.models import Incident, InsightHour, LadderAdvice
+from celery_rmq_delay.durations import parse_ms
+
+from .markup import faults
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
+TODAY = Retries("today", "today", [5_000, 30_000, 300_000])
+#: A third is over after 10 s, two thirds after 100 s, and the rest never.
+STEPS = [(1.0, 0.0, 0.0, 0.1), (10.0, 1 / 3, 0.3, 0.4), (100.0, 2 / 3, 0.6, 0.7), (1_000.0, 2 / 3, 0.6, 0.7)]
+
+
+def drawn(points: Any, *ladders: Retries) -> Any:
+    chart = curve_chart("orders.tasks.charge", points, ladders)
+    assert chart is not None
+    return chart
+
+
+def numbers(path: str) -> list[tuple[float, float]]:
+    return [(float(x), float(y)) for x, y in re.findall(r"([\d.]+),([\d.]+)", path)]
+
+
+def test_retries_stand_where_the_delays_before_them_have_passed() -> None:
+    assert TODAY.moments == [5, 35, 335]
+    chart = drawn(STEPS, TODAY)
+    told = re.findall(r"<title>(.*?)</title>", chart.drawing)
+    assert told == [f"today: retry {n} after {at}" for n, at in ((1, "5s"), (2, "35s"), (3, "5m35s"))]
+    places = [float(x) for x in re.findall(r'<line class="rmq-tier rmq-tier-today" x1="([\d.]+)"', chart.drawing)]
+    assert places == sorted(places)
+    assert [mark.label for mark in chart.above[0][1]] == ["5s", "30s", "5m"]
+
+
+def test_the_table_has_the_share_at_every_retry() -> None:
+    rows = re.findall(
+        r'<tr><th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>', drawn(STEPS, TODAY).table.rows
+    )
+    by_time = {time: (share, retry) for time, share, _interval, retry in rows}
+    assert by_time["5s"] == ("0\N{NO-BREAK SPACE}%", "today, 1")
+    assert by_time["35s"] == ("33\N{NO-BREAK SPACE}%", "today, 2")
+    assert by_time["5m35s"] == ("67\N{NO-BREAK SPACE}%", "today, 3")
+
+
+def test_the_description_says_when_how_much_was_over() -> None:
+    said = drawn(STEPS).described.replace("\N{NO-BREAK SPACE}", " ")
+    assert said == (
+        "Of the failures of orders.tasks.charge 25 % were over after 10s, 50 % were over after 1m40s, "
+        "67 % are seen to end at all."
+    )
+
+
+@pytest.mark.parametrize("points", [[], [(0.0, 0.5, None, None)], [(1.0, None, None, None)]])
+def test_nothing_is_drawn_of_nothing(points: Any) -> None:
+    assert curve_chart("x", points, [TODAY]) is None
+
+
+shares = st.floats(0, 1)
+curves = st.lists(
+    st.tuples(st.floats(1e-3, 1e9), shares, st.none() | shares, st.none() | shares), min_size=1, max_size=50
+).map(lambda points: sorted(points, key=lambda point: point[0]))
+delays = st.lists(st.integers(1, 10**9), max_size=8)
+
+
+@given(curves, delays, delays)
+def test_whatever_the_figures_the_drawing_stays_in_its_box(points: Any, today: Any, advised: Any) -> None:
+    chart = drawn(points, Retries("today", "today", today), Retries("advised", "best", advised))
+    for path in re.findall(r' d="M(.*?)Z?"', chart.drawing):
+        assert all(0 <= x <= chart.width and 0 <= y <= chart.height for x, y in numbers(path))
+    assert chart.drawing.count('class="rmq-tier ') == len(today) + len(advised)
+    for marks in (chart.marks, *(row for _series, row in chart.above)):
+        places = [mark.x for mark in marks]
+        assert places == sorted(places)
+        assert all(0 <= x <= 100 for x in places)
+    assert len(chart.marks) <= 7
+    assert faults(f"<svg>{chart.drawing}</svg><table>{chart.table.rows}</table>") == []
+
+
+hours = st.dictionaries(st.integers(0, 24 * 90), st.integers(0, 10**9), min_size=1, max_size=60)
+
+
+def hour(number: int, failures: int) -> InsightHour:
+    at = NOON + timedelta(hours=number)
+    return InsightHour(hour=at, first_attempts=1, failures=failures, recovered=0, exhausted=0)
+
+
+@given(hours)
+def test_no_failure_is_lost_between_hours_and_bars(counts: dict[int, int]) -> None:
+    given_hours = [hour(number, counts[number]) for number in sorted(counts)]
+    found, length = slots(given_hours)
+    assert sum(slot.failures for slot in found) == sum(counts.values())
+    assert len(found) <= MOST_BARS
+    assert found[0].start == given_hours[0].hour
+    assert found[-1].start + length > given_hours[-1].hour
+
+
+def incident(begins: timedelta, lasts: timedelta) -> Incident:
+    at = NOON + begins
+    return Incident(started_at=at, ended_at=at + lasts, peak_per_minute=1, tasks_touched=1, wasted_ms=0)
+
+
+def test_incidents_stand_behind_their_hours_and_those_of_other_days_are_left_out() -> None:
+    minute = timedelta(minutes=1)
+    chart = bursts_chart(
+        [hour(number, 5) for number in range(10)],
+        [incident(90 * minute, minute), incident(9 * 60 * minute, 300 * minute), incident(-600 * minute, minute)],
+    )
+    assert chart is not None
+    bands = re.findall(r'rmq-bar-incident" x="([\d.]+)" y="0" width="([\d.]+)"', chart.drawing)
+    assert [(float(x), float(width)) for x, width in bands] == [(108.0, 72.0), (648.0, 72.0)]
+    assert bursts_chart([], []) is None
+
+
+def test_incidents_that_touch_are_one_band() -> None:
+    minute = timedelta(minutes=1)
+    spans = [(30, 90), (400, 10), (60, 300), (80, 5)]
+    chart = bursts_chart(
+        [hour(number, 5) for number in range(10)], [incident(at * minute, lasts * minute) for at, lasts in spans]
+    )
+    assert chart is not None
+    bands = re.findall(r'rmq-bar-incident" x="([\d.]+)" y="0" width="([\d.]+)"', chart.drawing)
+    assert [(float(x), float(width)) for x, width in bands] == [(36.0, 396.0), (480.0, 72.0)]
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (24, [(0, "12:00"), (16.67, "16:00"), (33.33, "20:00"), (50, "00:00"), (66.67, "04:00"), (83.33, "08:00")]),
+        (96, [(12.5, "03-02"), (37.5, "03-03"), (62.5, "03-04"), (87.5, "03-05")]),
+        (480, [(2.5, "03-02"), (17.5, "03-05"), (32.5, "03-08"), (47.5, "03-11"), (62.5, "03-14"), (77.5, "03-17"),
+               (92.5, "03-20")]),
+    ],
+)  # fmt: skip
+def test_days_are_marked_at_their_midnight(count: int, told: list[tuple[float, str]]) -> None:
+    chart = bursts_chart([hour(number, 5) for number in range(count)], [])
+    assert chart is not None
+    assert [(mark.x, mark.label) for mark in chart.marks] == told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(None, "-"), (0, "1ms"), (0.0123, "12ms"), (4.23, "4.2s"), (83.4, "1m23s"), (12_010, "3h20m"), (200_000, "2d8h")],
+)
+def test_measured_times_are_no_more_exact_than_people_need(seconds: float | None, told: str) -> None:
+    assert text.rough(seconds) == told
+
+
+@pytest.mark.parametrize(("part", "told"), [(None, "-"), (0, "0 %"), (0.001, "< 1 %"), (0.996, "> 99 %"), (1, "100 %")])
+def test_what_is_not_all_is_not_told_as_all(part: float | None, told: str) -> None:
+    assert text.share(part).replace("\N{NO-BREAK SPACE}", " ") == told
+
+
+def advised(queue: str, ladder: list[int], **more: Any) -> LadderAdvice:
+    return LadderAdvice(**{"queue": queue, "enough_data": True, "spells": 500, "advised_ms": ladder, **more})
+
+
+def test_the_settings_to_copy_are_python_and_mean_the_advice() -> None:
+    rows = [
+        advised("payments", [30_000, 90_000], current_ms=[5_000]),
+        advised("mäil\n\u202e", [1_500]),
+        advised("same", [1_000], current_ms=[1_000]),
+        advised("few", [1_000], enough_data=False),
+        advised("payments", [2_000], task="orders.tasks.charge"),
+        advised("payments", [30_000, 90_000], current_ms=[5_000], task="orders.tasks.refund"),
+    ]
+    settings, _, tasks = snippet(rows).partition("\n# the task")
+    found: dict[str, Any] = {}
+    exec(settings, found)
+    queues = found["CELERY_RMQ_DELAY"]["queues"]
+    parsed = {name: [parse_ms(each, "tiers") for each in queue["tiers"]] for name, queue in queues.items()}
+    assert parsed == {"payments": [30_000, 90_000], "mäil\n\u202e": [1_500]}
+    assert tasks == ' "orders.tasks.charge", in the queue "payments"\n@app.task(base=RetryableTask, tiers=["2s"])'
+    assert snippet([]) == ""
+
+
+def test_advice_that_lacks_data_says_so_and_shows_what_is_known() -> None:
+    row = advised("few", [1_000], enough_data=False, reason="not enough data: 3 failures", current_ms=[2_000])
+    told = advice(row)
+    assert told.verdict == "Not enough data: 3 failures"
+    assert [(rung.ladder, [cell.value for cell in rung.cells]) for rung in told.rungs] == [("2s", ["-"] * 5)]
+
+
+@pytest.mark.parametrize(("ladder", "rungs"), [([], 1), ([2_000], 1), ([3_000], 2)])
+def test_a_ladder_stands_beside_todays_where_it_differs(ladder: list[int], rungs: int) -> None:
+    assert len(advice(advised("x", ladder, current_ms=[2_000])).rungs) == rungs

@@ -1,0 +1,501 @@
+"""Loading a finished output of the analytics, the page that shows it, and everything that may be wrong with it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from datetime import datetime, timedelta, timezone
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import DatabaseError, connection
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+from pyarrow import fs
+
+from celery_rmq_delay.contrib.django.admin.outcomes import wilson
+from celery_rmq_delay.contrib.django.models import (
+    Incident,
+    InsightHour,
+    InsightRun,
+    LadderAdvice,
+    RecoveryCurve,
+    TierOutcome,
+    WhatIf,
+)
+from celery_rmq_delay.contrib.django.services import insights as service
+from celery_rmq_delay.contrib.django.services.insight_tables import TABLES, OutputError
+
+from . import insights, people
+from .markup import faults
+from .test_history import store
+
+__all__ = ["store"]  # a fixture
+
+PAGE = "/admin/rmq_delay/insightrun/"
+TODAY = datetime.now(timezone.utc).date()
+#: What makes a Python process one of Django's.
+SETUP = (
+    "import django, sys; from django.conf import settings; from tests import django_settings as t\n"
+    "settings.configure(**{n: v for n, v in vars(t).items() if n.isupper()}); django.setup()\n"
+)
+HOSTILE = (
+    "<script>alert('script')</script>",
+    "\" onmouseover=\"alert('attribute')\" x='",
+    "\u202egnitset\u202c \u05e9\u05dc\u05d5\u05dd",
+    "{{ 7*7 }}{% debug %}",
+    "nul \0 and a very long name" + "A" * 5_000,
+)
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    """A finished output whose last day is today."""
+    return insights.finished(tmp_path / "output", TODAY)
+
+
+def shown(query: str = "", *permissions: str) -> str:
+    browser = people.staff(*(permissions or ("view_insightrun",)), name=f"bob{len(people.VIEWS)}{query[:60]}")
+    answer = browser.get(f"{PAGE}{query}")
+    assert answer.status_code == 200
+    page = answer.content.decode()
+    assert faults(page) == []
+    return page
+
+
+def test_the_columns_are_those_that_the_pipeline_writes() -> None:
+    from celery_rmq_delay.analytics import schema
+
+    types = {
+        "string": insights.TEXT, "bigint": insights.WHOLE, "int": insights.SHORT, "double": insights.NUMBER,
+        "boolean": insights.FLAG, "timestamp": insights.TIME, "array<bigint>": insights.DELAYS,
+        "array<string>": insights.NAMES,
+    }  # fmt: skip
+    for table, columns in TABLES.items():
+        written = getattr(schema, table.upper())
+        assert set(columns) <= set(written.names), table
+        as_arrow = pa.schema([(field.name, types[field.dataType.simpleString()]) for field in written])
+        assert insights.SCHEMAS[table] == as_arrow, table
+
+
+def test_a_finished_output_is_loaded(database: Any, output: Path) -> None:
+    run = service.load(str(output), source="s3://key:secret@shop/history")
+    assert (run.first_day, run.last_day) == (TODAY - timedelta(days=6), TODAY)
+    assert "secret" not in run.input_url
+    assert "secret" not in str(run.report)
+    assert run.report["quarantined"] == {"missing:task_id": 2}
+    counts = {model: model._default_manager.count() for model in (RecoveryCurve, TierOutcome, Incident, LadderAdvice)}
+    assert counts == {RecoveryCurve: 6, TierOutcome: 8, Incident: 2, LadderAdvice: 4}
+    assert InsightHour.objects.count() == 7 * 24
+    first = TierOutcome.objects.all()[0]
+    assert (first.task, first.tier, first.parked) == ("orders.tasks.charge", 1, 7 * (8_412 // 7))
+    assert [row.tier for row in TierOutcome.objects.all()] == [1, 2, 3, 1, 2, 3, 1, 2]
+    assert [row.queue for row in LadderAdvice.objects.all()] == ["payments", "payments", "mail", "default"]
+    charge = RecoveryCurve.objects.get(name="orders.tasks.charge")
+    assert charge.points[0][0] == pytest.approx(1)
+    assert len(charge.points) == 291
+    assert WhatIf.objects.get().figures["recovery"] == pytest.approx([0.95, 0.9215, 0.969])
+
+
+def test_an_output_on_an_object_store_is_loaded(sqlite: Any, output: Path, store: str) -> None:
+    url = f"s3://AKIAEXAMPLE:open-sesame@bucket/history-insights?{store}"
+    bucket, path = fs.FileSystem.from_uri(f"{url}&allow_bucket_creation=true")
+    bucket.create_dir("bucket")
+    fs.copy_files(str(output), path, destination_filesystem=bucket)
+    run = service.load(url)
+    assert run.output_url == "s3://bucket/history-insights"
+    assert TierOutcome.objects.count() == 8
+
+
+def test_loading_again_replaces_everything_and_changes_nothing(sqlite: Any, output: Path) -> None:
+    service.load(str(output))
+    before = [(row.task, row.tier, row.parked) for row in TierOutcome.objects.all()]
+    service.load(output.as_uri())
+    assert [(row.task, row.tier, row.parked) for row in TierOutcome.objects.all()] == before
+    assert InsightRun.objects.count() == 1
+
+
+def test_only_the_last_day_counts_where_each_day_has_all(sqlite: Any, output: Path) -> None:
+    insights.write(output, "ladder_advice", TODAY - timedelta(days=1), insights.ladders() * 20)
+    insights.write(output, "recovery_curve", TODAY - timedelta(days=1), insights.curve("task", "x", insights.TASKS[0]))
+    service.load(str(output))
+    assert LadderAdvice.objects.count() == 4
+    assert not RecoveryCurve.objects.filter(name="x").exists()
+
+
+def test_what_is_loaded_is_bounded_and_what_is_left_out_is_told(sqlite: Any, output: Path) -> None:
+    task = insights.TASKS[0]
+    many = [
+        row for number in range(1, 51) for row in insights.curve("task", f"t{number}", (*task[:3], number, *task[4:]))
+    ]
+    many = [{**row, "share_low": None} for row in many] + insights.curve("task", "long", task) * 20
+    insights.write(output, "recovery_curve", TODAY, many)
+    insights.write(output, "ladder_advice", TODAY, insights.ladders() * 30)
+    rows = [{**insights.outcomes(7)[0], "task": f"t{number}", "parked": number} for number in range(500)]
+    insights.write(output, "tier_outcomes", TODAY, rows)
+    insights.write(output, "incidents", TODAY, insights.incidents(TODAY) * 600)
+    run = service.load(str(output))
+    assert run.left_out["recoverycurve"] == 51 - service.CURVES
+    assert RecoveryCurve.objects.count() == service.CURVES
+    assert len(RecoveryCurve.objects.get(name="long").points) <= service.POINTS + 1
+    assert TierOutcome.objects.count() == service.OUTCOMES
+    assert Incident.objects.count() == service.INCIDENTS
+    assert LadderAdvice.objects.count() == service.LADDERS
+    page = shown()
+    assert "31 more are left out" in page
+    assert len(page) < 600_000
+
+
+def test_a_page_takes_at_most_twelve_queries(sqlite: Any, output: Path) -> None:
+    service.load(str(output))
+    browser = people.staff(*people.VIEWS)
+    with CaptureQueriesContext(connection) as queries:
+        assert browser.get(PAGE).status_code == 200
+    assert len(queries) <= 12
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_names_stay_text(database: Any, tmp_path: Path, text: str) -> None:
+    task = (text, text, text, *insights.TASKS[0][3:])
+    insights.write(tmp_path, "recovery_curve", TODAY, [*insights.curve("task", text, task)])
+    advice = {**insights.ladders()[0], "queue": text, "task": text, "reason": text}
+    refused = {**advice, "enough_data": False}
+    insights.write(tmp_path, "ladder_advice", TODAY, [{**advice, "task": None}, advice, refused])
+    named = {"task": text, "queue": text, "exception_type": text}
+    insights.write(tmp_path, "tier_outcomes", TODAY, [{**insights.outcomes(1)[0], **named}])
+    insights.write(
+        tmp_path, "incidents", TODAY, [{**insights.incidents(TODAY)[0], "tasks": [text], "exceptions": [text]}]
+    )
+    insights.write(
+        tmp_path, "what_if", TODAY, [{**insights.what_if(), "queue": text, "enough_data": True, "spells": 1}]
+    )
+    insights.write(tmp_path, "hourly", TODAY, insights.hours(TODAY))
+    insights.report(tmp_path, TODAY)
+    service.load(str(tmp_path))
+    page = shown()
+    assert "<script>alert" not in page
+    assert 'onmouseover="' not in page
+    assert "49{%" not in page
+    snippet = re.search(r'<pre id="rmq-snippet" tabindex="0">(.*?)</pre>', page, re.DOTALL)
+    assert snippet and snippet[1].isascii()
+
+
+def test_the_page_says_what_to_run_where_there_is_nothing(sqlite: Any) -> None:
+    assert "manage.py rmq_delay_insights" in shown()
+
+
+def test_the_page_warns_of_insights_that_are_old(sqlite: Any, tmp_path: Path) -> None:
+    service.load(str(insights.finished(tmp_path, TODAY - timedelta(days=30))))
+    assert "for newer ones" in shown()
+
+
+def test_the_page_shows_curve_ladders_outcomes_and_incidents(sqlite: Any, output: Path) -> None:
+    service.load(str(output))
+    page = shown()
+    assert page.count('class="rmq-tier rmq-tier-today"') == page.count('class="rmq-tier rmq-tier-advised"') == 3
+    for told in ("15s, 2m, 30m", "5s, 30s, 5m", insights.TOO_FEW[1:], "Today&#x27;s ladder is as good"):
+        assert told in page
+    assert "&quot;payments&quot;: {&quot;tiers&quot;: [&quot;15s&quot;, &quot;2m&quot;, &quot;30m&quot;]}," in page
+    assert "&quot;mail&quot;" not in page
+    assert page.count('class="rmq-bar rmq-bar-incident"') == 2
+
+
+def test_what_there_is_too_little_of_for_a_named_ladder_is_shown(sqlite: Any, output: Path) -> None:
+    few = {"queue": "default", "ladder_ms": [1_000], "enough_data": False, "reason": insights.TOO_FEW, "spells": 37}
+    insights.write(output, "ladder_advice", TODAY, [])
+    insights.write(output, "what_if", TODAY, [few])
+    service.load(str(output))
+    assert insights.TOO_FEW[1:] in shown()
+
+
+def test_each_curve_has_an_address(sqlite: Any, output: Path) -> None:
+    service.load(str(output))
+    page = shown("?exception=ValueError")
+    assert "<h3><bdi>ValueError</bdi></h3>" in page
+    assert "<h3><bdi>orders.tasks.charge</bdi></h3>" in shown("?task=nobody")
+
+
+def test_an_output_with_nothing_but_a_curve_of_nothing_is_shown(sqlite: Any, tmp_path: Path) -> None:
+    for table in insights.SCHEMAS:
+        insights.write(tmp_path, table, TODAY, [])
+    insights.report(tmp_path, TODAY)
+    service.load(str(tmp_path))
+    page = shown()
+    assert "No task has been retried" in page
+    assert "No incident" in page
+
+
+# -- what may be wrong ------------------------------------------------------------------------------------------------
+
+
+def test_an_empty_place_has_no_finished_run(sqlite: Any, tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(OutputError, match=r"no finished run in .*rmq_delay_insights"):
+            service.load(str(place))
+
+
+def test_a_run_of_one_day_is_shown_with_the_incidents_of_the_days_before(sqlite: Any, output: Path) -> None:
+    insights.report(output, TODAY, 1, advice_from=str(TODAY - timedelta(days=29)))
+    run = service.load(str(output))
+    assert (run.first_day, run.since) == (TODAY, TODAY - timedelta(days=6))
+    page = shown()
+    assert f"Tiers and incidents are those of all days since {run.since}" in page
+    assert f"Curves and advice look back to {TODAY - timedelta(days=29)}" in page
+
+
+def test_a_later_run_of_an_old_day_takes_nothing_back(sqlite: Any, output: Path) -> None:
+    old = TODAY - timedelta(days=4)
+    insights.write(output, "recovery_curve", old, insights.curve("task", "x", insights.TASKS[0]))
+    insights.write(output, "incidents", old, [])
+    insights.report(output, old, name="99990101T000000Z-late", tables={"recovery_curve": 1, "incidents": 0})
+    run = service.load(str(output))
+    assert (run.first_day, run.last_day) == (TODAY - timedelta(days=6), TODAY)
+    assert RecoveryCurve.objects.count() == 6
+    assert not RecoveryCurve.objects.filter(name="x").exists()
+    assert Incident.objects.count() == 1, "what the late run changed is loaded"
+
+
+def test_a_later_run_that_found_no_files_takes_nothing_back(sqlite: Any, output: Path) -> None:
+    insights.report(output, TODAY, name="99990101T000000Z-empty", tables={}, first_day=None, last_day=None)
+    assert service.load(str(output)).last_day == TODAY
+
+
+def test_a_later_run_of_days_that_came_without_failures_is_the_newest(sqlite: Any, output: Path) -> None:
+    tomorrow = TODAY + timedelta(days=1)
+    insights.write(output, "hourly", tomorrow, insights.hours(tomorrow))
+    insights.report(output, tomorrow, tables={"hourly": 1})
+    run = service.load(str(output))
+    assert (run.first_day, run.last_day) == (tomorrow, tomorrow)
+    assert not RecoveryCurve.objects.exists()
+
+
+def test_a_table_that_the_run_wrote_and_that_is_gone_is_told(sqlite: Any, output: Path) -> None:
+    shutil.rmtree(output / "ladder_advice")
+    with pytest.raises(OutputError, match="The table 'ladder_advice' is missing"):
+        service.load(str(output))
+
+
+def test_a_table_that_the_run_had_no_rows_for_is_empty(sqlite: Any, output: Path) -> None:
+    for table in ("incidents", "what_if"):
+        shutil.rmtree(output / table)
+    insights.report(output, TODAY, 7)
+    service.load(str(output))
+    assert Incident.objects.count() == 0
+    assert "No incident in these days" in shown()
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"first_day": None, "last_day": None}, "are about no day"),
+        ({"first_day": "Monday"}, "its days are none"),
+        ({"tables": None}, "which tables it wrote"),
+    ],
+)
+def test_a_report_that_says_nothing_is_told(sqlite: Any, output: Path, more: dict[str, Any], told: str) -> None:
+    insights.report(output, TODAY, **more)
+    with pytest.raises(OutputError, match=told):
+        service.load(str(output))
+
+
+def test_a_report_that_was_cut_off_is_told(sqlite: Any, output: Path) -> None:
+    (output / "runs" / "99990101T000000Z-x.json").write_text('{"tables": ')
+    with pytest.raises(OutputError, match=r"99990101T000000Z-x.json is no report of a run"):
+        service.load(str(output))
+
+
+def test_a_scheme_that_nobody_knows_is_told(sqlite: Any) -> None:
+    with pytest.raises(OutputError, match="gopher://shop/insights cannot be opened"):
+        service.load("gopher://shop/insights")
+
+
+def test_a_column_that_is_missing_is_told_and_the_old_insights_stay(sqlite: Any, output: Path) -> None:
+    service.load(str(output))
+    schema = insights.SCHEMAS["incidents"]
+    insights.write(output, "incidents", TODAY, [], schema.remove(schema.get_field_index("peak_per_minute")))
+    with pytest.raises(OutputError, match="'incidents' has no column 'peak_per_minute'"):
+        service.load(str(output))
+    assert InsightRun.objects.count() == 1
+    assert Incident.objects.count() == 2
+
+
+def test_a_column_of_another_type_is_told(sqlite: Any, output: Path) -> None:
+    schema = insights.SCHEMAS["hourly"]
+    wrong = schema.set(schema.get_field_index("failures"), pa.field("failures", pa.string()))
+    insights.write(output, "hourly", TODAY, [], wrong)
+    with pytest.raises(OutputError, match=r"Column 'failures' of the table 'hourly' is string .* not a whole number"):
+        service.load(str(output))
+
+
+def test_a_file_that_is_cut_off_is_told(sqlite: Any, output: Path) -> None:
+    path = insights.write(output, "tier_outcomes", TODAY, insights.outcomes(1))
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(OutputError, match=r"part-0.parquet of the table 'tier_outcomes' cannot be read"):
+        service.load(str(output))
+
+
+def test_what_fails_in_the_database_leaves_the_old_insights(sqlite: Any, output: Path) -> None:
+    before = service.load(str(output))
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TRIGGER refuse BEFORE INSERT ON rmq_delay_whatif BEGIN SELECT RAISE(ABORT, 'disk full'); END"
+        )
+    try:
+        with pytest.raises(DatabaseError, match="disk full"):
+            service.load(str(output))
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TRIGGER refuse")
+    assert InsightRun.objects.get() == before
+    assert LadderAdvice.objects.count() == 4
+
+
+def test_an_incident_without_its_end_is_told(sqlite: Any, output: Path) -> None:
+    insights.write(output, "incidents", TODAY, [{**insights.incidents(TODAY)[0], "ended_at": None}])
+    with pytest.raises(OutputError, match="'ended_at' of the table 'incidents' is empty in a row"):
+        service.load(str(output))
+
+
+def test_times_and_numbers_of_other_writers_are_understood(sqlite: Any, output: Path) -> None:
+    schema = insights.SCHEMAS["incidents"]
+    for name, kind in (
+        ("started_at", pa.timestamp("ns")),
+        ("tasks_touched", pa.int32()),
+        ("recovered_share", pa.float32()),
+    ):
+        schema = schema.set(schema.get_field_index(name), pa.field(name, kind))
+    row = insights.incidents(TODAY)[0]
+    rows = [{**row, "started_at": row["started_at"].replace(tzinfo=None), "recovered_share": float("nan")}]
+    insights.write(output, "incidents", TODAY, rows, schema)
+    service.load(str(output))
+    newest = Incident.objects.all()[0]
+    assert newest.started_at == row["started_at"]
+    assert newest.recovered_share is None
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def command(*options: str) -> str:
+    out = StringIO()
+    call_command("rmq_delay_insights", *options, stdout=out)
+    return out.getvalue()
+
+
+def test_the_command_loads_a_finished_output(sqlite: Any, output: Path) -> None:
+    assert f"to {TODAY} are loaded" in command("--load-only", "--output", str(output))
+    with override_settings(RMQ_DELAY={"INSIGHTS_URL": str(output)}):
+        assert f"loaded from {output}" in command("--load-only")
+
+
+@pytest.mark.parametrize(
+    ("settings", "place"),
+    [
+        ({"HISTORY_URL": "/srv/history/"}, "/srv/history-insights"),
+        ({"HISTORY_URL": "s3://shop/history?region=eu-1"}, "s3://shop/history-insights?region=eu-1"),
+        ({"HISTORY_URL": "/srv/history", "INSIGHTS_URL": "gs://shop/insights"}, "gs://shop/insights"),
+    ],
+)
+def test_insights_lie_beside_the_history_unless_the_settings_say_otherwise(settings: Any, place: str) -> None:
+    with override_settings(RMQ_DELAY=settings):
+        assert service.output_url() == place
+
+
+def test_the_page_answers_a_head_and_nothing_that_could_change_it(sqlite: Any) -> None:
+    browser = people.staff("view_insightrun")
+    assert browser.head(PAGE).status_code == 200
+    assert browser.post(PAGE).status_code == 403
+
+
+def test_nobody_sees_credentials_in_the_list_of_processes_nor_in_what_is_said(
+    sqlite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = tmp_path / "python"
+    child.write_text('#!/bin/sh\necho "$@"\necho "$RMQ_DELAY_HISTORY_URL to $RMQ_DELAY_INSIGHTS_URL"\nexit 2\n')
+    child.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(child))
+    lines: list[str] = []
+    source, place = ("s3://reader:open-sesame@shop/history", "s3://writer:shut-sesame@shop/insights?region=eu-1")
+    with pytest.raises(OutputError) as told:
+        service.run_and_load(source, place, say=lines.append, first=TODAY, conf=["a=b"], ladders=["payments=30s,5m"])
+    options, urls = lines
+    assert options == f"-m celery_rmq_delay.analytics run --from={TODAY} --conf=a=b --ladder=payments=30s,5m"
+    assert urls.startswith("s3://shop/history to s3://")
+    assert "sesame" not in f"{urls}{told.value}"
+
+
+def test_errors_tell_no_credentials(sqlite: Any) -> None:
+    with pytest.raises(OutputError) as told:
+        service.load("gopher://reader:open-sesame@shop/insights")
+    assert "open-sesame" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((), "give --output"),
+        (("--load-only", "--output", "/tmp/x", "--ladder", "a=1s", "--conf", "b=c"), "--conf, --ladder is of a run"),
+        (("--output", "/tmp/x"), "give --input"),
+        (("--load-only", "--output", "/tmp/x", "--master", "local"), "--load-only loads a finished one"),
+        (("--load-only", "--from", "yesterday"), "invalid _day value"),
+    ],
+)
+def test_options_that_make_no_sense_are_told(sqlite: Any, options: tuple[str, ...], told: str) -> None:
+    with pytest.raises(CommandError, match=told):
+        command(*options)
+
+
+def test_a_run_that_fails_says_its_last_lines_and_loads_nothing(sqlite: Any, output: Path, tmp_path: Path) -> None:
+    service.load(str(output))
+    lines: list[str] = []
+    code = "print('reading'); raise SystemExit('the history is empty')"
+    with pytest.raises(OutputError, match=r"ended with 1, and nothing was loaded(.|\n)*the history is empty"):
+        service._run([sys.executable, "-c", code], lines.append, {})
+    assert "reading" in lines
+    assert InsightRun.objects.count() == 1
+
+
+def test_a_command_that_is_ended_ends_the_analytics_too() -> None:
+    code = (
+        "import signal, sys\n"
+        "from celery_rmq_delay.contrib.django.management.commands.rmq_delay_insights import _end\n"
+        "from celery_rmq_delay.contrib.django.services.insights import _run\n"
+        "signal.signal(signal.SIGTERM, _end)\n"
+        "child = 'import os, time; print(os.getpid(), flush=True); time.sleep(60)'\n"
+        "_run([sys.executable, '-c', child], lambda line: print(line, flush=True), {})\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", SETUP + code], stdout=subprocess.PIPE, text=True)
+    with process:
+        child = psutil.Process(int(process.stdout.readline()))  # type: ignore[union-attr]
+        process.terminate()
+        assert process.wait(timeout=30) == 143
+    assert not child.is_running()
+
+
+def test_the_web_process_never_imports_spark_nor_pyarrow() -> None:
+    code = (
+        "import celery_rmq_delay.contrib.django.admin, celery_rmq_delay.contrib.django.services.insights\n"
+        "found = {'pyspark', 'pyarrow', 'numpy', 'pandas'} & set(sys.modules); assert not found, found"
+    )
+    subprocess.run([sys.executable, "-c", SETUP + code], check=True, timeout=60)
+
+
+def test_the_interval_of_a_share_is_wilsons() -> None:
+    assert wilson(8, 10) == pytest.approx((0.490, 0.943), abs=5e-4)
+    assert wilson(0, 20) == pytest.approx((0.0, 0.161), abs=5e-4)
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+def test_the_address_of_the_insights_has_to_be_one(sqlite: Any) -> None:
+    from celery_rmq_delay.contrib.django.conf import conf
+    from celery_rmq_delay.exceptions import SettingsError
+
+    with override_settings(RMQ_DELAY={"INSIGHTS_URL": 7}), pytest.raises(SettingsError, match="INSIGHTS_URL"):
+        conf()

@@ -1,0 +1,317 @@
+"""Alerts: grouped, throttled, to a real mail server and a real webhook, and never in the collector's way."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import django
+import pytest
+from django.test import override_settings
+
+from celery_rmq_delay.contrib.django import notifier, outbox, signals
+from celery_rmq_delay.contrib.django.conf import conf
+from celery_rmq_delay.contrib.django.models import FailureGroup, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.notifier import notifying
+from celery_rmq_delay.contrib.django.signals import announce
+from celery_rmq_delay.exceptions import SettingsError
+from celery_rmq_delay.redaction import REDACTED
+from celery_rmq_delay.testing.ports import free_port
+from tests.waiting import wait_for
+
+from .receivers import MailServer, Webhook, mail_server, webhook
+from .records import group, record
+
+BACKEND = "django.core.mail.backends.smtp.EmailBackend"
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch, sqlite: object) -> None:
+    """Let alerts wait for others, and for another try, for a moment only."""
+    monkeypatch.setattr(outbox, "SETTLE", 0.2)
+    monkeypatch.setattr(outbox, "RETRY_AFTER", 0.2)
+
+
+@pytest.fixture
+def mail() -> Iterator[MailServer]:
+    with (
+        mail_server(free_port()) as server,
+        override_settings(
+            EMAIL_BACKEND=BACKEND,
+            EMAIL_HOST="127.0.0.1",
+            EMAIL_PORT=server.port,
+            ADMINS=["ops@example.org"] if django.VERSION >= (6, 0) else [("Ops", "ops@example.org")],
+            EMAIL_SUBJECT_PREFIX="[shop] ",
+        ),
+    ):
+        yield server
+
+
+@pytest.fixture
+def hook() -> Iterator[Webhook]:
+    with webhook() as found:
+        yield found
+
+
+def notify(**settings: Any) -> Any:
+    return override_settings(RMQ_DELAY={"NOTIFY": settings})
+
+
+def fail(count: int = 1, **given: Any) -> list[TaskRecord]:
+    """Exhaust tasks, as the collector tells of it."""
+    found = [record(reason="retries_used", **given) for _ in range(count)]
+    announce((TaskState.EXHAUSTED, each.task_id) for each in found)
+    return found
+
+
+def alerts(hook: Webhook) -> list[tuple[str, int]]:
+    return [(alert["exception_type"], alert["count"]) for post in hook.posts for alert in post["alerts"]]
+
+
+def test_a_burst_is_one_mail_with_a_paragraph_per_failure_group(
+    mail: MailServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "SETTLE", 60.0)
+    timeouts, refused = group(frame="orders/gateway.py:charge"), group(exception_type="shop.Refused", message="")
+    with notify(mail=True), notifying():
+        fail(3, group=timeouts)
+        fail(12, group=refused)
+        (last,) = fail(group=timeouts, name="orders.tasks.charge", queue="payments")
+    (found,) = mail.mails
+    assert found["To"] == "ops@example.org"
+    assert found["Subject"] == "[shop] 16 tasks exhausted in 2 failure groups"
+    text = found.get_content().replace("\r\n", "\n")
+    first, second = text.split("\n\n")
+    assert first.startswith("12 exhausted: shop.Refused\n")
+    assert second.startswith("4 exhausted: requests.Timeout: no answer in <n> s\n  since 20")
+    assert "UTC, in orders/gateway.py:charge\n" in second
+    assert f"last: orders.tasks.charge[{last.task_id}] of queue payments (retries_used)" in second
+
+
+def test_the_subject_of_one_group_says_what_it_is(mail: MailServer) -> None:
+    with notify(mail=True), notifying():
+        fail(group=group(message="line\r\nBcc: everybody@example.org " + "x" * 1000))
+    (found,) = mail.mails
+    subject = found["Subject"].strip()
+    assert subject.startswith("[shop] 1 task exhausted: requests.Timeout: line Bcc: everybody@example.org xxx")
+    assert len(subject) < 170
+    assert found["Bcc"] is None
+
+
+def test_a_webhook_gets_text_for_people_and_data_for_programs(hook: Webhook) -> None:
+    failed = group(frame="orders/gateway.py:charge")
+    with notify(webhook=hook.url), notifying():
+        (task,) = fail(group=failed)
+    (post,) = hook.posts
+    assert post["text"].startswith("1 task exhausted: requests.Timeout")
+    (alert,) = post["alerts"]
+    assert alert.pop("since").endswith("+00:00")
+    assert alert == {
+        "kind": "exhausted",
+        "count": 1,
+        "task": "payments.charge",
+        "queue": "payments",
+        "task_id": task.task_id,
+        "reason": "retries_used",
+        "exception_type": "requests.Timeout",
+        "message": "no answer in <n> s",
+        "frame": "orders/gateway.py:charge",
+        "fingerprint": failed.fingerprint,
+    }
+
+
+def test_no_alert_has_a_secret_in_any_of_its_texts(hook: Webhook) -> None:
+    with notify(webhook=hook.url), notifying():
+        fail(group=group(exception_type="", message="password=hunter2"))
+        wait_for(lambda: hook.posts)
+    (post,) = hook.posts
+    assert post["alerts"][0]["message"] == f"password={REDACTED}"
+    assert "hunter2" not in str(post)
+
+
+def test_a_group_is_told_of_once_in_so_many_minutes_with_the_count_since(hook: Webhook) -> None:
+    timeouts, refused = group(), group(exception_type="shop.Refused")
+    with notify(webhook=hook.url, every_minutes=1 / 60), notifying():
+        fail(group=timeouts)
+        wait_for(lambda: len(hook.posts) == 1, "the first alert")
+        began = time.monotonic()
+        for _ in range(5):
+            fail(group=timeouts)
+        fail(group=refused)
+        wait_for(lambda: len(hook.posts) == 2, "the other group")
+        assert alerts(hook)[1:] == [("shop.Refused", 1)]
+        assert time.monotonic() - began < 0.9
+        wait_for(lambda: len(hook.posts) == 3, "the rest of the first group")
+        assert time.monotonic() - began > 0.8
+    assert alerts(hook) == [("requests.Timeout", 1), ("shop.Refused", 1), ("requests.Timeout", 5)]
+
+
+def test_only_the_kinds_that_were_asked_for_are_told(hook: Webhook) -> None:
+    parked, recovered = record(TaskState.PARKED, group=group()), record(TaskState.RECOVERED, group=group())
+    with notify(webhook=hook.url, kinds=["recovered", "parked"]), notifying():
+        fail(group=group())
+        announce([(TaskState.PARKED, parked.task_id), (TaskState.RECOVERED, recovered.task_id)])
+    kinds = sorted(alert["kind"] for post in hook.posts for alert in post["alerts"])
+    assert kinds == ["parked", "recovered"]
+
+
+def test_a_muted_group_alerts_nobody(hook: Webhook, mail: MailServer) -> None:
+    muted = group(muted=True)
+    with notify(webhook=hook.url, mail=True), notifying():
+        fail(5, group=muted)
+    assert (hook.posts, mail.mails) == ([], [])
+    FailureGroup.objects.update(muted=False)
+    with notify(webhook=hook.url, mail=True), notifying():
+        fail(group=muted)
+    assert (alerts(hook), len(mail.mails)) == ([("requests.Timeout", 1)], 1)
+
+
+def test_tasks_without_an_exception_are_grouped_by_name_and_reason(hook: Webhook) -> None:
+    with notify(webhook=hook.url), notifying():
+        fail(2)
+        fail(name="orders.import")
+    told = sorted((alert["task"], alert["count"]) for post in hook.posts for alert in post["alerts"])
+    assert told == [("orders.import", 1), ("payments.charge", 2)]
+
+
+def test_a_webhook_that_hangs_never_holds_the_collector_up(hook: Webhook, caplog: pytest.LogCaptureFixture) -> None:
+    hook.hold.clear()
+    with notify(webhook=hook.url), notifying():
+        began = time.monotonic()
+        for _ in range(50):
+            fail(group=group())
+            time.sleep(0.01)
+        assert time.monotonic() - began < 5
+        hook.hold.set()
+        wait_for(lambda: sum(count for _, count in alerts(hook)) == 50, "all of them")
+
+
+@pytest.mark.parametrize("status", [500, 404, 301])
+def test_a_webhook_that_fails_is_logged_once_and_tried_until_it_answers(
+    hook: Webhook, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    hook.status = status
+    caplog.set_level(logging.WARNING)
+    with notify(webhook=hook.url), notifying():
+        fail(2, group=(failed := group()))
+        wait_for(lambda: "cannot be sent" in caplog.text, "the error in the log")
+        fail(3, group=failed)
+        time.sleep(0.5)
+        hook.status = 200
+        wait_for(lambda: hook.posts, "the alert")
+        wait_for(lambda: "can be sent by webhook again" in caplog.text, "the good news in the log")
+    assert alerts(hook) == [("requests.Timeout", 5)]
+    assert caplog.text.count("cannot be sent") == 1
+    assert f"answered with status {status}" in caplog.text
+    assert "secret-path" not in caplog.text
+
+
+def test_one_way_that_fails_does_not_keep_the_other_from_working(hook: Webhook) -> None:
+    down = {"EMAIL_BACKEND": BACKEND, "EMAIL_PORT": free_port(), "ADMINS": [("Ops", "ops@example.org")]}
+    with override_settings(**down), notify(mail=True, webhook=hook.url), notifying():
+        fail(group=group())
+        wait_for(lambda: hook.posts, "the webhook")
+    assert alerts(hook) == [("requests.Timeout", 1)]
+
+
+def test_a_mail_server_that_refuses_gets_the_mail_later(mail: MailServer, caplog: pytest.LogCaptureFixture) -> None:
+    mail.refusing = True
+    with notify(mail=True), notifying():
+        fail(group=group())
+        wait_for(lambda: "cannot be sent by mail" in caplog.text, "the error in the log")
+        mail.refusing = False
+        wait_for(lambda: mail.mails, "the mail")
+    assert len(mail.mails) == 1
+
+
+def test_what_is_due_at_the_end_is_sent_and_nothing_after_it(hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "SETTLE", 60.0)
+    with notify(webhook=hook.url), notifying():
+        fail(group=group())
+    assert alerts(hook) == [("requests.Timeout", 1)]
+    fail(group=group())
+    assert not signals.task_exhausted.has_listeners(TaskRecord)
+
+
+def test_the_end_does_not_wait_for_ever(hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "LAST_WORDS", 0.5)
+    monkeypatch.setattr(notifier, "TIMEOUT", 2.0)
+    hook.hold.clear()
+    with notify(webhook=hook.url), notifying():
+        fail(group=group())
+        began = time.monotonic()
+    assert time.monotonic() - began < 1.5
+
+
+def test_more_groups_than_can_wait_are_dropped_and_said_so(
+    hook: Webhook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(outbox, "MAX_GROUPS", 3)
+    monkeypatch.setattr(outbox, "SETTLE", 60.0)  # none of them leaves before the last one is there
+    with notify(webhook=hook.url), notifying():
+        for _ in range(5):
+            fail(group=group())
+    assert len(alerts(hook)) == 3
+    assert caplog.text.count("others are dropped") == 1
+
+
+def test_where_nothing_is_asked_for_nothing_listens() -> None:
+    with override_settings(RMQ_DELAY={}), notifying():
+        assert not signals.task_exhausted.has_listeners(TaskRecord)
+
+
+def test_a_receiver_of_a_signal_gets_the_record_and_may_fail(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[Any] = []
+
+    def broken(**_: Any) -> None:
+        raise RuntimeError("a user's bug")
+
+    def good(sender: Any, record: TaskRecord, **_: Any) -> None:
+        heard.append((sender, record, record.group))
+
+    failed = group()
+    signals.task_exhausted.connect(broken)
+    signals.task_exhausted.connect(good)
+    try:
+        tasks = fail(2, group=failed)
+        announce([(TaskState.EXHAUSTED, "gone"), (TaskState.DISCARDED, tasks[0].task_id)])
+    finally:
+        signals.task_exhausted.disconnect(broken)
+        signals.task_exhausted.disconnect(good)
+    assert heard == [(TaskRecord, task, failed) for task in tasks]
+    assert "a user's bug" in caplog.text
+
+
+def test_nothing_is_read_where_nobody_listens(django_assert_num_queries: Any) -> None:
+    task = record()
+    with django_assert_num_queries(0):
+        announce([(TaskState.EXHAUSTED, task.task_id)])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"mail": "yes"},
+        {"webhook": "alerts.example/hook"},
+        {"webhook": "ftp://alerts.example"},
+        {"webhook": "https://[::1"},
+        {"every_minutes": 0},
+        {"every_minutes": True},
+        {"every_minutes": 10_081},
+        {"kinds": "exhausted"},
+        {"kinds": []},
+        {"kinds": ["failed"]},
+        {"kinds": [["exhausted"]]},
+        {"sms": True},
+        [],
+    ],
+)
+def test_settings_that_cannot_work_are_refused_with_what_mends_them(settings: Any) -> None:
+    with (
+        override_settings(RMQ_DELAY={"NOTIFY": settings}),
+        pytest.raises(SettingsError, match=r"Write|Known") as raised,
+    ):
+        conf()
+    assert "RMQ_DELAY['NOTIFY']" in str(raised.value)

@@ -1,0 +1,154 @@
+"""`manage.py rmq_delay_operate`: which operations it runs, and those that are started with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from io import StringIO
+from signal import SIGINT, SIGTERM, getsignal, signal
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.utils import timezone
+
+from celery_rmq_delay.contrib.django.models import Operation, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.services import running
+from celery_rmq_delay.contrib.django.services.background import next_operation
+from celery_rmq_delay.contrib.django.services.lease import STALE_AFTER, Lease
+from celery_rmq_delay.contrib.django.services.operations import Actor, freeze
+
+from .records import record
+
+pytestmark = pytest.mark.usefixtures("database", "shop", "handlers")
+
+ALICE = Actor(None, "alice")
+Kind, State = Operation.Kind, Operation.State
+LONG_AGO = 2 * STALE_AFTER
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """Signal handlers as they were before the command."""
+    before = {number: getsignal(number) for number in (SIGINT, SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal(number, handler)
+
+
+def operated(*arguments: str, **options: Any) -> str:
+    said = StringIO()
+    call_command("rmq_delay_operate", *arguments, stdout=said, **options)
+    return said.getvalue()
+
+
+def waiting(count: int = 1, **more: Any) -> Operation:
+    records = [record() for _ in range(count)]
+    chosen = TaskRecord.objects.filter(pk__in=[each.pk for each in records])
+    return freeze(more.pop("kind", Kind.DISCARD), chosen, actor=ALICE, reason="", **more)
+
+
+def changed(operation: Operation, **values: Any) -> None:
+    Operation.objects.filter(pk=operation.pk).update(**values)
+
+
+def test_what_pages_have_left_to_it_is_run_oldest_first(settings: Any) -> None:
+    settings.RMQ_DELAY = {**settings.RMQ_DELAY, "INLINE_LIMIT": 2}
+    operations = [waiting(3), waiting(3)]
+    operated("--once")
+    for operation in operations:
+        operation.refresh_from_db()
+        assert (operation.state, operation.message) == (State.DONE, "3 discarded")
+    assert operations[0].started_at < operations[1].started_at  # type: ignore[operator]
+
+
+def test_an_operation_that_a_page_runs_is_taken_over_when_the_page_is_gone() -> None:
+    operation = waiting()
+    assert next_operation() is None
+    changed(operation, created_at=timezone.now() - LONG_AGO)
+    assert next_operation() == operation
+
+
+def test_an_operation_whose_runner_is_silent_is_taken_over() -> None:
+    operation = waiting()
+    Lease.take(operation)
+    assert next_operation() is None
+    changed(operation, heartbeat_at=timezone.now() - LONG_AGO)
+    assert next_operation() == operation
+
+
+def test_an_operation_that_was_handed_over_is_next_at_once() -> None:
+    operation = waiting()
+    Lease.take(operation).hand_over()
+    assert next_operation() == operation
+
+
+def test_a_gradual_operation_is_next_at_once() -> None:
+    operation = waiting(kind=Kind.REQUEUE, rate=60)
+    assert next_operation() == operation
+
+
+def test_one_operation_is_run_by_its_number() -> None:
+    first, second = waiting(), waiting()
+    assert operated("--operation", str(second.pk)) == "Done: 1 discarded.\n"
+    first.refresh_from_db()
+    assert first.state == State.PENDING
+    with pytest.raises(CommandError, match="is done"):
+        operated("--operation", str(second.pk))
+    with pytest.raises(CommandError, match=r"There is no operation 99\."):
+        operated("--operation", "99")
+
+
+def test_an_action_is_for_the_tasks_that_all_conditions_name() -> None:
+    wanted = record(queue="mails", name="mail.send", exception_type="Refused")
+    others = [record(queue="mails"), record(name="mail.send"), record(TaskState.PARKED, queue="mails")]
+    said = operated("discard", queue="mails", task="mail.send", error="Refused", reason="a typo")
+    operation = Operation.objects.get()
+    assert said == f"Operation {operation.pk}: 1 tasks.\nDone: 1 discarded.\n"
+    assert (operation.reason, operation.user) == ("a typo", None)
+    assert operation.actor
+    assert operation.details == {
+        "filters": {"queue": "mails", "name": "mail.send", "exception_type": "Refused"},
+    }
+    wanted.refresh_from_db()
+    assert wanted.state == TaskState.DISCARDED
+    assert [TaskRecord.objects.get(pk=each.pk).state for each in others] == [each.state for each in others]
+
+
+def test_an_action_is_for_tasks_by_their_ids() -> None:
+    first, _second, third = record(), record(), record()
+    operated("discard", id=[first.task_id, third.task_id])
+    assert operated("restore", all=True).endswith("Done: 2 restored.\n")
+
+
+@pytest.mark.parametrize("given", [{}, {"all": True, "queue": "mails"}])
+def test_an_action_has_to_say_for_which_tasks_it_is(given: dict[str, Any]) -> None:
+    with pytest.raises(CommandError, match="Say which tasks"):
+        operated("discard", **given)
+
+
+def test_a_dry_run_tells_of_the_tasks_and_does_nothing() -> None:
+    for error in ("Timeout", "Timeout", "Refused"):
+        record(exception_type=error)
+    lines = operated("requeue", all=True, dry_run=True).splitlines()
+    assert [line.split()[0] for line in lines] == ["2", "1", "3"]
+    assert lines[0].endswith("Timeout")
+    assert lines[-1].endswith("3  in all. Nothing was done.")
+    assert not Operation.objects.exists()
+
+
+def test_an_action_that_leaves_something_undone_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "PATIENCE", 0)
+    record()
+    with pytest.raises(CommandError, match="Not all of it was done") as caught:
+        operated("requeue", all=True)
+    assert caught.value.returncode == 1
+    assert Operation.objects.get().state == State.FAILED
+
+
+def test_what_makes_no_sense_is_refused_before_anything_is_done() -> None:
+    task = record()
+    with pytest.raises(CommandError, match="requeue only"):
+        operated("discard", all=True, rate=60)
+    assert not Operation.objects.exists()
+    assert timezone.now() - TaskRecord.objects.get(pk=task.pk).changed_at < timedelta(minutes=1)

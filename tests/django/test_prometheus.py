@@ -1,0 +1,292 @@
+"""Metrics: they say what the tables say, whoever asks, and the example rules ask for nothing else."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as plain_text
+
+from celery_rmq_delay.contrib import prometheus
+from celery_rmq_delay.contrib.django.models import (
+    CollectorStatus,
+    Operation,
+    Tally,
+    TaskRecord,
+    TaskState,
+    UnreadableMessage,
+)
+from celery_rmq_delay.contrib.django.services import counts
+from celery_rmq_delay.contrib.django.services.prune import prune
+
+from .databases import Database
+from .records import ago, record
+from .shop import make, of
+
+ROOT = Path(__file__).parents[2]
+RULES = yaml.safe_load((ROOT / "docs/examples/prometheus-rules.yml").read_text())
+ALERTS = [rule for each in RULES["groups"] for rule in each["rules"]]
+
+Samples = dict[tuple[str, tuple[str, ...]], float]
+
+
+@pytest.fixture(autouse=True)
+def anew(shop: object) -> Iterator[None]:
+    """Measure nothing before, of a project whose broker is not there."""
+    prometheus.lateness.clear()
+    counts.forget()
+    yield
+    prometheus.lateness.clear()
+    counts.forget()
+
+
+def samples(registry: Any = None) -> Samples:
+    """Return what is exposed: values by name and labels' values."""
+    text, _ = prometheus.exposition(registry or prometheus.registry(max_age=0))
+    found = [sample for family in plain_text(text.decode()) for sample in family.samples]
+    return {(sample.name, tuple(sample.labels.values())): sample.value for sample in found}
+
+
+def tally(days: float = 0, **counts: int) -> None:
+    Tally.objects.create(slot=ago(days=days), queue="payments", name="payments.charge", **counts)
+
+
+def everything() -> None:
+    """Fill the tables so that every metric has a sample."""
+    record(TaskState.PARKED, tier=1, due_at=ago(minutes=5))
+    record(TaskState.PARKED, tier=1, due_at=ago(seconds=10))
+    record(TaskState.PARKED, tier=2, due_at=ago(minutes=-5))
+    record(TaskState.PARKED, queue="mail", due_at=None)
+    record(TaskState.EXHAUSTED, exhausted_at=ago(days=3))
+    record(TaskState.EXHAUSTED, exhausted_at=ago(days=1))
+    record(TaskState.UNKNOWN)
+    record(TaskState.RECOVERED)
+    tally(days=1, parked=10, recovered=5, exhausted=2, succeeded=1000)
+    tally(parked=1, exhausted=1)
+    Operation.objects.create(kind=Operation.Kind.REQUEUE, state=Operation.State.DONE, ok=38, skipped=2, failed=1)
+    Operation.objects.create(kind=Operation.Kind.REQUEUE, state=Operation.State.FAILED, ok=2, unknown=1)
+    UnreadableMessage.objects.create(digest="d", queue="q", body=b"", headers=b"", received_at=timezone.now())
+    CollectorStatus.objects.create(
+        name="c1", started_at=ago(), heartbeat_at=ago(), lag_ms=1500, waiting=7, events=100, exhausted=3
+    )
+    prometheus.lateness.labels("payments").observe(0.3)
+
+
+def test_the_metrics_say_what_the_tables_say(database: Database) -> None:
+    everything()
+    due, exhausted = TaskRecord.objects.filter(tier=1).order_by("due_at"), TaskRecord.objects.filter(state="EXHAUSTED")
+    heard = CollectorStatus.objects.get().heartbeat_at
+    charge = ("payments", "payments.charge")
+    found = samples()
+    expected: Samples = {
+        ("rmq_delay_database_up", ()): 1,
+        ("rmq_delay_parked", ("payments", "1")): 2,
+        ("rmq_delay_parked", ("payments", "2")): 1,
+        ("rmq_delay_parked", ("mail", "exact")): 1,
+        ("rmq_delay_due", ("payments", "1")): 2,
+        ("rmq_delay_due", ("payments", "2")): 0,
+        ("rmq_delay_due", ("mail", "exact")): 0,
+        ("rmq_delay_overdue", ("payments", "1")): 1,
+        ("rmq_delay_overdue", ("payments", "2")): 0,
+        ("rmq_delay_oldest_due_timestamp_seconds", ("payments", "1")): due[0].due_at.timestamp(),
+        ("rmq_delay_exhausted", ("payments",)): 2,
+        ("rmq_delay_oldest_exhausted_timestamp_seconds", ("payments",)): exhausted[0].exhausted_at.timestamp(),
+        ("rmq_delay_outcome_unknown", ("payments",)): 1,
+        ("rmq_delay_unreadable_messages", ()): 1,
+        ("rmq_delay_tasks_parked_total", charge): 11,
+        ("rmq_delay_tasks_recovered_total", charge): 5,
+        ("rmq_delay_tasks_exhausted_total", charge): 3,
+        ("rmq_delay_tasks_succeeded_total", charge): 1000,
+        ("rmq_delay_operations", ("requeue", "DONE")): 1,
+        ("rmq_delay_operations", ("requeue", "FAILED")): 1,
+        ("rmq_delay_operation_tasks", ("requeue", "ok")): 40,
+        ("rmq_delay_operation_tasks", ("requeue", "skipped")): 2,
+        ("rmq_delay_operation_tasks", ("requeue", "failed")): 1,
+        ("rmq_delay_operation_tasks", ("requeue", "unknown")): 1,
+        ("rmq_delay_collector_heartbeat_timestamp_seconds", ("c1",)): heard.timestamp(),
+        ("rmq_delay_collector_lag_seconds", ("c1",)): 1.5,
+        ("rmq_delay_collector_waiting_messages", ("c1",)): 7,
+        ("rmq_delay_collector_events_total", ("c1",)): 100,
+        ("rmq_delay_collector_exhausted_messages_total", ("c1",)): 3,
+        ("rmq_delay_broker_up", ()): 0,
+        ("rmq_delay_retry_lateness_seconds_count", ("payments",)): 1,
+        ("rmq_delay_retry_lateness_seconds_bucket", ("0.25", "payments")): 0,
+        ("rmq_delay_retry_lateness_seconds_bucket", ("0.5", "payments")): 1,
+    }
+    assert {key: found.get(key) for key in expected} == pytest.approx(expected)
+    assert ("rmq_delay_oldest_due_timestamp_seconds", ("mail", "exact")) not in found
+
+
+@pytest.mark.parametrize(
+    ("accept", "parse"),
+    [("", plain_text), ("text/plain", plain_text), ("application/openmetrics-text; version=1.0.0", openmetrics)],
+)
+def test_both_text_formats_can_be_parsed(sqlite: Database, accept: str, parse: Any) -> None:
+    everything()
+    text, content_type = prometheus.exposition(prometheus.registry(), accept)
+    names = [family.name for family in parse(text.decode())]
+    assert len(names) == len(set(names)) > 15
+    assert ("openmetrics" in content_type) == ("openmetrics" in accept)
+    assert all(name.startswith("rmq_delay_") for name in names)
+
+
+def test_empty_tables_have_metrics_without_samples(database: Database) -> None:
+    assert samples() == {
+        ("rmq_delay_database_up", ()): 1,
+        ("rmq_delay_unreadable_messages", ()): 0,
+        ("rmq_delay_broker_up", ()): 0,
+    }
+
+
+def test_hostile_names_are_labels_like_others(sqlite: Database) -> None:
+    hostile = 'a"b\\c\nd{x="1"} # \u202e'
+    record(TaskState.EXHAUSTED, queue=hostile)
+    assert samples()["rmq_delay_exhausted", (hostile,)] == 1
+
+
+def test_counters_do_not_fall_when_old_tallies_are_pruned(database: Database, settings: Any) -> None:
+    for days in (500, 400, 1, 0):
+        tally(days=days, parked=days + 1)
+    metrics = prometheus.registry(max_age=0)
+    key = ("rmq_delay_tasks_parked_total", ("payments", "payments.charge"))
+    before = samples(metrics)[key]
+    settings.RMQ_DELAY = {"KEEP_HISTORY_DAYS": 365}
+    assert prune()["tallies"] == 2
+    assert samples(metrics)[key] == samples()[key] == before == 905
+
+
+def test_counters_rise_with_what_comes_in(database: Database) -> None:
+    metrics = prometheus.registry(max_age=0)
+    assert samples(metrics)
+    tally(parked=1)
+    assert samples(metrics)["rmq_delay_tasks_parked_total", ("payments", "payments.charge")] == 1
+
+
+def test_the_tables_are_read_once_in_a_while_whoever_asks(database: Database) -> None:
+    everything()
+    metrics = prometheus.registry()
+    first = samples(metrics)
+    record(TaskState.EXHAUSTED)
+    with CaptureQueriesContext(connection) as queries:
+        assert samples(metrics) == first
+    assert len(queries) == 0
+    with CaptureQueriesContext(connection) as queries:
+        samples()
+    assert len(queries) <= 8
+
+
+def test_a_database_that_is_down_is_a_metric_and_no_error(tmp_path: Path, django_db_blocker: Any) -> None:
+    from .databases import using
+
+    empty = Database({"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "no" / "such.sqlite3")}, {})
+    with django_db_blocker.unblock(), using(empty):
+        assert samples() == {("rmq_delay_database_up", ()): 0, ("rmq_delay_broker_up", ()): 0}
+
+
+def test_django_is_imported_when_metrics_are_read_and_not_before() -> None:
+    code = "import sys, celery_rmq_delay.contrib.prometheus as p; p.registry(); print('django.db' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "False\n"
+
+
+@pytest.fixture
+def broker(rmq_broker: Any) -> Iterator[None]:
+    """A project whose broker is there, with one of the two queues that collectors read."""
+    with of(make(rmq_broker.url, prefix="metrics", queue="metrics")) as app, app.connection() as connection:
+        channel = connection.default_channel
+        channel.queue_declare("metrics.exhausted", durable=True, auto_delete=False)
+        yield
+        channel.queue_delete("metrics.exhausted")
+
+
+@pytest.fixture
+def exported(sqlite: Database, broker: None) -> dict[str, set[str]]:
+    """The labels of every exported sample name, with those that Prometheus adds."""
+    everything()
+    text, _ = prometheus.exposition(prometheus.registry())
+    found = [sample for family in plain_text(text.decode()) for sample in family.samples]
+    return {sample.name: {*sample.labels, "instance", "job"} for sample in found}
+
+
+def test_the_broker_is_counted_as_well(sqlite: Database, broker: None) -> None:
+    found = samples()
+    expected: Samples = {
+        ("rmq_delay_broker_up", ()): 1,
+        ("rmq_delay_broker_parked", ("metrics", "2")): 0,
+        ("rmq_delay_broker_parked", ("", "exact")): 0,
+        ("rmq_delay_broker_waiting", ("exhausted",)): 0,
+    }
+    assert {key: found.get(key) for key in expected} == expected
+    assert ("rmq_delay_broker_waiting", ("events",)) not in found
+
+
+def parsed(expression: str) -> tuple[list[Any], set[str]]:
+    """Return the metrics that an expression selects, and the labels that it groups by."""
+    selectors, grouped = [], set()
+
+    def visit(node: Any) -> None:
+        if isinstance(node, promql_parser.VectorSelector):
+            selectors.append(node)
+        elif isinstance(node, promql_parser.AggregateExpr) and node.modifier is not None:
+            grouped.update(node.modifier.labels)
+
+    promql_parser.walk(promql_parser.parse(expression), visit)
+    return selectors, grouped
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
+def test_each_rule_asks_for_what_is_exported(rule: dict[str, Any], exported: dict[str, set[str]]) -> None:
+    selectors, grouped = parsed(rule["expr"])
+    assert selectors
+    for selector in selectors:
+        known = exported[selector.name]
+        assert {matcher.name for matcher in selector.matchers.matchers} <= known
+        assert grouped <= known
+    used = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+    assert used <= grouped
+    assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+    assert rule["labels"]["severity"] in ("info", "warning", "critical")
+    assert re.fullmatch(r"\d+m", rule.get("for", "1m"))
+
+
+def test_the_rules_are_of_different_names() -> None:
+    assert len({rule["alert"] for rule in ALERTS}) == len(ALERTS) == 10
+
+
+def test_every_metric_is_documented_and_no_other(exported: dict[str, set[str]]) -> None:
+    text = (ROOT / "docs/how-to/alerts.md").read_text()
+    rows = re.findall(r"^\| `(rmq_delay_\w+)` \|(.*?)\|", text, re.MULTILINE)
+    documented = {name: set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
+    actual = {re.sub(r"_(bucket|count|sum)$", "", name): labels - {"instance", "job", "le"}
+              for name, labels in exported.items() if not name.endswith("_created")}  # fmt: skip
+    assert documented == actual
+
+
+def test_threads_that_ask_at_once_read_once(sqlite: Database) -> None:
+    everything()
+    metrics = prometheus.registry()
+    found: list[Samples] = []
+
+    def ask() -> None:
+        found.append(samples(metrics))
+        connection.close()
+
+    threads = [threading.Thread(target=ask) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 5
+    assert all(each == found[0] for each in found)

@@ -1,0 +1,225 @@
+"""Retention: what is old goes, all that hangs on it too, and nothing that somebody still needs."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection, transaction
+from django.db.models import Sum
+from django.test import override_settings
+from django.test.utils import CaptureQueriesContext
+
+from celery_rmq_delay.contrib.django.models import (
+    Attempt,
+    FailureGroup,
+    Operation,
+    OperationItem,
+    Payload,
+    Tally,
+    TaskRecord,
+    TaskState,
+    UnreadableMessage,
+)
+from celery_rmq_delay.contrib.django.services.prune import FOLDED, prune
+
+from .records import ago, attempt, group, record
+
+pytestmark = pytest.mark.usefixtures("database")
+
+KEPT = {"KEEP_RECOVERED_DAYS": 7, "KEEP_DISCARDED_DAYS": 30, "KEEP_EXHAUSTED_DAYS": 90, "KEEP_HISTORY_DAYS": 365}
+FOR_EVER = dict.fromkeys(KEPT)
+
+
+@pytest.fixture(autouse=True)
+def retention() -> Iterator[None]:
+    with override_settings(RMQ_DELAY=KEPT):
+        yield
+
+
+def left() -> set[str]:
+    return set(TaskRecord.objects.values_list("state", flat=True))
+
+
+@pytest.mark.parametrize(
+    ("state", "days"),
+    [
+        (TaskState.RECOVERED, 7),
+        (TaskState.REQUEUED, 7),
+        (TaskState.DISCARDED, 30),
+        (TaskState.EXHAUSTED, 90),
+        (TaskState.PARKED, 365),
+        (TaskState.RUNNING, 365),
+    ],
+)
+def test_a_task_goes_when_its_state_is_older_than_what_is_kept(state: TaskState, days: int) -> None:
+    record(state, changed_at=ago(days=days, hours=1), due_at=None)
+    young = record(state, changed_at=ago(days=days, hours=-1))
+    prune()
+    assert list(TaskRecord.objects.all()) == [young]
+
+
+@pytest.mark.parametrize("state", [TaskState.REQUEUING, TaskState.UNKNOWN])
+def test_a_task_that_a_person_has_to_look_at_stays(state: TaskState) -> None:
+    record(state, changed_at=ago(days=4000))
+    prune()
+    assert left() == {state}
+
+
+def test_a_parked_task_that_is_due_in_the_future_stays() -> None:
+    record(TaskState.PARKED, changed_at=ago(days=1000), due_at=ago(days=-1))
+    prune()
+    assert left() == {TaskState.PARKED}
+
+
+@override_settings(RMQ_DELAY=FOR_EVER)
+def test_none_keeps_everything_for_ever() -> None:
+    for state in TaskState:
+        attempt(record(state, changed_at=ago(days=4000)))
+    Tally.objects.create(slot=ago(days=4000), queue="q", name="t", parked=1)
+    assert prune() == {}
+    assert left() == set(TaskState)
+    assert Attempt.objects.count() == len(TaskState)
+
+
+def test_what_hangs_on_a_task_goes_with_it() -> None:
+    old, kept = record(changed_at=ago(days=91)), record(changed_at=ago(days=1), group=group())
+    operation = Operation.objects.create(kind=Operation.Kind.DISCARD, actor="alice", state=Operation.State.DONE)
+    for each in (old, kept):
+        attempt(each)
+        Payload.objects.create(record=each, body=b"x", headers=b"", stored_at=ago())
+        OperationItem.objects.create(operation=operation, record=each, outcome=OperationItem.Outcome.OK)
+    prune()
+    assert list(Attempt.objects.values_list("record", flat=True)) == [kept.pk]
+    assert list(Payload.objects.values_list("record", flat=True)) == [kept.pk]
+    assert list(OperationItem.objects.values_list("record", flat=True)) == [kept.pk]
+    assert Operation.objects.get() == operation
+
+
+def test_a_task_that_an_operation_has_not_come_to_yet_stays() -> None:
+    waiting, done = record(changed_at=ago(days=91)), record(changed_at=ago(days=91))
+    operation = Operation.objects.create(kind=Operation.Kind.REQUEUE, actor="alice")
+    OperationItem.objects.create(operation=operation, record=waiting)
+    OperationItem.objects.create(operation=operation, record=done, outcome=OperationItem.Outcome.SKIPPED)
+    prune()
+    assert list(TaskRecord.objects.all()) == [waiting]
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)  # SQLite has one writer at a time
+def test_a_task_that_somebody_is_working_on_is_left_for_the_next_time() -> None:
+    busy = record(changed_at=ago(days=91))
+    record(changed_at=ago(days=91))
+    done: dict[str, int] = {}
+
+    def run() -> None:
+        done.update(prune())
+        connection.close()
+
+    with transaction.atomic():
+        TaskRecord.objects.select_for_update().get(pk=busy.pk)
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join(20)
+    assert done["exhausted tasks"] == 1
+    assert list(TaskRecord.objects.all()) == [busy]
+
+
+def test_old_history_goes_and_tasks_do_not_with_it() -> None:
+    still = record(TaskState.UNKNOWN, changed_at=ago(days=1))
+    attempt(still, occurred_at=ago(days=366))
+    new = attempt(still, occurred_at=ago(days=1))
+    done = Operation.objects.create(
+        kind=Operation.Kind.EDIT, actor="alice", state=Operation.State.DONE, finished_at=ago(days=366)
+    )
+    going = Operation.objects.create(kind=Operation.Kind.EDIT, actor="alice", state=Operation.State.RUNNING)
+    Operation.objects.filter(pk=going.pk).update(created_at=ago(days=1000))
+    OperationItem.objects.create(operation=done, record=still, outcome=OperationItem.Outcome.UNKNOWN)
+    TaskRecord.objects.filter(pk=still.pk).update(operation=done)
+    prune()
+    assert list(Attempt.objects.all()) == [new]
+    assert list(Operation.objects.all()) == [going]
+    assert not OperationItem.objects.exists()
+    still.refresh_from_db()
+    assert still.operation is None
+
+
+def test_groups_go_when_nothing_is_in_them_and_nobody_wrote_on_them() -> None:
+    old: dict[str, Any] = {"last_seen": ago(days=366)}
+    group(**old)
+    kept = [group(**old, note="known"), group(**old, muted=True), group(**old), group()]
+    record(TaskState.UNKNOWN, group=kept[2])
+    prune()
+    assert list(FailureGroup.objects.order_by("pk")) == kept
+
+
+def test_old_unreadable_messages_go() -> None:
+    for digest, received in (("old", ago(days=91)), ("new", ago(days=1))):
+        UnreadableMessage.objects.create(digest=digest, queue="q", body=b"", headers=b"", received_at=received)
+    prune()
+    assert [each.digest for each in UnreadableMessage.objects.all()] == ["new"]
+
+
+def totals() -> list[tuple[Any, ...]]:
+    sums = [Sum(name) for name in ("parked", "recovered", "exhausted", "succeeded")]
+    return list(Tally.objects.values_list("queue", "name").annotate(*sums).order_by("queue", "name"))
+
+
+def test_old_tallies_are_added_up_so_that_totals_never_fall() -> None:
+    for days in (400, 399, 380, 2):
+        for name in ("charge", "refund"):
+            for fingerprint in ("", "f1"):
+                Tally.objects.create(
+                    slot=ago(days=days),
+                    queue="q",
+                    name=name,
+                    fingerprint=fingerprint,
+                    parked=days,
+                    recovered=2,
+                    exhausted=3,
+                )
+    before = totals()
+    assert prune(batch=5)["tallies"] == 12
+    assert totals() == before
+    assert Tally.objects.filter(slot=FOLDED).count() == 2
+    Tally.objects.create(slot=ago(days=390), queue="q", name="charge", parked=1)  # of an event that came late
+    before = totals()
+    assert prune()["tallies"] == 1
+    assert totals() == before
+    assert Tally.objects.count() == 6
+
+
+def test_each_transaction_is_short() -> None:
+    now = ago(days=91)
+    TaskRecord.objects.bulk_create(
+        TaskRecord(task_id=f"t{n}", name="a", state="EXHAUSTED", changed_at=now, queue="q") for n in range(25)
+    )
+    with CaptureQueriesContext(connection) as queries:
+        assert prune(batch=10)["exhausted tasks"] == 25
+    ended = [query["sql"] for query in queries if query["sql"].startswith("COMMIT")]
+    assert len(ended) >= 4
+
+
+def test_a_dry_run_counts_and_deletes_nothing() -> None:
+    attempt(record(TaskState.RECOVERED, changed_at=ago(days=8)), occurred_at=ago(days=366))
+    Tally.objects.create(slot=ago(days=366), queue="q", name="t", parked=1)
+    counted = prune(dry_run=True)
+    assert (counted["recovered and requeued tasks"], counted["attempts"], counted["tallies"]) == (1, 1, 1)
+    assert (TaskRecord.objects.count(), Attempt.objects.count(), Tally.objects.count()) == (1, 1, 1)
+
+
+def test_the_command_says_what_went() -> None:
+    record(TaskState.DISCARDED, changed_at=ago(days=31))
+    said = io.StringIO()
+    call_command("rmq_delay_prune", dry_run=True, stdout=said)
+    assert "         1  discarded tasks\n" in said.getvalue()
+    assert said.getvalue().endswith("Nothing was deleted.\n")
+    assert TaskRecord.objects.exists()
+    call_command("rmq_delay_prune", stdout=said)
+    assert said.getvalue().endswith("Deleted.\n")
+    assert not TaskRecord.objects.exists()
+    with pytest.raises(CommandError, match="--batch"):
+        call_command("rmq_delay_prune", batch=0)

@@ -1,0 +1,233 @@
+"""Selections, states and counts of operations: what needs no broker."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from celery_rmq_delay.contrib.django.models import Attempt, Operation, OperationItem, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.services import canaries, lease
+from celery_rmq_delay.contrib.django.services.operations import Actor, cancel, freeze, is_inline, report, run
+from celery_rmq_delay.exceptions import RmqDelayError
+
+from .records import record
+
+pytestmark = pytest.mark.usefixtures("database", "shop")
+
+ALICE, BOB = Actor(None, "alice"), Actor(None, "bob")
+Kind, State, Outcome = Operation.Kind, Operation.State, OperationItem.Outcome
+
+
+def selected(*records: TaskRecord) -> Any:
+    return TaskRecord.objects.filter(pk__in=[each.pk for each in records])
+
+
+def states(*records: TaskRecord) -> list[str]:
+    return [TaskRecord.objects.get(pk=each.pk).state for each in records]
+
+
+def done(kind: str, *records: TaskRecord, actor: Actor = ALICE) -> Operation:
+    return run(freeze(kind, selected(*records), actor=actor, reason="a test"))
+
+
+def adds_up(operation: Operation) -> bool:
+    counted = operation.ok + operation.skipped + operation.failed + operation.unknown + operation.remaining
+    outcomes = OperationItem.objects.filter(operation=operation)
+    return (
+        counted == operation.requested
+        and outcomes.filter(outcome=Outcome.OK).count() == operation.ok
+        and outcomes.filter(outcome=Outcome.CANCELLED).count() == (operation.remaining if operation.is_over else 0)
+    )
+
+
+def test_a_frozen_selection_takes_nothing_in_that_comes_later() -> None:
+    first = record()
+    operation = freeze(Kind.DISCARD, TaskRecord.objects.filter(queue="payments"), actor=ALICE, reason="old")
+    late = record()
+    assert operation.requested == 1
+    run(operation)
+    assert states(first, late) == [TaskState.DISCARDED, TaskState.EXHAUSTED]
+
+
+def test_a_frozen_selection_keeps_its_order_and_its_canaries_are_first() -> None:
+    records = [record(exhausted_at=timezone.now() - timedelta(minutes=number)) for number in range(5)]
+    chosen = selected(*records).order_by("exhausted_at")
+    operation = freeze(Kind.REQUEUE, chosen, actor=ALICE, reason="", canary=2, rate=60)
+    items = operation.items.order_by("position")
+    assert [item.record_id for item in items] == [each.pk for each in reversed(records)]
+    assert [item.is_canary for item in items] == [True, True, False, False, False]
+
+
+def test_the_first_of_a_list_can_be_selected() -> None:
+    records = [record(exhausted_at=timezone.now() - timedelta(minutes=number)) for number in range(5)]
+    operation = freeze(Kind.DISCARD, selected(*records).order_by("-exhausted_at")[:2], actor=ALICE, reason="")
+    assert list(operation.items.order_by("position").values_list("record", flat=True)) == [
+        records[0].pk,
+        records[1].pk,
+    ]
+
+
+def test_many_tasks_are_frozen_in_the_database(django_assert_max_num_queries: Any) -> None:
+    template = {"name": "t", "queue": "q", "state": TaskState.EXHAUSTED, "changed_at": timezone.now()}
+    TaskRecord.objects.bulk_create([TaskRecord(task_id=f"{number}", **template) for number in range(3000)])
+    with django_assert_max_num_queries(6):
+        operation = freeze(Kind.REQUEUE, TaskRecord.objects.all(), actor=ALICE, reason="")
+    assert (operation.requested, operation.items.count(), is_inline(operation)) == (3000, 3000, False)
+
+
+def test_a_gradual_operation_is_not_for_the_page() -> None:
+    record()
+    every = TaskRecord.objects.all()
+    assert is_inline(freeze(Kind.REQUEUE, every, actor=ALICE, reason=""))
+    assert not is_inline(freeze(Kind.REQUEUE, every, actor=ALICE, reason="", rate=60))
+    assert not is_inline(freeze(Kind.REQUEUE, every, actor=ALICE, reason="", canary=1))
+    with pytest.raises(RmqDelayError, match="requeue only"):
+        freeze(Kind.DISCARD, every, actor=ALICE, reason="", rate=60)
+    with pytest.raises(RmqDelayError, match="1 or more a minute"):
+        freeze(Kind.REQUEUE, every, actor=ALICE, reason="", rate=0)
+
+
+def test_discarded_tasks_are_kept_and_can_be_restored() -> None:
+    task = record(exception_type="Timeout")
+    operation = done(Kind.DISCARD, task)
+    assert (operation.state, operation.message) == (State.DONE, "1 discarded")
+    assert states(task) == [TaskState.DISCARDED]
+    assert list(Attempt.objects.values_list("kind", "worker", "reason")) == [("discarded", "alice", "discard")]
+    again = done(Kind.RESTORE, task, actor=BOB)
+    assert again.message == "1 restored"
+    task.refresh_from_db()
+    assert (task.state, task.exception_type, task.operation) == (TaskState.EXHAUSTED, "Timeout", again)
+
+
+def test_every_act_is_in_the_history_once() -> None:
+    task = record()
+    for _ in range(2):
+        done(Kind.DISCARD, task)
+        done(Kind.RESTORE, task)
+    assert Attempt.objects.filter(record=task, kind="discarded").count() == 2
+
+
+def test_what_another_person_did_first_is_skipped_and_says_who() -> None:
+    tasks = [record(), record(), record(TaskState.RECOVERED)]
+    theirs = freeze(Kind.DISCARD, selected(*tasks), actor=BOB, reason="")
+    done(Kind.DISCARD, tasks[0], actor=ALICE)
+    operation = run(theirs)
+    assert operation.message == "1 discarded, 2 skipped (1 already discarded by alice; 1 now recovered)"
+    assert adds_up(operation)
+
+
+def test_a_task_of_unknown_outcome_is_restored_by_a_person() -> None:
+    task = record(TaskState.UNKNOWN, generation=1)
+    assert done(Kind.RESTORE, task).message == "1 restored"
+    assert states(task) == [TaskState.EXHAUSTED]
+
+
+def test_a_task_that_was_requeued_since_is_left_alone() -> None:
+    task = record()
+    operation = freeze(Kind.DISCARD, selected(task), actor=ALICE, reason="")
+    selected(task).update(generation=1)
+    assert run(operation).message == "0 discarded, 1 skipped (already requeued)"
+
+
+def test_a_task_that_was_requeued_and_has_recovered_since_says_by_whom() -> None:
+    requeued = freeze(Kind.REQUEUE, TaskRecord.objects.none(), actor=ALICE, reason="")
+    task = record(TaskState.RECOVERED, generation=1, operation=requeued)
+    assert done(Kind.DISCARD, task, actor=BOB).message == "0 discarded, 1 skipped (already requeued by alice)"
+
+
+def test_records_that_were_deleted_meanwhile_count_as_skipped() -> None:
+    operation = freeze(Kind.DISCARD, selected(record(), record()), actor=ALICE, reason="")
+    TaskRecord.objects.order_by("pk").first().delete()  # type: ignore[union-attr]
+    operation = run(operation)
+    assert (operation.ok, operation.skipped, operation.message) == (1, 1, "1 discarded, 1 skipped")
+
+
+def test_an_operation_runs_once() -> None:
+    operation = done(Kind.DISCARD, record())
+    with pytest.raises(lease.OperationBusyError, match=r"is done\."):
+        run(operation)
+
+
+def test_an_operation_in_hand_is_left_to_its_runner_until_that_is_silent() -> None:
+    operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE, reason="")
+    first = lease.Lease.take(operation)
+    with pytest.raises(lease.OperationBusyError, match="runs it"):
+        run(operation)
+    Operation.objects.update(heartbeat_at=timezone.now() - 2 * lease.STALE_AFTER)
+    assert run(operation).ok == 1
+    with pytest.raises(lease.LeaseLostError):
+        first.beat()
+
+
+def test_an_operation_that_waits_is_cancelled_at_once() -> None:
+    task = record()
+    operation = cancel(freeze(Kind.DISCARD, selected(task), actor=ALICE, reason=""), BOB)
+    assert (operation.state, operation.message) == (State.CANCELLED, "0 discarded, 1 cancelled")
+    assert operation.details["cancelled_by"] == "bob"
+    assert adds_up(operation)
+    assert states(task) == [TaskState.EXHAUSTED]
+    assert cancel(operation, ALICE).details["cancelled_by"] == "bob"
+
+
+def test_an_operation_is_handed_over_when_its_process_has_to_stop() -> None:
+    operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE, reason="")
+    assert run(operation, stop=lambda: True).state == State.PENDING
+    assert report(operation) == "0 discarded, 1 to go"
+    assert run(operation).message == "1 discarded"
+
+
+def test_a_run_within_a_transaction_is_refused() -> None:
+    operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE, reason="")
+    with transaction.atomic(), pytest.raises(RmqDelayError, match="non_atomic_requests"):
+        run(operation)
+
+
+def test_an_edit_whose_page_is_gone_says_what_it_had_in_hand() -> None:
+    tasks = [record(), record()]
+    operation = freeze(Kind.EDIT, selected(*tasks), actor=ALICE, reason="")
+    lease.Lease.take(operation)
+    selected(tasks[0]).update(state=TaskState.REQUEUING, operation=operation)
+    Operation.objects.update(heartbeat_at=timezone.now() - 2 * lease.STALE_AFTER)
+    operation = run(operation)
+    assert operation.state == State.FAILED
+    assert operation.message == (
+        "0 edited and requeued, 1 failed (the edited arguments were in a page that is gone: edit again), "
+        "1 with unknown outcome (its runner died while it was being published)"
+    )
+    assert states(*tasks) == [TaskState.UNKNOWN, TaskState.EXHAUSTED]
+
+
+def test_an_empty_selection_is_done_at_once() -> None:
+    assert done(Kind.DISCARD).message == "0 discarded"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        (TaskState.RECOVERED, TaskState.RECOVERED, ""),
+        (TaskState.RECOVERED, TaskState.REQUEUED, None),
+        (
+            TaskState.PARKED,
+            TaskState.REQUEUED,
+            "1 of 2 canaries failed again and waits for its retry: the rest was not sent",
+        ),
+        (
+            TaskState.PARKED,
+            TaskState.PARKED,
+            "2 of 2 canaries failed again and wait for their retries: the rest was not sent",
+        ),
+        (TaskState.EXHAUSTED, TaskState.PARKED, "1 of 2 canaries is exhausted again: the rest was not sent"),
+    ],
+)
+def test_the_rest_follows_when_every_canary_has_recovered(first: str, second: str, verdict: str | None) -> None:
+    records = [record(), record(), record()]
+    operation = freeze(Kind.REQUEUE, selected(*records), actor=ALICE, reason="", canary=2, rate=60)
+    sent = operation.items.filter(is_canary=True)
+    sent.update(outcome=Outcome.OK, finished_at=timezone.now())
+    for item, state in zip(sent.order_by("position"), (first, second), strict=True):
+        TaskRecord.objects.filter(pk=item.record_id).update(state=state, generation=1)
+    assert canaries.judge(operation) == verdict

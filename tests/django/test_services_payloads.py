@@ -1,0 +1,209 @@
+"""Stored messages for people, and what may be edited in them."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import amqp
+import pytest
+from celery.utils.saferepr import saferepr
+from django.utils import timezone
+
+from celery_rmq_delay.contrib.django.messages import StoredMessage, stored
+from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.services import payloads
+from celery_rmq_delay.contrib.django.services.edit import EditError, differences, edit, editable
+from celery_rmq_delay.contrib.django.services.operations import Actor
+from celery_rmq_delay.contrib.django.services.payloads import Call, preview, reveal
+
+from .records import record
+from .shop import make, of
+
+ALICE = Actor(None, "alice")
+
+
+@pytest.fixture(autouse=True)
+def editing(database: Any) -> Iterator[None]:
+    with of(make("amqp://127.0.0.1:1//"), allow_edit=True):
+        yield
+
+
+def kept(body: bytes, headers: dict[str, Any] | None = None, **properties: Any) -> TaskRecord:
+    """Return an exhausted task whose message is this."""
+    task = record(TaskState.EXHAUSTED)
+    values = {"content_type": "application/json", "content_encoding": "utf-8", **properties}
+    named = {"id": task.task_id, "task": task.name, **(headers or {})}
+    message = amqp.Message(body, application_headers=named, **values)
+    Payload.objects.create(record=task, stored_at=timezone.now(), **vars(stored(message)))
+    return task
+
+
+def call(*args: Any, **kwargs: Any) -> bytes:
+    return json.dumps([args, kwargs, {"callbacks": None, "chain": None}]).encode()
+
+
+def test_arguments_are_shown_without_their_secrets() -> None:
+    shown = preview(kept(call(7, {"card_number": "4111"}, password="hunter2", amount=3)))
+    assert json.loads(shown.args) == [7, {"card_number": "[redacted]"}]
+    assert json.loads(shown.kwargs) == {"password": "[redacted]", "amount": 3}
+    assert (shown.problem, shown.redacted) == ("", True)
+
+
+def test_who_reveals_a_message_is_written_down() -> None:
+    task = kept(call(password="hunter2"), {"authorization": "Bearer abcdefghij"})
+    assert "hunter2" not in repr(preview(task))
+    assert "abcdefghij" not in repr(preview(task))
+    shown = reveal(task, ALICE)
+    assert json.loads(shown.kwargs) == {"password": "hunter2"}
+    assert "Bearer abcdefghij" in repr(shown)
+    operation = Operation.objects.get()
+    assert (operation.kind, operation.actor, operation.is_over) == ("reveal", "alice", True)
+    assert [item.record_id for item in operation.items.all()] == [task.pk]
+
+
+def test_headers_are_decoded_and_those_of_identity_are_locked() -> None:
+    death = {"queue": "payments", "reason": "rejected", "count": 3, "exchange": "", "routing-keys": ["payments"]}
+    shown = preview(kept(call(), {"x-death": [death], "retries": 2, "argsrepr": "(token='abc',)"}))
+    headers = {header.name: header for header in shown.headers}
+    assert headers["id"].locked
+    assert headers["task"].locked
+    assert not headers["retries"].locked
+    assert headers["retries"].value == "2"
+    assert "abc" not in headers["argsrepr"].value
+    (row,) = shown.deaths
+    assert (row.queue, row.reason, row.count, row.routing_keys) == ("payments", "rejected", 3, "payments")
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "properties"),
+    [
+        (
+            b"\x80\x05cos\nsystem\n",
+            {},
+            {"content_type": "application/x-python-serialize", "content_encoding": "binary"},
+        ),
+        (b"\xff\xfe[", {}, {}),
+        (b"not json", {}, {}),
+        (b'{"a": 1}', {}, {}),
+        (b"[" * 100_000, {}, {}),
+        (b"[" * 100_000 + b"]" * 100_000, {}, {}),
+        (b"[[" + b"1" * 10_000 + b"], {}, {}]", {}, {}),
+        (b"x" * (payloads.MAX_BODY + 1), {}, {}),
+        (zlib.compress(b" " * (2 * payloads.MAX_BODY)), {"compression": "application/x-gzip"}, {}),
+        (b"no zlib", {"compression": "application/x-gzip"}, {}),
+        (b"[[],{},{}]", {"compression": "application/x-bz2"}, {}),
+        (b"[[],{},{}]", {}, {"content_encoding": "utf-16"}),
+        (b"[[],{},{}]", {}, {"content_type": None}),
+    ],
+)
+def test_what_cannot_be_read_says_how_large_it_is(
+    body: bytes, headers: dict[str, Any], properties: dict[str, Any]
+) -> None:
+    task = kept(body, headers, **properties)
+    shown = preview(task)
+    assert shown.problem.startswith(f"undecodable ({len(body)} bytes): ")
+    assert shown.args == ""
+    with pytest.raises(EditError, match="plain JSON"):
+        editable(task)
+
+
+def test_hostile_arguments_are_shown_bounded() -> None:
+    wide = b"[" + b"[" * 400 + b",".join([b"1"] * 100_000) + b"]" * 400 + b", {}, {}]"
+    odd = json.dumps([["\ud800\0<script>alert(1)</script>", "\u202eevil"], {}, {}]).encode()
+    for task in (kept(wide), kept(odd), kept(call("x" * 900_000))):
+        for shown in (preview(task), reveal(task, ALICE)):
+            assert shown.problem == ""
+            assert len(shown.args) <= payloads.MAX_SHOWN
+            shown.args.encode()
+            assert "\0" not in shown.args
+
+
+def test_broken_headers_are_a_problem_and_no_error() -> None:
+    task = kept(call())
+    Payload.objects.update(headers=b"\xff\xff\xff\xff!")
+    assert "undecodable" in preview(task).problem
+
+
+def test_deflated_json_is_shown_and_not_edited() -> None:
+    task = kept(zlib.compress(call(1)), {"compression": "application/x-gzip"})
+    assert json.loads(preview(task).args) == [1]
+    with pytest.raises(EditError, match="plain JSON"):
+        editable(task)
+
+
+def test_a_task_without_a_message_is_said_to_have_none() -> None:
+    assert preview(record()).problem == "not kept"
+    with pytest.raises(EditError, match="not in the database"):
+        editable(record())
+
+
+def test_what_is_edited_is_told_without_secrets() -> None:
+    old = Call([1, {"a": [1, 2]}], {"amount": 3, "token": "x", "gone": None}, {})
+    new = Call([1, {"a": [1, 5, 6]}], {"amount": True, "token": "y"}, {})
+    assert differences(old, new) == [
+        {"path": "args[1].a[1]", "old": "2", "new": "5"},
+        {"path": "kwargs.amount", "old": "3", "new": "true"},
+        {"path": "kwargs.token", "old": '"[redacted]"', "new": '"[redacted]"'},
+        {"path": "kwargs.gone", "old": "null", "new": ""},
+        {"path": "args[1].a[2]", "old": "", "new": "6"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "field", "text"),
+    [
+        ("[1", "{}", "args", "not JSON"),
+        ("{}", "{}", "args", "a JSON list"),
+        ("[NaN]", "{}", "args", "not JSON"),
+        ("[1]", "[]", "kwargs", "a JSON object"),
+        ("[1]", '{"a": ' * 100_000, "kwargs", "nested too deep"),
+        ("[1]", "{}", "", "Nothing was changed"),
+    ],
+)
+def test_what_cannot_be_published_is_refused(args: str, kwargs: str, field: str, text: str) -> None:
+    task = kept(call(1))
+    with pytest.raises(EditError, match=text) as caught:
+        edit(task, args, kwargs, actor=ALICE)
+    assert caught.value.field == field
+    assert not Operation.objects.exists()
+
+
+def test_no_change_hides_behind_another_key_that_reads_like_its_path() -> None:
+    old = Call([], {"order": {"lines": {"amount": 100}}}, {})
+    new = Call([], {"order": {"lines": {"amount": 99}, "lines.amount": 100, "": [1]}}, {})
+    assert differences(old, new) == [
+        {"path": "kwargs.order.lines.amount", "old": "100", "new": "99"},
+        {"path": 'kwargs.order["lines.amount"]', "old": "", "new": "100"},
+        {"path": 'kwargs.order[""][0]', "old": "", "new": "1"},
+    ]
+
+
+def test_only_exhausted_tasks_are_edited() -> None:
+    task = kept(call(1))
+    task.state = TaskState.PARKED
+    with pytest.raises(EditError, match="this one is parked"):
+        editable(task)
+
+
+def test_editing_is_off_unless_the_settings_allow_it() -> None:
+    task = kept(call(1))
+    with of(make("amqp://127.0.0.1:1//")), pytest.raises(EditError, match="ALLOW_EDIT"):
+        editable(task)
+
+
+def test_an_edit_while_the_broker_is_away_changes_nothing() -> None:
+    task = kept(call(1), {"argsrepr": saferepr((1,))})
+    with of(make("amqp://127.0.0.1:1//"), allow_edit=True, broker_timeout=0.1):
+        operation = edit(task, "[2]", "{}", actor=ALICE, reason="typo")
+    assert operation.state == Operation.State.FAILED
+    assert operation.message.startswith("0 edited and requeued, 1 failed (broker unreachable: ")
+    task.refresh_from_db()
+    assert task.state == TaskState.EXHAUSTED
+
+
+def test_nothing_of_a_stored_message_is_executed() -> None:
+    with pytest.raises(payloads.UndecodableError):
+        payloads.decode(StoredMessage(b"cos\nsystem\n(S'x'\ntR.", b"", {"content_type": "application/x-yaml"}), {})

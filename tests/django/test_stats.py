@@ -1,0 +1,91 @@
+"""The command that counts: for people, and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command, load_command_class
+from django.core.management.base import BaseCommand
+
+from celery_rmq_delay.contrib.django.models import CollectorStatus, TaskState
+from celery_rmq_delay.contrib.django.services import counts
+
+from .records import ago, group, record
+from .shop import make, of
+
+pytestmark = pytest.mark.usefixtures("database", "shop")
+
+
+@pytest.fixture(autouse=True)
+def anew() -> Iterator[None]:
+    yield
+    counts.forget()
+
+
+def told(**options: Any) -> str:
+    said = io.StringIO()
+    call_command("rmq_delay_stats", stdout=said, **options)
+    return said.getvalue()
+
+
+def test_the_counts_for_people() -> None:
+    failed, muted = group(), group(exception_type="shop.Refused", message="no", muted=True)
+    record(TaskState.PARKED, tier=1, due_at=ago(minutes=5))
+    record(TaskState.PARKED, due_at=ago(minutes=-5))
+    for each in (failed, failed, muted):
+        record(TaskState.EXHAUSTED, group=each, name="payments.refund")
+    CollectorStatus.objects.create(name="c1", started_at=ago(), heartbeat_at=ago(), lag_ms=1500, waiting=7)
+    text, broker = told().split("Broker: ")
+    assert text.splitlines() == [
+        "States",
+        "         3  EXHAUSTED",
+        "         2  PARKED",
+        "Parked",
+        *sorted(["         1  payments tier 1, 1 due, 1 overdue", "         1  payments exact, 0 due, 0 overdue"],
+                key=text.find),
+        "Exhausted",
+        "         3  payments",
+        "Tasks",
+        "         2  payments.charge: 2 PARKED",
+        "         3  payments.refund: 3 EXHAUSTED",
+        "Failure groups with most exhausted tasks",
+        "         2  requests.Timeout: no answer in <n> s",
+        "         1  shop.Refused: no (muted)",
+        "Collectors",
+        "         7  waiting for c1, lag 1.5 s",
+    ]  # fmt: skip
+    assert "refused" in broker
+
+
+def test_the_counts_as_json() -> None:
+    record(TaskState.EXHAUSTED, exhausted_at=ago(days=1))
+    found = json.loads(told(json=True))
+    assert found["states"] == {"EXHAUSTED": 1}
+    assert found["tasks"] == {"payments.charge": {"EXHAUSTED": 1}}
+    assert found["exhausted"][0]["count"] == 1
+    assert (found["parked"], found["groups"], found["collectors"]) == ([], [], [])
+    assert found["broker"]["ok"] is False
+    assert found["broker"]["parked"] is None
+
+
+def test_the_broker_is_counted_where_it_is_there(rmq_broker: Any) -> None:
+    with of(make(rmq_broker.url, prefix="stats", queue="stats")):
+        found = json.loads(told(json=True))["broker"]
+    assert (found["ok"], found["parked"], found["exact"]) == (True, 0, 0)
+    assert {each["queue"] for each in found["tiers"]} == {"stats"}
+
+
+@pytest.mark.parametrize("command", ["prune", "stats", "export"])
+def test_every_option_of_the_commands_is_documented_and_no_other(command: str) -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/django.md").read_text()
+    section = page.split(f"## Options of `rmq_delay_{command}`")[1].split("\n## ")[0]
+    parser = load_command_class("celery_rmq_delay.contrib.django", f"rmq_delay_{command}").create_parser("", "")
+    common = {option for each in BaseCommand().create_parser("", "")._actions for option in each.option_strings}
+    options = {option for each in parser._actions for option in each.option_strings}
+    assert set(re.findall(r"`(--[\w-]+)`", section)) == options - common

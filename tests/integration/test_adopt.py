@@ -1,0 +1,486 @@
+"""Adopting a queue on a real broker: what is written, what is refused, and what a crash in between leaves."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+from celery import Celery
+from click.testing import Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from celery_rmq_delay import adoption
+from celery_rmq_delay.adoption import Adopter
+from celery_rmq_delay.config import QueueType
+from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.exceptions import TopologyError
+from celery_rmq_delay.inventory import applied
+from celery_rmq_delay.management import Management, QueueDetail
+from celery_rmq_delay.policies import Policy, pattern_of
+from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.topology.adoption import Adoption, save_adoption
+from celery_rmq_delay.topology.apply import consumer_count
+from celery_rmq_delay.topology.ladder import LadderPlan
+from celery_rmq_delay.topology.switch import apply_plan
+from tests.waiting import wait_for
+
+from .lab import Lab
+from .shop import declare_exact, plan_of, shop
+from .test_cli import run
+from .test_doctor import found
+
+pytestmark = pytest.mark.usefixtures("patience")
+
+
+class Shop:
+    """An app whose queue exists without our dead-letter exchange, on a managed broker."""
+
+    def __init__(self, lab: Lab, managed: PrivateBroker, **arguments: Any) -> None:
+        self.lab, self.managed = lab, managed
+        self.app: Celery = shop(lab)
+        self.plan: LadderPlan = plan_of(lab, self.app)
+        self.queue = self.plan.queue
+        self.policy = lab.names.policy(self.queue)
+        if not arguments.pop("missing", False):
+            lab.queue(self.queue, **arguments)
+        self.api = Management(str(managed.management_url), "/", "guest", "guest")
+        self.http = httpx.Client(base_url=f"{managed.management_url}/api/")
+        self.adopter = Adopter(delay_of(self.app), lab.connection, self.api)
+
+    def close(self) -> None:
+        for policy in self.api.policies():
+            self.api.delete_policy(policy.name)
+        for policy in self.http.get("operator-policies/%2F").json():
+            self.http.delete(f"operator-policies/%2F/{policy['name']}")
+        self.api.close()
+        self.http.close()
+
+    def command(self, *options: str, code: int = 0, typed: str | None = None) -> Result:
+        url = str(self.managed.management_url)
+        return run(self.app, "adopt", "--queue", self.queue, "--management-url", url, *options, code=code, typed=typed)
+
+    def policies(self) -> dict[str, Policy]:
+        return {policy.name: policy for policy in self.api.policies()}
+
+    def other(self, name: str = "theirs", priority: int = 10, **definition: Any) -> Policy:
+        """Write somebody's policy for the queue, and wait until the broker shows it."""
+        policy = Policy(
+            name, f"^{self.queue}$", {key.replace("_", "-"): each for key, each in definition.items()}, priority
+        )
+        self.api.put_policy(policy)
+        wait_for(lambda: self.detail().policy == name)
+        return policy
+
+    def operator(self, **definition: Any) -> None:
+        body = {"pattern": f"^{self.queue}$", "apply-to": "queues", "definition": definition}
+        self.http.put("operator-policies/%2F/limits", json=body).raise_for_status()
+        wait_for(lambda: self.detail().operator_policy == "limits")
+
+    def detail(self) -> QueueDetail:
+        consumer_count(self.lab.connection, self.queue)  # a queue that nobody uses tells no statistics
+        found = self.api.queue(self.queue)
+        assert found is not None
+        return found
+
+    def adoption(self) -> Adoption | None:
+        return applied(self.lab.connection, self.plan).adoption
+
+    def climbs(self) -> bool:
+        """Reject one message; return whether it came into the first rung."""
+        before = sum(self.lab.counts(self.plan).values())
+        self.lab.publish(self.queue)
+        self.lab.reject(self.lab.get(self.queue))
+        try:
+            wait_for(lambda: sum(self.lab.counts(self.plan).values()) == before + 1, seconds=1)
+        except AssertionError:
+            return False
+        return True
+
+
+@pytest.fixture
+def existing(managed: PrivateBroker, managed_lab: Lab) -> Iterator[Callable[..., Shop]]:
+    made: list[Shop] = []
+
+    def make(**arguments: Any) -> Shop:
+        made.append(Shop(managed_lab, managed, **arguments))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def existing_as(managed: PrivateBroker) -> Iterator[Callable[..., Shop]]:
+    """The same for a queue of a type that the test names."""
+    made: list[Shop] = []
+
+    def make(queue_type: QueueType, **arguments: Any) -> Shop:
+        made.append(Shop(Lab(managed.url, queue_type), managed, **arguments))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+        each.lab.close()
+
+
+# -- what is written -----------------------------------------------------------------------------------------------
+
+
+def test_a_queue_is_adopted_after_a_look_and_a_yes_and_given_back(existing: Callable[..., Shop]) -> None:
+    shop = existing()
+    text = shop.command("--dry-run", code=2).output
+    assert f"+ policy {shop.policy}: pattern ^{re.escape(shop.queue)}$, priority 1" in text
+    assert f"+ dead-letter-exchange: {shop.plan.names.dlx(shop.queue)}" in text
+    assert "Aborted" in shop.command(code=1, typed="n\n").output
+    assert shop.policies() == {}
+
+    assert "adopted: its failed tasks are rejected" in shop.command(typed="y\n").output
+    (policy,) = shop.policies().values()
+    assert (policy.name, policy.pattern, policy.apply_to) == (shop.policy, pattern_of(shop.queue), "queues")
+    assert shop.climbs()
+    assert shop.command("--dry-run").output == f"{shop.queue}: is adopted, nothing to do\n"
+    declare_exact(shop.lab, shop.app)
+    assert found(shop.app, shop.managed.management_url) == {}
+    facts = shop.adoption()
+    assert facts is not None
+    assert (facts.in_force, facts.queue_type, facts.delivery_limit) == (True, shop.lab.queue_type, None)
+
+    assert f"- policy {shop.policy}" in shop.command("--undo", "--dry-run", code=2).output
+    assert "given back" in shop.command("--undo", "--yes").output
+    assert shop.policies() == {}
+    facts = shop.adoption()
+    assert facts is not None
+    assert not facts.in_force
+    assert shop.command("--undo").output == f"{shop.queue}: is not adopted\n"
+
+
+def test_the_command_answers_programs(existing: Callable[..., Shop]) -> None:
+    shop = existing()
+    (planned,) = json.loads(shop.command("--dry-run", "--json", code=2).stdout)
+    assert planned["changes"]["dead-letter-exchange"] == {"from": None, "to": shop.plan.names.dlx(shop.queue)}
+    (done,) = json.loads(shop.command("--yes", "--json").stdout)
+    assert (done["rejects"], done["workers"], done["unheard"], done["policy"]) == (True, {}, 0, shop.policy)
+    (back,) = json.loads(shop.command("--undo", "--yes", "--json").stdout)
+    assert back["rejects"] is False
+
+
+def test_the_policy_that_applies_is_merged_and_stays(existing: Callable[..., Shop]) -> None:
+    shop = existing()
+    theirs = shop.other(max_length=100, message_ttl=3_600_000)
+    shop.command("--yes")
+    policies = shop.policies()
+    assert policies["theirs"] == theirs
+    assert theirs.definition.items() <= policies[shop.policy].definition.items()
+    assert policies[shop.policy].priority == 11
+    assert shop.climbs()
+
+    shop.api.put_policy(Policy("theirs", theirs.pattern, {"max-length": 50}, 20))
+    wait_for(lambda: "adoption-lost" in found(shop.app, shop.managed.management_url))
+    assert "~ max-length: 100 -> 50" in shop.command("--yes").output
+    assert shop.policies()[shop.policy].priority == 21
+    shop.api.put_policy(Policy("theirs", theirs.pattern, {"max-length": 40}, 20))
+    declare_exact(shop.lab, shop.app)
+    outdated = found(shop.app, shop.managed.management_url)
+    assert set(outdated) == {"adoption-outdated"}
+    assert "max-length" in outdated["adoption-outdated"].found
+    shop.command("--yes")
+    shop.command("--undo", "--yes")
+    assert set(shop.policies()) == {"theirs"}
+
+
+def test_an_operator_policy_goes_on_applying_and_is_not_copied(existing: Callable[..., Shop]) -> None:
+    shop = existing()
+    quorum = shop.lab.queue_type == "quorum"
+    # A policy with a key that is not for its type does not apply to a queue at all.
+    shop.operator(**{"max-length": 9, **({"delivery-limit": 7} if quorum else {})})
+    assert "the operator policy limits goes on applying" in shop.command("--yes").output
+    detail = shop.detail()
+    assert (detail.operator_policy, detail.policy_definition["max-length"]) == ("limits", 9)
+    assert "max-length" not in shop.policies()[shop.policy].definition
+    facts = shop.adoption()
+    assert facts is not None
+    assert facts.delivery_limit == (7 if quorum else None)
+    delay = delay_of(shop.app)
+    delay.foreign.add(shop.queue)
+    delay.learn(shop.queue, facts)
+    assert delay.rejects(shop.queue)
+    assert delay.rejections_allowed(shop.queue) == (5 if quorum else 2**31)
+
+
+def test_a_policy_written_by_hand_is_noted_and_taken_over(existing: Callable[..., Shop]) -> None:
+    shop = existing()
+    apply_plan(shop.lab.connection, shop.plan)
+    shop.other(dead_letter_exchange=shop.plan.names.dlx(shop.queue))
+    declare_exact(shop.lab, shop.app)
+    assert found(shop.app, shop.managed.management_url) == {}
+    shop.command("--yes")
+    assert set(shop.policies()) == {"theirs", shop.policy}
+
+
+def test_the_queue_of_another_type_than_the_settings_is_known_by_its_own(existing: Callable[..., Shop]) -> None:
+    shop = existing()
+    queue = shop.app.amqp.queues[shop.queue]
+    other = "quorum" if shop.lab.queue_type == "classic" else "classic"
+    queue.queue_arguments["x-queue-type"] = other
+    delay = delay_of(shop.app)
+    assert delay.is_quorum(shop.queue) == (other == "quorum")
+    shop.command("--yes")
+    delay.learn(shop.queue, shop.adoption())
+    assert delay.is_quorum(shop.queue) == (other == "classic")
+    assert shop.climbs()
+
+
+# -- what is refused -----------------------------------------------------------------------------------------------
+
+DEAD = "x-dead-letter-exchange"
+REFUSED: dict[str, dict[str, Any]] = {
+    "There is no queue": {"missing": True},
+    "has the argument x-dead-letter-exchange='theirs'": {DEAD: "theirs"},
+}
+
+
+@pytest.mark.parametrize(("said", "arguments"), REFUSED.items(), ids=REFUSED)
+def test_a_queue_that_no_policy_can_adopt_is_refused(
+    existing: Callable[..., Shop], said: str, arguments: dict[str, Any]
+) -> None:
+    shop = existing(**arguments)
+    assert said in " ".join(shop.command("--yes", code=1).output.split())
+    assert shop.policies() == {}
+
+
+def test_a_queue_that_has_our_exchange_needs_no_policy(existing: Callable[..., Shop]) -> None:
+    shop = existing(missing=True)
+    shop.lab.origin(shop.plan)
+    assert "there is nothing to adopt" in shop.command("--yes", code=1).output
+
+
+def test_a_stream_is_refused(existing_as: Callable[..., Shop]) -> None:
+    shop = existing_as("classic", **{"x-queue-type": "stream"})
+    assert "is stream" in shop.command("--yes", code=1).output
+
+
+def test_an_overflow_in_the_arguments_of_a_quorum_queue_is_refused(existing_as: Callable[..., Shop]) -> None:
+    shop = existing_as("quorum", **{"x-overflow": "drop-head"})
+    assert "x-overflow='drop-head'" in shop.command("--yes", code=1).output
+
+
+def test_an_operator_policy_that_keeps_dead_letters_from_being_safe_is_refused(
+    managed: PrivateBroker, existing_as: Callable[..., Shop]
+) -> None:
+    if managed.version < (4, 0, 0):
+        pytest.skip("operator policies set no overflow before RabbitMQ 4.0")
+    shop = existing_as("quorum")
+    shop.operator(overflow="drop-head")
+    assert "operator policy 'limits' sets overflow='drop-head'" in shop.command("--yes", code=1).output
+    shop.other(overflow="drop-head")  # hides it from the plan, not from the check of what is in effect
+    said = shop.command("--yes", code=1).output
+    assert "was not in effect after" in said
+    assert set(shop.policies()) == {"theirs"}
+    assert shop.adoption() is None
+
+
+def test_a_queue_that_dead_letters_elsewhere_by_policy_is_adopted_only_when_that_is_said(
+    existing: Callable[..., Shop],
+) -> None:
+    shop = existing()
+    shop.other(dead_letter_exchange="theirs", dead_letter_routing_key="k")
+    assert "say --replace" in shop.command("--yes", code=1).output
+    said = shop.command("--replace", "--yes").output
+    assert f"~ dead-letter-exchange: theirs -> {shop.plan.names.dlx(shop.queue)}" in said
+    assert "- dead-letter-routing-key: k" in said
+    assert shop.climbs()
+
+
+def test_a_policy_of_our_name_that_is_not_ours_is_left_alone(existing: Callable[..., Shop]) -> None:
+    shop = existing()
+    theirs = shop.other(shop.policy, max_length=3)
+    for options in (["--yes"], ["--undo", "--yes"]):
+        assert "that this package did not write" in shop.command(*options, code=1).output
+    assert shop.policies() == {shop.policy: theirs}
+
+
+def test_a_policy_that_somebody_changed_is_not_deleted(existing: Callable[..., Shop]) -> None:
+    shop = existing()
+    shop.command("--yes")
+    ours = shop.policies()[shop.policy]
+    shop.api.put_policy(Policy(ours.name, ours.pattern, {**ours.definition, "max-length": 4}, ours.priority))
+    assert "Somebody changed the policy" in shop.command("--undo", "--yes", code=1).output
+    facts = shop.adoption()
+    assert facts is not None
+    assert facts.in_force
+    assert "- max-length: 4" in shop.command("--yes").output
+    shop.command("--undo", "--yes")
+    assert shop.policies() == {}
+
+
+def test_a_user_who_may_not_write_policies_is_told_so_and_nothing_is_marked(existing: Callable[..., Shop]) -> None:
+    shop = existing()
+    name = f"u{uuid.uuid4().hex[:8]}"
+    shop.http.put(f"users/{name}", json={"password": "x", "tags": "management"}).raise_for_status()
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    shop.http.put(f"permissions/%2F/{name}", json=everything).raise_for_status()
+    url = f"http://{name}:x@127.0.0.1:{shop.managed.settings.management_port}"
+    said = shop.command("--yes", "--management-url", url, code=1).output
+    assert "policymaker" in said
+    assert shop.adoption() is None
+    shop.http.delete(f"users/{name}").raise_for_status()
+
+
+@pytest.mark.parametrize("options", [["--undo", "--replace"], ["--force"]])
+def test_options_that_contradict_are_refused(existing: Callable[..., Shop], options: list[str]) -> None:
+    assert "--replace is for adopting" in existing().command(*options, code=2).output
+
+
+def test_a_queue_that_the_app_does_not_know_is_refused(existing: Callable[..., Shop], managed: PrivateBroker) -> None:
+    shop, url = existing(), str(managed.management_url)
+    shop.app.conf.task_create_missing_queues = False
+    del shop.app.amqp.queues
+    assert "has no ladder" in run(shop.app, "adopt", "--queue", "x", "--management-url", url, code=1).output
+
+
+# -- crashes in between --------------------------------------------------------------------------------------------
+
+
+class Cut(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("step", ["put_policy", "queue", "save_adoption", "broadcast"])
+def test_a_command_that_is_cut_off_leaves_nothing_that_could_lose_a_message_and_can_be_repeated(
+    existing: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    shop = existing()
+    plan = shop.adopter.plan(shop.queue)
+
+    def cut(*_: Any, **__: Any) -> None:
+        raise Cut
+
+    def interrupted(action: Callable[[], object]) -> None:
+        with monkeypatch.context() as patch:
+            if step == "save_adoption":
+                patch.setattr(adoption, step, cut)
+            elif step == "broadcast":
+                patch.setattr(type(shop.app.control), step, cut)
+            else:
+                patch.setattr(Management, step, cut)
+            with pytest.raises(Cut):
+                action()
+
+    interrupted(lambda: shop.adopter.adopt(plan))
+    facts = shop.adoption()
+    assert not (facts and facts.in_force) or shop.climbs()
+    shop.adopter.adopt(shop.adopter.plan(shop.queue))
+    facts = shop.adoption()
+    assert facts is not None
+    assert facts.in_force
+
+    back = shop.adopter.plan_undo(shop.queue)
+    if step != "put_policy":
+        interrupted(lambda: shop.adopter.undo(back))
+        assert shop.climbs()
+    shop.adopter.undo(shop.adopter.plan_undo(shop.queue))
+    assert shop.policies() == {}
+    facts = shop.adoption()
+    assert facts is not None
+    assert not facts.in_force
+
+
+def test_a_policy_that_is_gone_is_an_error_that_the_same_command_mends(existing: Callable[..., Shop]) -> None:
+    shop = existing()
+    shop.command("--yes")
+    shop.api.delete_policy(shop.policy)
+    wait_for(lambda: "adoption-lost" in found(shop.app, shop.managed.management_url))
+    finding = found(shop.app, shop.managed.management_url)["adoption-lost"]
+    assert finding.severity == "error"
+    assert f"adopt --queue {shop.queue}" in finding.mend
+    shop.command("--yes")
+    declare_exact(shop.lab, shop.app)
+    assert found(shop.app, shop.managed.management_url) == {}
+    assert shop.climbs()
+
+
+# -- what other processes make of it -------------------------------------------------------------------------------
+
+
+def test_apply_says_whether_an_adopted_queue_rejects(existing: Callable[..., Shop]) -> None:
+    shop = existing()
+    assert json.loads(run(shop.app, "apply", "--json").stdout)[0]["rejects"] is False
+    shop.command("--yes")
+    assert json.loads(run(shop.app, "apply", "--json").stdout)[0]["rejects"] is True
+
+
+def test_strict_settings_allow_a_queue_only_while_it_is_adopted(existing: Callable[..., Shop]) -> None:
+    shop_ = existing()
+    strict = shop(shop_.lab, strict=True)
+    queue = strict.amqp.queues[shop_.queue]
+    with pytest.raises(TopologyError, match=f"adopt --queue {shop_.queue}"):
+        queue(shop_.lab.channel).declare()
+    shop_.command("--yes")
+    queue(shop_.lab.channel).declare()
+    assert delay_of(strict).foreign == {shop_.queue}
+
+
+def test_a_record_that_an_older_version_wrote_is_that_of_a_queue_that_was_not_adopted(
+    existing: Callable[..., Shop],
+) -> None:
+    shop = existing()
+    apply_plan(shop.lab.connection, shop.plan)
+    assert shop.adoption() is None
+    saved = save_adoption(shop.lab.connection, shop.plan, Adoption(True, 0, "classic"))
+    assert saved.generation == 1
+    assert save_adoption(shop.lab.connection, shop.plan, saved).generation == 2
+    apply_plan(shop.lab.connection, shop.plan)
+    facts = shop.adoption()
+    assert facts is not None
+    assert facts.generation == 2
+
+
+# -- patterns ------------------------------------------------------------------------------------------------------
+
+ODD = ["a.b", "a b", "(x)*[y]{2}?", "a|b", "^a$", "back\\slash", "ü-名-🐇", "\\Qa\\E", "#&~", "tab\tx", "/", "%2F", "+"]
+NAMES = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\n\r\0"), min_size=1, max_size=20)
+
+
+def binary(text: str) -> str:
+    return f"<<{','.join(map(str, text.encode()))}>>"
+
+
+@given(st.lists(NAMES, min_size=30, max_size=30))
+@settings(max_examples=10)
+def test_the_brokers_own_regular_expressions_match_exactly_the_queue(managed: PrivateBroker, names: list[str]) -> None:
+    calls = [
+        f"re:run({binary(name)}, {binary(pattern_of(queue))}, [{{capture, none}}])"
+        for queue in names
+        for name in (queue, f"x{queue}", f"{queue}x", queue[:-1])
+    ]
+    answers = re.findall(r"nomatch|match", managed.evaluate(f"[{', '.join(calls)}]"))
+    assert answers == ["match", "nomatch", "nomatch", "nomatch"] * len(names)
+
+
+def test_a_policy_applies_to_queues_with_odd_names_and_to_no_other(managed: PrivateBroker) -> None:
+    lab = Lab(managed.url, "classic")
+    with Management(str(managed.management_url), "/", "guest", "guest") as api:
+        for odd in ODD:
+            queue = f"{lab.names.prefix}{odd}"
+            for name in (queue, f"x{queue}", f"{queue}x"):
+                lab.queue(name)
+            api.put_policy(Policy(f"p {queue}", pattern_of(queue), {"max-length": 3}))
+        expected = {f"{lab.names.prefix}{odd}" for odd in ODD}
+        wait_for(lambda: {name for name, detail in api.queues().items() if detail.policy} == expected)
+        for policy in api.policies():
+            api.delete_policy(policy.name)
+    lab.close()
+
+
+def test_line_breaks_are_no_part_of_a_queues_name(classic_lab: Lab) -> None:
+    name = f"{classic_lab.names.prefix}-break"
+    assert classic_lab.channel.queue_declare(f"{name}\n\r", durable=True, auto_delete=False).queue == name
+    classic_lab.forget(name)

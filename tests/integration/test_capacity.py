@@ -1,0 +1,62 @@
+"""What `rmq-delay capacity` counts is what an apply leaves in the broker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from kombu import Connection
+
+from celery_rmq_delay.broker import capabilities
+from celery_rmq_delay.capacity.objects import Counts, ladder_counts, levels_counts
+from celery_rmq_delay.config import QueueType, parse_settings
+from celery_rmq_delay.exact import ExactDelays
+from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.names import Names
+from celery_rmq_delay.topology.ladder import LadderPlan, origin_arguments
+from celery_rmq_delay.topology.switch import apply_plan
+
+ORIGINS = ("payments", "mails", "imports")
+
+
+def counted(broker: Any, vhost: str) -> Counts:
+    """Count what a vhost has, without what RabbitMQ itself puts into every vhost."""
+
+    def names(what: str, field: str) -> list[str]:
+        return broker.rabbitmqctl("-q", f"list_{what}", "-p", vhost, field, "--no-table-headers").split("\n")
+
+    queues = [name for name in names("queues", "name") if name and name not in ORIGINS]
+    exchanges = [name for name in names("exchanges", "name") if name.startswith("rmq_delay.")]
+    # Every queue is bound to the default exchange, whose name is empty.
+    bindings = [name for name in names("bindings", "source_name") if name.startswith("rmq_delay.")]
+    return Counts(len(queues), len(exchanges), len(bindings))
+
+
+@pytest.mark.parametrize(
+    "ladder", [Ladder((1000, 2000, 3000)), Ladder((1000, 2000), 0.2, 3, repeat_last=True)], ids=str
+)
+def test_the_objects_of_three_origin_queues_are_as_counted(
+    rmq_broker: Any, queue_type: QueueType, ladder: Ladder
+) -> None:
+    if not hasattr(rmq_broker, "rabbitmqctl"):
+        pytest.skip("an external broker's vhosts are not ours to make and to count")
+    vhost = f"capacity-{queue_type}-{ladder.id}"
+    url = rmq_broker.vhost(vhost)
+    try:
+        with Connection(url) as connection:
+            tells = capabilities(connection).tells_death_reason
+            plan = LadderPlan(Names("rmq_delay"), "", queue_type, "rmq_delay.exhausted", ladder, reason_routing=tells)
+            for name in ORIGINS:
+                declared = origin_arguments(plan.names, name, queue_type)
+                connection.default_channel.queue_declare(name, durable=True, auto_delete=False, arguments=declared)
+                apply_plan(connection, replace(plan, queue=name))
+            ladders = ladder_counts(ladder, queue_type, len(ORIGINS), reason_routing=tells)
+            assert counted(rmq_broker, vhost) == ladders
+            exact = ExactDelays(parse_settings({"exact_levels": 12}), queue_type)
+            exact.declare(connection)
+            for name in ORIGINS:
+                exact.bind(connection, name)
+        assert counted(rmq_broker, vhost) == ladders + levels_counts(12, 1000, queue_type, len(ORIGINS))
+    finally:
+        rmq_broker.delete_vhost(vhost)

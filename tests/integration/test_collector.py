@@ -1,0 +1,208 @@
+"""From the queues of a real broker into the tables of a real database."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import urlopen
+
+import pytest
+from django.core.management import call_command
+from django.db import OperationalError
+from django.db.models import Sum
+
+from celery_rmq_delay.contrib.django.collecting import writer as writing
+from celery_rmq_delay.contrib.django.collecting.database import Database as Collected
+from celery_rmq_delay.contrib.django.collecting.reading import Reading
+from celery_rmq_delay.contrib.django.models import (
+    Attempt,
+    CollectorStatus,
+    Payload,
+    Tally,
+    TaskRecord,
+    TaskState,
+    UnreadableMessage,
+)
+from celery_rmq_delay.events import EXHAUSTED, PARKED, RECOVERED
+from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.testing.ports import free_port
+from tests.django import shop
+from tests.django.conftest import database, postgres_tables, sqlite_tables
+from tests.django.databases import Database
+from tests.django.told import event, life, message
+from tests.waiting import wait_for
+
+from .collecting import Rig, ended, events_of
+
+__all__ = ["database", "postgres_tables", "sqlite_tables"]  # fixtures
+
+
+@pytest.fixture
+def rig(rmq_vhost: str, database: Database) -> Iterator[Rig]:
+    rig = Rig(rmq_vhost, database.environ)
+    yield rig
+    rig.close()
+
+
+def states() -> dict[str, str]:
+    return dict(TaskRecord.objects.values_list("task_id", "state"))
+
+
+def test_events_and_exhausted_messages_come_into_the_tables_and_leave_the_queues(rig: Rig) -> None:
+    rig.tell(event("a", PARKED), event("b", PARKED), event("b", RECOVERED, 1), event("c", EXHAUSTED, 3), message("c"))
+    rig.collect()
+    assert states() == {"a": TaskState.PARKED, "b": TaskState.RECOVERED, "c": TaskState.EXHAUSTED}
+    assert (Attempt.objects.count(), Payload.objects.count()) == (4, 1)
+    assert rig.left() == 0
+
+
+def test_the_command_drains_the_queues_and_ends(rig: Rig) -> None:
+    rig.tell(*(event(f"t{number}") for number in range(300)), *(message(f"x{number}") for number in range(30)))
+    with rig.command("--once", "--batch", "100") as process:
+        code, said = ended(process)
+    assert (code, "Collected 300 events and 30 exhausted messages." in said) == (0, True), said
+    assert TaskRecord.objects.count() == 330
+    assert rig.left() == 0
+
+
+def test_sigterm_finishes_what_is_in_hand(rig: Rig) -> None:
+    with rig.command("--batch", "20000") as process:
+        wait_for(lambda: CollectorStatus.objects.exists(), "the collector's status")
+        rig.tell(*(event(f"t{number}") for number in range(500)))
+        code, said = ended(process, signal.SIGTERM)
+    assert code == 0, said
+    assert TaskRecord.objects.count() + rig.left() == 500
+    assert not CollectorStatus.objects.exists()
+
+
+def test_small_batches_are_written_when_they_are_old(rig: Rig) -> None:
+    with rig.collecting(age=0.05):
+        rig.tell(event("t", occurred_at=datetime.now(timezone.utc)))
+        wait_for(states, "the task")
+        wait_for(lambda: rig.left() == 0)
+    assert Tally.objects.get().parked == 1
+
+
+def outage(tasks: int) -> list[Any]:
+    """Return what is told of so many tasks, three times each and in any order; a tenth of them ends exhausted."""
+    told: list[Any] = []
+    for number in range(tasks):
+        if number % 10:
+            told += events_of(life(f"t{number}", 2, RECOVERED))
+        else:
+            told += [*events_of(life(f"t{number}", 1, EXHAUSTED)), message(f"t{number}", 1)]
+    random.Random(4).shuffle(told)
+    return told
+
+
+def assert_everything_is_there_once(tasks: int) -> None:
+    exhausted = tasks // 10
+    counted = Tally.objects.aggregate(parked=Sum("parked"), recovered=Sum("recovered"), exhausted=Sum("exhausted"))
+    assert counted == {
+        "parked": 2 * (tasks - exhausted) + exhausted,
+        "recovered": tasks - exhausted,
+        "exhausted": exhausted,
+    }
+    assert sorted(states().values()) == sorted(
+        [TaskState.RECOVERED] * (tasks - exhausted) + [TaskState.EXHAUSTED] * exhausted
+    )
+    assert (Payload.objects.count(), UnreadableMessage.objects.count()) == (exhausted, 0)
+
+
+def test_several_collectors_share_the_work_and_count_everything_once(rig: Rig) -> None:
+    with rig.collecting(batch=40, age=0.05), rig.collecting(batch=70, age=0.05), rig.collecting(batch=55, age=0.05):
+        rig.tell(*outage(500))
+        wait_for(lambda: TaskRecord.objects.count() == 500 and rig.left() == 0, "empty queues", pause=0.1)
+    assert rig.left() == 0
+    assert_everything_is_there_once(500)
+
+
+def test_a_broker_that_restarts_is_waited_for(rig: Rig, rmq_broker: Any, caplog: pytest.LogCaptureFixture) -> None:
+    if not isinstance(rmq_broker, PrivateBroker):
+        pytest.skip("not our broker to stop")
+    rig.tell(*outage(300))
+    with rig.collecting(batch=20) as health:
+        wait_for(TaskRecord.objects.exists, "the first batch")
+        rmq_broker.restart()
+        wait_for(lambda: health.problem is None, "the collector to be well again", seconds=60)
+        wait_for(lambda: TaskRecord.objects.count() == 300 and rig.left() == 0, "empty queues", pause=0.1)
+    assert rig.left() == 0
+    assert "The broker is lost, or cannot be reached" in caplog.text
+    assert_everything_is_there_once(300)
+
+
+def test_health_is_told_over_http_and_by_a_file(rig: Rig, tmp_path: Path) -> None:
+    file, port = tmp_path / "healthy", free_port()
+    with rig.command("--http", f":{port}", "--health-file", str(file)) as process:
+        wait_for(file.exists, "the file")
+        with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10) as answer:
+            assert (answer.status, json.load(answer)) == (200, {"ok": True, "problem": None})
+        code, said = ended(process, signal.SIGINT)
+    assert code == 0, said
+
+
+def test_a_collector_without_a_broker_says_so(rig: Rig) -> None:
+    port, nobody = free_port(), free_port()
+    with rig.command("--http", f":{port}", BROKER_URL=f"amqp://guest:guest@127.0.0.1:{nobody}//") as process:
+        answer = wait_for(lambda: refused(port, "The broker"), "503")
+        assert "refused" in answer["problem"]
+        code, said = ended(process, signal.SIGTERM)
+    assert code == 0, said
+
+
+def refused(port: int, problem: str) -> Any:
+    """Return what a collector that is not well says; None until it says ``problem``."""
+    try:
+        urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10)
+    except HTTPError as error:
+        with error:
+            said = json.load(error)
+        return said if problem in said["problem"] else None
+    except URLError:
+        return None
+    return None
+
+
+def test_without_a_place_for_messages_the_exhausted_ones_stay_in_the_broker(rig: Rig) -> None:
+    rig.tell(event("t", EXHAUSTED, 3), message("t"))
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        with shop.of(shop.make(rig.url), store_payload="never"):
+            call_command("rmq_delay_collect", "--once", stdout=StringIO())
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert states() == {"t": TaskState.EXHAUSTED}
+    assert (rig.left(), Payload.objects.count()) == (1, 0)
+
+
+def test_a_stop_after_an_outage_acks_nothing_behind_the_batch_that_it_leaves(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next batch may be written by then, but an ack of it would be one of the batch before it."""
+    monkeypatch.setattr(writing, "FIRST_PAUSE", 60.0)
+    write, is_away = Collected.write, threading.Event()
+
+    def away_once(self: Collected, batch: Sequence[Reading]) -> None:
+        if not is_away.is_set():
+            is_away.set()
+            raise OperationalError("the database is away")
+        write(self, batch)
+
+    monkeypatch.setattr(Collected, "write", away_once)
+    told = [event(f"t{number}") for number in range(30)]
+    rig.tell(*told)
+    with rig.collecting(batch=10):
+        wait_for(is_away.is_set, "the outage")
+        wait_for(lambda: rig.left() == 0, "a collector that holds all of them")
+    wait_for(lambda: rig.left() == 30, "all of them back in their queue")
+    rig.collect()
+    assert states() == {each.task_id: TaskState.PARKED for each in told}

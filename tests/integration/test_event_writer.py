@@ -1,0 +1,241 @@
+"""Events are written without waiting, whatever the broker does."""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import kombu
+import pytest
+from celery import Celery
+
+import celery_rmq_delay
+from celery_rmq_delay import event_writer
+from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.event_connection import connect_events, events_queue
+from celery_rmq_delay.event_writer import EventWriter
+from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.topology.apply import ready_counts
+from tests.alarms import end_alarm, raise_alarm
+from tests.waiting import wait_for
+
+from .lab import Lab
+
+KB = b"x" * 1000
+
+
+class Pipe:
+    """A writer to a queue of its own, and what arrives there."""
+
+    def __init__(self, lab: Lab, **settings: Any) -> None:
+        self.lab = lab
+        app = Celery("events", broker=lab.url, set_as_current=False)
+        app.conf.task_default_queue_type = lab.queue_type
+        app.conf.rmq_delay = {"prefix": lab.names.prefix, "events_max_length": 1000, **settings}
+        self.delay = celery_rmq_delay.install(app)
+        self.queue = lab.names.events
+        lab.forget(self.queue)
+        self.connections = 0
+        self.writer = EventWriter(self._connect, self.queue)
+
+    def _connect(self) -> kombu.Connection:
+        self.connections += 1
+        return connect_events(self.lab.connection, self.delay)
+
+    @property
+    def count(self) -> int:
+        return ready_counts(self.lab.connection, [self.queue])[self.queue] or 0
+
+    def wait_for_count(self, count: int) -> None:
+        def arrived() -> bool:
+            self.writer.tick()
+            return self.count == count
+
+        wait_for(arrived, f"{count} events in the queue", pause=0.05)
+
+    def reconnected(self, times: int) -> None:
+        def done() -> bool:
+            self.writer.tick()
+            return self.connections >= times and self.writer.is_connected
+
+        wait_for(done, "a new connection", pause=0.05)
+
+
+@pytest.fixture
+def make_pipe(lab: Lab) -> Iterator[Callable[..., Pipe]]:
+    pipes: list[Pipe] = []
+
+    def make(**settings: Any) -> Pipe:
+        pipes.append(Pipe(lab, **settings))
+        pipes[-1].writer.start()
+        return pipes[-1]
+
+    yield make
+    for pipe in pipes:
+        pipe.writer.close(0.1)
+
+
+@pytest.fixture
+def alarm(rmq_broker: Any) -> Iterator[Callable[[bool], None]]:
+    """Raise the memory alarm, or end it."""
+
+    def ring(on: bool) -> None:
+        (raise_alarm if on else end_alarm)(rmq_broker)
+
+    yield ring
+    ring(False)
+
+
+def test_events_arrive_whole_and_in_order_however_large(make_pipe: Callable[..., Pipe]) -> None:
+    pipe = make_pipe()
+    bodies = [b"{}", KB * 16, b"", *(str(number).encode() for number in range(500)), KB * 200]
+    pipe.writer.write(*bodies)
+    pipe.wait_for_count(len(bodies))
+    found = [pipe.lab.channel.basic_get(pipe.queue, no_ack=True) for _ in bodies]
+    assert [
+        bytes(message.body) if isinstance(message.body, bytes) else message.body.encode() for message in found
+    ] == bodies
+    kinds = {
+        (m.properties["content_type"], m.properties["content_encoding"], m.properties["delivery_mode"]) for m in found
+    }
+    assert kinds == {("application/json", "utf-8", 2)}
+
+
+def test_a_close_waits_until_the_broker_has_everything(make_pipe: Callable[..., Pipe]) -> None:
+    pipe = make_pipe()
+    pipe.writer.write(*[KB] * 900)
+    pipe.writer.close(10)
+    assert pipe.count == 900
+
+
+def test_a_close_tells_what_the_broker_did_not_confirm(
+    make_pipe: Callable[..., Pipe], alarm: Callable[[bool], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    pipe = make_pipe()
+    alarm(True)
+    pipe.writer.write(b"1", b"2", b"3")
+    with caplog.at_level(logging.WARNING):
+        pipe.writer.close(0.3)
+    assert "3 events may be lost: the broker did not confirm them in time" in caplog.text
+
+
+def test_confirms_are_read_while_nothing_is_closed(make_pipe: Callable[..., Pipe]) -> None:
+    pipe = make_pipe()
+    pipe.writer.write(*[KB] * 300)
+
+    def confirmed() -> bool:
+        pipe.writer.tick()
+        return pipe.writer.unconfirmed == 0
+
+    assert pipe.writer.unconfirmed > 0
+    wait_for(confirmed, "the confirms", pause=0.05)
+
+
+def test_a_full_queue_drops_its_oldest_events(make_pipe: Callable[..., Pipe]) -> None:
+    pipe = make_pipe()
+    pipe.writer.write(*(str(number).encode() for number in range(1200)))
+    pipe.writer.close(10)
+    wait_for(lambda: pipe.count == 1000)
+    assert pipe.lab.get(pipe.queue, ack=True).body == "200"
+
+
+def test_a_queue_with_other_arguments_is_used_with_a_warning(
+    make_pipe: Callable[..., Pipe], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = make_pipe()
+    with caplog.at_level(logging.WARNING):
+        second = make_pipe(events_max_length=2000)
+    assert "exists with other arguments" in caplog.text
+    first.writer.write(b"1")
+    second.writer.write(b"2")
+    second.wait_for_count(2)
+
+
+def test_a_queue_that_is_deleted_is_declared_anew(make_pipe: Callable[..., Pipe]) -> None:
+    pipe = make_pipe()
+    pipe.writer.write(b"1")
+    pipe.wait_for_count(1)
+    pipe.lab.channel.queue_delete(pipe.queue)
+    pipe.writer.write(b"lost")
+    pipe.reconnected(2)
+    pipe.writer.write(b"2")
+    pipe.wait_for_count(1)
+    assert pipe.lab.get(pipe.queue, ack=True).body == "2"
+
+
+def test_what_is_told_while_there_is_no_connection_is_written_afterwards(
+    make_pipe: Callable[..., Pipe], rmq_broker: Any
+) -> None:
+    pipe = make_pipe()
+    socket: Any = pipe.writer._socket
+    socket.shutdown(2)
+    pipe.writer.write(b"1", b"2")
+    pipe.writer.write(b"3")
+    pipe.reconnected(2)
+    pipe.wait_for_count(3)
+
+
+def test_a_start_connects_anew_where_the_broker_has_closed_the_connection(
+    make_pipe: Callable[..., Pipe], rmq_broker: Any
+) -> None:
+    if not isinstance(rmq_broker, PrivateBroker):
+        pytest.skip("closes connections, and this broker is not ours")
+    pipe = make_pipe()
+    socket: Any = pipe.writer._socket
+    rmq_broker.evaluate(
+        '[rabbit_networking:close_connection(Pid, "to see what happens") '
+        "|| [{pid, Pid}, {peer_port, Port}] <- rabbit_networking:connection_info_all([pid, peer_port]), "
+        f"Port =:= {socket.getsockname()[1]}]"
+    )
+    wait_for(lambda: select.select([socket], [], [], 0)[0], "the broker's last words")
+    assert pipe.writer.is_connected, "nobody has looked yet"
+    pipe.writer.start()
+    pipe.writer.write(b"1")
+    pipe.writer.close(10)
+    wait_for(lambda: pipe.count == 1)
+
+
+def test_without_apply_on_start_a_missing_queue_is_waited_for(make_pipe: Callable[..., Pipe]) -> None:
+    pipe = make_pipe(apply_on_start=False)
+    pipe.writer.write(b"1")
+    assert not pipe.writer.is_connected
+    queue = events_queue(delay_of(pipe.delay.app))
+    pipe.lab.queue(queue.name, **queue.arguments)
+    pipe.reconnected(2)
+    pipe.wait_for_count(1)
+
+
+def test_an_alarm_neither_holds_up_the_writer_nor_grows_it(
+    make_pipe: Callable[..., Pipe],
+    alarm: Callable[[bool], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(event_writer, "MAX_WAITING", 500)
+    pipe = make_pipe()
+    alarm(True)
+    longest = 0.0
+    for _ in range(200):
+        began = time.perf_counter()
+        pipe.writer.write(*[KB] * 100)
+        longest = max(longest, time.perf_counter() - began)
+    assert longest < 1.0
+    assert 500 <= pipe.writer.waiting < 600
+    with caplog.at_level(logging.WARNING):
+        pipe.writer.tick()
+    assert "events were dropped" in caplog.text
+    began = time.perf_counter()
+    alarm(False)
+
+    def all_gone() -> bool:
+        pipe.writer.tick()
+        return pipe.writer.waiting == 0
+
+    wait_for(all_gone, "the end of the alarm", pause=0.05)
+    pipe.writer.write(b"last")
+    pipe.writer.close(10)
+    wait_for(lambda: pipe.count == 1000)
+    assert pipe.connections == 1

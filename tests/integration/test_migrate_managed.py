@@ -1,0 +1,56 @@
+"""What a migration asks the management API for."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kombu.transport.native_delayed_delivery import calculate_routing_key
+
+from celery_rmq_delay.exceptions import TopologyError
+from celery_rmq_delay.management import Management
+from celery_rmq_delay.migration.removal import remove
+from celery_rmq_delay.native_leftovers import level, look
+from tests.waiting import wait_for
+
+from .movers import Movers, new_movers
+
+
+@pytest.fixture
+def movers(managed: Any) -> Iterator[Movers]:
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    url = managed.vhost(name)
+    yield from new_movers(url, "quorum", exact_for="all", management_url=managed.management_url)
+    managed.delete_vhost(name)
+
+
+def test_the_queues_of_hold_are_listed(movers: Movers, managed: Any) -> None:
+    more = {"exact_for": "all", "management_url": managed.management_url}
+    movers.again(exact_delays="hold", **more)
+    movers.call(50, 5000)
+    movers.again(**more)
+    report = movers.migrate("hold")
+    assert (report.before, report.moved, report.after) == (2, {"orders": 2}, 0)
+
+
+def test_dead_letters_that_no_queue_takes_keep_celerys_levels(movers: Movers) -> None:
+    movers.declare_native()
+    movers.put(calculate_routing_key(1, "nobody"), b"x", exchange="celery_delayed_27")
+
+    def stuck() -> int:
+        with Management.of(movers.connection, None, movers.delay.settings.management_url) as management:
+            found = management.queues()
+        return found[level(0)].dead_letters_waiting if level(0) in found else 0
+
+    wait_for(lambda: stuck() == 1, "a dead letter that no queue takes", pause=0.2)
+    with pytest.raises(TopologyError, match=r"dead letters that no queue takes in celery_delayed_0 \(1\)"):
+        movers.migrate("celery-native", remove=True)
+    assert look(movers.connection) is not None
+
+
+def test_empty_levels_go(movers: Movers) -> None:
+    movers.declare_native()
+    assert len(movers.migrate("celery-native", remove=True).removed) == 28 + 29
+    assert remove(movers.connection, movers.app, {}) == []

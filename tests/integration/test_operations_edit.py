@@ -1,0 +1,124 @@
+"""Edited tasks, discarded ones in the result backend, and live counts: against a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import amqp
+import kombu
+import pytest
+from celery.utils.saferepr import saferepr
+
+from celery_rmq_delay import headers as h
+from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.services import counts, running
+from celery_rmq_delay.contrib.django.services.edit import edit, editable
+from celery_rmq_delay.contrib.django.services.operations import Actor, freeze, run
+from tests.django import shop
+from tests.django.conftest import sqlite, sqlite_tables  # noqa: F401 - fixtures
+from tests.django.test_services_payloads import call
+
+from .desk import ParkedDesk
+
+ALICE = Actor(None, "alice")
+Kind = Operation.Kind
+
+
+@pytest.fixture
+def desk(rmq_vhost: str, sqlite: Any) -> Iterator[ParkedDesk]:  # noqa: F811
+    counts.forget()
+    with shop.of(shop.make(rmq_vhost, result_backend="cache+memory://"), allow_edit=True, broker_timeout=30) as app:
+        yield ParkedDesk(rmq_vhost, app)
+
+
+def with_json(desk: ParkedDesk, **headers: Any) -> TaskRecord:
+    (task,) = desk.exhausted(1)
+    payload = desk.payload(task, call(1, amount=3, token="abc"), **headers)
+    payload.body = payload.body.removesuffix(task.task_id.encode())
+    payload.properties |= {"content_type": "application/json", "content_encoding": "utf-8"}
+    Payload.objects.filter(record=task).delete()
+    payload.save()
+    return task
+
+
+def test_an_edited_task_keeps_who_it_is_and_runs_with_other_arguments(desk: ParkedDesk) -> None:
+    old = {"amount": 3, "token": "abc"}
+    task = with_json(desk, argsrepr=saferepr((1,)), kwargsrepr=saferepr(old), root_id="root")
+    form = editable(task)
+    assert json.loads(form.kwargs) == old
+    operation = edit(task, "[1]", '{"amount": 4, "token": "xyz"}', actor=ALICE, reason="typo")
+    assert operation.message == "1 edited and requeued"
+    assert operation.details["diff"] == [
+        {"path": "kwargs.amount", "old": "3", "new": "4"},
+        {"path": "kwargs.token", "old": '"[redacted]"', "new": '"[redacted]"'},
+    ]
+    (message,) = desk.taken()
+    args, kwargs, embed = json.loads(message.body)
+    assert (args, kwargs, embed) == ([1], {"amount": 4, "token": "xyz"}, {"callbacks": None, "chain": None})
+    assert message.headers["kwargsrepr"] == saferepr(kwargs)
+    named = ("id", "root_id", "task", "retries", h.GENERATION)
+    assert [message.headers[name] for name in named] == ["id-0", "root", "payments.charge", 0, 1]
+
+
+def test_texts_of_arguments_that_the_caller_chose_are_not_made_up_anew(desk: ParkedDesk) -> None:
+    edit(with_json(desk, argsrepr="(***)"), "[2]", "{}", actor=ALICE)
+    (message,) = desk.taken()
+    assert message.headers["argsrepr"] == "(edited)"
+    assert "kwargsrepr" not in message.headers
+
+
+def test_discarded_tasks_are_revoked_for_those_who_wait_for_their_results(desk: ParkedDesk) -> None:
+    desk.exhausted(1)
+    desk.parked(1)
+    run(freeze(Kind.DISCARD, TaskRecord.objects.all(), actor=ALICE, reason=""))
+    assert [shop.found.AsyncResult(task_id).state for task_id in ("id-0", "id-1")] == ["REVOKED", "REVOKED"]
+
+
+def test_those_that_a_cancelled_discard_has_discarded_are_revoked(
+    desk: ParkedDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.parked(120)
+    operation = freeze(Kind.DISCARD, TaskRecord.objects.order_by("pk"), actor=ALICE, reason="")
+    monkeypatch.setattr(running, "_LOOK", 0.0)
+    run(operation, stop=lambda: TaskRecord.objects.filter(state=TaskState.DISCARDED).exists())
+    discarded = TaskRecord.objects.filter(state=TaskState.DISCARDED).values_list("task_id", flat=True)
+    assert 0 < len(discarded) < 120
+    assert {shop.found.AsyncResult(task_id).state for task_id in discarded} == {"REVOKED"}
+
+
+def test_a_result_backend_that_is_away_does_not_undo_a_discard(
+    desk: ParkedDesk, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.exhausted(2)
+    app = shop.make(desk.url, result_backend="redis://127.0.0.1:1/0", redis_socket_connect_timeout=0.2)
+    app.conf.result_backend_transport_options = {"retry_policy": {"max_retries": 0}}
+    with shop.of(app):
+        operation = run(freeze(Kind.DISCARD, TaskRecord.objects.all(), actor=ALICE, reason=""))
+    assert operation.message == "2 discarded"
+    assert "The result backend was not told" in caplog.text
+
+
+def test_what_the_queues_hold_is_counted_and_remembered(desk: ParkedDesk) -> None:
+    desk.parked(2)
+    with kombu.Connection(desk.url) as connection:
+        channel = connection.channel()
+        for _ in range(3):
+            channel.basic_publish(amqp.Message("x"), "", desk.plan.exhausted)
+        channel.close()  # what was published before is in the queue
+    found = counts.broker_counts()
+    assert found.ok
+    assert found.parked_by_queue == {"payments": 2}
+    assert [(tier.tier, tier.delay_ms, tier.parked) for tier in found.tiers] == [(1, 3_600_000, 2), (2, 7_200_000, 0)]
+    assert (found.parked, found.exact, found.exhausted) == (2, 0, 3)
+    assert counts.broker_counts() is found
+    assert counts.broker_counts(fresh=True) is not found
+
+
+def test_without_a_broker_the_counts_say_why_there_are_none(desk: ParkedDesk) -> None:
+    with shop.of(shop.make("amqp://127.0.0.1:1//"), broker_timeout=0.2):
+        found = counts.broker_counts(fresh=True)
+    assert (found.ok, found.parked) == (False, 0)
+    assert "refused" in found.error
+    counts.forget()

@@ -1,0 +1,224 @@
+"""Parked tasks that somebody runs now or discards: out of their delay queues, the others back in their places."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import kombu
+import pytest
+from django.utils import timezone
+
+from celery_rmq_delay import headers as h
+from celery_rmq_delay.broker import capabilities
+from celery_rmq_delay.contrib.django.collecting.database import Database
+from celery_rmq_delay.contrib.django.models import Attempt, Operation, Payload, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.services import parked
+from celery_rmq_delay.contrib.django.services.operations import Actor, freeze, run
+from celery_rmq_delay.names import return_key
+from celery_rmq_delay.scan import Scan, looks_leave_no_trace
+from tests.django import shop
+from tests.django.conftest import database, postgres_tables, sqlite, sqlite_tables  # noqa: F401 - fixtures
+from tests.django.told import fact
+from tests.waiting import wait_for
+
+from .desk import ParkedDesk, states
+
+ALICE = Actor(None, "alice")
+Kind, State = Operation.Kind, Operation.State
+
+
+@pytest.fixture
+def desk(rmq_vhost: str, sqlite: Any, queue_type: str) -> Iterator[ParkedDesk]:  # noqa: F811
+    queues = [kombu.Queue("payments", queue_arguments={"x-queue-type": queue_type})]
+    made = shop.make(rmq_vhost, task_queues=queues, task_default_queue_type=queue_type)
+    with shop.of(made, broker_timeout=30) as app:
+        yield ParkedDesk(rmq_vhost, app)
+
+
+def done(kind: str, *task_ids: str) -> Operation:
+    records = TaskRecord.objects.filter(task_id__in=task_ids).order_by("pk")
+    return run(freeze(kind, records, actor=ALICE, reason="a test"))
+
+
+@pytest.mark.all_brokers
+def test_a_parked_task_runs_now_and_the_others_stay(desk: ParkedDesk) -> None:
+    desk.parked(4)
+    operation = done(Kind.RUN_NOW, "id-1", "id-2")
+    assert (operation.state, operation.message) == (State.DONE, "2 sent to run now")
+    messages = desk.taken()
+    assert [message.headers["id"] for message in messages] == ["id-1", "id-2"]
+    assert [message.delivery_info["routing_key"] for message in messages] == [return_key("payments", 1)] * 2
+    assert [message.headers["retries"] for message in messages] == [1, 1]
+    assert desk.counts(desk.rung(1)) == [2]
+    assert states() == {TaskState.PARKED: 2, TaskState.RUNNING: 2}
+    assert set(Attempt.objects.values_list("kind", "reason", "worker")) == {("requeued", "run_now", "alice")}
+
+
+@pytest.mark.all_brokers
+def test_a_discarded_parked_task_is_kept_and_can_be_requeued(desk: ParkedDesk) -> None:
+    desk.parked(3)
+    assert done(Kind.DISCARD, "id-1").message == "1 discarded"
+    assert desk.counts(desk.rung(1), "payments") == [2, 0]
+    assert states() == {TaskState.PARKED: 2, TaskState.DISCARDED: 1}
+    assert Payload.objects.get().body == b"body 1"
+
+    assert done(Kind.RESTORE, "id-1").message == "1 restored"
+    assert done(Kind.REQUEUE, "id-1").message == "1 requeued"
+    (message,) = desk.taken()
+    assert message.headers.pop("x-delivery-count", 0) == 0  # a quorum queue's
+    assert message.headers == {"id": "id-1", "task": "payments.charge", "retries": 0, h.GENERATION: 1}
+
+
+def test_a_late_event_does_not_park_a_discarded_task_again(desk: ParkedDesk) -> None:
+    desk.parked(1, retries=2)
+    assert done(Kind.DISCARD, "id-0").message == "1 discarded"
+    for attempt in (1, 2):
+        Database().write([fact("id-0", attempt=attempt)])
+    assert states() == {TaskState.DISCARDED: 1}
+
+
+def test_a_task_that_is_due_is_not_found(desk: ParkedDesk) -> None:
+    desk.parked(2)
+    TaskRecord.objects.filter(task_id="id-1").update(task_id="gone")
+    operation = done(Kind.RUN_NOW, "id-0", "gone")
+    assert operation.message == "1 sent to run now, 1 skipped (not in its delay queue: it is already due)"
+    assert states() == {TaskState.RUNNING: 1, TaskState.PARKED: 1}
+    assert done(Kind.DISCARD, "gone").message.startswith("0 discarded, 1 skipped")
+
+
+def test_without_the_name_of_its_delay_queue_a_task_is_found_by_its_tier(desk: ParkedDesk) -> None:
+    desk.parked(1, delay_queue="")
+    assert done(Kind.RUN_NOW, "id-0").message == "1 sent to run now"
+
+
+def test_a_task_with_an_exact_delay_says_why_it_cannot_run_early(desk: ParkedDesk) -> None:
+    desk.parked(1, delay_queue="", tier=None)
+    assert "its delay is exact" in done(Kind.RUN_NOW, "id-0").message
+
+
+def test_a_search_goes_no_further_than_looks_are_harmless(desk: ParkedDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_rmq_delay.release.SCAN_LIMIT", 2)
+    monkeypatch.setattr("celery_rmq_delay.release.TRACED_SCAN_LIMIT", 2)
+    desk.parked(3)
+    operation = done(Kind.RUN_NOW, "id-2")
+    assert operation.message == "0 sent to run now, 1 skipped (not among the first 2 messages of its delay queue)"
+    assert desk.counts(desk.rung(1)) == [3]
+
+
+def test_parked_and_exhausted_tasks_are_discarded_together(desk: ParkedDesk) -> None:
+    desk.parked(1)
+    desk.exhausted(1)
+    assert done(Kind.DISCARD, "id-0", "id-1").message == "2 discarded"
+    assert states() == {TaskState.DISCARDED: 2}
+
+
+def test_a_discard_that_was_cut_off_before_the_ack_is_finished(desk: ParkedDesk) -> None:
+    """The runner dies when the row is written and the message is not yet taken out; another one goes on."""
+    desk.parked(2)
+    records = TaskRecord.objects.order_by("pk")
+    operation = freeze(Kind.DISCARD, records, actor=ALICE, reason="")
+    records.update(state=TaskState.DISCARDED, operation=operation)
+    assert run(operation).message == "2 discarded"
+    assert desk.counts(desk.rung(1), "payments") == [0, 0]
+
+
+def test_a_discard_that_was_cut_off_after_the_ack_is_finished(desk: ParkedDesk) -> None:
+    (task,) = desk.parked(1)
+    operation = freeze(Kind.DISCARD, TaskRecord.objects.all(), actor=ALICE, reason="")
+    TaskRecord.objects.update(state=TaskState.DISCARDED, operation=operation)
+    with kombu.Connection(desk.url) as connection:
+        connection.channel().queue_purge(task.delay_queue)
+    assert run(operation).message == "1 discarded"
+
+
+def test_a_discard_that_was_cut_off_until_its_task_was_due_is_of_unknown_outcome(desk: ParkedDesk) -> None:
+    (task,) = desk.parked(1)
+    operation = freeze(Kind.DISCARD, TaskRecord.objects.all(), actor=ALICE, reason="")
+    TaskRecord.objects.update(state=TaskState.DISCARDED, operation=operation, due_at=timezone.now())
+    with kombu.Connection(desk.url) as connection:
+        connection.channel().queue_purge(task.delay_queue)
+    assert run(operation).message == (
+        "0 discarded, 1 with unknown outcome (it is discarded, but may have come back: it was due)"
+    )
+
+
+@pytest.mark.parametrize("kind", [Kind.RUN_NOW, Kind.DISCARD])
+def test_an_error_while_messages_are_in_hand_leaves_their_outcome_unknown(
+    desk: ParkedDesk, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.parked(2)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(parked, "tell", fail)
+    operation = freeze(kind, TaskRecord.objects.filter(task_id="id-0"), actor=ALICE, reason="")
+    with pytest.raises(RuntimeError):
+        run(operation)
+    operation.refresh_from_db()
+    assert (operation.state, operation.unknown, operation.remaining) == (State.FAILED, 1, 0)
+    assert operation.message.endswith("(it was in hand when an error stopped the work). RuntimeError: out of order")
+    assert desk.counts(desk.rung(1)) == [1 if kind == Kind.RUN_NOW else 2]
+
+
+def test_a_task_that_ran_now_and_failed_again_at_once_stays_parked(
+    desk: ParkedDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector is quicker than the runner that has sent the task."""
+    desk.parked(2)
+    synchronise = Scan.synchronise
+
+    def hear(scan: Scan) -> None:
+        TaskRecord.objects.filter(task_id="id-0").update(attempt=1, tier=2, delay_queue=desk.rung(2))
+        synchronise(scan)
+
+    monkeypatch.setattr(Scan, "synchronise", hear)
+    assert done(Kind.RUN_NOW, "id-0", "id-1").message == "2 sent to run now"
+    assert states() == {TaskState.PARKED: 1, TaskState.RUNNING: 1}
+
+
+def test_many_are_found_in_the_order_in_which_they_wait(desk: ParkedDesk) -> None:
+    desk.parked(130)
+    wanted = [f"id-{number}" for number in range(0, 130, 2)]
+    assert done(Kind.RUN_NOW, *wanted).message == "65 sent to run now"
+    assert [message.headers["id"] for message in desk.taken()] == wanted
+    with kombu.Connection(desk.url) as connection:
+        channel = connection.channel()
+        left = [channel.basic_get(desk.rung(1), no_ack=True).headers["id"] for _ in range(65)]
+    assert left == [f"id-{number}" for number in range(1, 130, 2)]
+
+
+def test_a_limit_for_looks_depends_on_the_broker(desk: ParkedDesk) -> None:
+    with kombu.Connection(desk.url) as connection:
+        connection.connect()
+        expected = 100_000 if looks_leave_no_trace(capabilities(connection)) else 1_000
+        assert parked.search_limit(connection) == expected
+
+
+def test_a_discarded_message_is_not_kept_where_the_settings_forbid_it(desk: ParkedDesk) -> None:
+    desk.parked(1)
+    with shop.of(shop.found, store_payload="never"):
+        assert done(Kind.DISCARD, "id-0").message == "1 discarded"
+    assert not Payload.objects.exists()
+
+
+@pytest.mark.parametrize("queue_type", ["classic"])
+def test_a_silent_broker_keeps_nobody_waiting_and_loses_nothing(
+    desk: ParkedDesk, rmq_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celery_rmq_delay.broker.CONFIRM_TIMEOUT", 1)
+    desk.parked(3)
+    rmq_broker.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.0000001)")
+    try:
+        wait_for(lambda: "memory" in rmq_broker.evaluate("rabbit_alarm:get_alarms()"), "an alarm")
+        began = time.monotonic()
+        with shop.of(shop.found, broker_timeout=1):
+            operation = done(Kind.RUN_NOW, "id-0", "id-1", "id-2")
+        assert time.monotonic() - began < 10
+    finally:
+        rmq_broker.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.4)")
+    assert (operation.ok, operation.unknown + operation.failed) == (0, 3), operation.message
+    assert operation.unknown <= 1, "the others were not published"
+    wait_for(lambda: sum(count or 0 for count in desk.counts(desk.rung(1), "payments")) >= 3, "all of them")

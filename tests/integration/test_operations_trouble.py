@@ -1,0 +1,491 @@
+"""Requeues while something breaks: no task runs twice that is not said to be of unknown outcome, and none is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import kombu
+import pytest
+from django.db import connection, connections
+from django.utils import timezone
+
+from celery_rmq_delay.broker import ConfirmingPublisher
+from celery_rmq_delay.contrib.django.models import Operation, OperationItem, Payload, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.services import background, canaries, lease, requeue, transactions
+from celery_rmq_delay.contrib.django.services.operations import Actor, cancel, freeze, run
+from celery_rmq_delay.testing.plugin import ExternalServer
+from tests.django import shop
+from tests.django.conftest import database, postgres, postgres_tables, sqlite, sqlite_tables  # noqa: F401 - fixtures
+from tests.django.databases import Database
+from tests.waiting import wait_for
+
+from .desk import Desk, states
+from .parking import metadata_to_disk
+
+ALICE, BOB = Actor(None, "alice"), Actor(None, "bob")
+Kind, State, Outcome = Operation.Kind, Operation.State, OperationItem.Outcome
+PROJECT = Path(__file__).parents[2] / "example_django_project"
+
+
+@pytest.fixture
+def desk(rmq_vhost: str, database: Any) -> Iterator[Desk]:  # noqa: F811
+    with shop.of(shop.make(rmq_vhost), broker_timeout=2):
+        yield Desk(rmq_vhost)
+
+
+@pytest.fixture
+def sqlite_desk(rmq_vhost: str, sqlite: Any) -> Iterator[Desk]:  # noqa: F811
+    with shop.of(shop.make(rmq_vhost), broker_timeout=1):
+        yield Desk(rmq_vhost)
+
+
+@pytest.fixture
+def postgres_desk(rmq_vhost: str, postgres: Any) -> Iterator[Desk]:  # noqa: F811
+    with shop.of(shop.make(rmq_vhost), broker_timeout=1):
+        yield Desk(rmq_vhost)
+
+
+def frozen(actor: Actor = ALICE, **more: Any) -> Operation:
+    return freeze(Kind.REQUEUE, TaskRecord.objects.order_by("pk"), actor=actor, reason="repaired", **more)
+
+
+class Background(threading.Thread):
+    """A run in a thread of its own, with a database connection of its own."""
+
+    def __init__(self, operation: Operation, stop: Callable[[], bool] | None = None) -> None:
+        super().__init__()
+        self.operation, self.stop = operation, stop
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            run(Operation.objects.get(pk=self.operation.pk), stop=self.stop)
+        except BaseException as error:  # noqa: BLE001 - the test's thread is to see it
+            self.error = error
+        finally:
+            connections.close_all()
+
+    def end(self) -> Operation:
+        self.join(60)
+        assert not self.is_alive()
+        assert self.error is None
+        self.operation.refresh_from_db()
+        return self.operation
+
+
+def adds_up(operation: Operation) -> None:
+    outcomes = Counter(operation.items.values_list("outcome", flat=True))
+    assert outcomes[Outcome.OK] == operation.ok
+    assert outcomes[Outcome.SKIPPED] == operation.skipped
+    assert outcomes[Outcome.FAILED] == operation.failed
+    assert outcomes[Outcome.UNKNOWN] == operation.unknown
+    assert outcomes[Outcome.CANCELLED] + outcomes[Outcome.PENDING] == operation.remaining
+
+
+def nothing_lost_and_nothing_twice(desk: Desk) -> None:
+    """Compare what came back to the queue with what the rows say."""
+    arrived = Counter(message.headers["id"] for message in desk.taken())
+    assert set(arrived.values()) <= {1}
+    by_state: dict[str, set[str]] = {}
+    for task_id, state in TaskRecord.objects.values_list("task_id", "state"):
+        by_state.setdefault(state, set()).add(task_id)
+    assert set(by_state) <= {TaskState.REQUEUED, TaskState.EXHAUSTED, TaskState.UNKNOWN}
+    sure = by_state.get(TaskState.REQUEUED, set())
+    assert sure <= set(arrived), "lost"
+    assert set(arrived) <= sure | by_state.get(TaskState.UNKNOWN, set()), "exhausted, and runs"
+    kept = set(Payload.objects.values_list("record__task_id", flat=True))
+    assert kept == set().union(*by_state.values()) - sure
+
+
+def at_the(count: int, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do something once, when so many messages are published."""
+    publish, published = ConfirmingPublisher.publish, 0
+
+    def counting(self: ConfirmingPublisher, *arguments: Any) -> None:
+        nonlocal published
+        published += 1
+        if published == count:
+            act()
+        publish(self, *arguments)
+
+    monkeypatch.setattr(ConfirmingPublisher, "publish", counting)
+
+
+def test_a_broker_that_is_killed_leaves_few_in_doubt(
+    desk: Desk, rmq_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.exhausted(1000)
+    metadata_to_disk(rmq_broker)
+    at_the(500, rmq_broker.kill, monkeypatch)
+    operation = run(frozen())
+    assert (operation.state, operation.requested) == (State.FAILED, 1000)
+    assert "broker unreachable" in operation.message
+    assert operation.ok >= 400
+    assert operation.unknown <= 64
+    adds_up(operation)
+    print(f"The broker killed: {operation.message}")
+    rmq_broker.start()
+    nothing_lost_and_nothing_twice(desk)
+    assert states()[TaskState.EXHAUSTED] == operation.failed
+
+
+def test_a_run_in_the_background_waits_for_a_broker_that_restarts(
+    postgres_desk: Desk, rmq_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    postgres_desk.exhausted(1000)
+    restart = threading.Thread(target=rmq_broker.restart)
+    at_the(300, restart.start, monkeypatch)
+    operation = run(frozen(), stop=lambda: False)
+    restart.join()
+    print(f"The broker restarted: {operation.message}")
+    assert operation.state == State.DONE
+    assert operation.ok >= 900
+    assert operation.ok + operation.unknown == 1000
+    adds_up(operation)
+    nothing_lost_and_nothing_twice(postgres_desk)
+
+
+def test_a_database_that_restarts_costs_no_outcome(
+    postgres_desk: Desk, rmq_postgres: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(rmq_postgres, ExternalServer):
+        pytest.skip("a server that somebody named is not restarted")
+
+    def restart() -> None:
+        rmq_postgres.stop()
+        rmq_postgres.start()
+
+    postgres_desk.exhausted(300)
+    at_the(100, restart, monkeypatch)
+    operation = run(frozen())
+    assert (operation.state, operation.message) == (State.DONE, "300 requeued")
+    adds_up(operation)
+    nothing_lost_and_nothing_twice(postgres_desk)
+
+
+def test_a_database_that_restarts_between_two_tasks_costs_no_outcome(postgres_desk: Desk, rmq_postgres: Any) -> None:
+    """A gradual requeue spends nearly all its time there."""
+    if isinstance(rmq_postgres, ExternalServer):
+        pytest.skip("a server that somebody named is not restarted")
+    postgres_desk.exhausted(30)
+    going = Background(frozen(rate=600), stop=lambda: False)
+    going.start()
+    wait_for(lambda: Operation.objects.get().ok > 5, "the first of them")
+    rmq_postgres.stop()
+    rmq_postgres.start()
+    going.join(60)
+    connections.close_all()
+    operation = Operation.objects.get()
+    assert (going.error, operation.state, operation.message) == (None, State.DONE, "30 requeued")
+    nothing_lost_and_nothing_twice(postgres_desk)
+
+
+def test_a_run_that_a_long_outage_of_the_database_breaks_off_is_taken_up_again(
+    postgres_desk: Desk, rmq_postgres: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if isinstance(rmq_postgres, ExternalServer):
+        pytest.skip("a server that somebody named is not restarted")
+    monkeypatch.setattr(transactions, "PATIENCE", 0.0)
+    for module in (lease, background):
+        monkeypatch.setattr(module, "STALE_AFTER", timedelta(seconds=1))
+    postgres_desk.exhausted(30)
+    frozen(rate=600)
+
+    def operate() -> None:
+        try:
+            background.operate(lambda: False, once=True)
+        finally:
+            connections.close_all()
+
+    going = threading.Thread(target=operate)
+    going.start()
+    wait_for(lambda: Operation.objects.get().ok > 5, "the first of them")
+    rmq_postgres.stop()
+    wait_for(lambda: "The database is away: trying again" in caplog.text, "an end of the run's patience")
+    rmq_postgres.start()
+    connections.close_all()
+    going.join(60)
+    operation = Operation.objects.get()
+    assert operation.state == State.DONE, operation.message
+    assert operation.unknown <= 1
+    assert operation.ok + operation.unknown == 30
+    nothing_lost_and_nothing_twice(postgres_desk)
+
+
+def test_a_runner_that_is_killed_leaves_few_in_doubt_and_another_one_goes_on(
+    desk: Desk,
+    database: Database,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    desk.exhausted(2000)
+    operation = frozen()
+    log = tmp_path / "operate.log"
+    with log.open("wb") as output:
+        first = command(desk, database, output, "--operation", str(operation.pk))
+        try:
+            wait_for(lambda: Operation.objects.filter(pk=operation.pk, ok__gt=200).exists(), "a run half-way")
+        finally:
+            first.send_signal(signal.SIGKILL)
+            first.wait()
+    operation.refresh_from_db()
+    assert operation.state == State.RUNNING, log.read_text()
+    Operation.objects.update(heartbeat_at=timezone.now() - 2 * lease.STALE_AFTER)
+    operation = run(operation)
+    assert operation.state == State.DONE
+    assert operation.unknown <= 64
+    assert operation.ok + operation.unknown == 2000
+    adds_up(operation)
+    nothing_lost_and_nothing_twice(desk)
+
+
+def test_a_runner_that_is_told_to_stop_leaves_nothing_in_doubt(
+    sqlite_desk: Desk,
+    sqlite: Database,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    sqlite_desk.exhausted(2000)
+    operation = frozen()
+    log = tmp_path / "operate.log"
+    with log.open("wb") as output:
+        first = command(sqlite_desk, sqlite, output)
+        try:
+            wait_for(lambda: Operation.objects.filter(pk=operation.pk, ok__gt=200).exists(), "a run half-way")
+        finally:
+            first.terminate()
+            assert first.wait(20) == 0, log.read_text()
+        operation.refresh_from_db()
+        assert operation.state == State.PENDING
+        assert 200 < operation.ok < 2000
+        adds_up(operation)
+        second = command(sqlite_desk, sqlite, output, "--once")
+        assert second.wait(30) == 0, log.read_text()
+    operation.refresh_from_db()
+    assert (operation.state, operation.message) == (State.DONE, "2000 requeued")
+    nothing_lost_and_nothing_twice(sqlite_desk)
+
+
+def command(desk: Desk, on: Database, output: Any, *arguments: str) -> subprocess.Popen[bytes]:
+    """Start ``manage.py rmq_delay_operate`` of the example project."""
+    environment = {
+        **os.environ,
+        **on.environ,
+        "PYTHONPATH": str(PROJECT.parent),
+        "BROKER_URL": desk.url,
+    }
+    return subprocess.Popen(
+        [sys.executable, "manage.py", "rmq_delay_operate", *arguments],
+        cwd=PROJECT,
+        env=environment,
+        stdout=output,
+        stderr=output,
+    )
+
+
+def test_of_two_people_who_requeue_the_same_each_task_runs_once(desk: Desk) -> None:
+    desk.exhausted(600)
+    runs = [Background(frozen(actor)) for actor in (ALICE, BOB)]
+    connection.close()
+    for each in runs:
+        each.start()
+    hers, his = (each.end() for each in runs)
+    assert hers.ok + his.ok == 600
+    assert (hers.skipped, his.skipped) == (his.ok, hers.ok)
+    for operation, other in ((hers, "bob"), (his, "alice")):
+        adds_up(operation)
+        if operation.skipped:
+            assert f"{operation.skipped} skipped (already requeued by {other})" in operation.message
+    nothing_lost_and_nothing_twice(desk)
+
+
+def test_without_a_confirm_the_outcome_is_unknown_and_nothing_more_is_sent(sqlite_desk: Desk, rmq_broker: Any) -> None:
+    sqlite_desk.exhausted(5)
+    rmq_broker.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.0000001)")
+    try:
+        wait_for(lambda: "memory" in rmq_broker.evaluate("rabbit_alarm:get_alarms()"), "an alarm")
+        operation = run(frozen())
+    finally:
+        rmq_broker.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.4)")
+    assert operation.message == "0 requeued, 4 failed (no confirm in 1 s), 1 with unknown outcome (no confirm in 1 s)"
+    assert states() == {TaskState.EXHAUSTED: 4, TaskState.UNKNOWN: 1}
+    wait_for(lambda: "memory" not in rmq_broker.evaluate("rabbit_alarm:get_alarms()"), "no alarm")
+    assert run(frozen()).message == (
+        "4 requeued, 1 skipped (the outcome of an earlier requeue is unknown: restore it first)"
+    )
+
+
+def test_a_message_that_fills_the_buffers_of_a_silent_broker_keeps_nobody_waiting(
+    sqlite_desk: Desk, rmq_broker: Any
+) -> None:
+    sqlite_desk.exhausted(2)
+    Payload.objects.update(body=b"x" * 30_000_000)
+    rmq_broker.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.0000001)")
+    try:
+        wait_for(lambda: "memory" in rmq_broker.evaluate("rabbit_alarm:get_alarms()"), "an alarm")
+        began = time.monotonic()
+        operation = run(frozen())
+        assert time.monotonic() - began < 15
+    finally:
+        rmq_broker.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.4)")
+    assert operation.unknown >= 1
+    assert operation.ok == 0
+    adds_up(operation)
+
+
+def test_large_messages_are_published_few_at_a_time(sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requeue, "MAX_BYTES", 2_500)
+    sqlite_desk.exhausted(8)
+    Payload.objects.update(body=b"x" * 1_000)
+    Payload.objects.filter(record__task_id="id-3").update(body=b"x" * 5_000)
+    assert run(frozen()).message == "8 requeued"
+    assert len(sqlite_desk.taken()) == 8
+
+
+def test_a_task_in_doubt_that_is_restored_begins_a_generation_of_its_own(sqlite_desk: Desk) -> None:
+    (task,) = sqlite_desk.exhausted(1)
+    operation = frozen()
+    lease.Lease.take(operation)
+    TaskRecord.objects.update(state=TaskState.REQUEUING, operation=operation)
+    Operation.objects.update(heartbeat_at=timezone.now() - 2 * lease.STALE_AFTER)
+    assert run(operation).message == (
+        "0 requeued, 1 with unknown outcome (its runner died while it was being published)"
+    )
+    run(freeze(Kind.RESTORE, TaskRecord.objects.all(), actor=ALICE, reason="it did not run"))
+    assert run(frozen()).message == "1 requeued"
+    (message,) = sqlite_desk.taken()
+    assert message.headers["rmq-delay-generation"] == 2
+    task.refresh_from_db()
+    assert (task.state, task.generation) == (TaskState.REQUEUED, 2)
+
+
+def test_what_the_collector_has_heard_of_meanwhile_stays(sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task runs and fails before its requeue is written down."""
+    (task,) = sqlite_desk.exhausted(1)
+    await_ = lease.Lease.settle
+
+    def settle(self: lease.Lease, settled: Any) -> None:
+        found = list(settled)
+        if found:
+            TaskRecord.objects.update(state=TaskState.PARKED, generation=1, attempt=0)
+        await_(self, found)
+
+    monkeypatch.setattr(lease.Lease, "settle", settle)
+    assert run(frozen()).message == "1 requeued"
+    task.refresh_from_db()
+    assert (task.state, task.generation) == (TaskState.PARKED, 1)
+
+
+def test_an_error_after_the_publish_leaves_the_outcome_unknown(
+    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of ours, or a database that is away for too long."""
+    sqlite_desk.exhausted(3)
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(requeue, "tell", fail)
+    operation = frozen()
+    with pytest.raises(RuntimeError):
+        run(operation)
+    operation.refresh_from_db()
+    assert operation.state == State.FAILED
+    assert operation.message == (
+        "0 requeued, 2 failed (RuntimeError: out of order), "
+        "1 with unknown outcome (its runner died while it was being published)"
+    )
+    adds_up(operation)
+    nothing_lost_and_nothing_twice(sqlite_desk)
+
+
+def heard(**states_of: str) -> None:
+    """Write what the collector would write of requeued tasks."""
+    for task_id, state in states_of.items():
+        TaskRecord.objects.filter(task_id=task_id.replace("_", "-")).update(state=state)
+
+
+def test_after_good_canaries_the_rest_follows(sqlite_desk: Desk) -> None:
+    sqlite_desk.exhausted(10)
+    background = Background(frozen(canary=2), stop=lambda: False)
+    background.start()
+    wait_for(lambda: Operation.objects.get().state == State.CANARY, "canaries on their way")
+    assert (Operation.objects.get().ok, len(sqlite_desk.taken())) == (2, 2)
+    heard(id_0=TaskState.RECOVERED)
+    assert Operation.objects.get().state == State.CANARY
+    heard(id_1=TaskState.RECOVERED)
+    operation = background.end()
+    assert operation.message == "10 requeued"
+    assert len(sqlite_desk.taken()) == 8
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [(TaskState.PARKED, "failed again and waits for its retry"), (TaskState.EXHAUSTED, "is exhausted again")],
+)
+def test_after_a_canary_that_fails_again_nothing_follows(sqlite_desk: Desk, state: TaskState, text: str) -> None:
+    sqlite_desk.exhausted(10)
+    background = Background(frozen(canary=3), stop=lambda: False)
+    background.start()
+    wait_for(lambda: Operation.objects.get().ok == 3, "canaries on their way")
+    heard(id_1=state)
+    operation = background.end()
+    assert operation.state == State.CANCELLED
+    assert operation.message == f"3 requeued, 7 cancelled. 1 of 3 canaries {text}: the rest was not sent"
+    adds_up(operation)
+    assert states() == Counter({TaskState.REQUEUED: 2, TaskState.EXHAUSTED: 7}) + Counter([state])
+
+
+def test_canaries_that_are_all_there_is_are_not_waited_for(sqlite_desk: Desk) -> None:
+    sqlite_desk.exhausted(2)
+    assert run(frozen(canary=5), stop=lambda: False).message == "2 requeued"
+
+
+def test_after_canaries_of_which_nothing_is_heard_nothing_follows(
+    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite_desk.exhausted(2)
+    monkeypatch.setattr(canaries, "TIMEOUT", 1)
+    operation = run(frozen(canary=1), stop=lambda: False)
+    assert operation.state == State.CANCELLED
+    assert "Nothing was heard of 1 canary in 1 s" in operation.message
+
+
+def test_a_rate_is_kept_and_a_cancel_stops_between_two_messages(sqlite_desk: Desk) -> None:
+    sqlite_desk.exhausted(50)
+    background = Background(frozen(rate=600), stop=lambda: False)
+    began = time.monotonic()
+    background.start()
+    wait_for(lambda: Operation.objects.get().ok >= 10, "ten messages")
+    assert time.monotonic() - began > 0.8
+    cancel(background.operation, BOB)
+    operation = background.end()
+    assert operation.state == State.CANCELLED
+    assert 10 <= operation.ok <= 30
+    assert operation.message == f"{operation.ok} requeued, {50 - operation.ok} cancelled"
+    adds_up(operation)
+    assert len(sqlite_desk.taken()) == operation.ok
+
+
+def test_a_message_too_large_for_the_broker_costs_no_other_its_outcome(sqlite_desk: Desk, rmq_broker: Any) -> None:
+    """The broker closes the channel: what was in one window with it is in doubt, and the window begins with one."""
+    first, *_rest = sqlite_desk.exhausted(3)
+    # RabbitMQ 3 looks at its environment, RabbitMQ 4 at what it has made of it.
+    limit = "application:set_env(rabbit, max_message_size, {0}), persistent_term:put(max_message_size, {0})"
+    rmq_broker.evaluate(limit.format(1000))
+    try:
+        Payload.objects.filter(record=first).update(body=b"x" * 2000)
+        operation = run(frozen())
+    finally:
+        rmq_broker.evaluate(limit.format(16 * 1024 * 1024))
+    assert operation.message.startswith("2 requeued, 1 failed (the broker refused it: PRECONDITION_FAILED")
+    with kombu.Connection(sqlite_desk.url) as opened:
+        assert opened.channel().queue_declare("payments", passive=True).message_count == 2

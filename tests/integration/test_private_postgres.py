@@ -1,0 +1,118 @@
+"""The private PostgreSQL: started, stopped, killed and gone without a trace."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from django.db.utils import ConnectionHandler
+from pytest_django import DjangoDbBlocker
+
+from celery_rmq_delay.testing import PrivatePostgres, PrivateServerError, ServerNotFoundError
+from celery_rmq_delay.testing.plugin import ExternalServer
+from celery_rmq_delay.testing.ports import is_free
+from tests.waiting import wait_for
+
+HOLDER = """
+import sys
+from celery_rmq_delay.testing import PrivatePostgres
+postgres = PrivatePostgres()
+postgres.start()
+print(postgres.pid, postgres.port, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def postgres(rmq_postgres: PrivatePostgres | ExternalServer) -> PrivatePostgres:
+    if isinstance(rmq_postgres, ExternalServer):
+        pytest.skip("POSTGRES_URL names a server that is not ours to stop")
+    return rmq_postgres
+
+
+@pytest.fixture
+def database(postgres: PrivatePostgres) -> Iterator[str]:
+    """The URL of a database, which is dropped with the connections to it."""
+    yield postgres.create_database("a shop/ü")
+    postgres.start()
+    postgres.drop_database("a shop/ü")
+
+
+def run(url: str, statement: str) -> list[tuple[object, ...]]:
+    with psycopg.connect(url) as connection:
+        cursor = connection.execute(statement)
+        return cursor.fetchall() if cursor.description else []
+
+
+@pytest.mark.parametrize("ending", ["stop", "kill"])
+def test_what_was_committed_is_there_after_a_stop_and_a_kill(
+    postgres: PrivatePostgres, database: str, ending: str
+) -> None:
+    run(database, "CREATE TABLE kept AS SELECT 1 AS number")
+    with psycopg.connect(database) as client:
+        getattr(postgres, ending)()
+        with pytest.raises(psycopg.OperationalError):
+            client.execute("SELECT 1")
+    assert postgres.pid is None
+    assert is_free(postgres.port)
+    postgres.start()
+    assert run(database, "SELECT number FROM kept") == [(1,)]
+
+
+def test_a_kill_ends_a_client_in_the_middle_of_a_query(postgres: PrivatePostgres, database: str) -> None:
+    ready = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'DO%' AND state = 'active'"
+    loop = f"import psycopg; psycopg.connect({database!r}).execute('DO $$ BEGIN LOOP END LOOP; END $$')"
+    with subprocess.Popen([sys.executable, "-c", loop], stderr=subprocess.PIPE, text=True) as busy:
+        wait_for(lambda: run(database, ready) == [(1,)], "the query")
+        postgres.kill()
+        assert "OperationalError" in busy.communicate(timeout=30)[1]
+    postgres.start()
+    assert run(database, ready) == [(0,)]
+
+
+def test_django_connects_with_what_it_is_told(
+    postgres: PrivatePostgres, database: str, django_db_blocker: DjangoDbBlocker
+) -> None:
+    connection = ConnectionHandler({"default": postgres.django_database("a shop/ü")})["default"]
+    try:
+        with django_db_blocker.unblock(), connection.cursor() as cursor:
+            cursor.execute("SELECT current_database()")
+            assert cursor.fetchone() == ("a shop/ü",)
+    finally:
+        connection.close()
+
+
+def test_nobody_comes_in_without_the_password(postgres: PrivatePostgres) -> None:
+    with pytest.raises(psycopg.OperationalError, match="password"):
+        run(postgres.url.replace(postgres.password, "guessed"), "SELECT 1")
+
+
+def test_a_database_that_exists_is_not_made_again(postgres: PrivatePostgres, database: str) -> None:
+    with pytest.raises(PrivateServerError, match="already exists"):
+        postgres.create_database("a shop/ü")
+
+
+def test_nothing_is_left_when_the_owner_is_killed(postgres: PrivatePostgres) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    with holder:
+        assert holder.stdout is not None
+        pid, port = map(int, holder.stdout.readline().split())
+        folder = Path(Path(f"/proc/{pid}/cmdline").read_text().split("\0")[2]).parent
+        assert folder.is_dir()
+        os.kill(holder.pid, signal.SIGKILL)
+    wait_for(lambda: not folder.exists(), "the removal of the directory")
+    assert not Path(f"/proc/{pid}").exists()
+    assert is_free(port)
+
+
+def test_a_missing_server_is_named_with_what_mends_it() -> None:
+    with pytest.raises(ServerNotFoundError, match=r"/no/such/postgres.*apt-get install postgresql"):
+        PrivatePostgres("/no/such/postgres")

@@ -1,0 +1,119 @@
+"""What a release would upload: the files, and what their metadata says."""
+
+from __future__ import annotations
+
+import ast
+import email
+import sys
+import tarfile
+import zipfile
+from email.message import Message
+from pathlib import Path
+
+import pathspec
+import pytest
+from packaging.requirements import Requirement
+
+import celery_rmq_delay
+from tests.snippets import ROOT
+
+from .bare import Built
+
+PACKAGE = ROOT / "celery_rmq_delay"
+#: What the sdist has of the checkout, as the build's own configuration does not say what belongs.
+FOLDERS = (".ci", "benchmarks", "celery_rmq_delay", "docs", "example_django_project", "scripts", "tests")
+FILES = {
+    ".gitignore",
+    ".pre-commit-config.yaml",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "mkdocs.yml",
+    "pyproject.toml",
+    "tox.ini",
+}
+#: Third-party modules by the requirement that brings them, where the names differ.
+BRINGS = {"prometheus_client": "prometheus-client", "py4j": "pyspark"}
+#: The extras whose requirements a part of the package may import, the longest folder first.
+EXTRAS = {
+    "contrib/django": {"django", "history", "management"},
+    "contrib/prometheus.py": {"django", "prometheus"},
+    "analytics": {"history", "spark"},
+    "history_schema.py": {"history"},
+    "management.py": {"management"},
+    "management_errors.py": {"management"},
+}
+
+
+def files(folder: Path) -> set[str]:
+    """Return the files of a folder that git would keep, by their paths in the checkout."""
+    ignored = pathspec.GitIgnoreSpec.from_lines((ROOT / ".gitignore").read_text().splitlines())
+    found = {str(path.relative_to(ROOT)) for path in folder.rglob("*") if path.is_file()}
+    return found - set(ignored.match_files(found))
+
+
+@pytest.fixture
+def metadata(built: Built) -> Message:
+    with zipfile.ZipFile(built.wheel) as wheel:
+        (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(wheel.read(name))
+
+
+def test_the_wheel_holds_the_package_with_all_its_files_and_nothing_else(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as wheel:
+        names = set(wheel.namelist())
+    info = f"celery_rmq_delay-{celery_rmq_delay.__version__}.dist-info"
+    extra = {f"{info}/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")}
+    assert names == files(PACKAGE) | extra
+    django = "celery_rmq_delay/contrib/django"
+    for kind in ("templates/admin/rmq_delay/", "static/rmq_delay/", "migrations/0001_"):
+        assert any(name.startswith(f"{django}/{kind}") for name in names), kind
+    assert "celery_rmq_delay/py.typed" in names
+
+
+def test_the_sdist_holds_what_builds_tests_and_documents_the_package(built: Built) -> None:
+    with tarfile.open(built.sdist) as sdist:
+        names = {member.name.partition("/")[2] for member in sdist.getmembers() if member.isfile()}
+    wanted = set.union(FILES, *(files(ROOT / folder) for folder in FOLDERS))
+    assert names == wanted | {"PKG-INFO"}
+
+
+def test_the_metadata_says_what_it_is(metadata: Message) -> None:
+    assert metadata["Name"] == "celery-rmq-delay"
+    assert metadata["Version"] == celery_rmq_delay.__version__
+    assert metadata["License-Expression"] == "BSD-3-Clause"
+    assert metadata["Requires-Python"] == ">=3.10"
+    assert metadata.get_payload() == (ROOT / "README.md").read_text()
+    assert "Typing :: Typed" in metadata.get_all("Classifier", [])
+
+
+def third_party(path: Path) -> set[str]:
+    """Return the modules of others that a file imports, at its top or in a function."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found.add(node.module)
+    tops = {name.partition(".")[0] for name in found}
+    return tops - sys.stdlib_module_names - {"celery_rmq_delay"}
+
+
+def test_everything_that_is_imported_is_required_by_the_core_or_by_the_extra_of_its_part(metadata: Message) -> None:
+    required: dict[str, set[str]] = {extra: set() for extra in ["", *metadata.get_all("Provides-Extra", [])]}
+    for text in metadata.get_all("Requires-Dist", []):
+        requirement = Requirement(text)
+        extra = "" if requirement.marker is None else str(requirement.marker).split('"')[1]
+        required[extra].add(requirement.name)
+    missing = {}
+    for path in PACKAGE.rglob("*.py"):
+        place = str(path.relative_to(PACKAGE))
+        if place.startswith("testing/"):  # is for pytest, which loads it
+            continue
+        extras = next((extras for part, extras in EXTRAS.items() if place.startswith(part)), set())
+        known = required[""].union(*(required[extra] for extra in extras))
+        if wrong := {name for name in third_party(path) if BRINGS.get(name, name) not in known}:
+            missing[place] = wrong
+    assert missing == {}

@@ -1,0 +1,65 @@
+"""The wheel in an environment that has the core's dependencies and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.snippets import ROOT, write
+from tests.waiting import wait_for
+
+from .bare import Environment
+
+#: Imports every module of the core, and what the core promises to do without.
+IMPORTS = """
+import importlib, pkgutil, sys
+import celery_rmq_delay
+
+assert celery_rmq_delay.__file__.startswith(sys.prefix), celery_rmq_delay.__file__
+parts = ("contrib", "analytics", "testing", "history_schema")
+for each in pkgutil.walk_packages(celery_rmq_delay.__path__, "celery_rmq_delay."):
+    if each.name.split(".")[1] not in parts:
+        importlib.import_module(each.name)
+import celery_rmq_delay.testing.broker
+wrong = {"django", "pyspark", "pytest", "httpx", "pyarrow", "pandas", "prometheus_client"} & set(sys.modules)
+assert not wrong, wrong
+print(len([name for name in sys.modules if name.startswith("celery_rmq_delay.")]))
+"""
+
+
+def test_the_core_is_imported_without_any_extra(bare: Environment, tmp_path: Path) -> None:
+    done = bare.run("-c", IMPORTS, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert int(done.stdout) > 60
+
+
+def test_the_celery_command_has_ours(bare: Environment, tmp_path: Path) -> None:
+    write(ROOT / "docs/tutorials/quickstart.md", tmp_path, "shop.py")
+    done = bare.run("-m", "celery", "-A", "shop", "rmq-delay", "--help", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    for command in ("plan", "apply", "status", "doctor", "exhausted"):
+        assert f"\n  {command} " in done.stdout
+
+
+def test_the_analytics_name_the_extra_that_they_need(bare: Environment, tmp_path: Path) -> None:
+    done = bare.run("-m", "celery_rmq_delay.analytics", "--help", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout.endswith(" is not installed. Run pip install 'celery-rmq-delay[spark]', which brings it.\n")
+
+
+def test_a_task_climbs_its_ladder(bare: Environment, rmq_vhost: str, tmp_path: Path) -> None:
+    write(ROOT / "docs/tutorials/quickstart.md", tmp_path, "shop.py", "send.py")
+    command = [str(bare.python), "-m", "celery", "-A", "shop", "worker", "--pool", "solo", "--loglevel", "INFO"]
+    log = tmp_path / "worker.log"
+    with (
+        log.open("w") as output,
+        subprocess.Popen(
+            command, cwd=tmp_path, env=bare.variables(BROKER_URL=rmq_vhost), stdout=output, stderr=subprocess.STDOUT
+        ) as worker,
+    ):
+        try:
+            wait_for(lambda: " ready." in log.read_text() or worker.poll() is not None, "the worker", seconds=120)
+            sent = bare.run("send.py", cwd=tmp_path, BROKER_URL=rmq_vhost)
+        finally:
+            worker.kill()
+    assert sent.stdout == "order 7 charged after 2 retries\n", sent.stdout + log.read_text()

@@ -1,0 +1,33 @@
+"""The types that a user of the installed package sees."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .bare import Built, Environment, install
+
+
+@pytest.fixture(scope="module")
+def typed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The wheel, with the stubs of Celery that a project which checks its types has, and pytest for its tests."""
+    return install(built.wheel, tmp_path_factory.mktemp("typed") / "venv", "celery-types", "pytest")
+
+
+def test_a_project_that_uses_the_public_names_passes_mypy_strict(typed: Environment, tmp_path: Path) -> None:
+    shutil.copy(Path(__file__).with_name("public_api.py"), tmp_path)
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(typed.python), "public_api.py"]
+    done = subprocess.run(
+        [*command, "--config-file", os.devnull, "--cache-dir", os.devnull],
+        cwd=tmp_path,
+        env=typed.variables(),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

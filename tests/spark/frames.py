@@ -1,0 +1,157 @@
+"""Rows of the history for tests, and a comparison of frames that names the rows and columns that differ."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta, timezone
+from typing import Any, TypeVar
+
+from pyspark.sql import DataFrame, SparkSession
+
+from celery_rmq_delay.analytics.schema import EVENTS
+from celery_rmq_delay.analytics.spells import ended, still_open
+from celery_rmq_delay.events import ROLLUP, event_id
+
+Row = Mapping[str, Any]
+_Test = TypeVar("_Test", bound=Callable[..., None])
+
+NOON = datetime(2026, 3, 2, 12, tzinfo=timezone.utc)
+
+#: Differences that are shown.
+_MOST_SHOWN = 20
+
+
+def all_spells(attempts: DataFrame) -> DataFrame:
+    """Return the spells that ended, and the open ones."""
+    return ended(attempts).unionByName(still_open(attempts))
+
+
+def at(seconds: float) -> datetime:
+    """Return a time in seconds from noon of the tests' day."""
+    return NOON + timedelta(seconds=seconds)
+
+
+def event(
+    kind: str, seconds: float, task_id: str | None = "a", generation: int = 0, attempt: int = 0, **more: Any
+) -> Row:
+    """Return a row of the history files for an event at so many seconds from noon."""
+    found: dict[str, Any] = dict.fromkeys(EVENTS.fieldNames())
+    found.update(
+        event_id=event_id(task_id or "", generation, attempt, kind),
+        kind=kind,
+        occurred_at=at(seconds),
+        task_id=task_id,
+        task="shop.pay",
+        queue="payments",
+        worker="w1@host",
+        generation=generation,
+        attempt=attempt,
+        crashes=0,
+        ladder_ms=[10_000, 60_000],
+    )
+    if kind == ROLLUP:
+        found.update(event_id=f"rollup-{seconds}", task_id=None)
+    unknown = set(more) - set(found)
+    assert not unknown, f"no columns of the history: {unknown}"
+    return {**found, **more}
+
+
+def frame(spark: SparkSession, events: Iterable[Row]) -> DataFrame:
+    """Return events as cleaned ones come from the files."""
+    return spark.createDataFrame([tuple(row[name] for name in EVENTS.fieldNames()) for row in events], EVENTS)
+
+
+def rows(found: DataFrame) -> list[dict[str, Any]]:
+    """Return the rows of a frame; times in UTC."""
+    return [_plain(row.asDict(recursive=True)) for row in found.collect()]
+
+
+def counted(found: DataFrame, column: str) -> Counter[Any]:
+    """Count the rows of a frame by the values of a column."""
+    return Counter(dict(found.groupBy(column).count().collect()))
+
+
+class Stories:
+    """Events of many tests that go through Spark together, as starting it for each would take longer than all of them.
+
+    Used as a decorator it gives a test its events; `of` returns the rows that are told of them.
+    """
+
+    def __init__(self) -> None:
+        self._events: dict[str, tuple[Row, ...]] = {}
+
+    def __call__(self, *events: Row) -> Callable[[_Test], _Test]:
+        def remember(test: _Test) -> _Test:
+            self._events[test.__name__] = events
+            return test
+
+        return remember
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """Return the events of all tests; their tasks are kept apart by the test's name before their ids."""
+        return frame(spark, [_named(test, row) for test, events in self._events.items() for row in events])
+
+    @staticmethod
+    def of(test: str, found: Iterable[Row]) -> list[Row]:
+        """Return the rows of one test, in the order of tasks, generations and attempts."""
+        told = [row for row in found if row["task_id"].startswith(f"{test}/")]
+        in_order = sorted(told, key=lambda row: (row["task_id"], row["generation"], row.get("attempt", 0)))
+        return [{**row, "task_id": row["task_id"].partition("/")[2]} for row in in_order]
+
+
+def _named(test: str, row: Row) -> Row:
+    task_id = row["task_id"]
+    return {**row, "event_id": f"{test}/{row['event_id']}", "task_id": task_id and f"{test}/{task_id}"}
+
+
+def exchanges(found: DataFrame) -> int:
+    """Return how often the rows of a frame are moved between partitions by a hash of theirs."""
+    plan: Any = found._jdf
+    return str(plan.queryExecution().executedPlan().toString()).count("Exchange hashpartitioning")
+
+
+def assert_same(found: Iterable[Row], expected: Iterable[Row], key: Iterable[str]) -> None:
+    """Compare rows by their ``key`` in any order; the failure names every row that is missing, too many, or differs."""
+    names = tuple(key)
+    differences = list(_differences(_by_key(found, names), _by_key(expected, names)))
+    more = [f"... and {len(differences) - _MOST_SHOWN} more"] if len(differences) > _MOST_SHOWN else []
+    assert not differences, "\n".join(["the rows differ:", *differences[:_MOST_SHOWN], *more])
+
+
+def _by_key(found: Iterable[Row], names: tuple[str, ...]) -> dict[str, Row]:
+    keyed: dict[str, Row] = {}
+    for row in found:
+        label = ", ".join(f"{name}={row[name]!s}" for name in names)
+        assert label not in keyed, f"two rows have the key [{label}]"
+        keyed[label] = row
+    return keyed
+
+
+def _differences(found: Mapping[str, Row], expected: Mapping[str, Row]) -> Iterable[str]:
+    for label in sorted(found.keys() | expected.keys()):
+        if label not in expected:
+            yield f"[{label}] is too many"
+        elif label not in found:
+            yield f"[{label}] is missing"
+        else:
+            for column in sorted(found[label].keys() | expected[label].keys()):
+                has, wants = found[label].get(column, "no such column"), expected[label].get(column, "no such column")
+                if not _same(has, wants):
+                    yield f"[{label}] {column}: found {has!r}, expected {wants!r}"
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[name], other[name]) for name in one)
+    return type(one) is type(other) and bool(one == other)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    # Spark hands out times in the zone of this machine, without saying so.
+    return value.astimezone(timezone.utc) if isinstance(value, datetime) else value

@@ -1,0 +1,364 @@
+"""The tables of the pipeline in plain Python, written from their definitions: what Spark has to come to.
+
+Events are dicts with the columns of the history files. It is slow and short on purpose: one task, one day, one row at a
+time, in the order in which things happened.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any, TypeVar
+
+Row = dict[str, Any]
+_Key = TypeVar("_Key", bound=Hashable)
+
+ENDS = ("recovered", "exhausted", "discarded")
+FAILED = ("parked", "exhausted")
+
+ATTEMPT_KEY = ("task_id", "generation", "attempt", "outcome")
+SPELL_KEY = ("task_id", "generation")
+TIER_KEY = ("day", "task", "queue", "exception_type", "tier", "delay_ms")
+INCIDENT_KEY = ("day", "started_at")
+GROUP_KEY = ("day", "fingerprint")
+HOURLY_KEY = ("hour", "queue", "task")
+
+
+def clean(rows: Iterable[Row], now: datetime) -> tuple[list[Row], Counter[str]]:
+    """Return the events that tables count, and how many rows are bad by reason."""
+    events: dict[tuple[str, str], Row] = {}
+    bad: Counter[str] = Counter()
+    for row in rows:
+        if why := reason(row, now):
+            bad[why] += 1
+            continue
+        key = (_name(row), row["event_id"])
+        events[key] = min(row, events.get(key, row), key=_age)
+    return list(events.values()), bad
+
+
+def reason(row: Row, now: datetime) -> str | None:
+    """Return the first reason for which a row is bad; None for a good one."""
+    for name in ("event_id", "kind", "occurred_at", "task", "queue", "worker", "generation", "attempt"):
+        if row[name] is None:
+            return f"missing:{name}"
+    for name in ("crashes", "ladder_ms"):
+        if row[name] is None:
+            return f"missing:{name}"
+    if row["kind"] == "rollup" and row["ok_count"] is None:
+        return "missing:ok_count"
+    if row["kind"] not in ("parked", "forwarded", "recovered", "exhausted", "discarded", "requeued", "rollup"):
+        return "unknown_kind"
+    if row["kind"] != "rollup" and row["task_id"] is None and row["reason"] != "undecodable":
+        return "no_task_id"
+    if row["occurred_at"] > now + timedelta(hours=1):
+        return "from_the_future"
+    counts = ("generation", "attempt", "max_retries", "tier", "delay_ms", "runtime_ms", "crashes", "ok_count")
+    is_possible = all(0 <= value <= 10**12 for value in [*(row[name] or 0 for name in counts), *row["ladder_ms"]])
+    return None if is_possible else "bad_count"
+
+
+def attempts(events: Iterable[Row]) -> list[Row]:
+    """Return the rows of `attempts`."""
+    told = [event for event in events if event["kind"] not in ("rollup", "requeued")]
+    found: list[Row] = []
+    for (task_id, generation), some in _grouped(told, lambda event: (_name(event), event["generation"])).items():
+        found += _attempts_of(task_id, generation, some)
+    return found
+
+
+def _attempts_of(task_id: str, generation: int, events: list[Row]) -> list[Row]:
+    """Walk along the attempts of one task, and remember."""
+    steps = []
+    by_number = _grouped(events, lambda event: (event["attempt"], event["kind"] == "discarded"))
+    for number, is_discard in sorted(by_number):
+        steps.append(
+            (number, is_discard, _winner(by_number[number, is_discard]), _parked(by_number[number, is_discard]))
+        )
+    origin = _origin(steps)
+    rows: list[Row] = []
+    before: tuple[int, Row, Row | None] | None = None
+    is_over, longest, low, failed, wasted, exception = False, None, 0.0, 0, 0, None
+    waits: list[int] = []
+    for number, is_discard, event, parked in steps:
+        outcome = _outcome(event)
+        is_failed = outcome in FAILED
+        previous = before is not None and before[0] == number - 1 and _outcome(before[1]) in FAILED
+        seconds = None
+        previous_seconds = longest if previous and not is_over else None
+        if not is_over and not is_discard and origin is not None:
+            longest = max(longest or 0.0, (event["occurred_at"] - origin) / timedelta(microseconds=1) / 1e6)
+            seconds = longest
+        if is_failed and not is_over:
+            failed += 1
+            wasted += event["runtime_ms"] or 0
+            exception = exception or event["exception_type"]
+            if event["reason"] not in ("expired", "unknown_task", "undecodable"):
+                low = max(low, seconds or 0.0)
+        spell = {
+            "first_failed_at": origin,
+            "exception_type": exception,
+            "failed_attempts": failed,
+            "wasted_ms": wasted,
+            "low_seconds": low,
+            "waited_ms": sum(waits) if 0 < number == len(waits) and not is_discard else None,
+        }
+        has_spell = not is_over and (number > 0 or failed > 0)
+        wait = (before and before[2]) or {} if previous else {}
+        row = {
+            "task_id": task_id,
+            "generation": generation,
+            "attempt": number,
+            **{
+                name: event[name] for name in ("task", "queue", "worker", "runtime_ms", "exception_type", "fingerprint")
+            },
+            **{name: event[name] for name in ("exception_message", "reason", "ladder_ms", "max_retries")},
+            "outcome": outcome,
+            "ended_at": event["occurred_at"],
+            "tier": wait.get("tier"),
+            "delay_ms": wait.get("delay_ms"),
+            "previous_exception_type": before[1]["exception_type"] if before and previous else None,
+            "t_seconds": seconds,
+            "previous_t_seconds": previous_seconds,
+            "spell": spell if has_spell else None,
+            "day": event["occurred_at"].date(),
+        }
+        if not is_discard or has_spell:
+            rows.append(row)
+        if not is_discard:
+            before = (number, event, parked)
+            waits += [parked["delay_ms"]] if parked and parked["delay_ms"] is not None else []
+        is_over = is_over or outcome in ENDS
+    return rows
+
+
+def _winner(events: list[Row]) -> Row:
+    """Return the event that tells what an attempt came to."""
+    order = ["recovered", "exhausted", "parked", "discarded"]
+    return min(events, key=lambda event: (order.index(_outcome(event)), *_age(event)))
+
+
+def _parked(events: list[Row]) -> Row | None:
+    return min((event for event in events if _outcome(event) == "parked"), key=_age, default=None)
+
+
+def _origin(steps: Sequence[tuple[int, bool, Row, Row | None]]) -> datetime | None:
+    """Return when the first failure was: the end of attempt 0, or what a later event says."""
+    for number, _, event, _ in steps:
+        at: datetime | None = event["first_failed_at"]
+        if at is None and number == 0 and _outcome(event) in FAILED:
+            at = event["occurred_at"]
+        if at is not None:
+            return at
+    return None
+
+
+def _age(event: Row) -> tuple[Any, ...]:
+    return event["occurred_at"], event["kind"], event["worker"], event["event_id"], event["reason"] or ""
+
+
+def _outcome(event: Row) -> str:
+    return "parked" if event["kind"] == "forwarded" else str(event["kind"])
+
+
+def _name(event: Row) -> str:
+    return str(event["task_id"] if event["task_id"] is not None else event["event_id"])
+
+
+def spells(found: Sequence[Row]) -> list[Row]:
+    """Return the rows of `spells`, open ones too, from those of `attempts`."""
+    rows = []
+    for (task_id, generation), some in _grouped(found, lambda row: (row["task_id"], row["generation"])).items():
+        along = sorted(some, key=lambda row: (row["attempt"], row["outcome"] == "discarded"))
+        end = next((row for row in along if row["outcome"] in ENDS and row["spell"]), None)
+        last = end or (along[-1] if along[-1]["outcome"] == "parked" and along[-1]["spell"] else None)
+        if last is None:
+            continue
+        rows.append(
+            {
+                "task_id": task_id,
+                "generation": generation,
+                "task": last["task"],
+                "queue": last["queue"],
+                "exception_type": last["spell"]["exception_type"],
+                "outcome": end["outcome"] if end else "open",
+                "reason": last["reason"],
+                "first_failed_at": last["spell"]["first_failed_at"],
+                "ended_at": end["ended_at"] if end else None,
+                "failed_attempts": last["spell"]["failed_attempts"],
+                "wasted_ms": last["spell"]["wasted_ms"],
+                "low_seconds": last["spell"]["low_seconds"],
+                "high_seconds": last["t_seconds"] if last["outcome"] == "recovered" else None,
+                "ladder_ms": last["ladder_ms"],
+                "max_retries": last["max_retries"],
+                "waited_ms": last["spell"]["waited_ms"],
+                "day": last["day"],
+            }
+        )
+    return rows
+
+
+def tier_outcomes(found: Sequence[Row]) -> list[Row]:
+    """Return the rows of `tier_outcomes` from those of `attempts`."""
+
+    def key(row: Row) -> tuple[Any, ...]:
+        delay = row["delay_ms"]
+        if row["tier"] is None:
+            unit = 10 ** max(len(str(delay)) - 2, 0)
+            delay -= delay % unit
+        return row["day"], row["task"], row["queue"], row["previous_exception_type"], row["tier"], delay
+
+    waited = [row for row in found if row["outcome"] != "discarded" and (row["tier"], row["delay_ms"]) != (None, None)]
+    rows = []
+    for group, some in _grouped(waited, key).items():
+        recovered = _count(some, "recovered")
+        low, high = wilson(recovered, len(some))
+        rows.append(
+            {
+                **dict(zip(TIER_KEY, group, strict=True)),
+                "parked": len(some),
+                "recovered": recovered,
+                "exhausted": _count(some, "exhausted"),
+                "rate": recovered / len(some),
+                "rate_low": low,
+                "rate_high": high,
+                "wasted_ms": _wasted(some),
+            }
+        )
+    return rows
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """Return the 95 % score interval of a share: Wilson (1927), Journal of the American Statistical Association 22."""
+    z = 1.959963984540054
+    share = successes / trials
+    centre = share + z * z / (2 * trials)
+    margin = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials**2))
+    below = 1 + z * z / trials
+    return max(0.0, (centre - margin) / below), min(1.0, (centre + margin) / below)
+
+
+def incidents(found: Sequence[Row], threshold: int, factor: float, gap_minutes: int) -> list[Row]:
+    """Return the rows of `incidents` from those of `attempts`."""
+    rows = []
+    for day, some in _grouped(found, lambda row: row["day"]).items():
+        failed = [row for row in some if row["outcome"] in FAILED]
+        per_minute = [0] * 1440
+        for row in failed:
+            per_minute[_minute(row)] += 1
+        median = sorted(per_minute)[719]
+        hot = [
+            minute
+            for minute, count in enumerate(per_minute)
+            if count and count >= threshold and count >= factor * median
+        ]
+        for first, last in _sessions(hot, gap_minutes):
+            inside = [row for row in failed if first <= _minute(row) <= last]
+            rows.append(_incident(day, inside, max(per_minute[first : last + 1]), some))
+    return rows
+
+
+def _sessions(hot: list[int], gap: int) -> list[tuple[int, int]]:
+    sessions: list[tuple[int, int]] = []
+    for minute in hot:
+        if sessions and minute - sessions[-1][1] <= gap:
+            sessions[-1] = (sessions[-1][0], minute)
+        else:
+            sessions.append((minute, minute))
+    return sessions
+
+
+def _incident(day: date, inside: list[Row], peak: int, of_the_day: list[Row]) -> Row:
+    touched = {(row["task_id"], row["generation"]) for row in inside}
+    ends: dict[tuple[str, int], set[str]] = defaultdict(set)
+    for row in of_the_day:
+        if row["outcome"] in ENDS and (row["task_id"], row["generation"]) in touched:
+            ends[row["task_id"], row["generation"]].add(row["outcome"])
+    good = sum("recovered" in outcomes for outcomes in ends.values())
+    return {
+        "day": day,
+        "started_at": min(row["ended_at"] for row in inside),
+        "ended_at": max(row["ended_at"] for row in inside),
+        "tasks": sorted({row["task"] for row in inside}),
+        "exceptions": sorted({row["exception_type"] for row in inside} - {None}),
+        "peak_per_minute": peak,
+        "failures": len(inside),
+        "tasks_touched": len({task_id for task_id, _ in touched}),
+        "recovered_share": good / len(ends) if ends else None,
+        "wasted_ms": _wasted(inside),
+    }
+
+
+def _minute(row: Row) -> int:
+    at: datetime = row["ended_at"]
+    return at.hour * 60 + at.minute
+
+
+def failure_groups(found: Sequence[Row]) -> list[Row]:
+    """Return the rows of `failure_groups` from those of `attempts`."""
+    failed = [row for row in found if row["outcome"] in FAILED and row["fingerprint"] is not None]
+    rows = []
+    for (day, fingerprint), some in _grouped(failed, lambda row: (row["day"], row["fingerprint"])).items():
+        first_seen = min(row["ended_at"] for row in some)
+        exception_type, message = min(
+            ((row["exception_type"], row["exception_message"]) for row in some if row["ended_at"] == first_seen),
+            key=lambda pair: [(text is not None, text) for text in pair],
+        )
+        rows.append(
+            {
+                "day": day,
+                "fingerprint": fingerprint,
+                "exception_type": exception_type,
+                "exception_message": message,
+                "tasks": sorted({row["task"] for row in some}),
+                "failures": len(some),
+                "tasks_touched": len({row["task_id"] for row in some}),
+                "exhausted": _count(some, "exhausted"),
+                "first_seen": first_seen,
+                "last_seen": max(row["ended_at"] for row in some),
+            }
+        )
+    return rows
+
+
+def hourly(found: Sequence[Row], events: Iterable[Row]) -> list[Row]:
+    """Return the rows of `hourly` from those of `attempts` and the rollups among the events."""
+    names = ("first_attempts", "failures", "parked", "recovered", "exhausted")
+    counts: dict[tuple[datetime, str, str], Row] = defaultdict(lambda: dict.fromkeys(names, 0))
+
+    def of(at: datetime, row: Row) -> Row:
+        return counts[at.replace(minute=0, second=0, microsecond=0), row["queue"], row["task"]]
+
+    for row in found:
+        if row["outcome"] == "discarded":
+            continue
+        here = of(row["ended_at"], row)
+        is_failed = row["outcome"] in FAILED
+        here["failures"] += is_failed
+        here["first_attempts"] += is_failed and row["attempt"] == row["generation"] == 0
+        if row["outcome"] in here:
+            here[row["outcome"]] += 1
+    for event in events:
+        if event["kind"] == "rollup":
+            of(event["occurred_at"], event)["first_attempts"] += event["ok_count"]
+    return [
+        {"hour": hour, "queue": queue, "task": task, **here, "day": hour.date()}
+        for (hour, queue, task), here in counts.items()
+    ]
+
+
+def _count(rows: Iterable[Row], outcome: str) -> int:
+    return sum(row["outcome"] == outcome for row in rows)
+
+
+def _wasted(rows: Iterable[Row]) -> int:
+    return sum(row["runtime_ms"] or 0 for row in rows if row["outcome"] in FAILED)
+
+
+def _grouped(rows: Iterable[Row], key: Callable[[Row], _Key]) -> dict[_Key, list[Row]]:
+    groups: dict[_Key, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[key(row)].append(row)
+    return groups

@@ -1,0 +1,129 @@
+"""The pipeline on a cluster of a master and two workers: the same command, the same tables.
+
+The nodes have neither this package nor Celery.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pytest
+from pyspark.sql import SparkSession
+
+from celery_rmq_delay.analytics import pipeline, synth
+from tests.snippets import ROOT, write
+from tests.spark.cluster import SPARK_HOME, STARTS_SOONER, Cluster, environment, running_cluster
+
+PAGE = ROOT / "docs/how-to/run-analytics-anywhere.md"
+CLI = (sys.executable, "-m", "celery_rmq_delay.analytics")
+SMALL = {
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": STARTS_SOONER,
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": STARTS_SOONER,
+}
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("history")
+    synth.write(str(folder), synth.Spec(attempts=1_000, days=2, bad_rows=3), processes=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def cluster(place: Path) -> Iterator[Cluster]:
+    with running_cluster(place) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def nodes_python(place: Path) -> Path:
+    """The nodes' Python: it has the libraries and not this package, which comes from a checkout by a .pth file."""
+    script = place / "nodes-python"
+    libraries = sysconfig.get_path("platlib")
+    script.write_text(
+        f'#!/bin/sh\nPYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{libraries}" exec "{sys.executable}" -S "$@"\n'
+    )
+    script.chmod(0o755)
+    return script
+
+
+@pytest.fixture(scope="module")
+def tables_of_one_machine(spark: SparkSession, history: Path, place: Path) -> Path:
+    output = place / "local"
+    pipeline.run(spark, pipeline.Run(input=str(history), output=str(output)))
+    return output
+
+
+def conf(settings: dict[str, str]) -> list[str]:
+    return [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+
+
+def run(place: Path, *words: object, **variables: object) -> str:
+    """Run a command as a user would, in another folder than the checkout's."""
+    outer = {"PYTHONPATH": str(ROOT), **{name: str(value) for name, value in variables.items()}}
+    done = subprocess.run(
+        [*map(str, words)], env=environment(place) | outer, cwd=place, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def tables(output: Path) -> dict[str, list[str]]:
+    """Return the rows of every table, as text in a fixed order, figures to nine digits."""
+    return {
+        folder.name: sorted(str(_rounded(row)) for row in _rows(folder))
+        for folder in output.iterdir()
+        if folder.is_dir() and next(folder.rglob("*.parquet"), None)
+    }
+
+
+def _count(folder: Path) -> int:
+    found: int = ds.dataset(folder, format="parquet").count_rows()
+    return found
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    return ds.dataset(folder, format="parquet", partitioning="hive").to_table().to_pylist()
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(each) for name, each in sorted(value.items())}
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+def test_the_same_command_gives_the_same_tables_on_a_cluster(
+    cluster: Cluster, history: Path, nodes_python: Path, tables_of_one_machine: Path, place: Path
+) -> None:
+    output = place / "cluster"
+    words = ("run", "--master", cluster.url, "--input", history, "--output", output, *conf(SMALL))
+    run(place, *CLI, *words, PYSPARK_PYTHON=nodes_python)
+    assert len(cluster.executors()) == 2
+    expected, found = tables(tables_of_one_machine), tables(output)
+    assert found.keys() == expected.keys() >= {"attempts", "spells", "tier_outcomes"}
+    for name in expected:
+        assert found[name] == expected[name], name
+
+
+def test_spark_submit_says_master_and_memory(cluster: Cluster, history: Path, nodes_python: Path, place: Path) -> None:
+    write(PAGE, place, "insights.py")
+    submit = (SPARK_HOME / "bin" / "spark-submit", "--master", cluster.url, *conf(SMALL), "insights.py")
+    python = {"PYSPARK_PYTHON": nodes_python, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    before = cluster.executors()
+    told = json.loads(run(place, *submit, "describe", "--input", history, "--json", **python))
+    assert sum(day["rows"] for day in told["rows"]) == _count(history)
+    assert len(cluster.executors() - before) == 2

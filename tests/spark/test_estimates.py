@@ -1,0 +1,283 @@
+"""The tables of the estimator through Spark: curve, advice and what-if of spells with a known truth."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from celery_rmq_delay.analytics import synth
+from celery_rmq_delay.analytics.advice import ladder_advice
+from celery_rmq_delay.analytics.curve import recovery_curve
+from celery_rmq_delay.analytics.options import Options
+from celery_rmq_delay.analytics.schema import LADDER_ADVICE, RECOVERY_CURVE, SPELLS, WHAT_IF
+from celery_rmq_delay.analytics.synth.failing import RECOVERED, draw_spells
+from celery_rmq_delay.analytics.synth.world import world_of
+from celery_rmq_delay.analytics.today import today_of, todays_ladders
+from celery_rmq_delay.analytics.whatif import what_if
+from celery_rmq_delay.exceptions import SettingsError
+from tests.recoveries import TRUTHS, Seen, seen
+from tests.spark.reference_curve import reference_figures, reference_shares
+
+MARCH = datetime(2026, 3, 2, tzinfo=timezone.utc)
+LADDERS = [(5, 30, 120, 600, 3600), (30, 300, 3600), (10, 60, 600, 1800)]
+NAMES = {"task": "shop.pay", "queue": "payments", "exception_type": "ConnectionError"}
+
+
+def ms(ladder):
+    return tuple(1000 * each for each in ladder)
+
+
+def table(found, ladders=LADDERS, **more):
+    """Return spells as an Arrow table; more: other values of columns, for all rows."""
+    count = len(found.low)
+    over = ~np.isnan(found.high)
+    began = np.datetime64(MARCH.replace(tzinfo=None), "us") + found.cluster * np.timedelta64(3600, "s")
+    columns = {
+        "task_id": [str(each) for each in range(count)],
+        "generation": pa.array(np.zeros(count), pa.int32()),
+        **{name: [value] * count for name, value in {**NAMES, **more}.items()},
+        "outcome": np.where(over, "recovered", "exhausted"),
+        "reason": pa.nulls(count, pa.string()),
+        "first_failed_at": pa.array(began, pa.timestamp("us", "UTC")),
+        "ended_at": pa.array(began, pa.timestamp("us", "UTC")),
+        "failed_attempts": pa.array(found.failed_attempts, pa.int32()),
+        "wasted_ms": pa.array(np.zeros(count), pa.int64()),
+        "low_seconds": found.low,
+        "high_seconds": pa.array(found.high, mask=~over),
+        "ladder_ms": [[int(1000 * each) for each in ladders[which]] for which in found.ladder],
+        "max_retries": pa.array([len(ladders[which]) for which in found.ladder], pa.int32()),
+        "waited_ms": pa.array((1000 * found.waited).round().astype(np.int64)),
+    }
+    assert list(columns) == SPELLS.fieldNames()
+    return pa.table(columns)
+
+
+def stored(spark, folder, *tables):
+    for at, each in enumerate(tables):
+        pq.write_table(each, folder / f"{at}.parquet")
+    return spark.read.schema(SPELLS).parquet(str(folder))
+
+
+#: Half of the failures of the last one never end.
+WORLDS = {"exponential": 0.0, "lognormal": 0.0, "bimodal": 0.0, "half hard": 0.5}
+SPELLS_OF_EACH = 100_000
+
+
+def world():
+    """Return what a synthetic history has of tasks whose failures last by one distribution each."""
+    known = [
+        synth.Dependency(name, synth.NAMED.get(name, synth.NAMED["exponential"]), f"{name} error", "", hard)
+        for name, hard in WORLDS.items()
+    ]
+    queue = synth.Queue("payments", (5000, 30_000, 120_000, 600_000, 3_600_000), (10_000, 60_000, 300_000, 1_800_000))
+    tasks = [synth.Task(name, "payments", name) for name in WORLDS]
+    return synth.Spec(days=30, shop=synth.Shop(tuple(known), (queue,), tuple(tasks)), outages="independent")
+
+
+def drawn(spec):
+    """Return the spells of `world`, as many of each task, and the looks at them: task -> seconds."""
+    found = draw_spells(spec, world_of(spec), np.random.default_rng(1), 1_800_000, (0.0, 1.0))
+    found = found[found.is_told]
+    chosen = np.concatenate([np.flatnonzero(found.task == at)[:SPELLS_OF_EACH] for at in range(len(WORLDS))])
+    found = found[chosen]
+    assert len(found) == SPELLS_OF_EACH * len(WORLDS)
+    every, over = np.arange(len(found)), found.outcome == RECOVERED
+    low = found.ends[every, found.attempts - np.where(over, 2, 1)]
+    high = np.where(over, found.ends[every, found.attempts - 1], np.nan)
+    cluster = (found.origin // 3600).astype(np.int64)
+    waited = np.zeros(len(found))
+    seen_ones = Seen(low, high, cluster, found.attempts - over, np.zeros(len(found), np.int64), waited)
+    names = np.array(list(WORLDS))[found.task]
+    looks = {name: np.concatenate([low[names == name], high[(names == name) & over]]) for name in WORLDS}
+    return seen_ones, names, looks
+
+
+def test_the_curves_of_100_000_spells_each_are_the_truth_wherever_the_ladders_see(spark, tmp_path):
+    spec = world()
+    found, names, looks = drawn(spec)
+    told = table(found)
+    for column in ("task", "exception_type"):
+        told = told.set_column(SPELLS.fieldNames().index(column), column, pa.array(names))
+    options = Options(bootstrap_rounds=20)
+    curve = recovery_curve(stored(spark, tmp_path, told), options)
+    assert curve.schema == RECOVERY_CURVE
+    rows = curve.toPandas().set_index(["scope", "name", "t_seconds"]).sort_index()
+    assert set(rows.index.droplevel(2)) == {(scope, name) for scope in ("task", "exception") for name in WORLDS}
+    for dependency in spec.shop.dependencies:
+        name = dependency.name
+        of_task = rows.loc[("task", name)]
+        times = of_task.index.to_numpy()
+        counts = np.bincount(options.grid.cells(looks[name]), minlength=options.grid.points + 1)[1 : len(times) + 1]
+        truth = (1 - dependency.hard) * dependency.lasting.over(times)
+        # With fewer looks, chance alone is more than 0.03.
+        visible = counts >= SPELLS_OF_EACH // 200
+        error = np.abs(of_task["recovered_share"] - truth)[visible].max()
+        print(f"{name}: {visible.sum()} points, error {error:.4f}")
+        assert visible.sum() > 10
+        assert error < 0.03
+        assert (of_task["share_low"] <= of_task["recovered_share"]).all()
+        assert (of_task["recovered_share"] <= of_task["share_high"]).all()
+        assert times.max() < 2 * looks[name].max()
+
+
+def test_curves_and_figures_equal_a_plain_reference(spark, tmp_path):
+    ladder, names = (10, 60, 300), [*TRUTHS, "small"]
+    histories = {
+        name: seen(
+            TRUTHS.get(name, TRUTHS["half hard"]), 300 if name in TRUTHS else 12, [ladder], seed=seed, clusters=20
+        )
+        for seed, name in enumerate(names)
+    }
+    options = Options(bootstrap_rounds=0, min_spells=1, min_recovered=1, min_clusters=1)
+    tables = [table(found, [ladder], task=name, queue=name) for name, found in histories.items()]
+    spells = stored(spark, tmp_path, *tables).repartition(2)
+    curve = recovery_curve(spells, options).where("scope = 'task'").toPandas()
+    figures = {row.queue: row for row in what_if(spells, {name: [ms(ladder)] for name in names}, options).collect()}
+    for name, found in histories.items():
+        expected = reference_shares(found.low, found.high)
+        points = curve[curve["name"] == name]
+        assert len(points) > 50
+        for t, share in zip(points["t_seconds"], points["recovered_share"], strict=True):
+            assert share == pytest.approx(expected.at(t), abs=2e-3), (name, t)
+        for figure, value in reference_figures(expected, found, ladder).items():
+            assert figures[name][figure] == pytest.approx(value, abs=1e-2), (name, figure)
+
+
+def test_advice_for_a_queue_and_for_those_of_its_tasks_that_have_enough_data(spark, tmp_path):
+    # The ladder of today comes last; before it, others showed what lies between its tiers.
+    past = seen(TRUTHS["exponential"], 20_000, LADDERS, seed=4, clusters=100)
+    today = seen(TRUTHS["exponential"], 5000, [LADDERS[0]], seed=5, clusters=24)
+    late = table(today, [LADDERS[0]])
+    begun = pa.array(late["first_failed_at"].to_numpy() + np.timedelta64(100, "h"), pa.timestamp("us", "UTC"))
+    late = late.set_column(SPELLS.fieldNames().index("first_failed_at"), "first_failed_at", begun)
+    rare = seen(TRUTHS["exponential"], 30, LADDERS, seed=6, clusters=10)
+    other = seen(TRUTHS["exponential"], 30, LADDERS, seed=7, clusters=10)
+    spells = stored(
+        spark, tmp_path, table(past), late, table(rare, task="shop.rare"), table(other, queue="mails", task="shop.mail")
+    )
+    advice = ladder_advice(spells, Options(bootstrap_rounds=50))
+    assert advice.schema == LADDER_ADVICE
+    rows = {(row.queue, row.task): row for row in advice.collect()}
+    assert set(rows) == {("payments", None), ("payments", "shop.pay"), ("mails", None)}
+    whole = rows["payments", None]
+    assert whole.enough_data
+    assert whole.current_ms == list(ms(LADDERS[0]))
+    assert whole.advised_attempts < whole.current_attempts_low
+    assert whole.advised_attempts_low <= whole.advised_attempts <= whole.advised_attempts_high
+    assert whole.advised_recovery >= whole.current_recovery - 0.005
+    assert whole.advised_p95_s <= 1.1 * whole.current_p95_s
+    poor = rows["mails", None]
+    assert not poor.enough_data
+    assert "30 retried failures" in poor.reason
+    assert poor.advised_ms is None
+    assert poor.advised_recovery is None
+
+
+def spell(number, **more):
+    """Return a spell as a row of `SPELLS`: recovered at the second retry, half a second late each time."""
+    told = {
+        "task_id": f"task-{number}",
+        "generation": 0,
+        "task": "shop.pay",
+        "queue": "payments",
+        "exception_type": "ConnectionError",
+        "outcome": "recovered",
+        "reason": None,
+        "first_failed_at": MARCH,
+        "ended_at": MARCH,
+        "failed_attempts": 2,
+        "wasted_ms": 0,
+        "low_seconds": 5.5,
+        "high_seconds": 36.0,
+        "ladder_ms": [5000, 30_000, 600_000],
+        "max_retries": 3,
+        "waited_ms": 35_000,
+    }
+    return tuple({**told, **more}.values())
+
+
+UNDECODABLE = {"task": "", "ladder_ms": [], "max_retries": None, "outcome": "exhausted", "reason": "undecodable"} | {
+    "failed_attempts": 1,
+    "low_seconds": 0.0,
+    "high_seconds": None,
+    "waited_ms": None,
+}
+STORIES = {
+    "plain": ([{}], (5000, 30_000, 600_000), 0.5),
+    "fewer retries than tiers": ([{"max_retries": 2}], (5000, 30_000), 0.5),
+    "a last tier that repeats": ([{"max_retries": 4}], (5000, 30_000, 600_000, 600_000), 0.5),
+    "no limit of retries": ([{"max_retries": None, "failed_attempts": 5, "waited_ms": None}], None, 0.0),
+    # The ladder says 35 s, but tasks asked for 100 s and 200 s.
+    "exact delays": (
+        [{"waited_ms": 300_000, "low_seconds": 101.0, "high_seconds": 302.0}],
+        (5000, 30_000, 600_000),
+        1.0,
+    ),
+    "more undecodable messages than tasks": ([UNDECODABLE, UNDECODABLE, {}], (5000, 30_000, 600_000), 0.5),
+    "undecodable messages only": ([UNDECODABLE], (), 0.0),
+    "retried by hand at once": ([{"low_seconds": 1.0, "high_seconds": 2.0}], (5000, 30_000, 600_000), 0.0),
+}
+
+
+def test_what_a_queue_does_today(spark):
+    rows = [spell(at, queue=queue, **more) for queue, story in STORIES.items() for at, more in enumerate(story[0])]
+    found = todays_ladders(spark.createDataFrame(rows, SPELLS), ["queue"]).toPandas()
+    for queue, (_, ladder_ms, overhead_s) in STORIES.items():
+        today = today_of(found[found["queue"] == queue])
+        assert today.is_endless == (ladder_ms is None), queue
+        assert ladder_ms in (None, today.ladder_ms), queue
+        assert today.overhead_s == pytest.approx(overhead_s), queue
+
+
+def test_a_message_without_a_task_is_no_task_and_takes_no_advice_from_its_queue(spark, tmp_path):
+    found = seen(TRUTHS["exponential"], 2000, [LADDERS[0]], seed=9, clusters=100)
+    lost = [spell(number, **UNDECODABLE) for number in range(500)]
+    spells = stored(spark, tmp_path, table(found, [LADDERS[0]])).unionByName(spark.createDataFrame(lost, SPELLS))
+    rows = {row.task: row for row in ladder_advice(spells, Options(bootstrap_rounds=0)).collect()}
+    assert set(rows) == {None, "shop.pay"}
+    assert rows[None].enough_data
+    assert rows[None].spells == rows["shop.pay"].spells == 2000
+    assert rows[None].current_ms == list(ms(LADDERS[0]))
+
+
+def test_ladders_that_the_user_names(spark, tmp_path):
+    found = seen(TRUTHS["exponential"], 20_000, LADDERS, seed=8)
+    spells = stored(spark, tmp_path, table(found))
+    ladders = {"payments": [(30_000, 300_000), (30_000, 300_000, 3_600_000)], "unknown": [(1000,)]}
+    table_found = what_if(spells, ladders, Options(bootstrap_rounds=50))
+    assert table_found.schema == WHAT_IF
+    short, full = sorted(table_found.collect(), key=lambda row: len(row.ladder_ms))
+    assert short.recovery == pytest.approx(TRUTHS["exponential"].share(330.0), abs=0.03)
+    assert short.recovery_low <= short.recovery <= short.recovery_high
+    assert short.exhausted == pytest.approx(1 - short.recovery)
+    assert full.recovery > short.recovery
+    assert (full.enough_data, full.reason) == (True, None)
+    assert full.attempts == pytest.approx(1 + sum(1 - TRUTHS["exponential"].share(t) for t in (30.0, 330.0)), abs=0.05)
+
+
+def test_too_few_data_tell_nothing_of_named_ladders_and_say_why(spark, tmp_path):
+    found = seen(TRUTHS["exponential"], 150, LADDERS, seed=8)
+    (row,) = what_if(stored(spark, tmp_path, table(found)), {"payments": [(1000,)]}, Options()).collect()
+    assert not row.enough_data
+    assert row.reason == "not enough data: 150 retried failures, at least 200 are needed"
+    assert row.recovery is None
+
+
+def test_no_spells_give_empty_tables(spark):
+    nothing = spark.createDataFrame([], SPELLS)
+    for found in (
+        recovery_curve(nothing, Options()),
+        ladder_advice(nothing, Options()),
+        what_if(nothing, {"payments": [(1000,)]}, Options()),
+    ):
+        assert found.count() == 0
+
+
+@pytest.mark.parametrize("ladder", [(), (0,), (-5,), (1.5,), (10**18,)])
+def test_ladders_that_no_broker_could_hold_are_refused(spark, ladder):
+    with pytest.raises(SettingsError, match="ladder of payments"):
+        what_if(spark.createDataFrame([], SPELLS), {"payments": [ladder]}, Options())

@@ -1,0 +1,146 @@
+"""The lock of an output: who gets it, who keeps it, and who notices that it is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from celery_rmq_delay.analytics.locking import DEAD_AFTER, LOCK, Lock, locked
+from celery_rmq_delay.analytics.storage import Storage
+from celery_rmq_delay.exceptions import AnalyticsError
+from tests.waiting import wait_for
+
+
+def held_elsewhere(output: Path, text: str | None = None, *, age: float = 0) -> Path:
+    """Let another machine hold the lock, with its last sign of life so many seconds ago."""
+    path = output / LOCK
+    path.write_text(json.dumps({"run": "first", "pid": 1, "machine": "another"}) if text is None else text)
+    (output / f".{LOCK}.crc").unlink(missing_ok=True)
+    return aged(path, age)
+
+
+def aged(path: Path, seconds: float) -> Path:
+    """Let a file have been changed last so many seconds ago."""
+    os.utime(path, (time.time() - seconds,) * 2)
+    return path
+
+
+def holder(output: Path) -> str | None:
+    try:
+        found: str = json.loads((output / LOCK).read_text())["run"]
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+def test_a_second_run_is_refused_and_the_first_one_s_lock_goes_with_it(spark: SparkSession, tmp_path: Path) -> None:
+    with (
+        locked(spark, str(tmp_path), "first"),
+        pytest.raises(AnalyticsError, match=rf"the run first \(process {os.getpid()}\) writes there"),
+        locked(spark, str(tmp_path), "second"),
+    ):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_lock_of_a_process_that_has_ended_is_taken_over(spark: SparkSession, tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    with locked(spark, str(tmp_path), "first"):
+        held = json.loads((tmp_path / LOCK).read_text())
+    held_elsewhere(tmp_path, json.dumps({**held, "pid": ended.pid}))
+    with locked(spark, str(tmp_path), "second", settled=0):
+        assert holder(tmp_path) == "second"
+    assert holder(tmp_path) is None
+
+
+@pytest.mark.parametrize("text", [None, "", '{"run": "fir', "[]"], ids=["whole", "empty", "half", "other"])
+def test_a_lock_is_as_old_as_its_file_whether_or_not_it_can_be_read(
+    spark: SparkSession, tmp_path: Path, text: str | None
+) -> None:
+    held_elsewhere(tmp_path, text, age=DEAD_AFTER - 60)
+    with pytest.raises(AnalyticsError, match=r"gave a sign of life 12\d s ago"), locked(spark, str(tmp_path), "second"):
+        pass
+    held_elsewhere(tmp_path, text, age=DEAD_AFTER + 1)
+    with locked(spark, str(tmp_path), "second", settled=0):
+        assert holder(tmp_path) == "second"
+
+
+def test_a_run_gives_signs_of_life(spark: SparkSession, tmp_path: Path) -> None:
+    with locked(spark, str(tmp_path), "first", beat=0.01):
+        path = aged(tmp_path / LOCK, 100)
+        wait_for(lambda: time.time() - path.stat().st_mtime < 50, "a sign of life")
+
+
+def test_signs_of_life_go_on_after_the_storage_failed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = []
+
+    def fail(storage: Storage, path: str) -> None:
+        failed.append(path)
+        raise AnalyticsError("no answer")
+
+    with locked(spark, str(tmp_path), "first", beat=0.01):
+        with monkeypatch.context() as patch:
+            patch.setattr(Storage, "find", fail)
+            wait_for(lambda: len(failed) > 2, "failures")
+        path = aged(tmp_path / LOCK, 100)
+        wait_for(lambda: time.time() - path.stat().st_mtime < 50, "a sign of life")
+
+
+def test_a_run_whose_lock_was_taken_over_notices_and_leaves_it_alone(spark: SparkSession, tmp_path: Path) -> None:
+    with locked(spark, str(tmp_path), "slept") as lock:
+        path = held_elsewhere(tmp_path, age=50)
+        with pytest.raises(AnalyticsError, match="the run first has taken over the lock of this one"):
+            lock.check()
+        path.unlink()
+        with pytest.raises(AnalyticsError, match="the lock of this run is gone"):
+            lock.check()
+        path.touch()
+        with pytest.raises(AnalyticsError, match="the lock of this run cannot be read"):
+            lock.check()
+        held_elsewhere(tmp_path, age=50)
+    assert holder(tmp_path) == "first"
+    assert time.time() - path.stat().st_mtime > 40
+
+
+def test_of_two_that_take_over_one_lock_the_later_has_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slower one has judged the old lock, and removes that of the faster one."""
+    held_elsewhere(tmp_path, age=DEAD_AFTER + 10)
+    write = Storage.write
+
+    def overtaken(storage: Storage, path: str, text: str, *, replace: bool = True) -> bool:
+        done = write(storage, path, text, replace=replace)
+        if done and "faster" in text:
+            write(storage, path, text.replace("faster", "slower"))
+        return done
+
+    monkeypatch.setattr(Storage, "write", overtaken)
+    with pytest.raises(AnalyticsError, match="another run took it"), locked(spark, str(tmp_path), "faster", settled=0):
+        pass
+    assert holder(tmp_path) == "slower"
+
+
+def test_a_lock_that_changed_since_it_was_judged_is_left_alone(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held_elsewhere(tmp_path, age=DEAD_AFTER + 10)
+    monkeypatch.setattr("celery_rmq_delay.analytics.locking._present_ms", lambda lock: _wake(lock, tmp_path))
+    with pytest.raises(AnalyticsError, match="another run took it"), locked(spark, str(tmp_path), "second", settled=0):
+        pass
+    assert holder(tmp_path) == "first"
+
+
+def _wake(lock: Lock, output: Path) -> int:
+    held_elsewhere(output)
+    return round(time.time() * 1000)

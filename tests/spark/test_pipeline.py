@@ -1,0 +1,389 @@
+"""A run over days: what it writes, what it leaves alone, and what is there when it is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+
+from celery_rmq_delay.analytics import computing, pipeline
+from celery_rmq_delay.analytics.days import Days
+from celery_rmq_delay.analytics.describe import told_ladders
+from celery_rmq_delay.analytics.locking import LOCK, locked
+from celery_rmq_delay.analytics.options import Options as Estimate
+from celery_rmq_delay.analytics.pipeline import broken_file, partitions_for
+from celery_rmq_delay.analytics.planning import Run
+from celery_rmq_delay.analytics.report import Report
+from celery_rmq_delay.exceptions import AnalyticsError
+from celery_rmq_delay.history import day_folder
+
+from . import reference
+from .cluster import STARTS_SOONER
+from .frames import NOON, Row, event
+from .history_files import contents, days_of, quarantined, write, write_day
+from .random_files import NOW as RANDOM_NOW
+from .random_histories import DAYS, RandomHistory, first_day
+
+DAY = NOON.date()
+NOW = NOON + timedelta(days=10)
+FEW = Estimate(bootstrap_rounds=0)
+TIMES = ("occurred_at", "due_at", "first_failed_at")
+#: All but those of bursts, which need many failures, and of ladders that nobody named.
+TABLES = {
+    "attempts",
+    "failure_groups",
+    "hourly",
+    "ladder_advice",
+    "quarantine",
+    "recovery_curve",
+    "spells",
+    "tier_outcomes",
+}
+
+
+def story(day: int, task_id: str) -> list[Row]:
+    """A task that fails twice and recovers at noon, and one that waits till midnight has passed."""
+    noon = day * 86_400
+    return [
+        event("parked", noon, task_id, exception_type="Timeout", fingerprint="f", tier=1, delay_ms=10_000),
+        event(
+            "parked", noon + 11, task_id, attempt=1, exception_type="Timeout", fingerprint="f", tier=2, delay_ms=60_000
+        ),
+        event("recovered", noon + 72, task_id, attempt=2, first_failed_at=event("parked", noon)["occurred_at"]),
+        event(
+            "parked", noon + 43_000, f"{task_id}-late", exception_type="Timeout", fingerprint="f", tier=2, delay_ms=1
+        ),
+        event("recovered", noon + 43_300, f"{task_id}-late", attempt=1),
+        event("rollup", noon + 5, worker=f"w-{task_id}", ok_count=7, event_id=f"rollup-{task_id}"),
+    ]
+
+
+def unfinished(day: int) -> list[Row]:
+    """A task that failed twice and still waits."""
+    noon = day * 86_400
+    return [
+        event("parked", noon + 20 * attempt, "waiting", attempt=attempt, tier=1, delay_ms=10_000)
+        for attempt in range(2)
+    ]
+
+
+@pytest.fixture(scope="module")
+def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three days of a history with a bad row and a bad file, and what a run made of it. Tests work on copies."""
+    place = tmp_path_factory.mktemp("done")
+    for day in range(3):
+        write(place / "history", story(day, f"t{day}"))
+    write(place / "history", unfinished(2))
+    write_day(place / "history" / f"day={DAY}", [{**event("parked", 3, "bad"), "attempt": -1}])
+    (place / "history" / f"day={DAY}" / "notes.parquet").write_text("no table")
+    pipeline.run(
+        spark, Run(input=str(place / "history"), output=str(place / "output"), now=NOW, compact=False, estimate=FEW)
+    )
+    return place
+
+
+@pytest.fixture
+def history(done: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(done / "history", tmp_path / "history of 100%"))
+
+
+@pytest.fixture
+def output(done: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(done / "output", tmp_path / "output"))
+
+
+@pytest.fixture
+def run(spark: SparkSession, history: Path, output: Path) -> Callable[..., Report]:
+    """Run the pipeline over the history once more; days by their distance from the first."""
+
+    def run(first: int | None = None, last: int | None = None, **more: Any) -> Report:
+        days = {
+            name: DAY + timedelta(days=number)
+            for name, number in (("first", first), ("last", last))
+            if number is not None
+        }
+        settings: dict[str, Any] = {"estimate": None, "compact": False, **days, **more}
+        return pipeline.run(spark, Run(input=str(history), output=str(output), now=NOW, **settings))
+
+    return run
+
+
+def test_a_run_writes_all_days_of_all_tables_and_says_so(output: Path) -> None:
+    assert {each.partition("/")[0] for each in contents(output)} == TABLES
+    # What failed on the third day ended on the fourth.
+    assert days_of(output, "attempts") == days_of(output, "hourly") == [DAY + timedelta(days=day) for day in range(4)]
+    assert days_of(output, "recovery_curve") == days_of(output, "ladder_advice") == [DAY + timedelta(days=3)]
+    assert [reason for reason, _ in quarantined(output)] == ["bad_count", "unreadable_file"]
+    assert not list(output.glob("_staging/*"))
+    assert not (output / LOCK).exists()
+
+
+def test_what_still_waits_counts_in_the_curve_as_not_over_and_is_no_spell_of_the_table(
+    spark: SparkSession, output: Path
+) -> None:
+    curve = spark.read.parquet(str(output / "recovery_curve")).where("scope = 'task'")
+    assert [tuple(row) for row in curve.select("spells", "censored").distinct().collect()] == [(7, 1)]
+    assert spark.read.parquet(str(output / "spells")).count() == 6
+
+
+def test_a_run_reports_what_it_read_and_wrote(output: Path) -> None:
+    (file,) = (output / "runs").glob("*.json")
+    told = json.loads(file.read_text())
+    assert (told["first_day"], told["last_day"], told["read_from"]) == ("2026-03-02", "2026-03-05", "2026-02-23")
+    assert (told["rows_in"], told["events"], told["duplicates"]) == (21, 20, 0)
+    assert (told["quarantined"], told["left_out"]) == ({"bad_count": 1}, {"unreadable_file": 1})
+    assert (told["tables"]["attempts"], told["tables"]["quarantine"]) == (4, 1)
+    assert told["bytes_written"] > told["bytes_read"] // 100 > 0
+    assert {"attempts", "publish"} <= told["seconds"].keys()
+    text = Report(**{**told, "started_at": datetime.fromisoformat(told["started_at"])}).text()
+    for part in ("quarantined: bad_count", "files left out: unreadable_file", "notes.parquet: unreadable_file"):
+        assert part in text
+
+
+def test_no_dictionary_is_made_of_values_that_hardly_repeat(output: Path) -> None:
+    group = parquet.read_metadata(next((output / "attempts").rglob("*.parquet"))).row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    has = {each.path_in_schema: each.has_dictionary_page for each in columns}
+    assert has["task"]
+    assert not (has["task_id"] or has["ended_at"] or has["t_seconds"] or has["spell.low_seconds"])
+
+
+def test_every_day_comes_out_the_same_alone_and_with_its_neighbours_and_leaves_their_files(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Ends told a day late, rows in the folder of the next day, copies, clocks that differ, replays: all at random."""
+    chance = random.Random(16)
+    folders: dict[str, list[Row]] = defaultdict(list)
+    for row in random_rows(12):
+        later = timedelta(days=chance.random() < 0.1)
+        folders[day_folder(row["occurred_at"] + later)].append(row)
+    for folder, some in folders.items():
+        write_day(tmp_path / "history" / folder, some)
+    settings: dict[str, Any] = {"estimate": None, "compact": False, "now": NOW, "input": str(tmp_path / "history")}
+    pipeline.run(spark, Run(**settings, output=str(tmp_path / "output")))
+    together = contents(tmp_path / "output")
+    assert len(days_of(tmp_path / "output", "attempts")) >= DAYS
+    for day in days_of(tmp_path / "output", "attempts"):
+        files = set((tmp_path / "output").glob("[a-z]*/day=*/*"))
+        pipeline.run(spark, Run(**settings, output=str(tmp_path / "output"), first=day, last=day))
+        assert contents(tmp_path / "output") == together
+        gone = files - set((tmp_path / "output").glob("[a-z]*/day=*/*"))
+        assert {file.parent.name for file in gone} == {f"day={day}"}
+
+
+def random_rows(histories: int) -> list[Row]:
+    """Return random histories of the same days. An attempt tells of itself within a day, as later nobody looks."""
+    rows: list[Row] = []
+    for seed in range(histories):
+        moved = DAY - first_day(seed)
+        good = [row for row in RandomHistory(seed).rows if reference.reason(row, RANDOM_NOW) is None]
+        rows += [{**row, **{name: row[name] and row[name] + moved for name in TIMES}} for row in good]
+    first: dict[Any, datetime] = {}
+    for row in sorted(rows, key=lambda row: row["occurred_at"]):
+        first.setdefault(attempt_of(row), row["occurred_at"])
+    return [row for row in rows if row["occurred_at"].date() - first[attempt_of(row)].date() <= timedelta(days=1)]
+
+
+def attempt_of(row: Row) -> tuple[Any, ...]:
+    return row["task_id"] or row["event_id"], row["generation"], row["attempt"]
+
+
+def test_a_day_whose_rows_are_gone_ends_empty(run: Callable[..., Report], history: Path, output: Path) -> None:
+    for file in (history / f"day={DAY + timedelta(days=1)}").iterdir():
+        file.unlink()
+    run(1, 1, lookback=timedelta(0))
+    assert days_of(output, "attempts") == [DAY, DAY + timedelta(days=2), DAY + timedelta(days=3)]
+
+
+def test_advice_of_a_day_that_is_run_alone_is_of_the_days_before_it_too(
+    run: Callable[..., Report], output: Path
+) -> None:
+    def spells() -> dict[tuple[str, str], tuple[int, int]]:
+        """Return the spells of the curves, and those whose end is not known."""
+        (folder,) = (output / "recovery_curve").iterdir()
+        rows = [row for file in folder.glob("*.parquet") for row in parquet.ParquetFile(file).read().to_pylist()]
+        return {(row["scope"], row["name"]): (row["spells"], row["censored"]) for row in rows}
+
+    together = spells()
+    assert together["task", "shop.pay"] == (7, 1)
+    told = run(3, 3, estimate=FEW)
+    assert spells() == together
+    assert told.advice_from == "2026-02-04"
+    run(3, 3, estimate=FEW, advice_days=2)
+    assert spells()["task", "shop.pay"] == (4, 1)
+
+
+def test_ladders_are_told_of_from_a_finished_output(spark: SparkSession, output: Path) -> None:
+    named = {"payments": [(60_000,), (10_000, 600_000)], "mails": [(1_000,)]}
+    told = told_ladders(spark, str(output), Days(date.min, date.max), named, FEW)
+    assert [row[:3] for row in told.rows] == [("payments", "10s,10m", 7), ("payments", "1m", 7)]
+    unseen, few = told.notes
+    assert unseen == "no retried failure of the queue mails"
+    assert few.startswith("payments: ")
+
+
+def test_ladders_are_told_without_tasks_whose_end_was_lost(
+    run: Callable[..., Report], spark: SparkSession, history: Path, output: Path
+) -> None:
+    """The task that waited on the third day is silent for more than a week."""
+    write(history, [event("parked", 10 * 86_400 - 5, "mail", queue="mails")])
+    run(10, 10)
+    told = told_ladders(spark, str(output), Days(date.min, date.max), {"payments": [(60_000,)]}, FEW)
+    assert [row[2] for row in told.rows] == [6]
+
+
+def test_a_run_says_which_named_ladders_are_of_no_queue(run: Callable[..., Report]) -> None:
+    told = run(2, 2, estimate=FEW, ladders={"payments": [(60_000,)], "mails": [(1_000,)]})
+    assert told.tables["what_if"] == 1
+    assert "no retried failure of the queue mails" in told.notes
+
+
+def test_late_events_count_when_their_day_is_run_again(run: Callable[..., Report], history: Path, output: Path) -> None:
+    before = contents(output)
+    write(history, [event("parked", 100, "straggler")])
+    run(0, 0)
+    after = contents(output)
+    changed = {name for name in after if after[name] != before.get(name)}
+    assert f"attempts/day={DAY}" in changed
+    assert {name.partition("/")[2] for name in changed} == {f"day={DAY}"}
+
+
+def test_nothing_in_the_range_is_said_and_no_error(run: Callable[..., Report], output: Path) -> None:
+    before = contents(output)
+    told = run(None, -5)
+    assert told.notes == ["The history has no files of these days: nothing was computed."]
+    assert told.first_day is None
+    assert contents(output) == before
+
+
+def test_a_run_that_fails_leaves_the_output_as_it_was(
+    run: Callable[..., Report], output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(output)
+
+    def fail(*args: Any) -> None:
+        raise RuntimeError("in the middle")
+
+    monkeypatch.setattr(computing, "tier_outcomes", fail)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        run()
+    assert contents(output) == before
+    assert not list(output.glob("_staging/*"))
+    assert not (output / LOCK).exists()
+
+
+def test_a_file_whose_end_is_whole_and_whose_rows_are_broken_is_left_out(
+    run: Callable[..., Report], history: Path, output: Path
+) -> None:
+    broken = write_day(history / f"day={DAY}", [event("parked", number, f"x{number}") for number in range(500)])
+    data = bytearray(broken.read_bytes())
+    data[4 : len(data) // 2] = bytes(len(data) // 2 - 4)
+    broken.write_bytes(data)
+    told = run(0, 0)
+    assert told.left_out == {"unreadable_file": 2}
+    assert ("unreadable_file", broken.name) in quarantined(output)
+    assert told.events == 11
+
+
+def test_a_second_run_on_the_same_output_is_refused(
+    spark: SparkSession, run: Callable[..., Report], output: Path
+) -> None:
+    with locked(spark, str(output), "first"), pytest.raises(AnalyticsError, match=r"the run first .* writes there"):
+        run()
+
+
+KILLED = """
+import os, signal, sys
+from datetime import datetime
+from celery_rmq_delay.analytics import pipeline, planning, session, storage, writers
+
+moment, history, output, now, java = sys.argv[1:]
+rename, calls = storage.Storage.rename, []
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def counted(self, source, target):
+    calls.append(source)
+    rename(self, source, target)
+    if len(calls) == {"journal": 1, "first": 2, "later": 9}.get(moment):
+        die()
+
+def tell(line):
+    if line == moment:
+        die()
+
+storage.Storage.rename = counted
+conf = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": java, "spark.sql.shuffle.partitions": "2"}
+spark = session.open_session("local[2]", conf)
+if moment == "later":
+    writers.recover(spark, output)
+now = datetime.fromisoformat(now)
+pipeline.run(spark, planning.Run(input=history, output=output, now=now, estimate=None, compact=False), tell)
+"""
+
+
+def kill(moment: str, history: Path, output: Path) -> None:
+    """Run the pipeline in a process of its own that is killed at a moment: a stage, or a step of publishing."""
+    told = [moment, str(history), str(output), NOW.isoformat(), STARTS_SOONER]
+    command = [sys.executable, "-c", KILLED, *told]
+    killed = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=600)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr[-2_000:]
+
+
+@pytest.mark.timeout(900)  # three processes that start a Java machine each
+def test_a_run_that_is_killed_leaves_the_output_whole_and_the_next_one_completes(
+    run: Callable[..., Report], history: Path, output: Path
+) -> None:
+    """Killed while it computes: all is as before. Killed as days change places, and again: the next ones end that."""
+    before = contents(output)
+    write(history, [event("parked", 86_400 * day + 100, f"straggler{day}") for day in range(3)])
+    kill("hourly ...", history, output)
+    assert contents(output) == before
+    assert (output / LOCK).exists()
+    assert len(list(output.glob("_staging/*/new/*"))) >= len(TABLES) - 4
+
+    kill("first", history, output)  # takes the dead one's lock, and removes what it has left
+    (left,) = output.glob("_staging/*")
+    assert (left / "journal.json").exists()
+    kill("later", history, output)
+    assert contents(output) != before
+
+    told = run(0, 0)
+    assert told.notes[0].startswith(f"completed the run {left.name}")
+    after = contents(output)
+    missing = [
+        day
+        for day in range(3)
+        if not any(f"straggler{day}" in row for row in after[f"attempts/day={DAY + timedelta(days=day)}"])
+    ]
+    assert missing == []
+    assert before.keys() == after.keys()
+    assert not list(output.glob("_*/*"))
+    assert not (output / LOCK).exists()
+    run()
+    assert contents(output) == after
+
+
+def test_partitions_grow_with_the_rows_and_there_is_one_for_every_core() -> None:
+    assert [partitions_for(rows, 2) for rows in (0, 400_000, 100_000_000, 10**12)] == [2, 2, 250, 4_000]
+
+
+def test_the_broken_file_is_found_in_spark_s_error() -> None:
+    error = "x: [FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///h%201/day=2026-01-01/a%25. SQL"
+    assert broken_file(error) == "file:/h 1/day=2026-01-01/a%"
+    assert broken_file(error.replace("NO_HINT", "FILE_NOT_EXIST")) is None
+    assert broken_file("something else") is None

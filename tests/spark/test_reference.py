@@ -1,0 +1,117 @@
+"""Every table equals that of the reference, on random small histories, from the files on.
+
+All histories go through Spark together: each has days of its own, and no table has rows over several days.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from celery_rmq_delay.analytics.attempts import attempts
+from celery_rmq_delay.analytics.cleaning import DUPLICATE, clean
+from celery_rmq_delay.analytics.groups import failure_groups
+from celery_rmq_delay.analytics.hourly import hourly
+from celery_rmq_delay.analytics.incidents import Bursts, incidents
+from celery_rmq_delay.analytics.outcomes import tier_outcomes
+from celery_rmq_delay.analytics.readers import read_events
+
+from . import reference
+from .frames import all_spells, assert_same, counted, rows
+from .random_files import NOW, Written, write
+from .random_histories import DAYS, first_day
+
+HISTORIES = 30
+#: Few failures make these, so that small histories have many.
+SMALL = Bursts(threshold=3, factor=2, gap_minutes=4)
+
+
+class Found:
+    """What Spark makes of the histories: all at once, told apart by their days."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        read = read_events(spark, str(folder))
+        cleaned = clean(read.events, NOW, partitions=2)
+        cleaned.marked.cache()
+        made = attempts(cleaned.events).cache()
+        frames = {
+            "attempts": made,
+            "spells": all_spells(made),
+            "tier_outcomes": tier_outcomes(made),
+            "incidents": incidents(made),
+            "small_incidents": incidents(made, SMALL),
+            "failure_groups": failure_groups(made),
+            "hourly": hourly(made, cleaned.events),
+            "quarantine": cleaned.quarantine.unionByName(read.rejected),
+        }
+        self.tables = {name: rows(each) for name, each in frames.items()}
+        self.verdicts = counted(cleaned.marked, "verdict")
+        made.unpersist()
+        cleaned.marked.unpersist()
+
+    def of(self, seed: int, table: str) -> list[dict[str, Any]]:
+        """Return the rows of a table on the days of a history."""
+        days = {first_day(seed) + timedelta(days=number) for number in range(DAYS)}
+        return [row for row in self.tables[table] if row["day"] in days]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Written]]:
+    folder = tmp_path_factory.mktemp("histories")
+    return folder, [write(folder, seed) for seed in range(HISTORIES)]
+
+
+@pytest.fixture(scope="module")
+def found(spark: SparkSession, written: tuple[Path, list[Written]]) -> Found:
+    return Found(spark, written[0])
+
+
+@pytest.mark.parametrize("seed", range(HISTORIES))
+def test_every_table_equals_the_reference(found: Found, written: tuple[Path, list[Written]], seed: int) -> None:
+    history = written[1][seed]
+    events, bad = reference.clean(history.rows, NOW)
+    made = reference.attempts(events)
+    assert Counter(row["reason"] for row in found.of(seed, "quarantine")) == bad + history.bad
+    for name, expected, key in (
+        ("attempts", made, reference.ATTEMPT_KEY),
+        ("spells", reference.spells(made), reference.SPELL_KEY),
+        ("tier_outcomes", reference.tier_outcomes(made), reference.TIER_KEY),
+        ("incidents", reference.incidents(made, **vars(Bursts())), reference.INCIDENT_KEY),
+        ("small_incidents", reference.incidents(made, **vars(SMALL)), reference.INCIDENT_KEY),
+        ("failure_groups", reference.failure_groups(made), reference.GROUP_KEY),
+        ("hourly", reference.hourly(made, events), reference.HOURLY_KEY),
+    ):
+        assert_same(found.of(seed, name), expected, key)
+
+
+def test_copies_are_counted_and_not_put_aside(found: Found, written: tuple[Path, list[Written]]) -> None:
+    histories = [reference.clean(history.rows, NOW) for history in written[1]]
+    copies = sum(
+        len(history.rows) - len(events) - bad.total()
+        for history, (events, bad) in zip(written[1], histories, strict=True)
+    )
+    assert found.verdicts[DUPLICATE] == copies
+
+
+def test_the_random_histories_have_what_can_go_wrong(written: tuple[Path, list[Written]]) -> None:
+    seen: Counter[str] = Counter()
+    for history in written[1]:
+        events, bad = reference.clean(history.rows, NOW)
+        made = reference.attempts(events)
+        seen += bad + history.bad
+        for row in reference.spells(made):
+            seen[f"spell {row['outcome']}"] += 1
+            seen["spell of unknown origin"] += row["first_failed_at"] is None
+            seen["spell of a replay"] += row["generation"] > 0
+        seen["attempt of no spell"] += sum(row["spell"] is None for row in made)
+        bursts = reference.incidents(made, **vars(Bursts()))
+        seen["incident"] += len(bursts)
+        ends = [row["ended_at"] for row in bursts]
+        seen["incident at midnight"] += sum((at.hour, at.minute) >= (23, 58) for at in ends)
+    assert min(seen.values()) >= 2, seen
+    assert len(seen) == 13 + 9, f"13 reasons and 9 others, found {sorted(seen)}"

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from celery_rmq_delay.analytics.attempts import attempts
+from celery_rmq_delay.analytics.schema import DAY, SPELLS
+
+from .frames import Row, Stories, all_spells, at, event, frame, rows
+
+story = Stories()
+
+
+@pytest.fixture(scope="module")
+def all_told(spark: SparkSession) -> list[dict[str, Any]]:
+    return rows(all_spells(attempts(story.frame(spark))))
+
+
+@pytest.fixture
+def told(request: pytest.FixtureRequest, all_told: list[dict[str, Any]]) -> list[Row]:
+    """The spells of the story of a test."""
+    return story.of(request.function.__name__, all_told)
+
+
+def interval(row: Row) -> tuple[str, float | None, float | None]:
+    return row["outcome"], row["low_seconds"], row["high_seconds"]
+
+
+@story(
+    event("parked", 0, runtime_ms=100, exception_type="Timeout"),
+    event("parked", 12, attempt=1, runtime_ms=150, exception_type="Refused"),
+    event("recovered", 75, attempt=2),
+)
+def test_a_failure_ends_between_the_last_failed_attempt_and_the_good_one(told: list[Row]) -> None:
+    (spell,) = told
+    assert interval(spell) == ("recovered", 12.0, 75.0)
+    assert (spell["first_failed_at"], spell["ended_at"]) == (at(0), at(75))
+    assert (spell["exception_type"], spell["failed_attempts"], spell["wasted_ms"]) == ("Timeout", 2, 250)
+
+
+def test_the_columns_are_those_of_the_schema(spark: SparkSession) -> None:
+    found = all_spells(attempts(frame(spark, [])))
+    assert [(field.name, field.dataType) for field in found.schema] == [
+        (field.name, field.dataType) for field in [*SPELLS, DAY]
+    ]
+
+
+@story(event("parked", 0), event("exhausted", 12, attempt=1, reason="gave_up"))
+def test_an_exhausted_task_had_not_recovered_by_its_last_attempt(told: list[Row]) -> None:
+    (spell,) = told
+    assert interval(spell) == ("exhausted", 12.0, None)
+    assert spell["reason"] == "gave_up"
+
+
+@story(event("parked", 0), event("parked", 12, attempt=1), event("exhausted", 80, attempt=2, reason="expired"))
+def test_a_task_that_ended_without_a_run_lasted_until_the_attempt_before_for_certain(told: list[Row]) -> None:
+    (spell,) = told
+    assert interval(spell) == ("exhausted", 12.0, None)
+    assert spell["reason"] == "expired"
+
+
+@story(event("parked", 0), event("discarded", 30, attempt=1, reason="revoked"))
+def test_a_retry_that_was_revoked_ends_its_spell(told: list[Row]) -> None:
+    (spell,) = told
+    assert interval(spell) == ("discarded", 0.0, None)
+    assert (spell["ended_at"], spell["failed_attempts"]) == (at(30), 1)
+
+
+@story(event("parked", 0), event("parked", 7, attempt=1), event("discarded", 30, attempt=1, reason="discard"))
+def test_a_parked_task_that_a_person_discarded_ends_its_spell(told: list[Row]) -> None:
+    (spell,) = told
+    assert interval(spell) == ("discarded", 7.0, None)
+
+
+@story(event("parked", 0), event("exhausted", 7, attempt=1), event("discarded", 30, attempt=1))
+def test_an_exhausted_task_that_is_discarded_stays_exhausted(told: list[Row]) -> None:
+    (spell,) = told
+    assert interval(spell) == ("exhausted", 7.0, None)
+
+
+@story(event("parked", 0), event("requeued", 3), event("recovered", 5, attempt=1))
+def test_a_waiting_task_that_a_person_ran_early_goes_on_with_its_spell(told: list[Row]) -> None:
+    (spell,) = told
+    assert interval(spell) == ("recovered", 0.0, 5.0)
+
+
+@story(event("recovered", 50, attempt=3, first_failed_at=at(-50)))
+def test_a_spell_without_any_failed_attempt_began_when_its_end_says(told: list[Row]) -> None:
+    (spell,) = told
+    assert interval(spell) == ("recovered", 0.0, 100.0)
+    assert spell["failed_attempts"] == 0
+
+
+@story(event("recovered", 50, attempt=3))
+def test_a_spell_of_unknown_origin_bounds_nothing(told: list[Row]) -> None:
+    (spell,) = told
+    assert interval(spell) == ("recovered", 0.0, None)
+    assert spell["first_failed_at"] is None
+
+
+@story(
+    event("exhausted", 0),
+    event("parked", 100, generation=1),
+    event("recovered", 130, generation=1, attempt=1),
+    event("recovered", 140, generation=2),
+)
+def test_each_replay_has_a_spell_of_its_own(told: list[Row]) -> None:
+    assert [interval(spell) for spell in told] == [("exhausted", 0.0, None), ("recovered", 0.0, 30.0)]
+
+
+@story(event("parked", 0), event("parked", 12, attempt=1))
+def test_a_task_that_waits_is_open(told: list[Row]) -> None:
+    (spell,) = told
+    assert interval(spell) == ("open", 12.0, None)
+    assert spell["ended_at"] is None

@@ -1,0 +1,29 @@
+"""Synthetic histories as the pipeline reads them: what their truth says is what cleaning finds."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from celery_rmq_delay.analytics import synth
+from celery_rmq_delay.analytics.cleaning import DUPLICATE, clean
+from celery_rmq_delay.analytics.readers import read_events
+
+from .frames import counted
+
+
+def test_cleaning_finds_what_was_spoilt_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
+    spec = synth.Spec(attempts=300, days=2, duplicates=0.1, bad_rows=20, bad_files=True)
+    counts = synth.write(str(tmp_path), spec)["counts"]
+    read = read_events(spark, str(tmp_path))
+    # A file without rows is none to be left out.
+    assert {**read.problems} == {"unreadable_file": 3, "missing:queue": 1, "wrong_schema": 1}
+    found = counted(clean(read.events, datetime(2027, 1, 1, tzinfo=timezone.utc), 2).marked, "verdict")
+    good, duplicates = found.pop(None), found.pop(DUPLICATE)
+    assert {f"bad.{reason}": count for reason, count in found.items()} == {
+        name: count for name, count in counts.items() if name.startswith("bad.")
+    }
+    assert duplicates == counts["duplicates"] > 0
+    assert good == counts["rows"] - counts["duplicates"]

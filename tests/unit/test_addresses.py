@@ -1,0 +1,96 @@
+"""URLs of the collector as Spark opens them: the same folder, and no secret where people could read it."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_rmq_delay.analytics.addresses import Address, address_of, connector_hint
+from celery_rmq_delay.exceptions import AnalyticsError
+
+KEY, SECRET = "AKIAEXAMPLE", "wJalrXUtnFEMI"
+BUCKET = "fs.s3a.bucket.shop."
+
+
+@pytest.mark.parametrize(
+    ("url", "found"),
+    [
+        ("/srv/my history/", "/srv/my history"),
+        ("/srv/50%20", "/srv/50%20"),
+        ("history", "history"),
+        ("/", "/"),
+        ("file:///srv/my%20history/", "file:///srv/my history"),
+        ("s3://shop/history/", "s3a://shop/history"),
+        ("s3a://shop/history", "s3a://shop/history"),
+        ("s3://shop", "s3a://shop"),
+        ("gs://shop/history?retry_limit_seconds=60", "gs://shop/history"),
+        ("gcs://shop/history", "gs://shop/history"),
+        ("abfss://shop@account.dfs.core.windows.net/history", "abfss://shop@account.dfs.core.windows.net/history"),
+        ("hdfs://name:8020/history/?replication=2", "hdfs://name:8020/history"),
+        ("viewfs://cluster/history", "viewfs://cluster/history"),
+        ("wasbs://shop@account.blob.core.windows.net/history", "wasbs://shop@account.blob.core.windows.net/history"),
+    ],
+)
+def test_the_folder_is_the_same_in_hadoops_words(url: str, found: str) -> None:
+    assert address_of(url) == Address(found)
+
+
+def test_what_a_url_of_s3_says_besides_becomes_settings_of_its_bucket() -> None:
+    query = "region=eu-west-1&scheme=http&endpoint_override=127.0.0.1:9000&allow_bucket_creation=true"
+    found = address_of(f"s3://{KEY}:wJalr%2FXUtnFEMI@shop/history?{query}")
+    assert found.url == "s3a://shop/history"
+    assert found.settings == {
+        f"{BUCKET}access.key": KEY,
+        f"{BUCKET}secret.key": "wJalr/XUtnFEMI",
+        f"{BUCKET}endpoint.region": "eu-west-1",
+        f"{BUCKET}endpoint": "http://127.0.0.1:9000",
+        f"{BUCKET}path.style.access": "true",
+        f"{BUCKET}connection.ssl.enabled": "false",
+    }
+    assert KEY not in repr(found)
+
+
+def test_a_key_of_azure_becomes_a_setting_of_its_account() -> None:
+    found = address_of(f"abfs://shop:{SECRET}%3D@account.dfs.core.windows.net/history")
+    assert found.url == "abfs://shop@account.dfs.core.windows.net/history"
+    assert found.settings == {"fs.azure.account.key.account.dfs.core.windows.net": f"{SECRET}="}
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (f"s3://{KEY}:{SECRET}@shop/history?tls_ca_file_path=/ca", "'tls_ca_file_path' in its query"),
+        (f"s3://shop/history?secret_key={SECRET}", "'secret_key' in its query"),
+        (f"s3://{KEY}:{SECRET}/with-slash@shop/history", "a slash is %2F"),
+        (f"s3://{KEY}:{SECRET}?with-mark@shop/history", "in its query"),
+        (f"gs://{KEY}:{SECRET}@shop/history", "fs.gs.auth.type"),
+        (f"gs://shop/history?endpoint_override={SECRET}", "'endpoint_override' in its query"),
+        (f"abfs://account:{SECRET}@shop/history", "abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER"),
+        (f"abfs://shop@account.dfs.core.windows.net/history?sas_token={SECRET}", "'sas_token' in its query"),
+        (f"hdfs://{SECRET}@name:8020/history", "HADOOP_USER_NAME"),
+        (f"wasbs://shop:{SECRET}@account/history", "has a password"),
+        (f"oss://shop/history?key={SECRET}", "has a query"),
+        (f"s3://{KEY}:{SECRET}[@shop/history", "is no URL"),
+    ],
+)
+def test_what_has_no_words_in_hadoop_is_refused_and_no_secret_is_shown(url: str, said: str) -> None:
+    with pytest.raises(AnalyticsError) as raised:
+        address_of(url)
+    assert said in str(raised.value)
+    assert SECRET not in str(raised.value)
+    assert KEY not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "package"),
+    [
+        ("s3a://shop/h", "java.lang.ClassNotFoundException: Class org...S3AFileSystem not found", "cloud_2.13:4.0.1"),
+        ("abfss://shop@a/h", "ClassNotFoundException: Class org...SecureAzure not found", "cloud_2.13:4.0.1"),
+        ("gs://shop/h", 'No FileSystem for scheme "gs"', "gcs-connector:VERSION"),
+        ("oss://shop/h", 'No FileSystem for scheme "oss"', "GROUP:NAME:VERSION"),
+    ],
+)
+def test_a_connector_that_is_missing_is_named(url: str, error: str, package: str) -> None:
+    hint = connector_hint(url, error, "4.0.1")
+    assert hint is not None
+    assert hint.endswith(package)
+    assert connector_hint(url, "connection refused", "4.0.1") is None

@@ -1,0 +1,135 @@
+"""What a user reads when an assertion about retries fails, and that an import costs next to nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from celery_rmq_delay.testing import Attempt, TaskStory, exhausted, parked, recovered
+
+pytest_plugins = ["pytester"]
+
+USERS_TEST = """
+import celery_rmq_delay
+from celery import Celery
+from celery_rmq_delay import RetryableTask
+from celery_rmq_delay.testing import exhausted, parked, recovered
+
+app = Celery("shop", broker="amqp://nowhere.invalid//")
+app.conf.rmq_delay = {"tiers": ["10s", "1m"]}
+celery_rmq_delay.install(app)
+
+
+@app.task(base=RetryableTask, bind=True, name="charge")
+def charge(self, fails):
+    if self.request.retries < fails:
+        raise ConnectionError("The gateway does not answer.")
+
+
+def test_passes(rmq_ladder):
+    recovered(rmq_ladder(app).run(charge.s(2)), after=2)
+
+
+def test_recovers_later(rmq_ladder):
+    recovered(rmq_ladder(app).run(charge.s(2)), after=1)
+
+
+def test_is_exhausted(rmq_ladder):
+    recovered(rmq_ladder(app).run(charge.s(3)))
+
+
+def test_is_parked_elsewhere(rmq_ladder):
+    parked(rmq_ladder(app).run(charge.s(1)), tier=2, delay="30s")
+"""
+
+
+def test_a_users_failed_assertions_tell_the_whole_story(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(USERS_TEST)
+    # Neither pytest-celery nor Celery's own fixtures are needed.
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:celery", "-p", "no:pytest_celery")
+    result.assert_outcomes(passed=1, failed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "E * AssertionError: charge was to recover after 1 retry, and did after 2",
+            "E * charge[[]*] is SUCCESS",
+            "E * attempt 0 on celery at 0s: ConnectionError: The gateway does not answer., parked in tier 1 for 10s",
+            "E * attempt 1 on celery at 10s: ConnectionError: *, parked in tier 2 for 1m",
+            "E * attempt 2 on celery at 1m10s: SUCCESS",
+            "E * AssertionError: charge was to recover, and is FAILURE",
+            "E * charge[[]*] is FAILURE, exhausted: retries_used",
+            "E * AssertionError: charge was to be parked in tier 2 for 30s: tier 1 for 10s",
+        ]
+    )
+    assert "assertions.py" not in result.stdout.str()  # a failure points at the test
+
+
+def waited(*waits: tuple[int | None, float]) -> TaskStory:
+    attempts = [Attempt(number, "q", 0, tier=tier, delay=delay) for number, (tier, delay) in enumerate(waits)]
+    return TaskStory("id", "task", attempts, state="RETRY")
+
+
+def test_a_wait_is_found_by_tier_by_delay_and_by_both() -> None:
+    story = waited((1, 10), (None, 45.5), (2, 60))
+    assert parked(story).number == 0
+    assert parked(story, tier=2).number == 2
+    assert parked(story, delay=45.5).number == 1
+    assert parked(story, tier=2, delay="1m").number == 2
+    assert parked(story, delay=("40s", "50s")).number == 1
+    assert story.waits == [10, 45.5, 60]
+    assert story.tiers == [1, None, 2]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"tier": 3}, "was to be parked in tier 3: tier 1 for 10s, an exact delay for 45s"),
+        ({"delay": ("11s", "12s")}, "was to be parked for 11s to 12s: tier 1 for 10s"),
+    ],
+)
+def test_a_wait_that_is_not_there_is_told_beside_those_that_are(wanted: dict[str, object], said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        parked(waited((1, 10), (None, 45)), **wanted)  # type: ignore[arg-type]
+
+
+def test_of_a_long_story_both_ends_are_told() -> None:
+    text = str(waited(*[(1, 10)] * 100))
+    assert len(text.splitlines()) == 22
+    assert "attempt 9 on" in text and "... 80 attempts ..." in text and "attempt 99 on" in text
+    assert "attempt 10 on" not in text
+
+
+def test_what_never_waited_is_said_to() -> None:
+    with pytest.raises(
+        AssertionError, match=r"task was to be parked: it never was\n\ntask.id. is PENDING\n  no attempt"
+    ):
+        parked(TaskStory("id", "task"))
+
+
+def test_success_at_once_is_no_recovery() -> None:
+    story = TaskStory("id", "task", [Attempt(0, "q", 0, state="SUCCESS")], state="SUCCESS")
+    with pytest.raises(AssertionError, match="was to recover, and succeeded at once"):
+        recovered(story)
+
+
+def test_exhausted_is_told_apart_by_reason_and_exception() -> None:
+    error = OSError("gone")
+    story = TaskStory("id", "task", state="FAILURE", reason="gave_up", exception=error)
+    assert exhausted(story, reason="gave_up", exception=OSError) is error
+    with pytest.raises(AssertionError, match="for the reason 'retries_used', and was for 'gave_up'"):
+        exhausted(story, reason="retries_used")
+    with pytest.raises(AssertionError, match="by KeyError, and was by OSError: gone"):
+        exhausted(story, exception=KeyError)
+    with pytest.raises(AssertionError, match="was to be exhausted, and is PENDING"):
+        exhausted(TaskStory("id", "task"))
+
+
+def test_the_plugin_imports_neither_celery_nor_a_server() -> None:
+    code = (
+        "import sys, celery_rmq_delay.testing.plugin\n"
+        "heavy = [name for name in sys.modules if name.startswith('celery_rmq_delay.testing.')]\n"
+        "print(heavy, 'celery.worker' in sys.modules, 'pytest_celery' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "['celery_rmq_delay.testing.plugin'] False False\n"

@@ -1,0 +1,178 @@
+"""Where a call with a delay goes, as far as that can be told without a broker."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from celery import Celery
+from hypothesis import given
+from hypothesis import strategies as st
+from kombu import Exchange, Queue
+from kombu.common import Broadcast
+
+import celery_rmq_delay
+from celery_rmq_delay import RetryableTask, SettingsError
+from celery_rmq_delay.calls import SendTask, aware_eta, takes
+from celery_rmq_delay.exceptions import DelayError
+from celery_rmq_delay.headers import DUE, TO
+from tests.topics import matches
+
+ORDERS = Exchange("orders", "topic")
+NEWS = Exchange("news", "fanout")
+
+
+def make_app(**settings: Any) -> Celery:
+    app = Celery("calls", broker="amqp://nowhere.invalid//", set_as_current=False)
+    app.conf.task_queues = [
+        Queue("shop", Exchange("")),
+        Queue("audit", ORDERS, "orders.#"),
+        Queue("mail", ORDERS, "orders.*.paid"),
+        Queue("press", NEWS),
+        Queue("sports", NEWS),
+        Queue("brief", Exchange("x"), "brief", durable=False),
+        Broadcast("all"),
+    ]
+    app.conf.task_default_queue = "shop"
+    app.conf.task_routes = {"mailed": {"queue": "mail"}}
+    app.conf.rmq_delay = {"queues": {"alone": False}, **settings}
+    celery_rmq_delay.install(app)
+    for name in ("call", "mailed"):
+        app.task(base=RetryableTask, name=name, shared=False)(do_nothing)
+    app.task(name="plain", shared=False)(do_nothing)
+    app.finalize()
+    return app
+
+
+def do_nothing() -> None:
+    """The task."""
+
+
+def send_task(app: Celery) -> SendTask:
+    found: Any = app.send_task
+    assert isinstance(found, SendTask)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "queue"),
+    [
+        ("call", {}, "shop"),
+        ("mailed", {}, "mail"),
+        ("call", {"queue": "mail"}, "mail"),
+        ("call", {"queue": "new"}, "new"),
+        ("call", {"queue": Queue("given", ORDERS, "a.b")}, "given"),
+        ("call", {"exchange": "orders", "routing_key": "orders.eu"}, "audit"),
+        ("call", {"exchange": "orders", "routing_key": "orders.eu.paid"}, None),
+        ("call", {"exchange": "orders", "routing_key": "refunds"}, None),
+        ("call", {"exchange": "unknown", "routing_key": "a"}, None),
+        ("call", {"exchange": "news", "routing_key": "a"}, None),
+        ("call", {"exchange": "news"}, "shop"),  # Celery's rule, where the default queue's exchange is direct
+        ("call", {"exchange": "news", "exchange_type": "fanout"}, None),
+        ("call", {"exchange": "orders", "exchange_type": "topic"}, None),
+        ("call", {"queue": "sports"}, "sports"),
+        ("call", {"queue": "brief"}, None),
+        ("call", {"queue": "alone"}, None),
+        ("call", {"queue": "all"}, None),
+    ],
+)
+def test_a_call_goes_to_the_one_queue_that_it_is_routed_to(
+    task: str, options: dict[str, Any], queue: str | None
+) -> None:
+    assert send_task(make_app())._destination(task, (), {}, options) == queue
+
+
+def test_a_retry_of_what_came_by_an_exact_delay_goes_back_to_its_queue() -> None:
+    send, headers = send_task(make_app(exact_for="all")), {DUE: 1, TO: "mail"}
+    for exchange in ("rmq_delay.levels.1s.classic.deliver", "rmq_delay.arrive", ""):
+        options = {"exchange": exchange, "routing_key": "mail.1.0.1", "headers": headers}
+        assert send._destination("plain", (), {}, options) == "mail"
+    assert send._destination("plain", (), {}, {"headers": headers, "queue": "shop"}) == "shop"
+
+
+def test_a_key_alone_is_for_the_exchange_of_the_default_queue() -> None:
+    app = Celery("calls", broker="amqp://nowhere.invalid//", set_as_current=False)
+    app.conf.task_queues = [Queue("default", ORDERS, "task.#"), Queue("feed", ORDERS, "feed.#")]
+    app.conf.task_default_queue = "default"
+    celery_rmq_delay.install(app)
+    app.task(base=RetryableTask, name="call", shared=False)(do_nothing)
+    send = send_task(app)
+    assert send._destination("call", (), {}, {"routing_key": "feed.import"}) == "feed"
+    assert send._destination("call", (), {}, {"routing_key": "task.x"}) == "default"
+    assert send._destination("call", (), {}, {"routing_key": "feed.import", "queue": "default"}) == "default"
+
+
+def test_a_router_that_decides_anew_each_time_is_asked_once() -> None:
+    app, answers = make_app(), iter(["mail", "audit"])
+    app.conf.task_routes = (lambda name, *_, **__: {"queue": next(answers)},)
+    app.amqp.flush_routes()
+    app.amqp.router = app.amqp.Router()
+    options: dict[str, Any] = {}
+    assert send_task(app)._destination("call", (), {}, options) == "mail"
+    assert options["queue"].name == "mail"
+
+
+def test_only_retryable_tasks_are_held_unless_the_settings_say_all() -> None:
+    app, every = make_app(), make_app(exact_for="all")
+    assert [send_task(app)._holds(name, {}) for name in ("call", "plain", "unknown")] == [True, False, False]
+    assert [send_task(every)._holds(name, {}) for name in ("call", "plain", "unknown")] == [True, True, True]
+
+
+def test_an_app_on_another_transport_keeps_celerys_own_countdown() -> None:
+    app = make_app()
+    app.conf.broker_url = "memory://"
+    assert not send_task(app)._holds("call", {})
+
+
+@given(
+    pattern=st.lists(st.sampled_from(["*", "#", "a", "b", "a+", ""]), min_size=1, max_size=5).map(".".join),
+    key=st.lists(st.sampled_from(["a", "b", "a+", ""]), min_size=1, max_size=5).map(".".join),
+)
+def test_a_topic_queue_takes_what_rabbitmq_would_give_it(pattern: str, key: str) -> None:
+    assert takes(Queue("q", ORDERS, pattern), "orders", key) == matches(pattern, key)
+
+
+def test_a_queue_takes_what_any_of_its_bindings_gives_it() -> None:
+    from kombu import binding
+
+    queue = Queue("q", bindings=[binding(ORDERS, "a"), binding(NEWS)])
+    assert [takes(queue, exchange, "b") for exchange in ("orders", "news", "other")] == [False, True, False]
+
+
+@pytest.mark.parametrize(("enable_utc", "hour"), [(True, 12), (False, 11)])
+def test_an_eta_without_a_time_zone_is_read_as_celery_reads_it(enable_utc: bool, hour: int) -> None:
+    app = make_app()
+    app.conf.update(timezone="Europe/Berlin", enable_utc=enable_utc)
+    assert aware_eta(app, datetime(2026, 1, 1, 12)).astimezone(timezone.utc).hour == hour
+    assert aware_eta(app, "2026-01-01T12:00:00+00:00").hour == 12
+
+
+@pytest.mark.parametrize("eta", ["tomorrow", 5, 1.5, object(), datetime(9999, 12, 31, 23, 59, 59)])
+def test_what_is_no_eta_is_an_error_that_says_what_it_is(eta: object) -> None:
+    app = make_app()
+    app.conf.timezone = "Europe/Berlin"
+    with pytest.raises(DelayError, match="eta: found"):
+        aware_eta(app, eta)
+
+
+def test_exact_for_all_keeps_celerys_own_delay_queues_out_of_the_worker() -> None:
+    from celery_rmq_delay.consumer import Consumer
+
+    app = make_app(exact_for="all")
+    assert app.conf.worker_consumer == "celery_rmq_delay.consumer:Consumer"
+    assert not any("delayed_delivery" in step for step in Consumer.Blueprint.default_steps)
+    assert "celery.worker.consumer.tasks:Tasks" in Consumer.Blueprint.default_steps
+    assert make_app().conf.worker_consumer == "celery.worker.consumer:Consumer"
+
+
+def test_exact_for_all_does_not_replace_a_consumer_of_the_users() -> None:
+    app = Celery("calls", set_as_current=False)
+    app.conf.rmq_delay = {"exact_for": "all"}
+    app.conf.worker_consumer = f"{__name__}:Own"
+    with pytest.raises(SettingsError, match=r"exact_for: found 'all'. It keeps Celery's own delayed delivery out"):
+        celery_rmq_delay.install(app)
+
+
+class Own:
+    """A consumer of the user's."""

@@ -1,0 +1,312 @@
+"""Capacity on paper: the arithmetic of parked messages, against simulations, and what is made of it."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from celery_rmq_delay.capacity import Flow, Workload, estimate, flow, level_flow
+from celery_rmq_delay.capacity.costs import CONSTANTS, VERSIONS
+from celery_rmq_delay.capacity.objects import Counts, ladder_counts, levels_counts
+from celery_rmq_delay.config import QueueType
+from celery_rmq_delay.exceptions import SettingsError
+from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.names import Names
+from celery_rmq_delay.topology.ladder import LadderPlan
+from celery_rmq_delay.topology.objects import Objects
+
+SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
+LADDER = Ladder((10 * SECOND, MINUTE, 10 * MINUTE))
+LOAD = Workload(rate=100, failures=(0.1,), size=1024, ladder=LADDER)
+
+#: The machine may be busy with brokers.
+patient = settings(deadline=None)
+rates = st.floats(0, 1e6, allow_subnormal=False)
+shares = st.lists(st.floats(0, 0.5), min_size=1, max_size=3)
+tiers = st.lists(st.integers(1, 20), min_size=1, max_size=4)
+
+
+class Simulation:
+    """Messages as an amount that flows, second by second; ``tiers`` in seconds. Knows no formula."""
+
+    def __init__(self, rate: float, failures: Sequence[float], tiers: Sequence[int], *, repeat_last: bool) -> None:
+        self.rate, self.failures, self.repeat_last = rate, failures, repeat_last
+        self.lines = [deque([0.0] * tier) for tier in tiers]
+        self.attempts = self.exhausted = 0.0
+
+    def step(self, *, all_fail: bool) -> None:
+        attempting = [self.rate, *(line.popleft() for line in self.lines)]
+        self.attempts = sum(attempting)
+        entering = [0.0] * (len(self.lines) + 1)
+        for number, amount in enumerate(attempting):
+            share = 1.0 if all_fail else self.failures[min(number, len(self.failures) - 1)]
+            rung = min(number, len(self.lines) - 1) if self.repeat_last else number
+            entering[rung] += amount * share
+        for line, amount in zip(self.lines, entering, strict=False):
+            line.append(amount)
+        self.exhausted += entering[-1]
+
+    @property
+    def parked(self) -> list[float]:
+        return [sum(line) for line in self.lines]
+
+
+@patient
+@given(rate=rates, failures=shares, tiers=tiers, outage=st.integers(0, 60), repeat_last=st.booleans())
+def test_the_arithmetic_is_what_a_simulation_counts(
+    rate: float, failures: list[float], tiers: list[int], outage: int, repeat_last: bool
+) -> None:
+    failures = failures[: len(tiers) + 1]
+    simulation = Simulation(rate, failures, tiers, repeat_last=repeat_last)
+    for _ in range(sum(tiers) + (40 * tiers[-1] if repeat_last else 0)):
+        simulation.step(all_fail=False)
+    found = flow(
+        rate, failures, Ladder(tuple(tier * SECOND for tier in tiers), repeat_last=repeat_last), outage * SECOND
+    )
+    near = pytest.approx
+    assert [rung.parked for rung in found.rungs] == near(simulation.parked, abs=1e-6)
+    before, simulation.exhausted = found.parked, 0.0
+    for _ in range(outage):
+        simulation.step(all_fail=True)
+    if outage:
+        assert [rung.parked_outage for rung in found.rungs] == near(simulation.parked, abs=1e-6)
+        assert found.attempts_in_outage == near(simulation.attempts, abs=1e-6)
+        assert found.exhausted_in_outage == near(simulation.exhausted, abs=1e-6)
+    assert found.parked_outage == near(sum(simulation.parked), abs=1e-6)
+    assert found.parked_outage >= before - 1e-6
+    for _ in range(sum(tiers)):  # the end of the outage is the peak
+        simulation.step(all_fail=False)
+        assert sum(simulation.parked) <= found.parked_outage * (1 + 1e-9) + 1e-6
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_single_tasks_that_fail_by_chance_obey_littles_law(seed: int) -> None:
+    rate, share, ladder, seconds = 50.0, 0.3, Ladder((2_000, 5_000, 11_000)), 4_000.0
+    chance = random.Random(seed)
+    waited = [0.0] * len(ladder)
+    times = itertools.takewhile(
+        lambda time: time < seconds, itertools.accumulate(iter(lambda: chance.expovariate(rate), -1))
+    )
+    attempts = [(time, 0) for time in times]
+    heapq.heapify(attempts)
+    exhausted = 0
+    while attempts:
+        time, retries = heapq.heappop(attempts)
+        if chance.random() >= share:
+            continue
+        if retries == len(ladder):
+            exhausted += 1
+            continue
+        delay = ladder.tiers_ms[retries] / 1000
+        waited[retries] += max(0.0, min(delay, seconds - time))
+        heapq.heappush(attempts, (time + delay, retries + 1))
+    found = flow(rate, (share,), ladder)
+    assert [each / seconds for each in waited] == pytest.approx([rung.parked for rung in found.rungs], rel=0.1)
+    assert exhausted / seconds == pytest.approx(found.exhausted, rel=0.1)
+
+
+@patient
+@given(rate=rates, more=rates, failures=shares, tiers=tiers, outage=st.integers(0, 100))
+def test_more_tasks_never_park_less(
+    rate: float, more: float, failures: list[float], tiers: list[int], outage: int
+) -> None:
+    ladder = Ladder(tuple(tier * SECOND for tier in tiers))
+    low, high = (flow(each, failures, ladder, outage * SECOND) for each in (rate, rate + more))
+    for name in ("parked", "parked_outage", "attempts", "exhausted", "exhausted_in_outage", "attempts_in_outage"):
+        assert getattr(low, name) <= getattr(high, name) * (1 + 1e-9)
+
+
+@patient
+@given(rate=rates, tiers=tiers, repeat_last=st.booleans())
+def test_without_failures_nothing_is_parked_or_exhausted(rate: float, tiers: list[int], repeat_last: bool) -> None:
+    found = flow(rate, (0,), Ladder(tuple(tiers), repeat_last=repeat_last))
+    assert (found.parked, found.exhausted, found.retries) == (0, 0, 0)
+    assert found.attempts == rate
+    assert found.peak_factor is None
+
+
+def test_when_all_fail_each_tier_holds_what_comes_while_it_lasts() -> None:
+    found = flow(100, (1.0,), LADDER)
+    assert [rung.parked for rung in found.rungs] == [1_000, 6_000, 60_000]
+    assert found.exhausted == 100
+    assert flow(100, (0.0,), LADDER, 5 * MINUTE).parked_outage == 100 * 300
+
+
+def test_a_last_tier_that_repeats_has_to_end_some_time() -> None:
+    endless = replace(LADDER, repeat_last=True)
+    with pytest.raises(SettingsError, match="unbounded"):
+        flow(100, (1.0,), endless)
+    with pytest.raises(SettingsError, match="unbounded"):
+        flow(100, (0.5, 0.5, 0.5, 0.5, 1.0), endless)
+    found = flow(100, (0.5,), endless)
+    assert (found.rungs[-1].arrivals, found.exhausted) == (25, 0)
+    # the third attempt fails always, the fourth by half, later ones never
+    assert flow(100, (1, 1, 1, 0.5, 0), endless).rungs[-1].arrivals == 150
+    assert flow(0, (1.0,), endless).parked == 0
+
+
+def test_a_share_for_each_attempt_holds_for_that_attempt() -> None:
+    found = flow(100, (0.5, 0.1, 1), LADDER)
+    assert [rung.arrivals for rung in found.rungs] == pytest.approx([50, 5, 5])
+    assert found.exhausted == pytest.approx(5)
+
+
+@patient
+@given(outage=st.integers(0, 100), jitter=st.floats(0.01, 0.5), lanes=st.integers(2, 7))
+def test_jitter_spreads_what_waits_and_keeps_how_much(outage: int, jitter: float, lanes: int) -> None:
+    plain = flow(100, (0.2,), LADDER, outage * SECOND)
+    spread = flow(100, (0.2,), Ladder(LADDER.tiers_ms, jitter, lanes), outage * SECOND)
+    assert spread.parked == pytest.approx(plain.parked, rel=1e-3)
+    if outage <= 10 * (1 - jitter):  # nobody of the outage has come back in any lane
+        assert spread.parked_outage == pytest.approx(plain.parked_outage, rel=0.2)
+
+
+# -- objects ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+@pytest.mark.parametrize("ladder", [LADDER, Ladder((1_000,), 0.2, 3), replace(LADDER, repeat_last=True)], ids=str)
+def test_objects_are_counted_on_the_plans(ladder: Ladder, queue_type: QueueType) -> None:
+    everything = Objects()
+    for number in range(4):
+        plan = LadderPlan(Names("rmq_delay"), f"q{number}", queue_type, "rmq_delay.exhausted", ladder)
+        everything += plan.objects() + Objects(queues=(plan.record_queue(), plan.exhausted_queue()))
+    moving = Counts(0, 0, 4 * 4)
+    assert ladder_counts(ladder, queue_type, 4) == Counts.of(everything) + moving
+
+
+@pytest.mark.parametrize("origins", [1, 5])
+def test_levels_are_counted_on_their_topology(origins: int) -> None:
+    # A level is an exchange, a queue and two bindings; one exchange delivers, one takes what cannot be delivered.
+    assert levels_counts(28, 1000, "classic", origins) == Counts(28, 28 + 2, 2 * 28 + 1 + origins)
+    assert levels_counts(0, 1000, "classic", origins) == Counts(0, 0, 0)
+
+
+# -- exact delays -----------------------------------------------------------------------------------------------------
+
+
+@patient
+@given(rate=st.floats(1, 1e6), delay=st.integers(1, 10**9), unit=st.sampled_from([100, 1000, 60_000]))
+def test_levels_hold_what_comes_during_the_delay(rate: float, delay: int, unit: int) -> None:
+    levels = level_flow(rate, delay, unit, 28)
+    waited = sum(level.ttl_ms for level in levels)
+    assert 0 <= waited - delay < unit
+    assert sum(level.parked for level in levels) == pytest.approx(rate * waited / 1000)
+    assert [level.level for level in levels] == sorted({level.level for level in levels}, reverse=True)
+
+
+def test_a_delay_that_the_levels_cannot_hold_is_refused() -> None:
+    assert level_flow(0, 10**12, 1000, 3) == ()
+    with pytest.raises(SettingsError, match="3 levels of 1s hold 7s"):
+        level_flow(1, 8_000, 1000, 3)
+
+
+def test_each_level_on_the_way_is_one_more_message_to_take_in() -> None:
+    plain = estimate(LOAD)
+    hour = estimate(replace(LOAD, countdown_rate=10, countdown_ms=HOUR))
+    assert (plain.delayed, hour.delayed) == (0, 36_000)
+    assert hour.moved - plain.moved == pytest.approx(10 * len(hour.levels))
+    assert f"{3600:b}".count("1") == len(hour.levels) == 4
+    assert hour.node_disk > plain.node_disk
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"countdown_rate": 101.0, "countdown_ms": 1}, "part of the 100/s"),
+        ({"countdown_rate": 1.0}, "need both"),
+        ({"countdown_ms": 1}, "need both"),
+        ({"countdown_rate": 1.0, "countdown_ms": 1, "levels": 0}, "levels"),
+    ],
+)
+def test_a_countdown_that_contradicts_the_rest_is_refused(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(SettingsError, match=words):
+        estimate(replace(LOAD, **changes))  # type: ignore[arg-type]
+
+
+# -- the estimate -----------------------------------------------------------------------------------------------------
+
+
+def test_every_constant_has_a_source_and_a_value_for_every_version() -> None:
+    nothing = {("classic_kept", "4.0"), ("classic_kept", "4.3"), ("classic_stored", "3.10")}
+    assert len({each.name for each in CONSTANTS}) == len(CONSTANTS) > 15
+    for each in CONSTANTS:
+        assert each.source.startswith(("measured", "RabbitMQ docs, "))
+        assert all(each.of(version) > 0 for version in VERSIONS if (each.name, version) not in nothing)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+@pytest.mark.parametrize("size", [100, 10_000])
+def test_every_part_of_a_node_names_constants_that_are_listed(version: str, queue_type: QueueType, size: int) -> None:
+    found = estimate(replace(LOAD, version=version, queue_type=queue_type, size=size))
+    known = {each.name for each in CONSTANTS}
+    for item in (*found.memory, *found.disk):
+        assert item.constants
+        assert set(item.constants) <= known
+        assert item.size >= 0
+
+
+@patient
+@given(rate=st.floats(1, 1e4), queue_type=st.sampled_from(["classic", "quorum"]), queues=st.integers(1, 50))
+def test_a_larger_load_never_needs_less(rate: float, queue_type: QueueType, queues: int) -> None:
+    load = replace(LOAD, rate=rate, queue_type=queue_type, queues=queues)
+    small, large = estimate(load), estimate(replace(load, rate=2 * rate, queues=queues + 1, outage_ms=MINUTE))
+    assert small.node_memory < large.node_memory
+    assert small.node_disk < large.node_disk
+    assert small.moved < large.moved
+
+
+def test_a_retry_is_taken_in_twice_and_a_replica_writes_it_again() -> None:
+    found = estimate(replace(LOAD, ladder=Ladder((1_000,)), failures=(0.5, 0)))
+    assert found.moved == 100 + 2 * 50
+    quorum = estimate(replace(LOAD, ladder=Ladder((1_000,)), failures=(0.5, 0), queue_type="quorum"))
+    assert quorum.written == 3 * found.written > 3 * 200 * 1024
+
+
+def test_more_nodes_than_replicas_share_the_messages() -> None:
+    three, six = (estimate(replace(LOAD, queue_type="quorum", nodes=nodes, outage_ms=MINUTE)) for nodes in (3, 6))
+    assert six.disk[0].size == pytest.approx(three.disk[0].size / 2)
+    assert six.node_memory < three.node_memory
+    with pytest.raises(SettingsError, match="node of its own"):
+        estimate(replace(LOAD, queue_type="quorum", nodes=2))
+
+
+def test_an_unknown_version_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"3\.10, 4\.0, 4\.3"):
+        estimate(replace(LOAD, version="2.8"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"node_memory": 10**8}, "Memory: a node would use"),
+        ({"queue_type": "quorum", "rate": 1e5, "outage_ms": HOUR}, "RabbitMQ advises against more than 5,000,000"),
+        ({"outage_ms": HOUR}, "Outage: the ladder lasts 11m10s, and the outage 1h"),
+        ({"queues": 3000}, "queues: to declare them takes minutes"),
+        ({"queue_type": "quorum", "replicas": 4}, "use an odd number"),
+    ],
+)
+def test_what_needs_a_person_is_warned_of(changes: dict[str, object], words: str) -> None:
+    assert estimate(LOAD).warnings == ()
+    assert any(words in warning for warning in estimate(replace(LOAD, **changes)).warnings)  # type: ignore[arg-type]
+
+
+def test_lanes_and_origin_queues_share_a_backlog() -> None:
+    load = replace(LOAD, queue_type="quorum", rate=1e4, failures=(1,), ladder=Ladder((HOUR,)))
+    assert estimate(load).warnings
+    assert not estimate(replace(load, queues=10)).warnings
+    assert not estimate(replace(load, ladder=Ladder((HOUR,), 0.1, 10))).warnings
+
+
+def test_a_flow_is_plain_data() -> None:
+    assert isinstance(hash(flow(1, (0.5,), LADDER)), int)
+    assert Flow.__dataclass_params__.frozen  # type: ignore[attr-defined]

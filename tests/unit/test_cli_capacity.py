@@ -1,0 +1,133 @@
+"""``rmq-delay capacity`` as a user types it; there is no broker."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.bin.base import CLIContext
+from click.testing import CliRunner
+from kombu import Queue
+
+from celery_rmq_delay import install
+from celery_rmq_delay.capacity.costs import CONSTANTS, VERSIONS
+from celery_rmq_delay.cli import rmq_delay
+
+LOAD = ("--rate", "5000/s", "--failure-rate", "0.02")
+
+
+def shop(**settings: Any) -> Celery:
+    app = Celery("shop", broker="amqp://nowhere.invalid//", set_as_current=False)
+    app.conf.task_queues = [Queue("celery"), Queue("mails", queue_arguments={"x-queue-type": "quorum"})]
+    app.conf.rmq_delay = {"tiers": ["10s", "1m"], "queues": {"mails": {"tiers": ["5m"]}, "logs": False}, **settings}
+    install(app)
+    return app
+
+
+def run(*arguments: str, code: int = 0, app: Celery | None = None) -> str:
+    context = CLIContext(app or shop(), no_color=True, workdir=None)
+    result = CliRunner().invoke(rmq_delay, ["capacity", *arguments], obj=context)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def data(*arguments: str, code: int = 0, app: Celery | None = None) -> Any:
+    return json.loads(run(*LOAD, *arguments, "--json", code=code, app=app))
+
+
+def test_the_ladder_of_the_app_is_counted_by_littles_law() -> None:
+    found = data()
+    assert [(rung["delay_ms"], rung["parked"]) for rung in found["rungs"]] == [
+        (10_000, pytest.approx(1000)),
+        (60_000, pytest.approx(120)),
+    ]
+    assert found["outage"] is None
+    assert found["workload"]["queue_type"] == "classic"
+    assert found["objects"]["ladders"]["queues"] == 5
+
+
+def test_another_origin_queue_has_its_own_ladder_and_type() -> None:
+    found = data("--queue", "mails")
+    assert [rung["delay_ms"] for rung in found["rungs"]] == [300_000]
+    assert found["workload"]["queue_type"] == "quorum"
+    assert "leave this queue alone" in run(*LOAD, "--queue", "logs", code=1)
+
+
+def test_options_change_the_ladder() -> None:
+    ladder = data("--tiers", "1s, 2s,3s", "--jitter", "0.2", "--lanes", "3", "--repeat-last")["workload"]["ladder"]
+    assert ladder == {"tiers_ms": [1000, 2000, 3000], "jitter": 0.2, "lanes": 3, "repeat_last": True}
+    assert data("--jitter", "0.1")["workload"]["ladder"]["lanes"] == 5
+    app = shop(jitter=0.3, lanes=7)
+    assert data("--tiers", "1s", app=app)["workload"]["ladder"]["lanes"] == 7
+    assert data("--lanes", "4", app=app)["workload"]["ladder"]["jitter"] == 0.3
+    assert "give --jitter" in run(*LOAD, "--lanes", "4", code=1)
+
+
+def test_with_tiers_the_app_needs_no_delay_queues() -> None:
+    bare = Celery("bare", set_as_current=False)
+    assert data("--tiers", "1m", app=bare)["parked"] == pytest.approx(6000)
+    assert "install(app)" in run(*LOAD, code=1, app=bare)
+
+
+def test_an_outage_is_told_by_rung_and_in_words() -> None:
+    found = data("--outage", "10m", code=1)
+    assert found["outage"]["parked"] == pytest.approx(sum(rung["parked_outage"] for rung in found["rungs"]))
+    words = run(*LOAD, "--outage", "10m", code=1)
+    assert "AFTER 10m OUTAGE" in words
+    assert "warning: Outage: the ladder lasts 1m10s" in words
+    assert "an outage of 10m: 350,000 parked at its end (312 times the usual)" in words
+
+
+def test_people_see_tables_and_every_constant_with_its_source() -> None:
+    words = run(*LOAD, "--size", "2KiB", "--queue-type", "quorum", "--rabbitmq", "4.0")
+    assert "5,000 tasks/s of 2 KiB, 2 % of the attempts fail, 1 origin queue, quorum, 3 copies on 3 nodes" in words
+    for heading in ("RUNG", "OBJECTS OF", "MEMORY OF A NODE", "DISK OF A NODE", "CONSTANT"):
+        assert f"\n{heading}" in words
+    for constant in CONSTANTS:
+        assert f"\n{constant.name} " in words
+    assert words.rstrip().endswith("measured: python -m benchmarks broker_memory --rabbitmq 4.0")
+
+
+def test_tasks_with_a_countdown_wait_in_levels() -> None:
+    arguments = ("--countdown-rate", "100/s", "--countdown", "1h")
+    found = data(*arguments)
+    assert found["delayed"] == pytest.approx(360_000)
+    assert [level["level"] for level in found["levels"]] == [11, 10, 9, 4]
+    assert "\nLEVEL" in run(*LOAD, *arguments)
+    assert "\nLEVEL" not in run(*LOAD)
+    assert data(app=shop(exact_delays="hold"))["objects"]["levels"] == {"queues": 0, "exchanges": 0, "bindings": 0}
+    assert data(app=shop(exact_levels=10))["objects"]["levels"]["queues"] == 10
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_json_has_the_constants_of_the_version(version: str) -> None:
+    found = data("--rabbitmq", version)
+    assert {each["name"]: each["value"] for each in found["constants"]} == {
+        each.name: each.of(version) for each in CONSTANTS
+    }
+
+
+def test_a_warning_is_printed_and_is_exit_code_1() -> None:
+    words = run(*LOAD, "--node-memory", "128MiB", code=1)
+    assert "warning: Memory: a node would use" in words
+    assert data("--node-memory", "128MiB", code=1)["warnings"]
+    assert data("--node-memory", "8GiB")["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--rate", "fast", "--failure-rate", "0.1"), "--rate: found 'fast'"),
+        (("--rate", "1/s", "--failure-rate", "3"), "--failure-rate: found '3'"),
+        ((*LOAD, "--size", "big"), "--size: found 'big'"),
+        ((*LOAD, "--tiers", "soon"), "This is not a delay"),
+        ((*LOAD, "--outage", "long"), "--outage: found 'long'"),
+        ((*LOAD, "--countdown", "1h"), "need both"),
+        ((*LOAD, "--queue-type", "quorum", "--nodes", "1"), "node of its own"),
+        (("--rate", "1/s", "--failure-rate", "1", "--repeat-last"), "unbounded"),
+    ],
+)
+def test_what_cannot_be_computed_is_said_in_a_line(arguments: tuple[str, ...], words: str) -> None:
+    assert words in run(*arguments, code=1)

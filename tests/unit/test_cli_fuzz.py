@@ -1,0 +1,90 @@
+"""Arguments that make no sense: every command ends with an exit code and words, never with a traceback."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from itertools import chain
+
+import click
+import pytest
+from celery import Celery
+from celery.bin.base import CLIContext
+from click.testing import CliRunner
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from celery_rmq_delay import install
+from celery_rmq_delay.cli import rmq_delay
+from tests import hostile
+
+
+def commands(group: click.Group, *before: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name, command in sorted(group.commands.items()):
+        if isinstance(command, click.Group):
+            yield from commands(command, *before, name)
+        else:
+            yield (*before, name), command
+
+
+COMMANDS = list(commands(rmq_delay))
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[Celery]:
+    """An app whose broker takes no connection."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        app = Celery("shop", broker=f"amqp://ann:hunter2@127.0.0.1:{port}//", set_as_current=False)
+        app.conf.task_default_queue = "shop"
+        install(app)
+        yield app
+
+
+def invoke(app: Celery, *arguments: str) -> str:
+    """Run a command; return its output."""
+    context = CLIContext(app, no_color=True, workdir=None)
+    said = CliRunner().invoke(rmq_delay, arguments, obj=context, input="n\n")
+    assert said.exception is None or isinstance(said.exception, SystemExit), (arguments, said.exception)
+    assert said.exit_code in (0, 1, 2)
+    assert "hunter2" not in said.output
+    assert said.exit_code != 1 or said.output.strip()
+    return said.output
+
+
+def arguments(command: click.Command) -> st.SearchStrategy[list[str]]:
+    """Return lists of options of a command with values of any kind, and of texts that are none."""
+    words = hostile.texts | st.sampled_from(
+        ["1", "-1", "0", "10s", "1/s", "2%", "shop", "all", "levels", "1e309", "10GiB"]
+    )
+    every = [option for each in command.params if isinstance(each, click.Option) for option in each.opts]
+    option = st.tuples(st.sampled_from([*every, "--json"]), words).map(list)
+    flag = st.sampled_from([*every, "--json", "--", "-h?"]).map(lambda name: [name])
+    return st.lists(option | flag | words.map(lambda word: [word]), max_size=5).map(lambda parts: [*chain(*parts)])
+
+
+@pytest.mark.parametrize(("name", "command"), COMMANDS, ids=[" ".join(name) for name, _ in COMMANDS])
+def test_every_command_takes_or_refuses_its_arguments(
+    app: Celery, name: tuple[str, ...], command: click.Command
+) -> None:
+    @settings(max_examples=max(10, settings().max_examples // 10), suppress_health_check=list(HealthCheck))
+    @given(arguments(command))
+    def run(given_arguments: list[str]) -> None:
+        # What the operating system cannot pass to a process never comes here.
+        usable = [each.replace("\0", "").encode("utf-8", "replace").decode() for each in given_arguments]
+        if "--help" not in usable:
+            invoke(app, *name, *usable)
+
+    run()
+
+
+quantities = hostile.texts | st.sampled_from(
+    ["1e309/s", "nan/s", "-1/s", "0/s", "1/0", "1/y", "9" * 5_000 + "/s", "1_0/s"]
+)
+
+
+@given(quantities, quantities, quantities, quantities)
+def test_no_load_is_too_strange_for_an_estimate(app: Celery, rate: str, share: str, size: str, outage: str) -> None:
+    given_ones = [f"--rate={rate}", f"--failure-rate={share}", f"--size={size}", f"--outage={outage}"]
+    invoke(app, "capacity", *given_ones)

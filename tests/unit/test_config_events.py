@@ -1,0 +1,52 @@
+"""Whether events are on, and what is redacted, is settled before the first task runs."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from celery_rmq_delay import SettingsError
+from celery_rmq_delay.config import parse_settings
+from celery_rmq_delay.config_events import DJANGO_APP, check_hook
+from celery_rmq_delay.redaction import DEFAULT_KEYS
+
+
+def django(*installed: str, ready: bool = True) -> Any:
+    return SimpleNamespace(apps=SimpleNamespace(ready=ready, is_installed=installed.__contains__))
+
+
+@pytest.mark.parametrize(
+    ("found", "on"),
+    [(None, False), (django(), False), (django(DJANGO_APP), True), (django(DJANGO_APP, ready=False), False)],
+)
+def test_events_are_on_by_themselves_where_the_app_that_reads_them_is_installed(
+    monkeypatch: pytest.MonkeyPatch, found: Any, on: bool
+) -> None:
+    monkeypatch.setitem(sys.modules, "django.apps", found)
+    assert parse_settings({}).events.on is on
+    assert parse_settings({"events": True}).events.on
+    assert not parse_settings({"events": False}).events.on
+
+
+def test_own_keys_come_beside_the_usual_ones() -> None:
+    found = parse_settings({"redact": {"keys": ["plate", "token"], "hook": "a.b"}}).redaction
+    assert (found.keys, found.hook) == ((*DEFAULT_KEYS, "plate"), "a.b")
+
+
+@pytest.mark.parametrize("hook", ["no.such.module", "celery_rmq_delay.nothing", "celery_rmq_delay.redaction.REDACTED"])
+def test_a_hook_that_cannot_be_called_is_found_when_a_worker_starts(hook: str) -> None:
+    with pytest.raises(SettingsError, match=r"rmq_delay\.redact\.hook"):
+        check_hook(parse_settings({"redact": {"hook": hook}}).redaction, "rmq_delay")
+
+
+def test_a_hook_that_can_be_called_is_taken() -> None:
+    check_hook(parse_settings({"redact": {"hook": "textwrap.dedent"}}).redaction, "rmq_delay")
+    check_hook(parse_settings({}).redaction, "rmq_delay")
+
+
+def test_the_queue_of_events_is_no_origin_queue() -> None:
+    with pytest.raises(SettingsError, match="queues of its own"):
+        parse_settings({"queues": {"rmq_delay.events": {}}})

@@ -1,0 +1,66 @@
+"""The reference of the analytics says what commands and tables have."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+import click
+import pytest
+from pyspark.sql.types import StructType
+
+from celery_rmq_delay.analytics import schema
+from celery_rmq_delay.analytics.cli import main
+from tests.snippets import ROOT
+
+PAGE = (ROOT / "docs/reference/analytics.md").read_text()
+#: Its options are in its help.
+LEFT_OUT = {"synth"}
+TABLES = (
+    "attempts", "spells", "tier_outcomes", "incidents", "failure_groups", "hourly", "recovery_curve", "ladder_advice",
+    "what_if", "quarantine",
+)  # fmt: skip
+
+
+def cells(section: str) -> list[list[str]]:
+    """Return the rows of a section's tables, without the headings."""
+    lines = [line for line in PAGE.split(section, 1)[1].split("\n#", 1)[0].splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def test_every_option_of_every_command_is_documented_and_no_other() -> None:
+    documented = defaultdict(set)
+    for options, commands, *_ in cells("\n## Options\n"):
+        for command in re.findall(r"`([\w-]+)`", commands):
+            documented[command] |= set(re.findall(r"`(--[\w-]+)", options))
+    real = {
+        name: {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
+        for name, command in main.commands.items()
+        if name not in LEFT_OUT
+    }
+    assert documented == real
+
+
+def test_every_command_is_documented() -> None:
+    assert {row[0].strip("`") for row in cells("# Analytics: commands and tables\n")} == set(main.commands)
+
+
+def test_defaults_are_as_documented() -> None:
+    told = {name: row[-1] for row in cells("\n## Options\n") for name in re.findall(r"`(--[\w-]+)", row[0])}
+    for option in main.commands["run"].params:
+        if isinstance(option, click.Option) and option.show_default:
+            assert re.search(rf"[;.,] `?{option.default}`?\b", told[option.opts[0]]), option.opts[0]
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_column_of_every_table_is_documented_and_no_other(table: str) -> None:
+    described: StructType = getattr(schema, table.upper())
+    names = {name for row in cells(f"\n### `{table}`\n") for name in re.findall(r"`(\w+)`", row[0])}
+    intervals = {f"{name}{end}" for name in names for end in ("_low", "_high")} & set(described.names)
+    assert names | intervals == set(described.names)
+    assert [f"`{table}`"] in [row[:1] for row in cells("\n## Tables\n")]
+
+
+def test_no_table_is_forgotten() -> None:
+    known = {name.lower() for name, value in vars(schema).items() if isinstance(value, StructType)}
+    assert known == {*TABLES, "events", "spell_so_far"}

@@ -1,0 +1,76 @@
+"""The page on capacity shows what the command prints."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from itertools import pairwise
+
+import pytest
+from celery import Celery
+from celery.bin.base import CLIContext
+from click.testing import CliRunner
+
+from celery_rmq_delay.capacity import flow
+from celery_rmq_delay.capacity.costs import CONSTANTS, VERSIONS, Constant
+from celery_rmq_delay.capacity.quantities import format_number
+from celery_rmq_delay.cli import rmq_delay
+from celery_rmq_delay.ladders import Ladder
+from tests.snippets import ROOT, Snippet, snippets
+
+PAGE = ROOT / "docs/explanation/capacity.md"
+BLOCKS = snippets(PAGE)
+EXAMPLES = [(ask, told) for ask, told in pairwise(BLOCKS) if ask.language == "sh"]
+
+
+def paragraphs(arguments: list[str]) -> list[str]:
+    context = CLIContext(Celery("proj", set_as_current=False), no_color=True, workdir=None)
+    result = CliRunner().invoke(rmq_delay, arguments, obj=context)
+    assert result.exit_code in (0, 1), result.output
+    return result.output.rstrip().split("\n\n")
+
+
+@pytest.mark.parametrize(("ask", "told"), EXAMPLES, ids=str)
+def test_a_block_of_output_is_what_the_command_above_it_prints(ask: Snippet, told: Snippet) -> None:
+    words = shlex.split(ask.code)
+    assert words[:4] == ["celery", "-A", "proj", "rmq-delay"]
+    assert told.language == "text"
+    printed = paragraphs(words[4:])
+    for paragraph in told.code.rstrip().split("\n\n"):
+        assert paragraph in printed
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) > 4
+    assert len(BLOCKS) == 2 * len(EXAMPLES)
+
+
+def rows(pattern: str) -> dict[str, list[str]]:
+    found = re.findall(rf"^\| `({pattern})` \| (.*) \|$", PAGE.read_text(), re.MULTILINE)
+    return {name: cells.split(" | ") for name, cells in found}
+
+
+def is_measured(constant: Constant) -> bool:
+    return constant.source.startswith("measured") and constant.name != "many_queues"
+
+
+def test_the_tables_have_every_constant_with_its_values_and_its_source() -> None:
+    table = rows(r"\w+")
+    assert table == {
+        each.name: [each.what, *(f"{each.of(version):,.0f}" for version in VERSIONS)]
+        if is_measured(each)
+        else [each.what, format_number(each.of(VERSIONS[-1])), each.source]
+        for each in CONSTANTS
+        if is_measured(each) or not each.source.startswith("measured")
+    }
+
+
+def test_the_diagram_has_the_figures_of_the_first_example() -> None:
+    diagram = (ROOT / "docs/assets/capacity.mmd").read_text()
+    found = flow(5000, (0.02,), Ladder((10_000, 60_000, 600_000, 3_600_000)))
+    for rung in found.rungs:
+        seconds = f"{rung.delay_ms / 1000:,.0f}"
+        arrivals, parked = format_number(rung.arrivals), format_number(rung.parked)
+        assert f"rung {rung.rung}: {seconds} s<br/>{arrivals} x {seconds} = {parked}" in diagram
+    assert f"{format_number(found.attempts)} attempts/s" in diagram
+    assert f"{format_number(found.exhausted * 86400)} a day" in diagram

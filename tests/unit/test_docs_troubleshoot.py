@@ -1,0 +1,66 @@
+"""The messages that the page about trouble quotes are the ones that are printed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import celery
+import click
+import pytest
+
+import celery_rmq_delay
+from celery_rmq_delay import cli
+from tests.snippets import ROOT, snippets
+
+PAGE = ROOT / "docs/how-to/troubleshoot.md"
+QUOTES = [
+    pytest.param(snippet.title, line, id=f"{snippet}-{number}")
+    for snippet in snippets(PAGE)
+    if snippet.language == "text"
+    for number, line in enumerate(snippet.code.splitlines())
+]
+#: Who prints the fences of each title; those of RabbitMQ are asked for in tests/integration/test_troubleshoot.py.
+PRINTERS = {"": celery_rmq_delay, "Celery": click}
+
+
+def strings(source: str) -> Iterator[str]:
+    """Yield the texts of a module, with a NUL for each value that is filled in."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.JoinedStr):
+            pieces = [str(each.value) if isinstance(each, ast.Constant) else "\0" for each in node.values]
+            yield "".join(pieces)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield re.sub(r"%[sdrg]", "\0", node.value)
+
+
+@cache
+def printed(title: str) -> str:
+    """Return all that the printer of a fence may print."""
+    folder = Path(str(PRINTERS[title].__file__)).parent
+    return "\n".join(text for path in sorted(folder.rglob("*.py")) for text in strings(path.read_text()))
+
+
+def pieces(quote: str) -> list[str]:
+    """Return what a quoted line has between its dots."""
+    return [piece for piece in re.split(r"\.\.\.|'[^']*'", quote) if len(piece.strip(" .:(,)")) > 2]
+
+
+@pytest.mark.parametrize(("title", "line"), [quote for quote in QUOTES if quote.values[0] != "RabbitMQ"])
+def test_a_quoted_message_is_printed_by_the_code(title: str, line: str) -> None:
+    assert pieces(line)
+    assert [piece for piece in pieces(line) if piece.strip() not in printed(title)] == []
+
+
+def test_what_celery_says_of_a_revoked_task_is_what_the_page_says() -> None:
+    assert "`Discarding revoked task`" in PAGE.read_text()
+    assert "Discarding revoked task" in (Path(celery.__file__).parent / "worker/request.py").read_text()
+
+
+def test_the_commands_on_the_page_exist() -> None:
+    commands = re.findall(r"rmq-delay (\w+)", PAGE.read_text())
+    assert {"status", "doctor", "adopt", "exhausted", "release"} <= set(commands)
+    assert set(commands) <= set(cli.rmq_delay.commands)

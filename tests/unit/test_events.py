@@ -1,0 +1,199 @@
+"""The schema of events: what is written is read back, and what cannot be read names its field."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_rmq_delay import events
+from celery_rmq_delay.events import Event, event_id, rollup_id
+from celery_rmq_delay.exceptions import EventError
+
+NOW = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=timezone.utc)
+PARKED = Event(
+    event_id=event_id("t1", 0, 1, "parked"),
+    kind="parked",
+    occurred_at=NOW,
+    task="payments.charge",
+    queue="payments",
+    worker="celery@w1",
+    task_id="t1",
+    root_id="t0",
+    attempt=1,
+    max_retries=3,
+    tier=2,
+    delay_ms=60_000,
+    due_at=NOW + timedelta(minutes=1),
+    first_failed_at=NOW - timedelta(seconds=11),
+    exception_type="requests.Timeout",
+    exception_message="naïve “text”",
+    fingerprint="0" * 16,
+    ladder_ms=(10_000, 60_000, 600_000),
+    args_preview="(1,)",
+)
+ROLLUP = Event(
+    event_id=rollup_id("w", "t", "q", 1, "n"),
+    kind="rollup",
+    occurred_at=NOW,
+    task="t",
+    queue="q",
+    worker="w",
+    ok_count=7,
+)
+
+
+@pytest.mark.parametrize("event", [PARKED, ROLLUP], ids=lambda event: event.kind)
+def test_what_is_written_is_read_back(event: Event) -> None:
+    assert Event.from_json(event.to_json()) == event
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=255)
+counts = st.integers(0, 2**31 - 1)
+times = st.datetimes(datetime(1970, 1, 2), datetime(2200, 1, 1)).map(lambda time: time.replace(tzinfo=timezone.utc))
+
+
+@given(
+    st.builds(
+        Event,
+        kind=st.sampled_from([kind for kind in events.KINDS if kind != "rollup"]),
+        task_id=texts,
+        event_id=texts,
+        occurred_at=times,
+        due_at=st.none() | times,
+        task=texts,
+        queue=texts,
+        worker=texts,
+        attempt=counts,
+        delay_ms=st.none() | counts,
+        exception_message=st.none() | texts,
+        ladder_ms=st.lists(counts, max_size=5).map(tuple),
+    )
+)
+def test_every_event_is_read_back(event: Event) -> None:
+    assert Event.from_json(event.to_json()) == event
+
+
+def test_other_zones_are_read_as_utc() -> None:
+    raw = json.loads(PARKED.to_json()) | {
+        "occurred_at": "2026-01-31T14:00:00.123456+02:00",
+        "due_at": "2026-01-31T12:01:00.123456Z",
+    }
+    assert Event.from_json(json.dumps(raw)) == PARKED
+
+
+def test_fields_that_are_not_known_yet_are_passed_over() -> None:
+    raw = json.loads(PARKED.to_json()) | {"colour": "red"}
+    assert Event.from_json(json.dumps(raw)) == PARKED
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("version", 2),
+    ("version", True),
+    ("kind", "gone"),
+    ("kind", []),
+    ("event_id", None),
+    ("occurred_at", "yesterday"),
+    ("occurred_at", "2026-01-31T12:00:00"),
+    ("occurred_at", "0001-01-01T00:00:00+14:00"),
+    ("occurred_at", 1),
+    ("due_at", "2026-13-31T12:00:00+00:00"),
+    ("task", 1),
+    ("task", "t" * 256),
+    ("queue", "a\0b"),
+    ("worker", "\ud800"),
+    ("attempt", -1),
+    ("attempt", True),
+    ("attempt", 1.0),
+    ("attempt", 2**31),
+    ("tier", "1"),
+    ("delay_ms", 2**63),
+    ("ladder_ms", "1s"),
+    ("ladder_ms", [1, "2"]),
+    ("ladder_ms", [1] * 101),
+    ("exception_message", "m" * 1001),
+    ("args_preview", "a" * 301),
+    ("task_id", None),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG)
+def test_a_wrong_field_is_named(field: str, value: object) -> None:
+    raw = json.loads(PARKED.to_json()) | {field: value}
+    with pytest.raises(EventError) as raised:
+        Event.from_json(json.dumps(raw))
+    assert raised.value.field == field
+    assert str(raised.value).startswith(f"{field}: found ")
+
+
+@pytest.mark.parametrize("field", ["event_id", "kind", "occurred_at", "task", "queue", "worker", "version", "task_id"])
+def test_a_missing_field_is_named(field: str) -> None:
+    raw = json.loads(PARKED.to_json())
+    del raw[field]
+    with pytest.raises(EventError) as raised:
+        Event.from_json(json.dumps(raw))
+    assert raised.value.field == field
+
+
+def test_a_rollup_has_its_count() -> None:
+    with pytest.raises(EventError, match="ok_count"):
+        Event.from_json(replace(ROLLUP, ok_count=None).to_json())
+
+
+def test_a_message_that_nobody_could_read_may_have_no_task_id() -> None:
+    event = replace(PARKED, kind="exhausted", reason="undecodable", task_id=None)
+    assert Event.from_json(event.to_json()) == event
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"null", b"1", b"{", b"\xff\xfe", b'"' + b"x" * 20_000, b"[" * 10_000, b"9" * 5_000, b"{}", b"NaN"],
+    ids=lambda data: repr(data[:6]),
+)
+def test_what_is_no_event_is_refused(data: bytes) -> None:
+    with pytest.raises(EventError):
+        Event.from_json(data)
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200))
+def test_nothing_but_an_event_error_is_raised(data: bytes | str) -> None:
+    with pytest.raises(EventError):
+        Event.from_json(data)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([field.name for field in fields(Event)]),
+        st.recursive(st.none() | st.booleans() | st.integers() | st.text(max_size=9), st.lists),
+    )
+)
+def test_wrong_values_raise_nothing_but_an_event_error(changes: dict[str, Any]) -> None:
+    raw = json.dumps(json.loads(PARKED.to_json()) | changes)
+    try:
+        event = Event.from_json(raw)
+    except EventError:
+        return
+    assert Event.from_json(event.to_json()) == event
+
+
+def test_an_attempt_that_is_repeated_has_the_same_id_and_no_other_has_it() -> None:
+    ids = {
+        event_id(task, generation, attempt, kind)
+        for task in ("a", "b")
+        for generation in range(3)
+        for attempt in range(12)
+        for kind in events.KINDS
+    }
+    assert len(ids) == 2 * 3 * 12 * (len(events.KINDS) - 1)
+    assert event_id("a", 0, 0, "parked") == event_id("a", 0, 0, "forwarded")
+    assert event_id("a", 0, 0, "parked") in ids
+    assert all(len(each) == 32 for each in ids)
+
+
+def test_rollups_of_two_processes_never_have_the_same_id() -> None:
+    assert rollup_id("w", "t", "q", 1, "n1") != rollup_id("w", "t", "q", 1, "n2")

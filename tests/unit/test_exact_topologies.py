@@ -1,0 +1,201 @@
+"""What the topologies of exact delays plan, on paper: a small broker walks the messages through."""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from celery_rmq_delay.durations import MAX_TTL_MS
+from celery_rmq_delay.exceptions import DelayError, SettingsError
+from celery_rmq_delay.headers import DUE, TO
+from celery_rmq_delay.names import MAX_NAME_BYTES, Names
+from celery_rmq_delay.topology import exact
+from celery_rmq_delay.topology.exact import Options, Route
+from celery_rmq_delay.topology.hold import LEASE_MS, Hold, bucket
+from celery_rmq_delay.topology.levels import Levels, routing_key, word
+from celery_rmq_delay.topology.objects import Objects
+from tests.topics import matches
+
+QUEUES = st.text(min_size=1, max_size=80).filter(lambda name: len(name.encode()) <= MAX_NAME_BYTES)
+UNITS = st.sampled_from([100, 500, 1000, 60_000])
+
+
+def options(**changes: Any) -> Options:
+    return Options(**{"names": Names("p"), "exhausted": "p.exhausted", **changes})
+
+
+def walk(objects: Objects, route: Route) -> tuple[list[str], list[str]]:
+    """Return the delay queues that a message passes, and the queues it ends in, as RabbitMQ would route it."""
+    exchanges = {exchange.name: exchange for exchange in objects.exchanges}
+    queues = {queue.name: queue.arguments for queue in (*objects.queues, *route.leased)}
+    passed: list[str] = []
+    ended: list[str] = []
+    todo = [(route.exchange, route.routing_key)]
+    while todo:
+        exchange, key = todo.pop()
+        if not exchange:
+            reached = [("queue", key)]
+        else:
+            kind = exchanges[exchange].type
+            reached = [
+                (each.to, each.destination)
+                for each in objects.bindings
+                if each.source == exchange
+                and (kind == "fanout" or (matches(each.key, key) if kind == "topic" else each.key == key))
+            ]
+        for to, name in dict.fromkeys(reached):
+            if to == "exchange":
+                todo.append((name, key))
+            elif name in queues:
+                passed.append(name)
+                declared = queues[name]
+                todo.append((declared["x-dead-letter-exchange"], declared.get("x-dead-letter-routing-key", key)))
+            else:
+                ended.append(name)
+    return passed, ended
+
+
+def waited(objects: Objects, route: Route, passed: list[str]) -> int:
+    ttls = {queue.name: queue.arguments.get("x-message-ttl", 0) for queue in (*objects.queues, *route.leased)}
+    return sum(ttls[name] for name in passed)
+
+
+@given(delay=st.integers(1, 2**28 * 1000 - 1000), queue=QUEUES, other=QUEUES)
+@example(delay=63_000, queue="eu.shop", other="shop")
+@example(delay=1, queue="a.*", other="a.b")
+@example(delay=1, queue="#", other="1")
+@example(delay=1000, queue="shop", other="shop.1")
+def test_levels_wait_for_the_delay_rounded_up_and_end_in_the_queue_alone(delay: int, queue: str, other: str) -> None:
+    levels = Levels(options())
+    route = levels.route(delay, queue)
+    objects = route.objects + levels.route(delay, other).objects
+    passed, ended = walk(objects, route)
+    assert ended == [queue]
+    assert waited(objects, route, passed) == route.delay_ms == math.ceil(delay / 1000) * 1000
+    assert len(passed) == f"{route.delay_ms // 1000:b}".count("1")
+
+
+@given(delay=st.integers(1, 10**9), queue=QUEUES, unit=UNITS)
+def test_a_message_can_be_published_with_the_objects_of_its_route(delay: int, queue: str, unit: int) -> None:
+    for name in ("levels", "hold", "loop"):
+        topology = exact.make(name, options(unit_ms=unit))
+        route = topology.route(delay, queue)
+        names = {each.name for each in route.objects.exchanges} | {""}
+        queues = {each.name for each in (*route.objects.queues, *route.leased)}
+        assert route.exchange in names
+        assert route.exchange or route.routing_key in queues
+        assert all(each.source in names for each in route.objects.bindings)
+        assert delay <= route.delay_ms
+        assert route.delay_ms <= topology.max_ms
+        assert (route.headers[TO], type(route.headers[DUE])) == (queue, int)
+        assert all(len(each.encode()) <= MAX_NAME_BYTES for each in (*queues, *names, route.routing_key))
+
+
+@given(count=st.integers(1, 10**12))
+def test_a_held_delay_is_exact_up_to_128_units_and_at_most_a_64th_longer_above(count: int) -> None:
+    rounded = bucket(count)
+    assert count <= rounded
+    assert rounded == count or rounded - count < count / 64
+    assert count > 128 or rounded == count
+
+
+def test_held_delays_need_a_bounded_number_of_queues() -> None:
+    assert len({bucket(count) for count in range(1, 2**17 + 1)}) <= 128 + 64 * 10
+
+
+def test_a_held_queue_outlives_its_messages() -> None:
+    (queue,) = Hold(options()).route(5000, "q").leased
+    assert queue.arguments["x-expires"] == queue.arguments["x-message-ttl"] + LEASE_MS
+
+
+@pytest.mark.parametrize("unit", [100, 1000, 60_000])
+def test_no_queue_has_a_longer_ttl_than_rabbitmq_allows(unit: int) -> None:
+    for name in ("levels", "hold", "loop"):
+        topology = exact.make(name, options(unit_ms=unit))
+        route = topology.route(topology.max_ms, "q")
+        for queue in (*topology.frame().queues, *route.objects.queues, *route.leased):
+            assert queue.arguments.get("x-message-ttl", 1) <= MAX_TTL_MS
+            assert queue.arguments.get("x-expires", 1) <= MAX_TTL_MS
+
+
+def test_another_unit_or_type_makes_other_queues_so_that_old_and_new_can_be_side_by_side() -> None:
+    every = [
+        {queue.name for queue in exact.make(name, options(unit_ms=unit, queue_type=kind)).frame().queues}
+        for name in ("levels", "loop")
+        for unit in (500, 1000)
+        for kind in ("classic", "quorum")
+    ]
+    assert sum(map(len, every)) == len(set.union(*every))
+
+
+def test_fewer_levels_use_the_same_queues() -> None:
+    few, many = (set(Levels(options(levels=levels)).frame()) for levels in (8, 28))
+    assert few < many
+
+
+@given(first=QUEUES, second=QUEUES)
+def test_the_words_of_two_queues_differ(first: str, second: str) -> None:
+    assert (word(first) == word(second)) == (first == second)
+    assert not {".", "*", "#"} & set(word(first))
+
+
+def test_a_long_name_has_a_digest_for_its_word() -> None:
+    assert len(routing_key("ä" * 120, 2**28 - 1)) <= MAX_NAME_BYTES
+    assert word("ä" * 120) != word("ä" * 119 + "b")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "milliseconds"),
+    [(0, 0), (-1, 0), (-math.inf, 0), (0.0001, 1), (0.3, 300), (1.1, 1100), (1.5, 1500), (2**31, 2**31 * 1000)],
+)
+def test_seconds_are_rounded_up_to_milliseconds_and_the_past_is_now(seconds: float, milliseconds: int) -> None:
+    assert exact.whole_ms(seconds, "countdown") == milliseconds
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 10**400, "5", None, True, timedelta(seconds=5), [1]])
+def test_what_is_no_delay_is_an_error_that_says_what_it_is(wrong: object) -> None:
+    with pytest.raises(DelayError, match="countdown: found"):
+        exact.whole_ms(wrong, "countdown")
+
+
+def test_an_eta_in_the_past_is_now() -> None:
+    now = datetime.now(timezone.utc)
+    assert exact.until_ms(now - timedelta(days=1)) == 0
+    assert 59_000 < exact.until_ms(now + timedelta(minutes=1)) <= 60_000
+
+
+def test_a_delay_above_the_longest_is_an_error_that_names_the_longest() -> None:
+    levels = Levels(options(levels=4))
+    exact.check_longest(15_000, levels, "countdown", 15)
+    with pytest.raises(DelayError, match=r"countdown: found 15.001. The longest delay of 'levels' .* is 15s"):
+        exact.check_longest(15_001, levels, "countdown", 15.001)
+
+
+def test_a_topology_of_ones_own_is_one_class_and_one_call() -> None:
+    class Immediate:
+        name, unit_ms, max_ms, consumed = "immediate", 1, 1000, None
+
+        def __init__(self, options: Options) -> None: ...
+        def frame(self) -> Objects:
+            return Objects()
+
+        def route(self, delay_ms: int, queue: str) -> Route:
+            return Route("", queue)
+
+        def holding(self) -> tuple[str, ...]:
+            return ()
+
+        def check(self, connection: Any) -> None: ...
+
+    exact.register("immediate", Immediate)
+    try:
+        assert exact.make("immediate", options()).route(5, "q").routing_key == "q"
+        with pytest.raises(SettingsError, match="Another topology has this name"):
+            exact.register("immediate", Levels)
+    finally:
+        exact._FACTORIES.pop("immediate")

@@ -1,0 +1,118 @@
+"""Failures that are the same have the same fingerprint, and others have others."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celery_rmq_delay.fingerprint import fingerprint, normalise_message, top_frame, without_retry
+
+SAME = [
+    ("no order 17", "no order 4711", "no order <n>"),
+    ("took 1.5 s", "took 20,000 s", "took <n> s"),
+    ("at 12:01:07", "at 9:00", "at <n>"),
+    ("user 'ann' gone", "user 'bob o' gone", "user <text> gone"),
+    ('key "a" missing', 'key "b" missing', "key <text> missing"),
+    ("mail to ann@example.org", "mail to b.c+d@mail.example.com", "mail to <email>"),
+    (
+        "job 123e4567-e89b-12d3-a456-426614174000",
+        "job 00000000-0000-0000-0000-000000000000",
+        "job <uuid>",
+    ),
+    ("<Foo object at 0x7f3a>", "<Foo object at 0xdeadbeef>", "<Foo object at <hex>>"),
+    ("commit 0a1b2c3d4e", "commit ffff00001111aaaa", "commit <hex>"),
+    ("two\n  lines", "two lines", "two lines"),
+]
+
+
+@pytest.mark.parametrize(("one", "other", "both"), SAME)
+def test_messages_that_differ_in_names_and_numbers_are_the_same(one: str, other: str, both: str) -> None:
+    assert normalise_message(one) == normalise_message(other) == both
+    assert fingerprint("E", one, None) == fingerprint("E", other, None)
+
+
+def test_apostrophes_are_no_quotes() -> None:
+    assert normalise_message("it can't and won't") == "it can't and won't"
+
+
+def test_words_that_look_like_hex_are_words() -> None:
+    assert normalise_message("defaced facade") == "defaced facade"
+
+
+@given(st.text(max_size=2000))
+def test_a_normalised_message_stays_as_it_is(message: str) -> None:
+    once = normalise_message(message)
+    assert fingerprint("E", message, None) == fingerprint("E", message, None)
+    assert not any(char in "0123456789" for char in once)
+
+
+@pytest.mark.parametrize("unit", ["a", "a@", "'", "0", "0x", "a.", "1-", '"', "a-"])
+def test_hostile_messages_are_normalised_quickly(unit: str) -> None:
+    began = time.perf_counter()
+    normalise_message(unit * 500_000)
+    assert time.perf_counter() - began < 0.5
+
+
+def test_type_message_and_frame_make_the_fingerprint() -> None:
+    every = {fingerprint(kind, message, frame) for kind in "AB" for message in "xy" for frame in ("f", "g", None)}
+    assert len(every) == 12
+    assert all(len(each) == 16 for each in every)
+
+
+APPLICATION = """Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/celery/app/trace.py", line 453, in trace_task
+    R = retval = fun(*args, **kwargs)
+  File "/srv/releases/17/shop/payments/tasks.py", line 12, in charge
+    gateway.post(order)
+  File "/srv/releases/17/shop/payments/gateway.py", line 40, in post
+    response.raise_for_status()
+  File "/venv/lib/python3.11/site-packages/requests/models.py", line 1021, in raise_for_status
+    raise HTTPError(http_error_msg, response=self)
+requests.exceptions.HTTPError: 503
+"""
+RETRY = (
+    APPLICATION
+    + """
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "/venv/lib/python3.11/site-packages/celery/app/autoretry.py", line 38, in run
+    return task._orig_run(*args, **kwargs)
+  File "/srv/releases/17/shop/payments/tasks.py", line 99, in charge
+    raise self.retry()
+celery.exceptions.Retry: Retry in 10s: HTTPError('503')
+"""
+)
+
+
+def test_the_top_frame_is_the_innermost_of_the_application() -> None:
+    assert top_frame(APPLICATION) == "payments/gateway.py:post"
+
+
+def test_the_failure_behind_a_retry_has_the_same_frame() -> None:
+    assert top_frame(without_retry(RETRY)) == "payments/gateway.py:post"
+    assert without_retry(APPLICATION) == APPLICATION
+
+
+def test_without_a_frame_of_the_application_the_library_is_named() -> None:
+    library = "".join(line for line in APPLICATION.splitlines(keepends=True) if "/srv/" not in line)
+    assert top_frame(library) == "requests/models.py:raise_for_status"
+
+
+def test_without_any_library_the_innermost_frame_is_named() -> None:
+    text = """  File "/usr/lib/python3.11/json/decoder.py", line 355, in raw_decode\n"""
+    assert top_frame(text) == "json/decoder.py:raw_decode"
+
+
+@pytest.mark.parametrize("text", [None, "", "no traceback", 'File "', 'File "a", line', 'File "' * 100_000])
+def test_what_is_no_traceback_has_no_frame(text: str | None) -> None:
+    assert top_frame(text) is None
+
+
+def test_a_method_and_a_windows_path_are_read() -> None:
+    assert top_frame('  File "C:\\app\\shop\\tasks.py", line 3, in Shop.charge.<locals>.inner\n') == (
+        "shop/tasks.py:Shop.charge.<locals>.inner"
+    )

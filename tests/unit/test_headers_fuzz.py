@@ -1,0 +1,140 @@
+"""Headers that anybody may have written: nothing raises, and whatever is made of them can be published."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import amqp
+from amqp import serialization
+from hypothesis import given
+from hypothesis import strategies as st
+from kombu.utils.json import dumps
+
+from celery_rmq_delay import headers as h
+from celery_rmq_delay.broker import Capabilities, copy_of
+from celery_rmq_delay.crashes import Verdict, crashes, verdict, was_interrupted
+from celery_rmq_delay.exceptions import UnreadableError
+from celery_rmq_delay.exhausted import describe
+from celery_rmq_delay.frames import TolerantMessage, tolerant
+from celery_rmq_delay.intake import check, check_payload
+from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.names import rung_of
+from celery_rmq_delay.topology.native import NativeRetry
+from tests import hostile
+
+COUNTS = range(h.MAX_COUNT + 1)
+VERSIONS = st.sampled_from([(3, 10, 8), (4, 0, 5), (4, 3, 6)])
+
+
+def sent(headers: dict[Any, Any]) -> dict[Any, Any]:
+    """Return headers as the next one gets them; fails for what AMQP cannot carry."""
+    return hostile.on_the_wire(headers)
+
+
+@given(hostile.headers)
+def test_counts_are_counts(headers: dict[Any, Any]) -> None:
+    assert h.retries(headers, "q") in COUNTS
+    assert h.rejections(headers, "q", "q.suspects") in COUNTS
+    assert h.all_rejections(headers) in COUNTS
+    assert crashes(headers) in COUNTS
+
+
+@given(hostile.headers, st.integers(0, h.MAX_COUNT))
+def test_copies_and_replays_can_be_published_and_keep_what_is_not_ours(headers: dict[Any, Any], retries: int) -> None:
+    exchange, key = h.first_route(headers, "q", "orders", "created")
+    more = {h.ATTEMPTS: retries + 1, h.CRASHES: crashes(headers) + 1, h.QUEUE: "q"}
+    copied = sent(h.forwarded(headers, retries=retries, exchange=exchange, routing_key=key, more=more))
+    replayed = sent(h.replayed(copied))
+    for name, value in headers.items():
+        if name not in hostile.KNOWN and name[:2] != "x-" and not str(name).startswith(h.PREFIX):
+            assert repr(copied[name]) == repr(replayed[name]) == repr(value)
+    assert not any(str(name).startswith("x-death") for name in replayed)
+    assert sent(h.original(headers)).get("x-death") is None
+
+
+@given(hostile.headers, st.binary(max_size=50))
+def test_what_lies_in_the_exhausted_queue_can_be_listed(headers: dict[Any, Any], body: bytes) -> None:
+    found = describe(amqp.Message(body, application_headers=headers, correlation_id="c"))
+    json.dumps(found.to_json(), default=str).encode("utf-8", "surrogatepass")
+    assert found.size == len(body)
+    assert found.attempts >= 0
+
+
+@given(hostile.headers, VERSIONS, st.booleans(), st.booleans())
+def test_the_crash_guard_always_decides(headers: dict[Any, Any], version: Any, quorum: bool, suspect: bool) -> None:
+    interrupted = was_interrupted(headers, redelivered=True, quorum=quorum, broker=Capabilities(version))
+    decided = verdict(headers, interrupted=interrupted, among_suspects=suspect, max_crashes=3)
+    assert decided in (Verdict.RUN, Verdict.SUSPECT, Verdict.EXHAUST)
+    assert decided is not Verdict.EXHAUST or suspect
+
+
+@given(hostile.headers)
+def test_addresses_times_and_native_counts_are_read_or_left(headers: dict[Any, Any]) -> None:
+    address = h.exact_address(headers)
+    assert address is None or (isinstance(address[0], str) and address[1] >= 0)
+    first = h.first_death(headers)
+    assert first is None or h.timestamp(first)
+    native = NativeRetry(Ladder((1_000, 2_000)))
+    assert native.given_back(headers) >= 0
+    assert native.was_interrupted(headers, 3) in (True, False)
+
+
+@given(hostile.headers)
+def test_what_is_let_in_has_limits_that_the_pool_can_use(headers: dict[Any, Any]) -> None:
+    try:
+        check(headers)
+    except UnreadableError:
+        return
+    limits = headers.get("timelimit")
+    if limits:
+        hard, soft = limits
+        assert all(limit is None or 0 <= limit < float("inf") for limit in (hard, soft))
+
+
+@given(hostile.json_values)
+def test_a_decoded_body_is_a_call_or_refused(payload: Any) -> None:
+    try:
+        check_payload(payload)
+    except UnreadableError:
+        return
+    assert isinstance(payload, dict) or isinstance(payload[1], dict)
+
+
+@given(hostile.properties, st.binary(max_size=20))
+def test_every_delivery_becomes_a_message(properties: bytes, body: bytes) -> None:
+    message = TolerantMessage()
+    message.inbound_header(b"\0\x3c\0\0" + len(body).to_bytes(8, "big") + properties)
+    if body:
+        message.inbound_body(body)
+    assert message.ready
+    headers = message.properties.get("application_headers") or {}
+    if list(headers) == [h.PROPERTIES] and isinstance(headers[h.PROPERTIES], bytes):
+        assert headers[h.PROPERTIES] == properties
+    assert serialization.dumps("F", (headers,))
+
+
+@given(hostile.texts, hostile.texts)
+def test_a_rung_is_known_by_its_key_only(queue: str, key: str) -> None:
+    rung = rung_of(queue, key)
+    assert rung == 0 or key.startswith(f"{queue}@")
+
+
+def test_a_copy_leaves_routing_headers_and_the_user_out() -> None:
+    received = SimpleNamespace(
+        properties={"user_id": "somebody", "expiration": "1"},
+        content_type=None,
+        content_encoding=None,
+        errors=[],
+        body=b"x",
+    )
+    found = copy_of(received, {"CC": ["elsewhere"], "BCC": ["elsewhere"], "tenant": "north"})  # type: ignore[arg-type]
+    assert found.headers == {"tenant": "north"}
+    assert not {"user_id", "expiration"} & found.properties.keys()
+
+
+def test_a_workers_statistics_have_its_transport_options_as_json() -> None:
+    """`inspect stats` sends them; a function among them would leave it without an answer."""
+    told = json.loads(dumps(tolerant({"confirm_publish": True})))
+    assert told == {"confirm_publish": True, "frame_handler": "celery_rmq_delay.frames.frame_handler"}

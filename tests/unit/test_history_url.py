@@ -1,0 +1,66 @@
+"""Where history files can lie, and that no secret of such a URL is shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from celery_rmq_delay.exceptions import HistoryError
+from celery_rmq_delay.history_url import checked, problem_of, shown, without_secrets
+
+KEY, SECRET = "AKIAEXAMPLE", "wJalrXUtnFEMI"
+
+
+@pytest.mark.parametrize(
+    "url", ["/srv/history", "file:///srv/history", "s3://bucket", "gs://b/h", "hdfs://name:8020/h"]
+)
+def test_what_pyarrow_opens_is_a_place(url: str) -> None:
+    assert problem_of(url) is None
+    assert checked(url) == url
+    assert shown(url) == url
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("history", "has to be absolute"),
+        ("./history", "has to be absolute"),
+        ("~/history", "has to be absolute"),
+        ("", "Write a URL"),
+        (7, "Write a URL"),
+        ("ftp://host/history", "'ftp' is unknown. Known: file, s3"),
+        ("file://srv/history", "three slashes"),
+        ("/srv/\0", "no URL does"),
+    ],
+)
+def test_other_places_are_refused_with_what_mends_it(url: Any, said: str) -> None:
+    with pytest.raises(HistoryError, match="History files: found") as raised:
+        checked(url)
+    assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"s3://{KEY}:{SECRET}@bucket/history",
+        f"s3://{KEY}:{SECRET}/with-slash@bucket/history",
+        f"s3://{KEY}:{SECRET}?with-mark@bucket/history",
+        f"s3://bucket/history?secret_key={SECRET}&access_key={KEY}",
+        f"s3://bucket/history?secret_key={SECRET}@more&access_key={KEY}",
+        f"ftp://{KEY}:{SECRET}@host/history",
+        f"{KEY}:{SECRET}@bucket/history",
+    ],
+)
+def test_no_secret_is_shown(url: str) -> None:
+    error = f"ArrowInvalid: Cannot parse URI: '{url}' (key {KEY}, secret {SECRET}) for bucket/history"
+    for text in (shown(url), without_secrets(error, url)):
+        assert KEY not in text
+        assert SECRET not in text
+    assert "Cannot parse URI" in without_secrets(error, url)
+
+
+def test_what_is_not_secret_stays_in_the_error() -> None:
+    url = f"s3://{KEY}:{SECRET}@bucket/history?region=eu-west-1&endpoint_override=127.0.0.1:9000"
+    error = "OSError: When creating key 'history/x' in bucket 'bucket': no connection to 127.0.0.1 of eu-west-1"
+    assert without_secrets(error, url) == error

@@ -1,0 +1,142 @@
+"""The ladder clock's arithmetic, and what it leaves of an app."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import celery_rmq_delay
+from celery_rmq_delay import RetryableTask
+from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.exceptions import DelayError, RmqDelayError, SettingsError
+from celery_rmq_delay.testing import LadderClock
+from celery_rmq_delay.testing.clock import VARIABLE, Scale, clock_from
+
+HOUR = 3_600_000
+DELAYS = st.sets(st.integers(1, 30 * 24 * HOUR), min_size=1, max_size=8)
+
+
+def make_app(**settings: Any) -> Celery:
+    app = Celery("shop", broker="amqp://nobody@broker.invalid//", set_as_current=False)
+    app.conf.rmq_delay = {"tiers": ["10s", "1m", "10m", "1h"], **settings}
+    celery_rmq_delay.install(app)
+    return app
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    app = make_app(queues={"mails": {"tiers": ["5s", "30s"]}, "left_alone": False})
+
+    @app.task(base=RetryableTask, name="own", tiers=["1s", "2h"], shared=False)
+    def own() -> None:
+        """Has tiers of its own."""
+
+    yield app
+    app.close()
+
+
+@example(delays={10_000, HOUR}, shortest=20, span=0)
+@example(delays={5, 10}, shortest=20, span=0)
+@given(delays=DELAYS, shortest=st.integers(1, 50), span=st.integers(0, 1000))
+@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine is
+def test_the_order_is_kept_within_bounds_and_no_delay_grows(delays: set[int], shortest: int, span: int) -> None:
+    longest = shortest + span
+    scale = Scale.of(delays, shortest_ms=shortest, longest_ms=longest)
+    ordered = sorted(delays)
+    short = [scale.shorten(delay) for delay in ordered]
+    assert short == sorted(short)
+    assert short[-1] == min(longest, ordered[-1])
+    assert all(min(delay, shortest) <= after <= delay for delay, after in zip(ordered, short, strict=True))
+
+
+def test_ratios_are_kept_where_they_fit() -> None:
+    scale = Scale.of({HOUR, 2 * HOUR, 4 * HOUR}, shortest_ms=20, longest_ms=200)
+    assert [scale.shorten(hours * HOUR) for hours in (1, 2, 4)] == [50, 100, 200]
+
+
+def test_ratios_that_do_not_fit_shrink_alike_and_all_delays_stay_apart() -> None:
+    scale = Scale.of({10_000, 60_000, 600_000, HOUR}, shortest_ms=20, longest_ms=200)
+    assert [scale.shorten(delay) for delay in (10_000, 60_000, 600_000, HOUR)] == [20, 40, 99, 200]
+    assert scale.shorten(24 * HOUR) == 693  # a longer one than any tier is still short
+
+
+def test_short_delays_stay_as_they_are() -> None:
+    scale = Scale.of({50, 150}, shortest_ms=20, longest_ms=200)
+    assert [scale.shorten(delay) for delay in (50, 150)] == [50, 150]
+
+
+def test_all_ladders_of_the_app_are_short_inside_of_the_block_only(
+    app: Celery, rmq_clock: Callable[..., LadderClock]
+) -> None:
+    delay, before = delay_of(app), dict(vars(delay_of(app)))
+    own = app.tasks["own"]
+    with LadderClock(app) as clock:
+        assert delay.settings.default.ladder.tiers_ms == tuple(
+            map(clock.scale.shorten, (10_000, 60_000, 600_000, HOUR))
+        )
+        assert delay.ladder("mails", own).tiers_ms == (20, 200)  # the shortest and the longest of the app
+        assert delay.settings.for_queue("left_alone") is None
+        assert clock.planned.ladder("mails", own).tiers_ms == (1000, 2 * HOUR)
+    assert {name: vars(delay)[name] for name in before} == before
+    assert delay.ladder("mails", own).tiers_ms == (1000, 2 * HOUR)
+    rmq_clock(app, longest="1s")
+    assert delay.ladder("mails", own).tiers_ms == (20, 1000)
+
+
+def test_tasks_that_are_defined_inside_of_the_block_have_short_tiers_too(app: Celery) -> None:
+    with LadderClock(app) as clock:
+
+        @app.task(base=RetryableTask, tiers=["1h"], shared=False)
+        def late() -> None:
+            """Comes late."""
+
+        assert delay_of(app).ladder("celery", late).tiers_ms == (clock.scale.shorten(HOUR),)
+
+
+def test_a_delay_that_is_too_long_for_the_settings_is_refused_as_without_the_clock() -> None:
+    app = make_app(exact_levels=10)  # 1023 s
+    delay = delay_of(app)
+    with LadderClock(app):
+        with pytest.raises(DelayError, match="longest delay"):
+            delay.exact.check(2_000_000, "countdown", 2000)
+        delay.exact.check(1_000_000, "countdown", 1000)
+        assert delay.exact.longest_ms == 1_023_000
+    app.close()
+
+
+def test_two_clocks_at_once_are_refused(app: Celery) -> None:
+    with LadderClock(app) as clock, pytest.raises(RmqDelayError, match="short already"):
+        clock.__enter__()
+
+
+def test_queues_that_hold_their_retries_themselves_are_refused() -> None:
+    app = make_app(queues={"steady": {"tiers": ["5s", "5s"], "retry": "native"}})
+    with pytest.raises(SettingsError, match='write short tiers, or "retry": "ladder"'):
+        LadderClock(app)
+    app.close()
+
+
+def test_a_shortest_above_the_longest_is_refused(app: Celery) -> None:
+    with pytest.raises(SettingsError, match=r"shortest: found '1s'. Write at most the longest, 200ms"):
+        LadderClock(app, shortest="1s")
+
+
+def test_another_process_gets_the_same_clock_from_the_environment(app: Celery) -> None:
+    clock = LadderClock(app, longest="150ms")
+    other = make_app()
+    with clock_from(clock.environment, other) as theirs:
+        assert theirs.scale == clock.scale
+        assert delay_of(other).settings.default.ladder.tiers_ms[-1] == clock.scale.shorten(HOUR)
+    other.close()
+
+
+@pytest.mark.parametrize("text", [None, "", "200ms", "[1, 2]", json.dumps([0, 1, 1, 1]), json.dumps(["a", 1, 1, 1])])
+def test_an_environment_without_a_clock_says_what_it_should_be(app: Celery, text: str | None) -> None:
+    with pytest.raises(SettingsError, match=r"CELERY_RMQ_DELAY_TEST_CLOCK: found .*LadderClock\.environment"):
+        clock_from({} if text is None else {VARIABLE: text}, app)

@@ -1,0 +1,136 @@
+"""Answers that no management API gives: each is one `ManagementError`, or what can be made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from celery_rmq_delay.exceptions import ManagementError
+from celery_rmq_delay.management import Management
+from celery_rmq_delay.policies import Policy
+from tests import hostile
+
+SECRET = "hunter2hunter2"
+
+
+class Liar(ThreadingHTTPServer):
+    """Answers every request in the same way."""
+
+    status = 200
+    headers: tuple[tuple[str, str], ...] = ()
+    body = b""
+    #: What the answer says of its length, where that is not the truth.
+    length: int | None = None
+    #: The requests that came.
+    paths: list[str]
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Liar
+
+    def _answer(self) -> None:
+        liar = self.server
+        liar.paths.append(self.path)
+        self.send_response(liar.status)
+        for name, value in liar.headers:
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(liar.body) if liar.length is None else liar.length))
+        self.end_headers()
+        self.wfile.write(liar.body)
+        self.close_connection = True
+
+    do_GET = do_PUT = do_DELETE = _answer  # noqa: N815 - the names are the standard library's
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def liar() -> Iterator[Liar]:
+    with Liar(("127.0.0.1", 0), Handler) as server:
+        server.paths = []
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(60)
+
+
+CALLS: dict[str, Callable[[Management], object]] = {
+    "version": Management.version,
+    "queues": Management.queues,
+    "queue": lambda client: client.queue("a/b"),
+    "consumers": lambda client: client.consumers("q"),
+    "policies": Management.policies,
+    "put": lambda client: client.put_policy(Policy("p", "^q$")),
+    "delete": lambda client: client.delete_policy("p"),
+}
+
+
+def ask(liar: Liar, call: str, body: bytes, status: int = 200, **more: Any) -> str:
+    """Ask once; return the error, empty where there is none. Anything but one of ours fails."""
+    liar.body, liar.status = body, status
+    liar.headers, liar.length = more.get("headers", ()), more.get("length")
+    with Management(f"http://127.0.0.1:{liar.server_port}", "/", "ann", SECRET, timeout=20) as client:
+        try:
+            CALLS[call](client)
+        except ManagementError as error:
+            assert SECRET not in str(error)
+            assert "127.0.0.1" in str(error)
+            return str(error)
+    return ""
+
+
+queue = st.fixed_dictionaries(
+    {"name": hostile.json_values | st.just("q")},
+    optional=dict.fromkeys(
+        ("type", "arguments", "policy", "effective_policy_definition", "messages_dlx", "consumer_details", "durable"),
+        hostile.json_values,
+    ),
+)
+policy = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(("name", "pattern", "definition", "priority", "apply-to"), hostile.json_values),
+)
+answers = (hostile.json_values | st.lists(queue, max_size=3) | queue | st.lists(policy, max_size=3)).map(
+    lambda value: json.dumps(value).encode("utf-8", "surrogatepass")
+) | st.binary(max_size=60)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=100)
+@given(st.sampled_from(sorted(CALLS)), answers, st.sampled_from([200, 200, 200, 201, 301, 400, 401, 403, 404, 500]))
+def test_every_answer_is_read_or_one_error(liar: Liar, call: str, body: bytes, status: int) -> None:
+    ask(liar, call, body, status)
+
+
+@pytest.mark.parametrize("call", ["version", "queues", "queue", "consumers", "policies"])
+@pytest.mark.parametrize(
+    ("body", "more"),
+    [
+        (b"[" * 100_000, {}),
+        (b'{"rabbitmq_version": "4.0"', {}),
+        (b'[{"name": "q"}]', {"length": 1_000}),
+        (b"\xff\xfe", {"headers": (("Content-Type", "application/json; charset=klingon"),)}),
+        (b"{}", {"headers": (("Content-Encoding", "gzip"),)}),
+        (b"<html>", {"headers": (("Content-Type", "text/html"),)}),
+        (b"9" * 10_000, {}),
+        (b"null", {}),
+    ],
+    ids=["deep", "cut", "short", "charset", "gzip", "HTML", "number", "null"],
+)
+def test_what_is_no_answer_is_one_error(liar: Liar, call: str, body: bytes, more: dict[str, Any]) -> None:
+    assert ask(liar, call, body, **more)
+
+
+@pytest.mark.parametrize("call", sorted(CALLS))
+def test_no_redirect_is_followed_with_the_password(liar: Liar, call: str) -> None:
+    liar.paths.clear()
+    assert "302" in ask(liar, call, b"", 302, headers=(("Location", f"http://127.0.0.1:{liar.server_port}/stolen"),))
+    assert not [path for path in liar.paths if "stolen" in path]

@@ -1,0 +1,505 @@
+"""The in-memory ladder, as a user's tests see it: no broker, no waiting, the user's own app and tasks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery, chain, chord, group, signals
+from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
+from celery.worker import state
+from kombu import Queue
+
+import celery_rmq_delay
+from celery_rmq_delay import RetryableTask, task_exhausted, task_parked
+from celery_rmq_delay.config import parse_settings
+from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.exceptions import RmqDelayError
+from celery_rmq_delay.testing import MemoryLadder, NotFinishedError, exhausted, parked, recovered
+
+NOWHERE = "amqp://nobody:nothing@broker.invalid//"
+TIERS = ["10s", "1m", "10m"]
+
+MakeLadder = Callable[[Celery], MemoryLadder]
+
+
+class Declined(Exception):
+    """No retry helps here."""
+
+
+def make_app(**settings: Any) -> Celery:
+    app = Celery("shop", broker=NOWHERE, backend="redis://results.invalid", set_as_current=False)
+    app.conf.rmq_delay = {"tiers": TIERS, **settings}
+    celery_rmq_delay.install(app)
+    return app
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    app = make_app(queues={"mails": {"tiers": ["5s"], "repeat_last": True}, "imports": {"jitter": 0.2}})
+    yield app
+    app.close()
+
+
+def charge_of(app: Celery, **options: Any) -> Any:
+    @app.task(shared=False, base=RetryableTask, bind=True, name="charge", **options)
+    def charge(self: Any, fails: int, error: str = "") -> str:
+        if self.request.retries < fails:
+            raise Declined("no card") if error == "declined" else ConnectionError("The gateway does not answer.")
+        return f"charged after {self.request.retries} retries"
+
+    return charge
+
+
+def test_a_task_climbs_its_rungs_and_recovers_without_anybody_waiting(app: Celery, rmq_ladder: MakeLadder) -> None:
+    charge, ladder = charge_of(app), rmq_ladder(app)
+    began = time.monotonic()
+    story = ladder.run(charge.s(3))
+    assert time.monotonic() - began < 60
+    assert story.waits == [10, 60, 600]
+    assert story.tiers == [1, 2, 3]
+    assert [attempt.at for attempt in story.attempts] == [0, 10, 70, 670]
+    assert ladder.now == 670
+    assert story.result == "charged after 3 retries"
+    recovered(story, after=3)
+    parked(story, tier=2, delay="1m")
+
+
+def test_out_of_retries_is_exhausted_with_the_last_exception(app: Celery, rmq_ladder: MakeLadder) -> None:
+    charge, ladder = charge_of(app), rmq_ladder(app)
+    story = ladder.run(charge.s(99))
+    error = exhausted(story, reason="retries_used", exception=ConnectionError)
+    assert str(error) == "The gateway does not answer."
+    assert len(story.attempts) == 4
+    assert story.is_finished
+
+
+@pytest.mark.parametrize("cause", [KeyError("no card"), None])
+def test_a_retry_raised_by_hand_on_the_last_tier_fails_for_whoever_waits(
+    app: Celery, rmq_ladder: MakeLadder, cause: Exception | None
+) -> None:
+    told: list[Any] = []
+
+    @app.task(shared=False, base=RetryableTask)
+    def by_hand() -> None:
+        raise Retry("again", cause, 5)
+
+    @app.task(shared=False)
+    def errback(request: Any, error: Exception, traceback: str) -> None:
+        told.append(error)
+
+    ladder = rmq_ladder(app)
+    result = by_hand.apply_async(link_error=errback.s())
+    error = type(cause) if cause else MaxRetriesExceededError
+    with pytest.raises(error):
+        result.get()
+    assert result.state == "FAILURE"
+    assert [type(each) for each in told] == [error]
+    story = ladder.story(result)
+    assert story.waits == [10, 60, 600]
+    exhausted(story, reason="retries_used", exception=error)
+
+
+def test_giving_up_takes_no_rung(app: Celery, rmq_ladder: MakeLadder) -> None:
+    charge, ladder = charge_of(app, give_up_on=(Declined,)), rmq_ladder(app)
+    exhausted(ladder.run(charge.s(1, error="declined")), reason="gave_up", exception=Declined)
+    recovered(ladder.run(charge.s(1)), after=1)
+
+
+def test_only_what_is_in_autoretry_for_is_retried(app: Celery, rmq_ladder: MakeLadder) -> None:
+    charge, ladder = charge_of(app, autoretry_for=(OSError,), dont_autoretry_for=(Declined,)), rmq_ladder(app)
+    recovered(ladder.run(charge.s(1)), after=1)
+    exhausted(ladder.run(charge.s(1, error="declined")), reason="gave_up", exception=Declined)
+
+
+def test_a_task_climbs_its_own_tiers_and_stops_at_its_own_max_retries(app: Celery, rmq_ladder: MakeLadder) -> None:
+    charge, ladder = charge_of(app, tiers=["1s", "2s", "4s"], max_retries=2), rmq_ladder(app)
+    story = ladder.run(charge.s(99))
+    assert story.waits == [1, 2]
+    exhausted(story, reason="retries_used")
+
+
+@pytest.mark.parametrize("topology", ["levels", "hold", "loop", "plugin"])
+def test_exact_delays_are_kept_whatever_holds_them(topology: str, rmq_ladder: MakeLadder) -> None:
+    app = make_app(exact_delays=topology)
+
+    @app.task(shared=False, base=RetryableTask, bind=True)
+    def poll(self: Any) -> str:
+        if self.request.retries == 0:
+            raise self.retry(countdown=90)
+        if self.request.retries == 1:
+            raise self.retry(eta=datetime.now(timezone.utc) + timedelta(seconds=30))
+        return "done"
+
+    ladder = rmq_ladder(app)
+    story = ladder.run(poll.s().set(countdown=3600))
+    assert story.tiers == [None, None]
+    # The eta is of the real clock, which goes on until the retry is made: 30 s less what a busy machine takes for that.
+    assert [attempt.at for attempt in story.attempts] == [0, 90, pytest.approx(115, abs=6)]
+    parked(story, delay="90s")
+    parked(story, delay=("19s", "30s"))
+    recovered(story, after=2)
+    assert 3709 < ladder.now < 3740  # each topology rounds up in its own way
+    app.close()
+
+
+def test_changed_arguments_are_those_of_the_next_attempt(app: Celery, rmq_ladder: MakeLadder) -> None:
+    @app.task(shared=False, base=RetryableTask, bind=True)
+    def walk(self: Any, page: int) -> int:
+        if page < 3:
+            raise self.retry(args=(page + 1,))
+        return page
+
+    story = rmq_ladder(app).run(walk.s(1))
+    assert [attempt.args for attempt in story.attempts] == [(1,), (2,), (3,)]
+    assert story.waits == [10, 60]
+    recovered(story, after=2)
+
+
+def test_a_retry_may_go_on_in_another_queue(app: Celery, rmq_ladder: MakeLadder) -> None:
+    @app.task(shared=False, base=RetryableTask, bind=True)
+    def move(self: Any) -> None:
+        if not self.request.retries:
+            raise self.retry(queue="mails")
+
+    story = rmq_ladder(app).run(move.s())
+    assert [attempt.queue for attempt in story.attempts] == ["celery", "mails"]
+    assert story.waits == [5]
+
+
+def test_a_ladder_without_end_goes_on_for_as_long_as_the_test_says(app: Celery, rmq_ladder: MakeLadder) -> None:
+    is_up = False
+
+    @app.task(shared=False, base=RetryableTask)
+    def mail() -> str:
+        if not is_up:
+            raise ConnectionError("no relay")
+        return "sent"
+
+    ladder = rmq_ladder(app)
+    story = ladder.send(mail.s().set(queue="mails"))
+    parked(story, tier=1, delay="5s")
+    ladder.advance("1m")
+    assert len(story.attempts) == 13
+    assert story.state == "RETRY"
+    is_up = True
+    ladder.advance(timedelta(seconds=5))
+    recovered(story, after=13)
+
+
+def test_what_never_ends_is_told_instead_of_run_for_ever(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("celery_rmq_delay.testing.memory.MOST_DELIVERIES", 20)
+
+    @app.task(shared=False, base=RetryableTask)
+    def mail() -> None:
+        raise ConnectionError("no relay")
+
+    with MemoryLadder(app) as ladder, pytest.raises(NotFinishedError, match=r"20 deliveries.*advance"):
+        ladder.run(mail.s().set(queue="mails"))
+
+
+def test_jitter_puts_tasks_into_the_lanes_of_a_tier(app: Celery, rmq_ladder: MakeLadder) -> None:
+    charge, ladder = charge_of(app), rmq_ladder(app)
+    stories = [ladder.run(charge.s(1).set(queue="imports", task_id=f"task-{number}")) for number in range(40)]
+    waits = {story.waits[0] for story in stories}
+    assert len(waits) > 1
+    assert waits <= {8, 9, 10, 11, 12}
+    for story in stories:
+        parked(story, tier=1, delay=("8s", "12s"))
+        assert [attempt.at for attempt in story.attempts] == [0, *story.waits]
+
+
+def test_callbacks_signals_and_states_are_those_of_a_worker(app: Celery, rmq_ladder: MakeLadder) -> None:
+    heard: list[str] = []
+
+    class Noted(RetryableTask):
+        abstract = True
+
+        def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+            heard.append(f"on_retry {exc} {self.AsyncResult(task_id).state}")
+
+        def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
+            heard.append(f"on_failure {exc} {self.AsyncResult(task_id).state}")
+
+    @app.task(shared=False, base=Noted, max_retries=1)
+    def fail() -> None:
+        raise ConnectionError("no")
+
+    def on_task_retry(**_: Any) -> None:
+        heard.append("task_retry")
+
+    def on_parked(tier: int, delay_ms: int, **_: Any) -> None:
+        heard.append(f"task_parked {tier} {delay_ms}")
+
+    def on_exhausted(reason: str, **_: Any) -> None:
+        heard.append(f"task_exhausted {reason}")
+
+    signals.task_retry.connect(on_task_retry)
+    task_parked.connect(on_parked)
+    task_exhausted.connect(on_exhausted)
+    ladder = rmq_ladder(app)
+    result = fail.delay()
+    assert result.state == "PENDING"
+    ladder.advance(0)
+    assert result.state == "RETRY"
+    with pytest.raises(ConnectionError):
+        result.get()
+    assert result.state == ladder.story(result).state == "FAILURE"
+    assert heard == [
+        "on_retry no RETRY",
+        "task_retry",
+        "task_parked 1 10000",
+        "on_failure no FAILURE",
+        "task_exhausted retries_used",
+    ]
+
+
+def test_chains_groups_and_chords_run_through_to_the_end(app: Celery, rmq_ladder: MakeLadder) -> None:
+    @app.task(shared=False, base=RetryableTask, bind=True)
+    def add(self: Any, *numbers: int) -> int:
+        if not self.request.retries:
+            raise ConnectionError("once")
+        return sum(numbers)
+
+    @app.task(shared=False)
+    def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    ladder = rmq_ladder(app)
+    assert chain(add.s(1, 2), add.s(3)).delay().get() == 6
+    assert group(add.s(1), add.s(2)).delay().get() == [1, 2]
+    assert chord([add.s(1), add.s(2), add.s(4)])(total.s()).get() == 7
+    assert all(story.state == "SUCCESS" for story in ladder.stories)
+    assert len(ladder.stories) == 2 + 2 + 3 + 1
+
+
+def test_what_a_task_sends_runs_as_well(app: Celery, rmq_ladder: MakeLadder) -> None:
+    charge = charge_of(app)
+
+    @app.task(shared=False)
+    def order() -> None:
+        charge.delay(1)
+
+    ladder = rmq_ladder(app)
+    ladder.run(order.s())
+    assert [story.name for story in ladder.stories] == [order.name, "charge"]
+    recovered(ladder.stories[1], after=1)
+
+
+def test_a_task_of_celerys_own_class_waits_on_the_same_clock(app: Celery, rmq_ladder: MakeLadder) -> None:
+    @app.task(shared=False, bind=True)
+    def plain(self: Any) -> str:
+        if not self.request.retries:
+            raise self.retry(countdown=3600)
+        return "late"
+
+    ladder = rmq_ladder(app)
+    story = ladder.run(plain.s())
+    assert story.result == "late"
+    assert 3598 < ladder.now <= 3600
+    assert story.parked == []
+
+
+def test_a_task_that_expires_while_it_waits_is_revoked(app: Celery, rmq_ladder: MakeLadder) -> None:
+    charge, ladder = charge_of(app), rmq_ladder(app)
+    story = ladder.run(charge.s(9).set(expires=60))
+    assert story.state == "REVOKED"
+    assert story.waits == [10, 60]
+
+
+def test_a_task_that_is_revoked_while_it_waits_does_not_run_again(app: Celery, rmq_ladder: MakeLadder) -> None:
+    charge, ladder = charge_of(app), rmq_ladder(app)
+    result = charge.delay(9)
+    ladder.advance(0)
+    result.revoke()
+    ladder.run()
+    assert ladder.story(result).state == "REVOKED"
+    assert len(ladder.story(result).attempts) == 1
+
+
+def test_ignore_and_reject_mean_what_they_mean_to_celery(app: Celery, rmq_ladder: MakeLadder) -> None:
+    @app.task(shared=False, base=RetryableTask)
+    def ignore() -> None:
+        raise Ignore
+
+    @app.task(shared=False, base=RetryableTask, bind=True)
+    def reject(self: Any) -> str:
+        if not self.request.retries:
+            raise Reject("not now", requeue=False)
+        return "later"
+
+    ladder = rmq_ladder(app)
+    assert ladder.run(ignore.s()).state == "IGNORED"
+    result = reject.delay()
+    ladder.advance(0)
+    story = ladder.story(result)
+    assert [attempt.state for attempt in story.attempts] == ["REJECTED"]
+    assert result.state == "FAILURE"
+    ladder.run()
+    assert [attempt.at for attempt in story.attempts] == [0, 10]  # rejected: it climbs
+    assert story.result == "later"
+
+
+def test_reject_with_requeue_is_an_exception_to_retry(app: Celery, rmq_ladder: MakeLadder) -> None:
+    """Given back at once, it would be taken for a delivery that killed its worker."""
+
+    @app.task(shared=False, base=RetryableTask)
+    def reject() -> None:
+        raise Reject("not now", requeue=True)
+
+    story = rmq_ladder(app).run(reject.s())
+    assert story.waits == [10, 60, 600]
+
+
+def test_a_process_that_exits_is_a_failed_attempt(app: Celery, rmq_ladder: MakeLadder) -> None:
+    @app.task(shared=False, base=RetryableTask, bind=True)
+    def leave(self: Any) -> str:
+        if not self.request.retries:
+            raise SystemExit(1)
+        return "stayed"
+
+    story = rmq_ladder(app).run(leave.s())
+    assert story.result == "stayed"
+    assert story.waits == [10]
+    assert type(story.attempts[0].exception).__name__ == "WorkerLostError"
+
+
+def test_a_task_that_survives_its_revocation_and_is_lost_later_is_not_retried(
+    app: Celery, rmq_ladder: MakeLadder
+) -> None:
+    @app.task(shared=False, base=RetryableTask)
+    def survives() -> None:
+        (request,) = state.active_requests
+        request.terminate(SimpleNamespace(terminate_job=lambda *_: None))  # acks, as the worker does for `revoke`
+        raise SystemExit(1)
+
+    ladder = rmq_ladder(app)
+    result = survives.delay()
+    ladder.run()
+    assert len(ladder.story(result).attempts) == 1
+    assert result.state == "FAILURE"  # as Celery has it
+
+
+def test_a_task_that_fails_for_good_while_its_worker_shuts_down_is_exhausted(
+    app: Celery, rmq_ladder: MakeLadder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "should_terminate", None)  # to be as it was afterwards
+
+    @app.task(shared=False, base=RetryableTask, max_retries=0)
+    def fails() -> None:
+        state.should_terminate = True
+        raise ValueError("too late")
+
+    ladder = rmq_ladder(app)
+    story = ladder.run(fails.s())
+    exhausted(story, reason="retries_used", exception=ValueError)
+    assert len(story.attempts) == 1
+
+
+@pytest.mark.parametrize("ends", [pytest.fail.Exception("as the test says"), KeyboardInterrupt()])
+def test_what_ends_the_test_is_no_failure_of_the_task(app: Celery, ends: BaseException) -> None:
+    @app.task(shared=False, base=RetryableTask)
+    def stops() -> None:
+        raise ends
+
+    with pytest.raises(type(ends)), MemoryLadder(app) as ladder:
+        ladder.run(stops.s())
+
+
+def test_a_retry_that_does_not_throw_runs_beside_the_attempt(app: Celery, rmq_ladder: MakeLadder) -> None:
+    @app.task(shared=False, base=RetryableTask, bind=True)
+    def goes_on(self: Any) -> str:
+        if not self.request.retries:
+            self.retry(throw=False)
+        return f"attempt {self.request.retries}"
+
+    story = rmq_ladder(app).run(goes_on.s())
+    assert [attempt.at for attempt in story.attempts] == [0, 10]
+    assert story.result == "attempt 1"
+
+
+@pytest.mark.parametrize("tiers", [["5s", "5s"], ["5s", "10s", "15s"]], ids=["returned", "failed"])
+def test_retries_that_the_queue_holds_itself_wait_as_long(tiers: list[str], rmq_ladder: MakeLadder) -> None:
+    app = make_app(tiers=tiers, retry="native", queue_type="quorum")
+    app.conf.task_default_queue_type = "quorum"
+    charge, ladder = charge_of(app), rmq_ladder(app)
+    story = ladder.run(charge.s(99))
+    waits = [float(tier.removesuffix("s")) for tier in tiers]
+    assert story.waits == waits
+    assert [attempt.at for attempt in story.attempts] == [sum(waits[:number]) for number in range(len(waits) + 1)]
+    exhausted(story, reason="retries_used")
+    app.close()
+
+
+def test_quorum_queues_climb_like_classic_ones(rmq_ladder: MakeLadder) -> None:
+    app = make_app(queue_type="quorum")
+    app.conf.task_queues = [Queue("celery", queue_arguments={"x-queue-type": "quorum"})]
+    charge, ladder = charge_of(app), rmq_ladder(app)
+    assert ladder.run(charge.s(2)).waits == [10, 60]
+    app.close()
+
+
+def test_the_app_is_afterwards_what_it_was(app: Celery) -> None:
+    charge = charge_of(app)
+    delay = delay_of(app)
+    queues = list(app.amqp.queues)
+    before = dict(vars(delay)), dict(vars(app.amqp)), app.conf.broker_url, queues
+    with MemoryLadder(app) as ladder:
+        ladder.run(charge.s(1).set(queue="elsewhere"))
+    assert (dict(vars(delay)), dict(vars(app.amqp)), app.conf.broker_url, list(app.amqp.queues)) == before
+    assert app.connection_for_write().hostname == "broker.invalid"
+    assert "broker.invalid" in app.pool.connection.as_uri()
+    assert type(app.backend).__name__ == "RedisBackend"
+    assert app.amqp.Connection is type(app.amqp).Connection
+    assert not app.amqp.queues._consume_from  # as it was: nothing selected
+
+
+def test_one_ladder_knows_nothing_of_the_one_before(app: Celery) -> None:
+    charge = charge_of(app)
+    with MemoryLadder(app) as first:
+        first.send(charge.s(1))
+    with MemoryLadder(app) as second:
+        second.run()
+        assert second.stories == []
+        assert second.now == 0
+
+
+def test_a_result_that_nothing_can_bring_is_told_at_once(app: Celery, rmq_ladder: MakeLadder) -> None:
+    rmq_ladder(app)
+    with pytest.raises(NotFinishedError, match=r"nothing is left to run.*PENDING"):
+        app.AsyncResult("sent-elsewhere").get()
+
+
+def test_an_app_without_the_package_is_told_what_to_call() -> None:
+    with pytest.raises(RmqDelayError, match=r"call celery_rmq_delay\.install"):
+        MemoryLadder(Celery("bare", set_as_current=False))
+
+
+def test_tasks_climb_in_an_app_that_is_eager_otherwise(app: Celery) -> None:
+    charge = charge_of(app)
+    app.conf.task_always_eager = True
+    with MemoryLadder(app) as ladder:
+        recovered(ladder.run(charge.s(1)), after=1)
+    assert app.conf.task_always_eager is True
+    assert charge.delay(0).get() == "charged after 0 retries"
+
+
+def test_events_are_not_sent_from_a_test(rmq_ladder: MakeLadder, caplog: pytest.LogCaptureFixture) -> None:
+    app = make_app(events=True)
+    charge, ladder = charge_of(app), rmq_ladder(app)
+    recovered(ladder.run(charge.s(1)), after=1)
+    assert "event" not in caplog.text.lower()
+    app.close()
+
+
+def test_settings_of_the_users_are_what_the_ladder_follows() -> None:
+    assert parse_settings({}).default.ladder.tiers_ms == (10_000, 60_000, 600_000, 3_600_000)
+    app = make_app(tiers=["1h"])
+    charge = charge_of(app)
+    with MemoryLadder(app) as ladder:
+        assert ladder.run(charge.s(1)).waits == [3600]
+    app.close()

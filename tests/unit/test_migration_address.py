@@ -1,0 +1,237 @@
+"""Where a waiting message is to go, and when."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from celery import Celery
+from hypothesis import given
+from hypothesis import strategies as st
+from kombu import Exchange, Queue
+from kombu.common import Broadcast
+from kombu.transport.native_delayed_delivery import calculate_routing_key
+
+from celery_rmq_delay import headers as h
+from celery_rmq_delay.calls import aware_eta
+from celery_rmq_delay.migration.address import (
+    Address,
+    Destination,
+    NotUnderstoodError,
+    Waiting,
+    in_hold,
+    in_levels,
+    in_loop,
+    in_native,
+    in_rung,
+    native_destinations,
+    original_keys,
+)
+from celery_rmq_delay.names import Names
+from celery_rmq_delay.topology.exact import Options
+from celery_rmq_delay.topology.hold import Hold
+from celery_rmq_delay.topology.levels import Levels
+
+NOW = 1_800_000_000_000
+APP = Celery("shop", set_as_current=False)
+TOPIC = Exchange("shop", "topic")
+NAMES = st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1, max_size=60)
+KEYS = st.lists(st.text("abc-_01", min_size=1, max_size=6), min_size=1, max_size=4).map(".".join)
+LONG_NAMES = NAMES.map(lambda name: (name * 200)[:60] + "é" * 90)
+OPTIONS = Options(Names("p"), "p.exhausted")
+
+
+def queue(name: str, key: str | None = None, exchange: Exchange = TOPIC) -> Queue:
+    return Queue(name, exchange, name if key is None else key)
+
+
+def native(found: Waiting, *queues: Queue) -> Address:
+    return in_native(
+        found,
+        NOW,
+        destinations=lambda keys: native_destinations(list(queues), keys),
+        aware=lambda eta: aware_eta(APP, eta),
+    )
+
+
+def death(seconds_ago: float, count: int = 1, **more: Any) -> dict[str, Any]:
+    when = datetime.fromtimestamp(NOW / 1000 - seconds_ago, timezone.utc).replace(tzinfo=None)
+    return {"queue": "x", "reason": "expired", "count": count, "time": when, **more}
+
+
+# -- Celery's own levels ---------------------------------------------------------------------------------------------
+
+
+@given(countdown=st.integers(1, 2**28 - 1), name=NAMES, key=KEYS.filter(lambda key: key.strip("01.")), more=st.data())
+def test_a_key_of_celerys_leads_to_the_queue_and_never_too_early(
+    countdown: int, name: str, key: str, more: st.DataObject
+) -> None:
+    places = [place for place in range(28) if countdown >> place & 1]
+    at = more.draw(st.sampled_from(places))
+    left = countdown & (2 ** (at + 1) - 1)
+    full = calculate_routing_key(countdown, key)
+    found = native(Waiting(f"celery_delayed_{at}", full, {"id": "a"}), queue(name, key))
+    assert found == Address((Destination(name, "shop", key),), NOW + left * 1000)
+
+
+@given(st.integers(1, 2**28 - 1), st.integers(1, 2**28 - 1), KEYS.filter(lambda key: key.strip("01.")))
+def test_the_bits_of_former_retries_are_taken_off(first: int, second: int, key: str) -> None:
+    bits = ".".join(f"{second:028b}")
+    assert key in original_keys(f"{bits}.{calculate_routing_key(first, key)}")[:1]
+
+
+def test_a_delay_beyond_the_levels_has_a_bit_too_many() -> None:
+    found = native(Waiting("celery_delayed_0", calculate_routing_key(2**28 + 1, "mails"), {}), queue("mails"))
+    assert found.destinations == (Destination("mails", "shop", "mails"),)
+
+
+def test_a_key_that_is_all_bits_is_tried_as_it_is_first() -> None:
+    found = native(Waiting("celery_delayed_0", calculate_routing_key(1, "1.0"), {}), queue("q", "1.0"), queue("r", "0"))
+    assert found.destinations == (Destination("q", "shop", "1.0"),)
+
+
+@given(st.datetimes(datetime(1970, 1, 2), datetime(2400, 1, 1), timezones=st.just(timezone.utc)))
+def test_an_eta_counts_before_the_key(eta: datetime) -> None:
+    headers = {"id": "a", "eta": eta.isoformat()}
+    found = native(Waiting("celery_delayed_3", calculate_routing_key(9, "q"), headers), queue("q"))
+    assert 0 <= found.due_ms - eta.timestamp() * 1000 < 1.001
+
+
+def test_the_eta_of_the_first_protocol_is_in_its_body() -> None:
+    body = b'{"id": "a", "task": "t", "eta": "2001-09-09T01:46:40+00:00"}'
+    found = native(Waiting("celery_delayed_9", calculate_routing_key(999, "q"), {}, body), queue("q"))
+    assert found.due_ms == 1_000_000_000_000
+
+
+@pytest.mark.parametrize("body", [b"", b"\x80\x04", b"[1]", b'{"eta": 5}', b"[" * 100_000])
+def test_a_body_that_says_nothing_leaves_it_to_the_key(body: bytes) -> None:
+    found = native(Waiting("celery_delayed_1", calculate_routing_key(3, "q"), {}, body), queue("q"))
+    assert found.due_ms == NOW + 3000
+
+
+def test_time_since_the_last_level_counts_to_the_second() -> None:
+    key = calculate_routing_key(0b1100, "q")
+    found = native(Waiting("celery_delayed_2", key, {"x-death": [death(2.5)]}), queue("q"))
+    assert NOW + 1500 <= found.due_ms <= NOW + 2500
+
+
+def test_a_death_that_was_counted_before_tells_nothing() -> None:
+    key = calculate_routing_key(0b1100, "q")
+    found = native(Waiting("celery_delayed_2", key, {"x-death": [death(1000, count=2)]}), queue("q"))
+    assert found.due_ms == NOW + 4000
+
+
+@pytest.mark.parametrize("key", ["", "q", "1.0.q", ".".join("0" * 28), "2." * 28 + "q", "0." * 28])
+def test_a_key_without_bits_is_not_understood(key: str) -> None:
+    with pytest.raises(NotUnderstoodError, match="does not begin with 28 bits"):
+        native(Waiting("celery_delayed_0", key, {}), queue("q"))
+
+
+def test_a_key_that_no_queue_takes_is_not_understood() -> None:
+    direct = queue("q", "q", Exchange("d", "direct"))
+    with pytest.raises(NotUnderstoodError, match="no queue of the app takes the routing key 'q'"):
+        native(Waiting("celery_delayed_0", calculate_routing_key(1, "q"), {}), direct, Broadcast("q"))
+
+
+@pytest.mark.parametrize(
+    ("queues", "expected"),
+    [
+        ([queue("a", "k"), queue("b", "x.k")], ["a"]),
+        ([queue("a", "x.k")], []),
+        ([queue("b", "k"), queue("c", "k")], ["b", "c"]),
+        ([queue("b", "#")], ["b"]),
+        ([queue("b", "*"), queue("c", "#.k")], ["b", "c"]),
+        ([queue("b", "k", Exchange("f", "fanout")), queue("c", "other", Exchange("f", "fanout"))], ["b", "c"]),
+    ],
+)
+def test_the_queues_that_take_a_key(queues: list[Queue], expected: list[str]) -> None:
+    assert [each.queue for each in native_destinations(queues, ["k"])] == expected
+
+
+def test_a_longer_key_that_ends_like_a_queues_is_the_last_resort() -> None:
+    assert [each.queue for each in native_destinations([queue("a", "k")], ["x.k"])] == ["a"]
+
+
+# -- our own ---------------------------------------------------------------------------------------------------------
+
+
+@given(delay=st.integers(1, 10**9), name=NAMES)
+def test_headers_tell_of_an_exact_delay(delay: int, name: str) -> None:
+    route = Levels(OPTIONS).route(delay, name)
+    found = Waiting(f"{Levels(OPTIONS).level(0)}", route.routing_key, route.headers)
+    expected = Address((Destination(name),), route.headers[h.DUE])
+    assert in_levels(found, NOW, unit_ms=1000, queues=()) == expected
+    assert in_loop(found, NOW) == expected
+    assert in_hold(found, NOW, prefix="p", queues=()) == expected
+
+
+@given(
+    count=st.integers(1, 2**28 - 1),
+    name=st.one_of(NAMES, LONG_NAMES),
+    more=st.data(),
+)
+def test_the_key_of_a_level_tells_where_headers_do_not(count: int, name: str, more: st.DataObject) -> None:
+    levels = Levels(OPTIONS)
+    at = more.draw(st.sampled_from([place for place in range(28) if count >> place & 1]))
+    found = Waiting(levels.level(at), levels.route(count * 1000, name).routing_key, {h.DUE: "?"})
+    left = count & (2 ** (at + 1) - 1)
+    expected = Address((Destination(name),), NOW + left * 1000)
+    assert in_levels(found, NOW, unit_ms=1000, queues=["other", name]) == expected
+
+
+@given(delay=st.integers(1, 10**9), name=st.one_of(NAMES, LONG_NAMES))
+def test_the_name_of_a_hold_queue_tells_where_headers_do_not(delay: int, name: str) -> None:
+    hold = Hold(OPTIONS)
+    route = hold.route(delay, name)
+    found = in_hold(Waiting(route.routing_key, route.routing_key, {}), NOW, prefix="p", queues=["other", name])
+    assert found == Address((Destination(name),), NOW + route.delay_ms)
+
+
+def test_a_hold_queue_of_a_fraction_of_a_second_and_a_queue_that_is_called_like_a_delay() -> None:
+    found = in_hold(Waiting("p.hold.1.5s.5m.x", "", {}), NOW, prefix="p", queues=())
+    assert found == Address((Destination("5m.x"),), NOW + 1500)
+
+
+@pytest.mark.parametrize("key", ["", "q", "q.2", "q.1", ".1.1.1", "q.1.0.x"])
+def test_a_key_that_is_none_of_a_level_is_not_understood(key: str) -> None:
+    with pytest.raises(NotUnderstoodError):
+        in_levels(Waiting("p.levels.1s.classic.2", key, {}), NOW, unit_ms=1000, queues=())
+
+
+@pytest.mark.parametrize("name", ["p.hold.", "p.hold.q", "p.hold.5s.", "hold", "p.hold.5y.q"])
+def test_a_name_that_is_none_of_a_hold_queue_is_not_understood(name: str) -> None:
+    with pytest.raises(NotUnderstoodError):
+        in_hold(Waiting(name, "", {}), NOW, prefix="p", queues=())
+
+
+@pytest.mark.parametrize("due", [None, "1", True, -1, 1.5])
+@pytest.mark.parametrize("to", [None, 5, "", "q" * 256, "é" * 128])
+def test_headers_that_are_not_ours_are_not_understood(due: Any, to: Any) -> None:
+    with pytest.raises(NotUnderstoodError):
+        in_loop(Waiting("loop", "loop", {h.DUE: due, h.TO: "q"}), NOW)
+    with pytest.raises(NotUnderstoodError):
+        in_loop(Waiting("loop", "loop", {h.DUE: 1, h.TO: to}), NOW)
+
+
+# -- ladders ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_rejected_task_is_due_a_tier_after_its_rejection() -> None:
+    dead = death(10, queue="q", reason="rejected", exchange="shop", **{"routing-keys": ["orders.new"]})
+    found = in_rung(Waiting("q.retry.1.1m", "", {"retries": 2, "x-death": [dead]}), NOW, origin="q", ttl_ms=60_000)
+    assert found.destinations == (Destination("q", "shop", "orders.new"),)
+    assert found.retries == 3
+    assert NOW + 50_000 <= found.due_ms <= NOW + 51_000
+
+
+def test_a_task_that_was_rejected_before_waits_its_tier_at_most_again() -> None:
+    dead = death(500, count=3, queue="q", reason="rejected")
+    found = in_rung(Waiting("q.retry.3.1m", "", {"x-death": [dead]}), NOW, origin="q", ttl_ms=60_000)
+    assert (found.retries, found.due_ms) == (3, NOW + 60_000)
+
+
+def test_a_published_copy_waits_its_tier_at_most_again() -> None:
+    headers = {"retries": 1, h.EXCHANGE: "shop", h.ROUTING_KEY: "k"}
+    found = in_rung(Waiting("q.retry.1.1m", "q.retry.1.1m", headers), NOW, origin="q", ttl_ms=60_000)
+    assert found == Address((Destination("q", "shop", "k"),), NOW + 60_000, 1)

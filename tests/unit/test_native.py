@@ -1,0 +1,192 @@
+"""RabbitMQ's own delayed retry: which tiers it can give, and what its counts say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from celery import Celery
+from hypothesis import given
+from hypothesis import strategies as st
+from kombu import Queue
+
+from celery_rmq_delay import RetryableTask, SettingsError, install
+from celery_rmq_delay.broker import Capabilities
+from celery_rmq_delay.config import parse_settings
+from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.topology.native import NativeRetry, native_tiers, refusal
+
+CONSTANT, GROWING = NativeRetry(Ladder((500, 500))), NativeRetry(Ladder((500, 1000, 1200)))
+
+tiers = st.lists(st.integers(1, 100_000), min_size=1, max_size=12).map(tuple)
+
+
+def counts(acquired: int = 0, delivery: int = 0, rejections: int = 0) -> dict[str, Any]:
+    found = {"x-acquired-count": acquired, "x-delivery-count": delivery}
+    deaths = [{"queue": "q", "reason": "rejected", "count": rejections}] if rejections else []
+    return {**{name: count for name, count in found.items() if count}, "x-death": deaths}
+
+
+# -- tiers -------------------------------------------------------------------------------------------------------------
+
+
+@given(tiers)
+def test_native_tiers_are_as_many_begin_alike_and_are_tiers_that_native_can_give(asked: tuple[int, ...]) -> None:
+    can = native_tiers(asked)
+    assert len(can) == len(asked)
+    assert can[0] == asked[0]
+    assert native_tiers(can) == can
+    assert list(can) == sorted(can)
+
+
+@given(tiers)
+def test_the_settings_take_the_tiers_that_native_can_give_and_print_them_for_others(asked: tuple[int, ...]) -> None:
+    can = native_tiers(asked)
+    written = {"retry": "native", "tiers": [f"{tier}ms" for tier in can]}
+    assert parse_settings(written).default.ladder.tiers_ms == can
+    if asked != can:
+        with pytest.raises(SettingsError, match="Native delays grow by the first one"):
+            parse_settings({**written, "tiers": [f"{tier}ms" for tier in asked]})
+
+
+def test_the_error_of_other_tiers_says_what_to_write() -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse_settings({"queues": {"q": {"retry": "native", "tiers": ["10s", "1m", "10m"]}}})
+    assert str(caught.value) == (
+        "rmq_delay.queues['q'].tiers: found ['10s', '1m', '10m']. Native delays grow by the first one, up to the last: "
+        "write ['10s', '20s', '30s'], or \"retry\": \"ladder\"."
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "setting", "mend"),
+    [
+        ({"jitter": 0.1}, "rmq_delay.jitter", "no jitter"),
+        ({"queue_type": "classic"}, "rmq_delay.queue_type", '"quorum"'),
+        ({"retry": "fast"}, "rmq_delay.retry", 'Write "ladder" or "native"'),
+        ({"queues": {"q": {"jitter": 0.2}}}, "rmq_delay.queues['q'].jitter", "no jitter"),
+        ({"queues": {"q": {"tiers": ["1s", "3s"]}}}, "rmq_delay.queues['q'].tiers", "['1s', '2s']"),
+    ],
+)
+def test_what_native_cannot_do_is_an_error(more: dict[str, Any], setting: str, mend: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        parse_settings({"retry": "native", "tiers": ["1s"], **more})
+    assert caught.value.setting == setting
+    assert mend in caught.value.mend
+
+
+def test_native_is_inherited_and_can_be_taken_back() -> None:
+    settings = parse_settings(
+        {"retry": "native", "tiers": ["1s", "2s"], "queues": {"same": {}, "own": {"retry": "ladder", "jitter": 0.1}}}
+    )
+    assert [settings.for_queue(queue).retry for queue in ("any", "same", "own")] == ["native", "native", "ladder"]  # type: ignore[union-attr]
+    assert parse_settings({}).default.retry == "ladder"
+
+
+# -- what the counts say -----------------------------------------------------------------------------------------------
+
+
+def test_equal_tiers_are_returned_and_growing_ones_fail() -> None:
+    assert CONSTANT.arguments() == {
+        "x-delayed-retry-type": "returned",
+        "x-delayed-retry-min": 500,
+        "x-delayed-retry-max": 500,
+        "x-delivery-limit": 1_000_000_000,
+    }
+    assert GROWING.arguments() == {
+        "x-delayed-retry-type": "failed",
+        "x-delayed-retry-min": 500,
+        "x-delayed-retry-max": 1200,
+        "x-delivery-limit": 1_000_000_000,
+    }
+
+
+@given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))
+def test_returned_messages_tell_retries_from_crashes(retries: int, crashes: int, rejections: int) -> None:
+    headers = counts(retries + crashes, crashes + rejections, rejections)
+    assert CONSTANT.given_back(headers) == retries
+    assert CONSTANT.was_interrupted(headers, most=3) == (crashes > 0)
+
+
+@given(st.integers(0, 50), st.integers(0, 50), st.integers(1, 50))
+def test_failed_messages_tell_a_crash_above_what_is_given_back(returns: int, rejections: int, most: int) -> None:
+    headers = counts(returns, returns + rejections, rejections)
+    assert GROWING.given_back(headers) == returns
+    assert GROWING.was_interrupted(headers, most) == (returns > most)
+    if GROWING.takes(headers, GROWING.delay_ms(headers), most):
+        assert not GROWING.was_interrupted(counts(returns + 1, returns + rejections + 1, rejections), most)
+
+
+def test_the_delay_is_the_brokers() -> None:
+    assert [GROWING.delay_ms(counts(each, each)) for each in range(4)] == [500, 1000, 1200, 1200]
+    assert [CONSTANT.delay_ms(counts(each)) for each in range(4)] == [500] * 4
+
+
+def test_a_retry_that_the_broker_would_hold_for_another_time_is_a_copy() -> None:
+    assert GROWING.takes(counts(1, 1), 1000, most=3)
+    assert not GROWING.takes(counts(), 1000, most=3)  # a copy before it: the count began anew
+    assert not GROWING.takes(counts(3, 3), 1200, most=3)
+    assert CONSTANT.takes(counts(40), 500, most=3)
+    assert not CONSTANT.takes(counts(), 300, most=3)  # tiers of a task
+
+
+@pytest.mark.parametrize("junk", ["3", -1, None, 2.5, True])
+def test_a_header_that_is_no_count_is_none(junk: Any) -> None:
+    headers = {"x-acquired-count": junk, "x-delivery-count": junk}
+    assert CONSTANT.given_back(headers) in (0, 1)
+    assert GROWING.given_back(headers) in (0, 1)
+
+
+# -- queues and tasks --------------------------------------------------------------------------------------------------
+
+
+def installed(*queues: Queue, **settings: Any) -> Any:
+    app = Celery("test", broker="memory://", set_as_current=False)
+    app.conf.update(rmq_delay={"retry": "native", "tiers": ["1s"], **settings}, task_queues=list(queues))
+    install(app)
+    return app
+
+
+def test_a_quorum_queue_is_declared_with_both_the_ladder_and_the_delayed_retry() -> None:
+    app = installed(Queue("q", queue_arguments={"x-queue-type": "quorum", "x-delivery-limit": 7}))
+    declared = app.amqp.queues["q"].queue_arguments
+    assert declared["x-dead-letter-exchange"] == "rmq_delay.q.dlx"
+    assert (declared["x-delayed-retry-type"], declared["x-delayed-retry-min"]) == ("returned", 1000)
+    assert declared["x-delivery-limit"] == 7
+
+
+def test_a_classic_queue_is_declared_without_what_its_broker_would_refuse() -> None:
+    app = installed(Queue("q"))
+    assert app.amqp.queues["q"].queue_arguments == {"x-dead-letter-exchange": "rmq_delay.q.dlx"}
+
+
+def test_a_task_of_a_native_queue_has_no_tiers_of_its_own() -> None:
+    app = installed(Queue("q"), Queue("other"), queues={"other": {"retry": "ladder"}})
+    app.conf.update(task_default_queue="q", task_routes={"fine": {"queue": "other"}})
+
+    @app.task(base=RetryableTask, tiers=["1s"], name="fine", shared=False)  # type: ignore[untyped-decorator]
+    def fine() -> None: ...
+
+    @app.task(base=RetryableTask, tiers=["1s"], name="own", shared=False)  # type: ignore[untyped-decorator]
+    def own() -> None: ...
+
+    with pytest.raises(SettingsError, match=r"tiers of task own: found \['1s'\]\. Queue 'q' has \"retry\": \"native\""):
+        app.finalize()
+
+
+@pytest.mark.parametrize(
+    ("version", "quorum", "piece"),
+    [
+        ((4, 3, 0), True, "needs RabbitMQ 4.3.1 or newer. The broker is 4.3.0"),
+        ((3, 10, 8), False, "The broker is 3.10.8"),
+        ((4, 3, 1), False, "It is a classic one"),
+        ((4, 3, 1), True, None),
+        ((5, 0, 0), True, None),
+    ],
+)
+def test_a_queue_that_cannot_retry_natively_is_refused(version: Any, quorum: bool, piece: str | None) -> None:
+    said = refusal("q", Capabilities(version), quorum=quorum)
+    assert (piece is None) == (said is None)
+    if said is not None and piece is not None:
+        assert piece in said
+        assert '"retry": "ladder"' in said

@@ -1,0 +1,84 @@
+"""How many outages can have made the failures: what counts as one witness."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from celery_rmq_delay.analytics.decision import decide
+from celery_rmq_delay.analytics.ladders import Today
+from celery_rmq_delay.analytics.options import Options
+from celery_rmq_delay.analytics.outages import by_outage
+from celery_rmq_delay.analytics.shares import Intervals
+from tests.recoveries import exponential, intervals, looked_at, seen
+
+OPTIONS = Options(bootstrap_rounds=50)
+GRID = OPTIONS.grid
+HOUR = 3600.0
+
+
+def spans(*rows):
+    """Return failures that began in an hour and were over between two hours after, None: not seen over; one each."""
+    began, low, high = zip(*rows, strict=True)
+    ends = np.array([np.nan if each is None else each * HOUR for each in high])
+    lows = GRID.cells(np.array(low) * HOUR)
+    highs = np.where(np.isnan(ends), Intervals.OPEN, GRID.cells(np.nan_to_num(ends)))
+    return by_outage(Intervals(lows, highs, np.array(began), np.ones(len(rows))), OPTIONS)
+
+
+def outage(hours, tasks, seed, ladder=(60, 300, 900, 3600, 14_400, 28_800), starts_at=0):
+    """Return what is seen of one outage: tasks fail at random times of it, and all are over at its end."""
+    random = np.random.default_rng(seed)
+    began = random.uniform(0, hours * HOUR, tasks)
+    lasts = hours * HOUR - began
+    return looked_at(lasts, starts_at + (began // HOUR).astype(np.int64), [ladder], random)
+
+
+def test_failures_that_can_have_ended_together_are_one_outage_whenever_they_began():
+    found = spans((0, 7.5, 9), (3, 4, 8), (7, 0.5, 1.2), (20, 0, 0.5))
+    assert len(set(found.cluster[:3])) == 1
+    assert found.clusters == 2
+
+
+def test_what_was_not_seen_over_goes_with_the_next_outage_and_is_no_witness():
+    found = spans((0, 7.5, 9), (3, 1, None), (30, 1, None), (30, 2, None), (40, 1, None))
+    assert found.cluster[0] == found.cluster[1]
+    assert found.cluster[2] == found.cluster[3]
+    assert len(set(found.cluster)) == 3
+    assert found.clusters == 1
+
+
+def test_failures_without_any_recovery_have_no_outage():
+    assert spans((0, 1, None), (9, 1, None)).clusters == 0
+    nothing = np.array([], dtype=np.int64)
+    assert by_outage(Intervals(nothing, nothing, nothing, nothing.astype(float)), OPTIONS).clusters == 0
+
+
+def test_outages_apart_are_told_apart():
+    found = spans(*[(10 * number, 0.5, 1.5) for number in range(50)])
+    assert found.clusters == 50
+
+
+def test_a_long_outage_beside_failures_every_hour_is_one_of_many():
+    long = [(hour, 9.9 - hour - 0.5, 10.5 - hour) for hour in range(10)] * 100
+    found = spans(*long, *[(hour, 0, 0.01) for hour in range(0, 100, 3)])
+    assert len(set(found.cluster[: len(long)])) == 1
+    assert found.clusters > 20
+
+
+@pytest.mark.parametrize("hours", [0.5, 5.5, 8.0])
+def test_one_outage_is_too_few_data_however_many_tasks_it_touched(hours):
+    data = by_outage(intervals(outage(hours, 3000, seed=1), GRID), OPTIONS)
+    assert data.clusters == 1
+    decision = decide(data, Today((60_000, 300_000, 900_000, 3_600_000, 14_400_000, 28_800_000), 0.3), OPTIONS)
+    assert not decision.enough_data
+    assert decision.advised_ms is None
+    assert decision.reason == "not enough data: one outage can have made all the failures, at least 5 are needed"
+
+
+def test_outages_of_100_000_failures_keep_all_of_them():
+    found = seen(exponential(900), 100_000, [(5, 30, 120, 600, 3600)], seed=1, clusters=24 * 90)
+    data = intervals(found, GRID)
+    apart = by_outage(data, OPTIONS)
+    assert apart.count.sum() == data.count.sum()
+    assert 400 < apart.clusters <= 24 * 90

@@ -1,0 +1,41 @@
+"""Ports of private servers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from celery_rmq_delay.testing import PrivateServerError, ports
+
+ANOTHER = """
+from celery_rmq_delay.testing import PrivateServerError, ports
+ports._RANGE = {range}
+try:
+    while True:
+        print(ports.free_port(), flush=True)
+except PrivateServerError:
+    print("none", flush=True)
+input()
+"""
+
+
+def test_two_processes_never_get_the_same_port_while_both_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = next(port for port in range(15_000, 32_000, 8) if all(map(ports.is_free, range(port, port + 8))))
+    monkeypatch.setattr(ports, "_RANGE", (first, first + 7))
+    mine = {ports.free_port() for _ in range(3)}
+    with subprocess.Popen(
+        [sys.executable, "-c", ANOTHER.format(range=(first, first + 7))],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        theirs = {int(line) for line in iter(other.stdout.readline, "none\n")}
+        assert len(theirs) > 1
+        assert not mine & theirs
+        with pytest.raises(PrivateServerError, match="were all in use"):
+            ports.free_port()
+        other.communicate("\n")
+    assert ports.free_port() in theirs, "what a process had is free once it has ended"

@@ -1,0 +1,23 @@
+"""The page on security names tests: they are there."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.snippets import ROOT
+
+PAGE = (ROOT / "docs/explanation/security.md").read_text()
+NAMED = sorted(set(re.findall(r"`(?:tests/\w+/)?(test_\w+\.py)(?:::(\w+))?`", PAGE)))
+
+
+def test_the_page_names_tests() -> None:
+    assert len(NAMED) > 15
+
+
+@pytest.mark.parametrize(("file", "name"), NAMED, ids=str)
+def test_a_named_test_is_there(file: str, name: str) -> None:
+    found = [each for each in (ROOT / "tests").glob(f"*/{file}") if f"tests/{each.parent.name}/{file}" in PAGE]
+    assert found
+    assert not name or any(f"def {name}(" in each.read_text() for each in found)

@@ -1,0 +1,154 @@
+"""The share of failures that is over by t, beside a known truth, and what hostile data do to it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from celery_rmq_delay.analytics.options import Options
+from celery_rmq_delay.analytics.shares import Intervals, shares
+from celery_rmq_delay.exceptions import IntervalError
+from tests.recoveries import TRUTHS, exponential, intervals, seen, seen_outages
+
+OPTIONS = Options(bootstrap_rounds=0)
+GRID = OPTIONS.grid
+LADDERS = {
+    "one ladder, equal delays": (0.0, [(30, 300, 3600)]),
+    "one ladder with jitter": (0.25, [(10, 60, 300, 1800, 7200)]),
+    "three ladders": (0.25, [(5, 30, 120, 600, 3600), (30, 300, 3600), (1, 2, 4)]),
+}
+SPELLS = 100_000
+
+#: A point of the grid is seen where at least so many of these failures were looked at.
+LOOKS = SPELLS // 1000
+
+
+@pytest.mark.parametrize("ladders", LADDERS)
+@pytest.mark.parametrize("truth", TRUTHS)
+def test_the_truth_is_recovered_within_3_percent_wherever_the_ladder_sees(truth, ladders):
+    jitter, tiers = LADDERS[ladders]
+    found = shares(intervals(seen(TRUTHS[truth], SPELLS, tiers, seed=7, jitter=jitter), GRID), OPTIONS)
+    visible = found.looks >= LOOKS
+    error = np.abs(found.least[0] - TRUTHS[truth].share(GRID.times))[visible].max()
+    print(f"{truth}, {ladders}: {visible.sum()} points, error {error:.4f}")
+    assert found.converged
+    assert visible.sum() >= 3
+    assert error < 0.03
+
+
+def test_between_two_looks_the_share_is_told_from_below_and_above():
+    found = shares(intervals(seen(TRUTHS["exponential"], SPELLS, [(30, 300)], seed=1, jitter=0), GRID), OPTIONS)
+    at = GRID.cells([100.0])[0]
+    assert found.least[0, at] < TRUTHS["exponential"].share(100.0) < found.most[0, at]
+    assert found.least[0, at] == pytest.approx(found.least[0, GRID.cells([40.0])[0]])
+
+
+def sparse_last_tier():
+    """Return 300 failures: 250 over by a minute, 32 by 11 minutes, 18 seen failing then and over 4 hours later."""
+    cell = lambda seconds: int(GRID.cells([seconds])[0])  # noqa: E731
+    return rows((0, cell(60), 250), (cell(60), cell(660), 32), (cell(660), cell(15_060), 18))
+
+
+def test_few_looks_far_from_others_move_no_recovery_to_an_earlier_time():
+    found = shares(sparse_last_tier(), OPTIONS)
+    share = found.least[0, GRID.cells([60, 660, 1500, 3600, 7200, 14_000, 15_060])]
+    np.testing.assert_allclose(share, [250 / 300, *[0.94] * 5, 1.0], atol=1e-3)
+    assert found.most[0, GRID.cells([1500])[0]] == pytest.approx(1.0)
+
+
+def test_a_single_look_in_a_long_gap_does_not_decide_where_its_failures_ended():
+    early, stray, late = GRID.cells([30, 100, 330])
+    found = shares(rows((0, early, 400), (early, late, 600), (early, stray, 1)), OPTIONS)
+    assert found.least[0, stray] == pytest.approx(0.4, abs=0.01)
+    assert found.least[0, late] == pytest.approx(1.0)
+    assert np.flatnonzero(found.looks).tolist() == [early, late]
+
+
+def test_a_single_look_after_all_others_tells_nothing():
+    early, last = GRID.cells([30, 86_400])
+    found = shares(rows((0, early, 500), (early, Intervals.OPEN, 500), (early, last, 1)), OPTIONS)
+    assert found.horizon == early
+    assert found.least[0, -1] == pytest.approx(0.5, abs=0.01)
+
+
+def test_few_looks_near_each_other_count_at_the_latest_of_them():
+    first = int(GRID.cells([300])[0])
+    looks = [(0, first + at, 15) for at in range(4)]
+    found = shares(rows((0, 50, 1000), *looks), OPTIONS)
+    places = np.flatnonzero(found.looks)
+    assert places.tolist() == [50, first + 1, first + 3]
+    assert found.looks[places].tolist() == [1000, 30, 30]
+
+
+def test_after_the_last_look_nothing_is_claimed():
+    found = shares(intervals(seen(TRUTHS["exponential"], SPELLS, [(10, 60)], seed=1), GRID), OPTIONS)
+    assert GRID.times[found.horizon] < 100
+    assert (found.least[0, found.horizon :] == found.least[0, found.horizon]).all()
+    assert (found.most[0, found.horizon + 1 :] == 1).all()
+
+
+def test_intervals_know_that_failures_of_one_outage_are_no_witnesses_of_their_own():
+    options, truth, ladders = Options(bootstrap_rounds=60), exponential(120), [(30, 120, 600)]
+    at = GRID.cells([150.0])[0]
+
+    def interval(data):
+        found = shares(intervals(data, GRID), options)
+        return found.interval(found.least[:, at], found.most[:, at])
+
+    low, high = interval(seen(truth, 5000, ladders, seed=2, clusters=5000))
+    shared = [interval(seen_outages(truth, 5000, ladders, seed=seed, outages=150)) for seed in range(10)]
+    assert all(end - start > 2 * (high - low) for start, end in shared)
+    held = [start <= truth.share(150.0) <= end for start, end in shared]
+    assert sum(held) >= 8
+
+
+def test_one_cluster_gives_no_interval():
+    found = shares(intervals(seen(exponential(60), 1000, [(30, 60)], seed=1, clusters=1), GRID), Options())
+    low, high = found.interval(found.least, found.most)
+    assert np.isnan(low).all()
+    assert np.isnan(high).all()
+
+
+def test_the_same_seed_gives_the_same_rounds():
+    data = intervals(seen(exponential(60), 2000, [(30, 60)], seed=1), GRID)
+    one, other = (shares(data, Options(bootstrap_rounds=20, seed=5)) for _ in range(2))
+    assert (one.least == other.least).all()
+    assert (one.least[1:] != shares(data, Options(bootstrap_rounds=20, seed=6)).least[1:]).any()
+
+
+def rows(*intervals_seen):
+    low, high, count = (np.array(each) for each in zip(*intervals_seen, strict=True))
+    return Intervals(low, high, np.arange(len(low)), count.astype(float))
+
+
+@pytest.mark.parametrize(
+    ("data", "last"),
+    [
+        (rows((50, Intervals.OPEN, 1000)), 0.0),
+        (rows((50, Intervals.OPEN, 1), (80, Intervals.OPEN, 1)), 0.0),
+        (rows((0, 50, 1)), 1.0),
+        (rows((0, 1, 5), (0, 340, 5)), 1.0),
+        (rows((340, Intervals.OPEN, 3), (0, 2, 3)), 0.5),
+        (rows((0, 50, 1e15), (50, Intervals.OPEN, 1e15)), 0.5),
+    ],
+)
+def test_odd_data_give_shares_from_0_to_1_that_never_fall(data, last):
+    found = shares(data, Options(bootstrap_rounds=10, min_clusters=1))
+    for each in (found.least, found.most):
+        assert (np.diff(each, axis=1) >= 0).all()
+        assert (each >= 0).all()
+        assert (each <= 1).all()
+    assert found.least[0, -1] == pytest.approx(last, abs=1e-6)
+
+
+def test_no_failures_at_all_are_an_error_that_says_so():
+    nothing = np.array([], dtype=np.int64)
+    with pytest.raises(IntervalError, match="at least one observation"):
+        shares(Intervals(nothing, nothing, nothing, nothing.astype(float)), OPTIONS)
+
+
+def test_a_time_goes_to_the_nearest_point_of_the_grid():
+    assert GRID.cells([-1, 0, 1e-9, 0.1, 0.102, 0.103, 1e12]).tolist() == [0, 0, 1, 1, 1, 2, GRID.points]
+    assert GRID.times[0] == 0
+    assert GRID.times[-1] >= 7 * 24 * 3600
+    assert (GRID.cells(GRID.times) == np.arange(GRID.points + 1)).all()

@@ -1,0 +1,124 @@
+"""Texts that somebody made to hurt: redaction, fingerprints and policies end, in time that grows with the text."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from celery_rmq_delay.fingerprint import fingerprint, normalise_message, top_frame, without_retry
+from celery_rmq_delay.headers import bounded, printable
+from celery_rmq_delay.names import Names, is_derived
+from celery_rmq_delay.policies import Policy, pattern_of
+from celery_rmq_delay.redaction import DEFAULT, DEFAULT_KEYS, MAX_TEXT, Redaction
+from tests import hostile
+
+#: What a pattern may stumble over, a thousand times in a row.
+STONES = (
+    *("password", "password=", "password = ", "--password ", "pass", "token_", "token.", 'secret\\"', "card ", "key"),
+    *(
+        "://",
+        "://a:",
+        "://a:b/",
+        "a@",
+        "@",
+        "a.",
+        "a-",
+        "'",
+        '"',
+        "\\",
+        "(",
+        "{",
+        "[",
+        "<",
+        "{'password': ",
+        "Key (password, ",
+    ),
+    *(
+        "bearer ",
+        "basic a",
+        "0x",
+        "0",
+        "0.",
+        "00000000-",
+        "a1",
+        "f",
+        'File "',
+        'File "a", line 1, in ',
+        "\n",
+        " ",
+        "\t",
+    ),
+    *("a.B: ", "A.", "Error", "=>", "::", "\u202e", "\ud800", "\0", "é", "\U0001d552", "\u017f", "\u0130"),
+)
+hook = Redaction(keys=(*DEFAULT_KEYS, "maiden_name", "(a+)+$", "x y-z"))
+stones = st.lists(st.sampled_from(STONES) | hostile.texts, min_size=1, max_size=5).map("".join)
+
+
+def look(text: str) -> None:
+    for redaction in (DEFAULT, hook):
+        assert len(redaction.text(text)) <= MAX_TEXT
+    normalise_message(text)
+    top_frame(text)
+    without_retry(text)
+    assert re.fullmatch("[0-9a-f]{16}", fingerprint(text[:50], text, text[:50]))
+    printable(bounded(text, 8_000)).encode()
+
+
+@given(stones)
+def test_whatever_a_text_holds_it_is_looked_at(text: str) -> None:
+    look(text)
+
+
+@given(stones.filter(bool))
+def test_the_time_is_bounded_whatever_is_repeated(text: str) -> None:
+    long = (text * (25_000 // len(text) + 1))[:25_000]
+    began = time.process_time()
+    look(long)
+    assert time.process_time() - began < 2, "seconds for 25,000 characters"
+
+
+@pytest.mark.parametrize("stone", STONES, ids=ascii)
+def test_no_stone_alone_takes_long(stone: str) -> None:
+    began = time.process_time()
+    look((stone * 30_000)[:30_000])
+    look("password=" + (stone * 30_000)[:30_000])
+    assert time.process_time() - began < 4, "seconds for 60,000 characters"
+
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=60).filter(lambda name: len(name.encode()) <= 255)
+
+
+@given(names, names)
+def test_the_pattern_of_a_policy_matches_its_queue_and_no_other(queue: str, other: str) -> None:
+    policy = Policy("p", pattern_of(queue))
+    assert policy.fits(queue, "classic")
+    assume(other != queue)
+    assert not policy.fits(other, "classic")
+    assert not policy.fits(f"{queue}x", "classic")
+    assert not policy.fits(f"x{queue}", "classic")
+
+
+@given(hostile.texts, names, st.sampled_from(["classic", "quorum", "stream"]))
+def test_a_policy_of_somebody_fits_or_does_not_or_only_the_broker_knows(pattern: str, queue: str, kind: str) -> None:
+    assert Policy("p", pattern).fits(queue, kind) in (True, False, None)
+
+
+@pytest.mark.parametrize(
+    "pattern", ["\ud800", "a{99999999999999999999}", "(" * 5_000 + ")" * 5_000, "[", "(?P<n>a)(?P<n>b)"]
+)
+def test_a_pattern_that_python_cannot_read_is_left_to_the_broker(pattern: str) -> None:
+    assert Policy("p", pattern).fits("q", "classic") is None
+
+
+@given(names, names)
+def test_names_of_objects_tell_queues_apart(first: str, second: str) -> None:
+    made: Any = [Names("p").dlx, Names("p").record, Names("p").tasks, Names("p").other]
+    assume(first != second)
+    for name in made:
+        assert name(first) != name(second)
+    assert is_derived(f"{first}.suspects")
