@@ -231,6 +231,10 @@ class _Pending:
         return lease_error(self.route, self.sent_at)
 
 
+class ChannelEndedError(amqp.RecoverableConnectionError):
+    """The broker has ended the channel of a `ConfirmingPublisher`, and so its connection; ``reply_text`` says why."""
+
+
 class ConfirmingPublisher:
     """Publishes on the worker's own connection without ever waiting: the confirm calls back.
 
@@ -325,7 +329,7 @@ class ConfirmingPublisher:
     def _on_close(self, _code: int, text: str, _class_id: int, _method_id: int) -> None:
         # A pool may keep to itself what its callbacks raise: the loop meets the end of the socket all the same.
         self._connection.connection.sock.shutdown(socket.SHUT_RDWR)
-        raise amqp.RecoverableConnectionError(f"The broker has ended the channel for copies: {text}")
+        raise ChannelEndedError(text)
 
     def _on_return(self, _error: Exception, exchange: str, routing_key: str, message: amqp.Message) -> None:
         # The broker sends the return before the ack of the same message.

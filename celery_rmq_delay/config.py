@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -65,7 +66,7 @@ class Settings:
         """What is taken out of what people read."""
         return self.events.redaction
 
-    @property
+    @cached_property  # asked at each publish
     def uses_jitter(self) -> bool:
         """Whether any ladder of the settings spreads its delays over lanes."""
         every = [self.default, *self.queues.values()]

@@ -16,7 +16,7 @@ from .doctor_adoption import adoption_findings, dlx_missing
 from .event_connection import event_findings
 from .exact_doctor import exact_findings
 from .exceptions import ManagementError, TransportError
-from .findings import Finding, Severity
+from .findings import APPLY, REDECLARE, Finding, Severity
 from .inventory import applied, connect, plans
 from .management import Management, QueueDetail
 from .names import suspects
@@ -166,24 +166,21 @@ def _dead_lettering(
 
 
 def _drift(connection: Connection, plan: LadderPlan, state: Applied) -> Iterator[Finding]:
-    apply_it = "Run `celery -A proj rmq-delay apply`, or start a worker."
     waiting = pending(connection, plan, state)
     for each in waiting.conflicts:
-        found = f"The {each.kind} {each.name} is not as planned. {each.problem}"
-        mend = "Drain and delete it, then run `celery -A proj rmq-delay apply`."
-        yield Finding("conflict", "error", plan.queue, found, mend)
+        yield Finding("conflict", "error", plan.queue, each.difference, REDECLARE)
     if waiting.create:
-        yield Finding("missing", "error", plan.queue, waiting.missing, apply_it)
+        yield Finding("missing", "error", plan.queue, waiting.missing, APPLY)
     if waiting.ladder:
         before, after = map(ladder_text, waiting.ladder)
         found = f"The ladder in force is {before}; the settings say {after}."
-        yield Finding("ladder", "warning", plan.queue, found, apply_it)
+        yield Finding("ladder", "warning", plan.queue, found, APPLY)
     if waiting.tasks:
         found = f"Tasks climb other ladders than planned: {', '.join(waiting.tasks)}."
-        yield Finding("task-ladders", "warning", plan.queue, found, apply_it)
+        yield Finding("task-ladders", "warning", plan.queue, found, APPLY)
     if waiting.routing or waiting.unfinished:
         found = "A change of ladders was cut off." if waiting.unfinished else "The broker has another version now."
-        yield Finding("unfinished", "warning", plan.queue, found, apply_it)
+        yield Finding("unfinished", "warning", plan.queue, found, APPLY)
 
 
 def _limit(delay: Delay, plan: LadderPlan, broker: Capabilities, detail: QueueDetail | None) -> int | None:

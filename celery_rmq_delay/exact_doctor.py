@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .exceptions import TopologyError
-from .findings import Finding
+from .findings import APPLY, REDECLARE, Finding
 from .topology.apply import drift, ready_counts, unconsumed
 from .topology.pending import Pending
 
@@ -62,12 +62,9 @@ def exact_findings(connection: Connection, delay: Delay) -> Iterator[Finding]:
         yield Finding("exact-topology", "error", f"{delay.setting}.exact_delays", str(error), "See the message.")
         return
     for each in waiting.conflicts:
-        found = f"The {each.kind} {each.name} is not as planned. {each.problem}"
-        mend = "Drain and delete it, then run `celery -A proj rmq-delay apply`."
-        yield Finding("exact-conflict", "error", waiting.queue, found, mend)
+        yield Finding("exact-conflict", "error", waiting.queue, each.difference, REDECLARE)
     if waiting.create:
-        mend = "Run `celery -A proj rmq-delay apply`, or start a worker."
-        yield Finding("exact-missing", "error", waiting.queue, waiting.missing, mend)
+        yield Finding("exact-missing", "error", waiting.queue, waiting.missing, APPLY)
     for topology in exact.topologies:
         yield from _unconsumed(connection, topology)
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+#: What mends objects that are missing, and one that differs.
+APPLY = "Run `celery -A proj rmq-delay apply`, or start a worker."
+REDECLARE = "Drain and delete it, then run `celery -A proj rmq-delay apply`."
+
 Severity = Literal["error", "warning", "note"]
 
 

@@ -129,6 +129,11 @@ class Drift:
     name: str
     problem: str
 
+    @property
+    def difference(self) -> str:
+        """What is other than planned, for people."""
+        return f"The {self.kind} {self.name} is not as planned. {self.problem}"
+
 
 def drift(connection: Connection, objects: Objects) -> list[Drift]:
     """Return what is missing or has other arguments in the broker. Changes nothing.

@@ -191,7 +191,8 @@ def test_a_task_that_always_kills_its_child_is_exhausted(lab: Lab) -> None:
 
     (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
 
-    assert result.state == "FAILURE"
+    # Of a lost process Celery stores the result once its message is settled.
+    wait_for(lambda: result.state == "FAILURE", "the stored failure")
     assert message.headers["rmq-delay-exception"].endswith("WorkerLostError")
     assert message.headers["rmq-delay-reason"] == "retries_used"
     assert message.headers["rmq-delay-attempts"] == 4

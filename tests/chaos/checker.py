@@ -249,9 +249,9 @@ def _given_up(book: Book, story: Story, last: int) -> Iterator[Finding]:
         return {len(ladder.tiers[story.plan.queue]) for ladder in book.in_force(moment)}
 
     now, ends = tiers(story.executions[-1].began), [each.ended for each in story.at(last - 1)]
-    if any(each.ended is None for each in story.at(last)) or None in ends:
+    if any(each.ended is None for each in story.at(last)):
         return
-    was_due = not ends or any(max(tiers(end)) >= last for end in ends if end is not None)
+    was_due = not ends or any(end is None or max(tiers(end)) >= last for end in ends)
     if min(now) > last or not was_due:
         yield Finding("wrong", story.id, f"given up after attempt {last}, and the ladder has {now} tiers")
 

@@ -116,6 +116,7 @@ def test_the_state_is_a_table_with_what_is_parked(lab: Lab) -> None:
 
 def test_the_doctor_ends_with_1_only_when_somebody_has_to_act(classic_lab: Lab) -> None:
     app, plan = opened(classic_lab)
+    run(app, "apply")
     classic_lab.publish(plan.exhausted)
     wait_for(lambda: data(app, "doctor", "--no-management")[-1]["code"] == "exhausted", "the note")
     classic_lab.channel.exchange_delete(plan.names.returns)

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from django.db import InterfaceError, OperationalError, close_old_connections
+from django.db import close_old_connections
 from django.db.models import Q
 from django.utils import timezone
 
@@ -15,6 +15,7 @@ from ..models import Operation
 from .lease import GOING, STALE_AFTER, OperationBusyError
 from .operations import run
 from .reporting import report
+from .transactions import DATABASE_AWAY
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +43,7 @@ def operate(stop: Callable[[], bool], *, once: bool = False) -> None:
             if operation is not None:
                 _run(operation, stop)
                 continue
-        except (OperationalError, InterfaceError) as error:
+        except DATABASE_AWAY as error:
             logger.warning("The database is away: trying again. %s", error)
             left = operation or left
         else:
@@ -57,7 +58,7 @@ def _run(operation: Operation, stop: Callable[[], bool]) -> None:
         run(operation, stop=stop)
     except OperationBusyError:
         return  # another process was quicker
-    except (OperationalError, InterfaceError):
+    except DATABASE_AWAY:
         raise
     except Exception:
         logger.exception("Operation %s failed", operation.pk)

@@ -9,10 +9,9 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 import amqp
-from amqp.exceptions import ChannelError
 from django.utils.translation import gettext as _
 
-from ....broker import ConfirmingPublisher
+from ....broker import ChannelEndedError, ConfirmingPublisher
 from ....exceptions import NackedError, PublishError, UnroutableError
 from ....topology.exact import Route
 from ..conf import conf
@@ -84,7 +83,7 @@ class Publisher:
         doubtful = [key for key in written if key not in found]
         if trouble is None:
             self.window = min(2 * self.window, WINDOW)
-        elif isinstance(trouble, ChannelError) and len(batch) == 1:
+        elif isinstance(trouble, ChannelEndedError) and len(batch) == 1:
             found.update({key: Sent(Fate.REFUSED, _refusal(trouble)) for key in doubtful})
         else:
             found.update({key: Sent(Fate.UNKNOWN, _doubt(trouble)) for key in doubtful})
@@ -120,7 +119,7 @@ def _note(found: dict[int, Sent], key: int, queue: str) -> Callable[[PublishErro
     return done
 
 
-def _refusal(error: ChannelError) -> str:
+def _refusal(error: ChannelEndedError) -> str:
     return _("the broker refused it: %(error)s") % {"error": error.reply_text}
 
 

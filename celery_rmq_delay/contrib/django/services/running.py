@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Protocol
 
-from django.db import InterfaceError, OperationalError
-
 from ....exceptions import RmqDelayError
 from ..conf import conf
 from ..models import Operation, OperationItem
@@ -19,7 +17,7 @@ from .link import Link
 from .parked import RunNow
 from .requeue import Edited, LostEdit, Requeue
 from .states import Discard, Restore
-from .transactions import committed
+from .transactions import DATABASE_AWAY, committed
 
 logger = logging.getLogger(__name__)
 
@@ -86,13 +84,11 @@ class Runner:
             logger.warning("%s", error)
         except RmqDelayError as error:
             self._fail(work, str(error))
-        except (OperationalError, InterfaceError) as error:
-            if self._stop is None:
-                self._fail(work, f"{type(error).__name__}: {error}")
-            raise  # in the background its heart stops, and who takes it over settles what was in hand
         except Exception as error:
-            logger.exception("Operation %s stopped", self._operation.pk)
-            self._fail(work, f"{type(error).__name__}: {error}")
+            # Without the database its heart stops, and who takes it over settles what was in hand; none does of a page.
+            if self._stop is None or not isinstance(error, DATABASE_AWAY):
+                logger.exception("Operation %s stopped", self._operation.pk)
+                self._fail(work, f"{type(error).__name__}: {error}")
             raise
         self._operation.refresh_from_db()
         return self._operation

@@ -15,6 +15,8 @@ from ..models import Operation
 
 logger = logging.getLogger(__name__)
 
+#: What Django raises where the database cannot be reached, or has gone away.
+DATABASE_AWAY = (OperationalError, InterfaceError)
 #: Seconds for which a step is tried again: what was published is not forgotten because the database restarts.
 PATIENCE = 30.0
 _PAUSE = 0.2
@@ -33,7 +35,7 @@ def committed(step: Callable[[], Result]) -> Result:
         try:
             with _durable(using):
                 return step()
-        except (OperationalError, InterfaceError):  # noqa: PERF203 - each turn is a transaction
+        except DATABASE_AWAY:  # noqa: PERF203 - each turn is a transaction
             # In a test's own transaction nothing can be tried again.
             if time.monotonic() > deadline or connections[using].in_atomic_block:
                 raise
