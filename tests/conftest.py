@@ -33,15 +33,18 @@ HEAVY = {
     "test_parked.py",
     "test_partition.py",
 }
-#: Integration tests whose subject no broker's version changes: `make test` runs them, `make test-brokers` does not.
+#: Integration tests whose subject no broker's version changes, or of which others show enough: `make test` runs them,
+#: `make test-brokers` does not.
 ONE_BROKER = {
     "test_broker_ladder.py",
     "test_cli.py",
+    "test_collector.py",
     "test_collector_history.py",
     "test_collector_hostile.py",
     "test_collector_killed.py",
     "test_collector_metrics.py",
     "test_kit_docs.py",
+    "test_migrate_matrix.py",
     "test_operations_trouble.py",
     "test_private_postgres.py",
     "test_quickstart.py",
