@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import Celery, chain, chord, group, signals
+from celery import VERSION, Celery, chain, chord, group, signals
 from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 from celery.worker import state
 from kombu import Queue
@@ -338,7 +338,7 @@ def test_ignore_and_reject_mean_what_they_mean_to_celery(app: Celery, rmq_ladder
     ladder.advance(0)
     story = ladder.story(result)
     assert [attempt.state for attempt in story.attempts] == ["REJECTED"]
-    assert result.state == "FAILURE"
+    assert result.state == ("FAILURE" if VERSION >= (5, 7) else "PENDING")
     ladder.run()
     assert [attempt.at for attempt in story.attempts] == [0, 10]  # rejected: it climbs
     assert story.result == "later"
