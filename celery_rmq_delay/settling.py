@@ -143,7 +143,8 @@ class Settling:
     ) -> None:
         """Move a message as it is to the delay queue of ``rung``, or to one for an exact delay.
 
-        Published with confirm, then acked; ``tell`` is called between the two.
+        Published with confirm, then acked; ``tell`` is called between the two. While the broker does not take it, it is
+        tried again: rejected, it would wait where its key leads to, and a full queue would drop it there.
         """
         if delay_ms is None:
             ladder = self.delay.ladder(delivery.queue, task)
@@ -153,7 +154,8 @@ class Settling:
             exact = self.delay.exact
             route = exact.along(self._topology, delay_ms, delivery.queue, "countdown", delay_ms / 1000)
         copy = copy_of(message, self._forwarded(message, retries + 1, route.headers))
-        self.publish(message, copy, route, rejects=lambda: self.dead_letters(delivery.queue), tell=tell)
+        again = partial(self.park, message, delivery, task, retries, rung, delay_ms, tell)
+        self.publish(message, copy, route, again=again, tell=tell)
 
     def _native(self, queue: str, among_suspects: bool) -> NativeRetry | None:
         """Return how the queue of a delivery holds its retries by itself; None where it does not."""

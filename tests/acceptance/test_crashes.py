@@ -92,6 +92,21 @@ def test_a_suspect_that_the_broker_refuses_is_tried_again_each_second(classic_la
     assert result.get(timeout=20) == 1
 
 
+def test_a_failed_attempt_whose_delay_queue_refuses_its_copy_is_not_repeated(classic_lab: Lab) -> None:
+    if not isinstance(classic_lab.broker, PrivateBroker):
+        pytest.skip("sets a policy, and this broker is not ours")
+    policy = ("set_policy", "-p", classic_lab.vhost, "full", "^shop.retry.")
+    classic_lab.broker.rabbitmqctl(*policy, '{"max-length": 0, "overflow": "reject-publish"}')
+    result, worker = hand_over(classic_lab, "fails", "solo", 1)  # a suspect, so that its retries are copies
+    wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
+    assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0]
+
+    classic_lab.broker.rabbitmqctl("clear_policy", "-p", classic_lab.vhost, "full")
+
+    assert result.get(timeout=20) == 1
+    assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0, 1]
+
+
 def cut_off(lab: Lab) -> None:
     """Close all connections, at once: rabbitmqctl takes longer than the task that is to be interrupted."""
     lab.broker.evaluate(
