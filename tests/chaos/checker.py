@@ -30,11 +30,17 @@ EVENT_WAITS = 40.0
 
 #: Seconds in which a broker has noted that the next queue has what it moved.
 MOVED = 1.0
+#: Seconds after the end of a connection in which its worker may still read what it had been sent before.
+UNREAD = 0.1
+#: Seconds by which a strike may miss a publish that it leaves without a confirm.
+ANSWERED = 1.0
 #: Of so many tasks with findings all is told that is known.
 TOLD = 5
 
 _ENDS = (Effect.CHILD, Effect.WORKER, Effect.CONNECTION, Effect.BROKER)
 _REDELIVERS = (Effect.WORKER, Effect.CONNECTION, Effect.BROKER)
+_DISCONNECTS = (Effect.CONNECTION, Effect.BROKER)
+_SILENCES = (*_DISCONNECTS, Effect.STALL)
 
 
 @dataclass(frozen=True)
@@ -152,7 +158,9 @@ def _interruptions(book: Book, story: Story) -> Iterator[Interruption]:
 
 def _of_execution(book: Book, story: Story, each: Execution) -> Iterator[Interruption]:
     until = book.settled_by(each.ended) if each.ended is not None else _death(book, each)
-    for strike in book.between(each.received, until):
+    for strike in book.between(each.received - UNREAD, until):
+        if strike.until < each.received and strike.effect not in _DISCONNECTS:
+            continue
         child = strike.effect is Effect.CHILD
         met = strike.meets(each.pid) and strike.until >= each.began if child else strike.meets(each.boss)
         if strike.effect in _ENDS and met:
@@ -236,10 +244,19 @@ def _wrong(book: Book, story: Story) -> Iterator[Finding]:
         if each.number is not None:
             killed = sum(other.ended is None for other in story.executions if other.attempt < each.attempt)
             missing = sum(attempt not in seen for attempt in range(each.attempt))
-            if not each.attempt - killed - missing <= each.number <= each.attempt:
+            unsure = len({o.attempt for o in story.executions if o.attempt < each.attempt and _is_unsure(book, o)})
+            if not each.attempt - killed - missing - unsure <= each.number <= each.attempt:
                 yield Finding("wrong", story.id, f"attempt {each.attempt} has the arguments of {each.number}")
     if story.plan.kind == "hopeless" and seen:
         yield from _given_up(book, story, max(seen))
+
+
+def _is_unsure(book: Book, each: Execution) -> bool:
+    """Return whether the new message of a retry may have had no confirm: then the old one goes on as it was."""
+    if each.ended is None:
+        return False
+    published = book.between(each.ended - ANSWERED, each.ended + ANSWERED)
+    return any(strike.effect in _SILENCES and strike.meets(each.boss) for strike in published)
 
 
 def _given_up(book: Book, story: Story, last: int) -> Iterator[Finding]:

@@ -132,6 +132,17 @@ def test_a_worker_may_run_what_it_received_before_it_lost_its_connection() -> No
         assert tale.struck(Effect.CONNECTION, 100.2, pids=[1, 11]).found() == found
 
 
+def test_a_worker_may_read_what_it_was_sent_just_before_it_lost_its_connection() -> None:
+    for effect, received, found in (
+        (Effect.CONNECTION, 100.45, []),
+        (Effect.BROKER, 100.45, []),
+        (Effect.WORKER, 100.45, ["twice"]),
+        (Effect.CONNECTION, 100.55, ["twice"]),
+    ):
+        tale = Tale().sent(fails=0).ran(0, 100.6, "ok", received=received).ran(0, 103.0, "ok", pid=22, boss=2)
+        assert tale.struck(effect, 100.2, 100.4, pids=[1, 11]).found() == found
+
+
 def test_a_strike_after_the_second_execution_does_not() -> None:
     assert run_again().struck(Effect.WORKER, 104.0, pids=[1, 11]).found() == ["twice"]
 
@@ -233,6 +244,15 @@ def test_arguments_of_another_attempt_are_found() -> None:
     for number, found in ((0, ["wrong"]), (1, []), (2, ["wrong"])):
         tale = Tale().sent(kind="changes").ran(0, 100.5, number=0).ran(1, 101.6, "ok", number=number)
         assert tale.told("parked", 0).told("recovered", 1).row("RECOVERED", 1).found() == found
+
+
+@pytest.mark.parametrize("effect", ALL)
+def test_a_retry_without_a_confirm_may_go_on_with_the_arguments_it_had(effect: Effect) -> None:
+    silent = effect in {Effect.BROKER, Effect.CONNECTION, Effect.STALL}
+    for since, number, found in ((100.2, 0, [] if silent else ["wrong"]), (98.0, 0, ["wrong"]), (100.2, 1, [])):
+        tale = Tale().sent(kind="changes").ran(0, 100.5, number=0).ran(1, 101.6, "ok", number=number)
+        tale.told("parked", 0).told("recovered", 1).row("RECOVERED", 1)
+        assert tale.struck(effect, since, since + 0.5, pids=[1]).found() == found
 
 
 def test_what_ran_and_was_never_sent_is_found() -> None:
