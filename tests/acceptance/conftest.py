@@ -11,6 +11,7 @@ import amqp
 import pytest
 import redis
 from celery import Celery
+from celery.backends.redis import RedisBackend
 
 from celery_rmq_delay.topology.apply import ready_counts
 from tests.waiting import wait_for
@@ -104,6 +105,11 @@ class Lab:
         if keys:
             self.redis.delete(*keys)
         self.redis.close()
+        # The app's own `close` leaves its connections to the garbage collector, whose warnings end some later test.
+        if isinstance(self.app.backend, RedisBackend):
+            self.app.backend.result_consumer.stop()
+            self.app.backend.client.connection_pool.disconnect()
+        self.app.pool.force_close_all()
         self.app.close()
 
 
