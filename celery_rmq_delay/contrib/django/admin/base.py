@@ -137,6 +137,22 @@ class ReadOnlyAdmin(_ModelAdmin):
             self._refuse_forged(request)
         return super().changelist_view(request, {"rmq_tabs": self.tabs(request), **(extra_context or {})})
 
+    def changeform_view(
+        self,
+        request: HttpRequest,
+        object_id: str | None = None,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Show one row; there is no form that could be sent here."""
+        if request.method != "GET" or not self.has_view_permission(request):
+            raise PermissionDenied
+        return self.row_page(request, object_id)
+
+    def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
+        """Return the page of a row, for a user who may see such rows. Raises `Http404` where there is none."""
+        raise NotImplementedError
+
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:

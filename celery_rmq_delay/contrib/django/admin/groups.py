@@ -228,16 +228,8 @@ class FailureGroupAdmin(ReadOnlyAdmin):
         )
         return [note, *super().get_urls()]
 
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
+    def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
         """Show one group."""
-        if request.method != "GET" or not self.has_view_permission(request):
-            raise PermissionDenied
         group = found(FailureGroup.objects.all(), object_id)
         note = text.plain(group.note, MAX_NOTE)
         now = timezone.now()

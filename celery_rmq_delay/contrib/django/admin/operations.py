@@ -142,16 +142,8 @@ class OperationAdmin(ReadOnlyAdmin):
         needed = _STOPS.get(Kind(operation.kind))
         return needed is not None and bool(getattr(self, f"has_{needed}_permission")(request))
 
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
+    def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
         """Show one operation: how far it is, and what became of its tasks."""
-        if request.method != "GET" or not self.has_view_permission(request):
-            raise PermissionDenied
         operation = found(Operation.objects.all(), object_id)
         now = timezone.now()
         outcomes = dict(

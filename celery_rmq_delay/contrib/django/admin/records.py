@@ -23,18 +23,9 @@ HISTORY_PAGE = 100
 class RecordPages(ReadOnlyAdmin):
     """Detail and history of a task, for any of the three lists."""
 
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        """Show one task; there is no form that could be sent here."""
-        if request.method != "GET":
-            raise PermissionDenied
-        record = self.found(request, object_id or "")
-        return self.record_page(request, record)
+    def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
+        """Show one task."""
+        return self.record_page(request, self.found(request, object_id or ""))
 
     def found(self, request: HttpRequest, object_id: str) -> TaskRecord:
         """Return a task that the user may see on this page. Raises `PermissionDenied` or `Http404`."""

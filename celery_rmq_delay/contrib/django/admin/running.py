@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import admin
-from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.db.models.functions import Left, Length
 from django.http import HttpRequest, HttpResponse
@@ -31,16 +30,8 @@ class FactsAdmin(ReadOnlyAdmin):
         """Return what the page of a row shows."""
         raise NotImplementedError
 
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
+    def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
         """Show one row."""
-        if request.method != "GET" or not self.has_view_permission(request):
-            raise PermissionDenied
         row = found(self.get_queryset(request), object_id)
         context = self.page_context(request, text.plain(row, 120), facts=self.facts(request, row), original=row)
         return TemplateResponse(request, "admin/rmq_delay/facts.html", context)
