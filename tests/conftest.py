@@ -37,6 +37,7 @@ HEAVY = {
 #: `make test-brokers` does not.
 ONE_BROKER = {
     "test_broker_ladder.py",
+    "test_capacity.py",
     "test_cli.py",
     "test_collector.py",
     "test_collector_history.py",
@@ -44,8 +45,10 @@ ONE_BROKER = {
     "test_collector_killed.py",
     "test_collector_metrics.py",
     "test_kit_docs.py",
+    "test_migrate.py",
     "test_migrate_matrix.py",
     "test_operations_trouble.py",
+    "test_private_broker.py",
     "test_private_postgres.py",
     "test_quickstart.py",
 }
