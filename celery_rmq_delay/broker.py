@@ -257,7 +257,8 @@ class ConfirmingPublisher:
         self._pending: dict[int, _Pending] = {}
         self._outbox: deque[_Pending] = deque()
         self._flushing = False
-        self._idle: list[Callable[[], None]] = []
+        #: What waits for answers, and the last publish whose answer it waits for.
+        self._barriers: deque[tuple[int, Callable[[], None]]] = deque()
 
     def publish(self, message: amqp.Message, route: Route, done: Callable[[PublishError | None], None]) -> None:
         """Publish ``message`` along ``route``, whose objects exist."""
@@ -306,14 +307,18 @@ class ConfirmingPublisher:
         """How many publishes have no answer yet."""
         return len(self._pending) + len(self._outbox)
 
-    def when_idle(self, callback: Callable[[], None]) -> None:
-        """Call back as soon as no publish waits for its answer; at once when none does."""
-        self._idle.append(callback)
-        self._call_idle()
+    def after_pending(self, callback: Callable[[], None]) -> None:
+        """Call back as soon as each publish until now has its answer, whatever comes after; at once where all have."""
+        self._barriers.append((self._published + len(self._outbox), callback))
+        self._call_back()
 
-    def _call_idle(self) -> None:
-        while self._idle and not self.waiting:
-            self._idle.pop(0)()
+    def _call_back(self) -> None:
+        while self._barriers:
+            last, callback = self._barriers[0]
+            if self.waiting and next(iter(self._pending), self._published + 1) <= last:
+                return
+            self._barriers.popleft()
+            callback()
 
     def drain(self, timeout: float) -> None:
         """Wait up to ``timeout`` seconds between answers until all have come. Blocks: for the worker's shutdown."""
@@ -341,12 +346,12 @@ class ConfirmingPublisher:
     def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
         for pending in self._settled(delivery_tag, multiple):
             pending.done(pending.error)
-        self._call_idle()
+        self._call_back()
 
     def _on_nack(self, delivery_tag: int, multiple: bool) -> None:
         for pending in self._settled(delivery_tag, multiple):
             pending.done(NackedError(f"The broker refused a message for {pending.route.where!r}."))
-        self._call_idle()
+        self._call_back()
 
     def _settled(self, delivery_tag: int, multiple: bool) -> list[_Pending]:
         tags = [tag for tag in self._pending if tag <= delivery_tag] if multiple else [delivery_tag]

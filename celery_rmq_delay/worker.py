@@ -68,7 +68,7 @@ class WorkerSide(Settling):
             channel,
             # The copy of a suspect can arrive before the confirm that lets its original go: run while both are
             # there, it would multiply with each worker that it kills.
-            on_message=lambda message: publisher.when_idle(lambda: handle(message)),
+            on_message=lambda message: publisher.after_pending(lambda: handle(message)),
             on_decode_error=self.on_decode_error,
             accept=self.consumer.app.conf.accept_content,
             auto_declare=False,

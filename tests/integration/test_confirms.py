@@ -122,6 +122,36 @@ def test_a_callback_may_publish_again(lab: Lab) -> None:
     assert answers.found == {"first": None, 0: None, 1: None, 2: None}
 
 
+def test_who_waits_for_what_was_published_before_does_not_wait_for_what_comes_after(lab: Lab) -> None:
+    queue = lab.queue()
+    order: list[int | str] = []
+    publisher = ConfirmingPublisher(lab.connection)
+    publisher.after_pending(lambda: order.append("nothing to wait for"))
+    assert order == ["nothing to wait for"]
+
+    def again(number: int) -> None:
+        """Publish one after the other: each answer leads to the next, so that one is always outstanding."""
+
+        def done(error: PublishError | None) -> None:
+            assert error is None
+            order.append(number)
+            if number < 50:
+                again(number + 1)
+
+        publisher.publish(message(), Route("", queue), done)
+
+    again(1)
+    again(26)
+    publisher.after_pending(lambda: order.append("both"))
+    assert "both" not in order
+    publisher.drain(10)
+
+    before = order[1 : order.index("both")]
+    assert {1, 26} <= set(before), "their answers had come"
+    assert len(before) < 10, "it waited for what was published later"
+    assert len(order) == 1 + 50 + 25 + 1
+
+
 def test_a_lost_connection_calls_nobody_back(lab: Lab) -> None:
     """The originals are unacked, so the broker delivers them again."""
     queue, answers = lab.queue(), Answers()
