@@ -14,6 +14,8 @@ from .conftest import POOLS, TIERS, Lab, states_until_ready
 from .nodes import Worker
 
 SECONDS = [0.3, 0.6, 0.9]
+#: Two of these seconds are Celery's, before 5.7: its gevent workers settle when the loop turns next.
+LATE = 4.0
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -30,7 +32,7 @@ def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(l
         times = [attempt["at"] for attempt in attempts]
         waits = [after - before for before, after in itertools.pairwise(times)]
         for wait, tier in zip(waits, SECONDS, strict=False):
-            assert tier <= wait < tier + 2
+            assert tier <= wait < tier + LATE
         assert ("RETRY" in states[k]) is (k > 0)
     assert lab.counts("shop", "rmq_delay.exhausted", "shop.suspects") == {
         "shop": 0,

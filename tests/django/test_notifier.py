@@ -133,7 +133,7 @@ def test_no_alert_has_a_secret_in_any_of_its_texts(hook: Webhook) -> None:
 
 def test_a_group_is_told_of_once_in_so_many_minutes_with_the_count_since(hook: Webhook) -> None:
     timeouts, refused = group(), group(exception_type="shop.Refused")
-    with notify(webhook=hook.url, every_minutes=1 / 60), notifying():
+    with notify(webhook=hook.url, every_minutes=3 / 60), notifying():
         fail(group=timeouts)
         wait_for(lambda: len(hook.posts) == 1, "the first alert")
         began = time.monotonic()
@@ -142,9 +142,9 @@ def test_a_group_is_told_of_once_in_so_many_minutes_with_the_count_since(hook: W
         fail(group=refused)
         wait_for(lambda: len(hook.posts) == 2, "the other group")
         assert alerts(hook)[1:] == [("shop.Refused", 1)]
-        assert time.monotonic() - began < 0.9
+        assert time.monotonic() - began < 2.5
         wait_for(lambda: len(hook.posts) == 3, "the rest of the first group")
-        assert time.monotonic() - began > 0.8
+        assert time.monotonic() - began > 2.5
     assert alerts(hook) == [("requests.Timeout", 1), ("shop.Refused", 1), ("requests.Timeout", 5)]
 
 
@@ -237,12 +237,12 @@ def test_what_is_due_at_the_end_is_sent_and_nothing_after_it(hook: Webhook, monk
 
 def test_the_end_does_not_wait_for_ever(hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "LAST_WORDS", 0.5)
-    monkeypatch.setattr(notifier, "TIMEOUT", 2.0)
+    monkeypatch.setattr(notifier, "TIMEOUT", 20.0)
     hook.hold.clear()
     with notify(webhook=hook.url), notifying():
         fail(group=group())
         began = time.monotonic()
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 10
 
 
 def test_more_groups_than_can_wait_are_dropped_and_said_so(
