@@ -43,6 +43,9 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
 PARKED = 5_000
 #: The quorum queues in which messages wait: those that know at-least-once dead-lettering.
 QUORUM_QUEUES = {"rungs-quorum": 6, "levels-quorum": 28, "loop-quorum": 2}
+#: What moves all that it holds once a unit, through classic queues. They forget a message before the next one has it on
+#: disk: what is under way when a broker is killed is lost.
+MOVED_UNSAFELY = {"loop-classic"}
 
 
 # -- the publisher -----------------------------------------------------------------------------------------------------
@@ -246,7 +249,7 @@ def test_five_thousand_messages_in_each_topology_outlive_the_end_of_the_broker(
 
     lost, doubled = by_topology(set(waits) - set(found.counts)), by_topology(found.doubled)
     print(f"RabbitMQ {broker.version}: {len(waits)} parked; lost: {dict(lost)}; doubled: {dict(doubled)}")
-    assert not lost
-    assert not by_topology(number for number, wait in waits.items() if found.ages[number] < wait), "early"
+    assert not set(lost) - (MOVED_UNSAFELY if ending == "kill" else set())
+    assert not by_topology(number for number, age in found.ages.items() if age < waits[number]), "early"
     limits = {name: parking.DEAD_LETTERS_AT_ONCE * count for name, count in QUORUM_QUEUES.items()}
     assert all(count <= limits.get(name, 0) for name, count in doubled.items())
