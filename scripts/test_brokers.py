@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OTHERS, WHOLE = "--others", "--whole"
 SELECTION = {
     # What may differ between brokers; of the long tests, those on a broker alone that say so.
-    False: "integration and not one_broker and (all_brokers or not heavy) or acceptance and all_brokers and not heavy",
+    False: "integration and (all_brokers or not (heavy or one_broker)) or acceptance and all_brokers and not heavy",
     True: "integration or all_brokers",
 }
 PARALLEL = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]

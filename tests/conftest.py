@@ -34,8 +34,9 @@ HEAVY = {
     "test_partition.py",
 }
 #: Integration tests whose subject no broker's version changes, or of which others show enough: `make test` runs them,
-#: `make test-brokers` does not.
+#: `make test-brokers` only those that say so.
 ONE_BROKER = {
+    "test_adopt.py",
     "test_broker_ladder.py",
     "test_capacity.py",
     "test_cli.py",

@@ -134,6 +134,7 @@ def existing_as(managed: PrivateBroker) -> Iterator[Callable[..., Shop]]:
 # -- what is written -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.all_brokers
 def test_a_queue_is_adopted_after_a_look_and_a_yes_and_given_back(existing: Callable[..., Shop]) -> None:
     shop = existing()
     text = shop.command("--dry-run", code=2).output
@@ -172,6 +173,7 @@ def test_the_command_answers_programs(existing: Callable[..., Shop]) -> None:
     assert back["rejects"] is False
 
 
+@pytest.mark.all_brokers
 def test_the_policy_that_applies_is_merged_and_stays(existing: Callable[..., Shop]) -> None:
     shop = existing()
     theirs = shop.other(max_length=100, message_ttl=3_600_000)
@@ -196,6 +198,7 @@ def test_the_policy_that_applies_is_merged_and_stays(existing: Callable[..., Sho
     assert set(shop.policies()) == {"theirs"}
 
 
+@pytest.mark.all_brokers
 def test_an_operator_policy_goes_on_applying_and_is_not_copied(existing: Callable[..., Shop]) -> None:
     shop = existing()
     quorum = shop.lab.queue_type == "quorum"
@@ -272,6 +275,7 @@ def test_an_overflow_in_the_arguments_of_a_quorum_queue_is_refused(existing_as: 
     assert "x-overflow='drop-head'" in shop.command("--yes", code=1).output
 
 
+@pytest.mark.all_brokers
 def test_an_operator_policy_that_keeps_dead_letters_from_being_safe_is_refused(
     managed: PrivateBroker, existing_as: Callable[..., Shop]
 ) -> None:
@@ -453,6 +457,7 @@ def binary(text: str) -> str:
     return f"<<{','.join(map(str, text.encode()))}>>"
 
 
+@pytest.mark.all_brokers
 @given(st.lists(NAMES, min_size=30, max_size=30))
 @settings(max_examples=10)
 def test_the_brokers_own_regular_expressions_match_exactly_the_queue(managed: PrivateBroker, names: list[str]) -> None:
@@ -465,6 +470,7 @@ def test_the_brokers_own_regular_expressions_match_exactly_the_queue(managed: Pr
     assert answers == ["match", "nomatch", "nomatch", "nomatch"] * len(names)
 
 
+@pytest.mark.all_brokers
 def test_a_policy_applies_to_queues_with_odd_names_and_to_no_other(managed: PrivateBroker) -> None:
     lab = Lab(managed.url, "classic")
     with Management(str(managed.management_url), "/", "guest", "guest") as api:
