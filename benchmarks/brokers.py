@@ -152,14 +152,19 @@ class Running:
 
 @contextmanager
 def open_broker(
-    url: str | None = None, management_url: str | None = None, root: str | None = None, *, rabbitmq: str = "system"
+    url: str | None = None,
+    management_url: str | None = None,
+    root: str | None = None,
+    *,
+    rabbitmq: str = "system",
+    config: str = "",
 ) -> Iterator[Broker]:
     """Use the broker at ``url``, or start a private one and end it afterwards: of the tree at ``root``, or the one that
-    ``rabbitmq`` means to `celery_rmq_delay.testing.trees.choose`.
+    ``rabbitmq`` means to `celery_rmq_delay.testing.trees.choose`, with ``config`` in its configuration file.
     """
     if url is not None:
         yield Running(url, management_url or f"http://guest:guest@{urlsplit(url).hostname}:15672")
         return
     found = choose(rabbitmq) if root is None else None
-    with PrivateBroker(found and found.server, found.root if found else root) as node:
+    with PrivateBroker(found and found.server, found.root if found else root, config=config) as node:
         yield Private(node)

@@ -120,4 +120,4 @@ def _apart(panel: Lines) -> list[tuple[float, str]]:
     ends = [x for *_, xs, _ in panel.lines if xs for x in (xs[0], xs[-1])]
     room = 0.03 * (max(ends) - min(ends)) if ends else 0.0
     following = [*(x for x, _ in panel.marks[1:]), float("inf")]
-    return [mark for mark, after in zip(panel.marks, following, strict=True) if after - mark[0] > room]
+    return [mark for mark, after in zip(panel.marks, following, strict=False) if after - mark[0] > room]

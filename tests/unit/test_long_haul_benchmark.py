@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from benchmarks import docs_part
+from benchmarks import charts, docs_part
 from benchmarks.growth import trend
 from benchmarks.long_haul_report import (
     Record,
@@ -93,10 +93,12 @@ def test_the_rate_of_coming_back_is_the_highest_over_ten_seconds():
 
 
 @pytest.mark.parametrize("name", ["haul", "soak"])
-def test_a_record_comes_back_from_json_as_it_was(name):
+def test_a_record_comes_back_from_json_as_it_was_and_is_drawn(name, tmp_path):
     record = hauled() if name == "haul" else soaked()
     assert from_json(record.to_json()) == record
     assert len(panels(record)) == (4 if name == "haul" else 2)
+    charts.write(panels(record), tmp_path / "chart.svg")
+    assert all(panel.title in (tmp_path / "chart.svg").read_text() for panel in panels(record))
 
 
 def soaked():
