@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
+from django.test import override_settings
 
 from celery_rmq_delay.contrib.django.collecting import status
 from celery_rmq_delay.contrib.django.collecting import writer as writing
@@ -83,6 +84,16 @@ def test_a_rollup_that_comes_when_its_seconds_are_over_is_no_lag() -> None:
     rollup = event("t", ROLLUP, occurred_at=now - timedelta(seconds=ROLLUP_SECONDS), ok_count=3)
     assert writer().write(told(rollup)).lag_ms < 5_000
     assert writer().write(told(event("t", PARKED, occurred_at=now - timedelta(seconds=10)))).lag_ms >= 10_000
+
+
+@pytest.mark.usefixtures("database")
+def test_a_collector_of_a_project_with_debug_keeps_no_queries_in_memory() -> None:
+    database = Database()
+    with override_settings(DEBUG=True):
+        database.tidy()
+        assert database.connection.queries, "Django keeps them"
+        writer(database=database).write(told(event("a")))
+    assert not database.connection.queries
 
 
 @pytest.mark.usefixtures("database", "impatient")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import Protocol
 
-from django.db import DatabaseError, DataError, Error, IntegrityError
+from django.db import DatabaseError, DataError, Error, IntegrityError, reset_queries
 
 from ....events import ROLLUP_SECONDS
 from ....exceptions import HistoryError, RmqDelayError
@@ -96,6 +96,7 @@ class Writer:
         """
         items = [Item(queue, delivery, self._reader.read(queue, delivery)) for queue, delivery in batch]
         self.held(lambda: self._write(items))
+        reset_queries()  # with DEBUG Django keeps the last 9,000, and each of these has the rows of a batch
         times = [_over(each.reading) for each in items if isinstance(each.reading, (Fact, Rollup))]
         lag = (datetime.now(timezone.utc) - max(times)).total_seconds() * 1000 if times else 0
         return Written(len(items), sum(map(_is_unreadable, items)), max(0, round(lag)))
