@@ -187,7 +187,7 @@ def test_the_broker_takes_the_longest_ttl_and_no_longer_one(lab: Lab) -> None:
 # -- many queues -------------------------------------------------------------------------------------------------------
 
 
-def test_a_start_that_finds_a_hundred_queues_declared_is_fast(
+def test_a_start_that_finds_a_hundred_queues_declared_takes_a_fraction_of_declaring_them(
     classic_lab: Lab, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lab = classic_lab
@@ -207,7 +207,7 @@ def test_a_start_that_finds_a_hundred_queues_declared_is_fast(
     found = min(again(), again())
     with capsys.disabled():
         print(f"\n100 queues x 5 tiers, classic: created in {created:.2f} s, found declared in {found:.2f} s")
-    assert found < 5
+    assert found < created / 3
 
 
 def test_a_plan_is_applied_whatever_its_queue_is_called(lab: Lab) -> None:
