@@ -51,7 +51,7 @@ class Demo:
             for line in lines:
                 self.output += line
 
-    def wait_for(self, condition: Callable[[], object], timeout: float = 60) -> None:
+    def wait_for(self, condition: Callable[[], object], timeout: float = 180) -> None:
         deadline = time.monotonic() + timeout
         while not condition():
             assert self.process.poll() is None, self.output

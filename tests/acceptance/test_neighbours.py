@@ -80,10 +80,13 @@ def test_flower_shows_retries_and_failures(make_lab: Callable[..., Lab], tmp_pat
 
         wait_for(workers, "flower sees the worker", 60)
         result = lab.task("fails").delay(99)
-        wait_for(lambda: info(result.id).get("state") == "RETRY", what="RETRY in flower")
-        assert info(result.id)["exception"] == "Boom('attempt 0')"
-        wait_for(lambda: info(result.id).get("state") == "FAILURE", what="FAILURE in flower")
-        assert info(result.id)["exception"] == "Boom('attempt 1')"
+
+        def shown(state: str) -> dict[str, Any]:
+            found = info(result.id)
+            return found if found.get("state") == state else {}
+
+        assert wait_for(lambda: shown("RETRY"), "RETRY in flower")["exception"] == "Boom('attempt 0')"
+        assert wait_for(lambda: shown("FAILURE"), "FAILURE in flower")["exception"] == "Boom('attempt 1')"
     finally:
         flower.terminate()
         flower.wait(20)
