@@ -3,7 +3,9 @@ from __future__ import annotations
 import itertools
 import json
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -113,17 +115,28 @@ class Lab:
         self.app.close()
 
 
-def states_until_ready(results: dict[int, Any]) -> dict[int, set[str]]:
-    """Wait for all results; return the states that each was seen in."""
-    states: dict[int, set[str]] = {key: set() for key in results}
+@contextmanager
+def stored_states(lab: Lab) -> Iterator[Callable[[dict[int, Any]], dict[int, set[str]]]]:
+    """Write down each state that is stored in the block, however short it lasts.
 
-    def all_ready() -> bool:
-        for key, result in results.items():
-            states[key].add(result.state)
-        return all(result.ready() for result in results.values())
+    What it gives waits for all of some results, and returns the states that each has had.
+    """
+    stored: dict[str, set[str]] = defaultdict(set)
 
-    wait_for(all_ready)
-    return states
+    def seen(results: dict[int, Any]) -> dict[int, set[str]]:
+        def all_told() -> bool:
+            while message := channel.get_message(timeout=0.01):
+                told = json.loads(message["data"])
+                stored[told["task_id"]].add(told["status"])
+            return all(result.ready() and result.state in stored[result.id] for result in results.values())
+
+        wait_for(all_told)
+        return {key: stored[result.id] for key, result in results.items()}
+
+    with lab.redis.pubsub() as channel:
+        channel.psubscribe("celery-task-meta-*")
+        assert wait_for(lambda: channel.get_message(timeout=0.01), "the subscription")["type"] == "psubscribe"
+        yield seen
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from celery import chain, chord
 from celery_rmq_delay.broker import Capabilities, broker_version
 from tests.waiting import wait_for
 
-from .conftest import POOLS, Lab, states_until_ready
+from .conftest import POOLS, Lab, stored_states
 from .supervisor import MAX_CRASHES, Supervisor, kills_until_exhausted
 
 pytestmark = pytest.mark.all_brokers
@@ -81,8 +81,9 @@ def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(
     native: Lab, pool: str, kind: str
 ) -> None:
     native.worker(pool)
-    results = {k: native.task("fails").delay(k) for k in range(4)}
-    states = states_until_ready(results)
+    with stored_states(native) as seen:
+        results = {k: native.task("fails").delay(k) for k in range(4)}
+        states = seen(results)
 
     for k, result in results.items():
         assert result.result == k
