@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from .migration import sources, targets
 from .migration.mover import WINDOW
 from .migration.report import Report
 from .migration.service import Request, migrate, poison_queue
+from .stopping import exit_at_once, handling
 
 
 @click.command("migrate", cls=Command)
@@ -40,8 +40,8 @@ def migrate_command(
 ) -> None:  # fmt: skip
     """Move waiting messages to other delay queues; each is in the new one before it leaves the old one.
 
-    Stop it when you like (Ctrl-C finishes what is under way) and run it again: it goes on. Exit code 1 when messages
-    stay behind, or the counts do not add up.
+    Stop it when you like (Ctrl-C or SIGTERM finishes what is under way) and run it again: it goes on. Exit code 1 when
+    messages stay behind, or the counts do not add up.
     """
     unit_ms = None if source_unit is None else parse_ms(source_unit, "--source-unit")
     request = Request(
@@ -55,19 +55,16 @@ def migrate_command(
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Let the first Ctrl-C only be told, by the function that this gives; the second one ends at once."""
+    """Yield a function that tells whether SIGINT or SIGTERM came; a second one ends the process at once."""
     told: list[int] = []
 
-    def tell(number: int, _frame: object) -> None:
+    def tell(number: int, frame: object) -> None:
         if told:
-            raise KeyboardInterrupt
+            exit_at_once(number, frame)
         told.append(number)
 
-    before = signal.signal(signal.SIGINT, tell)
-    try:
+    with handling(tell):
         yield lambda: bool(told)
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 class _Bar:

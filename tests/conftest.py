@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from django.conf import settings as django_settings
 from hypothesis import settings
 
 from tests import django_settings as test_settings
-from tests.turns import Turns
+
+pytest_plugins = ["tests.reports"]
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
@@ -53,7 +54,6 @@ ONE_BROKER = {
     "test_private_postgres.py",
     "test_quickstart.py",
 }
-TURNS = pytest.StashKey[Turns]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,8 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Not by DJANGO_SETTINGS_MODULE: with that, Celery takes every app of every test for one of a Django project.
     """
+    os.environ.pop("PYTHONUNBUFFERED", None)  # what a test starts has to flush what it prints by itself
     django_settings.configure(**{name: value for name, value in vars(test_settings).items() if name.isupper()})
-    config.stash[TURNS] = Turns()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -75,7 +75,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.path.name in ONE_BROKER:
             item.add_marker("one_broker")
     if hasattr(config, "workerinput"):  # what takes longest is not to be left at the end, with the other processes idle
-        items.sort(key=lambda item: (not is_quiet(item), item.path.name not in HEAVY, FOLDERS.index(_folder(item))))
+        items.sort(key=lambda item: (item.path.name not in HEAVY, FOLDERS.index(_folder(item))))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -93,21 +93,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return "heavy" if name in HEAVY else "spark" if folder == "tests/spark" else file
 
     return Scheduling(config, log)
-
-
-def is_quiet(item: pytest.Item | None) -> bool:
-    return item is not None and item.get_closest_marker("quiet") is not None
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-timeout: waiting for others takes none of a test's time
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, Any, Any]:
-    """Keep quiet tests apart from those of the other processes."""
-    turns = item.config.stash[TURNS]
-    turns.enter(alone=is_quiet(item))
-    try:
-        return (yield)
-    finally:
-        turns.leave(alone_again=is_quiet(nextitem))
 
 
 def _folder(item: pytest.Item) -> str:

@@ -1,7 +1,8 @@
 """``python -m celery_rmq_delay.analytics``."""
 
-import signal
 import sys
+
+from ..stopping import exit_at_once, handling
 
 try:
     from .cli import main
@@ -12,10 +13,5 @@ except ModuleNotFoundError as error:
     raise SystemExit(2) from None
 
 
-def _end(number: int, _frame: object) -> None:
-    """Leave by an exception, which takes back what is half done."""
-    raise SystemExit(128 + number)
-
-
-signal.signal(signal.SIGTERM, _end)
-main(prog_name="python -m celery_rmq_delay.analytics")
+with handling(exit_at_once):
+    main(prog_name="python -m celery_rmq_delay.analytics")

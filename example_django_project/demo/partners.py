@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import json
 import random
+import signal
 import socketserver
 import threading
 import time
@@ -243,5 +244,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    # As a background job it has inherited SIGINT ignored; as the first process of a container it would ignore SIGTERM.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt):
         main()

@@ -256,12 +256,19 @@ def _answers(url: str) -> bool:
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into `SystemExit`, so that everything is stopped."""
+    """Turn SIGINT into `KeyboardInterrupt`, SIGTERM and SIGHUP into `SystemExit`, so that everything is stopped.
+
+    SIGINT whatever this process has inherited: shells start background jobs with it ignored. SIGHUP stays ignored where
+    it is: that is what ``nohup`` is for.
+    """
 
     def end(number: int, _frame: object) -> None:
         raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: end, signal.SIGHUP: end}
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+        del handlers[signal.SIGHUP]
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:

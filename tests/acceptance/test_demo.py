@@ -19,6 +19,7 @@ import pytest
 
 from celery_rmq_delay.testing import PrivateBroker
 from example_django_project.demo.reconcile import Evidence, Sent, reconcile
+from tests.background import as_a_background_job
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What is parked of the task that charges orders: its outage is sure to come, which rungs and lanes see it is not.
@@ -36,10 +37,11 @@ class Demo:
             [sys.executable, "-m", "example_django_project.demo", *arguments],
             cwd=ROOT,
             # Everything temporary goes below this test's folder, so that what is left behind is seen.
-            env={**outside, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1", **environment},
+            env={**outside, "TMPDIR": str(folder), **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=as_a_background_job,
         )
         self.output = ""
         self._reader = threading.Thread(target=self._read, daemon=True)

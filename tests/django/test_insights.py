@@ -464,12 +464,12 @@ def test_a_run_that_fails_says_its_last_lines_and_loads_nothing(sqlite: Any, out
 
 def test_a_command_that_is_ended_ends_the_analytics_too() -> None:
     code = (
-        "import signal, sys\n"
-        "from celery_rmq_delay.contrib.django.management.commands.rmq_delay_insights import _end\n"
+        "import sys\n"
         "from celery_rmq_delay.contrib.django.services.insights import _run\n"
-        "signal.signal(signal.SIGTERM, _end)\n"
+        "from celery_rmq_delay.stopping import exit_at_once, handling\n"
         "child = 'import os, time; print(os.getpid(), flush=True); time.sleep(60)'\n"
-        "_run([sys.executable, '-c', child], lambda line: print(line, flush=True), {})\n"
+        "with handling(exit_at_once):\n"
+        "    _run([sys.executable, '-c', child], lambda line: print(line, flush=True), {})\n"
     )
     process = subprocess.Popen([sys.executable, "-c", SETUP + code], stdout=subprocess.PIPE, text=True)
     with process:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
-from signal import SIGINT, SIGTERM, getsignal, signal
 from typing import Any
 
 import pytest
@@ -20,20 +18,11 @@ from celery_rmq_delay.contrib.django.services.operations import Actor, freeze
 
 from .records import record
 
-pytestmark = pytest.mark.usefixtures("database", "shop", "handlers")
+pytestmark = pytest.mark.usefixtures("database", "shop")
 
 ALICE = Actor(None, "alice")
 Kind, State = Operation.Kind, Operation.State
 LONG_AGO = 2 * STALE_AFTER
-
-
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    """Signal handlers as they were before the command."""
-    before = {number: getsignal(number) for number in (SIGINT, SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal(number, handler)
 
 
 def operated(*arguments: str, **options: Any) -> str:

@@ -28,6 +28,7 @@ from celery_rmq_delay.delay import Delay, delay_of
 from celery_rmq_delay.event_connection import declare_events
 from celery_rmq_delay.events import Event
 from celery_rmq_delay.topology.apply import ready_counts
+from tests.background import as_a_background_job
 
 CHECKOUT = Path(__file__).parents[2]
 MANAGE = CHECKOUT / "example_django_project" / "manage.py"
@@ -106,6 +107,7 @@ class Rig:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=as_a_background_job,
         )
         with process:
             try:

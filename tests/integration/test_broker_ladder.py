@@ -169,5 +169,5 @@ def test_a_worker_process_gets_the_clock_from_the_environment(
                 process.wait(timeout=60)
     text = log.read_text()
     assert "The delays are shortened for a test: 2h become 300 ms." in text
-    assert "406" not in text and "PRECONDITION" not in text
+    assert "PRECONDITION_FAILED" not in text
     clock_shop.app.close()

@@ -23,7 +23,8 @@ from celery_rmq_delay.testing.ports import is_free
 from tests.waiting import wait_for
 
 HOLDER = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it ignored
 from celery_rmq_delay.testing import PrivateBroker
 broker = PrivateBroker(sys.argv[1] or None, sys.argv[2] or None)
 broker.start()

@@ -10,13 +10,14 @@ from celery_rmq_delay.analytics.attempts import attempts
 from celery_rmq_delay.analytics.schema import ATTEMPTS, DAY
 
 from .frames import Row, Stories, at, event, exchanges, frame, rows
+from .machine import SharedSpark
 
 story = Stories()
 
 
 @pytest.fixture(scope="module")
-def all_told(spark: SparkSession) -> list[dict[str, Any]]:
-    return rows(attempts(story.frame(spark)))
+def all_told(shared_spark: SharedSpark) -> list[dict[str, Any]]:
+    return shared_spark.run(lambda spark: rows(attempts(story.frame(spark))))
 
 
 @pytest.fixture

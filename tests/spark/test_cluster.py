@@ -15,11 +15,11 @@ from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
-from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics import pipeline, synth
 from tests.snippets import ROOT, write
 from tests.spark.cluster import SPARK_HOME, STARTS_SOONER, Cluster, environment, running_cluster
+from tests.spark.machine import SharedSpark
 
 PAGE = ROOT / "docs/how-to/run-analytics-anywhere.md"
 CLI = (sys.executable, "-m", "celery_rmq_delay.analytics")
@@ -62,9 +62,10 @@ def nodes_python(place: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tables_of_one_machine(spark: SparkSession, history: Path, place: Path) -> Path:
+def tables_of_one_machine(shared_spark: SharedSpark, history: Path, place: Path) -> Path:
     output = place / "local"
-    pipeline.run(spark, pipeline.Run(input=str(history), output=str(output)))
+    work = pipeline.Run(input=str(history), output=str(output))
+    shared_spark.run(lambda spark: pipeline.run(spark, work))
     return output
 
 

@@ -34,6 +34,7 @@ from . import reference
 from .cluster import STARTS_SOONER
 from .frames import NOON, Row, event
 from .history_files import contents, days_of, quarantined, write, write_day
+from .machine import SharedSpark
 from .random_files import NOW as RANDOM_NOW
 from .random_histories import DAYS, RandomHistory, first_day
 
@@ -81,7 +82,7 @@ def unfinished(day: int) -> list[Row]:
 
 
 @pytest.fixture(scope="module")
-def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three days of a history with a bad row and a bad file, and what a run made of it. Tests work on copies."""
     place = tmp_path_factory.mktemp("done")
     for day in range(3):
@@ -89,9 +90,8 @@ def done(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(place / "history", unfinished(2))
     write_day(place / "history" / f"day={DAY}", [{**event("parked", 3, "bad"), "attempt": -1}])
     (place / "history" / f"day={DAY}" / "notes.parquet").write_text("no table")
-    pipeline.run(
-        spark, Run(input=str(place / "history"), output=str(place / "output"), now=NOW, compact=False, estimate=FEW)
-    )
+    work = Run(input=str(place / "history"), output=str(place / "output"), now=NOW, compact=False, estimate=FEW)
+    shared_spark.run(lambda spark: pipeline.run(spark, work))
     return place
 
 

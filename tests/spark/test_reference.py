@@ -23,6 +23,7 @@ from celery_rmq_delay.analytics.readers import read_events
 
 from . import reference
 from .frames import all_spells, assert_same, counted, rows
+from .machine import SharedSpark
 from .random_files import NOW, Written, write
 from .random_histories import DAYS, first_day
 
@@ -67,8 +68,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Writte
 
 
 @pytest.fixture(scope="module")
-def found(spark: SparkSession, written: tuple[Path, list[Written]]) -> Found:
-    return Found(spark, written[0])
+def found(shared_spark: SharedSpark, written: tuple[Path, list[Written]]) -> Found:
+    return shared_spark.run(lambda spark: Found(spark, written[0]))
 
 
 @pytest.mark.parametrize("seed", range(HISTORIES))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
@@ -9,6 +13,8 @@ from pathlib import Path
 import pandas
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from tests.snippets import ROOT
 
 FIELDS = {"name": StringType(), "at": TimestampType(), "n": LongType()}
 SCHEMA = StructType([StructField(name, kind) for name, kind in FIELDS.items()])
@@ -27,3 +33,52 @@ def test_rows_go_through_parquet_and_python_workers_of_this_python(spark: SparkS
     pandas_rows = spark.createDataFrame(pandas.DataFrame({"name": ["c"], "n": [4]}))
     assert pandas_rows.collect()[0]["n"] == 4
     assert found.selectExpr("date_format(at, 'HH:mm') AS at").distinct().collect()[0]["at"] == "12:00"
+
+
+LOSES_ITS_MACHINE = """
+import os, signal
+import pytest
+from pyspark import SparkContext
+
+def kill():
+    java = SparkContext._gateway.proc
+    java.send_signal(signal.SIGKILL)
+    java.wait()
+
+@pytest.fixture(scope="module")
+def counted(shared_spark):
+    def count(spark):
+        if not killed:
+            killed.append(kill())
+        return spark.range(3).count()
+    killed = []
+    return shared_spark.run(count)
+
+def test_that_uses_it(counted, spark):
+    assert counted == spark.range(3).count() == 3
+
+def test_that_loses_it(spark):
+    kill()
+    spark.range(3).count()
+
+def test_after_it(spark):
+    assert spark.range(3).count() == 3
+"""
+
+
+def test_a_lost_java_machine_fails_one_test_and_is_reported_once(tmp_path: Path) -> None:
+    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
+    (tmp_path / "test_lost.py").write_text(LOSES_ITS_MACHINE)
+    options = ("-W", "error", "-p", "no:cacheprovider", "--rootdir", tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-rA", *options, tmp_path], env=environment, capture_output=True, text=True
+    )
+    outcomes = re.findall(r"^(PASSED|FAILED|ERROR) .*::(\w+)", done.stdout, re.M)
+    assert sorted(outcomes) == [
+        ("ERROR", "test_after_it"),  # at the end of the session: the losses
+        ("FAILED", "test_that_loses_it"),
+        ("PASSED", "test_after_it"),
+        ("PASSED", "test_that_uses_it"),
+    ], done.stdout
+    assert len(re.findall(r"^E .*Java machine ended with -9", done.stdout, re.M)) == 2, done.stdout

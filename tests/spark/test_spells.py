@@ -9,13 +9,14 @@ from celery_rmq_delay.analytics.attempts import attempts
 from celery_rmq_delay.analytics.schema import DAY, SPELLS
 
 from .frames import Row, Stories, all_spells, at, event, frame, rows
+from .machine import SharedSpark
 
 story = Stories()
 
 
 @pytest.fixture(scope="module")
-def all_told(spark: SparkSession) -> list[dict[str, Any]]:
-    return rows(all_spells(attempts(story.frame(spark))))
+def all_told(shared_spark: SharedSpark) -> list[dict[str, Any]]:
+    return shared_spark.run(lambda spark: rows(all_spells(attempts(story.frame(spark)))))
 
 
 @pytest.fixture

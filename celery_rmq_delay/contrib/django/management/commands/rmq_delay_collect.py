@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 from argparse import ArgumentTypeError
 from contextlib import nullcontext
@@ -11,9 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from .....exceptions import RmqDelayError
+from .....stopping import stop_requested
 from ...broker import delay
 from ...collecting.collector import MAX_BATCH, Collector, Options, name
 from ...collecting.consumer import Consumer
@@ -28,11 +28,12 @@ from ...collecting.writing import tables_of
 from ...conf import conf
 from ...notifier import notifying
 from ...telling import tell
+from ..long_running import LongRunningCommand
 
 logger = logging.getLogger(__name__)
 
 
-class Command(BaseCommand):
+class Command(LongRunningCommand):
     """Collects until SIGTERM or SIGINT, which let it finish what it has in hand."""
 
     help = "Write the workers' events and the exhausted messages into the database."
@@ -56,14 +57,12 @@ class Command(BaseCommand):
     def handle(self, *_: Any, **options: Any) -> None:
         """Run."""
         try:
-            self._collect(options)
+            with stop_requested() as stop:
+                self._collect(options, stop)
         except RmqDelayError as error:
             raise CommandError(str(error)) from error
 
-    def _collect(self, options: dict[str, Any]) -> None:
-        stop = threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: stop.set())
+    def _collect(self, options: dict[str, Any], stop: threading.Event) -> None:
         app_side = delay()
         settings = app_side.settings
         events, exhausted = settings.names.events, settings.exhausted_queue
@@ -87,9 +86,9 @@ class Command(BaseCommand):
         consumer = Consumer(app_side, queues, work.prefetch(gathers=writer.gathers))
         pages = {"/healthz": health.page, "/metrics": page}
         with notifying(), HealthServer(options["http"], pages) if options["http"] else nullcontext():
-            self.stdout.write(f"Collecting from {', '.join(queues)}.")
+            self.write_line(f"Collecting from {', '.join(queues)}.")
             Collector(work, consumer, writer, status, health, stop).run()
-        self.stdout.write(f"Collected {status.summary}.")
+        self.write_line(f"Collected {status.summary}.")
 
 
 def _batch(text: str) -> int:

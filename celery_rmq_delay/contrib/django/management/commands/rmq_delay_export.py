@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from .....exceptions import HistoryError
 from .....history_url import shown
@@ -16,11 +16,12 @@ from ...conf import conf
 from ...models import Operation, TaskRecord, TaskState
 from ...services.export import FORMATS, export_rows
 from ...services.operations import note_done, who_runs_this
+from ..long_running import LongRunningCommand
 
 PARQUET = "parquet"
 
 
-class Command(BaseCommand):
+class Command(LongRunningCommand):
     """Writes any number of rows in bounded memory."""
 
     help = "Write retried tasks as CSV or JSON lines, or their events as history files; without secrets."
@@ -84,7 +85,7 @@ class Command(BaseCommand):
             wanted = days(options["since"], options["until"])
             span = [str(each) for each in (*wanted[:1], *wanted[-1:])]
             _log(0, format=PARQUET, redacted=True, output=shown(place), days=span)
-            rows = export_days(wanted, files, lambda day: self.stdout.write(_line(day)))
+            rows = export_days(wanted, files, lambda day: self.write_line(_line(day)))
         except HistoryError as error:
             raise CommandError(str(error)) from error
         self.stdout.write(f"{rows} rows of {len(wanted)} days, in {files.files} files under {shown(place)}.")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import signal
 from datetime import date
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from .....exceptions import RmqDelayError
+from .....stopping import exit_at_once, handling
 from ...conf import SETTING
 from ...services.insights import history_url, load, output_url, run_and_load
+from ..long_running import LongRunningCommand
 
 _OF_A_RUN = {"--from": "first", "--to": "last", "--master": "master", "--conf": "conf", "--ladder": "ladder"}
 
 
-class Command(BaseCommand):
+class Command(LongRunningCommand):
     """Spark runs in a process of its own; the insights that are there stay until the new ones are whole."""
 
     help = "Run the analytics over the history and fill the page Insights; with --load-only, load a finished run."
@@ -53,25 +54,20 @@ class Command(BaseCommand):
             elif source is None:
                 raise CommandError(f"Nobody says where the history is: give --input, or set {SETTING}['HISTORY_URL'].")
             else:
-                signal.signal(signal.SIGTERM, _end)
-                run = run_and_load(
-                    source,
-                    output,
-                    say=self.stdout.write,
-                    first=options["first"],
-                    last=options["last"],
-                    master=options["master"],
-                    conf=options["conf"],
-                    ladders=options["ladder"],
-                )
+                with handling(exit_at_once):
+                    run = run_and_load(
+                        source,
+                        output,
+                        say=self.write_line,
+                        first=options["first"],
+                        last=options["last"],
+                        master=options["master"],
+                        conf=options["conf"],
+                        ladders=options["ladder"],
+                    )
         except RmqDelayError as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(f"Insights of {run} are loaded from {run.output_url}.")
-
-
-def _end(number: int, _frame: object) -> None:
-    """Leave by an exception, which ends the analytics, too."""
-    raise SystemExit(128 + number)
+        self.write_line(f"Insights of {run} are loaded from {run.output_url}.")
 
 
 def _day(value: str) -> date:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import signal
+from collections.abc import Callable
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 from django.db.models import Count, QuerySet
 
 from .....exceptions import RmqDelayError
+from .....stopping import stop_requested
 from ...models import Operation, TaskRecord, TaskState
 from ...services.background import operate
 from ...services.operations import freeze, report, run, who_runs_this
+from ..long_running import LongRunningCommand
 
 #: What can be asked for, the kind of operation it is, and the state of the tasks it is for.
 ACTIONS = {
@@ -24,7 +26,7 @@ CONDITIONS = {"queue": "queue", "task": "name", "error": "exception_type", "id":
 _SHOWN = 20
 
 
-class Command(BaseCommand):
+class Command(LongRunningCommand):
     """Runs until SIGTERM or SIGINT, which let it finish what it has in hand; another process goes on from there."""
 
     help = "Run the operations that pages leave to the background; with an action, start one here and now."
@@ -50,26 +52,17 @@ class Command(BaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         """Run."""
-        self._is_told_to_stop = False
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._stop)
         try:
-            if options["action"]:
-                self._start(options)
-            elif options["operation"] is not None:
-                self._run(self._given(options["operation"]))
-            else:
-                self.stdout.write("Running the operations that are left to the background.")
-                operate(self._should_stop, once=options["once"])
+            with stop_requested() as stop:
+                if options["action"]:
+                    self._start(options, stop.is_set)
+                elif options["operation"] is not None:
+                    self._run(self._given(options["operation"]), stop.is_set)
+                else:
+                    self.write_line("Running the operations that are left to the background.")
+                    operate(stop.is_set, once=options["once"])
         except RmqDelayError as error:
             raise CommandError(str(error)) from error
-
-    def _stop(self, *_: object) -> None:
-        # A flag: the lock of a threading.Event could be held by what this signal interrupts.
-        self._is_told_to_stop = True
-
-    def _should_stop(self) -> bool:
-        return self._is_told_to_stop
 
     def _given(self, key: int) -> Operation:
         try:
@@ -77,7 +70,7 @@ class Command(BaseCommand):
         except Operation.DoesNotExist as error:
             raise CommandError(f"There is no operation {key}.") from error
 
-    def _start(self, options: dict[str, Any]) -> None:
+    def _start(self, options: dict[str, Any], stop: Callable[[], bool]) -> None:
         kind, state = ACTIONS[options["action"]]
         given = {field: options[name] for name, field in CONDITIONS.items() if options[name]}
         if bool(given) == options["all"]:
@@ -95,17 +88,17 @@ class Command(BaseCommand):
             rate=options["rate"],
             details={"filters": given},
         )
-        self.stdout.write(f"Operation {operation.pk}: {operation.requested} tasks.")
-        self._run(operation)
+        self.write_line(f"Operation {operation.pk}: {operation.requested} tasks.")
+        self._run(operation, stop)
 
     def _show(self, records: QuerySet[TaskRecord]) -> None:
         rows = records.order_by().values_list("queue", "name", "exception_type").annotate(count=Count("pk"))
         for queue, name, error, count in rows.order_by("-count")[:_SHOWN]:
-            self.stdout.write(f"{count:>10}  {queue}  {name}  {error}")
-        self.stdout.write(f"{records.count():>10}  in all. Nothing was done.")
+            self.write_line(f"{count:>10}  {queue}  {name}  {error}")
+        self.write_line(f"{records.count():>10}  in all. Nothing was done.")
 
-    def _run(self, operation: Operation) -> None:
-        operation = run(operation, stop=self._should_stop)
-        self.stdout.write(f"{operation.get_state_display()}: {report(operation)}.")
+    def _run(self, operation: Operation, stop: Callable[[], bool]) -> None:
+        operation = run(operation, stop=stop)
+        self.write_line(f"{operation.get_state_display()}: {report(operation)}.")
         if operation.failed or operation.unknown or operation.state != Operation.State.DONE:
             raise CommandError("Not all of it was done.", returncode=1)

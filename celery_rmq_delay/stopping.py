@@ -1,0 +1,48 @@
+"""Stop on SIGTERM and SIGINT, whatever the process has inherited.
+
+Shells, and many CI runners, start background jobs with SIGINT ignored, and Python installs no handler for an ignored
+signal: a command whose documented end is Ctrl-C has to install its own.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+Handler = Callable[[int, FrameType | None], object]
+
+
+@contextmanager
+def handling(handler: Handler) -> Iterator[None]:
+    """Handle SIGTERM and SIGINT with ``handler`` for the length of the block.
+
+    Outside the main thread, where Python allows no handlers, it changes nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextmanager
+def stop_requested() -> Iterator[threading.Event]:
+    """Yield an event that SIGTERM and SIGINT set: the command finishes what it has in hand and ends."""
+    stop = threading.Event()
+    # Not set in the handler itself: it may interrupt the main thread while that holds the event's lock.
+    with handling(lambda *_: threading.Thread(target=stop.set).start()):
+        yield stop
+
+
+def exit_at_once(number: int, _frame: object) -> None:
+    """Leave by an exception, so that what is half done is undone; the exit code is a shell's, 128 + the signal."""
+    raise SystemExit(128 + number)

@@ -1,0 +1,89 @@
+"""The Java machine that the tests of the pipeline share, and what becomes of a lost one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from celery_rmq_delay.analytics.session import open_session
+
+from .cluster import STARTS_SOONER
+
+T = TypeVar("T")
+
+
+class SharedSpark:
+    """A Spark session that is opened when a test wants it, and again where its Java machine has ended meanwhile.
+
+    A lost machine fails the test that used it, and `close`: not the tests after it.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self._conf = {
+            # Where it ends by itself, the reason is in the folder.
+            "spark.driver.extraJavaOptions": f"{STARTS_SOONER} -XX:ErrorFile={place}/java-%p.log",
+            "spark.driver.memory": "1g",
+            "spark.local.dir": str(place / "local"),
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(place / "warehouse"),
+        }
+        self._place = place
+        self._session: SparkSession | None = None
+        self._losses: list[str] = []
+
+    def session(self) -> SparkSession:
+        """Return the running session, or a new one."""
+        self._forget_lost()
+        if self._session is None:
+            self._session = open_session("local[2]", self._conf)
+        return self._session
+
+    def run(self, work: Callable[[SparkSession], T]) -> T:
+        """Return what ``work`` returns; it begins again where its Java machine ends under it."""
+        try:
+            return work(self.session())
+        except Exception:
+            if not self._forget_lost():
+                raise
+            return work(self.session())
+
+    def close(self) -> None:
+        """Stop the session and its Java machine; raise `AssertionError` where one has ended before."""
+        self._forget_lost()
+        if self._session is not None:
+            self._session.stop()
+            self._end_java()
+        assert not self._losses, "\n".join(self._losses)
+
+    def _forget_lost(self) -> bool:
+        """Tell whether the Java machine has ended by itself, and forget it."""
+        if self._session is None or (code := _gateway().proc.poll()) is None:
+            return False
+        reasons = [path.read_text(errors="replace")[:4_000] for path in self._place.glob("java-*.log")]
+        during = os.environ.get("PYTEST_CURRENT_TEST", "the start")
+        self._losses.append(
+            "\n".join([f"Spark's Java machine ended with {code} during, or before, {during}", *reasons])
+        )
+        context: Any = self._session.sparkContext
+        context._jsc = None  # what `stop` would ask to stop
+        context.stop()
+        self._end_java()
+        return True
+
+    def _end_java(self) -> None:
+        """End the Java machine, which would otherwise live as long as this process; the next session starts another."""
+        gateway = _gateway()
+        gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = None
+        SparkSession._instantiatedSession = self._session = None
+        gateway.proc.stdin.close()  # by which it knows that it is to end
+        gateway.proc.wait(timeout=30)
+
+
+def _gateway() -> Any:
+    return SparkContext._gateway

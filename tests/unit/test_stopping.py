@@ -1,0 +1,102 @@
+"""SIGTERM and SIGINT, in processes that have inherited SIGINT ignored."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from celery_rmq_delay.stopping import STOP_SIGNALS, exit_at_once, handling, stop_requested
+from tests.background import as_a_background_job
+
+WAITS = """
+from celery_rmq_delay.stopping import stop_requested
+with stop_requested() as stop:
+    print("ready", flush=True)
+    stop.wait(60)
+print("finished")
+"""
+EXITS = """
+import time
+from celery_rmq_delay.stopping import exit_at_once, handling
+with handling(exit_at_once):
+    try:
+        print("ready", flush=True)
+        time.sleep(60)
+    finally:
+        print("undone")
+"""
+MIGRATES = """
+import time
+from celery_rmq_delay.cli_migrate import _interruptible
+with _interruptible() as stopped:
+    print("ready", flush=True)
+    while not stopped():
+        time.sleep(0.01)
+    print("finishing", flush=True)
+    time.sleep(60)
+"""
+
+
+@contextmanager
+def background(code: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a program as a background job, from when it is ready."""
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=as_a_background_job) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
+def test_a_command_finishes_what_it_has_in_hand(number: signal.Signals) -> None:
+    with background(WAITS) as process:
+        process.send_signal(number)
+        assert process.communicate(timeout=60) == ("finished\n", None)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
+def test_a_command_undoes_what_is_half_done(number: signal.Signals) -> None:
+    with background(EXITS) as process:
+        process.send_signal(number)
+        assert process.communicate(timeout=60) == ("undone\n", None)
+    assert process.returncode == 128 + number
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
+def test_the_second_signal_ends_a_migration_at_once(number: signal.Signals) -> None:
+    with background(MIGRATES) as process:
+        process.send_signal(number)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "finishing\n"
+        process.send_signal(number)
+        assert process.wait(timeout=60) == 128 + number
+
+
+def test_handlers_are_afterwards_what_they_were() -> None:
+    before = [signal.getsignal(number) for number in STOP_SIGNALS]
+    with handling(exit_at_once):
+        assert [signal.getsignal(number) for number in STOP_SIGNALS] == [exit_at_once] * 2
+    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+
+
+def test_outside_the_main_thread_handlers_stay_what_they_are() -> None:
+    found = []
+
+    def call() -> None:
+        with stop_requested() as stop:
+            found.append((stop.is_set(), [signal.getsignal(number) for number in STOP_SIGNALS]))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert found == [(False, [signal.getsignal(number) for number in STOP_SIGNALS])]
