@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.machine import SharedSpark
+from tests.spark.machine import MOST_SECONDS, SharedSpark
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +19,8 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpa
 
 
 @pytest.fixture
-def spark(shared_spark: SharedSpark) -> SparkSession:
+def spark(shared_spark: SharedSpark, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """The session that all tests share."""
-    return shared_spark.session()
+    own = request.node.get_closest_marker("timeout")
+    with shared_spark.limited(MOST_SECONDS if own is None else 0.8 * own.args[0]) as session:
+        yield session

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,12 +17,16 @@ from celery_rmq_delay.analytics.session import open_session
 from .cluster import STARTS_SOONER
 
 T = TypeVar("T")
+#: Seconds that a test may use Spark, less than it may take in all.
+MOST_SECONDS = 240.0
 
 
 class SharedSpark:
     """A Spark session that is opened when a test wants it, and again where its Java machine has ended meanwhile.
 
-    A lost machine fails the test that used it, and `close`: not the tests after it.
+    A lost machine fails the test that used it, and `close`: not the tests after it. Lost is also a machine whose context
+    has stopped, and one that is ended here because a test takes too long: pytest-timeout would leave its connection with
+    an unread answer, and each later call would get the answer of the one before it.
     """
 
     def __init__(self, place: Path) -> None:
@@ -43,10 +49,22 @@ class SharedSpark:
             self._session = open_session("local[2]", self._conf)
         return self._session
 
+    @contextmanager
+    def limited(self, seconds: float) -> Iterator[SparkSession]:
+        """Lend the session for so many seconds; then its Java machine is ended, and with it what a test waits for."""
+        session = self.session()
+        timer = threading.Timer(seconds, _gateway().proc.kill)
+        timer.start()
+        try:
+            yield session
+        finally:
+            timer.cancel()
+
     def run(self, work: Callable[[SparkSession], T]) -> T:
         """Return what ``work`` returns; it begins again where its Java machine ends under it."""
         try:
-            return work(self.session())
+            with self.limited(MOST_SECONDS) as session:
+                return work(session)
         except Exception:
             if not self._forget_lost():
                 raise
@@ -61,15 +79,21 @@ class SharedSpark:
         assert not self._losses, "\n".join(self._losses)
 
     def _forget_lost(self) -> bool:
-        """Tell whether the Java machine has ended by itself, and forget it."""
-        if self._session is None or (code := _gateway().proc.poll()) is None:
+        """Tell whether the Java machine has ended, or its context has, and forget it."""
+        if self._session is None:
             return False
+        context: Any = self._session.sparkContext
+        gateway = _gateway()
+        if gateway.proc.poll() is None:
+            if not context._jsc.sc().isStopped():
+                return False
+            gateway.proc.kill()
+        code = gateway.proc.wait()
         reasons = [path.read_text(errors="replace")[:4_000] for path in self._place.glob("java-*.log")]
         during = os.environ.get("PYTEST_CURRENT_TEST", "the start")
         self._losses.append(
             "\n".join([f"Spark's Java machine ended with {code} during, or before, {during}", *reasons])
         )
-        context: Any = self._session.sparkContext
         context._jsc = None  # what `stop` would ask to stop
         context.stop()
         self._end_java()

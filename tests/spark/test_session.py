@@ -61,7 +61,15 @@ def test_that_loses_it(spark):
     kill()
     spark.range(3).count()
 
-def test_after_it(spark):
+@pytest.mark.timeout(10)
+def test_that_takes_too_long(spark):
+    spark.range(10**13).selectExpr("max(hash(id))").collect()
+
+def test_whose_context_stops(spark):
+    spark._jsc.sc().stop()
+    spark.range(3).count()
+
+def test_after_them(spark):
     assert spark.range(3).count() == 3
 """
 
@@ -76,9 +84,11 @@ def test_a_lost_java_machine_fails_one_test_and_is_reported_once(tmp_path: Path)
     )
     outcomes = re.findall(r"^(PASSED|FAILED|ERROR) .*::(\w+)", done.stdout, re.M)
     assert sorted(outcomes) == [
-        ("ERROR", "test_after_it"),  # at the end of the session: the losses
+        ("ERROR", "test_after_them"),  # at the end of the session: the losses
         ("FAILED", "test_that_loses_it"),
-        ("PASSED", "test_after_it"),
+        ("FAILED", "test_that_takes_too_long"),
+        ("FAILED", "test_whose_context_stops"),
+        ("PASSED", "test_after_them"),
         ("PASSED", "test_that_uses_it"),
     ], done.stdout
-    assert len(re.findall(r"^E .*Java machine ended with -9", done.stdout, re.M)) == 2, done.stdout
+    assert len(re.findall(r"^E .*Java machine ended with -9", done.stdout, re.M)) == 4, done.stdout
