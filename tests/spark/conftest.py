@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.machine import MOST_SECONDS, SharedSpark
+from tests.spark.machine import MOST_SECONDS, TIMEOUT, SharedSpark
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT))
 
 
 @pytest.fixture(scope="session")
@@ -21,6 +28,6 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpa
 @pytest.fixture
 def spark(shared_spark: SharedSpark, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """The session that all tests share."""
-    own = request.node.get_closest_marker("timeout")
-    with shared_spark.limited(MOST_SECONDS if own is None else 0.8 * own.args[0]) as session:
+    (timeout,) = request.node.get_closest_marker("timeout").args
+    with shared_spark.limited(timeout * MOST_SECONDS / TIMEOUT) as session:
         yield session

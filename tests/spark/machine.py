@@ -17,16 +17,16 @@ from celery_rmq_delay.analytics.session import open_session
 from .cluster import STARTS_SOONER
 
 T = TypeVar("T")
-#: Seconds that a test may use Spark, less than it may take in all.
-MOST_SECONDS = 240.0
+#: Seconds that a test may take in all, and of them those in which it may use Spark.
+TIMEOUT, MOST_SECONDS = 900.0, 600.0
 
 
 class SharedSpark:
     """A Spark session that is opened when a test wants it, and again where its Java machine has ended meanwhile.
 
-    A lost machine fails the test that used it, and `close`: not the tests after it. Lost is also a machine whose context
-    has stopped, and one that is ended here because a test takes too long: pytest-timeout would leave its connection with
-    an unread answer, and each later call would get the answer of the one before it.
+    A lost machine fails the test that used it, and `close`: not the tests after it. Lost is also a machine whose
+    context has stopped, and one that is ended here because a test takes too long: pytest-timeout would leave its
+    connection with an unread answer, and each later call would get the answer of the one before it.
     """
 
     def __init__(self, place: Path) -> None:

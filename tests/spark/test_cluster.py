@@ -77,7 +77,7 @@ def run(place: Path, *words: object, **variables: object) -> str:
     """Run a command as a user would, in another folder than the checkout's."""
     outer = {"PYTHONPATH": str(ROOT), **{name: str(value) for name, value in variables.items()}}
     done = subprocess.run(
-        [*map(str, words)], env=environment(place) | outer, cwd=place, capture_output=True, text=True, timeout=200
+        [*map(str, words)], env=environment(place) | outer, cwd=place, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout

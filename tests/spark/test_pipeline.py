@@ -344,7 +344,6 @@ def kill(moment: str, history: Path, output: Path) -> None:
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-2_000:]
 
 
-@pytest.mark.timeout(900)  # three processes that start a Java machine each
 def test_a_run_that_is_killed_leaves_the_output_whole_and_the_next_one_completes(
     run: Callable[..., Report], history: Path, output: Path
 ) -> None:
