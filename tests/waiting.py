@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 SECONDS = 60.0
+#: Seconds that a busy machine may take for what takes an idle one none. How long it takes that one, benchmarks measure.
+BUSY = 30.0
 
 
 def wait_for(condition: Callable[[], Any], what: str = "", seconds: float = SECONDS, pause: float = 0.01) -> Any:

@@ -14,7 +14,7 @@ import pytest
 from celery import chain, chord
 
 from celery_rmq_delay.broker import Capabilities, broker_version
-from tests.waiting import wait_for
+from tests.waiting import BUSY, wait_for
 
 from .conftest import POOLS, Lab, stored_states
 from .supervisor import MAX_CRASHES, Supervisor, kills_until_exhausted
@@ -66,7 +66,7 @@ def waits(lab: Lab, task_id: str) -> list[float]:
 def assert_waited(found: list[float], wanted: list[float]) -> None:
     assert len(found) == len(wanted)
     for wait, seconds in zip(found, wanted, strict=True):
-        assert seconds - 0.002 <= wait < seconds + 2
+        assert seconds - 0.002 <= wait < seconds + BUSY
 
 
 def nothing_left(lab: Lab) -> bool:

@@ -7,16 +7,13 @@ from collections.abc import Callable
 
 import pytest
 from celery import chain, chord, group
-from celery.worker.consumer import Consumer
 
-from tests.waiting import wait_for
+from tests.waiting import BUSY, wait_for
 
 from .conftest import POOLS, TIERS, Lab, stored_states
 from .nodes import Worker
 
 SECONDS = [0.3, 0.6, 0.9]
-#: Before 5.7 Celery's gevent workers settle when the loop turns next, within two seconds.
-LATE = 2.0 if hasattr(Consumer, "call_soon_ack") else 4.0
 
 
 @pytest.mark.parametrize("pool", POOLS)
@@ -34,7 +31,7 @@ def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(l
         times = [attempt["at"] for attempt in attempts]
         waits = [after - before for before, after in itertools.pairwise(times)]
         for wait, tier in zip(waits, SECONDS, strict=False):
-            assert tier <= wait < tier + LATE
+            assert tier <= wait < tier + BUSY
         assert ("RETRY" in states[k]) is (k > 0)
     assert lab.counts("shop", "rmq_delay.exhausted", "shop.suspects") == {
         "shop": 0,

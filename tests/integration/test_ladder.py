@@ -11,13 +11,12 @@ from celery_rmq_delay import headers as h
 from celery_rmq_delay.ladders import Ladder, lane_of
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.topology.switch import apply_plan
-from tests.waiting import wait_for
+from tests.waiting import BUSY, wait_for
 
 from .lab import HOUR, Lab
 
 #: The broker's clock is in whole milliseconds.
 TICK = 0.002
-LATE = 2.0
 
 
 def waits(seen: list[tuple[str, float]]) -> list[float]:
@@ -28,7 +27,7 @@ def waits(seen: list[tuple[str, float]]) -> list[float]:
 def assert_waited(found: list[float], tiers_ms: list[int]) -> None:
     assert len(found) == len(tiers_ms)
     for seconds, tier in zip(found, tiers_ms, strict=True):
-        assert tier / 1000 - TICK <= seconds <= tier / 1000 + LATE
+        assert tier / 1000 - TICK <= seconds <= tier / 1000 + BUSY
 
 
 def test_a_message_climbs_rung_by_rung_and_ends_exhausted(lab: Lab) -> None:

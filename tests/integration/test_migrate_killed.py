@@ -21,14 +21,12 @@ from kombu.transport.native_delayed_delivery import calculate_routing_key
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.migration.mover import WINDOW
 from celery_rmq_delay.native_leftovers import level, level_names
-from tests.waiting import wait_for
+from tests.waiting import BUSY, wait_for
 
 from .movers import Movers, new_movers
 
 COUNT = 10_000
 UNIT = 1.0
-#: Seconds that a busy machine may take to hand over 500 messages a second.
-SLACK = 3.0
 #: Seconds until the first of the messages is due, and over which they are spread.
 FIRST, SPREAD = 60.0, 20.0
 
@@ -159,5 +157,4 @@ def test_ten_thousand_messages_all_arrive_in_time_from_a_migration_that_is_kille
     record_property("figures", figures)
     assert -0.000_01 <= told[0] <= told[-1] < 0.002
     assert late[0] >= 0
-    assert late[len(late) // 2] <= UNIT + SLACK / 2
-    assert late[-1] <= UNIT + SLACK
+    assert late[-1] <= UNIT + BUSY

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.machine import MOST_SECONDS, TIMEOUT, SharedSpark
+from tests.spark.machine import TIMEOUT, SharedSpark
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents and item.get_closest_marker("timeout") is None:
+        if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.timeout(TIMEOUT))
 
 
@@ -26,8 +26,7 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpa
 
 
 @pytest.fixture
-def spark(shared_spark: SharedSpark, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+def spark(shared_spark: SharedSpark) -> Iterator[SparkSession]:
     """The session that all tests share."""
-    (timeout,) = request.node.get_closest_marker("timeout").args
-    with shared_spark.limited(timeout * MOST_SECONDS / TIMEOUT) as session:
+    with shared_spark.limited() as session:
         yield session

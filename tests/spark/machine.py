@@ -50,7 +50,7 @@ class SharedSpark:
         return self._session
 
     @contextmanager
-    def limited(self, seconds: float) -> Iterator[SparkSession]:
+    def limited(self, seconds: float = MOST_SECONDS) -> Iterator[SparkSession]:
         """Lend the session for so many seconds; then its Java machine is ended, and with it what a test waits for."""
         session = self.session()
         timer = threading.Timer(seconds, _gateway().proc.kill)
@@ -63,7 +63,7 @@ class SharedSpark:
     def run(self, work: Callable[[SparkSession], T]) -> T:
         """Return what ``work`` returns; it begins again where its Java machine ends under it."""
         try:
-            with self.limited(MOST_SECONDS) as session:
+            with self.limited() as session:
                 return work(session)
         except Exception:
             if not self._forget_lost():

@@ -61,9 +61,9 @@ def test_that_loses_it(spark):
     kill()
     spark.range(3).count()
 
-@pytest.mark.timeout(10)
-def test_that_takes_too_long(spark):
-    spark.range(10**13).selectExpr("max(hash(id))").collect()
+def test_that_takes_too_long(shared_spark):
+    with shared_spark.limited(3) as spark:
+        spark.range(10**13).selectExpr("max(hash(id))").collect()
 
 def test_whose_context_stops(spark):
     spark._jsc.sc().stop()
