@@ -14,19 +14,19 @@ from types import FrameType
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-Handler = Callable[[int, FrameType | None], object]
+Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 
 @contextmanager
-def handling(handler: Handler) -> Iterator[None]:
-    """Handle SIGTERM and SIGINT with ``handler`` for the length of the block.
+def handling(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
+    """Handle these signals, by default SIGTERM and SIGINT, with ``handler`` for the length of the block.
 
     Outside the main thread, where Python allows no handlers, it changes nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
+    before = {number: signal.signal(number, handler) for number in numbers or STOP_SIGNALS}
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Programs as other programs start them: in the background, with nobody at a terminal."""
+"""Programs that are started as background jobs."""
 
 from __future__ import annotations
 

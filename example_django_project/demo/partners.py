@@ -18,6 +18,8 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from celery_rmq_delay.stopping import handling
+
 from .outages import Mood, Schedule, feed_outages, mail_outages, payment_outages
 
 #: Seconds a slow gateway takes: more than the shop's client waits.
@@ -245,7 +247,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     # As a background job it has inherited SIGINT ignored; as the first process of a container it would ignore SIGTERM.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt):
+    with contextlib.suppress(KeyboardInterrupt), handling(signal.default_int_handler):
         main()

@@ -17,6 +17,7 @@ from typing import Any
 import django
 import kombu
 import redis
+from celery_rmq_delay.stopping import exit_at_once, handling
 from celery_rmq_delay.testing import PrivateBroker, PrivateRedis
 from celery_rmq_delay.testing.ports import free_port
 from celery_rmq_delay.testing.process import KeptProcess, wait_until_ready
@@ -66,12 +67,8 @@ class Stack:
 
     def __exit__(self, *_: object) -> None:
         # An impatient second Ctrl-C must not leave a server behind.
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        with handling(signal.SIG_IGN):
             self._exit.close()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     @property
     def worker_log(self) -> Path:
@@ -261,16 +258,6 @@ def ending_on_signals() -> Iterator[None]:
     SIGINT whatever this process has inherited: shells start background jobs with it ignored. SIGHUP stays ignored where
     it is: that is what ``nohup`` is for.
     """
-
-    def end(number: int, _frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: end, signal.SIGHUP: end}
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
-        del handlers[signal.SIGHUP]
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
-    try:
+    ending = {signal.SIGTERM} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else {signal.SIGTERM, signal.SIGHUP}
+    with handling(signal.default_int_handler, signal.SIGINT), handling(exit_at_once, *ending):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -62,13 +62,17 @@ class SharedSpark:
 
     def run(self, work: Callable[[SparkSession], T]) -> T:
         """Return what ``work`` returns; it begins again where its Java machine ends under it."""
-        try:
+
+        def attempt() -> T:
             with self.limited() as session:
                 return work(session)
+
+        try:
+            return attempt()
         except Exception:
             if not self._forget_lost():
                 raise
-            return work(self.session())
+            return attempt()
 
     def close(self) -> None:
         """Stop the session and its Java machine; raise `AssertionError` where one has ended before."""
