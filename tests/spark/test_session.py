@@ -78,11 +78,11 @@ def test_a_lost_java_machine_fails_one_test_and_is_reported_once(tmp_path: Path)
     shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
     (tmp_path / "test_lost.py").write_text(LOSES_ITS_MACHINE)
     options = ("-W", "error", "-p", "no:cacheprovider", "--rootdir", tmp_path)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CI": "true"}  # by which pytest writes whole messages
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-rA", *options, tmp_path], env=environment, capture_output=True, text=True
     )
-    outcomes = re.findall(r"^(PASSED|FAILED|ERROR) .*::(\w+)", done.stdout, re.M)
+    outcomes = re.findall(r"^(PASSED|FAILED|ERROR) \S*::(\w+)", done.stdout, re.M)
     assert sorted(outcomes) == [
         ("ERROR", "test_after_them"),  # at the end of the session: the losses
         ("FAILED", "test_that_loses_it"),
