@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -89,7 +90,7 @@ class SharedSpark:
         context: Any = self._session.sparkContext
         gateway = _gateway()
         if gateway.proc.poll() is None:
-            if not context._jsc.sc().isStopped():
+            if _is_running(context):
                 return False
             gateway.proc.kill()
         code = gateway.proc.wait()
@@ -111,6 +112,14 @@ class SharedSpark:
         SparkSession._instantiatedSession = self._session = None
         gateway.proc.stdin.close()  # by which it knows that it is to end
         gateway.proc.wait(timeout=30)
+
+
+def _is_running(context: Any) -> bool:
+    """Tell whether a context runs. A machine that is just ending is still a process, and answers no more."""
+    try:
+        return not context._jsc.sc().isStopped()
+    except (Py4JError, OSError):
+        return False
 
 
 def _gateway() -> Any:

@@ -41,9 +41,7 @@ import pytest
 from pyspark import SparkContext
 
 def kill():
-    java = SparkContext._gateway.proc
-    java.send_signal(signal.SIGKILL)
-    java.wait()
+    SparkContext._gateway.proc.send_signal(signal.SIGKILL)
 
 @pytest.fixture(scope="module")
 def counted(shared_spark):
@@ -60,6 +58,9 @@ def test_that_uses_it(counted, spark):
 def test_that_loses_it(spark):
     kill()
     spark.range(3).count()
+
+def test_that_kills_it_in_its_last_line(spark):
+    kill()
 
 def test_that_takes_too_long(shared_spark):
     with shared_spark.limited(3) as spark:
@@ -89,6 +90,7 @@ def test_a_lost_java_machine_fails_one_test_and_is_reported_once(tmp_path: Path)
         ("FAILED", "test_that_takes_too_long"),
         ("FAILED", "test_whose_context_stops"),
         ("PASSED", "test_after_them"),
+        ("PASSED", "test_that_kills_it_in_its_last_line"),
         ("PASSED", "test_that_uses_it"),
     ], done.stdout
-    assert len(re.findall(r"^E .*Java machine ended with -9", done.stdout, re.M)) == 4, done.stdout
+    assert len(re.findall(r"^E .*Java machine ended with -9", done.stdout, re.M)) == 5, done.stdout
