@@ -180,11 +180,8 @@ def next_generation(of_record: int, of_payload: int | None) -> int:
 
 def _affordable(items: Sequence[OperationItem]) -> Sequence[OperationItem]:
     """Return the first of ``items`` whose messages fit into memory together; one in any case."""
-    sizes = dict(
-        Payload.objects.filter(record__in=[item.record_id for item in items])
-        .annotate(size=Length("body"))
-        .values_list("record_id", "size")
-    )
+    kept = Payload.objects.filter(record__in=[item.record_id for item in items])
+    sizes = committed(lambda: dict(kept.annotate(size=Length("body")).values_list("record_id", "size")))
     total = 0
     for place, item in enumerate(items):
         total += sizes.get(item.record_id, 0)
