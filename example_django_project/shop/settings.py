@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import django
 from kombu import Exchange, Queue
 
 BASE_DIR = Path(__file__).resolve().parents[1]
@@ -79,9 +80,15 @@ else:
 
 PAYMENT_GATEWAY_URL = os.environ.get("PAYMENT_GATEWAY_URL", "http://127.0.0.1:8081")
 SUPPLIER_FEED_URL = os.environ.get("SUPPLIER_FEED_URL", "http://127.0.0.1:8082")
-EMAIL_HOST = os.environ.get("EMAIL_HOST", "127.0.0.1")
-EMAIL_PORT = int(os.environ.get("EMAIL_PORT", "2525"))
-EMAIL_TIMEOUT = 2
+_MAIL = {
+    "host": os.environ.get("EMAIL_HOST", "127.0.0.1"),
+    "port": int(os.environ.get("EMAIL_PORT", "2525")),
+    "timeout": 2,
+}
+if django.VERSION >= (6, 1):
+    MAILERS = {"default": {"OPTIONS": _MAIL}}
+else:
+    EMAIL_HOST, EMAIL_PORT, EMAIL_TIMEOUT = _MAIL.values()
 DEFAULT_FROM_EMAIL = "shop@example.org"
 
 CELERY_BROKER_URL = os.environ.get("BROKER_URL", "amqp://guest:guest@127.0.0.1:5672//")

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from django.conf import settings as django_settings
-from django.core.mail import get_connection, mail_admins
+from django.core import mail
 
 from . import alerts, signals
 from .alerts import Alert
@@ -59,9 +59,13 @@ def _connected(kind: str, outbox: Outbox) -> Iterator[None]:
 
 def send_mail(found: Sequence[Alert]) -> None:
     """Mail alerts to ADMINS by Django's mail backend. Raises what that raises."""
-    # Where nothing is set, Django waits for ever.
-    seconds = TIMEOUT if django_settings.EMAIL_TIMEOUT is None else django_settings.EMAIL_TIMEOUT
-    mail_admins(alerts.subject(found), alerts.text(found), connection=get_connection(timeout=seconds))
+    mailers: Any = getattr(mail, "mailers", None)  # since Django 6.1, which deprecates the rest
+    backend: Any = mail.get_connection() if mailers is None else mailers.default
+    if getattr(backend, "timeout", TIMEOUT) is None:  # then Django would wait for ever
+        backend.timeout = TIMEOUT
+    subject = f"{django_settings.EMAIL_SUBJECT_PREFIX}{alerts.subject(found)}"
+    people = [each if isinstance(each, str) else each[1] for each in django_settings.ADMINS]
+    backend.send_messages([mail.EmailMessage(subject, alerts.text(found), django_settings.SERVER_EMAIL, people)])
 
 
 def post(url: str, found: Sequence[Alert]) -> None:
