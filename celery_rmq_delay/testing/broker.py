@@ -81,7 +81,6 @@ class PrivateBroker(PrivateServer):
             host.publish(published)
         self._own_epmd = epmd_port is None or host.is_apart
         self._dir: Path | None = None
-        self._process: KeptProcess | None = None
         self._version: tuple[int, int, int] | None = None
 
     def __repr__(self) -> str:
@@ -120,11 +119,6 @@ class PrivateBroker(PrivateServer):
     def log_path(self) -> Path:
         """The node's log file."""
         return self._home / "log" / "rabbit.log"
-
-    @property
-    def pid(self) -> int | None:
-        """The process id of the node's Erlang VM, or None when it does not run."""
-        return self._process.pid if self._process is not None and self._process.is_running() else None
 
     def start(self) -> None:
         """Start the node, with the data it had if it was killed, and wait until it accepts connections.
@@ -225,7 +219,12 @@ class PrivateBroker(PrivateServer):
         return self._process
 
     def _prepare(self) -> KeptProcess:
-        tmp = self.installation.root / "tmp" if self.installation.root else None
+        tmp = self.installation.root / "tmp" if self.installation.root else Path(tempfile.gettempdir())
+        if found := set("\"'\\$`") & set(str(tmp)):
+            raise PrivateServerError(
+                f"The folder for temporary files, {tmp}, has {''.join(sorted(found))} in its name, which RabbitMQ's "
+                "start script cannot take. Set TMPDIR to another one."
+            )
         self._dir = Path(tempfile.mkdtemp(prefix="rmq-", dir=tmp))
         self.settings.write(self._dir)
         if self.installation.root is not None:

@@ -6,11 +6,34 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TypeVar
 
+from celery_rmq_delay.testing.process import KeptProcess
+
 _Server = TypeVar("_Server", bound="PrivateServer")
 
 
 class PrivateServer(ABC):
     """A context manager that starts on entry and ends, with all it left, on exit or when the start fails."""
+
+    _process: KeptProcess | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of the server, or None when it does not run."""
+        return self._process.pid if self._process is not None and self._process.is_running() else None
+
+    def revive(self) -> str | None:
+        """Start the server again if it has ended; return how it ended where it was not ended by this object.
+
+        What it kept in memory only is lost.
+
+        :raises ServerStartError: with the tail of its log.
+        """
+        process = self._process
+        if process is None or process.is_running():
+            return None
+        loss = None if process.was_ordered_to_end else f"{self!r} ended by itself, with code {process.exit_code}."
+        self.start()
+        return loss
 
     @abstractmethod
     def start(self) -> None:

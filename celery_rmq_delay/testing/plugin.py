@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import pytest
 
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 
     from celery_rmq_delay.testing.broker import PrivateBroker
     from celery_rmq_delay.testing.clock import LadderClock
+    from celery_rmq_delay.testing.context import PrivateServer
     from celery_rmq_delay.testing.installation import Installation
     from celery_rmq_delay.testing.memory import MemoryLadder
     from celery_rmq_delay.testing.postgres import PrivatePostgres
     from celery_rmq_delay.testing.redis import PrivateRedis
     from celery_rmq_delay.testing.worker import BrokerLadder
+
+    Server = TypeVar("Server", bound=PrivateServer)
 
 
 @dataclass(frozen=True)
@@ -53,9 +56,53 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse two brokers at once."""
+    """Refuse two brokers at once, and get ready for the servers that tests share."""
     if config.getoption("--rabbitmq") and config.getoption("--broker-url"):
         raise pytest.UsageError("--rabbitmq starts a broker and --broker-url uses one that runs: give one of the two.")
+    config.stash[_SHARED] = _Shared()
+
+
+class _Shared:
+    """The private servers that the tests of a run share, and what became of them."""
+
+    def __init__(self) -> None:
+        self.servers: list[PrivateServer] = []
+        self.losses: dict[PrivateServer, list[str]] = {}
+        self.test = "the start"
+
+    def revive(self) -> None:
+        for server in self.servers:
+            if loss := server.revive():
+                self.losses.setdefault(server, []).append(f"{loss} It was during, or right after, {self.test}.")
+
+
+_SHARED = pytest.StashKey[_Shared]()
+
+
+@contextmanager
+def shared(config: pytest.Config, server: Server) -> Iterator[Server]:
+    """Run a private server for many tests; one that ends is there again for the next test.
+
+    A server that nobody had ended is reported once, as an error of the fixture that has the block.
+    """
+    found = config.stash[_SHARED]
+    with server:
+        found.servers.append(server)
+        try:
+            yield server
+        finally:
+            found.revive()
+            found.servers.remove(server)
+    if losses := found.losses.pop(server, None):
+        pytest.fail("\n".join(losses), pytrace=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start the servers again that have ended."""
+    shared = item.config.stash[_SHARED]
+    shared.revive()
+    shared.test = item.nodeid
 
 
 @pytest.fixture(scope="session")
@@ -81,25 +128,24 @@ def rmq_broker(request: pytest.FixtureRequest) -> Iterator[PrivateBroker | Exter
     from celery_rmq_delay.testing.broker import PrivateBroker
 
     installation = request.getfixturevalue("rmq_installation")
-    with PrivateBroker(installation.server, installation.root) as broker:
+    with shared(request.config, PrivateBroker(installation.server, installation.root)) as broker:
         yield broker
 
 
 @pytest.fixture
-def rmq_vhost(rmq_broker: PrivateBroker | ExternalServer) -> Iterator[str]:
+def rmq_vhost(request: pytest.FixtureRequest, rmq_broker: PrivateBroker | ExternalServer) -> Iterator[str]:
     """The URL of a fresh vhost, deleted after the test; on an external broker the URL as it was given."""
     if isinstance(rmq_broker, ExternalServer):
         yield rmq_broker.url
         return
     name = f"test-{uuid.uuid4().hex[:12]}"
     yield rmq_broker.vhost(name)
-    if rmq_broker.pid is None:
-        rmq_broker.start()  # the test killed it; the next one needs it
+    request.config.stash[_SHARED].revive()
     rmq_broker.delete_vhost(name)
 
 
 @pytest.fixture(scope="session")
-def rmq_redis() -> Iterator[PrivateRedis | ExternalServer]:
+def rmq_redis(pytestconfig: pytest.Config) -> Iterator[PrivateRedis | ExternalServer]:
     """A Redis for the whole test run; has ``url``. The environment variable REDIS_URL names another one."""
     if external := os.environ.get("REDIS_URL"):
         yield ExternalServer(external)
@@ -111,12 +157,12 @@ def rmq_redis() -> Iterator[PrivateRedis | ExternalServer]:
         redis = PrivateRedis()
     except ServerNotFoundError as error:
         skip_or_fail(error)
-    with redis:
+    with shared(pytestconfig, redis):
         yield redis
 
 
 @pytest.fixture(scope="session")
-def rmq_postgres() -> Iterator[PrivatePostgres | ExternalServer]:
+def rmq_postgres(pytestconfig: pytest.Config) -> Iterator[PrivatePostgres | ExternalServer]:
     """A PostgreSQL for the whole test run; has ``url``. The environment variable POSTGRES_URL names another one."""
     if external := os.environ.get("POSTGRES_URL"):
         yield ExternalServer(external)
@@ -128,7 +174,7 @@ def rmq_postgres() -> Iterator[PrivatePostgres | ExternalServer]:
         postgres = PrivatePostgres()
     except ServerNotFoundError as error:
         skip_or_fail(error)
-    with postgres:
+    with shared(pytestconfig, postgres):
         yield postgres
 
 

@@ -54,17 +54,15 @@ class PrivatePostgres(PrivateServer):
         self.durable = durable
         self.port = free_port()
         self.password = secrets.token_hex(16)
-        self._process: KeptProcess | None = None
+
+    def __repr__(self) -> str:
+        """Name the server and where it listens."""
+        return f"<PrivatePostgres on port {self.port} from {self.server}>"
 
     @property
     def url(self) -> str:
         """The URL of the database ``postgres``, with the password."""
         return self._url("postgres")
-
-    @property
-    def pid(self) -> int | None:
-        """The process id of the server, or None when it does not run."""
-        return self._process.pid if self._process is not None and self._process.is_running() else None
 
     def start(self) -> None:
         """Start the server, with the data it had if it was stopped or killed, and wait until it answers.

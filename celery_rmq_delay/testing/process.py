@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import queue
@@ -43,7 +44,7 @@ class KeptProcess:
         farewell: signal.Signals | None = None,
     ) -> None:
         """Start the keeper and the helper; the server starts with :meth:`start`."""
-        spec = {
+        self._spec = {
             "command": list(command),
             "env": dict(env),
             "output": str(output),
@@ -53,8 +54,16 @@ class KeptProcess:
             "farewell": farewell,
         }
         self._owner = os.getpid()
+        self._is_closed = False
+        self._keep()
+        self.pid: int | None = None
+        self.exit_code: int | None = None
+        self.was_ordered_to_end = False
+        atexit.register(self.close)
+
+    def _keep(self) -> None:
         self._keeper = subprocess.Popen(  # noqa: S603 - our own script
-            [sys.executable, "-I", "-S", str(_KEEPER), json.dumps(spec)],
+            [sys.executable, "-I", "-S", str(_KEEPER), json.dumps(self._spec)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -63,9 +72,6 @@ class KeptProcess:
         self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, name="private-server-keeper", daemon=True)
         self._reader.start()
-        self.pid: int | None = None
-        self.exit_code: int | None = None
-        atexit.register(self.close)
 
     def _read(self) -> None:
         assert self._keeper.stdout is not None  # noqa: S101 - opened above
@@ -74,8 +80,11 @@ class KeptProcess:
         self._news.put("gone")
 
     def start(self) -> None:
-        """Start the server, which must not be running."""
-        self.exit_code = None
+        """Start the server, which must not be running; under another keeper where that one has ended, too."""
+        if self._keeper.poll() is not None and not self._is_closed:
+            self._let_go()
+            self._keep()
+        self.exit_code, self.was_ordered_to_end = None, False
         self._order("start")
         word, _, rest = self._news.get(timeout=30).partition(" ")
         if word != "started":
@@ -94,6 +103,7 @@ class KeptProcess:
         """
         if not self.is_running():
             return True
+        self.was_ordered_to_end = True
         self._order(order)
         deadline = time.monotonic() + timeout
         while self.pid is not None and (left := deadline - time.monotonic()) > 0:
@@ -112,11 +122,17 @@ class KeptProcess:
             except subprocess.TimeoutExpired:
                 self._keeper.kill()
                 self._keeper.wait()
+        self._is_closed = True
+        self._let_go()
+        self.pid = None
+
+    def _let_go(self) -> None:
+        """Close what led to a keeper that has ended."""
         self._reader.join(timeout=5)
         for pipe in (self._keeper.stdin, self._keeper.stdout):
             if pipe is not None and not pipe.closed:
-                pipe.close()
-        self.pid = None
+                with contextlib.suppress(BrokenPipeError):  # an order that it did not take
+                    pipe.close()
 
     def _order(self, order: str) -> None:
         assert self._keeper.stdin is not None  # noqa: S101 - opened above

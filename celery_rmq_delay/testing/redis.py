@@ -38,7 +38,10 @@ class PrivateRedis(PrivateServer):
             )
         self.server = found
         self.port = free_port()
-        self._process: KeptProcess | None = None
+
+    def __repr__(self) -> str:
+        """Name the server and where it listens."""
+        return f"<PrivateRedis on port {self.port} from {self.server}>"
 
     @property
     def url(self) -> str:
