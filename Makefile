@@ -9,12 +9,12 @@ SETUP := $(PYTHON) scripts/setup.py
 ARGS ?=
 ONCE ?=
 export ONCE
-# The whole suite mostly waits, so that some processes share it; what is chosen with ARGS runs in one.
-PARALLEL := $(if $(ARGS),,-n 3 --dist loadfile --no-loadscope-reorder)
+# The suite mostly waits, so that some processes share it; what is chosen with ARGS runs in one.
+PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-brokers chaos lint typing docs fuzz screenshots bench clean
+.PHONY: help setup demo test test-all test-brokers coverage chaos lint typing docs fuzz screenshots bench clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1~\2/p' Makefile | awk -F~ '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -26,17 +26,29 @@ demo: ## run the demo project; ONCE=1 ends after one round
 	@$(SETUP) --servers --group demo
 	@$(RUN) -m example_django_project.demo
 
-test: ## run the whole test suite in three processes; ARGS='-k name' goes to pytest, in one
+test: ## run the tests that find a defect quickly, in four processes; with ARGS='-k name' for pytest, in one
 	@$(SETUP) --test-servers --group test --group demo
-	@$(RUN) -m pytest $(PARALLEL) $(ARGS)
+	@$(RUN) -m pytest -m 'not slow' $(or $(ARGS),$(PROCESSES))
 
-test-brokers: ## run what may differ on RabbitMQ 3.10, 4.0 and 4.3 (root: builds Debian trees once); ARGS=--whole: all of it
+test-all: ## run all tests, then what concerns the broker on the other versions of RabbitMQ; with ARGS: only pytest
+	@$(SETUP) --test-servers --trees --group test --group demo
+	@$(RUN) -m pytest --hypothesis-profile full $(or $(ARGS),$(PROCESSES))
+	@$(if $(ARGS),,$(RUN) scripts/test_brokers.py --whole)
+
+test-brokers: ## run what may differ on the other versions of RabbitMQ: 3.10, 4.0, 4.3 (root: builds Debian trees once)
 	@$(SETUP) --test-servers --trees --group test --group demo
 	@$(RUN) scripts/test_brokers.py $(ARGS)
 
+coverage: ## measure which branches of the package 'make test' runs; ARGS=--all: all tests; other ARGS go to pytest
+	@$(SETUP) --test-servers --group test --group demo
+	@rm -f .coverage .coverage.*
+	@$(RUN) -m coverage run -m pytest $(if $(filter --all,$(ARGS)),$(PROCESSES),-m 'not slow' $(or $(ARGS),$(PROCESSES)))
+	@$(RUN) -m coverage combine -q
+	@$(RUN) -m coverage report --skip-covered --sort=miss
+
 chaos: ## run a system under load and faults, and prove what became of every task; ARGS='--help' has the options
 	@$(SETUP) --test-servers --group test
-	@$(RUN) -m tests.chaos $(ARGS)
+	@$(RUN) -m chaos $(ARGS)
 
 fuzz: ## many random examples of hypothesis, then atheris; ARGS='--seconds 600 --target properties' goes to atheris
 	@$(SETUP) --test-servers --group test --group fuzz
@@ -65,5 +77,5 @@ bench: ## run the benchmarks; ARGS goes to them
 	@$(RUN) -m benchmarks $(ARGS)
 
 clean: ## delete .venv and what builds and tests left (the broker trees in .cache stay)
-	rm -rf .venv build dist site test-artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log *.egg-info
+	rm -rf .venv build dist site test-artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* spark-warehouse metastore_db derby.log *.egg-info
 	find . -name __pycache__ -type d -not -path './.cache/*' -prune -exec rm -rf {} +

@@ -12,12 +12,15 @@ from benchmarks import (
     history,
     long_haul,
     peers,
+    pools,
     retry_roundtrip,
 )
+from celery_rmq_delay.stopping import exit_at_once, handling
 
 _ALL = (
     retry_roundtrip,
     peers,
+    pools,
     long_haul,
     exact_delays,
     broker_memory,
@@ -33,6 +36,5 @@ if __name__ == "__main__":
     name = sys.argv[1].replace("-", "_") if sys.argv[1:] else ""
     if name in NAMED:
         sys.argv.pop(1)
-        NAMED[name].main()
-    else:
-        retry_roundtrip.main()
+    with handling(exit_at_once):
+        NAMED.get(name, retry_roundtrip).main()

@@ -108,7 +108,7 @@ def database(name: str) -> Iterator[Target]:
 def environ_of(target: Target, broker_url: str) -> dict[str, str]:
     """Return the environment of a command of the shop."""
     path = str(PROJECT.parent)
-    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "BROKER_URL": broker_url, **target.environ}
+    return {**os.environ, "PYTHONPATH": path, "BROKER_URL": broker_url, **target.environ}
 
 
 def _manage(target: Target, broker_url: str, *command: str) -> str:

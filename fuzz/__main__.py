@@ -36,6 +36,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.here:
         run(given.here, given.seconds)  # imports the targets by itself, to see which of their branches are taken
+    from celery_rmq_delay.stopping import exit_at_once, handling
     from fuzz.targets import TARGETS
 
     if unknown := set(given.target or ()) - TARGETS.keys():
@@ -43,7 +44,8 @@ def main() -> int:
     failed = []
     for name in given.target or sorted(TARGETS):
         command = [sys.executable, "-m", "fuzz", "--here", name, "--seconds", str(given.seconds)]
-        code = subprocess.run(command, check=False).returncode
+        with handling(exit_at_once):
+            code = subprocess.run(command, check=False).returncode
         print(f"{name}: {'failed, see ' + str(FOLDER) if code else 'nothing found'} ({given.seconds} s)", flush=True)
         failed += [name] if code else []
     return 1 if failed else 0

@@ -102,7 +102,7 @@ def prepare() -> None:
     """Give Django what the collector's modules need."""
     import django
 
-    from tests import django_settings as test_settings
+    from tests.support.django import settings as test_settings
 
     if not django_settings.configured:
         django_settings.configure(**{name: value for name, value in vars(test_settings).items() if name.isupper()})

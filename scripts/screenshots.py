@@ -25,9 +25,9 @@ from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402 - a
 
 from celery_rmq_delay.analytics import synth  # noqa: E402
 from celery_rmq_delay.testing import PrivateBroker, PrivateRedis  # noqa: E402
-from tests.browser import inside, pages, seeds  # noqa: E402
-from tests.browser.shop import ADMIN, Shop  # noqa: E402
-from tests.waiting import wait_for  # noqa: E402
+from tests.support.browser import inside, pages, seeds  # noqa: E402
+from tests.support.browser.shop import ADMIN, Shop  # noqa: E402
+from tests.support.waiting import wait_for  # noqa: E402
 
 ASSETS = ROOT / "docs" / "assets"
 WIDE: dict[str, Any] = {"viewport": {"width": 1280, "height": 860}}

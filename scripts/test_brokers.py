@@ -1,4 +1,4 @@
-"""Run the broker tests on every RabbitMQ version, one after the other, and say in one line each how they ended."""
+"""Run the broker tests on each RabbitMQ version that `make test` does not use, and say in one line how each ended."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from pathlib import Path
 from celery_rmq_delay.testing import trees
 
 ROOT = Path(__file__).resolve().parents[1]
-OTHERS, WHOLE = "--others", "--whole"
-SELECTION = {
-    # What may differ between brokers; of the long tests, those on a broker alone that say so.
-    False: "integration and (all_brokers or not (heavy or one_broker)) or acceptance and all_brokers and not heavy",
-    True: "integration or all_brokers",
-}
-PARALLEL = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+WHOLE = "--whole"
+#: What may differ between brokers; and all that has to do with them.
+SELECTION = {False: "brokers and not slow", True: "brokers or integration"}
+PARALLEL = ["-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def say(line: str) -> None:
@@ -29,8 +26,7 @@ def run(version: str, arguments: list[str], *, whole: bool) -> tuple[int, str]:
     """Return pytest's exit code and its closing line."""
     # A server named from outside would be tested three times over; CI makes a missing server a failure.
     environment = {key: value for key, value in os.environ.items() if key != "BROKER_URL"} | {"CI": "true"}
-    folders = [name for name in ("tests/integration", "tests/acceptance") if (ROOT / name).is_dir()]
-    selection = [*PARALLEL, "-m", SELECTION[whole], "--rabbitmq", version, *folders]
+    selection = [*PARALLEL, "-m", SELECTION[whole], "--rabbitmq", version]
     with subprocess.Popen(  # noqa: S603
         [sys.executable, "-m", "pytest", *selection, *arguments],
         cwd=ROOT,
@@ -47,19 +43,18 @@ def run(version: str, arguments: list[str], *, whole: bool) -> tuple[int, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Build the trees that are missing, test on each version, return 1 if any failed.
+    """Build the trees that are missing, test on each version but the installed one, return 1 if any failed.
 
-    ``--others`` leaves out the version that is installed: `make test` tests it, and more. ``--whole`` adds the tests
-    that take long; what else is given goes to pytest.
+    ``--whole`` adds the tests that take long; what else is given goes to pytest.
     """
-    others, whole = OTHERS in arguments, WHOLE in arguments
-    arguments = [each for each in arguments if each not in {OTHERS, WHOLE}]
+    whole = WHOLE in arguments
+    arguments = [each for each in arguments if each != WHOLE]
     if code := trees.main(["build"]):
         return code
     results = {}
     for version in trees.SUITES:
-        if others and trees.system_has(version):
-            say(f"RabbitMQ {version} is installed: left out")
+        if trees.system_has(version):
+            say(f"RabbitMQ {version} is installed: 'make test' uses it")
             continue
         say(f"\n##### RabbitMQ {version} #####")
         results[version] = run(version, arguments, whole=whole)

@@ -4,44 +4,19 @@ from __future__ import annotations
 
 import json
 import threading
-import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import amqp
 import pytest
-from celery.bin.base import CLIContext
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from celery_rmq_delay import adoption
-from celery_rmq_delay.cli import rmq_delay
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.installation import Installation
-from tests.waiting import wait_for
-
-from .conftest import Lab
-
-#: The management API shows statistics that are up to ten seconds old; here, up to one.
-STATISTICS = "\n".join(
-    [
-        "collect_statistics_interval = 200",
-        *(f"management.sample_retention_policies.{kind}.minute = 1" for kind in ("global", "basic", "detailed")),
-    ]
-)
-
-
-@pytest.fixture(scope="module")
-def managed(rmq_installation: Installation) -> Iterator[PrivateBroker]:
-    with PrivateBroker(rmq_installation.server, rmq_installation.root, management=True, config=STATISTICS) as broker:
-        broker.evaluate("application:set_env(rabbit, quorum_tick_interval, 200)")
-        yield broker
-
-
-@pytest.fixture
-def managed_vhost(managed: PrivateBroker) -> Iterator[str]:
-    name = f"adopt-{uuid.uuid4().hex[:8]}"
-    yield managed.vhost(name)
-    managed.delete_vhost(name)
+from tests.support.brokers.kinds import EITHER_TYPE
+from tests.support.commands import run
+from tests.support.waiting import wait_for
+from tests.support.workers.lab import Lab
 
 
 @pytest.fixture(autouse=True)
@@ -58,9 +33,7 @@ def existing_queue(lab: Lab, queue_type: str) -> None:
 
 def adopt(lab: Lab, managed: PrivateBroker, *options: str, code: int = 0) -> Result:
     arguments = ["adopt", "--queue", "shop", "--yes", "--management-url", str(managed.management_url), *options]
-    result = CliRunner().invoke(rmq_delay, arguments, obj=CLIContext(lab.app, no_color=True, workdir=None))
-    assert result.exit_code == code, result.output
-    return result
+    return run(lab.app, *arguments, code=code)
 
 
 def parked_by(lab: Lab, rung: str) -> str | None:
@@ -71,8 +44,9 @@ def parked_by(lab: Lab, rung: str) -> str | None:
     return next((death["reason"] for death in deaths if death["queue"] == "shop"), None)
 
 
-@pytest.mark.all_brokers
-def test_a_running_worker_copies_then_rejects_when_its_queue_is_adopted_and_copies_again_when_it_is_given_back(
+@pytest.mark.brokers
+@EITHER_TYPE
+def test_a_running_worker_rejects_while_its_queue_is_adopted_and_copies_before_and_after(
     make_lab: Callable[..., Lab], managed: PrivateBroker, managed_vhost: str, queue_type: str
 ) -> None:
     lab = make_lab(queue_type, tiers=["1h"], broker=managed_vhost)
@@ -105,6 +79,7 @@ def test_a_running_worker_copies_then_rejects_when_its_queue_is_adopted_and_copi
     assert second.logs().count("Queue shop is adopted by the policy rmq_delay.shop") == 1
 
 
+@EITHER_TYPE
 def test_no_task_is_lost_or_runs_twice_while_its_queue_is_adopted_and_given_back(
     make_lab: Callable[..., Lab], managed: PrivateBroker, managed_vhost: str, queue_type: str
 ) -> None:

@@ -12,15 +12,29 @@ from typing import Any
 import pytest
 
 from celery_rmq_delay.testing import PrivateBroker
-from tests.waiting import wait_for
+from tests.support.brokers.kinds import EITHER_TYPE
+from tests.support.brokers.policies import clear_policy, set_policy
+from tests.support.waiting import SECONDS, wait_for
+from tests.support.workers.lab import Lab
+from tests.support.workers.nodes import Worker
+from tests.support.workers.supervisor import MAX_CRASHES, Supervisor, kills_until_exhausted
 
-from .conftest import Lab
-from .nodes import Worker
-from .supervisor import MAX_CRASHES, Supervisor, kills_until_exhausted
+#: The policy of a queue that refuses every message.
+TAKES_NOTHING = {"max-length": 0, "overflow": "reject-publish"}
 
 
-@pytest.mark.all_brokers
-@pytest.mark.parametrize("fails_before", [0, 1, 2])
+@pytest.mark.brokers
+@pytest.mark.parametrize(
+    ("queue_type", "fails_before"),
+    [
+        ("quorum", 1),
+        ("classic", 0),
+        pytest.param("quorum", 0, marks=pytest.mark.slow),
+        pytest.param("quorum", 2, marks=pytest.mark.slow),
+        pytest.param("classic", 1, marks=pytest.mark.slow),
+        pytest.param("classic", 2, marks=pytest.mark.slow),
+    ],
+)
 def test_a_task_that_kills_its_worker_is_exhausted_and_its_neighbours_recover(
     make_lab: Callable[..., Lab], queue_type: str, fails_before: int
 ) -> None:
@@ -30,6 +44,7 @@ def test_a_task_that_kills_its_worker_is_exhausted_and_its_neighbours_recover(
     assert MAX_CRASHES + 1 <= kills <= MAX_CRASHES + 2
 
 
+@EITHER_TYPE
 def test_a_worker_killed_in_the_middle_of_a_task_leaves_it_to_the_next(lab: Lab) -> None:
     worker = lab.worker("prefork", 1)
     result = lab.task("sleeps").delay(1.0)
@@ -38,10 +53,11 @@ def test_a_worker_killed_in_the_middle_of_a_task_leaves_it_to_the_next(lab: Lab)
     worker.kill("SIGKILL")
     worker.container.start()
 
-    assert result.get(timeout=30) == "slept"
+    assert result.get(timeout=SECONDS) == "slept"
     wait_for(lambda: not any(lab.counts("shop", "shop.suspects", "rmq_delay.exhausted").values()))
 
 
+@EITHER_TYPE
 def test_suspects_that_wait_for_a_worker_run_when_it_is_ready(lab: Lab) -> None:
     lab.worker("prefork", 1).kill("SIGTERM")  # applies the ladder
     results = [lab.task("healthy").delay(number) for number in range(3)]
@@ -51,7 +67,7 @@ def test_suspects_that_wait_for_a_worker_run_when_it_is_ready(lab: Lab) -> None:
             channel.basic_publish(message, "", "shop.suspects")
     # While it applies the second queue's ladder, a worker already hears what the broker says of the first.
     lab.worker("prefork", 1, "--queues", "shop,zones")
-    assert [result.get(timeout=60) for result in results] == [0, 1, 2]
+    assert [result.get(timeout=SECONDS) for result in results] == [0, 1, 2]
     assert lab.count("rmq_delay.exhausted") == 0
 
 
@@ -75,35 +91,33 @@ def test_a_redelivered_message_runs_at_once_in_a_queue_that_can_have_no_ladder(m
     lab = make_lab(conf={"task_queues": {"brief": {"auto_delete": True, "exchange": ""}}})
     result, worker = hand_over(lab, "healthy", "solo", 1, "--queues", "brief", queue="brief")
 
-    assert result.get(timeout=20) == 1
+    assert result.get(timeout=SECONDS) == 1
     assert "suspects" not in worker.logs()
 
 
 def test_a_suspect_that_the_broker_refuses_is_tried_again_each_second(classic_lab: Lab) -> None:
     if not isinstance(classic_lab.broker, PrivateBroker):
         pytest.skip("sets a policy, and this broker is not ours")
-    policy = ("set_policy", "-p", classic_lab.vhost, "full", "^shop.suspects$")
-    classic_lab.broker.rabbitmqctl(*policy, '{"max-length": 0, "overflow": "reject-publish"}')
+    set_policy(classic_lab.broker, "full", "^shop.suspects$", TAKES_NOTHING, vhost=classic_lab.vhost)
     result, worker = hand_over(classic_lab, "healthy", "solo", 1)
     wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
 
-    classic_lab.broker.rabbitmqctl("clear_policy", "-p", classic_lab.vhost, "full")
+    clear_policy(classic_lab.broker, "full", vhost=classic_lab.vhost)
 
-    assert result.get(timeout=20) == 1
+    assert result.get(timeout=SECONDS) == 1
 
 
 def test_a_failed_attempt_whose_delay_queue_refuses_its_copy_is_not_repeated(classic_lab: Lab) -> None:
     if not isinstance(classic_lab.broker, PrivateBroker):
         pytest.skip("sets a policy, and this broker is not ours")
-    policy = ("set_policy", "-p", classic_lab.vhost, "full", "^shop.retry.")
-    classic_lab.broker.rabbitmqctl(*policy, '{"max-length": 0, "overflow": "reject-publish"}')
+    set_policy(classic_lab.broker, "full", "^shop.retry.", TAKES_NOTHING, vhost=classic_lab.vhost)
     result, worker = hand_over(classic_lab, "fails", "solo", 1)  # a suspect, so that its retries are copies
     wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
     assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0]
 
-    classic_lab.broker.rabbitmqctl("clear_policy", "-p", classic_lab.vhost, "full")
+    clear_policy(classic_lab.broker, "full", vhost=classic_lab.vhost)
 
-    assert result.get(timeout=20) == 1
+    assert result.get(timeout=SECONDS) == 1
     assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0, 1]
 
 
@@ -115,7 +129,8 @@ def cut_off(lab: Lab) -> None:
     )
 
 
-@pytest.mark.parametrize("fails", [0, 1])
+@EITHER_TYPE
+@pytest.mark.parametrize("fails", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(lab: Lab, fails: int) -> None:
     if not isinstance(lab.broker, PrivateBroker):
         pytest.skip("closes connections, and this broker is not ours")
@@ -132,6 +147,7 @@ def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(lab: Lab, fails
     assert lab.count("rmq_delay.exhausted") == 0
 
 
+@EITHER_TYPE
 def test_a_connection_lost_before_the_last_attempt_ends_exhausts_the_task_once(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
@@ -150,22 +166,24 @@ def test_a_connection_lost_before_the_last_attempt_ends_exhausts_the_task_once(
     assert len(lab.take("rmq_delay.exhausted")) == 1
 
 
+@EITHER_TYPE
 def test_a_warm_shutdown_settles_what_was_running(lab: Lab) -> None:
     worker = lab.worker("prefork", 2)
     parks, exhausts = lab.task("sleeps").delay(1.0, 1), lab.task("limited").apply_async(countdown=0)
     wait_for(lambda: lab.attempts(parks.id))
 
     os.kill(worker.container.pid, signal.SIGTERM)
-    worker.container.wait(30)
+    worker.container.wait(SECONDS)
 
     assert parks.state == "RETRY"
     lab.worker()
-    assert parks.get(timeout=20) == "slept"
+    assert parks.get(timeout=SECONDS) == "slept"
     assert [attempt["retries"] for attempt in lab.attempts(parks.id)] == [0, 1]
     wait_for(lambda: exhausts.state == "FAILURE")
     assert len(wait_for(lambda: lab.take("rmq_delay.exhausted"))) == 1
 
 
+@EITHER_TYPE
 def test_a_warm_shutdown_waits_for_the_confirm_of_an_exhausted_message(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
@@ -176,7 +194,7 @@ def test_a_warm_shutdown_waits_for_the_confirm_of_an_exhausted_message(
     wait_for(lambda: len(lab.attempts(result.id)) == 2)
 
     os.kill(worker.container.pid, signal.SIGTERM)
-    worker.container.wait(30)
+    worker.container.wait(SECONDS)
 
     assert result.state == "FAILURE"
     assert len(lab.take("rmq_delay.exhausted")) == 1
@@ -184,23 +202,31 @@ def test_a_warm_shutdown_waits_for_the_confirm_of_an_exhausted_message(
 
 
 @pytest.mark.timeout(600)
-def test_two_thousand_failing_tasks_survive_kills_at_random_moments_and_a_restart_of_the_broker(
-    make_lab: Callable[..., Lab], queue_type: str, rmq_broker: Any
+@pytest.mark.parametrize(
+    ("queue_type", "tasks"),
+    [
+        ("quorum", 200),
+        pytest.param("quorum", 2_000, marks=pytest.mark.slow),
+        pytest.param("classic", 2_000, marks=pytest.mark.slow),
+    ],
+)
+def test_failing_tasks_survive_kills_at_random_moments_and_a_restart_of_the_broker(
+    make_lab: Callable[..., Lab], queue_type: str, tasks: int, rmq_broker: Any
 ) -> None:
     if not isinstance(rmq_broker, PrivateBroker):
         pytest.skip("restarts the broker, and this one is not ours")
     dice = random.Random(20261120)
     lab = make_lab(queue_type, tiers=["200ms", "400ms", "800ms"], max_crashes=100, conf={"result_backend": None})
     workers = [lab.worker("prefork", 2, "--loglevel", "ERROR") for _ in range(2)]
-    fates = [dice.choice([1, 2, 3, 99]) for _ in range(2000)]
+    fates = [dice.choice([1, 2, 3, 99]) for _ in range(tasks)]
     sent: dict[str, int] = {}
     coin = lab.task("coin")
     with Supervisor(workers) as supervisor:
         for number, fate in enumerate(fates):
             sent[coin.delay(fate).id] = fate
-            if number % 200 == 100:
+            if number % (tasks // 10) == tasks // 20:
                 dice.choice(workers).kill("SIGKILL")
-            if number == 1000:
+            if number == tasks // 2:
                 rmq_broker.restart()
         for _ in range(5):
             time.sleep(dice.uniform(0.1, 0.6))  # a random moment, not a wait

@@ -11,10 +11,9 @@ import pytest
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.events import Event, event_id
 from celery_rmq_delay.exhausted import Selection, requeue
-from tests.alarms import end_alarm, raise_alarm
-from tests.waiting import wait_for
-
-from .conftest import TIERS, Lab
+from tests.support.brokers.alarms import end_alarm, raise_alarm
+from tests.support.waiting import SECONDS, wait_for
+from tests.support.workers.lab import TIERS, Lab
 
 QUEUE = "rmq_delay.events"
 LADDER = (300, 600, 900)
@@ -59,7 +58,15 @@ def events(make_lab: Callable[..., Lab]) -> Callable[..., Events]:
     return lambda *args, **settings: Events(make_lab(*args, **{"events": True, **settings}))
 
 
-@pytest.mark.parametrize("pool", [pytest.param("prefork", marks=pytest.mark.all_brokers), "threads", "solo", "gevent"])
+@pytest.mark.parametrize(
+    "pool",
+    [
+        pytest.param("prefork", marks=pytest.mark.brokers),
+        "gevent",
+        pytest.param("threads", marks=pytest.mark.slow),
+        pytest.param("solo", marks=pytest.mark.slow),
+    ],
+)
 def test_every_step_of_a_task_is_told_once(events: Callable[..., Events], pool: str) -> None:
     told = events()
     lab = told.lab
@@ -71,7 +78,7 @@ def test_every_step_of_a_task_is_told_once(events: Callable[..., Events], pool: 
 
     first, second, third = told.of(recovers.id, 3)
     last = told.of(dies.id, 4)
-    assert all(each.get(timeout=10) == n for n, each in enumerate(good))
+    assert all(each.get(timeout=SECONDS) == n for n, each in enumerate(good))
     worker.kill("SIGTERM")
     wait_for(lambda: told.counted() == {("healthy", "shop"): 5}, "the rollups of a worker that stops")
 
@@ -96,9 +103,9 @@ def test_every_step_of_a_task_is_told_once(events: Callable[..., Events], pool: 
         assert (event.tier, event.delay_ms) == (event.attempt + 1, LADDER[event.attempt])
         assert event.delay_queue == f"shop.retry.{event.tier}.{event.delay_ms}ms"
         assert event.due_at == event.occurred_at + timedelta(milliseconds=event.delay_ms or 0)
-        assert event.exception_type == "tests.acceptance.project.Boom"
+        assert event.exception_type == "tests.support.workers.project.Boom"
         assert event.exception_message == f"attempt {event.attempt}"
-        assert event.frame == "acceptance/project.py:fails"
+        assert event.frame == "workers/project.py:fails"
     assert len({event.fingerprint for event in (first, second, *last)}) == 1
     assert (first.root_id, first.args_preview) == ("root", "('password=[redacted]',)")
     assert first.first_failed_at == first.occurred_at
@@ -109,7 +116,7 @@ def test_every_step_of_a_task_is_told_once(events: Callable[..., Events], pool: 
     assert last[3].tier is None
 
 
-def test_an_exhausted_task_says_the_same_in_event_and_message_and_has_new_ids_when_it_is_requeued(
+def test_event_and_message_of_an_exhausted_task_agree_and_a_requeue_gives_new_ids(
     events: Callable[..., Events],
 ) -> None:
     told = events(tiers=TIERS[:1])
@@ -153,7 +160,7 @@ def test_reasons_and_unusual_ways_are_told(events: Callable[..., Events]) -> Non
     assert (gone.kind, gone.reason, gone.exception_type) == (
         "exhausted",
         "gave_up",
-        "tests.acceptance.project.Hopeless",
+        "tests.support.workers.project.Hopeless",
     )
     exact, back = told.of(explicit.id, 2)
     assert (exact.kind, exact.delay_ms, exact.tier, exact.delay_queue) == ("forwarded", 1000, None, None)
@@ -174,7 +181,7 @@ def test_without_a_reader_or_the_setting_nothing_is_told(make_lab: Callable[...,
     lab = make_lab()
     lab.worker()
     result = lab.task("fails").delay(1)
-    assert result.get(timeout=20) == 1
+    assert result.get(timeout=SECONDS) == 1
     assert lab.counts(QUEUE) == {QUEUE: None}
 
 
@@ -206,7 +213,7 @@ def test_tasks_are_settled_during_an_alarm_and_their_events_come_afterwards(even
     wait_for(lambda: len(lab.attempts()) == 8, "the start of all")
     try:
         raise_alarm(lab.broker)
-        wait_for(lambda: lab.parked() == 8, "all tasks in their delay queue", seconds=10)
+        wait_for(lambda: lab.parked() == 8, "all tasks in their delay queue")
     finally:
         end_alarm(lab.broker)
     for result in results:
@@ -221,7 +228,7 @@ def test_neither_a_deleted_queue_nor_lost_connections_silence_a_worker_for_long(
     with lab.app.connection_for_write() as connection, connection.channel() as channel:
         channel.queue_delete(QUEUE)
 
-    assert lab.task("fails").delay(1).get(timeout=20) == 1
+    assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1
     wait_for(lambda: lab.counts(QUEUE)[QUEUE] is not None, "the queue to be declared again")
     told.of(lab.task("fails").delay(1).id, 2)
 

@@ -15,17 +15,9 @@ from kombu import Exchange, Queue
 from celery_rmq_delay.exceptions import DelayError
 from celery_rmq_delay.exhausted import Selection, requeue
 from celery_rmq_delay.topology.apply import ready_counts
-from tests.waiting import BUSY, wait_for
-
-from .conftest import POOLS, Lab
-from .foreign import publish, task_message
-
-UNIT = 0.5
-
-
-@pytest.fixture
-def exact_lab(make_lab: Callable[..., Lab], queue_type: str) -> Lab:
-    return make_lab(queue_type, exact_unit=UNIT)
+from tests.support.waiting import BUSY, SECONDS, wait_for
+from tests.support.workers.foreign import publish, task_message
+from tests.support.workers.lab import SETUPS, UNIT, Lab
 
 
 @pytest.fixture
@@ -56,69 +48,64 @@ def nothing_is_held(lab: Lab) -> bool:
     return len(held) == 3 and not any(tasks for found in held for tasks in found.values())
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_a_call_with_a_countdown_runs_when_it_is_due_and_no_worker_holds_it(exact_lab: Lab, pool: str) -> None:
-    exact_lab.worker(pool)
-    add = exact_lab.task("add")
+@pytest.mark.parametrize(("queue_type", "pool"), SETUPS)
+def test_a_call_with_a_countdown_runs_when_it_is_due_and_no_worker_holds_it(running: Lab) -> None:
+    add = running.task("add")
     start = time.time()
     results = {delay: add.apply_async((1, 2), countdown=delay) for delay in (0, -5, 0.3, 1, 4.2)}
     results[2] = add.apply_async((1, 2), eta=datetime.now(timezone.utc) + timedelta(seconds=2))
 
     wait_for(lambda: results[0].ready() and results[-5].ready())
-    wait_for(lambda: nothing_is_held(exact_lab))  # what became due meanwhile may run just now
+    wait_for(lambda: nothing_is_held(running))  # what became due meanwhile may run just now
     assert not results[4.2].ready()
     wait_for(lambda: all(result.ready() for result in results.values()))
 
     for delay, result in results.items():
-        (attempt,) = exact_lab.attempts(result.id)
+        (attempt,) = running.attempts(result.id)
         assert is_due(attempt["at"] - start, max(0, delay)), (delay, attempt["at"] - start)
         assert (attempt["queue"], attempt["route"], attempt["retries"]) == ("shop", ["", "shop"], 0)
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_a_retry_with_a_countdown_waits_for_just_that_and_then_the_ladder_goes_on(exact_lab: Lab, pool: str) -> None:
-    exact_lab.worker(pool)
-    result = exact_lab.task("explicit").delay(1.2)
-    failing = exact_lab.task("add").apply_async((1, 1, 2), countdown=1)
+@pytest.mark.parametrize(("queue_type", "pool"), SETUPS)
+def test_a_retry_with_a_countdown_waits_for_just_that_and_then_the_ladder_goes_on(running: Lab) -> None:
+    result = running.task("explicit").delay(1.2)
+    failing = running.task("add").apply_async((1, 1, 2), countdown=1)
 
-    assert result.get(timeout=20) is None
-    assert failing.get(timeout=20) == 2
+    assert result.get(timeout=SECONDS) is None
+    assert failing.get(timeout=SECONDS) == 2
 
-    first, second = exact_lab.attempts(result.id)
+    first, second = running.attempts(result.id)
     assert is_due(second["at"] - first["at"], 1.2)
-    assert [each["retries"] for each in exact_lab.attempts(failing.id)] == [0, 1, 2]
-    assert exact_lab.count("rmq_delay.exhausted") == 0
+    assert [each["retries"] for each in running.attempts(failing.id)] == [0, 1, 2]
+    assert running.count("rmq_delay.exhausted") == 0
 
 
-def test_a_retry_with_other_arguments_and_a_countdown_is_published_with_them(exact_lab: Lab) -> None:
-    exact_lab.worker()
-    result = exact_lab.task("waits_with").delay(0, 1.2)
+def test_a_retry_with_other_arguments_and_a_countdown_is_published_with_them(running: Lab) -> None:
+    result = running.task("waits_with").delay(0, 1.2)
 
-    assert result.get(timeout=20) == 1
+    assert result.get(timeout=SECONDS) == 1
 
-    first, second = exact_lab.attempts(result.id)
+    first, second = running.attempts(result.id)
     assert is_due(second["at"] - first["at"], 1.2)
     assert [first["n"], second["n"]] == [0, 1]
     assert [second["retries"], second["route"]] == [1, ["", "shop"]]
 
 
-def test_celerys_retry_backoff_is_exact(classic_exact: Lab) -> None:
-    classic_exact.worker()
-    result = classic_exact.task("backs_off").delay()
+def test_celerys_retry_backoff_is_exact(running_classic: Lab) -> None:
+    result = running_classic.task("backs_off").delay()
 
     wait_for(lambda: result.state == "SUCCESS")
 
-    times = [attempt["at"] for attempt in classic_exact.attempts(result.id)]
+    times = [attempt["at"] for attempt in running_classic.attempts(result.id)]
     waits = [after - before for before, after in itertools.pairwise(times)]
     assert len(waits) == 2
     assert is_due(waits[0], 1)
     assert is_due(waits[1], 2)
 
 
-@pytest.mark.all_brokers
-def test_what_a_call_says_besides_its_countdown_is_there_when_it_runs(exact_lab: Lab) -> None:
-    exact_lab.worker()
-    signature = exact_lab.task("facts").s("4111")
+@pytest.mark.brokers
+def test_what_a_call_says_besides_its_countdown_is_there_when_it_runs(running: Lab) -> None:
+    signature = running.task("facts").s("4111")
     signature.stamp(order="o-1")
 
     result = signature.apply_async(
@@ -130,7 +117,7 @@ def test_what_a_call_says_besides_its_countdown_is_there_when_it_runs(exact_lab:
         time_limit=50,
         shadow="facts-of-north",
     )
-    facts = result.get(timeout=20)
+    facts = result.get(timeout=SECONDS)
 
     assert facts.pop("expires") is not None
     assert facts.pop("stamps")["order"] in ("o-1", ["o-1"])
@@ -145,54 +132,51 @@ def test_what_a_call_says_besides_its_countdown_is_there_when_it_runs(exact_lab:
     }
 
 
-def test_a_call_that_expires_before_it_is_due_is_revoked_when_it_is_due(classic_exact: Lab) -> None:
-    classic_exact.worker()
+def test_a_call_that_expires_before_it_is_due_is_revoked_when_it_is_due(running_classic: Lab) -> None:
     start = time.time()
-    result = classic_exact.task("facts").apply_async(("x",), countdown=2, expires=0.5)
+    result = running_classic.task("facts").apply_async(("x",), countdown=2, expires=0.5)
 
     wait_for(result.ready)
 
     assert result.state == "REVOKED"
     assert time.time() - start >= 2
-    assert classic_exact.attempts(result.id) == []
+    assert running_classic.attempts(result.id) == []
 
 
-@pytest.mark.all_brokers
-def test_a_worker_parks_a_message_whose_eta_is_yet_to_come(exact_lab: Lab) -> None:
+@pytest.mark.brokers
+def test_a_worker_parks_a_message_whose_eta_is_yet_to_come(running: Lab) -> None:
     """A foreign producer, or a call by name in a process that does not know the task."""
-    exact_lab.worker()
     eta = datetime.now(timezone.utc) + timedelta(seconds=5)
     sent = task_message("facts", ["x"], eta=eta.isoformat())
-    publish(exact_lab, sent)
+    publish(running, sent)
     task_id = sent.headers["id"]
 
-    wait_for(lambda: exact_lab.count("shop") == 0)
-    wait_for(lambda: nothing_is_held(exact_lab))
-    assert not exact_lab.attempts(task_id), "it waits, and no worker holds it"
-    wait_for(lambda: exact_lab.attempts(task_id))
+    wait_for(lambda: running.count("shop") == 0)
+    wait_for(lambda: nothing_is_held(running))
+    assert not running.attempts(task_id), "it waits, and no worker holds it"
+    wait_for(lambda: running.attempts(task_id))
 
-    (attempt,) = exact_lab.attempts(task_id)
+    (attempt,) = running.attempts(task_id)
     assert is_due(attempt["at"] - eta.timestamp(), 0)
     assert attempt["retries"] == 0
-    facts = exact_lab.app.AsyncResult(task_id).get(timeout=10)
+    facts = running.app.AsyncResult(task_id).get(timeout=SECONDS)
     assert (facts["tenant"], facts["priority"]) == ("north", 3)
 
 
-def test_a_retry_of_celerys_own_that_an_old_worker_published_keeps_its_eta_and_its_count(classic_exact: Lab) -> None:
-    classic_exact.worker()
-    attempt = runs_when_due(classic_exact, 2, retries=1)
+def test_a_retry_that_an_old_worker_published_keeps_its_eta_and_its_count(running_classic: Lab) -> None:
+    attempt = runs_when_due(running_classic, 2, retries=1)
     assert attempt["retries"] == 1
 
 
-def test_an_eta_that_is_none_is_an_invalid_message_which_climbs_to_the_exhausted_queue(classic_exact: Lab) -> None:
-    worker = classic_exact.worker()
+def test_an_invalid_eta_makes_a_message_climb_to_the_exhausted_queue(running_classic: Lab) -> None:
+    worker = running_classic.workers[0]
     sent = task_message("facts", ["x"], eta="tomorrow")
-    publish(classic_exact, sent)
+    publish(running_classic, sent)
 
-    wait_for(lambda: classic_exact.count("rmq_delay.exhausted") == 1)
+    wait_for(lambda: running_classic.count("rmq_delay.exhausted") == 1)
 
     assert "eta: found 'tomorrow'. Write a datetime." in worker.logs()
-    assert classic_exact.attempts(sent.headers["id"]) == []
+    assert running_classic.attempts(sent.headers["id"]) == []
 
 
 def test_a_message_that_cannot_be_parked_waits_for_another_try_and_is_no_crash(classic_exact: Lab) -> None:
@@ -208,10 +192,8 @@ def test_a_message_that_cannot_be_parked_waits_for_another_try_and_is_no_crash(c
     }
 
 
-@pytest.mark.parametrize("pool", ["prefork", "gevent"])
-def test_a_worker_declares_anew_the_exchange_that_somebody_deleted_before_a_retry(
-    classic_exact: Lab, pool: str
-) -> None:
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("gevent", marks=pytest.mark.slow)])
+def test_a_worker_declares_again_an_exchange_that_was_deleted_before_a_retry(classic_exact: Lab, pool: str) -> None:
     worker = classic_exact.worker(pool)
     exchange = classic_exact.app._rmq_delay.exact.topologies[0].route(600, "shop").exchange
     with classic_exact.app.connection_for_write() as connection:
@@ -219,18 +201,18 @@ def test_a_worker_declares_anew_the_exchange_that_somebody_deleted_before_a_retr
 
     result = classic_exact.task("explicit").delay(0.6)
 
-    assert result.get(timeout=30) is None
+    assert result.get(timeout=SECONDS) is None
     assert [attempt["retries"] for attempt in classic_exact.attempts(result.id)] == [0, 0, 1]
     assert not worker.exited
 
 
-@pytest.mark.parametrize("compression", ["gzip", "bzip2"])
+@pytest.mark.parametrize("compression", ["gzip", pytest.param("bzip2", marks=pytest.mark.slow)])
 def test_compressed_messages_are_copied_parked_exhausted_and_requeued_as_they_are(
     make_lab: Callable[..., Lab], compression: str
 ) -> None:
     lab = make_lab("classic", exact_unit=UNIT, conf={"task_compression": compression})
     lab.worker()
-    assert lab.task("explicit").apply_async((0.6,), countdown=0.6).get(timeout=20) is None
+    assert lab.task("explicit").apply_async((0.6,), countdown=0.6).get(timeout=SECONDS) is None
     sent = lab.task("gives_up").delay()
     wait_for(lambda: lab.count("rmq_delay.exhausted"))
     with lab.app.connection_for_write() as connection:
@@ -242,13 +224,12 @@ def test_compressed_messages_are_copied_parked_exhausted_and_requeued_as_they_ar
     assert message.headers["rmq-delay-reason"] == "gave_up"
 
 
-def test_a_retry_to_an_exchange_is_a_failed_attempt_that_says_what_to_write(classic_exact: Lab) -> None:
-    classic_exact.worker()
-    result = classic_exact.task("bounces").delay()
+def test_a_retry_to_an_exchange_is_a_failed_attempt_that_says_what_to_write(running_classic: Lab) -> None:
+    result = running_classic.task("bounces").delay()
 
-    wait_for(lambda: classic_exact.noted("hooks"))
+    wait_for(lambda: running_classic.noted("hooks"))
 
-    assert "Give queue= instead" in classic_exact.noted("hooks")[0][2]
+    assert "Give queue= instead" in running_classic.noted("hooks")[0][2]
     wait_for(result.ready)
 
 
@@ -285,16 +266,15 @@ def test_a_call_to_an_exchange_reaches_each_of_its_queues_once_and_when_it_is_du
         assert each["route"][0] == "orders"
 
 
-def test_chains_groups_and_chords_wait_for_the_countdowns_of_their_parts(classic_exact: Lab) -> None:
-    add, total = classic_exact.task("add"), classic_exact.task("total")
-    classic_exact.worker("prefork", 4)
+def test_chains_groups_and_chords_wait_for_the_countdowns_of_their_parts(running_classic: Lab) -> None:
+    add, total = running_classic.task("add"), running_classic.task("total")
     start = time.time()
 
     chained = chain(add.s(1, 1).set(countdown=1), add.s(10).set(countdown=1))
-    assert chained.apply_async().get(timeout=30) == 12
+    assert chained.apply_async().get(timeout=SECONDS) == 12
     assert time.time() - start >= 2
-    assert group(add.s(n, n) for n in range(3)).apply_async(countdown=1).get(timeout=30) == [0, 2, 4]
-    assert chord([add.s(n, n).set(countdown=1) for n in range(3)], total.s()).delay().get(timeout=30) == 6
+    assert group(add.s(n, n) for n in range(3)).apply_async(countdown=1).get(timeout=SECONDS) == [0, 2, 4]
+    assert chord([add.s(n, n).set(countdown=1) for n in range(3)], total.s()).delay().get(timeout=SECONDS) == 6
 
 
 def native(app: Celery) -> dict[str, int | None]:
@@ -320,7 +300,7 @@ def test_a_retryable_task_never_enters_celerys_own_delay_queues(make_lab: Callab
     assert [len(lab.attempts(result.id)) for result in results] == [1] * 5 + [2] * 5
 
 
-def test_with_exact_for_all_every_task_waits_in_the_broker_and_celerys_own_queues_do_not_exist(
+def test_with_exact_for_all_every_task_waits_in_the_broker_without_celerys_own_queues(
     make_lab: Callable[..., Lab],
 ) -> None:
     lab = make_lab(
@@ -336,7 +316,7 @@ def test_with_exact_for_all_every_task_waits_in_the_broker_and_celerys_own_queue
     wait_for(lambda: lab.attempts(called.id))
     wait_for(lambda: nothing_is_held(lab))
     assert len(lab.attempts(called.id)) == 1, "it waits, and no worker holds it"
-    assert called.get(timeout=20) == "plain"
+    assert called.get(timeout=SECONDS) == "plain"
 
     first, second = lab.attempts(called.id)
     assert is_due(first["at"] - start, 1.5)
@@ -344,7 +324,7 @@ def test_with_exact_for_all_every_task_waits_in_the_broker_and_celerys_own_queue
     assert set(native(lab.app).values()) == {None}
 
 
-def test_a_broker_without_the_plugin_is_told_at_the_start_and_the_next_topology_is_used(
+def test_a_broker_without_the_plugin_is_reported_and_the_next_topology_is_used(
     make_lab: Callable[..., Lab],
 ) -> None:
     refused = make_lab("classic", exact_delays="plugin")
@@ -355,7 +335,7 @@ def test_a_broker_without_the_plugin_is_told_at_the_start_and_the_next_topology_
 
     result = lab.task("add").apply_async((1, 2), countdown=1)
 
-    assert result.get(timeout=20) == 3
+    assert result.get(timeout=SECONDS) == 3
     assert "Exact delays go on with the next of exact_delays" in worker.logs()
 
 
@@ -369,12 +349,11 @@ def test_a_countdown_that_is_none_fails_where_it_is_written(classic_exact: Lab) 
         add.apply_async((1, 2), eta="tomorrow")
 
 
-def test_a_retry_with_a_countdown_that_is_none_is_a_failed_attempt_with_that_error(classic_exact: Lab) -> None:
-    classic_exact.worker()
-    result = classic_exact.task("explicit").delay("soon")
+def test_a_retry_with_a_countdown_that_is_none_is_a_failed_attempt_with_that_error(running_classic: Lab) -> None:
+    result = running_classic.task("explicit").delay("soon")
 
     wait_for(result.ready)
 
-    (hook,) = classic_exact.noted("hooks")
+    (hook,) = running_classic.noted("hooks")
     assert hook[0] == "on_retry"
     assert "countdown: found 'soon'. Write a number of seconds." in hook[2]

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from tests.waiting import wait_for
+from tests.support.brokers.kinds import EITHER_TYPE
+from tests.support.waiting import wait_for
+from tests.support.workers.lab import Lab
+from tests.support.workers.nodes import Worker
+from tests.support.workers.project import make_app
 
-from .conftest import Lab
-from .nodes import Worker
-from .project import make_app
-
-IN_FLIGHT = 5_000
-#: Calls while the workers of a step and of the one before it run side by side.
-MORE = 200
+#: Calls before the first step.
+MANY, FEW = pytest.param(5_000, marks=pytest.mark.slow), 200
+#: Of each 25 of them, calls while the workers of a step and of the one before it run side by side.
+MORE = 25
 CONF = {"result_backend": None, "task_ignore_result": True, "worker_prefetch_multiplier": 2}
 
 
@@ -55,22 +56,22 @@ class Travellers:
         )
 
 
-def roll(lab: Lab, steps: list[dict[str, Any]], countdowns: tuple[float, float], seconds: float = 150) -> None:
+def roll(lab: Lab, calls: int, steps: list[dict[str, Any]], countdowns: tuple[float, float]) -> None:
     """Walk through settings, each step with old and new workers side by side; look at every attempt."""
     travellers, workers = Travellers(lab), [start(lab, lab.config.rmq_delay)]
-    travellers.send(lab.app, IN_FLIGHT, countdowns)
+    travellers.send(lab.app, calls, countdowns)
     for settings in steps:
         # A loop of another unit or type is not released by the workers to come: it has to be empty.
         if "exact_unit" in settings or "exact_queue_type" in settings:
             wait_for(lambda: not loops(lab), "empty loops", 60, pause=0.2)
         app = make_app(replace(lab.config, rmq_delay=settings))
         workers.append(start(lab, settings))
-        travellers.send(app, MORE, (1, 5))
+        travellers.send(app, calls // MORE, (1, 5))
         retire(lab, workers.pop(0))
-        travellers.send(app, MORE, (1, 5))
+        travellers.send(app, calls // MORE, (1, 5))
         app.close()
     expected = travellers.expected
-    wait_for(travellers.done, "every attempt", seconds, pause=0.2)
+    wait_for(travellers.done, "every attempt", 150, pause=0.2)
     wait_for(lambda: travellers.attempts().keys() >= expected, "every attempt", 20)
 
     found = travellers.attempts()
@@ -109,18 +110,21 @@ def make_rolling(make_lab: Callable[..., Lab]) -> Iterator[Callable[..., Lab]]:
     yield lambda queue_type, **settings: make_lab(queue_type, conf=CONF, **settings)
 
 
-@pytest.mark.all_brokers
+@pytest.mark.brokers
 @pytest.mark.timeout(600)
-def test_five_thousand_tasks_outlive_a_change_of_tiers_and_of_the_prefix(
-    make_rolling: Callable[..., Lab], queue_type: str
+@EITHER_TYPE
+@pytest.mark.parametrize("calls", [FEW, MANY])
+def test_tasks_outlive_a_change_of_tiers_and_of_the_prefix(
+    make_rolling: Callable[..., Lab], queue_type: str, calls: int
 ) -> None:
     lab = make_rolling(queue_type, tiers=["2s", "5s", "8s"])
     tiers = {"tiers": ["3s", "5s", "7s"]}
-    roll(lab, [tiers, {**tiers, "prefix": "second"}], (10, 30))
+    roll(lab, calls, [tiers, {**tiers, "prefix": "second"}], (3, 6) if calls < 1_000 else (10, 30))
 
 
 @pytest.mark.timeout(600)
-def test_five_thousand_tasks_outlive_changes_of_the_exact_delays(make_rolling: Callable[..., Lab]) -> None:
+@pytest.mark.parametrize("calls", [FEW, MANY])
+def test_tasks_outlive_changes_of_the_exact_delays(make_rolling: Callable[..., Lab], calls: int) -> None:
     tiers = {"tiers": ["2s", "5s", "8s"]}
     lab = make_rolling("classic", **tiers, exact_delays="levels")
     steps = [
@@ -130,4 +134,7 @@ def test_five_thousand_tasks_outlive_changes_of_the_exact_delays(make_rolling: C
         {"exact_delays": ["levels", "loop"], "exact_unit": "500ms"},
         {"exact_delays": ["levels", "loop"], "exact_queue_type": "quorum"},
     ]
-    roll(lab, [{**tiers, **step} for step in steps], (15, 50))
+    if calls < 1_000:
+        roll(lab, calls, [{**tiers, **step} for step in steps[1:3]], (3, 6))
+    else:
+        roll(lab, calls, [{**tiers, **step} for step in steps], (15, 50))

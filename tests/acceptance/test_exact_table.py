@@ -15,10 +15,9 @@ import pytest
 from celery import Celery
 from kombu import Exchange, Queue
 
-from tests.waiting import BUSY, wait_for
-
-from .conftest import Lab
-from .project import Config, make_app
+from tests.support.waiting import BUSY, wait_for
+from tests.support.workers.lab import Lab
+from tests.support.workers.project import Config, make_app
 
 TOPOLOGIES = (
     ("levels", "classic"),
@@ -28,7 +27,8 @@ TOPOLOGIES = (
     ("loop", "quorum"),
 )
 KINDS = ("default", "direct", "topic", "fanout")
-GIVEN = (0, 0.3, 1, 1.5, 7, 63, 64)
+#: Seconds, and how many more at random up to the longest of them.
+GIVEN = {"seconds": ((0, 0.3, 1, 1.5, 4), 3), "a minute": ((0, 0.3, 1, 1.5, 7, 63, 64), 30)}
 UNIT = 1.0
 
 
@@ -97,19 +97,20 @@ def app_of(config: Config) -> Celery:
     return app
 
 
-def send(app: Celery, queues: list[Queue], seed: int) -> dict[str, Sent]:
-    """Send every delay to every queue; the random ones differ."""
+def send(app: Celery, queues: list[Queue], seed: int, given: tuple[float, ...], more: int) -> dict[str, Sent]:
+    """Send every delay to every queue, and ``more`` random ones, which differ."""
     rng, sent = random.Random(seed), {}
     for queue in queues:
-        for delay in (*GIVEN, *(rng.uniform(0, 64) for _ in range(30))):
+        for delay in (*given, *(rng.uniform(0, given[-1]) for _ in range(more))):
             before = time.time()
             result = app.tasks["add"].apply_async((1, 2), countdown=delay, queue=queue.name)
             sent[result.id] = Sent(queue.name, delay, before, time.time())
     return sent
 
 
-@pytest.mark.all_brokers
-def test_delays_are_never_early_and_lead_once_to_the_right_queue(make_lab: Callable[..., Lab]) -> None:
+@pytest.mark.brokers
+@pytest.mark.parametrize("longest", ["seconds", pytest.param("a minute", marks=pytest.mark.slow)])
+def test_delays_are_never_early_and_lead_once_to_the_right_queue(make_lab: Callable[..., Lab], longest: str) -> None:
     lab = make_lab("classic")
     configs = [config_of(lab, *each) for each in TOPOLOGIES]
     for config in configs:
@@ -125,7 +126,7 @@ def test_delays_are_never_early_and_lead_once_to_the_right_queue(make_lab: Calla
                 queue(connection.default_channel).declare()
     with consuming(lab.config.broker, names) as arrivals:
         for seed, app in enumerate(apps):
-            sent |= send(app, list(app.amqp.queues.values()), seed)
+            sent |= send(app, list(app.amqp.queues.values()), seed, *GIVEN[longest])
         wait_for(lambda: len(arrivals.seen) >= len(sent), "all arrivals", 100)
         time.sleep(2 * UNIT)  # a second copy would come within a unit
     wrong = {}

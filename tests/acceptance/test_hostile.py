@@ -10,15 +10,14 @@ from collections.abc import Callable
 import amqp
 import pytest
 
-from tests.waiting import wait_for
-
-from .conftest import Lab
-from .foreign import publish
-from .hostile import ALL, BODIES
-from .nodes import Worker
+from tests.support.brokers.lab import contents
+from tests.support.waiting import SECONDS, wait_for
+from tests.support.workers.foreign import publish
+from tests.support.workers.hostile_messages import ALL, BODIES
+from tests.support.workers.lab import Lab
+from tests.support.workers.nodes import Worker
 
 EXHAUSTED = "rmq_delay.exhausted"
-SECONDS = 90.0
 
 
 def send(lab: Lab, hostile: list[amqp.Message]) -> list[str]:
@@ -42,10 +41,6 @@ def missing(lab: Lab, hostile: dict[str, amqp.Message], found: list[bytes]) -> l
     return [name for name, each in hostile.items() if left[contents(each)] < 0]
 
 
-def contents(message: amqp.Message) -> bytes:
-    return message.body if isinstance(message.body, bytes) else message.body.encode()
-
-
 def kept_all(lab: Lab, hostile: dict[str, amqp.Message], worker: Worker) -> None:
     found: list[bytes] = []
     deadline = time.monotonic() + SECONDS
@@ -56,7 +51,7 @@ def kept_all(lab: Lab, hostile: dict[str, amqp.Message], worker: Worker) -> None
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("pool", ["prefork", "solo"])
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("solo", marks=pytest.mark.slow)])
 def test_hostile_messages_end_in_the_exhausted_queue_and_the_others_run(
     make_lab: Callable[..., Lab], pool: str
 ) -> None:
@@ -69,7 +64,7 @@ def test_hostile_messages_end_in_the_exhausted_queue_and_the_others_run(
     kept_all(lab, ALL, worker)
     wait_for(lambda: {line["id"] for line in lab.attempts()} >= set(ids), "all healthy tasks")
     wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()), "empty queues")
-    assert lab.task("healthy").delay(1).get(timeout=60) == 1
+    assert lab.task("healthy").delay(1).get(timeout=SECONDS) == 1
 
 
 @pytest.mark.timeout(600)

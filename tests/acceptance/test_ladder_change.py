@@ -7,14 +7,16 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from celery_rmq_delay.topology.prune import prune
-from tests.waiting import wait_for
+from tests.support.brokers.kinds import EITHER_TYPE
+from tests.support.waiting import wait_for
+from tests.support.workers.lab import Lab
+from tests.support.workers.project import make_app
 
-from .conftest import Lab
-from .project import make_app
-
-TASKS = 300
+#: In each of the three stages.
+TASKS = 100
 
 
+@EITHER_TYPE
 def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_rungs_go_away(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:

@@ -14,18 +14,18 @@ import pytest
 from celery import chain, chord
 
 from celery_rmq_delay.broker import Capabilities, broker_version
-from tests.waiting import BUSY, wait_for
+from tests.support.waiting import BUSY, SECONDS, wait_for
+from tests.support.workers.lab import Lab, stored_states
+from tests.support.workers.supervisor import MAX_CRASHES, Supervisor, kills_until_exhausted
 
-from .conftest import POOLS, Lab, stored_states
-from .supervisor import MAX_CRASHES, Supervisor, kills_until_exhausted
-
-pytestmark = pytest.mark.all_brokers
+pytestmark = pytest.mark.brokers
 
 #: Tiers by the kind of message that a retry is to the broker.
 TIERS = {"returned": ["300ms"] * 3, "failed": ["300ms", "600ms", "700ms"]}
-SECONDS = {"returned": [0.3, 0.3, 0.3], "failed": [0.3, 0.6, 0.7]}
+WAITS = {"returned": [0.3, 0.3, 0.3], "failed": [0.3, 0.6, 0.7]}
 
 
+POOLS = ("prefork", "gevent", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("threads", "solo")))
 #: A task with tiers of its own has to be routed to a queue with a ladder.
 NATIVE = {"retry": "native", "queues": {"tiered": {"retry": "ladder"}}}
 ROUTES = {"task_routes": {"own_tiers": {"queue": "tiered"}}}
@@ -54,8 +54,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def native(make_native: Callable[..., Lab], kind: str) -> Lab:
-    return make_native(tiers=TIERS[kind], max_crashes=10)
+def native(running_labs: Callable[..., Lab], make_native: object, kind: str, pool: str) -> Lab:
+    """A lab with a running worker, which many tests share."""
+    return running_labs("quorum", pool, conf=ROUTES, **NATIVE, tiers=TIERS[kind], max_crashes=10)
 
 
 def waits(lab: Lab, task_id: str) -> list[float]:
@@ -77,10 +78,7 @@ def nothing_left(lab: Lab) -> bool:
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(
-    native: Lab, pool: str, kind: str
-) -> None:
-    native.worker(pool)
+def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(native: Lab, kind: str) -> None:
     with stored_states(native) as seen:
         results = {k: native.task("fails").delay(k) for k in range(4)}
         states = seen(results)
@@ -89,24 +87,22 @@ def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(
         assert result.result == k
         assert [attempt["retries"] for attempt in native.attempts(result.id)] == list(range(k + 1))
         assert {tuple(attempt["route"]) for attempt in native.attempts(result.id)} == {("", "shop")}
-        assert_waited(waits(native, result.id), SECONDS[kind][:k])
+        assert_waited(waits(native, result.id), WAITS[kind][:k])
         assert ("RETRY" in states[k]) is (k > 0)
     wait_for(lambda: nothing_left(native))
     assert native.count("rmq_delay.exhausted") == 0
 
 
 def test_a_retry_leaves_no_message_in_any_delay_queue(native: Lab, kind: str) -> None:
-    native.worker()
     result = native.task("fails").delay(2)
     wait_for(lambda: result.state == "RETRY")
     while not result.ready():
         assert native.parked() == 0
-    assert_waited(waits(native, result.id), SECONDS[kind][:2])
+    assert_waited(waits(native, result.id), WAITS[kind][:2])
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_task_out_of_retries_fails_and_its_message_waits_for_a_person(native: Lab, pool: str, kind: str) -> None:
-    native.worker(pool)
+def test_a_task_out_of_retries_fails_and_its_message_waits_for_a_person(native: Lab, kind: str) -> None:
     result = native.task("fails").delay(99)
 
     wait_for(result.ready)
@@ -118,7 +114,7 @@ def test_a_task_out_of_retries_fails_and_its_message_waits_for_a_person(native: 
     assert message.headers["rmq-delay-attempts"] == 4
     assert not {"x-death", "x-acquired-count", "x-delivery-count"} & set(message.headers)
     assert [hook[0] for hook in native.noted("hooks")] == ["on_retry"] * 3 + ["on_failure"]
-    assert_waited(waits(native, result.id), SECONDS[kind])
+    assert_waited(waits(native, result.id), WAITS[kind])
 
 
 def test_growing_tiers_are_copied_where_the_brokers_count_has_to_begin_anew(make_native: Callable[..., Lab]) -> None:
@@ -126,7 +122,7 @@ def test_growing_tiers_are_copied_where_the_brokers_count_has_to_begin_anew(make
     lab.worker()
     result = lab.task("fails").delay(5)
 
-    assert result.get(timeout=30) == 5
+    assert result.get(timeout=SECONDS) == 5
 
     assert [attempt["retries"] for attempt in lab.attempts(result.id)] == list(range(6))
     assert_waited(waits(lab, result.id), [0.2, 0.4, 0.5, 0.5, 0.5])
@@ -138,14 +134,13 @@ def test_the_last_tier_repeats_for_ever(make_native: Callable[..., Lab], kind: s
     lab.worker()
     result = lab.task("fails").delay(30)
 
-    assert result.get(timeout=60) == 30
+    assert result.get(timeout=SECONDS) == 30
 
     assert [attempt["retries"] for attempt in lab.attempts(result.id)] == list(range(31))
     assert all(wait >= 0.048 for wait in waits(lab, result.id))
 
 
 def test_an_explicit_countdown_is_exact_here_too(native: Lab) -> None:
-    native.worker()
     result = native.task("explicit").delay(1.5)
 
     wait_for(lambda: result.state == "SUCCESS")
@@ -154,10 +149,9 @@ def test_an_explicit_countdown_is_exact_here_too(native: Lab) -> None:
 
 
 def test_a_retry_with_other_arguments_runs_with_them(native: Lab) -> None:
-    native.worker()
     result = native.task("counts_up").delay(0)
 
-    assert result.get(timeout=20) == 2
+    assert result.get(timeout=SECONDS) == 2
 
     seen = [(attempt["n"], attempt["retries"]) for attempt in native.attempts(result.id)]
     assert seen == [(0, 0), (1, 1), (2, 2)]
@@ -165,14 +159,12 @@ def test_a_retry_with_other_arguments_runs_with_them(native: Lab) -> None:
 
 def test_chains_and_chords_survive_retries_of_their_parts(native: Lab) -> None:
     add, total = native.task("add"), native.task("total")
-    native.worker("prefork", 4)
 
-    assert chain(add.s(1, 1, 2), add.s(10, 1), add.s(100)).delay().get(timeout=30) == 112
-    assert chord([add.s(n, n, n % 3) for n in range(6)], total.s()).delay().get(timeout=30) == 30
+    assert chain(add.s(1, 1, 2), add.s(10, 1), add.s(100)).delay().get(timeout=SECONDS) == 112
+    assert chord([add.s(n, n, n % 3) for n in range(6)], total.s()).delay().get(timeout=SECONDS) == 30
 
 
 def test_an_unknown_task_climbs_the_ladder_and_is_exhausted(native: Lab) -> None:
-    native.worker()
     native.app.send_task("nobody.knows")
 
     (message,) = wait_for(lambda: native.take("rmq_delay.exhausted"))
@@ -180,17 +172,16 @@ def test_an_unknown_task_climbs_the_ladder_and_is_exhausted(native: Lab) -> None
 
 
 def test_a_hard_time_limit_is_a_failed_attempt(native: Lab, kind: str) -> None:
-    native.worker()
     result = native.task("overruns").delay()
 
-    assert result.get(timeout=20) == "in time"
+    assert result.get(timeout=SECONDS) == "in time"
     assert [attempt["retries"] for attempt in native.attempts(result.id)] == [0, 1]
 
 
 # -- crashes -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fails_before", [0, 1, 2])
+@pytest.mark.parametrize("fails_before", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_task_that_kills_its_worker_is_exhausted_and_its_neighbours_recover(
     make_native: Callable[..., Lab], kind: str, fails_before: int
 ) -> None:
@@ -284,7 +275,7 @@ def test_a_queue_that_exists_without_the_arguments_keeps_its_ladder(make_native:
     worker = lab.worker()
     result = lab.task("fails").delay(2)
 
-    assert result.get(timeout=20) == 2
+    assert result.get(timeout=SECONDS) == 2
 
     assert_waited(waits(lab, result.id), [0.3, 0.6])
     said = [line for line in worker.logs().splitlines() if "exists with other arguments" in line]

@@ -19,10 +19,10 @@ from celery import Celery
 from kombu import Queue
 
 from celery_rmq_delay.testing import PrivateBroker
-from tests.waiting import wait_for
-
-from .conftest import Lab
-from .project import VARIABLE, make_app
+from tests.support.brokers.kinds import EITHER_TYPE
+from tests.support.waiting import BUSY, SECONDS, wait_for
+from tests.support.workers.lab import Lab
+from tests.support.workers.project import VARIABLE, make_app
 
 
 def test_inspect_sees_no_scheduled_tasks_and_no_reserved_ones_while_tasks_are_parked(
@@ -32,7 +32,7 @@ def test_inspect_sees_no_scheduled_tasks_and_no_reserved_ones_while_tasks_are_pa
     lab.worker()
     results = [lab.task("fails").delay(99) for _ in range(20)]
     wait_for(lambda: all(result.state == "RETRY" for result in results))
-    inspect = lab.app.control.inspect(timeout=5)
+    inspect = lab.app.control.inspect(timeout=BUSY, limit=1)
 
     assert inspect.scheduled() == {"w1@test": []}
     assert inspect.reserved() == {"w1@test": []}
@@ -54,7 +54,7 @@ def test_flower_shows_retries_and_failures(make_lab: Callable[..., Lab], tmp_pat
                 "-m",
                 "celery",
                 "-A",
-                "tests.acceptance.project",
+                "tests.support.workers.project",
                 "flower",
                 "--address=127.0.0.1",
                 f"--port={port}",
@@ -89,37 +89,29 @@ def test_flower_shows_retries_and_failures(make_lab: Callable[..., Lab], tmp_pat
         assert wait_for(lambda: shown("FAILURE"), "FAILURE in flower")["exception"] == "Boom('attempt 1')"
     finally:
         flower.terminate()
-        flower.wait(20)
+        flower.wait(SECONDS)
 
 
-def test_routed_tasks_climb_the_ladder_of_the_queue_they_are_routed_to(
+@EITHER_TYPE
+def test_every_queue_gets_a_ladder_but_those_that_the_settings_leave_alone(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
     lab = make_lab(
-        queue_type, conf={"task_routes": {"fails": {"queue": "routed"}}}, queues={"routed": {"tiers": ["100ms"]}}
+        queue_type,
+        conf={"task_routes": {"fails": {"queue": "routed"}}},
+        queues={"routed": {"tiers": ["100ms"]}, "plain": False},
     )
-    lab.worker("prefork", 2, "--queues", "shop,routed")
-    result = lab.task("fails").delay(1)
-
-    assert result.get(timeout=20) == 1
-
-    assert [attempt["queue"] for attempt in lab.attempts(result.id)] == ["routed", "routed"]
-
-
-def test_a_queue_that_celery_creates_as_missing_gets_a_ladder(classic_lab: Lab) -> None:
-    classic_lab.worker("prefork", 2, "--queues", "shop,fresh")
-    result = classic_lab.task("fails").apply_async((1,), queue="fresh")
-
-    assert result.get(timeout=20) == 1
-
-
-def test_a_queue_that_a_running_worker_is_told_to_consume_gets_a_ladder(lab: Lab) -> None:
-    lab.worker()
+    lab.worker("prefork", 2, "--queues", "shop,routed,missing,plain")
     lab.app.control.add_consumer("late", reply=True, timeout=10)
-    result = lab.task("fails").apply_async((1,), queue="late")
+    fails = lab.task("fails")
+    results = {"routed": fails.delay(1)}
+    results |= {queue: fails.apply_async((1,), queue=queue) for queue in ("missing", "late")}
 
-    assert result.get(timeout=20) == 1
+    assert {queue: result.get(timeout=SECONDS) for queue, result in results.items()} == dict.fromkeys(results, 1)
+    assert [attempt["queue"] for attempt in lab.attempts(results["routed"].id)] == ["routed", "routed"]
     assert lab.counts("late.retry.1.300ms", "late.suspects") == {"late.retry.1.300ms": 0, "late.suspects": 0}
+    assert lab.task("add").apply_async((1, 2), queue="plain").get(timeout=SECONDS) == 3
+    assert lab.counts("plain", "plain.suspects") == {"plain": 0, "plain.suspects": None}
 
 
 def test_priorities_survive_parking(make_lab: Callable[..., Lab]) -> None:
@@ -127,15 +119,7 @@ def test_priorities_survive_parking(make_lab: Callable[..., Lab]) -> None:
     lab.worker()
     result = lab.task("priority").apply_async(priority=7)
 
-    assert result.get(timeout=20) == [7, 1]
-
-
-def test_a_queue_left_alone_by_the_settings_is_declared_as_ever(make_lab: Callable[..., Lab]) -> None:
-    lab = make_lab(queues={"plain": False})
-    lab.worker("prefork", 2, "--queues", "shop,plain")
-
-    assert lab.task("add").apply_async((1, 2), queue="plain").get(timeout=20) == 3
-    assert lab.counts("plain", "plain.suspects") == {"plain": 0, "plain.suspects": None}
+    assert result.get(timeout=SECONDS) == [7, 1]
 
 
 def test_two_vhosts_of_one_broker_do_not_meet(make_lab: Callable[..., Lab], rmq_broker: Any) -> None:
@@ -148,7 +132,7 @@ def test_two_vhosts_of_one_broker_do_not_meet(make_lab: Callable[..., Lab], rmq_
         first.worker()
         second.worker()
         results = [lab.task("fails").delay(2) for lab in (first, second)]
-        assert [result.get(timeout=20) for result in results] == [2, 2]
+        assert [result.get(timeout=SECONDS) for result in results] == [2, 2]
         assert [len(lab.attempts()) for lab in (first, second)] == [3, 3]
     finally:
         second.close()
@@ -159,8 +143,8 @@ def test_a_fail_over_list_of_brokers_works_past_a_dead_one(make_lab: Callable[..
     lab = make_lab(broker=f"amqp://guest:guest@127.0.0.1:1//;{rmq_vhost}")
     lab.worker()
 
-    assert lab.task("counts_up").delay(0).get(timeout=30) == 2
-    assert lab.task("fails").delay(2).get(timeout=30) == 2
+    assert lab.task("counts_up").delay(0).get(timeout=SECONDS) == 2
+    assert lab.task("fails").delay(2).get(timeout=SECONDS) == 2
 
 
 def test_separate_urls_for_reading_and_writing_work(make_lab: Callable[..., Lab], rmq_vhost: str) -> None:
@@ -169,28 +153,36 @@ def test_separate_urls_for_reading_and_writing_work(make_lab: Callable[..., Lab]
     )
     lab.worker()
 
-    assert lab.task("counts_up").delay(0).get(timeout=30) == 2
-    assert lab.task("fails").delay(2).get(timeout=30) == 2
+    assert lab.task("counts_up").delay(0).get(timeout=SECONDS) == 2
+    assert lab.task("fails").delay(2).get(timeout=SECONDS) == 2
 
 
-def test_a_producer_that_is_another_app_with_other_tiers_publishes_to_the_same_queue(classic_lab: Lab) -> None:
-    classic_lab.worker()
-    other = make_app(replace(classic_lab.config, rmq_delay={"tiers": ["1h"]}))
+def test_a_producer_that_is_another_app_with_other_tiers_publishes_to_the_same_queue(running_classic: Lab) -> None:
+    other = make_app(replace(running_classic.config, rmq_delay={"tiers": ["1h"]}))
 
-    assert other.tasks["fails"].delay(2).get(timeout=20) == 2
-
-
-def test_a_producer_without_this_package_publishes_to_a_queue_it_does_not_declare(classic_lab: Lab) -> None:
-    classic_lab.worker()
-    other = Celery("other", broker=classic_lab.config.broker, backend=classic_lab.config.backend, set_as_current=False)
-    other.conf.task_queues = [Queue("shop", no_declare=True)]
-    other.conf.task_default_queue = "shop"
-
-    assert other.send_task("fails", (2,)).get(timeout=20) == 2
+    assert other.tasks["fails"].delay(2).get(timeout=SECONDS) == 2
     other.close()
 
 
-@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_a_producer_without_this_package_publishes_to_a_queue_it_does_not_declare(running_classic: Lab) -> None:
+    config = running_classic.config
+    other = Celery("other", broker=config.broker, backend=config.backend, set_as_current=False)
+    other.conf.task_queues = [Queue("shop", no_declare=True)]
+    other.conf.task_default_queue = "shop"
+
+    assert other.send_task("fails", (2,)).get(timeout=SECONDS) == 2
+    other.close()
+
+
+@pytest.mark.parametrize(
+    ("queue_type", "pool"),
+    [
+        ("quorum", "prefork"),
+        ("classic", "gevent"),
+        pytest.param("quorum", "gevent", marks=pytest.mark.slow),
+        pytest.param("classic", "prefork", marks=pytest.mark.slow),
+    ],
+)
 def test_a_queue_that_existed_before_is_used_as_it_is_and_its_retries_are_forwarded(
     make_lab: Callable[..., Lab], queue_type: str, pool: str
 ) -> None:
@@ -205,7 +197,7 @@ def test_a_queue_that_existed_before_is_used_as_it_is_and_its_retries_are_forwar
     worker = lab.worker(pool)
     result, hopeless = lab.task("fails").delay(2), lab.task("fails").delay(99)
 
-    assert result.get(timeout=20) == 2
+    assert result.get(timeout=SECONDS) == 2
     assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1, 2]
     assert {tuple(attempt["route"]) for attempt in lab.attempts(result.id)} == {("", "shop")}
     wait_for(lambda: hopeless.state == "FAILURE")
@@ -244,5 +236,5 @@ def test_amqps_works(make_lab: Callable[..., Lab], tls_broker: tuple[str, Path])
     lab = make_lab(broker=url, conf={"broker_use_ssl": {"ca_certs": str(authority), "server_hostname": "localhost"}})
     lab.worker()
 
-    assert lab.task("counts_up").delay(0).get(timeout=30) == 2
-    assert lab.task("fails").delay(2).get(timeout=30) == 2
+    assert lab.task("counts_up").delay(0).get(timeout=SECONDS) == 2
+    assert lab.task("fails").delay(2).get(timeout=SECONDS) == 2

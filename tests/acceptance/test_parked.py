@@ -7,15 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.waiting import wait_for
-
-from .conftest import Lab
+from tests.support.brokers.kinds import EITHER_TYPE
+from tests.support.waiting import wait_for
+from tests.support.workers.lab import Lab
 
 TASKS = 1000
 #: Seconds, of the lab's ladder.
 FIRST_TIER = 0.3
 
 
+@EITHER_TYPE
 def test_a_thousand_retries_come_once_and_never_early(lab: Lab) -> None:
     """How late they are is what `benchmarks.peers` measures."""
     lab.worker("prefork", 2, "--loglevel", "ERROR")
@@ -32,6 +33,7 @@ def test_a_thousand_retries_come_once_and_never_early(lab: Lab) -> None:
     assert all(attempts["1"] - attempts["0"] >= FIRST_TIER for attempts in times.values())
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_fifty_thousand_parked_tasks_leave_the_worker_as_it_was(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(tiers=["1h"], conf={"result_backend": None})

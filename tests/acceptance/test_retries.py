@@ -8,17 +8,16 @@ from collections.abc import Callable
 import pytest
 from celery import chain, chord, group
 
-from tests.waiting import BUSY, wait_for
+from tests.support.brokers.kinds import EITHER_TYPE
+from tests.support.waiting import BUSY, SECONDS, wait_for
+from tests.support.workers.lab import SETUPS, TIERS, Lab, stored_states
 
-from .conftest import POOLS, TIERS, Lab, stored_states
-from .nodes import Worker
-
-SECONDS = [0.3, 0.6, 0.9]
+WAITS = [0.3, 0.6, 0.9]
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(lab: Lab, pool: str) -> None:
-    lab.worker(pool)
+@pytest.mark.parametrize(("queue_type", "pool"), SETUPS)
+def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(running: Lab) -> None:
+    lab = running
     with stored_states(lab) as seen:
         results = {k: lab.task("fails").delay(k) for k in range(len(TIERS) + 1)}
         states = seen(results)
@@ -30,7 +29,7 @@ def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(l
         assert {tuple(attempt["route"]) for attempt in attempts} == {("", "shop")}
         times = [attempt["at"] for attempt in attempts]
         waits = [after - before for before, after in itertools.pairwise(times)]
-        for wait, tier in zip(waits, SECONDS, strict=False):
+        for wait, tier in zip(waits, WAITS, strict=False):
             assert tier <= wait < tier + BUSY
         assert ("RETRY" in states[k]) is (k > 0)
     assert lab.counts("shop", "rmq_delay.exhausted", "shop.suspects") == {
@@ -40,9 +39,9 @@ def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(l
     }
 
 
-@pytest.mark.parametrize("pool", POOLS)
-def test_a_task_out_of_retries_fails_and_its_message_waits_for_a_person(lab: Lab, pool: str) -> None:
-    lab.worker(pool)
+@pytest.mark.parametrize(("queue_type", "pool"), SETUPS)
+def test_a_task_out_of_retries_fails_and_its_message_waits_for_a_person(running: Lab) -> None:
+    lab = running
     result = lab.task("fails").apply_async((99,), link_error=lab.task("collect_error").s())
 
     wait_for(result.ready)
@@ -54,7 +53,7 @@ def test_a_task_out_of_retries_fails_and_its_message_waits_for_a_person(lab: Lab
     assert headers["id"] == result.id
     assert headers["rmq-delay-queue"] == "shop"
     assert headers["rmq-delay-reason"] == "retries_used"
-    assert headers["rmq-delay-exception"] == "tests.acceptance.project.Boom"
+    assert headers["rmq-delay-exception"] == "tests.support.workers.project.Boom"
     assert headers["rmq-delay-message"] == "attempt 3"
     assert headers["rmq-delay-attempts"] == 4
     assert "in fails" in headers["rmq-delay-traceback"]
@@ -64,14 +63,15 @@ def test_a_task_out_of_retries_fails_and_its_message_waits_for_a_person(lab: Lab
     assert lab.noted("errbacks") == [[result.id, "Boom('attempt 3')"]]
 
 
-@pytest.mark.all_brokers
+@pytest.mark.brokers
+@EITHER_TYPE
 def test_one_tier_that_repeats_retries_for_ever(make_lab: Callable[..., Lab], queue_type: str) -> None:
     """50 failures: on quorum queues also over the delivery limit, before which copies begin the count anew."""
     lab = make_lab(queue_type, tiers=["100ms"], repeat_last=True)
     lab.worker()
     result = lab.task("fails").delay(50)
 
-    assert result.get(timeout=60) == 50
+    assert result.get(timeout=SECONDS) == 50
 
     attempts = lab.attempts(result.id)
     assert [attempt["retries"] for attempt in attempts] == list(range(51))
@@ -82,115 +82,106 @@ def test_one_tier_that_repeats_retries_for_ever(make_lab: Callable[..., Lab], qu
     assert not any(lab.counts("shop", "shop.suspects", "rmq_delay.exhausted").values())
 
 
-def test_an_exception_to_give_up_on_is_exhausted_at_once(classic_lab: Lab) -> None:
-    classic_lab.worker()
-    result = classic_lab.task("gives_up").delay()
+def test_an_exception_to_give_up_on_is_exhausted_at_once(running_classic: Lab) -> None:
+    result = running_classic.task("gives_up").delay()
 
-    (message,) = wait_for(lambda: classic_lab.take("rmq_delay.exhausted"))
+    (message,) = wait_for(lambda: running_classic.take("rmq_delay.exhausted"))
 
     assert result.state == "FAILURE"
     assert message.headers["rmq-delay-reason"] == "gave_up"
     assert message.headers["rmq-delay-attempts"] == 1
-    assert len(classic_lab.attempts(result.id)) == 1
+    assert len(running_classic.attempts(result.id)) == 1
 
 
-def test_max_retries_below_the_ladder_ends_the_task_sooner(classic_lab: Lab) -> None:
-    classic_lab.worker()
-    result = classic_lab.task("limited").delay()
+def test_max_retries_below_the_ladder_ends_the_task_sooner(running_classic: Lab) -> None:
+    result = running_classic.task("limited").delay()
 
-    (message,) = wait_for(lambda: classic_lab.take("rmq_delay.exhausted"))
+    (message,) = wait_for(lambda: running_classic.take("rmq_delay.exhausted"))
 
     assert message.headers["rmq-delay-reason"] == "retries_used"
-    assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0, 1]
+    assert [attempt["retries"] for attempt in running_classic.attempts(result.id)] == [0, 1]
 
 
-def test_a_task_with_its_own_tiers_climbs_its_own_ladder(lab: Lab) -> None:
-    lab.worker()
-    result = lab.task("own_tiers").delay()
+def test_a_task_with_its_own_tiers_climbs_its_own_ladder(running: Lab) -> None:
+    result = running.task("own_tiers").delay()
 
-    wait_for(lambda: lab.take("rmq_delay.exhausted"))
+    wait_for(lambda: running.take("rmq_delay.exhausted"))
 
-    times = [attempt["at"] for attempt in lab.attempts(result.id)]
+    times = [attempt["at"] for attempt in running.attempts(result.id)]
     waits = [after - before for before, after in itertools.pairwise(times)]
     assert len(waits) == 2
     assert all(0.15 <= wait < 2 for wait in waits)
 
 
-def test_a_retry_with_other_arguments_runs_with_them(classic_lab: Lab) -> None:
-    classic_lab.worker()
-    result = classic_lab.task("counts_up").delay(0)
+def test_a_retry_with_other_arguments_runs_with_them(running_classic: Lab) -> None:
+    result = running_classic.task("counts_up").delay(0)
 
-    assert result.get(timeout=20) == 2
+    assert result.get(timeout=SECONDS) == 2
 
-    assert [(attempt["n"], attempt["retries"]) for attempt in classic_lab.attempts(result.id)] == [
+    assert [(attempt["n"], attempt["retries"]) for attempt in running_classic.attempts(result.id)] == [
         (0, 0),
         (1, 1),
         (2, 2),
     ]
-    assert {tuple(attempt["route"]) for attempt in classic_lab.attempts(result.id)} == {("", "shop")}
+    assert {tuple(attempt["route"]) for attempt in running_classic.attempts(result.id)} == {("", "shop")}
 
 
-def test_a_retry_into_another_queue_comes_back_in_that_queue(classic_lab: Lab) -> None:
-    classic_lab.worker("prefork", 2, "--queues", "shop,other")
-    result = classic_lab.task("moves").delay("other")
+def test_a_retry_into_another_queue_comes_back_in_that_queue(running_classic: Lab) -> None:
+    result = running_classic.task("moves").delay("other")
 
-    assert result.get(timeout=20) == "moved"
+    assert result.get(timeout=SECONDS) == "moved"
 
-    assert [attempt["queue"] for attempt in classic_lab.attempts(result.id)] == ["shop", "other"]
-
-
-def test_retry_without_throw_publishes_the_retry_and_lets_the_task_go_on(classic_lab: Lab) -> None:
-    classic_lab.worker()
-    result = classic_lab.task("goes_on").delay()
-
-    wait_for(lambda: len(classic_lab.attempts(result.id)) == 2)
-
-    assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0, 1]
-    assert result.get(timeout=20) == "went on"
-    wait_for(lambda: classic_lab.parked() == 0 and classic_lab.count("shop") == 0)
+    assert [attempt["queue"] for attempt in running_classic.attempts(result.id)] == ["shop", "other"]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
-def test_chains_groups_and_chords_survive_retries_of_their_parts(lab: Lab, pool: str) -> None:
-    add, total = lab.task("add"), lab.task("total")
-    lab.worker(pool, 4)
+def test_retry_without_throw_publishes_the_retry_and_lets_the_task_go_on(running_classic: Lab) -> None:
+    result = running_classic.task("goes_on").delay()
 
-    assert chain(add.s(1, 1, 2), add.s(10, 1), add.s(100)).delay().get(timeout=30) == 112
-    assert group(add.s(n, n, n % 3) for n in range(6)).delay().get(timeout=30) == [0, 2, 4, 6, 8, 10]
-    assert chord([add.s(n, n, n % 3) for n in range(6)], total.s()).delay().get(timeout=30) == 30
+    wait_for(lambda: len(running_classic.attempts(result.id)) == 2)
 
-
-def test_a_soft_time_limit_is_a_failed_attempt(classic_lab: Lab) -> None:
-    classic_lab.worker()
-    result = classic_lab.task("soft").delay()
-
-    assert result.get(timeout=20) == "in time"
-    assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0, 1]
+    assert [attempt["retries"] for attempt in running_classic.attempts(result.id)] == [0, 1]
+    assert result.get(timeout=SECONDS) == "went on"
+    wait_for(lambda: running_classic.parked() == 0 and running_classic.count("shop") == 0)
 
 
-def test_a_hard_time_limit_is_a_failed_attempt(lab: Lab, celery_worker: Worker) -> None:
+@pytest.mark.parametrize(("queue_type", "pool"), SETUPS)
+def test_chains_groups_and_chords_survive_retries_of_their_parts(running: Lab) -> None:
+    add, total = running.task("add"), running.task("total")
+
+    assert chain(add.s(1, 1, 2), add.s(10, 1), add.s(100)).delay().get(timeout=SECONDS) == 112
+    assert group(add.s(n, n, n % 3) for n in range(6)).delay().get(timeout=SECONDS) == [0, 2, 4, 6, 8, 10]
+    assert chord([add.s(n, n, n % 3) for n in range(6)], total.s()).delay().get(timeout=SECONDS) == 30
+
+
+def test_a_soft_time_limit_is_a_failed_attempt(running_classic: Lab) -> None:
+    result = running_classic.task("soft").delay()
+
+    assert result.get(timeout=SECONDS) == "in time"
+    assert [attempt["retries"] for attempt in running_classic.attempts(result.id)] == [0, 1]
+
+
+def test_a_hard_time_limit_is_a_failed_attempt(running: Lab) -> None:
+    lab = running
     result = lab.task("overruns").delay()
 
-    assert result.get(timeout=20) == "in time"
+    assert result.get(timeout=SECONDS) == "in time"
     assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1]
     assert [hook[0] for hook in lab.noted("hooks")] == ["on_retry"]
-    celery_worker.assert_log_exists("Hard time limit (1")
+    lab.workers[0].assert_log_exists("Hard time limit (1")
 
 
-def test_a_killed_child_is_a_failed_attempt(classic_lab: Lab) -> None:
-    classic_lab.worker()
-    result = classic_lab.task("kills_child").delay(2)
+def test_a_killed_child_is_a_failed_attempt(running_classic: Lab) -> None:
+    result = running_classic.task("kills_child").delay(2)
 
     wait_for(lambda: result.state == "SUCCESS")
     assert result.result == "survived"
-    assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0, 1, 2]
+    assert [attempt["retries"] for attempt in running_classic.attempts(result.id)] == [0, 1, 2]
 
 
-def test_a_task_that_always_kills_its_child_is_exhausted(lab: Lab) -> None:
-    lab.worker()
-    result = lab.task("kills_child").delay(99)
+def test_a_task_that_always_kills_its_child_is_exhausted(running: Lab) -> None:
+    result = running.task("kills_child").delay(99)
 
-    (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+    (message,) = wait_for(lambda: running.take("rmq_delay.exhausted"))
 
     # Of a lost process Celery stores the result once its message is settled.
     wait_for(lambda: result.state == "FAILURE", "the stored failure")

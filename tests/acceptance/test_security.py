@@ -6,33 +6,28 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 
 import amqp
 import kombu
 import pytest
 from amqp.exceptions import AccessRefused
-from celery.bin.base import CLIContext
-from click.testing import CliRunner
 
 from celery_rmq_delay import exhausted
-from celery_rmq_delay.cli import rmq_delay
 from celery_rmq_delay.contrib.django.models import TaskRecord
 from celery_rmq_delay.inventory import plans
 from celery_rmq_delay.release import release
 from celery_rmq_delay.testing import PrivateBroker
-from tests.django.conftest import sqlite, sqlite_tables
-from tests.django.databases import Database
-from tests.integration.collecting import Rig
-from tests.waiting import wait_for
-
-from .conftest import Lab
-from .foreign import publish, task_message
-from .hostile import body
-from .project import make_app
-from .roles import PASSWORD, add_user, roles
-
-__all__ = ["sqlite", "sqlite_tables"]  # fixtures
+from tests.support.commands import run
+from tests.support.django.collecting import Rig
+from tests.support.django.databases import Database
+from tests.support.waiting import SECONDS, wait_for
+from tests.support.workers.foreign import publish, task_message
+from tests.support.workers.hostile_messages import body
+from tests.support.workers.lab import Lab
+from tests.support.workers.project import make_app
+from tests.support.workers.roles import PASSWORD, add_user, roles
 
 EXHAUSTED, EVENTS = "rmq_delay.exhausted", "rmq_delay.events"
 CANARY = "c4n4ry-in-a-c04l-m1ne"
@@ -130,10 +125,10 @@ def test_each_role_can_do_its_part_and_no_more(
     wait_for(lambda: waits.state == "SUCCESS", "the released task")
     wait_for(lambda: lab.count(EXHAUSTED) == 1, "the requeued task in the exhausted queue again")
 
-    rig = Rig(lab.config.broker, {})
-    rig.delay.app.conf.broker_url = urls["collector"]
-    wait_for(lambda: rig.collect() or TaskRecord.objects.filter(state="EXHAUSTED").exists(), "the collector", pause=0.2)
-    rig.close()
+    with closing(Rig(lab.config.broker, {})) as rig:
+        rig.delay.app.conf.broker_url = urls["collector"]
+        collected = TaskRecord.objects.filter(state="EXHAUSTED")
+        wait_for(lambda: rig.collect() or collected.exists(), "the collector", pause=0.2)
 
     for role in ("narrow publisher", "collector"):
         for queue in ("shop", EVENTS, EXHAUSTED, "other"):
@@ -211,19 +206,15 @@ def test_no_payload_and_no_password_gets_into_our_logs_and_events(
 
     caplog.clear()
     app = make_app(worker.config)
-    context = CLIContext(app, no_color=True, workdir=None)
     commands = ("plan", "apply", "status", "doctor --no-management", "doctor", "prune", "release --all --queue shop")
     commands += ("exhausted list", "exhausted requeue --all --to nowhere", "exhausted discard --all --yes", "migrate")
     commands += ("capacity --rate 1/s --failure-rate 1%", "adopt --queue shop --yes", "release no-such-task")
     for command in commands:
-        said = CliRunner().invoke(rmq_delay, command.split(), obj=context)
-        assert said.exception is None or isinstance(said.exception, SystemExit), command
-        assert PASSWORD not in said.output, command
-    rig = Rig(lab.config.broker, sqlite.environ)
-    rig.tell(*FATES.values(), CANARY.encode())
-    with rig.command("--once", "--verbosity", "3", BROKER_URL=url) as collector:
-        told_by_collector, _ = collector.communicate(timeout=90)
-    rig.close()
+        assert PASSWORD not in run(app, *command.split(), code=None).output, command
+    with closing(Rig(lab.config.broker, sqlite.environ)) as rig:
+        rig.tell(*FATES.values(), CANARY.encode())
+        with rig.command("--once", "--verbosity", "3", BROKER_URL=url) as collector:
+            told_by_collector, _ = collector.communicate(timeout=SECONDS)
     assert collector.returncode == 0, told_by_collector
     for text in (caplog.text, told_by_collector):
         assert PASSWORD not in text
@@ -235,8 +226,6 @@ def test_no_payload_and_no_password_gets_into_our_logs_and_events(
 
 def test_a_password_that_is_wrong_is_in_no_error(lab: Lab) -> None:
     url = re.sub("//.*@", f"//nobody:{PASSWORD}@", lab.config.broker)
-    context = CLIContext(make_app(replace(lab.config, broker=url)), no_color=True, workdir=None)
-    said = CliRunner().invoke(rmq_delay, ["status"], obj=context)
-    assert said.exit_code == 1
+    said = run(make_app(replace(lab.config, broker=url)), "status", code=1)
     assert "Error" in said.output
     assert PASSWORD not in said.output

@@ -9,56 +9,75 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.plugin import skip_or_fail
-from tests.browser import inside, seeds
-from tests.browser.pictures import shot
-from tests.browser.shop import ADMIN, Shop
-from tests.browser.watch import Watch
+from tests.support.browser import inside
+from tests.support.browser.chromium import SharedChromium
+from tests.support.browser.looks import Look, looking
+from tests.support.browser.pages import OpenPage
+from tests.support.browser.pictures import shot
+from tests.support.browser.sharing import SharedShop
+from tests.support.browser.shop import ADMIN, Shop
+from tests.support.browser.watch import Watch
+from tests.support.losses import Losses
+from tests.support.waiting import BUSY
 
-OpenPage = Callable[..., Page]
 FAILED = pytest.StashKey[bool]()
 
-expect.set_options(timeout=15_000)
+expect.set_options(timeout=1_000 * BUSY)
 
 
 @pytest.fixture(scope="package")
-def chromium() -> Iterator[Browser]:
+def losses() -> Iterator[Losses]:
+    """What the tests lose of what they share; it fails the end of the last one."""
+    losses = Losses()
+    yield losses
+    losses.report()
+
+
+@pytest.fixture(scope="package")
+def shared_chromium(losses: Losses) -> Iterator[SharedChromium]:
     """Debian's Chromium, or the program that CHROMIUM names; Playwright's own browsers are not downloaded."""
     wanted = os.environ.get("CHROMIUM") or "chromium"
     program = shutil.which(wanted)
     if program is None:
         skip_or_fail(f"No {wanted} was found. Install it (Debian: apt-get install chromium), or name it with CHROMIUM.")
-    # No name but the shop's address is looked up: a page that asks for another host gets nothing, and is found out.
-    alone = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
-    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=program, args=[alone]) as browser:
-        yield browser
+    shared = SharedChromium(program, losses)
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def chromium(shared_chromium: SharedChromium) -> Browser:
+    """The browser that all tests share."""
+    return shared_chromium.browser()
 
 
 @pytest.fixture(scope="package")
-def shop(rmq_broker: Any, rmq_redis: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
-    """A running shop with a worker, whose superuser is `ADMIN`."""
-    private = rmq_broker if isinstance(rmq_broker, PrivateBroker) else None
-    url = private.vhost("browser") if private else rmq_broker.url
-    with Shop(url, rmq_redis.url, tmp_path_factory.mktemp("shop")) as shop:
-        yield shop
-    if private:
-        private.delete_vhost("browser")
+def shared_shop(
+    rmq_broker: Any, rmq_redis: Any, tmp_path_factory: pytest.TempPathFactory, losses: Losses
+) -> Iterator[SharedShop]:
+    """What starts the shop; its superuser is `ADMIN`."""
+    shared = SharedShop(rmq_broker, rmq_redis, lambda: tmp_path_factory.mktemp("shop"), losses)
+    yield shared
+    shared.close()
 
 
-@pytest.fixture(scope="package")
-def filled(shop: Shop) -> Shop:
+@pytest.fixture
+def shop(shared_shop: SharedShop) -> Shop:
+    """The shop that all tests share: a web server and a worker run, and its pages may be empty."""
+    return shared_shop.shop()
+
+
+@pytest.fixture
+def filled(shared_shop: SharedShop) -> Shop:
     """The shop with a collector and an operator, its pages filled; see `seeds`."""
-    shop.start("collector", "rmq_delay_collect")
-    shop.start("operator", "rmq_delay_operate")
-    seeds.seed(shop)
-    return shop
+    return shared_shop.filled()
 
 
 @pytest.fixture
@@ -82,7 +101,7 @@ def open_page(chromium: Browser, shop: Shop, watch: Watch, request: pytest.Fixtu
     def open_one(*, user: str | None = ADMIN[0], url: str = shop.url, **options: Any) -> Page:
         options = {"viewport": {"width": 1280, "height": 900}, "locale": "en", "timezone_id": "UTC", **options}
         context = chromium.new_context(base_url=url, **options)
-        context.set_default_timeout(10_000)
+        context.set_default_timeout(1_000 * BUSY)
         if user is not None:
             session = {"name": "sessionid", "value": shop.call(inside.session_of, user), "url": url}
             context.add_cookies([session])  # type: ignore[list-item]
@@ -93,11 +112,12 @@ def open_page(chromium: Browser, shop: Shop, watch: Watch, request: pytest.Fixtu
 
     yield open_one
     if request.node.stash.get(FAILED, False):
-        for number, page in enumerate(opened, 1):
+        for number, page in enumerate(opened if chromium.is_connected() else [], 1):
             shot(page, f"failed-{re.sub('[^A-Za-z0-9]+', '-', request.node.name)}-{number}")
         print(shop.logs())
     for page in opened:
-        page.context.close()
+        if chromium.is_connected():
+            page.context.close()
     if watch.problems:
         pytest.fail("\n".join(watch.problems), pytrace=False)
 
@@ -114,3 +134,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
     return report
+
+
+@pytest.fixture
+def look() -> Iterator[Look]:
+    """Return a function that takes a picture, and sees that nothing sticks out and readers of text find their way."""
+    with looking() as look:
+        yield look

@@ -8,15 +8,15 @@ import urllib.request
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser import inside
-from tests.browser.conftest import OpenPage
-from tests.browser.pictures import shot
-from tests.browser.shop import ADMIN, Shop
-from tests.browser.watch import Watch
-from tests.waiting import wait_for
+from tests.support.browser import inside
+from tests.support.browser.pages import OpenPage
+from tests.support.browser.pictures import shot
+from tests.support.browser.shop import ADMIN, Shop
+from tests.support.browser.watch import Watch
+from tests.support.waiting import wait_for
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_the_superuser_logs_in(open_page: OpenPage, scheme: str) -> None:
     page = open_page(user=None, color_scheme=scheme)
     page.goto("/admin/")

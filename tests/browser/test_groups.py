@@ -7,9 +7,9 @@ import json
 
 from playwright.sync_api import expect
 
-from tests.browser import pages
-from tests.browser.conftest import OpenPage
-from tests.browser.shop import Shop
+from tests.support.browser import pages
+from tests.support.browser.pages import OpenPage
+from tests.support.browser.shop import Shop
 
 
 def test_a_group_gets_a_note_and_is_muted(open_page: OpenPage, filled: Shop) -> None:

@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser import inside, pages, seeds
-from tests.browser.conftest import OpenPage
-from tests.browser.shop import Shop
-from tests.browser.test_looks import MODES, Look, in_each_mode, look
-from tests.django import insights
-
-__all__ = ["look"]
+from tests.support.browser import inside, pages, seeds
+from tests.support.browser.looks import MODES, Look, in_each_mode
+from tests.support.browser.pages import OpenPage
+from tests.support.browser.shop import Shop
+from tests.support.django import insights
 
 TODAY = datetime.now(timezone.utc).date()
 
@@ -48,20 +46,13 @@ def test_the_page_before_anything_is_loaded(open_page: OpenPage, shop: Shop, loo
     look(page, f"insights-empty-{mode}")
 
 
-def test_another_curve_is_a_click_away(open_page: OpenPage, loaded: Shop, look: Look) -> None:
-    page = open_page()
-    open_insights(page)
-    page.get_by_role("link", name="catalogue.tasks.import_prices").click()
-    expect(page.get_by_role("heading", level=3, name="catalogue.tasks.import_prices")).to_be_visible()
-    expect(page.locator(".rmq-tier-today")).to_have_count(2)
-    expect(page.locator(".rmq-tier-advised")).to_have_count(0)
-    look(page, "insights-curve")
-
-
-def test_every_chart_has_a_table_and_a_description(open_page: OpenPage, loaded: Shop, look: Look) -> None:
-    page = open_page()
+def test_charts_are_read_as_tables_curves_are_a_click_away_and_settings_can_be_copied(
+    open_page: OpenPage, loaded: Shop, look: Look
+) -> None:
+    page = open_page(permissions=["clipboard-read", "clipboard-write"])
     open_insights(page)
     charts = page.locator("figure.rmq-chart")
+    assert charts.count() > 0
     for number in range(charts.count()):
         chart = charts.nth(number)
         expect(chart.locator("svg[role=img] desc")).not_to_be_empty()
@@ -69,24 +60,22 @@ def test_every_chart_has_a_table_and_a_description(open_page: OpenPage, loaded: 
         expect(chart.locator("tbody tr").first).to_be_visible()
     look(page, "insights-tables")
 
-
-def test_the_settings_can_be_copied(open_page: OpenPage, loaded: Shop) -> None:
-    page = open_page(permissions=["clipboard-read", "clipboard-write"])
-    open_insights(page)
     page.get_by_role("button", name="Copy").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     assert '"payments": {"tiers": ["15s", "2m", "30m"]}' in page.evaluate("navigator.clipboard.readText()")
 
+    page.get_by_role("link", name="catalogue.tasks.import_prices").click()
+    expect(page.get_by_role("heading", level=3, name="catalogue.tasks.import_prices")).to_be_visible()
+    expect(page.locator(".rmq-tier-today")).to_have_count(2)
+    expect(page.locator(".rmq-tier-advised")).to_have_count(0)
+    look(page, "insights-curve")
 
-def test_about_this_run(open_page: OpenPage, loaded: Shop, look: Look) -> None:
-    page = open_page()
-    open_insights(page)
     page.get_by_role("link", name="About this run").click()
     expect(page.locator("#content-main .rmq-facts")).to_contain_text(str(TODAY))
     look(page, "insights-run")
 
 
-@pytest.mark.parametrize("mode", ["light", "narrow"])
+@pytest.mark.parametrize("mode", ["light", pytest.param("narrow", marks=pytest.mark.slow)])
 def test_hostile_names_stay_text(open_page: OpenPage, shop: Shop, look: Look, tmp_path: Path, mode: str) -> None:
     names = [seeds.HOSTILE[each] for each in ("script", "direction", "huge")]
     rows = []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from playwright.sync_api import Page, expect
 
-from tests.browser import pages, seeds
-from tests.browser.conftest import OpenPage
-from tests.browser.shop import Shop
+from tests.support.browser import pages, seeds
+from tests.support.browser.pages import OpenPage
+from tests.support.browser.shop import Shop
 
 
 def tab_to(page: Page, selector: str, most: int = 120) -> None:

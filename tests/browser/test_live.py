@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
-from tests.browser import pages, seeds
-from tests.browser.conftest import OpenPage
-from tests.browser.shop import Shop
+from tests.support.browser import pages, seeds
+from tests.support.browser.pages import OpenPage
+from tests.support.browser.shop import Shop
 
 
 def test_refresh_is_off_until_it_is_ticked_and_pauses_while_rows_are(open_page: OpenPage, filled: Shop) -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from playwright.sync_api import expect
 
-import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
-
-from tests.browser import pages
-from tests.browser.conftest import OpenPage
-from tests.browser.pictures import shot
-from tests.browser.shop import Shop
+from tests.support.browser import pages
+from tests.support.browser.looks import MODES, Look, in_each_mode
+from tests.support.browser.pages import OpenPage
+from tests.support.browser.shop import Shop
 
 #: Each with a filter that keeps it short: what is looked at is the page.
 LISTS = {
@@ -24,33 +19,6 @@ LISTS = {
     "collectorstatus": ("Collectors", ""),
     "unreadablemessage": ("Unreadable messages", ""),
 }
-MODES: dict[str, dict[str, Any]] = {
-    "light": {"color_scheme": "light"},
-    "dark": {"color_scheme": "dark"},
-    "narrow": {"viewport": {"width": 400, "height": 850}},
-}
-
-Look = Callable[[Page, str], None]
-in_each_mode = pytest.mark.parametrize("mode", MODES)
-
-
-@pytest.fixture
-def look() -> Iterator[Look]:
-    """Return a function that takes a picture, and sees that nothing sticks out and readers of text find their way."""
-    problems = []
-
-    def look(page: Page, name: str) -> None:
-        if not pages.has_no_sideways_scroll(page):
-            problems.append(f"{name} is wider than its window")
-        shot(page, name)
-        # The colours of the breadcrumbs are Django's.
-        options = {"runOnly": ["wcag2a", "wcag2aa"], "resultTypes": ["violations"], "preload": False}
-        found = Axe().run(page, context={"exclude": [[".breadcrumbs"]]}, options=options)
-        if found.violations_count:
-            problems.append(f"{name}:\n{found.generate_report()}")
-
-    yield look
-    assert not problems, "\n".join(problems)
 
 
 @in_each_mode

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
-from tests.browser import inside, pages, seeds
-from tests.browser.conftest import OpenPage
-from tests.browser.pictures import shot
-from tests.browser.shop import Shop
-from tests.waiting import wait_for
+from tests.support.browser import inside, pages, seeds
+from tests.support.browser.pages import OpenPage
+from tests.support.browser.pictures import shot
+from tests.support.browser.shop import Shop
+from tests.support.waiting import wait_for
 
 
+@pytest.mark.slow  # the list's action runs them now, too
 def test_a_parked_receipt_is_sent_now(open_page: OpenPage, filled: Shop) -> None:
     page = open_page()
     pages.open_task(page, filled, "receipt-paid-002", "parkedtask")
@@ -54,6 +56,7 @@ def test_an_exhausted_task_is_discarded_and_restored(open_page: OpenPage, filled
     seeds.be(filled, "charge-stolen-002", {"DISCARDED": 1})
 
 
+@pytest.mark.slow  # an exhausted one is discarded and restored, too
 def test_a_parked_task_is_discarded_restored_and_requeued(open_page: OpenPage, filled: Shop) -> None:
     page = open_page()
     pages.open_task(page, filled, "import-west", "parkedtask")

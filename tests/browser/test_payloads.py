@@ -6,10 +6,10 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.browser import inside, pages
-from tests.browser.conftest import OpenPage
-from tests.browser.pictures import shot
-from tests.browser.shop import ADMIN, Shop
+from tests.support.browser import inside, pages
+from tests.support.browser.pages import OpenPage
+from tests.support.browser.pictures import shot
+from tests.support.browser.shop import ADMIN, Shop
 
 CARD = "4929 1234 5678 9012"
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser import inside, pages
-from tests.browser.conftest import OpenPage
-from tests.browser.pictures import shot
-from tests.browser.shop import Shop
+from tests.support.browser import inside, pages, seeds
+from tests.support.browser.pages import OpenPage
+from tests.support.browser.pictures import shot
+from tests.support.browser.shop import Shop
 
-VIEWER = "viewer"
+#: A task for each kind of page.
+OWN = {"exhaustedtask": "charge-forged-001", "parkedtask": "receipt-paid-003", "taskrecord": "charge-forged-001"}
+FORGED = {
+    "exhaustedtask": ("requeue", "requeue_gradually", "discard", "restore"),
+    "parkedtask": ("run_now", "discard"),
+    "taskrecord": ("requeue",),
+}
 ACTS = ("Requeue", "Requeue gradually", "Run now", "Discard", "Restore", "Edit and requeue", "Reveal", "Cancel")
-
-
-@pytest.fixture(scope="package")
-def viewer(filled: Shop) -> str:
-    """A user who may see everything and do nothing."""
-    models = ("taskrecord", "parkedtask", "exhaustedtask", "failuregroup", "operation")
-    filled.call(inside.add_user, VIEWER, [f"view_{model}" for model in models])
-    return VIEWER
 
 
 def post(page: Page, path: str, fields: dict[str, str]) -> int:
@@ -34,42 +31,30 @@ def post(page: Page, path: str, fields: dict[str, str]) -> int:
     return answer.status
 
 
-def test_who_may_only_look_sees_no_action(open_page: OpenPage, filled: Shop, viewer: str) -> None:
-    page = open_page(user=viewer)
+def test_who_may_only_look_sees_no_action(open_page: OpenPage, filled: Shop) -> None:
+    page = open_page(user=seeds.VIEWER)
     for name in ("exhaustedtask", "parkedtask", "taskrecord", "failuregroup"):
         pages.open_list(page, name)
         expect(page.locator("#result_list tbody tr").first).to_be_visible()
         offered = page.locator("select[name=action]").locator("option").all_inner_texts()
         assert not set(ACTS) & set(offered), offered
-    for task_id, name in (("charge-forged-001", "exhaustedtask"), ("receipt-paid-003", "parkedtask")):
+    for name, task_id in OWN.items():
         pages.open_task(page, filled, task_id, name)
         for act in ACTS:
             expect(page.get_by_role("button", name=act, exact=True)).to_have_count(0)
     shot(page, "viewer")
 
 
-@pytest.mark.parametrize(
-    ("model", "task_id", "action"),
-    [
-        ("exhaustedtask", "charge-forged-001", "requeue"),
-        ("exhaustedtask", "charge-forged-001", "requeue_gradually"),
-        ("exhaustedtask", "charge-forged-001", "discard"),
-        ("exhaustedtask", "charge-forged-001", "restore"),
-        ("parkedtask", "receipt-paid-003", "run_now"),
-        ("parkedtask", "receipt-paid-003", "discard"),
-        ("taskrecord", "charge-forged-001", "requeue"),
-    ],
-)
-def test_a_forged_action_is_refused(
-    open_page: OpenPage, filled: Shop, viewer: str, model: str, task_id: str, action: str
-) -> None:
-    page = open_page(user=viewer)
-    pages.open_task(page, filled, task_id, model)
-    before = filled.call(inside.record, task_id)
-    forged = {"action": action, "_selected_action": str(before["pk"]), "index": "0"}
-    for more in ({}, {"confirm": "yes", "reason": "", "as_of": "2036-01-01T00:00:00+00:00", "expected": "1"}):
-        assert post(page, f"{pages.BASE}/{model}/", {**forged, **more}) == 403
-    assert filled.call(inside.record, task_id) == before
+def test_forged_actions_are_refused(open_page: OpenPage, filled: Shop) -> None:
+    page = open_page(user=seeds.VIEWER)
+    for model, actions in FORGED.items():
+        pages.open_task(page, filled, OWN[model], model)
+        before = filled.call(inside.record, OWN[model])
+        for action in actions:
+            forged = {"action": action, "_selected_action": str(before["pk"]), "index": "0"}
+            for more in ({}, {"confirm": "yes", "reason": "", "as_of": "2036-01-01T00:00:00+00:00", "expected": "1"}):
+                assert post(page, f"{pages.BASE}/{model}/", {**forged, **more}) == 403, (model, action)
+        assert filled.call(inside.record, OWN[model]) == before
 
 
 def test_without_the_token_of_a_page_nothing_is_done(open_page: OpenPage, filled: Shop) -> None:

@@ -6,11 +6,11 @@ import re
 
 from playwright.sync_api import expect
 
-from tests.browser import inside, pages, seeds
-from tests.browser.conftest import OpenPage
-from tests.browser.pictures import shot
-from tests.browser.shop import ADMIN, Shop
-from tests.waiting import wait_for
+from tests.support.browser import inside, pages, seeds
+from tests.support.browser.pages import OpenPage
+from tests.support.browser.pictures import shot
+from tests.support.browser.shop import ADMIN, Shop
+from tests.support.waiting import wait_for
 
 
 def test_an_exhausted_payment_is_found_by_its_group_requeued_and_recovers(open_page: OpenPage, filled: Shop) -> None:

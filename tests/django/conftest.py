@@ -1,102 +1,56 @@
-"""Tests that need the Django app's tables: each runs on SQLite and on PostgreSQL.
-
-Unlike pytest-django's ``db`` the tables are real to other processes and threads, and transactions commit.
-"""
+"""Fixtures of the Django app's tests. Models can be imported only when the root's conftest.py has set Django up."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-from django.core.management import call_command
+from django.test import Client
 
-from celery_rmq_delay.testing.postgres import PrivatePostgres, django_database
-
-from .databases import Database, empty_tables, using
-from .shop import make, of
-
-SQLITE_OPTIONS = {
-    "timeout": 20,
-    "transaction_mode": "IMMEDIATE",
-    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
-}
-
-
-@pytest.fixture(scope="session")
-def sqlite_tables(tmp_path_factory: pytest.TempPathFactory, django_db_blocker: Any) -> Database:
-    """A SQLite file with the tables of the app."""
-    path: Path = tmp_path_factory.mktemp("sqlite") / "tests.sqlite3"
-    database = Database(
-        settings={"ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": SQLITE_OPTIONS},
-        environ={"SQLITE_PATH": str(path)},
-    )
-    return migrated(database, django_db_blocker)
-
-
-@pytest.fixture(scope="session")
-def postgres_tables(rmq_postgres: Any, django_db_blocker: Any) -> Iterator[Database]:
-    """A PostgreSQL database with the tables of the app."""
-    with postgres_database(rmq_postgres) as database:
-        yield migrated(database, django_db_blocker)
-
-
-@contextmanager
-def postgres_database(server: Any) -> Iterator[Database]:
-    """An empty database on a server; on one that was given by its URL, that URL's database."""
-    if not isinstance(server, PrivatePostgres):
-        yield _postgres(server.url)
-        return
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    yield _postgres(server.create_database(name))
-    if server.pid is not None:
-        server.drop_database(name)
-
-
-def _postgres(url: str) -> Database:
-    settings = django_database(url)
-    names = {"HOST": "POSTGRES_HOST", "PORT": "POSTGRES_PORT", "NAME": "POSTGRES_DB"}
-    names |= {"USER": "POSTGRES_USER", "PASSWORD": "POSTGRES_PASSWORD"}
-    return Database(settings=settings, environ={name: str(settings[key]) for key, name in names.items()})
-
-
-def migrated(database: Database, blocker: Any) -> Database:
-    """Give a database its tables."""
-    with blocker.unblock(), using(database):
-        call_command("migrate", verbosity=0)
-    return database
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def database(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[Database]:
-    """Empty tables, of SQLite and of PostgreSQL in turn, as Django's default database."""
-    found: Database = request.getfixturevalue(f"{request.param}_tables")
-    with django_db_blocker.unblock(), using(found):
-        yield found
-        empty_tables()
-
-
-@pytest.fixture
-def sqlite(sqlite_tables: Database, django_db_blocker: Any) -> Iterator[Database]:
-    """Empty tables of SQLite as Django's default database."""
-    with django_db_blocker.unblock(), using(sqlite_tables):
-        yield sqlite_tables
-        empty_tables()
-
-
-@pytest.fixture
-def postgres(postgres_tables: Database, django_db_blocker: Any) -> Iterator[Database]:
-    """Empty tables of PostgreSQL as Django's default database."""
-    with django_db_blocker.unblock(), using(postgres_tables):
-        yield postgres_tables
-        empty_tables()
+from tests.support.django.databases import Database
+from tests.support.django.shop import make, of
 
 
 @pytest.fixture
 def shop() -> Iterator[Any]:
-    """A project whose broker is not there."""
-    with of(make("amqp://127.0.0.1:1//")) as app:
+    """A project that allows edits, and whose broker is not there: what needs one says so, and what needs none works.
+
+    What was counted before is counted again.
+    """
+    from celery_rmq_delay.contrib.django.services import counts
+
+    counts.forget()
+    with of(make("amqp://127.0.0.1:1//"), allow_edit=True, inline_limit=20, broker_timeout=0.5) as app:
         yield app
+    counts.forget()
+
+
+@pytest.fixture
+def tables(request: pytest.FixtureRequest) -> Database:
+    """Empty tables of SQLite, or where a test is marked with `ON_BOTH`, of PostgreSQL."""
+    found: Database = request.getfixturevalue(getattr(request, "param", "sqlite"))
+    return found
+
+
+@pytest.fixture
+def client(tables: Database) -> Client:
+    """The browser of somebody who may do everything."""
+    from tests.support.django.people import superuser
+
+    return superuser()
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Run an object store that speaks S3; yield the query of its URLs."""
+    from moto.server import ThreadedMotoServer
+
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    httpx.post(f"http://{host}:{port}/moto-api/reset").raise_for_status()  # servers of one process share what they hold
+    yield f"region=us-east-1&scheme=http&endpoint_override={host}:{port}"
+    server.stop()

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.messages import get_messages
 from django.db import connection
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
@@ -19,65 +16,13 @@ from django.utils import timezone
 from celery_rmq_delay.contrib.django.models import FailureGroup, Operation, OperationItem, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services import operations
 from celery_rmq_delay.contrib.django.services.operations import Actor
+from tests.support.django import people, seed
+from tests.support.django.admin_pages import BASE, EXHAUSTED, ask, confirm, said
+from tests.support.django.databases import ON_BOTH
+from tests.support.django.desk import states
+from tests.support.django.markup import faults
 
-from . import people, seed
-from .markup import faults
-from .shop import make, of
-
-BASE = "/admin/rmq_delay"
-EXHAUSTED = f"{BASE}/exhaustedtask/"
-
-
-@pytest.fixture
-def tables(sqlite: Any) -> Any:
-    """SQLite here; `test_admin_postgres` runs some of these tests on PostgreSQL."""
-    return sqlite
-
-
-@pytest.fixture(autouse=True)
-def broker_down(tables: Any) -> Iterator[None]:
-    """A broker that does not answer: what needs one says so, and what needs none works."""
-    with of(make("amqp://127.0.0.1:1//"), allow_edit=True, inline_limit=20, broker_timeout=0.5):
-        yield
-
-
-@pytest.fixture
-def client(tables: Any) -> Client:
-    return people.superuser()
-
-
-def ask(client: Client, action: str, *tasks: TaskRecord, address: str = EXHAUSTED, **more: str) -> Any:
-    """Return the confirmation page."""
-    selected = [str(task.pk) for task in tasks] or ["0"]
-    page = client.post(address, {"action": action, "_selected_action": selected, **more})
-    assert page.status_code == 200
-    assert faults(page.content.decode()) == []
-    return page
-
-
-def confirm(client: Client, page: Any, **answer: str) -> Any:
-    """Send the form of a confirmation page as a browser does, and return where that leads."""
-    sent: dict[str, Any] = {"confirm": "1", **answer}
-    for name, value in re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', page.content.decode()):
-        if name != "csrfmiddlewaretoken":
-            sent.setdefault(name, [])
-            if isinstance(sent[name], list):
-                sent[name].append(value)
-    for name in ("canary", "rate"):
-        if name in page.context["form"].fields:
-            sent.setdefault(name, str(page.context["form"][name].value()))
-    return client.post(page.request["PATH_INFO"] + "?" + page.request["QUERY_STRING"], sent)
-
-
-def said(answer: Any) -> list[str]:
-    return [str(message) for message in get_messages(answer.wsgi_request)]
-
-
-def states() -> dict[str, int]:
-    found: dict[str, int] = {}
-    for state in TaskRecord.objects.values_list("state", flat=True):
-        found[state] = found.get(state, 0) + 1
-    return found
+pytestmark = pytest.mark.usefixtures("tables", "shop")
 
 
 def test_the_first_page_of_an_action_only_asks(client: Client) -> None:
@@ -92,6 +37,7 @@ def test_the_first_page_of_an_action_only_asks(client: Client) -> None:
     assert sum(tables["Error"]) == sum(tables["Queue"]) == 5
 
 
+@ON_BOTH
 def test_a_confirmed_discard_is_done_logged_and_told(client: Client) -> None:
     tasks = [seed.record(number) for number in range(3)]
     other = seed.record(9)
@@ -110,6 +56,7 @@ def test_a_confirmed_discard_is_done_logged_and_told(client: Client) -> None:
     assert not client.get(f"{EXHAUSTED}{other.pk}/history/").context["action_list"].object_list
 
 
+@ON_BOTH
 def test_restore_is_the_undo(client: Client) -> None:
     task = seed.record(1)
     confirm(client, ask(client, "discard", task))
@@ -120,6 +67,7 @@ def test_restore_is_the_undo(client: Client) -> None:
     assert states() == {"EXHAUSTED": 1}
 
 
+@ON_BOTH
 def test_what_somebody_else_did_meanwhile_is_skipped_and_said(client: Client) -> None:
     tasks = [seed.record(number) for number in range(4)]
     page = ask(client, "discard", *tasks)
@@ -130,7 +78,7 @@ def test_what_somebody_else_did_meanwhile_is_skipped_and_said(client: Client) ->
 
 
 @pytest.mark.parametrize(("model", "other"), [("parkedtask", TaskState.EXHAUSTED), ("exhaustedtask", TaskState.PARKED)])
-def test_one_list_is_no_way_to_the_tasks_of_another(tables: Any, model: str, other: str) -> None:
+def test_one_list_is_no_way_to_the_tasks_of_another(model: str, other: str) -> None:
     task = seed.record(1, other)
     bob = people.staff(f"view_{model}", "discard_taskrecord")
     address = f"/admin/rmq_delay/{model}/"
@@ -158,6 +106,7 @@ def test_a_requeue_without_a_broker_says_so_and_leaves_the_tasks_as_they_were(cl
     assert states() == {"EXHAUSTED": 2}
 
 
+@ON_BOTH
 def test_a_whole_list_is_frozen_by_its_filter_and_late_arrivals_are_not_swept_in(client: Client) -> None:
     for number in range(8):
         seed.record(number)
@@ -315,6 +264,7 @@ def test_a_parked_task_that_is_discarded_has_the_page_of_an_exhausted_one(client
     assert [act.name for act in client.get(answer["Location"]).context["acts"]] == ["restore"]
 
 
+@ON_BOTH
 def test_an_export_is_logged_and_redacted_for_whoever_may_not_see_secrets(client: Client) -> None:
     task = seed.record(1, exception_message="password=hunter2")
     chosen = {"action": "export_jsonl", "_selected_action": str(task.pk)}
@@ -347,6 +297,7 @@ def test_groups_are_muted_and_noted_with_a_trace(client: Client) -> None:
     assert not group.muted
 
 
+@ON_BOTH
 def test_a_group_counts_and_links_its_open_tasks(client: Client) -> None:
     seed.shop(parked=0, exhausted=8)
     quiet = FailureGroup.objects.create(
@@ -364,6 +315,7 @@ def test_a_group_counts_and_links_its_open_tasks(client: Client) -> None:
     assert "Open tasks: 0" in shown.content.decode()
 
 
+@ON_BOTH
 def test_acts_commit_step_by_step_in_a_project_that_wraps_requests_in_transactions(client: Client) -> None:
     from django.db import connections
 

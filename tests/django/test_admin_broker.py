@@ -10,10 +10,9 @@ import pytest
 from celery import Celery
 
 from celery_rmq_delay.contrib.django.models import Payload, TaskRecord, TaskState
-
-from . import people, seed
-from .shop import make, of
-from .test_admin_actions import EXHAUSTED, ask, confirm, said
+from tests.support.django import people, seed
+from tests.support.django.admin_pages import EXHAUSTED, ask, confirm, said
+from tests.support.django.shop import make, of
 
 
 @pytest.fixture

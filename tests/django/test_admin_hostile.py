@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,12 +18,12 @@ from celery_rmq_delay.contrib.django.models import (
 )
 from celery_rmq_delay.contrib.django.services import operations
 from celery_rmq_delay.contrib.django.services.operations import Actor
+from tests.support.django import seed
+from tests.support.django.admin_pages import BASE
+from tests.support.django.markup import faults
 
-from . import people, seed
-from .markup import faults
-from .shop import make, of
+pytestmark = pytest.mark.usefixtures("tables", "shop")
 
-BASE = "/admin/rmq_delay"
 TEXTS = {
     "script": "<script>alert(1)</script>",
     "handler": '"><img src=x onerror="alert(1)">\'><svg onload=alert(1)>',
@@ -39,6 +38,8 @@ TEXTS = {
     "formula": '=HYPERLINK("http://example.org")',
     "traceback": 'Traceback (most recent call last):\n  File "<script>", line 1, in <b>\n    <i>\n' * 50,
 }
+
+QUICK = ("script", "nul", "long")
 
 
 class Bomb:
@@ -68,17 +69,6 @@ BODIES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def editing(sqlite: Any) -> Iterator[None]:
-    with of(make("amqp://127.0.0.1:1//"), allow_edit=True, broker_timeout=0.5):
-        yield
-
-
-@pytest.fixture
-def client() -> Client:
-    return people.superuser()
-
-
 def looked_at(client: Client, address: str) -> str:
     answer = client.get(address)
     assert answer.status_code == 200, address
@@ -93,7 +83,9 @@ def checked(answer: Any, address: str) -> str:
     return page
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in TEXTS if name not in QUICK)]
+)
 def test_hostile_text_is_text_on_every_page(client: Client, name: str) -> None:
     text = TEXTS[name]
     exhausted = seed.hostile(text)

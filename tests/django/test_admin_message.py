@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
-from django.contrib.messages import get_messages
 from django.test import Client, override_settings
 
 from celery_rmq_delay.contrib.django.models import ExhaustedTask, Operation, TaskRecord, TaskState
-
-from . import people, seed
-from .markup import faults
-from .shop import make, of
-
-BASE = "/admin/rmq_delay/exhaustedtask"
-
-
-@pytest.fixture(autouse=True)
-def editing(sqlite: Any) -> Iterator[None]:
-    with of(make("amqp://127.0.0.1:1//"), allow_edit=True, broker_timeout=0.5):
-        yield
+from tests.support.django import people, seed
+from tests.support.django.admin_pages import EXHAUSTED, said
+from tests.support.django.databases import Database
+from tests.support.django.markup import faults
 
 
 @pytest.fixture
-def task(editing: None) -> TaskRecord:
+def task(tables: Database, shop: Any) -> TaskRecord:
     made = seed.record(1)
     death = {"queue": "payments", "reason": "rejected", "count": 3, "exchange": "shop", "routing-keys": ["pay"]}
     seed.message(made, seed.call(7, card_number="4111"), {"x-death": [death], "argsrepr": "(7,)", "my_token": "abc"})
@@ -35,7 +25,7 @@ def task(editing: None) -> TaskRecord:
 
 
 def shown(client: Client, task: TaskRecord) -> str:
-    answer = client.get(f"{BASE}/{task.pk}/change/")
+    answer = client.get(f"{EXHAUSTED}{task.pk}/change/")
     assert answer.status_code == 200
     page: str = answer.content.decode()
     assert faults(page) == []
@@ -55,11 +45,11 @@ def test_secrets_are_left_out_headers_are_listed_and_deaths_decoded(task: TaskRe
 def test_a_reveal_needs_a_permission_and_leaves_a_trace(task: TaskRecord) -> None:
     bob = people.staff("view_exhaustedtask", "requeue_taskrecord")
     assert "Reveal</button>" not in shown(bob, task)
-    assert bob.post(f"{BASE}/{task.pk}/reveal/").status_code == 403
+    assert bob.post(f"{EXHAUSTED}{task.pk}/reveal/").status_code == 403
     assert not Operation.objects.exists()
     eve = people.staff("view_exhaustedtask", "view_payload_taskrecord", name="eve")
     assert "Reveal</button>" in shown(eve, task)
-    answer = eve.post(f"{BASE}/{task.pk}/reveal/")
+    answer = eve.post(f"{EXHAUSTED}{task.pk}/reveal/")
     page = html.unescape(answer.content.decode())
     assert '"card_number": "4111"' in page
     assert "no-store" in answer["Cache-Control"]
@@ -80,9 +70,9 @@ def test_a_task_whose_message_is_not_kept_shows_what_the_worker_told(task: TaskR
 
 def test_an_edit_shows_the_arguments_after_a_post_that_is_noted(task: TaskRecord) -> None:
     client = people.superuser()
-    assert client.get(f"{BASE}/{task.pk}/edit/").status_code == 403
+    assert client.get(f"{EXHAUSTED}{task.pk}/edit/").status_code == 403
     assert "Edit and requeue</button>" in shown(client, task)
-    answer = client.post(f"{BASE}/{task.pk}/edit/")
+    answer = client.post(f"{EXHAUSTED}{task.pk}/edit/")
     page = html.unescape(answer.content.decode())
     assert '"card_number": "4111"' in page
     assert "no-store" in answer["Cache-Control"]
@@ -105,7 +95,7 @@ def test_an_edit_shows_the_arguments_after_a_post_that_is_noted(task: TaskRecord
 def test_an_edit_that_cannot_be_is_asked_for_again_with_what_was_written(
     task: TaskRecord, args: str, kwargs: str, wrong: str
 ) -> None:
-    answer = people.superuser().post(f"{BASE}/{task.pk}/edit/", {"args": args, "kwargs": kwargs, "reason": "typo"})
+    answer = people.superuser().post(f"{EXHAUSTED}{task.pk}/edit/", {"args": args, "kwargs": kwargs, "reason": "typo"})
     page = html.unescape(answer.content.decode())
     assert answer.status_code == 200
     assert wrong in page
@@ -116,10 +106,10 @@ def test_an_edit_that_cannot_be_is_asked_for_again_with_what_was_written(
 
 def test_an_edit_runs_and_says_what_came_of_it(task: TaskRecord) -> None:
     answer = people.superuser().post(
-        f"{BASE}/{task.pk}/edit/", {"args": "[8]", "kwargs": '{"card_number": "4112"}', "reason": "typo"}
+        f"{EXHAUSTED}{task.pk}/edit/", {"args": "[8]", "kwargs": '{"card_number": "4112"}', "reason": "typo"}
     )
-    assert answer["Location"] == f"{BASE}/{task.pk}/change/"
-    (message,) = [str(each) for each in get_messages(answer.wsgi_request)]
+    assert answer["Location"] == f"{EXHAUSTED}{task.pk}/change/"
+    (message,) = said(answer)
     assert message.startswith("0 edited and requeued, 1 failed (broker unreachable")
     operation = Operation.objects.get()
     assert operation.details["diff"][0] == {"path": "args[0]", "old": "7", "new": "8"}
@@ -129,25 +119,25 @@ def test_an_edit_runs_and_says_what_came_of_it(task: TaskRecord) -> None:
 
 def test_editing_is_off_unless_a_setting_allows_it(task: TaskRecord) -> None:
     client = people.superuser()
-    with override_settings(RMQ_DELAY={"CELERY_APP": "tests.django.shop.found"}):
+    with override_settings(RMQ_DELAY={"CELERY_APP": "tests.support.django.shop.found"}):
         assert "Edit and requeue" not in shown(client, task)
-        assert client.post(f"{BASE}/{task.pk}/edit/").status_code == 403
+        assert client.post(f"{EXHAUSTED}{task.pk}/edit/").status_code == 403
 
 
 def test_a_task_that_cannot_be_edited_says_why(task: TaskRecord) -> None:
     client = people.superuser()
     other = seed.record(2)
     seed.message(other, b"\x80\x04", content_type="application/x-python-serialize")
-    answer = client.post(f"{BASE}/{other.pk}/edit/")
-    assert answer["Location"] == f"{BASE}/{other.pk}/change/"
-    (message,) = [str(each) for each in get_messages(answer.wsgi_request)]
+    answer = client.post(f"{EXHAUSTED}{other.pk}/edit/")
+    assert answer["Location"] == f"{EXHAUSTED}{other.pk}/change/"
+    (message,) = said(answer)
     assert message == "Only plain JSON can be edited; this message is: application/x-python-serialize."
 
 
 def test_a_page_shows_only_tasks_of_its_own_list_and_what_became_of_them(task: TaskRecord) -> None:
     client = people.superuser()
     never = seed.record(2, TaskState.PARKED)
-    assert client.get(f"{BASE}/{never.pk}/change/").status_code == 404
-    assert client.post(f"{BASE}/{never.pk}/reveal/").status_code == 404
+    assert client.get(f"{EXHAUSTED}{never.pk}/change/").status_code == 404
+    assert client.post(f"{EXHAUSTED}{never.pk}/reveal/").status_code == 404
     TaskRecord.objects.filter(pk=task.pk).update(state=TaskState.RECOVERED)
     assert "Recovered" in shown(client, task)

@@ -23,12 +23,13 @@ from celery_rmq_delay.contrib.django.models import (
     TaskState,
     UnreadableMessage,
 )
-
-from . import people, seed
-from .admin_sites import operations_desk
-from .markup import faults
+from tests.support.django import people, seed
+from tests.support.django.admin_sites import operations_desk
+from tests.support.django.markup import faults
 
 SITES = {"admin": admin.site, "desk": operations_desk}
+#: Both have the same pages; that they are on both, other tests show.
+each_site = pytest.mark.parametrize("site", ["admin", pytest.param("desk", marks=pytest.mark.slow)])
 #: Pages that are looked at; all others take a POST, or are for nobody.
 LOOKED_AT = {"changelist", "change", "history"}
 FOR_NOBODY = {"add", "delete"}
@@ -36,7 +37,7 @@ FOR_NOBODY = {"add", "delete"}
 
 @pytest.fixture(autouse=True)
 def two_sites(sqlite: Any) -> Iterator[None]:
-    with override_settings(ROOT_URLCONF="tests.django.admin_sites", RMQ_DELAY={"ALLOW_EDIT": True}):
+    with override_settings(ROOT_URLCONF="tests.support.django.admin_sites", RMQ_DELAY={"ALLOW_EDIT": True}):
         yield
 
 
@@ -66,10 +67,10 @@ def rows(two_sites: None) -> dict[str, Any]:
     }
 
 
-def addresses(rows: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Return (address, model, page) of everything that the two sites answer for this app."""
+def addresses(rows: dict[str, Any], *sites: str) -> list[tuple[str, str, str]]:
+    """Return (address, model, page) of everything that the sites, or both of them, answer for this app."""
     found = []
-    for site in SITES:
+    for site in sites or SITES:
         for name, entries in get_resolver().namespace_dict[site][1].reverse_dict.lists():
             if not isinstance(name, str) or not name.startswith("rmq_delay_"):
                 continue
@@ -133,11 +134,12 @@ def test_staff_without_permissions_gets_nowhere(rows: dict[str, Any]) -> None:
     assert contents() == before
 
 
-def test_each_view_permission_opens_its_own_pages_only(rows: dict[str, Any]) -> None:
+@each_site
+def test_each_view_permission_opens_its_own_pages_only(rows: dict[str, Any], site: str) -> None:
     for permission in people.VIEWS:
         browser = people.staff(permission, name=permission)
         own = permission.removeprefix("view_")
-        for address, model, page in addresses(rows):
+        for address, model, page in addresses(rows, site):
             allowed = model == own and page in LOOKED_AT
             answer = browser.get(address)
             assert answer.status_code == (200 if allowed else 403), (permission, address)
@@ -145,10 +147,11 @@ def test_each_view_permission_opens_its_own_pages_only(rows: dict[str, Any]) -> 
                 assert faults(answer.content.decode()) == []
 
 
-def test_whoever_may_only_look_is_refused_every_act_however_it_is_sent(rows: dict[str, Any]) -> None:
+@each_site
+def test_whoever_may_only_look_is_refused_every_act_however_it_is_sent(rows: dict[str, Any], site: str) -> None:
     browser = people.staff(*people.VIEWS)
     before = contents()
-    for address, model, page in addresses(rows):
+    for address, model, page in addresses(rows, site):
         if page == "changelist":
             for name in actions(model) - {"export_csv", "export_jsonl"}:
                 for more in ({}, {"index": "0"}, {"confirm": "1", "as_of": "2030-01-01", "expected": "9"}):
@@ -195,7 +198,7 @@ NEEDED = {
 }
 
 
-@pytest.mark.parametrize("site", SITES)
+@each_site
 def test_each_permission_allows_its_own_acts_only(rows: dict[str, Any], site: str) -> None:
     for permission in people.ACTS:
         browser = people.staff(*people.VIEWS, permission, name=permission)

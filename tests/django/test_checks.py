@@ -20,25 +20,23 @@ from django.db import connections
 from django.test import override_settings
 from django.utils import timezone
 
-from celery_rmq_delay import RetryableTask, install
+from celery_rmq_delay import RetryableTask
 from celery_rmq_delay.contrib.django import checks as django_checks
 from celery_rmq_delay.contrib.django.models import CollectorStatus
-
-from .databases import Database, using
-from .records import ago
+from tests.support import ROOT
+from tests.support.apps import app_of, bare_app
+from tests.support.django.databases import Database, using
+from tests.support.django.records import ago
 
 app: Any = None
 
 PATH = "tests.django.test_checks.app"
-DOCUMENTED = (Path(__file__).parents[2] / "docs/reference/checks.md").read_text()
+DOCUMENTED = (ROOT / "docs/reference/checks.md").read_text()
 
 
 def project(broker: str = "amqp://", installed: bool = True, backend: str | None = None, **settings: Any) -> Celery:
-    made = Celery("shop", broker=broker, backend=backend, set_as_current=False)
-    made.conf.rmq_delay = {"tiers": ["10s", "1m"], **settings}
-    if installed:
-        install(made)
-    return made
+    make = app_of if installed else bare_app
+    return make({"tiers": ["10s", "1m"], **settings}, broker=broker, result_backend=backend)
 
 
 @pytest.fixture(autouse=True)
@@ -205,11 +203,10 @@ def test_manage_py_check_runs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["manage.py check", "worker"],
 )
 def test_the_shop_passes_in_manage_py_and_in_a_worker(code: str, tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
     environ = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "shop.settings",
-        "PYTHONPATH": f"{root}:{root / 'example_django_project'}",
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'example_django_project'}",
         "SQLITE_PATH": str(tmp_path / "shop.sqlite3"),
     }
     done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)

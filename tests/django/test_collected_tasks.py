@@ -25,8 +25,8 @@ from celery_rmq_delay.contrib.django.models import (
     TaskState,
 )
 from celery_rmq_delay.events import DISCARDED, EXHAUSTED, PARKED, RECOVERED, REQUEUED, ROLLUP, Event
-
-from .told import BEGIN, ERRORS, at, event, exhausted, fact, life
+from tests.support.django.databases import RARELY_ON_POSTGRES
+from tests.support.django.told import BEGIN, ERRORS, at, event, exhausted, fact, life
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -95,6 +95,7 @@ LIVES = {
 }
 
 
+@RARELY_ON_POSTGRES
 @pytest.mark.parametrize("name", LIVES)
 def test_any_order_and_repetition_of_what_is_told_gives_the_same_rows(tables: Database, name: str) -> None:
     told = LIVES[name]

@@ -18,41 +18,16 @@ from celery_rmq_delay.contrib.django.collecting.consumer import Consumer
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.collecting.deliveries import Delivery, frame_handler
 from celery_rmq_delay.contrib.django.collecting.facts import Fact
-from celery_rmq_delay.contrib.django.collecting.history import History
-from celery_rmq_delay.contrib.django.collecting.reading import Reader, Reading
-from celery_rmq_delay.contrib.django.collecting.writer import AbandonedError, Sink, Writer, Written
+from celery_rmq_delay.contrib.django.collecting.reading import Reading
+from celery_rmq_delay.contrib.django.collecting.writer import AbandonedError, Written
 from celery_rmq_delay.contrib.django.models import CollectorStatus, FailureGroup, TaskRecord, UnreadableMessage
 from celery_rmq_delay.contrib.django.services.claims import lock
 from celery_rmq_delay.events import PARKED, ROLLUP, ROLLUP_SECONDS, Event
-from celery_rmq_delay.redaction import DEFAULT
-from tests.waiting import wait_for
+from tests.support.django.batches import QUEUE, batch, delivery, method, writer
+from tests.support.django.told import event, fact
+from tests.support.waiting import wait_for
 
-from .told import event, fact
-
-QUEUE = "rmq_delay.events"
 DELIVER, HEADER, BODY = 1, 2, 3
-
-
-def method(tag: str = "rmq-delay-0", delivery_tag: int = 1) -> bytes:
-    name = tag.encode()
-    return pack(">HHB", 60, 60, len(name)) + name + pack(">QB", delivery_tag, 0) + b"\x00" + b"\x01q"
-
-
-def delivery(body: bytes, delivery_tag: int = 1) -> Delivery:
-    return Delivery(method(delivery_tag=delivery_tag), pack(">HHQH", 60, 0, len(body), 0), body)
-
-
-def told(*events: Event) -> list[tuple[str, Delivery]]:
-    return [(QUEUE, delivery(each.to_json(), number)) for number, each in enumerate(events, 1)]
-
-
-def writer(
-    *sinks: Sink,
-    stop: threading.Event | None = None,
-    database: Database | None = None,
-    history: History | None = None,
-) -> Writer:
-    return Writer(Reader(QUEUE, DEFAULT), database or Database(), stop or threading.Event(), sinks, history)
 
 
 class Refusing:
@@ -82,8 +57,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_rollup_that_comes_when_its_seconds_are_over_is_no_lag() -> None:
     now = datetime.now(timezone.utc)
     rollup = event("t", ROLLUP, occurred_at=now - timedelta(seconds=ROLLUP_SECONDS), ok_count=3)
-    assert writer().write(told(rollup)).lag_ms < 5_000
-    assert writer().write(told(event("t", PARKED, occurred_at=now - timedelta(seconds=10)))).lag_ms >= 10_000
+    assert writer().write(batch(rollup)).lag_ms < 5_000
+    assert writer().write(batch(event("t", PARKED, occurred_at=now - timedelta(seconds=10)))).lag_ms >= 10_000
 
 
 @pytest.mark.usefixtures("database")
@@ -92,7 +67,7 @@ def test_a_collector_of_a_project_with_debug_keeps_no_queries_in_memory() -> Non
     with override_settings(DEBUG=True):
         database.tidy()
         assert database.connection.queries, "Django keeps them"
-        writer(database=database).write(told(event("a")))
+        writer(database=database).write(batch(event("a")))
     assert not database.connection.queries
 
 
@@ -100,7 +75,7 @@ def test_a_collector_of_a_project_with_debug_keeps_no_queries_in_memory() -> Non
 def test_a_batch_waits_for_a_database_that_is_away() -> None:
     away = Refusing(times=3)
     waiting = writer(away)
-    written = waiting.write(told(event("a"), event("b")))
+    written = waiting.write(batch(event("a"), event("b")))
     assert (away.calls, written.count, waiting.problem) == (4, 2, None)
     assert TaskRecord.objects.count() == 2
 
@@ -112,7 +87,7 @@ def test_a_batch_that_nobody_takes_is_left_to_the_broker_at_the_end() -> None:
     timer = threading.Timer(0.2, stop.set)
     timer.start()
     with pytest.raises(AbandonedError, match="the database is away"):
-        waiting.write(told(event("a")))
+        waiting.write(batch(event("a")))
     timer.join()
     assert waiting.problem == "The database: OperationalError: the database is away"
 
@@ -120,7 +95,7 @@ def test_a_batch_that_nobody_takes_is_left_to_the_broker_at_the_end() -> None:
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("bad", [("t0",), ("t7", "t8"), ("t39", "t3", "t20")])
 def test_what_is_refused_is_set_aside_and_the_rest_of_its_batch_is_written(bad: tuple[str, ...]) -> None:
-    written = writer(Refusing(*bad)).write(told(*(event(f"t{number}") for number in range(40))))
+    written = writer(Refusing(*bad)).write(batch(*(event(f"t{number}") for number in range(40))))
     assert written.count == 40
     assert TaskRecord.objects.count() >= 40 - len(bad)
     kept = {Event.from_json(bytes(each.body)).task_id for each in UnreadableMessage.objects.all()}
@@ -131,10 +106,10 @@ def test_what_is_refused_is_set_aside_and_the_rest_of_its_batch_is_written(bad: 
 def test_a_group_that_is_deleted_between_two_batches_costs_no_message() -> None:
     database = Database()
     one = writer(database=database)
-    one.write(told(event("a")))
+    one.write(batch(event("a")))
     TaskRecord.objects.all().delete()
     FailureGroup.objects.all().delete()
-    one.write(told(event("b")))
+    one.write(batch(event("b")))
     assert TaskRecord.objects.get(task_id="b").group == FailureGroup.objects.get()
     assert not UnreadableMessage.objects.exists()
 
@@ -246,7 +221,7 @@ def test_a_batch_ends_where_its_bytes_do() -> None:
 @pytest.mark.django_db(transaction=True)
 def test_an_unreadable_message_is_the_last_error_for_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     of_collector = status.Status("one", QUEUE, Database(), writer())
-    of_collector.count(told(event("a")), Written(count=1, unreadable=1, lag_ms=0))
+    of_collector.count(batch(event("a")), Written(count=1, unreadable=1, lag_ms=0))
     of_collector.save()
     assert "1 message" in CollectorStatus.objects.get().last_error
     monkeypatch.setattr(status, "ERROR_SHOWN", timedelta(0))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from django.db import connection
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.models import FailureGroup
-
-from .databases import Database
+from tests.support.django.databases import Database, emptied
 
 
 def seen(fingerprint: str) -> FailureGroup:
@@ -37,3 +37,14 @@ def test_a_thread_of_its_own_sees_what_was_written(database: Database) -> None:
     thread.start()
     thread.join()
     assert found == [1]
+
+
+def test_rows_that_the_end_of_a_test_could_not_delete_are_deleted_for_the_next_one(
+    sqlite_tables: Database, django_db_blocker: Any
+) -> None:
+    with django_db_blocker.unblock():
+        with pytest.raises(ConnectionError), emptied(sqlite_tables):
+            seen("left")
+            raise ConnectionError("the server has ended")
+        with emptied(sqlite_tables):
+            assert not FailureGroup.objects.exists()

@@ -5,18 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow as pa
 import pyarrow.fs
 import pyarrow.parquet
 import pytest
-from moto.server import ThreadedMotoServer
 
 from celery_rmq_delay.contrib.django import history_files
 from celery_rmq_delay.contrib.django.collecting import writer as writing
@@ -28,19 +26,13 @@ from celery_rmq_delay.contrib.django.models import TaskRecord, UnreadableMessage
 from celery_rmq_delay.events import EXHAUSTED, PARKED, ROLLUP, Event
 from celery_rmq_delay.exceptions import HistoryError
 from celery_rmq_delay.history import COLUMNS
-from tests.waiting import wait_for
+from tests.support import ROOT
+from tests.support.django.batches import batch, writer
+from tests.support.django.history import rows
+from tests.support.django.told import BEGIN, event, fact
+from tests.support.waiting import SECONDS, wait_for
 
-from .test_collecting_writer import told, writer
-from .told import BEGIN, event, fact
-
-Row = dict[str, Any]
 SECRET = "wJalrXUtnFEMI"
-
-
-def rows(folder: Path) -> list[Row]:
-    """Return what is in the files, as a reader finds them."""
-    files = sorted(folder.glob("day=*/[!._]*.parquet"))
-    return [row for file in files for row in pyarrow.parquet.ParquetFile(file).read().to_pylist()]
 
 
 def history(folder: Path) -> History:
@@ -160,18 +152,6 @@ def test_elsewhere_files_are_renamed_when_they_are_complete(elsewhere: Path, mon
     assert [file.suffix for file in elsewhere.rglob("*") if file.is_file()] == [".parquet"]
 
 
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Run an object store that speaks S3; yield the query of its URLs."""
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    httpx.post(f"http://{host}:{port}/moto-api/reset").raise_for_status()  # servers of one process share what they hold
-    yield f"region=us-east-1&scheme=http&endpoint_override={host}:{port}"
-    server.stop()
-
-
 def test_on_an_object_store_a_file_is_put_under_its_name(store: str) -> None:
     url = f"s3://AKIAEXAMPLE:{SECRET}@bucket"
     files = open_files(f"{url}/history?{store}")
@@ -211,14 +191,14 @@ def test_files_that_cannot_be_written_hold_the_writer_until_they_can(
     monkeypatch.setattr(writing, "FIRST_PAUSE", 0.001)
     place, stop = tmp_path / "mount", threading.Event()
     waiting = writer(stop=stop, history=history(place))
-    assert waiting.write(told(event("a"), event("b"))).count == 2
+    assert waiting.write(batch(event("a"), event("b"))).count == 2
     thread = threading.Thread(target=waiting.flush)
     thread.start()
     wait_for(lambda: waiting.problem, "the writer to see it")
     assert waiting.problem is not None
     assert waiting.problem.startswith(f"History files cannot be written to {place}: FileNotFoundError")
     place.mkdir()
-    thread.join(30)
+    thread.join(SECONDS)
     assert waiting.problem is None
     assert {row["task_id"] for row in rows(place)} == {"a", "b"}
     assert UnreadableMessage.objects.count() == 0
@@ -228,7 +208,7 @@ def test_files_that_cannot_be_written_hold_the_writer_until_they_can(
 def test_a_stop_abandons_files_that_cannot_be_written(tmp_path: Path) -> None:
     stop = threading.Event()
     waiting = writer(stop=stop, history=history(tmp_path / "mount"))
-    waiting.write(told(event("a")))
+    waiting.write(batch(event("a")))
     stop.set()
     with pytest.raises(AbandonedError, match="left to the broker: History files"):
         waiting.flush()
@@ -248,7 +228,7 @@ def test_what_has_no_column_is_set_aside_and_the_rest_is_in_the_files(tmp_path: 
     choosy = Choosy(open_files(str(tmp_path)))
     waiting = writer(history=choosy)
     tasks = [*(f"t{number}" for number in range(20)), "bad"]
-    assert waiting.write(told(*(event(task) for task in tasks))).count == 21
+    assert waiting.write(batch(*(event(task) for task in tasks))).count == 21
     waiting.flush()
     assert {row["task_id"] for row in rows(tmp_path)} == {*tasks} - {"bad"}
     assert UnreadableMessage.objects.count() == 1
@@ -261,7 +241,8 @@ _Make = Callable[[], Reading]
 @pytest.mark.parametrize("make", [lambda: fact("a" * 255), lambda: rollup(queue="ä", worker="\U0001f600" * 255)])
 def test_whatever_an_event_can_hold_has_a_column(tmp_path: Path, make: _Make) -> None:
     most, small = 2**63 - 1, 2**31 - 1
-    numbers: Row = {"runtime_ms": most, "ok_count": most, "attempt": small, "crashes": small, "max_retries": small}
+    numbers: dict[str, Any] = dict.fromkeys(("runtime_ms", "ok_count"), most)
+    numbers |= dict.fromkeys(("attempt", "crashes", "max_retries"), small)
     moment = datetime.max.replace(tzinfo=timezone.utc)
     full = replace(event("b"), **numbers, occurred_at=moment, ladder_ms=(most,) * 100)
     read = Event.from_json(full.to_json())
@@ -272,7 +253,7 @@ def test_whatever_an_event_can_hold_has_a_column(tmp_path: Path, make: _Make) ->
 
 
 def test_every_column_is_documented_with_its_type() -> None:
-    page = (Path(__file__).parents[2] / "docs/reference/history-files.md").read_text()
+    page = (ROOT / "docs/reference/history-files.md").read_text()
     types = {"text": "string", "time": "timestamp[us, UTC]", "delays": "list of int64"}
     expected = [f"| `{each.name}` | {types.get(each.kind, each.kind)} |{' yes' * each.required} |" for each in COLUMNS]
     assert [line for line in page.splitlines() if line.startswith("| `")] == expected

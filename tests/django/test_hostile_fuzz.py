@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
-from struct import pack
 from typing import Any
 
 import amqp
 import pytest
 from amqp import serialization
 from django.utils import timezone
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.contrib.django.collecting import rows
-from celery_rmq_delay.contrib.django.collecting.deliveries import Delivery
 from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.collecting.reading import Reader, Unreadable
 from celery_rmq_delay.contrib.django.messages import for_requeue, stored
@@ -28,22 +25,15 @@ from celery_rmq_delay.contrib.django.services.payloads import preview, reveal
 from celery_rmq_delay.events import KINDS, Event
 from celery_rmq_delay.exceptions import EventError
 from celery_rmq_delay.redaction import DEFAULT
-from tests import hostile
-
-from .records import record
-from .shop import make, of
-from .told import event
+from tests.support import hostile
+from tests.support.django.batches import delivery
+from tests.support.django.records import record
+from tests.support.django.told import event
+from tests.support.examples import examples
 
 READER = Reader("rmq_delay.events", DEFAULT)
 EVENT = json.loads(event("e").to_json())
 NOW = timezone.now()
-IN_ONE_DATABASE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
-
-
-def delivery(body: bytes, properties: bytes, key: bytes = b"rmq_delay.exhausted") -> Delivery:
-    """Return a delivery as the broker writes it."""
-    method = pack(">HH", 60, 60) + b"\x01a" + pack(">Q", 7) + b"\0" + b"\0" + pack("B", len(key)) + key
-    return Delivery(method, pack(">HHQ", 60, 0, len(body)) + properties, body)
 
 
 bodies = st.one_of(
@@ -69,7 +59,7 @@ def storable(value: Any) -> None:
 
 @given(bodies, hostile.properties, st.binary(max_size=20))
 def test_every_exhausted_message_becomes_a_row_or_is_unreadable(body: bytes, properties: bytes, key: bytes) -> None:
-    came = delivery(body, properties, key)
+    came = delivery(body, properties=properties, key=key)
     found = READER.read("rmq_delay.exhausted", came)
     if isinstance(found, Unreadable):
         assert (found.body, found.headers) == (body, properties)
@@ -94,7 +84,7 @@ events = st.dictionaries(
 
 @given(bodies | events.map(lambda more: json.dumps({**EVENT, **more}).encode("utf-8", "surrogatepass")))
 def test_every_event_is_read_or_unreadable(body: bytes) -> None:
-    found = READER.read("rmq_delay.events", delivery(body, b"\0\0"))
+    found = READER.read("rmq_delay.events", delivery(body))
     if isinstance(found, Unreadable):
         assert found.body == body
         storable(found.error)
@@ -112,17 +102,10 @@ def test_an_event_that_is_none_is_one_error(data: bytes | str) -> None:
         Event.from_json(data)
 
 
-@pytest.fixture
-def editing(sqlite: Any) -> Iterator[None]:
-    with of(make("amqp://127.0.0.1:1//"), allow_edit=True):
-        yield
-
-
-@IN_ONE_DATABASE
+@pytest.mark.usefixtures("tables", "shop")
+@examples(0.5, suppress_health_check=[HealthCheck.function_scoped_fixture])  # all in one database
 @given(bodies, hostile.headers, st.sampled_from(["application/json", "", "x/y"]))
-def test_every_kept_message_can_be_shown_and_requeued(
-    editing: None, body: bytes, headers: dict[Any, Any], content_type: str
-) -> None:
+def test_every_kept_message_can_be_shown_and_requeued(body: bytes, headers: dict[Any, Any], content_type: str) -> None:
     task = TaskRecord.objects.filter(task_id="kept").first() or record(TaskState.EXHAUSTED, task_id="kept")
     message = amqp.Message(body, application_headers=headers, content_type=content_type, content_encoding="utf-8")
     Payload.objects.update_or_create(record=task, defaults={"stored_at": NOW, **vars(stored(message))})

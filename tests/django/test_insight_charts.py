@@ -16,8 +16,7 @@ from celery_rmq_delay.contrib.django.admin.curves import Retries, curve_chart
 from celery_rmq_delay.contrib.django.admin.ladders import advice, snippet
 from celery_rmq_delay.contrib.django.models import Incident, InsightHour, LadderAdvice
 from celery_rmq_delay.durations import parse_ms
-
-from .markup import faults
+from tests.support.django.markup import faults
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 TODAY = Retries("today", "today", [5_000, 30_000, 300_000])

@@ -7,14 +7,13 @@ import shutil
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pyarrow as pa
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db import DatabaseError, connection
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
@@ -32,18 +31,16 @@ from celery_rmq_delay.contrib.django.models import (
 )
 from celery_rmq_delay.contrib.django.services import insights as service
 from celery_rmq_delay.contrib.django.services.insight_tables import TABLES, OutputError
-
-from . import insights, people
-from .markup import faults
-from .test_history import store
-
-__all__ = ["store"]  # a fixture
+from tests.support.django import insights, people
+from tests.support.django.commands import manage
+from tests.support.django.markup import faults
+from tests.support.waiting import SECONDS
 
 PAGE = "/admin/rmq_delay/insightrun/"
 TODAY = datetime.now(timezone.utc).date()
 #: What makes a Python process one of Django's.
 SETUP = (
-    "import django, sys; from django.conf import settings; from tests import django_settings as t\n"
+    "import django, sys; from django.conf import settings; from tests.support.django import settings as t\n"
     "settings.configure(**{n: v for n, v in vars(t).items() if n.isupper()}); django.setup()\n"
 )
 HOSTILE = (
@@ -383,16 +380,10 @@ def test_times_and_numbers_of_other_writers_are_understood(sqlite: Any, output: 
 # -- the command ------------------------------------------------------------------------------------------------------
 
 
-def command(*options: str) -> str:
-    out = StringIO()
-    call_command("rmq_delay_insights", *options, stdout=out)
-    return out.getvalue()
-
-
 def test_the_command_loads_a_finished_output(sqlite: Any, output: Path) -> None:
-    assert f"to {TODAY} are loaded" in command("--load-only", "--output", str(output))
+    assert f"to {TODAY} are loaded" in manage("insights", "--load-only", "--output", str(output))
     with override_settings(RMQ_DELAY={"INSIGHTS_URL": str(output)}):
-        assert f"loaded from {output}" in command("--load-only")
+        assert f"loaded from {output}" in manage("insights", "--load-only")
 
 
 @pytest.mark.parametrize(
@@ -449,7 +440,7 @@ def test_errors_tell_no_credentials(sqlite: Any) -> None:
 )
 def test_options_that_make_no_sense_are_told(sqlite: Any, options: tuple[str, ...], told: str) -> None:
     with pytest.raises(CommandError, match=told):
-        command(*options)
+        manage("insights", *options)
 
 
 def test_a_run_that_fails_says_its_last_lines_and_loads_nothing(sqlite: Any, output: Path, tmp_path: Path) -> None:
@@ -475,7 +466,7 @@ def test_a_command_that_is_ended_ends_the_analytics_too() -> None:
     with process:
         child = psutil.Process(int(process.stdout.readline()))  # type: ignore[union-attr]
         process.terminate()
-        assert process.wait(timeout=30) == 143
+        assert process.wait(timeout=SECONDS) == 143
     assert not child.is_running()
 
 
@@ -484,7 +475,7 @@ def test_the_web_process_never_imports_spark_nor_pyarrow() -> None:
         "import celery_rmq_delay.contrib.django.admin, celery_rmq_delay.contrib.django.services.insights\n"
         "found = {'pyspark', 'pyarrow', 'numpy', 'pandas'} & set(sys.modules); assert not found, found"
     )
-    subprocess.run([sys.executable, "-c", SETUP + code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", SETUP + code], check=True, timeout=SECONDS)
 
 
 def test_the_interval_of_a_share_is_wilsons() -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.models import Operation, TaskRecord, TaskState
@@ -15,20 +14,14 @@ from celery_rmq_delay.contrib.django.services import running
 from celery_rmq_delay.contrib.django.services.background import next_operation
 from celery_rmq_delay.contrib.django.services.lease import STALE_AFTER, Lease
 from celery_rmq_delay.contrib.django.services.operations import Actor, freeze
-
-from .records import record
+from tests.support.django.commands import manage
+from tests.support.django.records import record
 
 pytestmark = pytest.mark.usefixtures("database", "shop")
 
 ALICE = Actor(None, "alice")
 Kind, State = Operation.Kind, Operation.State
 LONG_AGO = 2 * STALE_AFTER
-
-
-def operated(*arguments: str, **options: Any) -> str:
-    said = StringIO()
-    call_command("rmq_delay_operate", *arguments, stdout=said, **options)
-    return said.getvalue()
 
 
 def waiting(count: int = 1, **more: Any) -> Operation:
@@ -44,7 +37,7 @@ def changed(operation: Operation, **values: Any) -> None:
 def test_what_pages_have_left_to_it_is_run_oldest_first(settings: Any) -> None:
     settings.RMQ_DELAY = {**settings.RMQ_DELAY, "INLINE_LIMIT": 2}
     operations = [waiting(3), waiting(3)]
-    operated("--once")
+    manage("operate", "--once")
     for operation in operations:
         operation.refresh_from_db()
         assert (operation.state, operation.message) == (State.DONE, "3 discarded")
@@ -79,19 +72,19 @@ def test_a_gradual_operation_is_next_at_once() -> None:
 
 def test_one_operation_is_run_by_its_number() -> None:
     first, second = waiting(), waiting()
-    assert operated("--operation", str(second.pk)) == "Done: 1 discarded.\n"
+    assert manage("operate", "--operation", str(second.pk)) == "Done: 1 discarded.\n"
     first.refresh_from_db()
     assert first.state == State.PENDING
     with pytest.raises(CommandError, match="is done"):
-        operated("--operation", str(second.pk))
+        manage("operate", "--operation", str(second.pk))
     with pytest.raises(CommandError, match=r"There is no operation 99\."):
-        operated("--operation", "99")
+        manage("operate", "--operation", "99")
 
 
 def test_an_action_is_for_the_tasks_that_all_conditions_name() -> None:
     wanted = record(queue="mails", name="mail.send", exception_type="Refused")
     others = [record(queue="mails"), record(name="mail.send"), record(TaskState.PARKED, queue="mails")]
-    said = operated("discard", queue="mails", task="mail.send", error="Refused", reason="a typo")
+    said = manage("operate", "discard", queue="mails", task="mail.send", error="Refused", reason="a typo")
     operation = Operation.objects.get()
     assert said == f"Operation {operation.pk}: 1 tasks.\nDone: 1 discarded.\n"
     assert (operation.reason, operation.user) == ("a typo", None)
@@ -106,20 +99,20 @@ def test_an_action_is_for_the_tasks_that_all_conditions_name() -> None:
 
 def test_an_action_is_for_tasks_by_their_ids() -> None:
     first, _second, third = record(), record(), record()
-    operated("discard", id=[first.task_id, third.task_id])
-    assert operated("restore", all=True).endswith("Done: 2 restored.\n")
+    manage("operate", "discard", id=[first.task_id, third.task_id])
+    assert manage("operate", "restore", all=True).endswith("Done: 2 restored.\n")
 
 
 @pytest.mark.parametrize("given", [{}, {"all": True, "queue": "mails"}])
 def test_an_action_has_to_say_for_which_tasks_it_is(given: dict[str, Any]) -> None:
     with pytest.raises(CommandError, match="Say which tasks"):
-        operated("discard", **given)
+        manage("operate", "discard", **given)
 
 
 def test_a_dry_run_tells_of_the_tasks_and_does_nothing() -> None:
     for error in ("Timeout", "Timeout", "Refused"):
         record(exception_type=error)
-    lines = operated("requeue", all=True, dry_run=True).splitlines()
+    lines = manage("operate", "requeue", all=True, dry_run=True).splitlines()
     assert [line.split()[0] for line in lines] == ["2", "1", "3"]
     assert lines[0].endswith("Timeout")
     assert lines[-1].endswith("3  in all. Nothing was done.")
@@ -130,7 +123,7 @@ def test_an_action_that_leaves_something_undone_ends_with_1(monkeypatch: pytest.
     monkeypatch.setattr(running, "PATIENCE", 0)
     record()
     with pytest.raises(CommandError, match="Not all of it was done") as caught:
-        operated("requeue", all=True)
+        manage("operate", "requeue", all=True)
     assert caught.value.returncode == 1
     assert Operation.objects.get().state == State.FAILED
 
@@ -138,6 +131,6 @@ def test_an_action_that_leaves_something_undone_ends_with_1(monkeypatch: pytest.
 def test_what_makes_no_sense_is_refused_before_anything_is_done() -> None:
     task = record()
     with pytest.raises(CommandError, match="requeue only"):
-        operated("discard", all=True, rate=60)
+        manage("operate", "discard", all=True, rate=60)
     assert not Operation.objects.exists()
     assert timezone.now() - TaskRecord.objects.get(pk=task.pk).changed_at < timedelta(minutes=1)

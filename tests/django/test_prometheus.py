@@ -28,14 +28,12 @@ from celery_rmq_delay.contrib.django.models import (
     TaskState,
     UnreadableMessage,
 )
-from celery_rmq_delay.contrib.django.services import counts
 from celery_rmq_delay.contrib.django.services.prune import prune
+from tests.support import ROOT
+from tests.support.django.databases import Database
+from tests.support.django.records import ago, record
+from tests.support.django.shop import make, of
 
-from .databases import Database
-from .records import ago, record
-from .shop import make, of
-
-ROOT = Path(__file__).parents[2]
 RULES = yaml.safe_load((ROOT / "docs/examples/prometheus-rules.yml").read_text())
 ALERTS = [rule for each in RULES["groups"] for rule in each["rules"]]
 
@@ -46,10 +44,8 @@ Samples = dict[tuple[str, tuple[str, ...]], float]
 def anew(shop: object) -> Iterator[None]:
     """Measure nothing before, of a project whose broker is not there."""
     prometheus.lateness.clear()
-    counts.forget()
     yield
     prometheus.lateness.clear()
-    counts.forget()
 
 
 def samples(registry: Any = None) -> Samples:
@@ -188,7 +184,7 @@ def test_the_tables_are_read_once_in_a_while_whoever_asks(database: Database) ->
 
 
 def test_a_database_that_is_down_is_a_metric_and_no_error(tmp_path: Path, django_db_blocker: Any) -> None:
-    from .databases import using
+    from tests.support.django.databases import using
 
     empty = Database({"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "no" / "such.sqlite3")}, {})
     with django_db_blocker.unblock(), using(empty):

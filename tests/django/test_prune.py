@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError
 from django.db import connection, transaction
 from django.db.models import Sum
 from django.test import override_settings
@@ -26,8 +25,9 @@ from celery_rmq_delay.contrib.django.models import (
     UnreadableMessage,
 )
 from celery_rmq_delay.contrib.django.services.prune import FOLDED, prune
-
-from .records import ago, attempt, group, record
+from tests.support.django.commands import manage
+from tests.support.django.records import ago, attempt, group, record
+from tests.support.waiting import BUSY
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -123,7 +123,7 @@ def test_a_task_that_somebody_is_working_on_is_left_for_the_next_time() -> None:
         TaskRecord.objects.select_for_update().get(pk=busy.pk)
         thread = threading.Thread(target=run)
         thread.start()
-        thread.join(20)
+        thread.join(BUSY)
     assert done["exhausted tasks"] == 1
     assert list(TaskRecord.objects.all()) == [busy]
 
@@ -213,13 +213,11 @@ def test_a_dry_run_counts_and_deletes_nothing() -> None:
 
 def test_the_command_says_what_went() -> None:
     record(TaskState.DISCARDED, changed_at=ago(days=31))
-    said = io.StringIO()
-    call_command("rmq_delay_prune", dry_run=True, stdout=said)
-    assert "         1  discarded tasks\n" in said.getvalue()
-    assert said.getvalue().endswith("Nothing was deleted.\n")
+    said = manage("prune", dry_run=True)
+    assert "         1  discarded tasks\n" in said
+    assert said.endswith("Nothing was deleted.\n")
     assert TaskRecord.objects.exists()
-    call_command("rmq_delay_prune", stdout=said)
-    assert said.getvalue().endswith("Deleted.\n")
+    assert manage("prune").endswith("Deleted.\n")
     assert not TaskRecord.objects.exists()
     with pytest.raises(CommandError, match="--batch"):
-        call_command("rmq_delay_prune", batch=0)
+        manage("prune", batch=0)

@@ -4,45 +4,32 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterator
 from typing import Any
 
-import amqp
 import pytest
+from celery import Celery
 from celery.utils.saferepr import saferepr
-from django.utils import timezone
 
-from celery_rmq_delay.contrib.django.messages import StoredMessage, stored
+from celery_rmq_delay.contrib.django.messages import StoredMessage
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services import payloads
 from celery_rmq_delay.contrib.django.services.edit import EditError, differences, edit, editable
 from celery_rmq_delay.contrib.django.services.operations import Actor
 from celery_rmq_delay.contrib.django.services.payloads import Call, preview, reveal
+from tests.support.django.records import record
+from tests.support.django.seed import call, message
+from tests.support.django.shop import of
 
-from .records import record
-from .shop import make, of
+pytestmark = pytest.mark.usefixtures("database", "shop")
 
 ALICE = Actor(None, "alice")
-
-
-@pytest.fixture(autouse=True)
-def editing(database: Any) -> Iterator[None]:
-    with of(make("amqp://127.0.0.1:1//"), allow_edit=True):
-        yield
 
 
 def kept(body: bytes, headers: dict[str, Any] | None = None, **properties: Any) -> TaskRecord:
     """Return an exhausted task whose message is this."""
     task = record(TaskState.EXHAUSTED)
-    values = {"content_type": "application/json", "content_encoding": "utf-8", **properties}
-    named = {"id": task.task_id, "task": task.name, **(headers or {})}
-    message = amqp.Message(body, application_headers=named, **values)
-    Payload.objects.create(record=task, stored_at=timezone.now(), **vars(stored(message)))
+    message(task, body, headers, **properties)
     return task
-
-
-def call(*args: Any, **kwargs: Any) -> bytes:
-    return json.dumps([args, kwargs, {"callbacks": None, "chain": None}]).encode()
 
 
 def test_arguments_are_shown_without_their_secrets() -> None:
@@ -188,16 +175,15 @@ def test_only_exhausted_tasks_are_edited() -> None:
         editable(task)
 
 
-def test_editing_is_off_unless_the_settings_allow_it() -> None:
+def test_editing_is_off_unless_the_settings_allow_it(shop: Celery) -> None:
     task = kept(call(1))
-    with of(make("amqp://127.0.0.1:1//")), pytest.raises(EditError, match="ALLOW_EDIT"):
+    with of(shop), pytest.raises(EditError, match="ALLOW_EDIT"):
         editable(task)
 
 
 def test_an_edit_while_the_broker_is_away_changes_nothing() -> None:
     task = kept(call(1), {"argsrepr": saferepr((1,))})
-    with of(make("amqp://127.0.0.1:1//"), allow_edit=True, broker_timeout=0.1):
-        operation = edit(task, "[2]", "{}", actor=ALICE, reason="typo")
+    operation = edit(task, "[2]", "{}", actor=ALICE, reason="typo")
     assert operation.state == Operation.State.FAILED
     assert operation.message.startswith("0 edited and requeued, 1 failed (broker unreachable: ")
     task.refresh_from_db()

@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from django.core.management import call_command, load_command_class
+from django.core.management import load_command_class
 from django.core.management.base import BaseCommand
 
 from celery_rmq_delay.contrib.django.models import CollectorStatus, TaskState
-from celery_rmq_delay.contrib.django.services import counts
-
-from .records import ago, group, record
-from .shop import make, of
+from tests.support import ROOT
+from tests.support.django.commands import manage
+from tests.support.django.records import ago, group, record
+from tests.support.django.shop import make, of
 
 pytestmark = pytest.mark.usefixtures("database", "shop")
-
-
-@pytest.fixture(autouse=True)
-def anew() -> Iterator[None]:
-    yield
-    counts.forget()
-
-
-def told(**options: Any) -> str:
-    said = io.StringIO()
-    call_command("rmq_delay_stats", stdout=said, **options)
-    return said.getvalue()
 
 
 def test_the_counts_for_people() -> None:
@@ -41,7 +26,7 @@ def test_the_counts_for_people() -> None:
     for each in (failed, failed, muted):
         record(TaskState.EXHAUSTED, group=each, name="payments.refund")
     CollectorStatus.objects.create(name="c1", started_at=ago(), heartbeat_at=ago(), lag_ms=1500, waiting=7)
-    text, broker = told().split("Broker: ")
+    text, broker = manage("stats").split("Broker: ")
     assert text.splitlines() == [
         "States",
         "         3  EXHAUSTED",
@@ -65,7 +50,7 @@ def test_the_counts_for_people() -> None:
 
 def test_the_counts_as_json() -> None:
     record(TaskState.EXHAUSTED, exhausted_at=ago(days=1))
-    found = json.loads(told(json=True))
+    found = json.loads(manage("stats", json=True))
     assert found["states"] == {"EXHAUSTED": 1}
     assert found["tasks"] == {"payments.charge": {"EXHAUSTED": 1}}
     assert found["exhausted"][0]["count"] == 1
@@ -76,14 +61,14 @@ def test_the_counts_as_json() -> None:
 
 def test_the_broker_is_counted_where_it_is_there(rmq_broker: Any) -> None:
     with of(make(rmq_broker.url, prefix="stats", queue="stats")):
-        found = json.loads(told(json=True))["broker"]
+        found = json.loads(manage("stats", json=True))["broker"]
     assert (found["ok"], found["parked"], found["exact"]) == (True, 0, 0)
     assert {each["queue"] for each in found["tiers"]} == {"stats"}
 
 
 @pytest.mark.parametrize("command", ["prune", "stats", "export"])
 def test_every_option_of_the_commands_is_documented_and_no_other(command: str) -> None:
-    page = (Path(__file__).parents[2] / "docs/reference/django.md").read_text()
+    page = (ROOT / "docs/reference/django.md").read_text()
     section = page.split(f"## Options of `rmq_delay_{command}`")[1].split("\n## ")[0]
     parser = load_command_class("celery_rmq_delay.contrib.django", f"rmq_delay_{command}").create_parser("", "")
     common = {option for each in BaseCommand().create_parser("", "")._actions for option in each.option_strings}

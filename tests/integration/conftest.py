@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,23 +11,13 @@ from celery_rmq_delay import adoption
 from celery_rmq_delay.broker import Capabilities
 from celery_rmq_delay.config import QueueType
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.installation import Installation
+from tests.support.brokers.lab import Lab
+from tests.support.brokers.movers import Movers
+from tests.support.django.databases import Database
+from tests.support.waiting import BUSY
 
-from .lab import Lab
-
-#: The management API shows statistics that are up to ten seconds old; here, up to one.
-STATISTICS = "\n".join(
-    [
-        "collect_statistics_interval = 200",
-        *(f"management.sample_retention_policies.{kind}.minute = 1" for kind in ("global", "basic", "detailed")),
-    ]
-)
-
-
-@pytest.fixture(params=["classic", "quorum"])
-def queue_type(request: pytest.FixtureRequest) -> QueueType:
-    kind: QueueType = request.param
-    return kind
+if TYPE_CHECKING:
+    from tests.support.django.collecting import Rig
 
 
 @pytest.fixture
@@ -59,17 +49,9 @@ def quorum_lab(rmq_broker: Any) -> Iterator[Lab]:
     lab.close()
 
 
-@pytest.fixture(scope="session")
-def managed(rmq_installation: Installation) -> Iterator[PrivateBroker]:
-    """A broker with the management plugin, whose statistics are young."""
-    with PrivateBroker(rmq_installation.server, rmq_installation.root, management=True, config=STATISTICS) as broker:
-        broker.evaluate("application:set_env(rabbit, quorum_tick_interval, 200)")
-        yield broker
-
-
-@pytest.fixture(params=["classic", "quorum"])
-def managed_lab(managed: PrivateBroker, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    lab = Lab(managed.url, request.param)
+@pytest.fixture
+def managed_lab(managed: PrivateBroker, queue_type: QueueType) -> Iterator[Lab]:
+    lab = Lab(managed.url, queue_type)
     yield lab
     lab.close()
 
@@ -77,6 +59,35 @@ def managed_lab(managed: PrivateBroker, request: pytest.FixtureRequest) -> Itera
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> adoption.Patience:
     """Adopt and give back without the waiting that old statistics need."""
-    quick = adoption.Patience(effect=10, answers=1, round=0.2, settle=0.1, settle_quorum=0.5, pause=0.05)
+    quick = adoption.Patience(effect=BUSY, answers=1, round=0.2, settle=0.1, settle_quorum=0.5, pause=0.05)
     monkeypatch.setattr(adoption, "PATIENCE", quick)
     return quick
+
+
+@pytest.fixture
+def make_movers(rmq_vhost: str) -> Iterator[Callable[..., Movers]]:
+    """Make apps with messages to migrate, all on one vhost."""
+    made: list[Movers] = []
+
+    def make(kind: QueueType = "quorum", **settings: Any) -> Movers:
+        made.append(Movers(rmq_vhost, kind, **settings))
+        return made[-1]
+
+    yield make
+    for movers in made:
+        movers.close()
+
+
+@pytest.fixture
+def movers(make_movers: Callable[..., Movers]) -> Movers:
+    """An app with messages to migrate, which leaves no delay to Celery's own levels."""
+    return make_movers(exact_for="all")
+
+
+@pytest.fixture
+def rig(rmq_vhost: str, database: Database) -> Iterator[Rig]:
+    from tests.support.django.collecting import Rig  # needs the settings of Django
+
+    rig = Rig(rmq_vhost, database.environ)
+    yield rig
+    rig.close()

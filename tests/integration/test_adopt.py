@@ -6,13 +6,14 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
 import pytest
 from celery import Celery
 from click.testing import Result
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay import adoption
@@ -28,12 +29,13 @@ from celery_rmq_delay.topology.adoption import Adoption, save_adoption
 from celery_rmq_delay.topology.apply import consumer_count
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan
-from tests.waiting import wait_for
-
-from .lab import Lab
-from .shop import declare_exact, plan_of, shop
-from .test_cli import run
-from .test_doctor import found
+from tests.support.brokers.kinds import EITHER_TYPE
+from tests.support.brokers.lab import Lab
+from tests.support.brokers.lab_app import declare_exact, found, plan_of, shop
+from tests.support.brokers.policies import binary
+from tests.support.commands import run
+from tests.support.examples import examples
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("patience")
 
@@ -91,16 +93,12 @@ class Shop:
     def adoption(self) -> Adoption | None:
         return applied(self.lab.connection, self.plan).adoption
 
-    def climbs(self) -> bool:
-        """Reject one message; return whether it came into the first rung."""
+    def assert_climbs(self) -> None:
+        """Reject one message: it comes into the first rung."""
         before = sum(self.lab.counts(self.plan).values())
         self.lab.publish(self.queue)
         self.lab.reject(self.lab.get(self.queue))
-        try:
-            wait_for(lambda: sum(self.lab.counts(self.plan).values()) == before + 1, seconds=1)
-        except AssertionError:
-            return False
-        return True
+        wait_for(lambda: sum(self.lab.counts(self.plan).values()) == before + 1, "the message in the first rung")
 
 
 @pytest.fixture
@@ -116,25 +114,10 @@ def existing(managed: PrivateBroker, managed_lab: Lab) -> Iterator[Callable[...,
         each.close()
 
 
-@pytest.fixture
-def existing_as(managed: PrivateBroker) -> Iterator[Callable[..., Shop]]:
-    """The same for a queue of a type that the test names."""
-    made: list[Shop] = []
-
-    def make(queue_type: QueueType, **arguments: Any) -> Shop:
-        made.append(Shop(Lab(managed.url, queue_type), managed, **arguments))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-        each.lab.close()
-
-
 # -- what is written -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.all_brokers
+@pytest.mark.brokers
 def test_a_queue_is_adopted_after_a_look_and_a_yes_and_given_back(existing: Callable[..., Shop]) -> None:
     shop = existing()
     text = shop.command("--dry-run", code=2).output
@@ -146,7 +129,7 @@ def test_a_queue_is_adopted_after_a_look_and_a_yes_and_given_back(existing: Call
     assert "adopted: its failed tasks are rejected" in shop.command(typed="y\n").output
     (policy,) = shop.policies().values()
     assert (policy.name, policy.pattern, policy.apply_to) == (shop.policy, pattern_of(shop.queue), "queues")
-    assert shop.climbs()
+    shop.assert_climbs()
     assert shop.command("--dry-run").output == f"{shop.queue}: is adopted, nothing to do\n"
     declare_exact(shop.lab, shop.app)
     assert found(shop.app, shop.managed.management_url) == {}
@@ -163,17 +146,21 @@ def test_a_queue_is_adopted_after_a_look_and_a_yes_and_given_back(existing: Call
     assert shop.command("--undo").output == f"{shop.queue}: is not adopted\n"
 
 
-def test_the_command_answers_programs(existing: Callable[..., Shop]) -> None:
+@EITHER_TYPE
+def test_the_commands_answer_programs_also_whether_an_adopted_queue_rejects(existing: Callable[..., Shop]) -> None:
     shop = existing()
+    assert json.loads(run(shop.app, "apply", "--json").stdout)[0]["rejects"] is False
     (planned,) = json.loads(shop.command("--dry-run", "--json", code=2).stdout)
     assert planned["changes"]["dead-letter-exchange"] == {"from": None, "to": shop.plan.names.dlx(shop.queue)}
     (done,) = json.loads(shop.command("--yes", "--json").stdout)
     assert (done["rejects"], done["workers"], done["unheard"], done["policy"]) == (True, {}, 0, shop.policy)
+    assert json.loads(run(shop.app, "apply", "--json").stdout)[0]["rejects"] is True
     (back,) = json.loads(shop.command("--undo", "--yes", "--json").stdout)
     assert back["rejects"] is False
 
 
-@pytest.mark.all_brokers
+@pytest.mark.brokers
+@EITHER_TYPE
 def test_the_policy_that_applies_is_merged_and_stays(existing: Callable[..., Shop]) -> None:
     shop = existing()
     theirs = shop.other(max_length=100, message_ttl=3_600_000)
@@ -182,7 +169,7 @@ def test_the_policy_that_applies_is_merged_and_stays(existing: Callable[..., Sho
     assert policies["theirs"] == theirs
     assert theirs.definition.items() <= policies[shop.policy].definition.items()
     assert policies[shop.policy].priority == 11
-    assert shop.climbs()
+    shop.assert_climbs()
 
     shop.api.put_policy(Policy("theirs", theirs.pattern, {"max-length": 50}, 20))
     wait_for(lambda: "adoption-lost" in found(shop.app, shop.managed.management_url))
@@ -198,7 +185,7 @@ def test_the_policy_that_applies_is_merged_and_stays(existing: Callable[..., Sho
     assert set(shop.policies()) == {"theirs"}
 
 
-@pytest.mark.all_brokers
+@pytest.mark.brokers
 def test_an_operator_policy_goes_on_applying_and_is_not_copied(existing: Callable[..., Shop]) -> None:
     shop = existing()
     quorum = shop.lab.queue_type == "quorum"
@@ -218,6 +205,7 @@ def test_an_operator_policy_goes_on_applying_and_is_not_copied(existing: Callabl
     assert delay.rejections_allowed(shop.queue) == (5 if quorum else 2**31)
 
 
+@EITHER_TYPE
 def test_a_policy_written_by_hand_is_noted_and_taken_over(existing: Callable[..., Shop]) -> None:
     shop = existing()
     apply_plan(shop.lab.connection, shop.plan)
@@ -238,19 +226,21 @@ def test_the_queue_of_another_type_than_the_settings_is_known_by_its_own(existin
     shop.command("--yes")
     delay.learn(shop.queue, shop.adoption())
     assert delay.is_quorum(shop.queue) == (other == "classic")
-    assert shop.climbs()
+    shop.assert_climbs()
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 DEAD = "x-dead-letter-exchange"
-REFUSED: dict[str, dict[str, Any]] = {
-    "There is no queue": {"missing": True},
-    "has the argument x-dead-letter-exchange='theirs'": {DEAD: "theirs"},
+REFUSED: dict[str, tuple[QueueType, dict[str, Any]]] = {
+    "There is no queue": ("classic", {"missing": True}),
+    "has the argument x-dead-letter-exchange='theirs'": ("quorum", {DEAD: "theirs"}),
+    "is stream": ("classic", {"x-queue-type": "stream"}),
+    "x-overflow='drop-head'": ("quorum", {"x-overflow": "drop-head"}),
 }
 
 
-@pytest.mark.parametrize(("said", "arguments"), REFUSED.items(), ids=REFUSED)
+@pytest.mark.parametrize(("said", "queue_type", "arguments"), [(said, *each) for said, each in REFUSED.items()])
 def test_a_queue_that_no_policy_can_adopt_is_refused(
     existing: Callable[..., Shop], said: str, arguments: dict[str, Any]
 ) -> None:
@@ -259,29 +249,32 @@ def test_a_queue_that_no_policy_can_adopt_is_refused(
     assert shop.policies() == {}
 
 
-def test_a_queue_that_has_our_exchange_needs_no_policy(existing: Callable[..., Shop]) -> None:
+@EITHER_TYPE
+def test_a_queue_that_has_our_exchange_or_that_the_app_does_not_know_has_nothing_to_adopt(
+    existing: Callable[..., Shop],
+) -> None:
     shop = existing(missing=True)
     shop.lab.origin(shop.plan)
     assert "there is nothing to adopt" in shop.command("--yes", code=1).output
+    for options in (["--undo", "--replace"], ["--force"]):
+        assert "--replace is for adopting" in shop.command(*options, code=2).output
+    shop.app.conf.task_create_missing_queues = False
+    del shop.app.amqp.queues
+    assert "has no ladder" in shop.command("--queue", "x", code=1).output
 
 
-def test_a_stream_is_refused(existing_as: Callable[..., Shop]) -> None:
-    shop = existing_as("classic", **{"x-queue-type": "stream"})
-    assert "is stream" in shop.command("--yes", code=1).output
-
-
-def test_an_overflow_in_the_arguments_of_a_quorum_queue_is_refused(existing_as: Callable[..., Shop]) -> None:
-    shop = existing_as("quorum", **{"x-overflow": "drop-head"})
-    assert "x-overflow='drop-head'" in shop.command("--yes", code=1).output
-
-
-@pytest.mark.all_brokers
+@pytest.mark.brokers
+@pytest.mark.parametrize("queue_type", ["quorum"])
 def test_an_operator_policy_that_keeps_dead_letters_from_being_safe_is_refused(
-    managed: PrivateBroker, existing_as: Callable[..., Shop]
+    managed: PrivateBroker,
+    existing: Callable[..., Shop],
+    patience: adoption.Patience,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if managed.version < (4, 0, 0):
         pytest.skip("operator policies set no overflow before RabbitMQ 4.0")
-    shop = existing_as("quorum")
+    monkeypatch.setattr(adoption, "PATIENCE", replace(patience, effect=2))
+    shop = existing()
     shop.operator(overflow="drop-head")
     assert "operator policy 'limits' sets overflow='drop-head'" in shop.command("--yes", code=1).output
     shop.other(overflow="drop-head")  # hides it from the plan, not from the check of what is in effect
@@ -291,6 +284,7 @@ def test_an_operator_policy_that_keeps_dead_letters_from_being_safe_is_refused(
     assert shop.adoption() is None
 
 
+@EITHER_TYPE
 def test_a_queue_that_dead_letters_elsewhere_by_policy_is_adopted_only_when_that_is_said(
     existing: Callable[..., Shop],
 ) -> None:
@@ -300,9 +294,10 @@ def test_a_queue_that_dead_letters_elsewhere_by_policy_is_adopted_only_when_that
     said = shop.command("--replace", "--yes").output
     assert f"~ dead-letter-exchange: theirs -> {shop.plan.names.dlx(shop.queue)}" in said
     assert "- dead-letter-routing-key: k" in said
-    assert shop.climbs()
+    shop.assert_climbs()
 
 
+@EITHER_TYPE
 def test_a_policy_of_our_name_that_is_not_ours_is_left_alone(existing: Callable[..., Shop]) -> None:
     shop = existing()
     theirs = shop.other(shop.policy, max_length=3)
@@ -311,6 +306,7 @@ def test_a_policy_of_our_name_that_is_not_ours_is_left_alone(existing: Callable[
     assert shop.policies() == {shop.policy: theirs}
 
 
+@EITHER_TYPE
 def test_a_policy_that_somebody_changed_is_not_deleted(existing: Callable[..., Shop]) -> None:
     shop = existing()
     shop.command("--yes")
@@ -325,6 +321,7 @@ def test_a_policy_that_somebody_changed_is_not_deleted(existing: Callable[..., S
     assert shop.policies() == {}
 
 
+@EITHER_TYPE
 def test_a_user_who_may_not_write_policies_is_told_so_and_nothing_is_marked(existing: Callable[..., Shop]) -> None:
     shop = existing()
     name = f"u{uuid.uuid4().hex[:8]}"
@@ -338,18 +335,6 @@ def test_a_user_who_may_not_write_policies_is_told_so_and_nothing_is_marked(exis
     shop.http.delete(f"users/{name}").raise_for_status()
 
 
-@pytest.mark.parametrize("options", [["--undo", "--replace"], ["--force"]])
-def test_options_that_contradict_are_refused(existing: Callable[..., Shop], options: list[str]) -> None:
-    assert "--replace is for adopting" in existing().command(*options, code=2).output
-
-
-def test_a_queue_that_the_app_does_not_know_is_refused(existing: Callable[..., Shop], managed: PrivateBroker) -> None:
-    shop, url = existing(), str(managed.management_url)
-    shop.app.conf.task_create_missing_queues = False
-    del shop.app.amqp.queues
-    assert "has no ladder" in run(shop.app, "adopt", "--queue", "x", "--management-url", url, code=1).output
-
-
 # -- crashes in between --------------------------------------------------------------------------------------------
 
 
@@ -357,8 +342,9 @@ class Cut(Exception):
     """The process ends here."""
 
 
+@EITHER_TYPE
 @pytest.mark.parametrize("step", ["put_policy", "queue", "save_adoption", "broadcast"])
-def test_a_command_that_is_cut_off_leaves_nothing_that_could_lose_a_message_and_can_be_repeated(
+def test_a_command_that_is_cut_off_can_lose_no_message_and_can_be_repeated(
     existing: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     shop = existing()
@@ -380,7 +366,8 @@ def test_a_command_that_is_cut_off_leaves_nothing_that_could_lose_a_message_and_
 
     interrupted(lambda: shop.adopter.adopt(plan))
     facts = shop.adoption()
-    assert not (facts and facts.in_force) or shop.climbs()
+    if facts and facts.in_force:
+        shop.assert_climbs()
     shop.adopter.adopt(shop.adopter.plan(shop.queue))
     facts = shop.adoption()
     assert facts is not None
@@ -389,7 +376,7 @@ def test_a_command_that_is_cut_off_leaves_nothing_that_could_lose_a_message_and_
     back = shop.adopter.plan_undo(shop.queue)
     if step != "put_policy":
         interrupted(lambda: shop.adopter.undo(back))
-        assert shop.climbs()
+        shop.assert_climbs()
     shop.adopter.undo(shop.adopter.plan_undo(shop.queue))
     assert shop.policies() == {}
     facts = shop.adoption()
@@ -397,6 +384,7 @@ def test_a_command_that_is_cut_off_leaves_nothing_that_could_lose_a_message_and_
     assert not facts.in_force
 
 
+@EITHER_TYPE
 def test_a_policy_that_is_gone_is_an_error_that_the_same_command_mends(existing: Callable[..., Shop]) -> None:
     shop = existing()
     shop.command("--yes")
@@ -408,19 +396,13 @@ def test_a_policy_that_is_gone_is_an_error_that_the_same_command_mends(existing:
     shop.command("--yes")
     declare_exact(shop.lab, shop.app)
     assert found(shop.app, shop.managed.management_url) == {}
-    assert shop.climbs()
+    shop.assert_climbs()
 
 
 # -- what other processes make of it -------------------------------------------------------------------------------
 
 
-def test_apply_says_whether_an_adopted_queue_rejects(existing: Callable[..., Shop]) -> None:
-    shop = existing()
-    assert json.loads(run(shop.app, "apply", "--json").stdout)[0]["rejects"] is False
-    shop.command("--yes")
-    assert json.loads(run(shop.app, "apply", "--json").stdout)[0]["rejects"] is True
-
-
+@EITHER_TYPE
 def test_strict_settings_allow_a_queue_only_while_it_is_adopted(existing: Callable[..., Shop]) -> None:
     shop_ = existing()
     strict = shop(shop_.lab, strict=True)
@@ -432,6 +414,7 @@ def test_strict_settings_allow_a_queue_only_while_it_is_adopted(existing: Callab
     assert delay_of(strict).foreign == {shop_.queue}
 
 
+@EITHER_TYPE
 def test_a_record_that_an_older_version_wrote_is_that_of_a_queue_that_was_not_adopted(
     existing: Callable[..., Shop],
 ) -> None:
@@ -453,13 +436,9 @@ ODD = ["a.b", "a b", "(x)*[y]{2}?", "a|b", "^a$", "back\\slash", "ü-名-🐇", 
 NAMES = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\n\r\0"), min_size=1, max_size=20)
 
 
-def binary(text: str) -> str:
-    return f"<<{','.join(map(str, text.encode()))}>>"
-
-
-@pytest.mark.all_brokers
+@pytest.mark.brokers
 @given(st.lists(NAMES, min_size=30, max_size=30))
-@settings(max_examples=10)
+@examples(0.5)
 def test_the_brokers_own_regular_expressions_match_exactly_the_queue(managed: PrivateBroker, names: list[str]) -> None:
     calls = [
         f"re:run({binary(name)}, {binary(pattern_of(queue))}, [{{capture, none}}])"
@@ -470,7 +449,7 @@ def test_the_brokers_own_regular_expressions_match_exactly_the_queue(managed: Pr
     assert answers == ["match", "nomatch", "nomatch", "nomatch"] * len(names)
 
 
-@pytest.mark.all_brokers
+@pytest.mark.brokers
 def test_a_policy_applies_to_queues_with_odd_names_and_to_no_other(managed: PrivateBroker) -> None:
     lab = Lab(managed.url, "classic")
     with Management(str(managed.management_url), "/", "guest", "guest") as api:

@@ -6,7 +6,6 @@ import logging
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from celery_rmq_delay.delay import delay_of
 from celery_rmq_delay.request import RetryableRequest
 from celery_rmq_delay.testing import BrokerLadder, LadderClock, NotFinishedError, exhausted, parked, recovered
 from celery_rmq_delay.topology.apply import ready_counts
-from tests.waiting import wait_for
+from tests.support.waiting import SECONDS, wait_for
 
 Start = Callable[..., BrokerLadder]
 
@@ -66,8 +65,8 @@ def test_the_rungs_are_the_brokers_and_last_as_long_as_the_clock_says(app: Celer
 def test_chains_chords_and_results_work(app: Celery, rmq_worker: Start) -> None:
     charge = app.tasks["charge"]
     rmq_worker(app)
-    assert chain(charge.si(1), charge.si(2)).delay().get(timeout=60) == 2
-    assert chord([charge.si(1), charge.si(0)])(charge.si(1)).get(timeout=60) == 1
+    assert chain(charge.si(1), charge.si(2)).delay().get(timeout=SECONDS) == 2
+    assert chord([charge.si(1), charge.si(0)])(charge.si(1)).get(timeout=SECONDS) == 1
 
 
 def test_exact_delays_are_short_as_well(app: Celery, rmq_worker: Start) -> None:
@@ -153,20 +152,19 @@ def test_a_worker_process_gets_the_clock_from_the_environment(
 
     log = tmp_path / "worker.log"
     command = [sys.executable, "-m", "celery", "-A", "clock_shop", "worker", "--pool", "prefork", "--concurrency", "1"]
-    command += ["--include", "celery_rmq_delay.testing.scaled", "--loglevel", "INFO"]
+    command += ["--without-gossip", "--without-mingle", "--loglevel", "INFO"]
+    command += ["--include", "celery_rmq_delay.testing.scaled"]
     with LadderClock(clock_shop.app, longest="300ms") as clock, log.open("w") as output:
         environment = {**os.environ, **clock.environment, "CELERY_BROKER_URL": rmq_vhost}
         with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=output) as process:
             try:
                 wait_for(lambda: " ready." in log.read_text() or process.poll() is not None, "the worker's start", 120)
                 monkeypatch.setenv("CELERY_BROKER_URL", rmq_vhost)
-                began = time.monotonic()
                 clock_shop.charge.apply_async(countdown=3600)
                 wait_for(lambda: ": 'charged'" in log.read_text(), "the charge", 120)
-                assert time.monotonic() - began < 120
             finally:
                 process.terminate()
-                process.wait(timeout=60)
+                process.wait(timeout=SECONDS)
     text = log.read_text()
     assert "The delays are shortened for a test: 2h become 300 ms." in text
     assert "PRECONDITION_FAILED" not in text

@@ -23,14 +23,18 @@ ORIGINS = ("payments", "mails", "imports")
 def counted(broker: Any, vhost: str) -> Counts:
     """Count what a vhost has, without what RabbitMQ itself puts into every vhost."""
 
-    def names(what: str, field: str) -> list[str]:
-        return broker.rabbitmqctl("-q", f"list_{what}", "-p", vhost, field, "--no-table-headers").split("\n")
+    def count(module: str, entry: str, condition: str = "true") -> int:
+        field = "source_name" if module == "rabbit_binding" else "name"
+        listed = f'{module}:info_all(<<"{vhost}">>, [{field}])'
+        return int(broker.evaluate(f"length([1 || [{entry}] <- {listed}, {condition}])"))
 
-    queues = [name for name in names("queues", "name") if name and name not in ORIGINS]
-    exchanges = [name for name in names("exchanges", "name") if name.startswith("rmq_delay.")]
-    # Every queue is bound to the default exchange, whose name is empty.
-    bindings = [name for name in names("bindings", "source_name") if name.startswith("rmq_delay.")]
-    return Counts(len(queues), len(exchanges), len(bindings))
+    ours = 'binary:match(Name, <<"rmq_delay.">>) =:= {0, 10}'
+    return Counts(
+        count("rabbit_amqqueue", "_") - len(ORIGINS),
+        count("rabbit_exchange", "{_, {resource, _, _, Name}}", ours),
+        # Every queue is bound to the default exchange, whose name is empty.
+        count("rabbit_binding", "{_, Name}", ours),
+    )
 
 
 @pytest.mark.parametrize(

@@ -12,30 +12,15 @@ from typing import Any
 import amqp
 import pytest
 from celery import Celery
-from celery.bin.base import CLIContext
-from click.testing import CliRunner, Result
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay import install
-from celery_rmq_delay.cli import rmq_delay
 from celery_rmq_delay.testing.ports import free_port
 from celery_rmq_delay.topology.apply import drift, ready_counts
-from tests.waiting import wait_for
-
-from .lab import HOUR, Lab
-from .shop import opened, park, plan_of, shop
-
-
-def run(app: Celery, *arguments: str, code: int = 0, typed: str | None = None) -> Result:
-    """Run a command and check its exit code."""
-    result = CliRunner().invoke(rmq_delay, arguments, obj=CLIContext(app, no_color=True, workdir=None), input=typed)
-    assert result.exit_code == code, result.output
-    assert result.exception is None or isinstance(result.exception, SystemExit)
-    return result
-
-
-def data(app: Celery, *arguments: str, code: int = 0) -> Any:
-    return json.loads(run(app, *arguments, "--json", code=code).stdout)
+from tests.support.brokers.lab import HOUR, Lab
+from tests.support.brokers.lab_app import opened, park, plan_of, shop
+from tests.support.commands import data, run
+from tests.support.waiting import SECONDS, wait_for
 
 
 def wait_parked(lab: Lab, app: Celery, count: int) -> None:
@@ -249,7 +234,7 @@ def test_the_celery_command_knows_the_tasks_of_the_project(classic_lab: Lab, tmp
     (tmp_path / "proj_tasks.py").write_text(TASKS)
     command = [sys.executable, "-m", "celery", "-A", "proj", "rmq-delay", "plan", "--json"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 2, done.stderr
     found, _ = json.loads(done.stdout)
     assert found["tasks"] == {"proj_tasks.ping": {"from": "none", "to": "2h"}}

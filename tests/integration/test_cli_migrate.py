@@ -2,65 +2,49 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
-from celery.bin.base import CLIContext
-from click.testing import CliRunner, Result
 
-from celery_rmq_delay.cli import rmq_delay
 from celery_rmq_delay.native_leftovers import level_names
-
-from .movers import Movers, new_movers
-
-
-@pytest.fixture
-def movers(rmq_vhost: str) -> Iterator[Movers]:
-    yield from new_movers(rmq_vhost, "quorum", exact_for="all")
+from tests.support.brokers.movers import Movers
+from tests.support.commands import data, run
 
 
-def run(movers: Movers, *arguments: str, code: int = 0) -> Result:
-    context = CLIContext(movers.app, no_color=True, workdir=None)
-    result = CliRunner().invoke(rmq_delay, ["migrate", *arguments], obj=context)
-    assert result.exit_code == code, result.output
-    assert result.exception is None or isinstance(result.exception, SystemExit)
-    return result
-
-
-def data(movers: Movers, *arguments: str, code: int = 0) -> Any:
-    return json.loads(run(movers, *arguments, "--json", code=code).stdout)
-
-
+@pytest.mark.brokers
 def test_a_look_a_move_and_a_removal(movers: Movers) -> None:
+    app = movers.app
     movers.declare_native()
     movers.native(5000, 6000)
     movers.native(7000, queue="mails")
     movers.holds(3, *level_names())
-    lines = run(movers, "--from", "celery-native", "--dry-run").output.splitlines()
+    lines = run(app, "migrate", "--from", "celery-native", "--dry-run").output.splitlines()
     assert lines[0] == "celery-native: 3 messages waited."
     assert set(lines[1:3]) == {"2 for orders would be moved to levels", "1 for mails would be moved to levels"}
     assert lines[3:] == ["3 wait there now."]
-    found = data(movers, "--from", "celery-native", "--queue", "mails")
+    found = data(app, "migrate", "--from", "celery-native", "--queue", "mails")
     assert (found["moved"], found["left"], found["after"]) == (
         {"mails": 1}, {"for another queue than asked for": 2}, 2,
     )  # fmt: skip
     assert (found["before"], found["taken"], found["copies"], found["adds_up"]) == (3, 1, 1, True)
-    text = run(movers, "--from", "celery-native", "--remove", "--no-management").output
+    text = run(app, "migrate", "--from", "celery-native", "--remove", "--no-management").output
     assert "2 for orders moved to levels" in text
     assert "removed exchange celery_delayed_delivery" in text
     assert "0 wait there now." in text
-    assert run(movers, "--from", "celery-native").output == "celery-native: 0 messages waited.\n0 wait there now.\n"
+    text = run(app, "migrate", "--from", "celery-native").output
+    assert text == "celery-native: 0 messages waited.\n0 wait there now.\n"
 
 
-def test_what_is_not_understood_is_said_with_exit_code_1(movers: Movers) -> None:
+def test_what_is_not_understood_is_said_with_exit_code_1_and_a_removal_needs_the_api(movers: Movers) -> None:
+    app = movers.app
     movers.declare_native()
     movers.put(".".join("0" * 23 + "10000") + ".nobody", b"x", exchange="celery_delayed_27")
     movers.holds(1, *level_names())
-    text = run(movers, "--from", "celery-native", code=1).output
+    text = run(app, "migrate", "--from", "celery-native", code=1).output
     assert "1 not understood, put into p.migrate.poison: no queue of the app takes the routing key 'nobody'" in text
     assert movers.count("p.migrate.poison") == 1
+    arguments = ["--from", "celery-native", "--remove", "--management-url", "http://127.0.0.1:9"]
+    (line,) = run(app, "migrate", *arguments, code=1).output.splitlines()
+    assert "--no-management removes without a look" in line
+    assert movers.natives() == 0
 
 
 @pytest.mark.parametrize(
@@ -77,14 +61,6 @@ def test_what_is_not_understood_is_said_with_exit_code_1(movers: Movers) -> None
     ],
 )
 def test_what_cannot_be_done_is_one_line(movers: Movers, arguments: list[str], problem: str) -> None:
-    (line,) = run(movers, *arguments, code=1).output.splitlines()
+    (line,) = run(movers.app, "migrate", *arguments, code=1).output.splitlines()
     assert line.startswith("Error: ")
     assert problem in line
-
-
-def test_a_removal_needs_the_management_api(movers: Movers) -> None:
-    movers.declare_native()
-    arguments = ["--from", "celery-native", "--remove", "--management-url", "http://127.0.0.1:9"]
-    (line,) = run(movers, *arguments, code=1).output.splitlines()
-    assert "--no-management removes without a look" in line
-    assert movers.natives() == 0

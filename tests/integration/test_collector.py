@@ -6,7 +6,7 @@ import json
 import random
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from io import StringIO
 from pathlib import Path
@@ -34,32 +34,23 @@ from celery_rmq_delay.contrib.django.models import (
 from celery_rmq_delay.events import EXHAUSTED, PARKED, RECOVERED
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.ports import free_port
-from tests.django import shop
-from tests.django.conftest import database, postgres_tables, sqlite_tables
-from tests.django.databases import Database
-from tests.django.told import event, life, message
-from tests.waiting import wait_for
+from tests.support.brokers.kinds import EITHER_DATABASE
+from tests.support.django import shop
+from tests.support.django.collecting import Rig, ended, events_of
+from tests.support.django.told import event, life, message
+from tests.support.waiting import wait_for
 
-from .collecting import Rig, ended, events_of
-
-__all__ = ["database", "postgres_tables", "sqlite_tables"]  # fixtures
+pytestmark = EITHER_DATABASE
 
 
-@pytest.fixture
-def rig(rmq_vhost: str, database: Database) -> Iterator[Rig]:
-    rig = Rig(rmq_vhost, database.environ)
-    yield rig
-    rig.close()
-
-
-def states() -> dict[str, str]:
+def state_of_each() -> dict[str, str]:
     return dict(TaskRecord.objects.values_list("task_id", "state"))
 
 
 def test_events_and_exhausted_messages_come_into_the_tables_and_leave_the_queues(rig: Rig) -> None:
     rig.tell(event("a", PARKED), event("b", PARKED), event("b", RECOVERED, 1), event("c", EXHAUSTED, 3), message("c"))
     rig.collect()
-    assert states() == {"a": TaskState.PARKED, "b": TaskState.RECOVERED, "c": TaskState.EXHAUSTED}
+    assert state_of_each() == {"a": TaskState.PARKED, "b": TaskState.RECOVERED, "c": TaskState.EXHAUSTED}
     assert (Attempt.objects.count(), Payload.objects.count()) == (4, 1)
     assert rig.left() == 0
 
@@ -73,8 +64,12 @@ def test_the_command_drains_the_queues_and_ends(rig: Rig) -> None:
     assert rig.left() == 0
 
 
-def test_sigterm_finishes_what_is_in_hand(rig: Rig) -> None:
-    with rig.command("--batch", "20000") as process:
+def test_health_is_told_over_http_and_by_a_file_and_sigterm_finishes_what_is_in_hand(rig: Rig, tmp_path: Path) -> None:
+    file, port = tmp_path / "healthy", free_port()
+    with rig.command("--batch", "20000", "--http", f":{port}", "--health-file", str(file)) as process:
+        wait_for(file.exists, "the file")
+        with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as answer:
+            assert (answer.status, json.load(answer)) == (200, {"ok": True, "problem": None})
         wait_for(lambda: CollectorStatus.objects.exists(), "the collector's status")
         rig.tell(*(event(f"t{number}") for number in range(500)))
         code, said = ended(process, signal.SIGTERM)
@@ -86,7 +81,7 @@ def test_sigterm_finishes_what_is_in_hand(rig: Rig) -> None:
 def test_small_batches_are_written_when_they_are_old(rig: Rig) -> None:
     with rig.collecting(age=0.05):
         rig.tell(event("t", occurred_at=datetime.now(timezone.utc)))
-        wait_for(states, "the task")
+        wait_for(state_of_each, "the task")
         wait_for(lambda: rig.left() == 0)
     assert Tally.objects.get().parked == 1
 
@@ -111,7 +106,7 @@ def assert_everything_is_there_once(tasks: int) -> None:
         "recovered": tasks - exhausted,
         "exhausted": exhausted,
     }
-    assert sorted(states().values()) == sorted(
+    assert sorted(state_of_each().values()) == sorted(
         [TaskState.RECOVERED] * (tasks - exhausted) + [TaskState.EXHAUSTED] * exhausted
     )
     assert (Payload.objects.count(), UnreadableMessage.objects.count()) == (exhausted, 0)
@@ -139,29 +134,19 @@ def test_a_broker_that_restarts_is_waited_for(rig: Rig, rmq_broker: Any, caplog:
     assert_everything_is_there_once(300)
 
 
-def test_health_is_told_over_http_and_by_a_file(rig: Rig, tmp_path: Path) -> None:
-    file, port = tmp_path / "healthy", free_port()
-    with rig.command("--http", f":{port}", "--health-file", str(file)) as process:
-        wait_for(file.exists, "the file")
-        with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10) as answer:
-            assert (answer.status, json.load(answer)) == (200, {"ok": True, "problem": None})
-        code, said = ended(process, signal.SIGINT)
-    assert code == 0, said
-
-
 def test_a_collector_without_a_broker_says_so(rig: Rig) -> None:
     port, nobody = free_port(), free_port()
     with rig.command("--http", f":{port}", BROKER_URL=f"amqp://guest:guest@127.0.0.1:{nobody}//") as process:
         answer = wait_for(lambda: refused(port, "The broker"), "503")
         assert "refused" in answer["problem"]
-        code, said = ended(process, signal.SIGTERM)
+        code, said = ended(process, signal.SIGINT)
     assert code == 0, said
 
 
 def refused(port: int, problem: str) -> Any:
     """Return what a collector that is not well says; None until it says ``problem``."""
     try:
-        urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10)
+        urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60)
     except HTTPError as error:
         with error:
             said = json.load(error)
@@ -175,7 +160,7 @@ def test_without_a_place_for_messages_the_exhausted_ones_stay_in_the_broker(rig:
     rig.tell(event("t", EXHAUSTED, 3), message("t"))
     with shop.of(shop.make(rig.url), store_payload="never"):
         call_command("rmq_delay_collect", "--once", stdout=StringIO())
-    assert states() == {"t": TaskState.EXHAUSTED}
+    assert state_of_each() == {"t": TaskState.EXHAUSTED}
     assert (rig.left(), Payload.objects.count()) == (1, 0)
 
 
@@ -200,4 +185,4 @@ def test_a_stop_after_an_outage_acks_nothing_behind_the_batch_that_it_leaves(
         wait_for(lambda: rig.left() == 0, "a collector that holds all of them")
     wait_for(lambda: rig.left() == 30, "all of them back in their queue")
     rig.collect()
-    assert states() == {each.task_id: TaskState.PARKED for each in told}
+    assert state_of_each() == {each.task_id: TaskState.PARKED for each in told}

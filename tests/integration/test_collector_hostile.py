@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
-from collections.abc import Iterator
 from struct import pack
 from typing import Any
 
@@ -16,46 +15,14 @@ from django.db import connection
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.contrib.django.models import Attempt, Payload, TaskRecord, TaskState, UnreadableMessage
 from celery_rmq_delay.events import EXHAUSTED, PARKED
-from tests.acceptance.hostile import ALL
-from tests.django.conftest import database, postgres_tables, sqlite_tables
-from tests.django.databases import Database
-from tests.django.told import event, message
-
-from .collecting import Rig
-
-__all__ = ["database", "postgres_tables", "sqlite_tables"]  # fixtures
+from tests.support.brokers.lab import contents
+from tests.support.django.collecting import Rig
+from tests.support.django.told import event, message
+from tests.support.workers.hostile_messages import ALL, raw, table, text
 
 MEGABYTE = "x" * 1_000_000
 TEXTS = ("task", "argsrepr", "kwargsrepr", "root_id", h.MESSAGE, h.TRACEBACK)
 HOSTILE = "<script>alert(1)</script>\0\u202e' OR 1=1 --\ud800 {} %s \\ \" [] NULL"
-
-
-class Raw(amqp.Message):
-    """A message whose properties are these bytes."""
-
-    raw = b""
-
-    def _serialize_properties(self) -> bytes:
-        return self.raw
-
-
-def raw(properties: bytes, body: bytes = b"body") -> amqp.Message:
-    found = Raw(body)
-    found.raw = properties
-    return found
-
-
-def table(name: bytes, kind: bytes, value: bytes) -> bytes:
-    """Return properties that are a header only."""
-    entry = pack("B", len(name)) + name + kind + value
-    return pack(">H", 1 << 13) + pack(">I", len(entry)) + entry
-
-
-@pytest.fixture
-def rig(rmq_vhost: str, database: Database) -> Iterator[Rig]:
-    rig = Rig(rmq_vhost, database.environ)
-    yield rig
-    rig.close()
 
 
 EVENTS: dict[str, bytes] = {
@@ -89,7 +56,7 @@ def test_events_that_cannot_be_read_are_kept_and_the_others_go_on(rig: Rig) -> N
 
 UNREADABLE: dict[str, amqp.Message] = {
     "a correlation id that is no UTF-8": raw(pack(">H", 1 << 10) + b"\x02\xff\xfe"),
-    "a time beyond the year 9999": raw(table(b"when", b"T", pack(">Q", 1_800_000_000_000))),
+    "a time beyond the year 9999": raw(table((b"when", b"T" + pack(">Q", 1_800_000_000_000)))),
 }
 
 
@@ -106,6 +73,8 @@ def foreign(headers: dict[str, Any] | None = None, body: bytes = b"body", **prop
     return amqp.Message(body, application_headers=headers or {}, **properties)
 
 
+#: The name of its header is no UTF-8.
+NAMELESS = raw(table((b"\xff", text(b"a"))))
 #: Messages, and the one row that each becomes.
 READABLE: list[tuple[amqp.Message, dict[str, Any]]] = [
     (amqp.Message(b"no header"), {"payload__body": b"no header", "name": "", "queue": ""}),
@@ -127,8 +96,8 @@ READABLE: list[tuple[amqp.Message, dict[str, Any]]] = [
         {"task_id": "no times", "first_failed_at": None},
     ),
     (foreign({"id": "deaths", "x-death": ["?", {"count": "x", "queue": 5}, 7]}), {"task_id": "deaths"}),
-    (raw(table(b"\xff", b"S", pack(">I", 1) + b"a"), b"name"), {"payload__body": b"name", "name": ""}),
-    (raw(table(b"id", b"S", pack(">I", 2) + b"\xff\xfe")), {"task_id": r"b'\xff\xfe'"}),
+    (NAMELESS, {"payload__body": contents(NAMELESS), "name": ""}),
+    (raw(table((b"id", text(b"\xff\xfe")))), {"task_id": r"b'\xff\xfe'"}),
     (message("pickled", body=pickle.dumps(print)), {"task_id": "pickled"}),
     (message("packed", body=gzip.compress(b"{}"), compression="application/x-gzip"), {"task_id": "packed"}),
     (foreign({"id": "latin"}, "ä".encode("latin-1"), content_encoding="latin-1"), {"task_id": "latin"}),
@@ -142,8 +111,7 @@ def test_strange_messages_become_rows_and_stay_what_they_are(rig: Rig) -> None:
     assert not UnreadableMessage.objects.exists(), UnreadableMessage.objects.get().error
     assert TaskRecord.objects.filter(state=TaskState.EXHAUSTED).count() == 2 * len(READABLE)
     for strange, expected in READABLE:
-        body = strange.body if isinstance(strange.body, bytes) else strange.body.encode()
-        assert bytes(TaskRecord.objects.get(**expected).payload.body) == body, expected
+        assert bytes(TaskRecord.objects.get(**expected).payload.body) == contents(strange), expected
     assert rig.left() == 0
 
 
@@ -214,7 +182,3 @@ def test_what_kills_other_readers_is_collected_between_healthy_messages(rig: Rig
     told = UnreadableMessage.objects.filter(queue="rmq_delay.events").values_list("body", flat=True)
     assert {contents(each) for each in hostile} == set(map(bytes, told))
     assert rig.left() == 0
-
-
-def contents(message: amqp.Message) -> bytes:
-    return message.body if isinstance(message.body, bytes) else message.body.encode()

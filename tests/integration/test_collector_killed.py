@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import amqp
@@ -19,98 +17,74 @@ from django.db.models import Sum
 
 from celery_rmq_delay.contrib.django.models import Attempt, Payload, Tally, TaskRecord, UnreadableMessage
 from celery_rmq_delay.events import EXHAUSTED, RECOVERED, Event
-from tests.django.conftest import postgres, postgres_tables
-from tests.django.databases import Database
-from tests.django.told import life, message
-from tests.waiting import wait_for
+from tests.support.django.collecting import Nursery, Rig, events_of
+from tests.support.django.history import rows
+from tests.support.django.told import life, message
+from tests.support.waiting import wait_for
 
-from .collecting import CHECKOUT, Rig, events_of
-
-__all__ = ["postgres", "postgres_tables"]  # fixtures
-
-KILLS = 50
+#: How many tasks fail for each kill: so many exhausted, so many recovered.
+EXHAUSTED_EACH, RECOVERED_EACH = 40, 80
 
 
-def what_happens(dice: random.Random) -> list[Event | amqp.Message]:
-    """Return 20,000 events and 2,000 exhausted messages: 2,000 tasks exhausted, 4,000 recovered; at random."""
+def what_happens(block: int) -> list[Event | amqp.Message]:
+    """Return 400 events and 40 messages of the exhausted queue."""
     told: list[Any] = []
-    for number in range(2_000):
-        told += [*events_of(life(f"exhausted-{number}", 3, EXHAUSTED)), message(f"exhausted-{number}")]
-    for number in range(4_000):
-        told += events_of(life(f"recovered-{number}", 2, RECOVERED))
-    dice.shuffle(told)
+    for number in range(EXHAUSTED_EACH):
+        told += [*events_of(life(f"exhausted-{block}-{number}", 3, EXHAUSTED)), message(f"exhausted-{block}-{number}")]
+    for number in range(RECOVERED_EACH):
+        told += events_of(life(f"recovered-{block}-{number}", 2, RECOVERED))
     return told
 
 
-@contextmanager
-def nursery(rig: Rig) -> Iterator[subprocess.Popen[str]]:
-    """Run `collector_nursery` on the queues and tables of ``rig``."""
-    project = CHECKOUT / "example_django_project"
-    own = {"DJANGO_SETTINGS_MODULE": "shop.settings", "PYTHONPATH": os.pathsep.join(map(str, (CHECKOUT, project)))}
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", "tests.integration.collector_nursery"],
-        cwd=CHECKOUT,
-        env={**os.environ, **own, "BROKER_URL": rig.url, **rig.environ},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    with process:
-        try:
-            yield process
-            assert process.stdin is not None
-            process.stdin.close()
-            assert process.wait(30) == 0
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # a collector that still runs, too
-
-
-def start(process: subprocess.Popen[str], *arguments: str) -> int:
-    """Start a collector; return its process id."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write(" ".join(arguments) + "\n")
-    process.stdin.flush()
-    return int(process.stdout.readline())
-
-
-def wait_until_ended(process: subprocess.Popen[str]) -> None:
-    """Wait for the end of the collector that was started last."""
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ended\n"
-
-
 @pytest.mark.timeout(600)
-def test_a_collector_killed_fifty_times_writes_every_message_once(rmq_vhost: str, postgres: Database) -> None:
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+@pytest.mark.parametrize(
+    ("kills", "files"),
+    [(2, True), pytest.param(12, True, marks=pytest.mark.slow), pytest.param(50, False, marks=pytest.mark.slow)],
+    ids=["few", "files", "tables"],
+)
+def test_a_collector_killed_again_and_again_writes_every_message_once(
+    rig: Rig, tmp_path: Path, kills: int, files: bool
+) -> None:
+    """Into the tables once; into its files at least once, and those are whole."""
     dice = random.Random(20261121)
-    told = what_happens(dice)
-    rig = Rig(rmq_vhost, postgres.environ)
-    begun, interrupted = time.monotonic(), 0
-    portion = -(-len(told) // KILLS)
-    with nursery(rig) as process:
-        for first in range(0, len(told), portion):
-            rig.tell(*told[first : first + portion])
-            before, collector = rig.left(), start(process, "--batch", str(dice.choice((20, 100, 500))))
-            wait_for(lambda before=before: rig.left() < before, "the collector to take something")
-            time.sleep(dice.uniform(0.05, 0.4))
+    blocks, interrupted = 0, 0
+    told, waiting = list[Event | amqp.Message](), list[Event | amqp.Message]()
+    with Nursery(rig, **({"HISTORY_URL": str(tmp_path)} if files else {})) as nursery:
+        for blocks in itertools.count(1):
+            waiting += what_happens(blocks)
+            dice.shuffle(waiting)
+            portion, waiting = waiting[: len(waiting) // 2], waiting[len(waiting) // 2 :]
+            told += portion
+            rig.tell(*portion)
+            before, known = rig.left(), len(list(tmp_path.rglob("*.parquet*")))
+            options = ["--batch", str(dice.choice((5, 20, 100) if files else (20, 100, 500)))]
+            collector = nursery.start(*options, "--file-seconds", str(dice.choice((0, 0.02, 0.1))))
+            wait_for(lambda b=before: rig.left() < b, "the collector to take something")  # type: ignore[misc]
+            if files:
+                wait_for(lambda k=known: len(list(tmp_path.rglob("*.parquet*"))) > k, "a file")  # type: ignore[misc]
+            time.sleep(dice.uniform(0.0, 0.1) if files else dice.uniform(0.05, 0.4))  # a random moment, not a wait
             os.kill(collector, signal.SIGKILL)
-            wait_until_ended(process)
+            nursery.wait()
             interrupted += bool(rig.left())
-        start(process, "--once")
-        wait_until_ended(process)
-    seconds = time.monotonic() - begun
+            if interrupted == kills:
+                break
+        told += waiting
+        rig.tell(*waiting)
+        nursery.start("--once")
+        nursery.wait()
 
-    print(f"{KILLS} kills in {seconds:.0f} s, {interrupted} of them with messages left; then {len(told)} in the tables")
-    assert interrupted > KILLS / 2, "most kills came too late to matter"
+    print(f"{interrupted} of {blocks} kills left messages; then {len(told)} in the tables")
     assert rig.left() == 0
-    rig.close()
+    exhausted, recovered = blocks * EXHAUSTED_EACH, blocks * RECOVERED_EACH
     states = Counter(TaskRecord.objects.values_list("state", flat=True))
-    assert states == {"EXHAUSTED": 2_000, "RECOVERED": 4_000}
-    assert Attempt.objects.count() == 20_000
-    assert Payload.objects.count() == 2_000
-    assert Attempt.objects.exclude(traceback="").count() == 2_000
+    assert states == {"EXHAUSTED": exhausted, "RECOVERED": recovered}
+    assert Attempt.objects.count() == 4 * exhausted + 3 * recovered
+    assert Payload.objects.count() == exhausted
+    assert Attempt.objects.exclude(traceback="").count() == exhausted
     assert UnreadableMessage.objects.count() == 0
     counted = Tally.objects.aggregate(parked=Sum("parked"), recovered=Sum("recovered"), exhausted=Sum("exhausted"))
-    assert counted == {"parked": 14_000, "recovered": 4_000, "exhausted": 2_000}
+    assert counted == {"parked": 3 * exhausted + 2 * recovered, "recovered": recovered, "exhausted": exhausted}
+    if files:
+        wanted = {each.event_id for each in told if isinstance(each, Event)}
+        assert {row["event_id"] for row in rows(tmp_path)} == wanted

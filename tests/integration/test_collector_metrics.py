@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -12,15 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from celery_rmq_delay.events import EXHAUSTED
 from celery_rmq_delay.testing.ports import free_port
-from tests.django.conftest import sqlite, sqlite_tables
-from tests.django.databases import Database
-from tests.django.receivers import webhook
-from tests.django.told import event
-from tests.waiting import wait_for
-
-from .collecting import CHECKOUT, Rig, ended
-
-__all__ = ["sqlite", "sqlite_tables"]  # fixtures
+from tests.support import ROOT
+from tests.support.django.collecting import Rig, ended
+from tests.support.django.receivers import webhook
+from tests.support.django.told import event
+from tests.support.waiting import BUSY, wait_for
 
 SETTINGS = """
 from shop.settings import *
@@ -28,31 +23,25 @@ RMQ_DELAY = {"NOTIFY": {"webhook": "%s"}}
 """
 
 
-@pytest.fixture
-def rig(rmq_vhost: str, sqlite: Database) -> Iterator[Rig]:
-    found = Rig(rmq_vhost, sqlite.environ)
-    yield found
-    found.close()
-
-
 def scraped(url: str) -> dict[tuple[str, ...], float]:
-    answer = httpx.get(f"{url}/metrics", timeout=10)
+    answer = httpx.get(f"{url}/metrics", timeout=BUSY)
     assert (answer.status_code, answer.headers["Content-Type"].partition(";")[0]) == (200, "text/plain")
     found = [sample for family in parse(answer.text) for sample in family.samples]
     return {(sample.name, *sample.labels.values()): sample.value for sample in found}
 
 
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_metrics_are_served_and_alerts_are_sent(rig: Rig, tmp_path: Any) -> None:
     url = f"http://127.0.0.1:{(port := free_port())}"
     with webhook() as hook:
         (tmp_path / "notified.py").write_text(SETTINGS % hook.url)
-        environ = {"DJANGO_SETTINGS_MODULE": "notified", "PYTHONPATH": f"{CHECKOUT}:{tmp_path}"}
+        environ = {"DJANGO_SETTINGS_MODULE": "notified", "PYTHONPATH": f"{ROOT}:{tmp_path}"}
         rig.tell(event("a"), event("a", EXHAUSTED, attempt=1))
         with rig.command("--http", f":{port}", **environ) as process:
             process.stdout.readline()
             wait_for(lambda: hook.posts, "the alert")
             found = scraped(url)
-            assert httpx.get(f"{url}/healthz", timeout=10).status_code == 200
+            assert httpx.get(f"{url}/healthz", timeout=BUSY).status_code == 200
             code, _ = ended(process, signal.SIGTERM)
     assert code == 0
     assert found["rmq_delay_exhausted", "payments"] == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import kombu
 import pytest
 from celery import Celery
@@ -12,18 +11,17 @@ from celery import Celery
 from celery_rmq_delay import RmqDelayError, install
 from celery_rmq_delay.broker import capabilities
 from celery_rmq_delay.doctor import examine
-from celery_rmq_delay.findings import Finding
 from celery_rmq_delay.management import URL_VARIABLE
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.ports import free_port
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.record import locked_record
 from celery_rmq_delay.topology.switch import apply_plan
-from tests.waiting import wait_for
-
-from . import shop as shops
-from .lab import HOUR, Lab
-from .shop import declare_exact, park, plan_of, shop
+from tests.support.brokers import lab_app as shops
+from tests.support.brokers.lab import HOUR, Lab
+from tests.support.brokers.lab_app import declare_exact, found, park, plan_of, shop
+from tests.support.brokers.policies import set_policy
+from tests.support.waiting import BUSY, wait_for
 
 
 def opened(lab: Lab, **settings: Any) -> tuple[Celery, LadderPlan]:
@@ -33,26 +31,11 @@ def opened(lab: Lab, **settings: Any) -> tuple[Celery, LadderPlan]:
     return app, plan
 
 
-def found(app: Celery, management_url: str | None = None) -> dict[str, Finding]:
-    """Return the findings that need a person, by code."""
-    every = examine(app, management_url=management_url, use_management=management_url is not None)
-    return {each.code: each for each in every if each.needs_a_person}
-
-
-def set_policy(broker: PrivateBroker, queue: str, definition: dict[str, Any]) -> None:
-    policy = {"pattern": f"^{queue}$", "definition": definition, "apply-to": "queues"}
-    httpx.put(f"{broker.management_url}/api/policies/%2F/{queue}", json=policy).raise_for_status()
-
-
 def notes(app: Celery) -> set[str]:
     return {each.code for each in examine(app, use_management=False) if not each.needs_a_person}
 
 
-def test_nothing_is_found_where_all_is_well(managed: PrivateBroker, managed_lab: Lab) -> None:
-    app, _ = opened(managed_lab)
-    assert found(app, managed.management_url) == {}
-
-
+@pytest.mark.brokers
 def test_an_app_that_was_never_applied_misses_its_objects(lab: Lab) -> None:
     app = shop(lab)
     assert set(found(app)) == {"missing", "ladder", "exact-missing"}
@@ -60,21 +43,15 @@ def test_an_app_that_was_never_applied_misses_its_objects(lab: Lab) -> None:
     assert set(found(app)) == {"missing", "ladder", "exact-missing"}
 
 
-def test_an_object_that_somebody_deleted_is_missing(lab: Lab) -> None:
+@pytest.mark.brokers
+def test_an_object_that_somebody_deleted_is_missing_and_one_with_other_arguments_a_conflict(lab: Lab) -> None:
     app, plan = opened(lab)
+    assert found(app) == {}
+    exchange = app._rmq_delay.exact.topologies[0].route(1000, "q").exchange
+    lab.channel.exchange_delete(exchange)
+    assert found(app)["exact-missing"].found == f"1 exchanges or queues are missing: {exchange}."
     lab.channel.exchange_delete(plan.names.returns)
     assert plan.names.returns in found(app)["missing"].found
-
-
-def test_an_exchange_of_the_exact_delays_that_somebody_deleted_is_missing(classic_lab: Lab) -> None:
-    app, _ = opened(classic_lab)
-    exchange = app._rmq_delay.exact.topologies[0].route(1000, "q").exchange
-    classic_lab.channel.exchange_delete(exchange)
-    assert found(app)["exact-missing"].found == f"1 exchanges or queues are missing: {exchange}."
-
-
-def test_an_object_with_other_arguments_is_a_conflict(lab: Lab) -> None:
-    app, plan = opened(lab)
     rung = plan.rung_queue(1, HOUR).name
     lab.channel.queue_delete(rung)
     lab.queue(rung, **{"x-message-ttl": 1})
@@ -93,15 +70,17 @@ def test_settings_that_were_not_applied_are_found(lab: Lab) -> None:
     assert notes(app) >= {"retired"}
 
 
+@pytest.mark.brokers
 def test_a_switch_that_was_cut_off_is_found(lab: Lab) -> None:
     app, plan = opened(lab)
-    with locked_record(lab.connection, plan.record_queue(), 10) as (_, record):
+    with locked_record(lab.connection, plan.record_queue(), BUSY) as (_, record):
         assert record.value is not None
         record.save({**record.value, "phase": "standby", "following": plan.ladder.id})
     assert set(found(app)) == {"unfinished"}
 
 
-def test_a_queue_without_our_dead_letter_exchange_is_found_and_left_as_it_is(
+@pytest.mark.brokers
+def test_a_queue_without_our_dead_letter_exchange_is_found_and_left_until_a_policy_brings_it(
     managed: PrivateBroker, managed_lab: Lab
 ) -> None:
     lab = managed_lab
@@ -115,27 +94,21 @@ def test_a_queue_without_our_dead_letter_exchange_is_found_and_left_as_it_is(
         assert set(findings) == {"dlx-missing"}
         assert plan.names.dlx(plan.queue) in findings["dlx-missing"].mend
     lab.queue(plan.queue)  # still the same arguments
-
-
-def test_a_policy_that_brings_the_dead_letter_exchange_is_enough(managed: PrivateBroker, managed_lab: Lab) -> None:
-    lab = managed_lab
-    app = shop(lab)
-    plan = plan_of(lab, app)
-    lab.queue(plan.queue)
-    apply_plan(lab.connection, plan)
-    declare_exact(lab, app)
-    set_policy(managed, plan.queue, {"dead-letter-exchange": plan.names.dlx(plan.queue)})
+    set_policy(managed, plan.queue, f"^{plan.queue}$", {"dead-letter-exchange": plan.names.dlx(plan.queue)})
     wait_for(lambda: not found(app, managed.management_url), "the policy")
 
 
+@pytest.mark.brokers
 def test_a_queue_with_other_arguments_of_its_own_is_found(classic_lab: Lab) -> None:
     app, plan = opened(classic_lab)
     app.amqp.queues[plan.queue].queue_arguments["x-max-priority"] = 5
     assert set(found(app)) == {"queue-arguments"}
 
 
-def test_a_delivery_limit_below_the_ladder_is_found(managed: PrivateBroker) -> None:
-    lab = Lab(managed.url, "quorum")
+@pytest.mark.brokers
+@pytest.mark.parametrize("queue_type", ["quorum"])
+def test_a_delivery_limit_below_the_ladder_is_found(managed: PrivateBroker, managed_lab: Lab) -> None:
+    lab = managed_lab
     app = shop(lab, tiers=["1h", "2h", "3h"])
     plan = plan_of(lab, app)
     app.amqp.queues[plan.queue].queue_arguments["x-delivery-limit"] = 4
@@ -143,32 +116,35 @@ def test_a_delivery_limit_below_the_ladder_is_found(managed: PrivateBroker) -> N
     for url in (None, managed.management_url):
         finding = found(app, url)["delivery-limit"]
         assert "is 4; its ladder needs 5" in finding.found
-    lab.close()
 
 
+@pytest.mark.brokers
+@pytest.mark.parametrize("queue_type", ["quorum"])
 @pytest.mark.parametrize("arguments", [{}, {"x-delivery-limit": -1}])
-def test_a_policy_that_lowers_the_delivery_limit_is_found(managed: PrivateBroker, arguments: dict[str, Any]) -> None:
-    lab = Lab(managed.url, "quorum")
+def test_a_policy_that_lowers_the_delivery_limit_is_found(
+    managed: PrivateBroker, managed_lab: Lab, arguments: dict[str, Any]
+) -> None:
+    lab = managed_lab
     app = shop(lab)
     plan = plan_of(lab, app)
     app.amqp.queues[plan.queue].queue_arguments.update(arguments)
     lab.applied(plan, **arguments)
-    set_policy(managed, plan.queue, {"delivery-limit": 2})
+    set_policy(managed, plan.queue, f"^{plan.queue}$", {"delivery-limit": 2})
     wait_for(lambda: "delivery-limit" in found(app, managed.management_url), "the policy")
-    lab.close()
 
 
-def test_dead_letters_that_nobody_takes_are_found(managed: PrivateBroker) -> None:
-    lab = Lab(managed.url, "quorum")
+@pytest.mark.brokers
+@pytest.mark.parametrize("queue_type", ["quorum"])
+def test_dead_letters_that_nobody_takes_are_found(managed: PrivateBroker, managed_lab: Lab) -> None:
+    lab = managed_lab
     app, plan = opened(lab)
     if not lab.tells_death_reason:
         lab.channel.exchange_unbind(plan.names.tasks(plan.queue), plan.names.other(plan.queue))
     lab.channel.exchange_delete(plan.names.tasks(plan.queue))
     lab.channel.exchange_delete(plan.names.other(plan.queue))
     park(lab, plan, "a")
-    finding = wait_for(lambda: found(app, managed.management_url).get("dead-letters-waiting"), "the statistics", 30)
+    finding = wait_for(lambda: found(app, managed.management_url).get("dead-letters-waiting"), "the statistics")
     assert plan.queue in finding.found
-    lab.close()
 
 
 def test_messages_that_wait_for_a_person_are_noted(lab: Lab) -> None:
@@ -193,6 +169,7 @@ def test_a_broker_that_is_not_there_is_found() -> None:
     assert "secret" not in finding.subject
 
 
+@pytest.mark.brokers
 def test_a_broker_that_does_not_let_the_user_in_is_found(rmq_broker: Any) -> None:
     connection = kombu.Connection(rmq_broker.url)
     broker = connection.clone(userid="nobody", password="secret").as_uri(include_password=True)
@@ -216,6 +193,7 @@ def test_an_app_without_install_is_refused() -> None:
         examine(Celery("shop", set_as_current=False))
 
 
+@pytest.mark.brokers
 def test_a_native_queue_that_no_worker_would_start_with_is_an_error(lab: Lab) -> None:
     app = shop(lab, retry="native", tiers=["1h"])
     said = found(app).get("native")

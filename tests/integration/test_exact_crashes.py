@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,9 @@ from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.exact import Route
 from celery_rmq_delay.topology.ladder import LadderPlan, origin_arguments
 from celery_rmq_delay.topology.switch import apply_plan
-from tests.proxy import Proxy
-from tests.waiting import wait_for
-
-from . import parking
+from tests.support.brokers import parking
+from tests.support.brokers.proxy import Proxy
+from tests.support.waiting import wait_for
 
 #: Settings by the name of the queue that the messages come back to.
 TOPOLOGIES: dict[str, dict[str, Any]] = {
@@ -40,7 +39,10 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
     "loop-classic": {"exact_delays": "loop", "exact_queue_type": "classic", "exact_unit": "5s"},
     "loop-quorum": {"exact_delays": "loop", "exact_queue_type": "quorum", "exact_unit": "5s"},
 }
-PARKED = 5_000
+#: Those in which no worker has to move anything.
+ALONE = {name: settings for name, settings in TOPOLOGIES.items() if not name.startswith("loop")}
+#: How many wait in each: as many as a busy system may have, and as many as show that all of them outlive it.
+MANY, FEW = 5_000, 20
 #: The quorum queues in which messages wait: those that know at-least-once dead-lettering.
 QUORUM_QUEUES = {"rungs-quorum": 6, "levels-quorum": 28, "loop-quorum": 2}
 #: What moves all that it holds once a unit, through classic queues. They forget a message before the next one has it on
@@ -50,8 +52,6 @@ MOVED_UNSAFELY = {"loop-classic"}
 
 # -- the publisher -----------------------------------------------------------------------------------------------------
 
-KILLS = 20
-
 
 def lines_of(log: Path) -> list[list[str]]:
     """Return the complete lines of a publisher's log, in words."""
@@ -60,34 +60,37 @@ def lines_of(log: Path) -> list[list[str]]:
 
 
 @contextlib.contextmanager
-def publisher(url: str, log: Path, first: int) -> Iterator[subprocess.Popen[bytes]]:
+def publisher(url: str, log: Path, topologies: Mapping[str, Any], first: int) -> Iterator[subprocess.Popen[bytes]]:
     environment = {
         **os.environ,
-        "PYTHONPATH": str(parking.CHECKOUT),
+        "PYTHONPATH": str(parking.ROOT),
         "PARKING_BROKER": url,
-        "PARKING_SETTINGS": repr(TOPOLOGIES),
+        "PARKING_SETTINGS": repr(topologies),
     }
-    command = [sys.executable, "-m", "tests.integration.parking_app", str(log), str(first)]
+    command = [sys.executable, "-m", "tests.support.brokers.parking_app", str(log), str(first)]
     before = len(lines_of(log))
     with subprocess.Popen(command, env=environment) as process:
         try:
-            wait_for(lambda: len(lines_of(log)) > before + 4 * len(TOPOLOGIES), "the first calls", 60)
+            wait_for(lambda: len(lines_of(log)) > before + 4 * len(topologies), "the first calls")
             yield process
         finally:
             process.kill()
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("kills", "topologies"), [(4, ALONE), pytest.param(20, TOPOLOGIES, marks=pytest.mark.slow)], ids=["few", "many"]
+)
 def test_a_publisher_killed_or_cut_off_between_publish_and_confirm_doubles_no_confirmed_call(
-    rmq_vhost: str, rmq_broker: Any, tmp_path: Path
+    rmq_vhost: str, rmq_broker: Any, tmp_path: Path, kills: int, topologies: dict[str, Any]
 ) -> None:
     dice, log = random.Random(20261121), tmp_path / "calls"
     parts = url_to_parts(rmq_vhost)
     cuts: Counter[int] = Counter()
     with Proxy(parts.port or 5672) as proxy, contextlib.ExitStack() as releasers:
         through = as_url("amqp", "127.0.0.1", proxy.port, parts.username, parts.password, parts.path)
-        for kill in range(KILLS):
-            with publisher(through, log, 100_000 * kill) as process:
+        for kill in range(kills):
+            with publisher(through, log, topologies, 100_000 * kill) as process:
                 time.sleep(dice.uniform(0.05, 0.4))  # a random moment, not a wait
                 if kill % 2:
                     proxy.swallow()
@@ -98,12 +101,12 @@ def test_a_publisher_killed_or_cut_off_between_publish_and_confirm_doubles_no_co
                     wait_for(lambda last=int(number): int(lines_of(log)[-1][1]) > last, "the calls after the cut")
                 process.send_signal(signal.SIGKILL)
             proxy.cut()
-        for name, settings in TOPOLOGIES.items():
-            if name.startswith("loop"):
-                releasers.enter_context(parking.worker(rmq_vhost, tmp_path / f"{name}.log", **settings))
+        for name in topologies.keys() - ALONE:
+            releasers.enter_context(parking.worker(rmq_vhost, tmp_path / f"{name}.log", **topologies[name]))
         tried = {int(number) for what, number, _ in lines_of(log) if what == "before"}
         confirmed = {int(number) for what, number, _ in lines_of(log) if what == "after"}
-        found = parking.collect(rmq_vhost, TOPOLOGIES, confirmed, 30, quiet=8, read=task_number)
+        quiet = 4 if topologies is ALONE else 8
+        found = parking.collect(rmq_vhost, topologies, confirmed, 30, quiet=quiet, read=task_number)
 
     unconfirmed = tried - confirmed
     came = {number for number in unconfirmed if found.counts[number]}
@@ -112,14 +115,14 @@ def test_a_publisher_killed_or_cut_off_between_publish_and_confirm_doubles_no_co
     assert set(found.doubled) <= set(cuts)
     assert all(count <= 1 + cuts[number] for number, count in found.counts.items())
     # One call at a time: a kill leaves one unconfirmed at most, and what the broker had is there.
-    assert KILLS // 4 <= len(came) <= len(unconfirmed) <= KILLS
+    assert kills // 4 <= len(came) <= len(unconfirmed) <= kills
     assert set(cuts) <= confirmed
 
 
 def stalled(log: Path) -> list[list[str]] | None:
     """Return the log when its last call has waited for its confirm for a while."""
     before = lines_of(log)
-    time.sleep(0.1)  # no confirm takes so long
+    time.sleep(0.5)  # no confirm takes so long
     return before if before[-1][0] == "before" and lines_of(log) == before else None
 
 
@@ -139,10 +142,10 @@ def time_for_parking(url: str) -> int:
     return round(20 + 90 * (time.monotonic() - began))
 
 
-def plans(url: str, seconds: int) -> dict[str, LadderPlan]:
-    """Return a ladder for a classic and for a quorum queue, by the queue; the delays begin after ``seconds``."""
+def plans(url: str, seconds: float, spread: float) -> dict[str, LadderPlan]:
+    """Return a ladder for a classic and for a quorum queue, by the queue; the delays are longer than ``seconds``."""
     names = Names("rmq_delay")
-    ladder = Ladder(tuple(1000 * (seconds + each) for each in (3, 6, 9, 12, 16, 20)))
+    ladder = Ladder(tuple(round(1000 * (seconds + spread * each)) for each in (0.15, 0.3, 0.45, 0.6, 0.8, 1)))
     with kombu.Connection(url) as connection:
         tells = capabilities(connection).tells_death_reason
     return {
@@ -153,10 +156,10 @@ def plans(url: str, seconds: int) -> dict[str, LadderPlan]:
     }
 
 
-def park_in_rungs(url: str, plan: LadderPlan, first: int) -> dict[int, float]:
+def park_in_rungs(url: str, plan: LadderPlan, numbers: range) -> dict[int, float]:
     """Reject messages into the rungs of an origin queue; return the seconds that each has to wait."""
     tiers = plan.ladder.tiers_ms
-    waits = {number: tiers[number % len(tiers)] / 1000 for number in range(first, first + PARKED)}
+    waits = {number: tiers[number % len(tiers)] / 1000 for number in numbers}
     keys = ["", *(return_key(plan.queue, rung) for rung in range(1, len(tiers)))]
     with kombu.Connection(url) as connection:
         parking.declare_queue(connection, plan.queue, **declared(plan))
@@ -172,11 +175,11 @@ def park_in_rungs(url: str, plan: LadderPlan, first: int) -> dict[int, float]:
         routes = {key: Route(plan.names.returns, key) if key else Route("", plan.queue) for key in keys}
         messages = ((number, routes[keys[number % len(tiers)]]) for number in waits)
         assert parking.publish_all(connection, messages) == (set(waits), set())
-        while len(rejected) < PARKED:
+        while len(rejected) < len(numbers):
             connection.drain_events(timeout=30)
         # A channel that closes takes rejections with it that a busy quorum queue has yet to be told of.
         rungs = [queue.name for _, _, queue in plan.rung_queues([plan.ladder])]
-        wait_for(lambda: sum(filter(None, ready_counts(connection, rungs).values())) == PARKED, "all in the rungs")
+        wait_for(lambda: sum(filter(None, ready_counts(connection, rungs).values())) == len(numbers), "all in them")
         channel.close()
     return waits
 
@@ -186,17 +189,17 @@ def declared(plan: LadderPlan) -> dict[str, Any]:
 
 
 def park_exactly(
-    url: str, queue: str, settings: dict[str, Any], first: int, due: float, dice: random.Random
+    url: str, queue: str, settings: dict[str, Any], numbers: range, dues: Callable[[], float]
 ) -> dict[int, float]:
-    """Publish messages that are due 3 to 20 s after ``due``; return the seconds that each has to wait."""
+    """Publish messages that are due then; return the seconds that each has to wait."""
     exact, waits = parking.exact_delays(**settings), {}
     with kombu.Connection(url) as connection:
         parking.declare_queue(connection, queue, settings["exact_queue_type"])
         exact.declare(connection)
 
         def messages() -> Iterator[parking.Message]:
-            for number in range(first, first + PARKED):
-                waits[number] = due - time.time() + dice.uniform(3, 20)
+            for number in numbers:
+                waits[number] = max(0.0, dues() - time.time())
                 route = exact.route(connection, round(waits[number] * 1000), queue, "countdown", waits[number])
                 exact.prepare(connection, route)
                 yield number, route
@@ -206,50 +209,65 @@ def park_exactly(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("ending", ["restart", pytest.param("kill", marks=pytest.mark.all_brokers)])
-def test_five_thousand_messages_in_each_topology_outlive_the_end_of_the_broker(
-    rmq_installation: Installation, tmp_path: Path, ending: str
+@pytest.mark.parametrize(
+    ("ending", "count", "topologies"),
+    [
+        pytest.param("kill", FEW, ALONE, marks=pytest.mark.brokers),
+        pytest.param("restart", MANY, TOPOLOGIES, marks=pytest.mark.slow),
+        pytest.param("kill", MANY, TOPOLOGIES, marks=[pytest.mark.slow, pytest.mark.brokers]),
+    ],
+    ids=["kill-few", "restart-many", "kill-many"],
+)
+def test_messages_in_each_topology_outlive_the_end_of_the_broker(
+    rmq_installation: Installation, tmp_path: Path, ending: str, count: int, topologies: dict[str, Any]
 ) -> None:
-    dice = random.Random(20261122)
+    dice, begun = random.Random(20261122), time.monotonic()
     with (
         PrivateBroker(rmq_installation.server, rmq_installation.root) as broker,
         contextlib.ExitStack() as releasers,
     ):
         parking.hasten(broker)
-        for name, settings in TOPOLOGIES.items():
-            if name.startswith("loop"):
-                releasers.enter_context(parking.worker(broker.url, tmp_path / f"{name}.log", **settings))
+        for name in topologies.keys() - ALONE:
+            releasers.enter_context(parking.worker(broker.url, tmp_path / f"{name}.log", **topologies[name]))
         # The kill is to end a broker that knows its queues. One with Mnesia can forget those of its last seconds, which
         # test_broker_facts shows; Ra, too, has the directory of its quorum queues on disk only a while later.
         with kombu.Connection(broker.url) as connection:
-            for queue, settings in TOPOLOGIES.items():
+            for queue, settings in topologies.items():
                 parking.declare_queue(connection, queue, settings["exact_queue_type"])
-        seconds = time_for_parking(broker.url)
-        began, waits = time.time(), dict[int, float]()
-        for plan in plans(broker.url, seconds).values():
-            waits |= park_in_rungs(broker.url, plan, len(waits))
-        for queue, settings in TOPOLOGIES.items():
-            waits |= park_exactly(broker.url, queue, settings, len(waits), began + seconds, dice)
-        queues = ["rungs-classic", "rungs-quorum", *TOPOLOGIES]
-        with kombu.Connection(broker.url) as connection:
-            assert not any(ready_counts(connection, queues).values()), "some were due before all were parked"
+        # Few are parked in no time: they are to wait until the broker is back.
+        seconds = time_for_parking(broker.url) if count == MANY else 1 + 1.5 * (time.monotonic() - begun)
+        spread = 20.0 if count == MANY else 4.0
+        due, waits = time.time() + seconds, dict[int, float]()
+        rungs = plans(broker.url, seconds, spread)
+        for plan in rungs.values():
+            waits |= park_in_rungs(broker.url, plan, range(len(waits), len(waits) + count))
+        for queue, settings in topologies.items():
+            numbers = range(len(waits), len(waits) + count)
+            waits |= park_exactly(broker.url, queue, settings, numbers, lambda: due + spread * dice.uniform(0.15, 1))
+        queues = ["rungs-classic", "rungs-quorum", *topologies]
+        if count == MANY:
+            with kombu.Connection(broker.url) as connection:
+                assert not any(ready_counts(connection, queues).values()), "some were due before all were parked"
 
         parking.metadata_to_disk(broker)
+        classic = rungs["rungs-classic"]
+        parking.dead_letters_to_disk(broker, [queue.name for *_, queue in classic.rung_queues([classic.ladder])])
         if ending == "restart":
             broker.restart()
         else:
             broker.kill()
             broker.start()
         parking.hasten(broker)
-        patience = 45 + max(0.0, began + seconds - time.time())
+        # What is due before all queues are back comes late from quorum queues.
+        patience = 45 + max(0.0, due - time.time()) if time.time() < due else 2 * parking.OWN_DEAD_LETTER_TIMEOUT
         found = parking.collect(broker.url, queues, set(waits), patience)
 
     def by_topology(numbers: Iterable[int]) -> Counter[str]:
-        return Counter(queues[number // PARKED] for number in numbers)
+        return Counter(queues[number // count] for number in numbers)
 
     lost, doubled = by_topology(set(waits) - set(found.counts)), by_topology(found.doubled)
     print(f"RabbitMQ {broker.version}: {len(waits)} parked; lost: {dict(lost)}; doubled: {dict(doubled)}")
     assert not set(lost) - (MOVED_UNSAFELY if ending == "kill" else set())
     assert not by_topology(number for number, age in found.ages.items() if age < waits[number]), "early"
-    limits = {name: parking.DEAD_LETTERS_AT_ONCE * count for name, count in QUORUM_QUEUES.items()}
-    assert all(count <= limits.get(name, 0) for name, count in doubled.items())
+    limits = {name: parking.DEAD_LETTERS_AT_ONCE * each for name, each in QUORUM_QUEUES.items()}
+    assert all(each <= limits.get(name, 0) for name, each in doubled.items())

@@ -12,10 +12,9 @@ from celery_rmq_delay.config import Settings, parse_settings
 from celery_rmq_delay.exceptions import RmqDelayError, TopologyError
 from celery_rmq_delay.exhausted import Selection, discard, list_exhausted, requeue
 from celery_rmq_delay.topology.apply import ensure_queue, ready_counts
-from tests.waiting import wait_for
-
-from .lab import Lab
-from .shop import opened, park
+from tests.support.brokers.lab import Lab
+from tests.support.brokers.lab_app import opened, park
+from tests.support.waiting import wait_for
 
 ALL = Selection(everything=True)
 
@@ -60,6 +59,7 @@ def ids(lab: Lab, queue: str) -> list[str]:
     return found
 
 
+@pytest.mark.brokers
 def test_a_message_that_climbed_its_ladder_comes_back_byte_for_byte(lab: Lab) -> None:
     _, plan = opened(lab, tiers=["50ms", "60ms"])
     body = b"\x80\x04\xff\x00 not text"
@@ -94,6 +94,7 @@ def test_a_message_that_climbed_its_ladder_comes_back_byte_for_byte(lab: Lab) ->
     assert ready_counts(lab.connection, [plan.exhausted])[plan.exhausted] == 0
 
 
+@pytest.mark.brokers
 def test_text_in_another_encoding_keeps_its_bytes(classic_lab: Lab) -> None:
     lab = classic_lab
     target, name = lab.queue(), bury(lab)
@@ -106,6 +107,7 @@ def test_text_in_another_encoding_keeps_its_bytes(classic_lab: Lab) -> None:
     assert lab.get(target).body == body
 
 
+@pytest.mark.brokers
 def test_a_requeued_task_starts_its_ladder_anew(lab: Lab) -> None:
     _, plan = opened(lab)
     name = bury(lab, "a", queue=plan.queue, **{h.CRASHES: 2, h.LANE: 3})
@@ -169,6 +171,7 @@ def test_a_limit_bounds_what_is_sent_back(lab: Lab) -> None:
     assert (ids(lab, target), ids(lab, name)) == (["a", "b"], ["c"])
 
 
+@pytest.mark.brokers
 def test_what_is_exhausted_again_meanwhile_is_not_sent_back_again(lab: Lab) -> None:
     name = settings_of(lab).exhausted_queue
     bury(lab, "a", "b", queue=name)  # sent back, they are exhausted at once
@@ -177,6 +180,7 @@ def test_what_is_exhausted_again_meanwhile_is_not_sent_back_again(lab: Lab) -> N
     assert ids(lab, name) == ["a", "b"]
 
 
+@pytest.mark.brokers
 def test_a_message_for_a_queue_that_is_gone_stays_and_the_others_go(lab: Lab) -> None:
     target = lab.queue()
     bury(lab, "lost", queue=f"{lab.names.prefix}-gone")
@@ -189,6 +193,7 @@ def test_a_message_for_a_queue_that_is_gone_stays_and_the_others_go(lab: Lab) ->
     assert (ids(lab, target), ids(lab, name)) == (["a"], ["lost"])
 
 
+@pytest.mark.brokers
 def test_a_message_that_its_full_queue_refuses_stays(lab: Lab) -> None:
     target = lab.queue(**{"x-max-length": 1, "x-overflow": "reject-publish"})
     name = bury(lab, *"abcdef", queue=target)
@@ -240,6 +245,7 @@ def test_a_missing_exhausted_queue_is_named_with_the_mend(classic_lab: Lab) -> N
         list_exhausted(classic_lab.connection, settings_of(classic_lab))
 
 
+@pytest.mark.brokers
 def test_a_death_that_is_no_rejection_tells_its_reason_and_queue(lab: Lab) -> None:
     if not lab.tells_death_reason:
         pytest.skip("before RabbitMQ 3.13 every death climbs the ladder")
@@ -263,6 +269,7 @@ def test_a_parked_task_is_not_among_the_exhausted(lab: Lab) -> None:
     assert list_exhausted(lab.connection, settings_of(lab)).done == []
 
 
+@pytest.mark.brokers
 def test_a_message_to_several_queues_without_a_body_goes_back_to_its_own_queue(lab: Lab) -> None:
     origin, other = lab.queue(), lab.queue()
     name = bury(lab)

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.snippets import ROOT, snippets, write
+from tests.support import ROOT
+from tests.support.snippets import snippets, write
 
 PAGE = ROOT / "docs/how-to/test-your-retries.md"
 FILES = [snippet.title for snippet in snippets(PAGE) if snippet.language == "python"]

@@ -15,6 +15,9 @@ import celery_rmq_delay
 from celery_rmq_delay import RetryableTask
 from celery_rmq_delay.testing import BrokerLadder, MemoryLadder, TaskStory
 from celery_rmq_delay.topology.apply import ready_counts
+from tests.support.waiting import SECONDS
+
+pytestmark = pytest.mark.brokers
 
 EXHAUSTED = "rmq_delay.exhausted"
 QUEUES = ("celery", "mails", "imports")
@@ -111,7 +114,7 @@ def signatures(app: Celery, wanted: list[tuple[str, str, list[str]]], seed: int)
     ]
 
 
-@pytest.mark.parametrize(("queue_type", "seed"), [("classic", 6), ("quorum", 7)])
+@pytest.mark.parametrize(("queue_type", "seed"), [pytest.param("classic", 6, marks=pytest.mark.slow), ("quorum", 7)])
 def test_memory_and_broker_tell_the_same_stories(
     queue_type: str, seed: int, rmq_worker: Callable[..., BrokerLadder]
 ) -> None:
@@ -127,7 +130,7 @@ def test_memory_and_broker_tell_the_same_stories(
     worker = rmq_worker(app)
     results = [worker.send(signature) for signature in signatures(app, wanted, seed)]
     for result in results:
-        worker.wait(result, timeout=120)
+        worker.wait(result, timeout=SECONDS)
         assert told(worker.story(result)) == imagined[result.id], f"{worker.story(result)}"
         assert result.state == states[result.id]
     with app.connection_for_read() as connection:

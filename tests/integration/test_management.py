@@ -24,9 +24,8 @@ from celery_rmq_delay.policies import Policy
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.testing.ports import free_port
-from tests.waiting import BUSY, wait_for
-
-from .lab import Lab
+from tests.support.brokers.lab import Lab
+from tests.support.waiting import BUSY, wait_for
 
 
 @pytest.fixture
@@ -101,6 +100,7 @@ def test_an_address_that_is_no_url_is_refused(url: str) -> None:
 # -- what it reads and writes --------------------------------------------------------------------------------------
 
 
+@pytest.mark.brokers
 def test_the_api_tells_a_queues_arguments_and_policy(managed: PrivateBroker, managed_lab: Lab) -> None:
     name = managed_lab.queue(f"{managed_lab.names.prefix} ü/%?#", **{"x-max-length": 7})
     with Management.of(managed_lab.connection, managed.management_url) as api:
@@ -112,11 +112,13 @@ def test_the_api_tells_a_queues_arguments_and_policy(managed: PrivateBroker, man
     assert (detail.dead_letters_waiting, detail.lasting, detail.operator_policy) == (0, True, None)
 
 
+@pytest.mark.brokers
 def test_a_queue_that_is_not_there_is_none(api: Management) -> None:
     assert api.queue("no such queue") is None
     assert api.consumers("no such queue") == []
 
 
+@pytest.mark.brokers
 def test_a_queue_that_does_not_last_is_told(api: Management, managed: PrivateBroker) -> None:
     with kombu.Connection(managed.url) as connection:
         connection.channel().queue_declare("fleeting", durable=False, exclusive=True, auto_delete=True)
@@ -124,6 +126,7 @@ def test_a_queue_that_does_not_last_is_told(api: Management, managed: PrivateBro
         assert not detail.lasting
 
 
+@pytest.mark.brokers
 def test_the_consumers_of_a_queue_are_told_by_address(api: Management, managed_lab: Lab) -> None:
     name = managed_lab.queue()
     managed_lab.channel.basic_consume(name)
@@ -131,6 +134,7 @@ def test_the_consumers_of_a_queue_are_told_by_address(api: Management, managed_l
     wait_for(lambda: api.consumers(name) == ["{}:{}".format(*socket.getsockname())])
 
 
+@pytest.mark.brokers
 def test_a_policy_is_written_read_and_deleted(api: Management) -> None:
     def found() -> list[Policy]:
         return [each for each in api.policies() if each.name == policy.name]
@@ -145,6 +149,7 @@ def test_a_policy_is_written_read_and_deleted(api: Management) -> None:
     assert found() == []
 
 
+@pytest.mark.brokers
 def test_a_policy_that_the_broker_refuses_is_said_with_its_reason(api: Management) -> None:
     with pytest.raises(ManagementError, match=r"answered 400 to PUT .*not recognised policy settings"):
         api.put_policy(Policy("bad", "x", {"nonsense": 1}))
@@ -153,6 +158,7 @@ def test_a_policy_that_the_broker_refuses_is_said_with_its_reason(api: Managemen
 # -- users ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.brokers
 def test_a_wrong_password_is_said(managed: PrivateBroker) -> None:
     said = problem(Management(f"http://127.0.0.1:{managed.settings.management_port}", "/", "nobody", "x"))
     assert "does not let user 'nobody' in (401: " in said
@@ -165,12 +171,14 @@ def test_credentials_in_the_url_are_decoded(user: Callable[..., str]) -> None:
         assert isinstance(client.queues(), dict)
 
 
+@pytest.mark.brokers
 def test_a_user_without_a_tag_is_told_which_one(user: Callable[..., str]) -> None:
     url = user("")
     assert "set_user_tags" in problem(Management(url, "/", "", ""))
     assert "monitoring" in problem(Management(url, "/", "", ""), Management.queues)
 
 
+@pytest.mark.brokers
 def test_a_user_who_may_not_write_policies_is_told_the_tag(user: Callable[..., str]) -> None:
     url = user("monitoring")
     for call in (lambda api: api.put_policy(Policy("p", "x", {"expires": 1000})), lambda api: api.delete_policy("p")):
@@ -182,6 +190,7 @@ def test_a_user_who_may_not_write_policies_is_told_the_tag(user: Callable[..., s
         client.delete_policy("p")
 
 
+@pytest.mark.brokers
 def test_a_user_without_permissions_on_the_vhost_is_told_so(user: Callable[..., str]) -> None:
     said = problem(Management(user("policymaker", vhost=None), "/", "", ""), Management.policies)
     assert "see the vhost '/'" in said or "the vhost '/', or hides it from user" in said  # since RabbitMQ 4.3: 404
@@ -191,6 +200,7 @@ def test_a_user_without_permissions_on_the_vhost_is_told_so(user: Callable[..., 
 # -- what is not there ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("call", [Management.queues, Management.policies, lambda api: api.queue("q")])
 def test_a_vhost_that_the_api_does_not_know_is_told_from_a_missing_api(
     managed: PrivateBroker, call: Callable[[Management], Any]

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,26 +21,29 @@ from kombu.transport.native_delayed_delivery import calculate_routing_key
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.migration.mover import WINDOW
 from celery_rmq_delay.native_leftovers import level, level_names
-from tests.waiting import BUSY, wait_for
+from celery_rmq_delay.topology.apply import consumer_count
+from tests.support.brokers.delays import assert_on_time, held
+from tests.support.brokers.movers import Movers
+from tests.support.waiting import SECONDS, wait_for
 
-from .movers import Movers, new_movers
+pytestmark = pytest.mark.slow
 
 COUNT = 10_000
-UNIT = 1.0
-#: Seconds until the first of the messages is due, and over which they are spread.
+#: Seconds until the first of the messages is due, and over which they are spread. On a busy machine some come due while
+#: they are moved; that is no fault.
 FIRST, SPREAD = 60.0, 20.0
 
 PROJECT = """
-from tests.integration.movers import our_app
+from tests.support.brokers.movers import our_app
 
 app = our_app({url!r}, "quorum", exact_for="all", exact_queue_type="classic")
 """
 
 
 @pytest.fixture
-def movers(rmq_vhost: str) -> Iterator[Movers]:
+def movers(make_movers: Callable[..., Movers]) -> Movers:
     # Classic levels: what is measured is the migration, and not how fast a busy machine runs quorum queues.
-    yield from new_movers(rmq_vhost, "quorum", exact_for="all", exact_queue_type="classic")
+    return make_movers(exact_for="all", exact_queue_type="classic")
 
 
 def publish(movers: Movers, rng: random.Random) -> dict[str, float]:
@@ -94,24 +97,32 @@ class Run:
         assert self.process.poll() is None, self.process.communicate()
         self.process.kill()
         self.process.communicate()
+        # Until the broker has noticed, what the process had in hand is in no count.
+        wait_for(
+            lambda: not any(consumer_count(movers.connection, name) for name in level_names()), "its consumers' end"
+        )
 
     def report(self) -> Any:
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=SECONDS)
         self.seconds = time.monotonic() - self.began
         assert self.process.returncode == 0, (out, err)
         return json.loads(out)
 
 
-def arrivals(movers: Movers, until: float, most: int) -> list[tuple[str, float, dict[str, Any]]]:
-    """Consume the destination; return (id, time of arrival, headers)."""
-    found: list[tuple[str, float, dict[str, Any]]] = []
+def arrivals(movers: Movers, wanted: set[str], quiet: float = 5.0) -> list[tuple[float, amqp.Message]]:
+    """Consume the destination until all are there and nothing more has come for a while; return when each came."""
+    found: list[tuple[float, amqp.Message]] = []
+    missing = set(wanted)
     channel = movers.connection.channel()
 
     def note(message: amqp.Message) -> None:
-        found.append((message.headers["id"], time.time(), message.headers))
+        found.append((time.time(), message))
+        missing.discard(message.headers["id"])
 
     channel.basic_consume("orders", no_ack=True, callback=note)
-    while time.time() < until and len(found) < most:
+    deadline = time.monotonic() + FIRST + SPREAD + 120
+    while missing or time.time() < found[-1][0] + quiet:
+        assert time.monotonic() < deadline, f"{len(missing)} did not come"
         with suppress(TimeoutError):
             movers.connection.drain_events(timeout=0.5)
     return found
@@ -123,31 +134,25 @@ def test_ten_thousand_messages_all_arrive_in_time_from_a_migration_that_is_kille
     rng = random.Random(20261120)
     (tmp_path / "proj.py").write_text(PROJECT.format(url=movers.url))
     movers.declare_native()
-    began = time.monotonic()
     due = publish(movers, rng)
-    published = time.monotonic() - began
+    began = time.time()
     for share in (rng.uniform(0.55, 0.75), rng.uniform(0.25, 0.45)):
         Run(tmp_path).kill_below(movers, int(COUNT * share))
-        time.sleep(rng.random() * 0.3)
     last = Run(tmp_path)
     report = last.report()
-    migrated = time.time()
-    assert migrated < min(due.values()), "the machine is too slow: some came due while they were moved"
+    ended = time.time()
     assert report["adds_up"]
-    assert (report["after"], report["came_due"], report["arrived"], report["left"], report["poisoned"]) == (
-        0, 0, 0, {}, {},
-    )  # fmt: skip
+    assert (report["after"], report["left"], report["poisoned"]) == (0, {}, {})
     assert movers.count(*level_names()) == 0
 
-    twice_at_most = 2 * WINDOW
-    found = arrivals(movers, max(due.values()) + 10, COUNT + twice_at_most)
-    counts = Counter(task_id for task_id, _, _ in found)
-    assert set(counts) == set(due)
-    assert len(found) - COUNT <= twice_at_most
-    late = sorted(at - due[task_id] for task_id, at, _ in found)
-    told = sorted(headers[h.DUE] / 1000 - due[task_id] for task_id, _, headers in found)
+    found = arrivals(movers, set(due))
+    assert {message.headers["id"] for _, message in found} == set(due)
+    assert len(found) - COUNT <= 2 * WINDOW
+    moved = [(due[message.headers["id"]], message) for _, message in found if h.DUE in message.headers]
+    late = sorted(at - due[message.headers["id"]] for at, message in found)
+    told = sorted(message.headers[h.DUE] / 1000 - each for each, message in moved)
     figures = {
-        "published_s": round(published, 1),
+        "moved": len(moved),
         "duplicates": len(found) - COUNT,
         "late_ms": [round(1000 * late[place]) for place in (0, len(late) // 2, len(late) * 99 // 100, -1)],
         "last_run": {"moved": report["taken"], "seconds": round(last.seconds, 1)},
@@ -157,4 +162,6 @@ def test_ten_thousand_messages_all_arrive_in_time_from_a_migration_that_is_kille
     record_property("figures", figures)
     assert -0.000_01 <= told[0] <= told[-1] < 0.002
     assert late[0] >= 0
-    assert late[-1] <= UNIT + BUSY
+    for each, message in moved:
+        if h.deaths(message.headers):  # else it was due when it was moved
+            assert_on_time(held(message), each, (began, ended))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,17 +12,21 @@ from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.management import Management
 from celery_rmq_delay.migration.removal import remove
 from celery_rmq_delay.native_leftovers import level, look
-from tests.waiting import wait_for
+from tests.support.brokers.movers import Movers
+from tests.support.waiting import wait_for
 
-from .movers import Movers, new_movers
+pytestmark = pytest.mark.brokers
 
 
 @pytest.fixture
-def movers(managed: Any) -> Iterator[Movers]:
-    name = f"test-{uuid.uuid4().hex[:12]}"
-    url = managed.vhost(name)
-    yield from new_movers(url, "quorum", exact_for="all", management_url=managed.management_url)
-    managed.delete_vhost(name)
+def rmq_vhost(managed_vhost: str) -> str:
+    """Here, all is on the broker with the management plugin."""
+    return managed_vhost
+
+
+@pytest.fixture
+def movers(managed: Any, make_movers: Callable[..., Movers]) -> Movers:
+    return make_movers(exact_for="all", management_url=managed.management_url)
 
 
 def test_the_queues_of_hold_are_listed(movers: Movers, managed: Any) -> None:
@@ -35,7 +38,7 @@ def test_the_queues_of_hold_are_listed(movers: Movers, managed: Any) -> None:
     assert (report.before, report.moved, report.after) == (2, {"orders": 2}, 0)
 
 
-def test_dead_letters_that_no_queue_takes_keep_celerys_levels(movers: Movers) -> None:
+def test_dead_letters_that_no_queue_takes_keep_celerys_levels_and_empty_levels_go(movers: Movers) -> None:
     movers.declare_native()
     movers.put(calculate_routing_key(1, "nobody"), b"x", exchange="celery_delayed_27")
 
@@ -49,8 +52,6 @@ def test_dead_letters_that_no_queue_takes_keep_celerys_levels(movers: Movers) ->
         movers.migrate("celery-native", remove=True)
     assert look(movers.connection) is not None
 
-
-def test_empty_levels_go(movers: Movers) -> None:
-    movers.declare_native()
-    assert len(movers.migrate("celery-native", remove=True).removed) == 28 + 29
+    movers.connection.channel().queue_delete(level(0))
+    assert len(movers.migrate("celery-native", remove=True).removed) == 27 + 29
     assert remove(movers.connection, movers.app, {}) == []

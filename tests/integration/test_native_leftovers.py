@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from celery_rmq_delay.config import QueueType
 from celery_rmq_delay.doctor import Finding, examine
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.management import QueueDetail
 from celery_rmq_delay.migration.removal import native_bindings, remove
 from celery_rmq_delay.native_leftovers import Leftovers, describe, level, level_names, look
-
-from .movers import Movers, new_movers
-
-
-@pytest.fixture
-def movers(rmq_vhost: str) -> Iterator[Movers]:
-    yield from new_movers(rmq_vhost, "quorum", exact_for="all")
+from tests.support.brokers.movers import Movers
 
 
 def finding(movers: Movers) -> Finding | None:
@@ -27,12 +20,10 @@ def finding(movers: Movers) -> Finding | None:
     return next((each for each in found if each.code == "celery-native"), None)
 
 
-def test_a_broker_without_it_is_not_remarked(movers: Movers) -> None:
+@pytest.mark.brokers
+def test_the_doctor_tells_of_messages_and_then_of_empty_queues_and_else_of_nothing(movers: Movers) -> None:
     assert look(movers.connection) is None
     assert finding(movers) is None
-
-
-def test_the_doctor_tells_of_messages_and_then_of_empty_queues(movers: Movers) -> None:
     movers.declare_native()
     movers.native(5000, 600)
     movers.holds(2, *level_names())
@@ -47,23 +38,17 @@ def test_the_doctor_tells_of_messages_and_then_of_empty_queues(movers: Movers) -
     assert "migrate --from celery-native --remove`" in found.mend
 
 
-@pytest.mark.parametrize("kind", ["quorum"])
-def test_what_is_still_used_is_no_leftover(rmq_vhost: str, kind: QueueType) -> None:
-    for movers in new_movers(rmq_vhost, kind):
-        movers.declare_native()
-        found = finding(movers)
-        assert found is not None
-        assert (found.severity, "keeps 28 queues" in found.found) == ("note", True)
-        assert "exact_for to 'all'" in found.mend
+def test_what_is_still_used_is_no_leftover(make_movers: Callable[..., Movers]) -> None:
+    movers = make_movers()
+    movers.declare_native()
+    found = finding(movers)
+    assert found is not None
+    assert (found.severity, "keeps 28 queues" in found.found) == ("note", True)
+    assert "exact_for to 'all'" in found.mend
 
 
 def test_a_level_that_is_gone_is_not_counted() -> None:
     assert "3 messages" in describe(Leftovers({"a": 1, "b": 2}), used=False)[0]
-
-
-def bound(movers: Movers, exchange: str, key: str) -> int:
-    movers.put(key, b"", exchange=exchange)
-    return movers.count("orders")
 
 
 def test_bindings_that_celery_made_are_undone_and_the_users_own_stay(movers: Movers) -> None:
@@ -79,30 +64,25 @@ def test_bindings_that_celery_made_are_undone_and_the_users_own_stay(movers: Mov
     assert movers.count("orders") == 0
 
 
-def test_a_removal_that_was_cut_off_goes_on(movers: Movers) -> None:
-    movers.declare_native()
-    channel = movers.connection.channel()
-    channel.exchange_delete(level(27))
-    channel.queue_delete(level(20))
-    assert len(remove(movers.connection, movers.app, {})) == 27 + 28
-    assert look(movers.connection) is None
-
-
-def test_dead_letters_that_no_queue_takes_are_kept(movers: Movers) -> None:
-    movers.declare_native()
-    details = {level(0): QueueDetail(level(0), "quorum", {}, None, {}, 3)}
-    with pytest.raises(TopologyError, match=r"dead letters that no queue takes in celery_delayed_0 \(3\)"):
-        remove(movers.connection, movers.app, details)
-    assert look(movers.connection) is not None
-
-
-def test_a_message_in_a_level_keeps_all_of_it(movers: Movers) -> None:
+@pytest.mark.brokers
+def test_what_waits_in_a_level_keeps_all_of_it_and_a_removal_that_was_cut_off_goes_on(movers: Movers) -> None:
     movers.declare_native()
     movers.native(5000)
     movers.holds(1, *level_names())
     with pytest.raises(TopologyError, match=r"messages in celery_delayed_12 \(1\)"):
         remove(movers.connection, movers.app, {})
     assert movers.natives() == 1
+    channel = movers.connection.channel()
+    channel.queue_purge(level(12))
+    details = {level(0): QueueDetail(level(0), "quorum", {}, None, {}, 3)}
+    with pytest.raises(TopologyError, match=r"dead letters that no queue takes in celery_delayed_0 \(3\)"):
+        remove(movers.connection, movers.app, details)
+    assert look(movers.connection) is not None
+
+    channel.exchange_delete(level(27))
+    channel.queue_delete(level(20))
+    assert len(remove(movers.connection, movers.app, {})) == 27 + 28
+    assert look(movers.connection) is None
 
 
 def test_the_bindings_of_a_queue_that_is_bound_with_a_hash_are_its_own(movers: Movers) -> None:

@@ -8,27 +8,22 @@ from typing import Any
 import pytest
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.contrib.django.models import Attempt, Operation, Payload, TaskRecord, TaskState
-from celery_rmq_delay.contrib.django.services.operations import Actor, freeze, run
-from tests.django import shop
-from tests.django.conftest import database, postgres_tables, sqlite_tables  # noqa: F401 - fixtures
+from celery_rmq_delay.contrib.django.models import Attempt, Operation, Payload, TaskState
+from celery_rmq_delay.contrib.django.services.operations import run
+from tests.support.brokers.kinds import EITHER_DATABASE
+from tests.support.django import shop
+from tests.support.django.desk import Desk, frozen, states
 
-from .desk import Desk, states
-
-ALICE, BOB = Actor(None, "alice"), Actor(None, "bob")
 Kind, State = Operation.Kind, Operation.State
 
 
 @pytest.fixture
-def desk(rmq_vhost: str, database: Any) -> Iterator[Desk]:  # noqa: F811
+def desk(rmq_vhost: str, database: Any) -> Iterator[Desk]:
     with shop.of(shop.make(rmq_vhost), broker_timeout=30):
         yield Desk(rmq_vhost)
 
 
-def frozen(actor: Actor = ALICE, **more: Any) -> Operation:
-    return freeze(Kind.REQUEUE, TaskRecord.objects.order_by("pk"), actor=actor, reason="repaired", **more)
-
-
+@pytest.mark.brokers
 def test_a_requeue_publishes_what_was_stored_as_the_next_generation(desk: Desk) -> None:
     (task,) = desk.exhausted(1, generation=1)
     operation = run(frozen())
@@ -45,6 +40,7 @@ def test_a_requeue_publishes_what_was_stored_as_the_next_generation(desk: Desk) 
     assert list(Attempt.objects.values_list("kind", "generation", "worker")) == [("requeued", 1, "alice")]
 
 
+@EITHER_DATABASE
 def test_a_thousand_tasks_are_requeued_in_order(desk: Desk) -> None:
     desk.exhausted(1000)
     operation = run(frozen())
@@ -63,6 +59,7 @@ def test_without_its_queue_a_task_stays_exhausted(desk: Desk) -> None:
     assert run(frozen()).message == "2 requeued"
 
 
+@pytest.mark.brokers
 def test_a_full_queue_refuses_and_the_rest_stays_exhausted(desk: Desk) -> None:
     desk.delete()
     desk.declare(**{"x-max-length": 3, "x-overflow": "reject-publish"})

@@ -15,22 +15,20 @@ from celery_rmq_delay.broker import capabilities
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.models import Attempt, Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services import parked
-from celery_rmq_delay.contrib.django.services.operations import Actor, freeze, run
+from celery_rmq_delay.contrib.django.services.operations import freeze, run
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.scan import Scan, looks_leave_no_trace
-from tests.django import shop
-from tests.django.conftest import database, postgres_tables, sqlite, sqlite_tables  # noqa: F401 - fixtures
-from tests.django.told import fact
-from tests.waiting import BUSY, wait_for
+from tests.support.brokers.alarms import alarm
+from tests.support.django import shop
+from tests.support.django.desk import ALICE, ParkedDesk, states
+from tests.support.django.told import fact
+from tests.support.waiting import BUSY, wait_for
 
-from .desk import ParkedDesk, states
-
-ALICE = Actor(None, "alice")
 Kind, State = Operation.Kind, Operation.State
 
 
 @pytest.fixture
-def desk(rmq_vhost: str, sqlite: Any, queue_type: str) -> Iterator[ParkedDesk]:  # noqa: F811
+def desk(rmq_vhost: str, sqlite: Any, queue_type: str) -> Iterator[ParkedDesk]:
     queues = [kombu.Queue("payments", queue_arguments={"x-queue-type": queue_type})]
     made = shop.make(rmq_vhost, task_queues=queues, task_default_queue_type=queue_type)
     with shop.of(made, broker_timeout=30) as app:
@@ -42,7 +40,7 @@ def done(kind: str, *task_ids: str) -> Operation:
     return run(freeze(kind, records, actor=ALICE, reason="a test"))
 
 
-@pytest.mark.all_brokers
+@pytest.mark.brokers
 def test_a_parked_task_runs_now_and_the_others_stay(desk: ParkedDesk) -> None:
     desk.parked(4)
     operation = done(Kind.RUN_NOW, "id-1", "id-2")
@@ -56,7 +54,7 @@ def test_a_parked_task_runs_now_and_the_others_stay(desk: ParkedDesk) -> None:
     assert set(Attempt.objects.values_list("kind", "reason", "worker")) == {("requeued", "run_now", "alice")}
 
 
-@pytest.mark.all_brokers
+@pytest.mark.brokers
 def test_a_discarded_parked_task_is_kept_and_can_be_requeued(desk: ParkedDesk) -> None:
     desk.parked(3)
     assert done(Kind.DISCARD, "id-1").message == "1 discarded"
@@ -98,6 +96,7 @@ def test_a_task_with_an_exact_delay_says_why_it_cannot_run_early(desk: ParkedDes
     assert "its delay is exact" in done(Kind.RUN_NOW, "id-0").message
 
 
+@pytest.mark.brokers
 def test_a_search_goes_no_further_than_looks_are_harmless(desk: ParkedDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("celery_rmq_delay.release.SCAN_LIMIT", 2)
     monkeypatch.setattr("celery_rmq_delay.release.TRACED_SCAN_LIMIT", 2)
@@ -179,6 +178,7 @@ def test_a_task_that_ran_now_and_failed_again_at_once_stays_parked(
     assert states() == {TaskState.PARKED: 1, TaskState.RUNNING: 1}
 
 
+@pytest.mark.brokers
 def test_many_are_found_in_the_order_in_which_they_wait(desk: ParkedDesk) -> None:
     desk.parked(130)
     wanted = [f"id-{number}" for number in range(0, 130, 2)]
@@ -190,6 +190,7 @@ def test_many_are_found_in_the_order_in_which_they_wait(desk: ParkedDesk) -> Non
     assert left == [f"id-{number}" for number in range(1, 130, 2)]
 
 
+@pytest.mark.brokers
 def test_a_limit_for_looks_depends_on_the_broker(desk: ParkedDesk) -> None:
     with kombu.Connection(desk.url) as connection:
         connection.connect()
@@ -204,21 +205,17 @@ def test_a_discarded_message_is_not_kept_where_the_settings_forbid_it(desk: Park
     assert not Payload.objects.exists()
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("queue_type", ["classic"])
 def test_a_silent_broker_keeps_nobody_waiting_and_loses_nothing(
     desk: ParkedDesk, rmq_broker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_rmq_delay.broker.CONFIRM_TIMEOUT", 1)
+    monkeypatch.setattr("celery_rmq_delay.broker.CONFIRM_TIMEOUT", 0.3)
     desk.parked(3)
-    rmq_broker.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.0000001)")
-    try:
-        wait_for(lambda: "memory" in rmq_broker.evaluate("rabbit_alarm:get_alarms()"), "an alarm")
+    with alarm(rmq_broker), shop.of(shop.found, broker_timeout=1):
         began = time.monotonic()
-        with shop.of(shop.found, broker_timeout=1):
-            operation = done(Kind.RUN_NOW, "id-0", "id-1", "id-2")
+        operation = done(Kind.RUN_NOW, "id-0", "id-1", "id-2")
         assert time.monotonic() - began < BUSY
-    finally:
-        rmq_broker.evaluate("vm_memory_monitor:set_vm_memory_high_watermark(0.4)")
     assert (operation.ok, operation.unknown + operation.failed) == (0, 3), operation.message
     assert operation.unknown <= 1, "the others were not published"
     wait_for(lambda: sum(count or 0 for count in desk.counts(desk.rung(1), "payments")) >= 3, "all of them")

@@ -17,9 +17,10 @@ from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.queues import OriginQueue
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.ladder import origin_arguments
-from tests.waiting import wait_for
+from tests.support.brokers.lab import Lab
+from tests.support.waiting import wait_for
 
-from .lab import Lab
+pytestmark = pytest.mark.brokers
 
 
 class Shop:

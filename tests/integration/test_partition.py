@@ -18,8 +18,8 @@ from celery_rmq_delay.testing import PrivateBroker, PrivateCluster, PrivateServe
 from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.testing.network import Host, PrivateNetwork
 from celery_rmq_delay.testing.ports import free_port
-from tests.clusters import QUICK_TO_NOTICE, await_all, need_networks, seen
-from tests.waiting import wait_for
+from tests.support.brokers.clusters import QUICK_TO_NOTICE, await_all, need_networks, seen
+from tests.support.waiting import wait_for
 
 PORT = 7000
 ECHO = """
@@ -221,7 +221,7 @@ class Client:
         return connection
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_a_cluster_goes_on_without_the_minority_and_takes_it_back(rmq_installation: Installation) -> None:
     need_networks()
     with PrivateCluster(

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,11 +15,19 @@ import amqp
 import kombu
 import pytest
 
-from celery_rmq_delay.testing import PrivateBroker, PrivateCluster, PrivateRedis, ServerNotFoundError, ServerStartError
+from celery_rmq_delay.testing import (
+    PrivateBroker,
+    PrivateCluster,
+    PrivateRedis,
+    PrivateServerError,
+    ServerNotFoundError,
+    ServerStartError,
+)
 from celery_rmq_delay.testing.broker import _name_hosts
 from celery_rmq_delay.testing.installation import Installation
+from celery_rmq_delay.testing.plugin import skip_or_fail
 from celery_rmq_delay.testing.ports import is_free
-from tests.waiting import wait_for
+from tests.support.waiting import SECONDS, wait_for
 
 HOLDER = """
 import signal, sys
@@ -58,12 +65,6 @@ def where(rmq_installation: Installation) -> tuple[str, str | None]:
     return rmq_installation.server, str(rmq_installation.root) if rmq_installation.root else None
 
 
-@pytest.fixture(scope="module")
-def broker(where: tuple[str, str | None]) -> Iterator[PrivateBroker]:
-    with PrivateBroker(*where, management=True) as started:
-        yield started
-
-
 def put_durable_message(url: str, **arguments: object) -> None:
     with kombu.Connection(url, transport_options={"confirm_publish": True}) as connection:
         queue = kombu.Queue("kept", durable=True, queue_arguments={"x-queue-type": "quorum", **arguments})
@@ -84,20 +85,20 @@ def take_message(url: str) -> object:
     return taken[0]
 
 
-def test_the_broker_tells_its_version_and_serves_amqp_and_management(broker: PrivateBroker) -> None:
-    assert broker.version >= (3, 8, 0)
-    assert broker.installation.version == ".".join(map(str, broker.version))
-    with kombu.Connection(broker.url) as connection:
+def test_the_broker_tells_its_version_and_serves_amqp_and_management(managed: PrivateBroker) -> None:
+    assert managed.version >= (3, 8, 0)
+    assert managed.installation.version == ".".join(map(str, managed.version))
+    with kombu.Connection(managed.url) as connection:
         connection.ensure_connection(max_retries=1)
-    assert broker.management_url is not None
+    assert managed.management_url is not None
     done = subprocess.run(
-        [sys.executable, "-c", _OVERVIEW, broker.management_url],
+        [sys.executable, "-c", _OVERVIEW, managed.management_url],
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=SECONDS,
     )
-    assert done.stdout.strip() == ".".join(map(str, broker.version))
+    assert done.stdout.strip() == ".".join(map(str, managed.version))
 
 
 _OVERVIEW = """
@@ -109,35 +110,36 @@ print(json.load(urllib.request.urlopen(request))["rabbitmq_version"])
 """
 
 
-def test_several_callers_can_evaluate_at_once(broker: PrivateBroker) -> None:
+def test_several_callers_can_evaluate_at_once(managed: PrivateBroker) -> None:
     with ThreadPoolExecutor(4) as callers:
-        found = list(callers.map(lambda number: broker.evaluate(f"{number} + 1"), range(40)))
+        found = list(callers.map(lambda number: managed.evaluate(f"{number} + 1"), range(40)))
     assert found == [str(number + 1) for number in range(40)]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_the_node_listens_on_loopback_only(broker: PrivateBroker) -> None:
+def test_the_node_listens_on_loopback_only(managed: PrivateBroker) -> None:
     listening = 0
     for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{broker.pid}/net/{table}").read_text().splitlines()[1:]:
+        for line in Path(f"/proc/{managed.pid}/net/{table}").read_text().splitlines()[1:]:
             address, port = line.split()[1].rsplit(":", 1)
             if line.split()[3] == "0A" and int(port, 16) in {
-                broker.port,
-                broker.settings.dist_port,
-                broker.settings.epmd_port,
-                broker.settings.management_port,
+                managed.port,
+                managed.settings.dist_port,
+                managed.settings.epmd_port,
+                managed.settings.management_port,
             }:
                 listening += 1
                 assert address in {"0100007F", "00000000000000000000000001000000"}
     assert listening >= 4
 
 
-def test_a_vhost_is_usable_at_once_and_gone_after_its_deletion(broker: PrivateBroker) -> None:
-    url = broker.vhost("a vhost/with ünusual name")
+def test_a_vhost_is_usable_at_once_and_gone_after_its_deletion(managed: PrivateBroker) -> None:
+    url = managed.vhost("a vhost/with ünusual name")
     put_durable_message(url)
     assert take_message(url) == "still here"
-    broker.delete_vhost("a vhost/with ünusual name")
-    assert "ünusual" not in broker.rabbitmqctl("list_vhosts", "--silent")
+    managed.delete_vhost("a vhost/with ünusual name")
+    with pytest.raises(amqp.NotAllowed), kombu.Connection(url) as connection:
+        connection.connect()
 
 
 def test_a_tree_knows_its_machines_name_so_that_its_nodes_ask_no_name_server(tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_a_tree_knows_its_machines_name_so_that_its_nodes_ask_no_name_server(tmp
 
 
 def test_the_tree_of_a_started_node_names_localhost_and_the_machine(
-    broker: PrivateBroker, where: tuple[str, str | None]
+    managed: PrivateBroker, where: tuple[str, str | None]
 ) -> None:
     known = Path(where[1] or "/", "etc", "hosts").read_text().split()
     assert "localhost" in known
@@ -161,27 +163,31 @@ def test_the_tree_of_a_started_node_names_localhost_and_the_machine(
         assert socket.gethostname() in known
 
 
-def test_rabbitmqctl_failures_say_what_it_printed(broker: PrivateBroker) -> None:
+def test_rabbitmqctl_failures_say_what_it_printed(managed: PrivateBroker) -> None:
     with pytest.raises(Exception, match="no_such_command"):
-        broker.rabbitmqctl("no_such_command")
+        managed.rabbitmqctl("no_such_command", timeout=SECONDS)
 
 
-def test_durable_messages_survive_a_restart_and_a_kill(broker: PrivateBroker) -> None:
-    put_durable_message(broker.url)
-    port, first = broker.port, broker.pid
-    broker.restart()
-    assert (broker.port, broker.pid != first) == (port, True)
-    assert take_message(broker.url) == "still here"
+@pytest.mark.slow
+def test_durable_messages_survive_a_restart_and_a_kill(where: tuple[str, str | None]) -> None:
+    with PrivateBroker(*where) as broker:
+        put_durable_message(broker.url)
+        port, first = broker.port, broker.pid
+        broker.restart()
+        assert (broker.port, broker.pid != first) == (port, True)
+        assert take_message(broker.url) == "still here"
 
-    put_durable_message(broker.url)
-    broker.kill()
-    assert broker.pid is None
-    assert is_free(broker.port)
-    broker.start()
-    assert take_message(broker.url) == "still here"
+        put_durable_message(broker.url)
+        broker.kill()
+        assert broker.pid is None
+        assert is_free(broker.port)
+        broker.start()
+        assert take_message(broker.url) == "still here"
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize(
+    "ending", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=["SIGKILL", "SIGINT"]
+)
 def test_nothing_is_left_when_the_owner_ends(where: tuple[str, str | None], ending: signal.Signals) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, where[0], where[1] or ""],
@@ -215,6 +221,7 @@ def test_a_missing_server_is_named_with_what_mends_it() -> None:
         PrivateBroker(server="/no/such/rabbitmq-server")
 
 
+@pytest.mark.slow
 def test_a_cluster_goes_on_without_its_first_node(where: tuple[str, str | None]) -> None:
     with PrivateCluster(3, *where) as cluster:
         names = sorted(node.node for node in cluster.nodes)
@@ -232,10 +239,39 @@ def test_redis_starts_answers_and_ends(tmp_path: Path) -> None:
     try:
         server = PrivateRedis()
     except ServerNotFoundError as error:
-        pytest.skip(str(error))
+        skip_or_fail(error)
     with server, kombu.Connection(server.url) as connection:
         connection.ensure_connection(max_retries=1)
     assert is_free(server.port)
+
+
+@pytest.mark.parametrize("victim", ["server", "keeper"])
+def test_a_server_that_ended_by_itself_runs_again_and_is_told_of(victim: str) -> None:
+    with PrivateRedis() as server:
+        assert server.revive() is None
+        assert server.pid is not None
+        keeper = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1]
+        os.kill(server.pid if victim == "server" else int(keeper), signal.SIGKILL)
+        wait_for(lambda: server.pid is None, "its end")
+        assert "ended by itself" in str(server.revive())
+        with kombu.Connection(server.url) as connection:
+            connection.ensure_connection(max_retries=1)
+        server.kill()
+        assert server.revive() is None, "it was to end"
+        assert server.pid is not None
+    assert is_free(server.port)
+
+
+def test_a_folder_that_the_start_script_cannot_take_is_refused(
+    where: tuple[str, str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if where[1] is not None:
+        pytest.skip("in a tree the folder is the tree's")
+    (odd := tmp_path / "with'quote").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(odd))
+    with pytest.raises(PrivateServerError, match="Set TMPDIR to another one"), PrivateBroker(*where):
+        pass
+    assert list(odd.iterdir()) == []
 
 
 def test_the_fixtures_give_a_fresh_vhost(rmq_broker: PrivateBroker, rmq_vhost: str) -> None:

@@ -17,7 +17,7 @@ from pytest_django import DjangoDbBlocker
 from celery_rmq_delay.testing import PrivatePostgres, PrivateServerError, ServerNotFoundError
 from celery_rmq_delay.testing.plugin import ExternalServer
 from celery_rmq_delay.testing.ports import is_free
-from tests.waiting import wait_for
+from tests.support.waiting import SECONDS, wait_for
 
 HOLDER = """
 import sys
@@ -71,7 +71,7 @@ def test_a_kill_ends_a_client_in_the_middle_of_a_query(postgres: PrivatePostgres
     with subprocess.Popen([sys.executable, "-c", loop], stderr=subprocess.PIPE, text=True) as busy:
         wait_for(lambda: run(database, ready) == [(1,)], "the query")
         postgres.kill()
-        assert "OperationalError" in busy.communicate(timeout=30)[1]
+        assert "OperationalError" in busy.communicate(timeout=SECONDS)[1]
     postgres.start()
     assert run(database, ready) == [(0,)]
 

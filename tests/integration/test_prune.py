@@ -17,9 +17,8 @@ from celery_rmq_delay.topology.objects import Objects
 from celery_rmq_delay.topology.prune import Pruned, prune
 from celery_rmq_delay.topology.record import locked_record, peek_record
 from celery_rmq_delay.topology.switch import Applied, apply_plan
-from tests.waiting import wait_for
-
-from .lab import HOUR, Lab
+from tests.support.brokers.lab import HOUR, Lab
+from tests.support.waiting import BUSY, wait_for
 
 
 def changed(lab: Lab, *ladders: Ladder) -> list[LadderPlan]:
@@ -49,11 +48,12 @@ def exchanges(plan: LadderPlan) -> Objects:
 
 def retired_long_ago(lab: Lab, plan: LadderPlan) -> None:
     """Let the record say that everything retired in 1970."""
-    with locked_record(lab.connection, plan.record_queue(), 10) as (_, record):
+    with locked_record(lab.connection, plan.record_queue(), BUSY) as (_, record):
         known = Applied.from_json(record.value)
         record.save(replace(known, retired=dict.fromkeys(known.retired, 0.0)).to_json())
 
 
+@pytest.mark.brokers
 @pytest.mark.parametrize("jitter", [0.0, 0.2])
 def test_a_retired_ladder_goes_with_all_its_objects(lab: Lab, jitter: float) -> None:
     lanes = 3 if jitter else 1
@@ -72,6 +72,7 @@ def test_a_retired_ladder_goes_with_all_its_objects(lab: Lab, jitter: float) -> 
     wait_for(lambda: lab.counts(new), "the ladder in force")
 
 
+@pytest.mark.brokers
 def test_nothing_with_messages_is_deleted(lab: Lab) -> None:
     old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR)), Ladder((HOUR,)))
     full = old.rung_queue(2, 4 * HOUR).name
@@ -111,6 +112,7 @@ def test_a_rung_that_two_retired_ladders_share_stays_while_one_of_them_does(lab:
     assert existing(lab, delay_queues(second)) == delay_queues(second)
 
 
+@pytest.mark.brokers
 def test_the_ways_back_from_rungs_that_no_ladder_has_go_last(lab: Lab) -> None:
     old, new = changed(lab, Ladder((HOUR, 2 * HOUR, 3 * HOUR)), Ladder((HOUR,)))
     prune(lab.connection, new, now=True)
@@ -160,5 +162,5 @@ def test_a_queue_that_nothing_was_applied_to_has_nothing_to_prune(lab: Lab) -> N
 
 def test_a_prune_waits_for_those_that_apply(lab: Lab) -> None:
     (plan,) = changed(lab, Ladder((HOUR,)))
-    with locked_record(lab.connect(), plan.record_queue(), 10), pytest.raises(LockTimeoutError):
+    with locked_record(lab.connect(), plan.record_queue(), BUSY), pytest.raises(LockTimeoutError):
         prune(lab.connection, plan, now=True, lock_timeout=0.2)

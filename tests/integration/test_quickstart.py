@@ -13,8 +13,11 @@ from pathlib import Path
 
 import amqp
 import kombu
+import pytest
 
-from tests.snippets import ROOT, write
+from tests.support import ROOT
+from tests.support.snippets import write
+from tests.support.waiting import SECONDS, wait_for
 
 
 @contextmanager
@@ -29,18 +32,12 @@ def worker(folder: Path, broker: str, app: str) -> Iterator[Path]:
         ) as process,
     ):
         try:
-            until(lambda: " ready." in log.read_text() or process.poll() is not None, log)
+            wait_for(lambda: " ready." in log.read_text() or process.poll() is not None, "the worker")
             yield log
         finally:
             process.send_signal(signal.SIGTERM)
-            process.wait(timeout=60)
-
-
-def until(condition: object, log: Path, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.05)
+            process.wait(timeout=SECONDS)
+            print(log.read_text())
 
 
 def exhausted(broker: str) -> int | None:
@@ -68,13 +65,14 @@ def test_the_quickstart_prints_what_it_says(rmq_vhost: str, tmp_path: Path) -> N
     with worker(tmp_path, rmq_vhost, "shop") as log:
         sent = script(tmp_path, rmq_vhost, "send.py", 60)
         assert sent.stdout == "order 7 charged after 2 retries\n", sent.stderr + log.read_text()
-        until(lambda: exhausted(rmq_vhost) == 2, log)
+        wait_for(lambda: exhausted(rmq_vhost) == 2, "two exhausted tasks")
         said = log.read_text()
     assert "Applied the ladder of queue celery" in said
     assert said.count("retry: Retry in 1.0s: ConnectionError('The gateway does not answer.')") == 1
     assert said.count("retry: Retry in 2.0s: ConnectionError('The gateway does not answer.')") == 1
 
 
+@pytest.mark.slow
 def test_the_test_on_the_how_to_page_passes(rmq_vhost: str, tmp_path: Path) -> None:
     write(ROOT / "docs/how-to/test-with-a-private-broker.md", tmp_path, "test_payments.py")
     done = subprocess.run(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +18,10 @@ from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.objects import Queue
 from celery_rmq_delay.topology.record import Record, locked_record, peek_record
 from celery_rmq_delay.topology.switch import apply_plan
-from tests.waiting import BUSY, wait_for
+from tests.support.brokers.lab import Lab
+from tests.support.waiting import BUSY, wait_for
 
-from .lab import Lab
+pytestmark = pytest.mark.brokers
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def queue(lab: Lab) -> Queue:
 
 
 def save(lab: Lab, queue: Queue, value: dict[str, Any]) -> None:
-    with locked_record(lab.connection, queue, 5) as (_, record):
+    with locked_record(lab.connection, queue, BUSY) as (_, record):
         record.save(value)
 
 
@@ -40,13 +42,13 @@ def test_a_value_is_read_back_by_others(lab: Lab, queue: Queue) -> None:
 def test_nothing_was_saved_in_a_new_record(lab: Lab, queue: Queue) -> None:
     assert peek_record(lab.connection, queue) is None
     assert ready_counts(lab.connection, [queue.name]) == {queue.name: None}, "looking creates nothing"
-    with locked_record(lab.connection, queue, 5) as (_, record):
+    with locked_record(lab.connection, queue, BUSY) as (_, record):
         assert record.value is None
     assert peek_record(lab.connection, queue) is None
 
 
 def test_only_the_last_of_many_values_stays(lab: Lab, queue: Queue) -> None:
-    with locked_record(lab.connection, queue, 5) as (_, record):
+    with locked_record(lab.connection, queue, BUSY) as (_, record):
         for number in range(20):
             record.save({"number": number})
             assert record.value == {"number": number}
@@ -58,33 +60,26 @@ def test_one_process_at_a_time_holds_the_record(lab: Lab, queue: Queue) -> None:
     """Many add one to the value they find: none of them overwrites what another has added."""
     threads, rounds = 4, 8
     inside: list[int] = []
-    errors: list[BaseException] = []
 
     def count() -> None:
-        try:
-            connection = lab.connect()
-            for _ in range(rounds):
-                with locked_record(connection, queue, 30) as (_, record):
-                    inside.append(threading.get_ident())
-                    assert set(inside) == {threading.get_ident()}, "another one holds it too"
-                    record.save({"number": (record.value or {"number": 0})["number"] + 1})
-                    inside.clear()
-        except BaseException as error:  # noqa: BLE001 - for the main thread
-            errors.append(error)
+        connection = lab.connect()
+        for _ in range(rounds):
+            with locked_record(connection, queue, BUSY) as (_, record):
+                inside.append(threading.get_ident())
+                assert set(inside) == {threading.get_ident()}, "another one holds it too"
+                record.save({"number": (record.value or {"number": 0})["number"] + 1})
+                inside.clear()
 
-    running = [threading.Thread(target=count) for _ in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(threads) as pool:
+        for running in [pool.submit(count) for _ in range(threads)]:
+            running.result()
     assert peek_record(lab.connection, queue) == {"number": threads * rounds}
 
 
 def test_who_waits_too_long_is_told_which_record_is_held(lab: Lab, queue: Queue) -> None:
     save(lab, queue, {"number": 1})
     other = lab.connect()
-    with locked_record(lab.connection, queue, 5):
+    with locked_record(lab.connection, queue, BUSY):
         begun = time.monotonic()
         with (
             pytest.raises(LockTimeoutError, match=rf"{queue.name} was held .* for 0\.3 s.*rmq-delay apply"),
@@ -94,7 +89,7 @@ def test_who_waits_too_long_is_told_which_record_is_held(lab: Lab, queue: Queue)
         assert 0.3 <= time.monotonic() - begun < BUSY
         with pytest.raises(LockTimeoutError):
             peek_record(other, queue, 0.1)
-    with locked_record(other, queue, 5) as (_, record):
+    with locked_record(other, queue, BUSY) as (_, record):
         assert record.value == {"number": 1}
 
 
@@ -103,15 +98,15 @@ def test_the_next_one_gets_what_the_holder_saved_while_it_waited(lab: Lab, queue
     found: list[Any] = []
 
     def wait() -> None:
-        with locked_record(lab.connect(), queue, 20) as (_, record):
+        with locked_record(lab.connect(), queue, BUSY) as (_, record):
             found.append(record.value)
 
     waiting = [threading.Thread(target=wait) for _ in range(3)]
-    with locked_record(lab.connection, queue, 5) as (_, record):
+    with locked_record(lab.connection, queue, BUSY) as (_, record):
         for thread in waiting:
             thread.start()
         while len(record._received) < 4:  # the value, and the marker of each who waits
-            lab.connection.drain_events(timeout=10)
+            lab.connection.drain_events(timeout=BUSY)
         for number in range(5):
             record.save({"number": number})
         assert found == []
@@ -124,12 +119,12 @@ def test_the_next_one_gets_what_the_holder_saved_while_it_waited(lab: Lab, queue
 def test_the_lock_of_a_process_that_crashed_is_free_and_the_value_is_there(lab: Lab, queue: Queue, saved: bool) -> None:
     save(lab, queue, {"number": 1})
     crashing = lab.connect()
-    with pytest.raises(ZeroDivisionError), locked_record(crashing, queue, 5) as (_, record):
+    with pytest.raises(ZeroDivisionError), locked_record(crashing, queue, BUSY) as (_, record):
         if saved:
             record.save({"number": 2})
         crashing.collect()
         raise ZeroDivisionError
-    with locked_record(lab.connection, queue, 5) as (_, record):
+    with locked_record(lab.connection, queue, BUSY) as (_, record):
         assert record.value == {"number": 2 if saved else 1}
 
 
@@ -143,7 +138,7 @@ def test_a_crash_between_the_new_value_and_the_end_of_the_old_one_leaves_the_new
         crashing.collect()
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), locked_record(crashing, queue, 5) as (_, record):
+    with pytest.raises(ZeroDivisionError), locked_record(crashing, queue, BUSY) as (_, record):
         monkeypatch.setattr(Record, "_drop_older", crash)
         record.save({"number": 2})
     monkeypatch.undo()
@@ -168,8 +163,8 @@ def test_two_versions_that_apply_at_once_do_not_wait_for_each_other_for_long(lab
     plan = lab.plan(Ladder((1000, 2000)))
     lab.applied(plan)
     with (
-        locked_record(lab.connect(), plan.record_queue(), 5),
+        locked_record(lab.connect(), plan.record_queue(), BUSY),
         pytest.raises(LockTimeoutError, match="was held by another process"),
     ):
         apply_plan(lab.connection, plan, lock_timeout=0.2)
-    assert not apply_plan(lab.connection, replace(plan), lock_timeout=5)
+    assert not apply_plan(lab.connection, replace(plan), lock_timeout=BUSY)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,8 +16,7 @@ from celery_rmq_delay.broker import copy_of
 from celery_rmq_delay.delivery import Delivery, Path
 from celery_rmq_delay.settling import Settling
 from celery_rmq_delay.topology.exact import Route
-
-from .lab import Lab
+from tests.support.brokers.lab import Lab
 
 
 class Consumer:
@@ -65,19 +64,8 @@ def take(side: Settling, queue: str) -> Message:
 
 
 def in_thread(act: Callable[[], object]) -> None:
-    errors: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            act()
-        except BaseException as error:  # noqa: BLE001 - raised in the test
-            errors.append(error)
-
-    thread = threading.Thread(target=guarded)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(act).result()
 
 
 def connect_anew(side: Settling) -> None:
@@ -86,6 +74,7 @@ def connect_anew(side: Settling) -> None:
     side.consumer.run()
 
 
+@pytest.mark.brokers
 def test_what_a_thread_wanted_to_publish_before_a_new_connection_is_left_to_the_broker(
     classic_lab: Lab, side: Settling
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,11 @@ from celery_rmq_delay.status import QueueStatus, queue_status, read_status
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.record import peek_record
 from celery_rmq_delay.topology.switch import apply_plan
-from tests.waiting import wait_for
+from tests.support.brokers.lab import Lab
+from tests.support.brokers.lab_app import opened, park, plan_of, shop
+from tests.support.waiting import wait_for
 
-from .lab import Lab
-from .shop import opened, park, plan_of, shop
+pytestmark = pytest.mark.brokers
 
 
 def settled(lab: Lab, app: object, parked: int) -> QueueStatus:
@@ -69,19 +71,27 @@ def test_the_next_due_time_is_told_or_bounded(lab: Lab) -> None:
     assert tier.due_within_ms == 3_600_000
     if looks_leave_no_trace(capabilities(lab.connection)):
         assert tier.oldest_due is not None
-        assert abs(tier.oldest_due - before - timedelta(hours=1)) < timedelta(seconds=10)
+        due = tier.oldest_due - timedelta(hours=1)
+        assert before - timedelta(seconds=1) <= due <= datetime.now(timezone.utc), "the broker tells whole seconds"
     else:
         assert tier.oldest_due is None
 
 
 def test_a_look_at_a_parked_message_leaves_no_trace(lab: Lab) -> None:
-    app, plan = opened(lab, tiers=["1s", "1s"])
+    app, plan = opened(lab, tiers=["500ms"], repeat_last=True)
     broker = capabilities(lab.connection)
     lab.publish(plan.queue, headers={"id": "a"})
-    for _ in range(2):
-        lab.reject(lab.get(plan.queue))
-        settled(lab, app, parked=1)
-    returned = lab.get(plan.queue)
+    returned, looked_at = lab.get(plan.queue), 0
+    while looked_at < 2:  # a busy machine may need so long for a look that there is nothing to see any more
+        lab.reject(returned)
+        looks = list[int]()
+
+        def back(looks: list[int] = looks) -> Any:
+            looks.append(queue_status(app, lab.connection)[0].parked)
+            return lab.channel.basic_get(plan.queue)
+
+        returned = wait_for(back, "the message")
+        looked_at += 1 in looks
     redelivered = returned.delivery_info["redelivered"]
     if lab.queue_type == "classic" and broker.flags_returned:
         assert redelivered  # by the reject, so a worker publishes there instead

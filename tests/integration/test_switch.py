@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -21,9 +22,11 @@ from celery_rmq_delay.topology import apply
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.record import Record, peek_record
 from celery_rmq_delay.topology.switch import Applied, apply_plan
-from tests.waiting import wait_for
+from tests.support.brokers.kinds import EITHER_TYPE
+from tests.support.brokers.lab import HOUR, Lab
+from tests.support.waiting import wait_for
 
-from .lab import HOUR, Lab
+pytestmark = pytest.mark.brokers
 
 A = Ladder((HOUR, 2 * HOUR))
 B = Ladder((3 * HOUR, 4 * HOUR, 5 * HOUR))
@@ -33,6 +36,8 @@ TASKS_B = {"stays": Ladder((7 * HOUR,)), "changes": Ladder((10 * HOUR,)), "comes
 TASKS_C = {"stays": None, "changes": Ladder((8 * HOUR, 9 * HOUR)), "comes": Ladder((12 * HOUR,)), "goes": B}
 
 
+#: The quick tests crash at every fifth step.
+SOME = 5
 #: Where a message may come from; 0 is its publisher.
 RUNGS = (0, 1, 3)
 
@@ -122,15 +127,23 @@ def settled(lab: Lab, plan: LadderPlan) -> Applied:
     return Applied.from_json(peek_record(lab.connection, plan.record_queue()))
 
 
+@pytest.mark.parametrize(
+    ("queue_type", "stride"),
+    [
+        ("quorum", SOME),
+        pytest.param("quorum", 1, marks=pytest.mark.slow),
+        pytest.param("classic", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_a_crash_between_any_two_steps_of_a_change_loses_and_doubles_nothing(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
     a, b, c = lab.plan(A, TASKS_A), lab.plan(B, TASKS_B), lab.plan(C, TASKS_C)
     lab.applied(b)  # so that every ladder knows what to do with messages from its rungs
     apply_plan(lab.connection, a)
     probe = Probe(lab, a, b, c)
     assert probe.every_message_arrives_once("before any change") == expected(a, TASKS_A)
-    for step in itertools.count(1):
+    for step in itertools.count(1, stride):
         crashed = crashed_apply(lab, b, step, monkeypatch)
         probe.every_message_arrives_once(f"after a crash at step {step}")
         then = ((c, TASKS_C), (b, TASKS_B), (a, TASKS_A))[step % 3]
@@ -163,6 +176,7 @@ def test_a_crash_of_the_one_who_repairs_a_crash_loses_and_doubles_nothing(
     probe.nothing_came_twice()
 
 
+@EITHER_TYPE
 def test_a_crash_while_the_brokers_version_changes_loses_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     if not lab.tells_death_reason:
         pytest.skip("this version does not tell the reason of the last death")
@@ -190,8 +204,11 @@ def test_a_crash_while_the_brokers_version_changes_loses_nothing(lab: Lab, monke
     assert lab.counts(new) == {new.rung_queue(1, HOUR).name: sent}
 
 
-def test_a_crash_in_the_first_apply_is_mended_by_the_next(rmq_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for step in itertools.count(1):
+@pytest.mark.parametrize("stride", [SOME, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_crash_in_the_first_apply_is_mended_by_the_next(
+    rmq_broker: Any, monkeypatch: pytest.MonkeyPatch, stride: int
+) -> None:
+    for step in itertools.count(1, stride):
         lab = Lab(rmq_broker.url, "classic")
         try:
             a, b = lab.plan(A, {"changes": TASKS_A["changes"]}), lab.plan(B, TASKS_B)
@@ -239,6 +256,7 @@ class Rejecter(threading.Thread):
             channel.basic_ack(message.delivery_tag)
 
 
+@EITHER_TYPE
 def test_ladders_change_under_messages_that_are_rejected_all_the_time(lab: Lab) -> None:
     """Two workers reject, another switches back and forth: each message comes to its end exactly once."""
     ladders = [
@@ -279,26 +297,19 @@ def test_ladders_change_under_messages_that_are_rejected_all_the_time(lab: Lab) 
     assert lab.channel.queue_declare(plans[0].queue, passive=True).message_count == 0
 
 
+@EITHER_TYPE
 def test_two_versions_of_an_app_apply_at_the_same_time_and_one_wins(lab: Lab) -> None:
     plans = [lab.plan(ladder, tasks) for ladder, tasks in ((A, TASKS_A), (B, TASKS_B), (C, TASKS_C))]
     lab.applied(plans[1])
     probe = Probe(lab, *plans)
-    errors: list[BaseException] = []
 
     def apply_often(plan: LadderPlan) -> None:
-        try:
-            with kombu.Connection(lab.url) as connection:
-                for _ in range(5):
-                    apply_plan(connection, plan, quick=True)
-        except BaseException as error:  # noqa: BLE001 - for the main thread
-            errors.append(error)
+        with kombu.Connection(lab.url) as connection:
+            for _ in range(5):
+                apply_plan(connection, plan, quick=True)
 
-    threads = [threading.Thread(target=apply_often, args=(plan,)) for plan in plans]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    with ThreadPoolExecutor(len(plans)) as pool:
+        list(pool.map(apply_often, plans))
     found = settled(lab, plans[0])
     winner = next(plan for plan in plans if plan.ladder.id == found.current)
     assert probe.every_message_arrives_once("after the race") == expected(winner, dict(winner.tasks))

@@ -8,7 +8,9 @@ from amqp.exceptions import PreconditionFailed
 from celery import Celery
 
 from celery_rmq_delay import install
-from tests.snippets import ROOT
+from tests.support import ROOT
+
+pytestmark = pytest.mark.brokers
 
 PAGE = (ROOT / "docs/how-to/troubleshoot.md").read_text()
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from .bare import Built, Environment, build, install
+from tests.support.packaging.bare import Built, Environment, build, install
 
 
 @pytest.fixture(scope="session")

@@ -15,13 +15,12 @@ import pytest
 from packaging.requirements import Requirement
 
 import celery_rmq_delay
-from tests.snippets import ROOT
-
-from .bare import Built
+from tests.support import ROOT
+from tests.support.packaging.bare import Built
 
 PACKAGE = ROOT / "celery_rmq_delay"
 #: What the sdist has of the checkout, as the build's own configuration does not say what belongs.
-FOLDERS = (".ci", "benchmarks", "celery_rmq_delay", "docs", "example_django_project", "scripts", "tests")
+FOLDERS = (".ci", "benchmarks", "celery_rmq_delay", "chaos", "docs", "example_django_project", "scripts", "tests")
 FILES = {
     ".gitignore",
     ".pre-commit-config.yaml",
@@ -30,6 +29,7 @@ FILES = {
     "LICENSE",
     "Makefile",
     "README.md",
+    "conftest.py",
     "mkdocs.yml",
     "pyproject.toml",
     "tox.ini",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from tests.snippets import ROOT, write
-from tests.waiting import wait_for
+import pytest
 
-from .bare import Environment
+from tests.support import ROOT
+from tests.support.packaging.bare import Environment
+from tests.support.snippets import write
+from tests.support.waiting import wait_for
 
 #: Imports every module of the core, and what the core promises to do without.
 IMPORTS = """
@@ -47,6 +49,7 @@ def test_the_analytics_name_the_extra_that_they_need(bare: Environment, tmp_path
     assert done.stdout.endswith(" is not installed. Run pip install 'celery-rmq-delay[spark]', which brings it.\n")
 
 
+@pytest.mark.slow
 def test_a_task_climbs_its_ladder(bare: Environment, rmq_vhost: str, tmp_path: Path) -> None:
     write(ROOT / "docs/tutorials/quickstart.md", tmp_path, "shop.py", "send.py")
     command = [str(bare.python), "-m", "celery", "-A", "shop", "worker", "--pool", "solo", "--loglevel", "INFO"]

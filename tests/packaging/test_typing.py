@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from .bare import Built, Environment, install
+from tests.support import ROOT
+from tests.support.packaging.bare import Built, Environment, install
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def typed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Environment
 
 
 def test_a_project_that_uses_the_public_names_passes_mypy_strict(typed: Environment, tmp_path: Path) -> None:
-    shutil.copy(Path(__file__).with_name("public_api.py"), tmp_path)
+    shutil.copy(ROOT / "tests/support/packaging/public_api.py", tmp_path)
     command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", str(typed.python), "public_api.py"]
     done = subprocess.run(
         [*command, "--config-file", os.devnull, "--cache-dir", os.devnull],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.machine import TIMEOUT, SharedSpark
+from tests.support.spark.machine import TIMEOUT, SharedSpark
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -8,9 +8,8 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from celery_rmq_delay.analytics.attempts import attempts
 from celery_rmq_delay.analytics.schema import ATTEMPTS, DAY
-
-from .frames import Row, Stories, at, event, exchanges, frame, rows
-from .machine import SharedSpark
+from tests.support.spark.frames import Row, Stories, at, event, exchanges, frame, rows
+from tests.support.spark.machine import SharedSpark
 
 story = Stories()
 

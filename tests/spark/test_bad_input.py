@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -20,47 +22,169 @@ from celery_rmq_delay.analytics.cleaning import Cleaned, clean
 from celery_rmq_delay.analytics.days import Days
 from celery_rmq_delay.analytics.readers import Read, read_events
 from celery_rmq_delay.exceptions import AnalyticsError
-
-from . import reference
-from .frames import NOON, assert_same, at, counted, event, frame, rows
-from .history_files import SCHEMA, changed, without, write, write_day
-from .random_histories import RandomHistory
+from tests.support.spark import reference
+from tests.support.spark.frames import NOON, Row, assert_same, at, counted, event, frame, rows
+from tests.support.spark.history_files import SCHEMA, changed, without, write, write_day
+from tests.support.spark.machine import SharedSpark
+from tests.support.spark.random_histories import RandomHistory
 
 DAY = NOON.date()
 NOW = NOON + timedelta(hours=6)
 GOOD = [event("parked", 0), event("recovered", 10, attempt=1)]
 FOLDER = f"day={DAY}"
 
+#: What is wrong with a file, why it is left out, and what is told of it.
+LEFT_OUT = {
+    "without a column that every event has": ("missing:queue", "The column queue is missing."),
+    "a text for delays": ("wrong_schema", "The column ladder_ms is string, not array<bigint>."),
+    "a number for a time": ("wrong_schema", "The column occurred_at is bigint, not timestamp."),
+    "truncated": ("unreadable_file", "is not a Parquet file"),
+    "no table": ("unreadable_file", "is not a Parquet file"),
+    "empty": ("unreadable_file", "is not a Parquet file (length is too low: 0)"),
+}
+#: Values that can be told in the type of their column, as (column, type of the file, value).
+TOLD = [
+    ("occurred_at", pa.timestamp("ns", "UTC"), at(5)),
+    ("occurred_at", pa.timestamp("ms"), at(5).replace(tzinfo=None)),
+    ("occurred_at", pa.string(), at(5).isoformat()),
+    ("attempt", pa.int64(), 3),
+    ("attempt", pa.string(), "3"),
+    ("attempt", pa.float64(), 3.0),
+    ("attempt", pa.decimal128(9, 2), Decimal("3.00")),
+    ("ladder_ms", pa.list_(pa.int32()), [10_000, 60_000]),
+    ("task_id", pa.large_string(), "told"),
+    ("task_id", pa.dictionary(pa.int32(), pa.string()), "told"),
+    ("tier", pa.null(), None),
+    ("delay_ms", pa.float64(), None),
+]
+#: Values that cannot.
+UNTOLD = [
+    ("attempt", pa.string(), "three"),
+    ("attempt", pa.int64(), 2**40),
+    ("attempt", pa.float64(), 2.5),
+    ("occurred_at", pa.string(), "yesterday"),
+    ("ladder_ms", pa.list_(pa.string()), ["10s"]),
+    ("ladder_ms", pa.list_(pa.int64()), [10_000, None]),
+]
+#: Columns of rows that no worker tells, and why they are bad.
+BAD_ROWS: list[tuple[dict[str, Any], str]] = [
+    ({"event_id": None}, "missing:event_id"),
+    ({"worker": None}, "missing:worker"),
+    ({"crashes": None}, "missing:crashes"),
+    ({"kind": "vanished"}, "unknown_kind"),
+    ({"kind": "rollup", "task_id": None}, "missing:ok_count"),
+    ({"kind": "rollup", "task_id": None, "ok_count": -1}, "bad_count"),
+    ({"task_id": None}, "no_task_id"),
+    ({"attempt": -1}, "bad_count"),
+    ({"delay_ms": -5}, "bad_count"),
+    ({"ladder_ms": [10, -10]}, "bad_count"),
+]
 
-def read(spark: SparkSession, history: Path, days: Days | None = None) -> tuple[Read, Cleaned]:
+
+@dataclass(frozen=True)
+class Written:
+    """The files of a history with everything that can be wrong: those to leave out, and those of `UNTOLD`."""
+
+    folder: Path
+    left_out: dict[str, Path]
+    untold: list[Path]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What Spark makes of that history: all at once, as a job of each of its files would take longer."""
+
+    read: Read
+    rejected: list[Row]
+    marked: list[Row]
+    quarantine: list[Row]
+    attempts: list[Row]
+
+    def of(self, task_id: str) -> list[Row]:
+        """Return the rows of a task with their verdicts."""
+        return sorted((row for row in self.marked if row["task_id"] == task_id), key=lambda row: row["occurred_at"])
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    folder = tmp_path_factory.mktemp("history")
+    day = folder / FOLDER
+    for name in (".part-1.parquet.tmp", "_SUCCESS", "_part-2.parquet"):
+        day.mkdir(exist_ok=True)
+        (day / name).write_text("unfinished")
+    write(folder, [event("parked", 5, "old", tier=1)], without("tier"))
+    for number, (column, kind, value) in enumerate(TOLD):
+        write_day(day, [{**told_row(number), column: value}], changed(column, kind))
+    untold = [
+        write_day(day, [{**event("parked", 5, "untold"), column: value}], changed(column, kind))
+        for column, kind, value in UNTOLD
+    ]
+    soon, far = NOW + timedelta(minutes=59), NOW + timedelta(minutes=61)
+    write(folder, [*GOOD, event("parked", 0, "far", occurred_at=far), event("parked", 0, "soon", occurred_at=soon)])
+    skewed = event("parked", -50, "skewed", attempt=1, worker="w2")
+    write(folder, [event("parked", 0, "skewed"), skewed, event("recovered", 9, "skewed", attempt=2)])
+    write_day(folder / "day=2026-03-03", [event("parked", 0, "late")])
+    for kind, seconds, worker in (("parked", 3, "w3"), ("forwarded", 2, "w2"), ("parked", 2, "w9")):
+        write(folder, [event(kind, seconds, "copied", worker=worker), event("recovered", 10, "copied", attempt=1)])
+    write_day(
+        day, [{**event("parked", 5, f"w{at}"), "queue": f"wrong {at}", **bad} for at, (bad, _) in enumerate(BAD_ROWS)]
+    )
+    return Written(folder, spoilt(day), untold)
+
+
+def told_row(number: int) -> Row:
+    return {**event("parked", 5, "told", attempt=3), "event_id": f"told {number}"}
+
+
+def spoilt(day: Path) -> dict[str, Path]:
+    """Write the files of `LEFT_OUT`."""
+    row = event("parked", 5, "left out")
+    truncated, text, empty = write_day(day, [row]), day / "part-notes.txt", day / "part-0.parquet"
+    truncated.write_bytes(truncated.read_bytes()[:-100])
+    text.write_text("Not a table at all.\n" * 10)
+    empty.touch()
+    delays = write_day(day, [{**row, "ladder_ms": "10s, 1m"}], changed("ladder_ms", pa.string()))
+    time = write_day(day, [{**row, "occurred_at": 1_700_000_000}], changed("occurred_at", pa.int64()))
+    files = (write_day(day, [row], without("queue")), delays, time, truncated, text, empty)
+    return dict(zip(LEFT_OUT, files, strict=True))
+
+
+@pytest.fixture(scope="module")
+def found(shared_spark: SharedSpark, written: Written) -> Found:
+    def work(spark: SparkSession) -> Found:
+        read, cleaned = read_and_clean(spark, written.folder)
+        some = cleaned.events.where(F.col("task_id").isin("skewed", "late"))
+        frames = (read.rejected, cleaned.marked, cleaned.quarantine, attempts(some))
+        return Found(read, *map(rows, frames))
+
+    return shared_spark.run(work)
+
+
+def read_and_clean(spark: SparkSession, history: Path, days: Days | None = None) -> tuple[Read, Cleaned]:
     found = read_events(spark, str(history), days)
     return found, clean(found.events, NOW, partitions=2)
-
-
-def reasons(cleaned: Cleaned) -> list[str]:
-    return sorted(row["reason"] for row in cleaned.quarantine.collect())
 
 
 def kinds(cleaned: Cleaned) -> list[str]:
     return sorted(row["kind"] for row in cleaned.events.select("kind").collect())
 
 
-def assert_left_out(spark: SparkSession, history: Path, bad: Path, reason: str, error: str) -> None:
-    """Nothing but the bad file is left out; it is told of by its name and what is wrong with it."""
-    found, cleaned = read(spark, history)
-    (rejected,) = found.left_out
-    assert (Path(rejected.file.path).name, rejected.reason) == (bad.name, reason)
-    assert error in rejected.error
-    (row,) = rows(found.rejected)
-    assert (row["reason"], row["day"], json.loads(row["row"])) == (reason, DAY, {"error": rejected.error})
-    assert kinds(cleaned) == ["parked", "recovered"]
-    assert reasons(cleaned) == []
+def test_nothing_but_bad_files_is_left_out_each_with_its_reason(found: Found, written: Written) -> None:
+    """Hidden files are passed over; what is told of the others names them, and says what is wrong with them."""
+    names = {path.name: what for what, path in written.left_out.items()}
+    left_out = {names.pop(Path(each.file.path).name): each for each in found.read.left_out}
+    assert names == {}
+    assert {what: each.reason for what, each in left_out.items()} == {what: LEFT_OUT[what][0] for what in LEFT_OUT}
+    for what, (_, error) in LEFT_OUT.items():
+        assert error in left_out[what].error
+    rejected = [(row["reason"], row["file"], row["day"], json.loads(row["row"])) for row in found.rejected]
+    assert rejected == [(each.reason, each.file.path, DAY, {"error": each.error}) for each in found.read.left_out]
+    assert found.of("left out") == []
+    assert [(row["kind"], row["verdict"]) for row in found.of("a")] == [("parked", None), ("recovered", None)]
 
 
-def test_a_file_without_a_column_that_every_event_has(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path, GOOD)
-    bad = write_day(tmp_path / FOLDER, [event("parked", 5, "b")], without("queue"))
-    assert_left_out(spark, tmp_path, bad, "missing:queue", "The column queue is missing.")
+def test_a_file_without_a_column_that_may_be_null_is_read(found: Found) -> None:
+    assert [(row["tier"], row["verdict"]) for row in found.of("old")] == [(None, None)]
 
 
 @pytest.mark.parametrize("found", ["list_files", "read_footers"])
@@ -82,54 +206,10 @@ def test_a_file_that_another_run_has_merged_meanwhile_is_no_bad_file(
         read_events(spark, str(tmp_path))
 
 
-def test_a_file_without_a_column_that_may_be_null_is_read(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path, GOOD)
-    write(tmp_path, [event("parked", 5, "b", tier=1)], without("tier"))
-    found, cleaned = read(spark, tmp_path)
-    assert not found.left_out
-    assert [row["tier"] for row in rows(cleaned.events.where("task_id = 'b'"))] == [None]
-
-
-def test_a_file_whose_column_has_a_type_that_cannot_be_converted(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path, GOOD)
-    row = {**event("parked", 5, "b"), "ladder_ms": "10s, 1m"}
-    bad = write_day(tmp_path / FOLDER, [row], changed("ladder_ms", pa.string()))
-    assert_left_out(spark, tmp_path, bad, "wrong_schema", "The column ladder_ms is string, not array<bigint>.")
-
-
-def test_a_number_is_not_taken_for_a_time(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path, GOOD)
-    row = {**event("parked", 5, "b"), "occurred_at": 1_700_000_000}
-    bad = write_day(tmp_path / FOLDER, [row], changed("occurred_at", pa.int64()))
-    assert_left_out(spark, tmp_path, bad, "wrong_schema", "The column occurred_at is bigint, not timestamp.")
-
-
-@pytest.mark.parametrize(
-    ("column", "kind", "value"),
-    [
-        ("occurred_at", pa.timestamp("ns", "UTC"), at(5)),
-        ("occurred_at", pa.timestamp("ms"), at(5).replace(tzinfo=None)),
-        ("occurred_at", pa.string(), at(5).isoformat()),
-        ("attempt", pa.int64(), 3),
-        ("attempt", pa.string(), "3"),
-        ("attempt", pa.float64(), 3.0),
-        ("attempt", pa.decimal128(9, 2), Decimal("3.00")),
-        ("ladder_ms", pa.list_(pa.int32()), [10_000, 60_000]),
-        ("task_id", pa.large_string(), "b"),
-        ("task_id", pa.dictionary(pa.int32(), pa.string()), "b"),
-        ("tier", pa.null(), None),
-        ("delay_ms", pa.float64(), None),
-    ],
-    ids=str,
-)
-def test_a_value_that_can_be_told_in_the_column_s_type_is_read(
-    spark: SparkSession, tmp_path: Path, column: str, kind: pa.DataType, value: Any
-) -> None:
-    same = event("parked", 5, "b", attempt=3)
-    write_day(tmp_path / FOLDER, [{**same, column: value}], changed(column, kind))
-    found, cleaned = read(spark, tmp_path)
-    assert not found.left_out
-    assert_same(rows(cleaned.events), [same], ["event_id"])
+@pytest.mark.parametrize("number", range(len(TOLD)), ids=lambda number: "-".join(map(str, TOLD[number])))
+def test_a_value_that_can_be_told_in_the_column_s_type_is_read(found: Found, number: int) -> None:
+    (row,) = [row for row in found.marked if row["event_id"] == f"told {number}"]
+    assert_same([row], [{**told_row(number), "verdict": None}], ["event_id"])
 
 
 def test_times_in_nanoseconds_are_cut_to_microseconds_exactly(spark: SparkSession, tmp_path: Path) -> None:
@@ -142,127 +222,55 @@ def test_times_in_nanoseconds_are_cut_to_microseconds_exactly(spark: SparkSessio
     assert len(found) == len(micros)
 
 
-@pytest.mark.parametrize(
-    ("column", "kind", "value"),
-    [
-        ("attempt", pa.string(), "three"),
-        ("attempt", pa.int64(), 2**40),
-        ("attempt", pa.float64(), 2.5),
-        ("occurred_at", pa.string(), "yesterday"),
-        ("ladder_ms", pa.list_(pa.string()), ["10s"]),
-        ("ladder_ms", pa.list_(pa.int64()), [10_000, None]),
-    ],
-    ids=str,
-)
-def test_a_value_that_its_type_cannot_tell_puts_the_row_aside(
-    spark: SparkSession, tmp_path: Path, column: str, kind: pa.DataType, value: Any
-) -> None:
-    write(tmp_path, GOOD)
-    bad = write_day(tmp_path / FOLDER, [{**event("parked", 5, "b"), column: value}], changed(column, kind))
-    found, cleaned = read(spark, tmp_path)
-    assert not found.left_out
-    (row,) = rows(cleaned.quarantine)
+@pytest.mark.parametrize("number", range(len(UNTOLD)), ids=lambda number: "-".join(map(str, UNTOLD[number])))
+def test_a_value_that_its_type_cannot_tell_puts_the_row_aside(found: Found, written: Written, number: int) -> None:
+    column, _, value = UNTOLD[number]
+    (row,) = [row for row in found.quarantine if row["file"].endswith(written.untold[number].name)]
     assert (row["reason"], row["day"]) == (f"wrong_type:{column}", DAY)
-    assert row["file"].endswith(bad.name)
     assert json.loads(row["row"])[column] == value
-    assert kinds(cleaned) == ["parked", "recovered"]
 
 
-def test_a_truncated_file(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path, GOOD)
-    bad = write_day(tmp_path / FOLDER, [event("parked", 5, "b")])
-    bad.write_bytes(bad.read_bytes()[:-100])
-    assert_left_out(spark, tmp_path, bad, "unreadable_file", "is not a Parquet file")
-
-
-def test_a_file_that_is_not_parquet(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path, GOOD)
-    bad = tmp_path / FOLDER / "part-notes.txt"
-    bad.write_text("Not a table at all.\n" * 10)
-    assert_left_out(spark, tmp_path, bad, "unreadable_file", "is not a Parquet file")
-
-
-def test_an_empty_file(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path, GOOD)
-    bad = tmp_path / FOLDER / "part-0.parquet"
-    bad.touch()
-    assert_left_out(spark, tmp_path, bad, "unreadable_file", "is not a Parquet file (length is too low: 0)")
-
-
-def test_hidden_files_are_not_read(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path, GOOD)
-    for name in (".part-1.parquet.tmp", "_SUCCESS", "_part-2.parquet"):
-        (tmp_path / FOLDER / name).write_text("unfinished")
-    found, cleaned = read(spark, tmp_path)
-    assert not found.left_out
-    assert kinds(cleaned) == ["parked", "recovered"]
+@pytest.mark.parametrize("number", range(len(BAD_ROWS)), ids=lambda number: str(BAD_ROWS[number][0]))
+def test_a_row_that_no_worker_tells_is_put_aside_with_the_reason(found: Found, number: int) -> None:
+    reason = BAD_ROWS[number][1]
+    assert [row["verdict"] for row in found.marked if row["queue"] == f"wrong {number}"] == [reason]
+    put_aside = [row["reason"] for row in found.quarantine if json.loads(row["row"]).get("queue") == f"wrong {number}"]
+    assert put_aside == [reason]
 
 
 def test_an_empty_day_and_a_file_without_rows(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / FOLDER).mkdir()
-    found, cleaned = read(spark, tmp_path)
+    found, cleaned = read_and_clean(spark, tmp_path)
     assert (found.days, found.rows, kinds(cleaned)) == ((), 0, [])
     write_day(tmp_path / FOLDER, [])
-    found, cleaned = read(spark, tmp_path)
+    found, cleaned = read_and_clean(spark, tmp_path)
     assert (found.days, found.rows, kinds(cleaned)) == ((DAY,), 0, [])
     assert attempts(cleaned.events).collect() == []
 
 
-def test_clocks_that_differ_between_workers_turn_no_time_backwards(spark: SparkSession, tmp_path: Path) -> None:
-    write(
-        tmp_path, [event("parked", 0), event("parked", -50, attempt=1, worker="w2"), event("recovered", 9, attempt=2)]
-    )
-    _, cleaned = read(spark, tmp_path)
-    assert reasons(cleaned) == []
-    found = sorted(rows(attempts(cleaned.events)), key=lambda row: row["attempt"])
-    assert [row["t_seconds"] for row in found] == [0.0, 0.0, 9.0]
+def test_clocks_that_differ_between_workers_turn_no_time_backwards(found: Found) -> None:
+    assert [row["verdict"] for row in found.of("skewed")] == [None] * 3
+    told = sorted((row for row in found.attempts if row["task_id"] == "skewed"), key=lambda row: row["attempt"])
+    assert [row["t_seconds"] for row in told] == [0.0, 0.0, 9.0]
 
 
-def test_an_event_from_the_future(spark: SparkSession, tmp_path: Path) -> None:
-    soon, far = NOW + timedelta(minutes=59), NOW + timedelta(minutes=61)
-    write(tmp_path, [*GOOD, event("parked", 0, "b", occurred_at=far), event("parked", 0, "c", occurred_at=soon)])
-    _, cleaned = read(spark, tmp_path)
-    assert reasons(cleaned) == ["from_the_future"]
-    assert kinds(cleaned) == ["parked", "parked", "recovered"]
+def test_an_event_from_the_future_is_put_aside(found: Found) -> None:
+    assert [row["verdict"] for task_id in ("far", "soon") for row in found.of(task_id)] == ["from_the_future", None]
 
 
-def test_an_event_in_the_folder_of_another_day_is_late_and_not_wrong(spark: SparkSession, tmp_path: Path) -> None:
-    write_day(tmp_path / "day=2026-03-03", [event("parked", 0)])
-    _, cleaned = read(spark, tmp_path)
-    assert [row["day"] for row in rows(attempts(cleaned.events))] == [DAY]
-    assert reasons(cleaned) == []
+def test_an_event_in_the_folder_of_another_day_is_late_and_not_wrong(found: Found) -> None:
+    assert [row["day"] for row in found.attempts if row["task_id"] == "late"] == [DAY]
+    assert [row["verdict"] for row in found.of("late")] == [None]
 
 
-def test_copies_of_an_event_count_once_and_the_earliest_is_it(spark: SparkSession, tmp_path: Path) -> None:
-    copies = [event("parked", 3, worker="w3"), event("forwarded", 2, worker="w2"), event("parked", 2, worker="w9")]
-    for each in copies:
-        write(tmp_path, [each, *GOOD[1:]])
-    _, cleaned = read(spark, tmp_path)
-    found = {row["kind"]: row["worker"] for row in rows(cleaned.events)}
-    assert found == {"forwarded": "w2", "recovered": "w1@host"}
-    assert counted(cleaned.marked, "verdict") == {None: 2, "duplicate": 4}
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"event_id": None}, "missing:event_id"),
-        ({"worker": None}, "missing:worker"),
-        ({"crashes": None}, "missing:crashes"),
-        ({"kind": "vanished"}, "unknown_kind"),
-        ({"kind": "rollup", "task_id": None}, "missing:ok_count"),
-        ({"kind": "rollup", "task_id": None, "ok_count": -1}, "bad_count"),
-        ({"task_id": None}, "no_task_id"),
-        ({"attempt": -1}, "bad_count"),
-        ({"delay_ms": -5}, "bad_count"),
-        ({"ladder_ms": [10, -10]}, "bad_count"),
-    ],
-    ids=str,
-)
-def test_a_row_that_no_worker_tells(change: dict[str, Any], reason: str, spark: SparkSession) -> None:
-    bad = {**event("parked", 5, "b"), **change}
-    cleaned = clean(frame(spark, [*GOOD, bad]), NOW, partitions=2)
-    assert counted(cleaned.marked, "verdict") == {None: 2, reason: 1}
+def test_copies_of_an_event_count_once_and_the_earliest_is_it(found: Found) -> None:
+    copied = found.of("copied")
+    assert {row["kind"]: row["worker"] for row in copied if row["verdict"] is None} == {
+        "forwarded": "w2",
+        "recovered": "w1@host",
+    }
+    assert Counter(row["verdict"] for row in copied) == {None: 2, "duplicate": 4}
+    assert all(row["reason"] != "duplicate" for row in found.quarantine)
 
 
 def test_cleaning_equals_the_reference_on_random_histories(spark: SparkSession) -> None:
@@ -303,7 +311,7 @@ def test_a_folder_that_is_no_history(
 
 def test_only_the_days_that_are_asked_for_are_read(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path, [event("parked", 86_400 * number, f"t{number}") for number in range(-2, 3)])
-    found, cleaned = read(spark, tmp_path, Days(DAY - timedelta(days=1), DAY))
+    found, cleaned = read_and_clean(spark, tmp_path, Days(DAY - timedelta(days=1), DAY))
     assert found.days == (date(2026, 3, 1), date(2026, 3, 2))
     assert sorted(row["task_id"] for row in rows(cleaned.events)) == ["t-1", "t0"]
 

@@ -17,9 +17,12 @@ import pyarrow.dataset as ds
 import pytest
 
 from celery_rmq_delay.analytics import pipeline, synth
-from tests.snippets import ROOT, write
-from tests.spark.cluster import SPARK_HOME, STARTS_SOONER, Cluster, environment, running_cluster
-from tests.spark.machine import SharedSpark
+from tests.support import ROOT
+from tests.support.snippets import write
+from tests.support.spark.cluster import SPARK_HOME, STARTS_SOONER, Cluster, environment, running_cluster
+from tests.support.spark.machine import SharedSpark
+
+pytestmark = pytest.mark.slow  # a master, two workers, and a driver and two executors for each command
 
 PAGE = ROOT / "docs/how-to/run-analytics-anywhere.md"
 CLI = (sys.executable, "-m", "celery_rmq_delay.analytics")

@@ -19,16 +19,12 @@ from celery_rmq_delay.analytics.synth.world import world_of
 from celery_rmq_delay.analytics.today import today_of, todays_ladders
 from celery_rmq_delay.analytics.whatif import what_if
 from celery_rmq_delay.exceptions import SettingsError
-from tests.recoveries import TRUTHS, Seen, seen
-from tests.spark.reference_curve import reference_figures, reference_shares
+from tests.support.recoveries import TRUTHS, Seen, ms, seen
+from tests.support.spark.reference_curve import reference_figures, reference_shares
 
 MARCH = datetime(2026, 3, 2, tzinfo=timezone.utc)
 LADDERS = [(5, 30, 120, 600, 3600), (30, 300, 3600), (10, 60, 600, 1800)]
 NAMES = {"task": "shop.pay", "queue": "payments", "exception_type": "ConnectionError"}
-
-
-def ms(ladder):
-    return tuple(1000 * each for each in ladder)
 
 
 def table(found, ladders=LADDERS, **more):
@@ -96,6 +92,7 @@ def drawn(spec):
     return seen_ones, names, looks
 
 
+@pytest.mark.slow
 def test_the_curves_of_100_000_spells_each_are_the_truth_wherever_the_ladders_see(spark, tmp_path):
     spec = world()
     found, names, looks = drawn(spec)

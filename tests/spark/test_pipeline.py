@@ -25,18 +25,18 @@ from celery_rmq_delay.analytics.describe import told_ladders
 from celery_rmq_delay.analytics.locking import LOCK, locked
 from celery_rmq_delay.analytics.options import Options as Estimate
 from celery_rmq_delay.analytics.pipeline import broken_file, partitions_for
-from celery_rmq_delay.analytics.planning import Run
+from celery_rmq_delay.analytics.planning import ADVICE_DAYS, Run
 from celery_rmq_delay.analytics.report import Report
+from celery_rmq_delay.analytics.storage import Storage
 from celery_rmq_delay.exceptions import AnalyticsError
 from celery_rmq_delay.history import day_folder
-
-from . import reference
-from .cluster import STARTS_SOONER
-from .frames import NOON, Row, event
-from .history_files import contents, days_of, quarantined, write, write_day
-from .machine import SharedSpark
-from .random_files import NOW as RANDOM_NOW
-from .random_histories import DAYS, RandomHistory, first_day
+from tests.support.spark import reference
+from tests.support.spark.cluster import STARTS_SOONER
+from tests.support.spark.frames import NOON, Row, event
+from tests.support.spark.history_files import contents, days_of, quarantined, write, write_day
+from tests.support.spark.machine import SharedSpark
+from tests.support.spark.random_files import NOW as RANDOM_NOW
+from tests.support.spark.random_histories import DAYS, RandomHistory, first_day
 
 DAY = NOON.date()
 NOW = NOON + timedelta(days=10)
@@ -161,8 +161,10 @@ def test_no_dictionary_is_made_of_values_that_hardly_repeat(output: Path) -> Non
     assert not (has["task_id"] or has["ended_at"] or has["t_seconds"] or has["spell.low_seconds"])
 
 
-def test_every_day_comes_out_the_same_alone_and_with_its_neighbours_and_leaves_their_files(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.slow
+@pytest.mark.parametrize("chosen", [slice(1, 2), slice(None)], ids=["one", "all"])
+def test_a_day_comes_out_the_same_alone_and_with_its_neighbours_and_leaves_their_files(
+    spark: SparkSession, tmp_path: Path, chosen: slice
 ) -> None:
     """Ends told a day late, rows in the folder of the next day, copies, clocks that differ, replays: all at random."""
     chance = random.Random(16)
@@ -176,7 +178,7 @@ def test_every_day_comes_out_the_same_alone_and_with_its_neighbours_and_leaves_t
     pipeline.run(spark, Run(**settings, output=str(tmp_path / "output")))
     together = contents(tmp_path / "output")
     assert len(days_of(tmp_path / "output", "attempts")) >= DAYS
-    for day in days_of(tmp_path / "output", "attempts"):
+    for day in days_of(tmp_path / "output", "attempts")[chosen]:
         files = set((tmp_path / "output").glob("[a-z]*/day=*/*"))
         pipeline.run(spark, Run(**settings, output=str(tmp_path / "output"), first=day, last=day))
         assert contents(tmp_path / "output") == together
@@ -201,29 +203,46 @@ def attempt_of(row: Row) -> tuple[Any, ...]:
     return row["task_id"] or row["event_id"], row["generation"], row["attempt"]
 
 
-def test_a_day_whose_rows_are_gone_ends_empty(run: Callable[..., Report], history: Path, output: Path) -> None:
+@pytest.mark.slow
+def test_a_day_whose_rows_are_gone_ends_empty_and_a_file_whose_rows_are_broken_is_left_out(
+    run: Callable[..., Report], history: Path, output: Path
+) -> None:
     for file in (history / f"day={DAY + timedelta(days=1)}").iterdir():
         file.unlink()
-    run(1, 1, lookback=timedelta(0))
+    broken = write_day(history / f"day={DAY}", [event("parked", number, f"x{number}") for number in range(500)])
+    data = bytearray(broken.read_bytes())
+    data[4 : len(data) // 2] = bytes(len(data) // 2 - 4)  # its end is whole
+    broken.write_bytes(data)
+    told = run(0, 1, lookback=timedelta(0))
     assert days_of(output, "attempts") == [DAY, DAY + timedelta(days=2), DAY + timedelta(days=3)]
+    assert told.left_out == {"unreadable_file": 2}
+    assert ("unreadable_file", broken.name) in quarantined(output)
+    assert told.events == 5 + 8, "of the first day, and of the third, which is read for the ends of what failed before"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("advice_days", "since", "spells"), [(ADVICE_DAYS, "2026-02-04", 7), (2, "2026-03-04", 4)], ids=["all", "two"]
+)
 def test_advice_of_a_day_that_is_run_alone_is_of_the_days_before_it_too(
-    run: Callable[..., Report], output: Path
+    run: Callable[..., Report], output: Path, advice_days: int, since: str, spells: int
 ) -> None:
-    def spells() -> dict[tuple[str, str], tuple[int, int]]:
+    """A run with ladders that somebody named; it says which of them are of no queue."""
+
+    def curves() -> dict[tuple[str, str], tuple[int, int]]:
         """Return the spells of the curves, and those whose end is not known."""
         (folder,) = (output / "recovery_curve").iterdir()
         rows = [row for file in folder.glob("*.parquet") for row in parquet.ParquetFile(file).read().to_pylist()]
         return {(row["scope"], row["name"]): (row["spells"], row["censored"]) for row in rows}
 
-    together = spells()
-    assert together["task", "shop.pay"] == (7, 1)
-    told = run(3, 3, estimate=FEW)
-    assert spells() == together
-    assert told.advice_from == "2026-02-04"
-    run(3, 3, estimate=FEW, advice_days=2)
-    assert spells()["task", "shop.pay"] == (4, 1)
+    together = curves()
+    ladders = {"payments": [(60_000,)], "mails": [(1_000,)]}
+    told = run(3, 3, estimate=FEW, advice_days=advice_days, ladders=ladders)
+    assert told.advice_from == since
+    assert curves()["task", "shop.pay"] == (spells, 1)
+    assert (curves() == together) is (advice_days == ADVICE_DAYS)
+    assert told.tables["what_if"] == 1
+    assert "no retried failure of the queue mails" in told.notes
 
 
 def test_ladders_are_told_of_from_a_finished_output(spark: SparkSession, output: Path) -> None:
@@ -235,6 +254,7 @@ def test_ladders_are_told_of_from_a_finished_output(spark: SparkSession, output:
     assert few.startswith("payments: ")
 
 
+@pytest.mark.slow
 def test_ladders_are_told_without_tasks_whose_end_was_lost(
     run: Callable[..., Report], spark: SparkSession, history: Path, output: Path
 ) -> None:
@@ -245,20 +265,31 @@ def test_ladders_are_told_without_tasks_whose_end_was_lost(
     assert [row[2] for row in told.rows] == [6]
 
 
-def test_a_run_says_which_named_ladders_are_of_no_queue(run: Callable[..., Report]) -> None:
-    told = run(2, 2, estimate=FEW, ladders={"payments": [(60_000,)], "mails": [(1_000,)]})
-    assert told.tables["what_if"] == 1
-    assert "no retried failure of the queue mails" in told.notes
-
-
-def test_late_events_count_when_their_day_is_run_again(run: Callable[..., Report], history: Path, output: Path) -> None:
+def test_late_events_count_when_their_day_is_run_again_even_if_the_next_run_has_to_complete_it(
+    run: Callable[..., Report], history: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = contents(output)
     write(history, [event("parked", 100, "straggler")])
-    run(0, 0)
+    rename, renamed = Storage.rename, []
+
+    def fail_later(storage: Storage, source: str, target: str) -> None:
+        renamed.append(source)
+        if len(renamed) > 5:
+            raise AnalyticsError("no answer")
+        rename(storage, source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(AnalyticsError, match="the next run completes what is missing"):
+        patch.setattr(Storage, "rename", fail_later)
+        run(0, 0)
+    (left,) = output.glob("_staging/*")
+    told = run(None, -5)
+    assert told.notes[0].startswith(f"completed the run {left.name}")
+    assert not list(output.glob("_staging/*"))
     after = contents(output)
     changed = {name for name in after if after[name] != before.get(name)}
     assert f"attempts/day={DAY}" in changed
     assert {name.partition("/")[2] for name in changed} == {f"day={DAY}"}
+    assert before.keys() == after.keys()
 
 
 def test_nothing_in_the_range_is_said_and_no_error(run: Callable[..., Report], output: Path) -> None:
@@ -283,19 +314,6 @@ def test_a_run_that_fails_leaves_the_output_as_it_was(
     assert contents(output) == before
     assert not list(output.glob("_staging/*"))
     assert not (output / LOCK).exists()
-
-
-def test_a_file_whose_end_is_whole_and_whose_rows_are_broken_is_left_out(
-    run: Callable[..., Report], history: Path, output: Path
-) -> None:
-    broken = write_day(history / f"day={DAY}", [event("parked", number, f"x{number}") for number in range(500)])
-    data = bytearray(broken.read_bytes())
-    data[4 : len(data) // 2] = bytes(len(data) // 2 - 4)
-    broken.write_bytes(data)
-    told = run(0, 0)
-    assert told.left_out == {"unreadable_file": 2}
-    assert ("unreadable_file", broken.name) in quarantined(output)
-    assert told.events == 11
 
 
 def test_a_second_run_on_the_same_output_is_refused(
@@ -344,6 +362,7 @@ def kill(moment: str, history: Path, output: Path) -> None:
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-2_000:]
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_leaves_the_output_whole_and_the_next_one_completes(
     run: Callable[..., Report], history: Path, output: Path
 ) -> None:

@@ -97,8 +97,15 @@ def _copy(file: Path, folder: Path) -> None:
     shutil.copy(file, folder)
 
 
-@pytest.mark.parametrize("moves_folders", [True, False], ids=["renames", "copies and deletes"])
-@pytest.mark.parametrize("is_done", [False, True], ids=["undone", "done"])
+@pytest.mark.parametrize(
+    ("is_done", "moves_folders"),
+    [
+        pytest.param(False, True, id="undone-renames"),
+        pytest.param(True, False, marks=pytest.mark.slow, id="done-copies and deletes"),
+        pytest.param(True, True, marks=pytest.mark.slow, id="done-renames"),
+        pytest.param(False, False, marks=pytest.mark.slow, id="undone-copies and deletes"),
+    ],
+)
 def test_whichever_step_fails_all_days_are_old_or_become_new(
     spark: SparkSession,
     half_done: Callable[[str], tuple[Path, Replacement]],

@@ -20,12 +20,11 @@ from celery_rmq_delay.analytics.hourly import hourly
 from celery_rmq_delay.analytics.incidents import Bursts, incidents
 from celery_rmq_delay.analytics.outcomes import tier_outcomes
 from celery_rmq_delay.analytics.readers import read_events
-
-from . import reference
-from .frames import all_spells, assert_same, counted, rows
-from .machine import SharedSpark
-from .random_files import NOW, Written, write
-from .random_histories import DAYS, first_day
+from tests.support.spark import reference
+from tests.support.spark.frames import all_spells, assert_same, counted, rows
+from tests.support.spark.machine import SharedSpark
+from tests.support.spark.random_files import NOW, Written, write
+from tests.support.spark.random_histories import DAYS, first_day
 
 HISTORIES = 30
 #: Few failures make these, so that small histories have many.

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 import sys
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pandas
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from tests.snippets import ROOT
+from tests.support.losses import run_alone
 
 FIELDS = {"name": StringType(), "at": TimestampType(), "n": LongType()}
 SCHEMA = StructType([StructField(name, kind) for name, kind in FIELDS.items()])
@@ -35,6 +33,7 @@ def test_rows_go_through_parquet_and_python_workers_of_this_python(spark: SparkS
     assert found.selectExpr("date_format(at, 'HH:mm') AS at").distinct().collect()[0]["at"] == "12:00"
 
 
+LOSSES = {"test_that_loses_it", "test_that_takes_too_long", "test_whose_context_stops"}
 LOSES_ITS_MACHINE = """
 import os, signal
 import pytest
@@ -75,22 +74,12 @@ def test_after_them(spark):
 """
 
 
+@pytest.mark.slow
 def test_a_lost_java_machine_fails_one_test_and_is_reported_once(tmp_path: Path) -> None:
-    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
-    (tmp_path / "test_lost.py").write_text(LOSES_ITS_MACHINE)
-    options = ("-W", "error", "-p", "no:cacheprovider", "--rootdir", tmp_path)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CI": "true"}  # by which pytest writes whole messages
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-rA", *options, tmp_path], env=environment, capture_output=True, text=True
-    )
-    outcomes = re.findall(r"^(PASSED|FAILED|ERROR) \S*::(\w+)", done.stdout, re.M)
-    assert sorted(outcomes) == [
-        ("ERROR", "test_after_them"),  # at the end of the session: the losses
-        ("FAILED", "test_that_loses_it"),
-        ("FAILED", "test_that_takes_too_long"),
-        ("FAILED", "test_whose_context_stops"),
-        ("PASSED", "test_after_them"),
-        ("PASSED", "test_that_kills_it_in_its_last_line"),
-        ("PASSED", "test_that_uses_it"),
-    ], done.stdout
-    assert len(re.findall(r"^E .*Java machine ended with -9", done.stdout, re.M)) == 5, done.stdout
+    outcomes, output = run_alone(Path(__file__).with_name("conftest.py"), LOSES_ITS_MACHINE, tmp_path)
+    # At the end of the session: the losses.
+    passed = {"test_after_them", "test_that_kills_it_in_its_last_line", "test_that_uses_it"}
+    expected = {"ERROR": {"test_after_them"}, "FAILED": LOSSES, "PASSED": passed}
+    assert outcomes == expected, output
+    losses = len(LOSSES) + 2  # that of a fixture, which begins again, and that of the last line
+    assert len(re.findall(r"^E .*Java machine ended with -9", output, re.M)) == losses, output

@@ -7,9 +7,8 @@ from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics.attempts import attempts
 from celery_rmq_delay.analytics.schema import DAY, SPELLS
-
-from .frames import Row, Stories, all_spells, at, event, frame, rows
-from .machine import SharedSpark
+from tests.support.spark.frames import Row, Stories, all_spells, at, event, frame, rows
+from tests.support.spark.machine import SharedSpark
 
 story = Stories()
 

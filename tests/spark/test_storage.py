@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from celery_rmq_delay.analytics import pipeline, synth
 from celery_rmq_delay.analytics.storage import Storage, hadoop_configuration
 from celery_rmq_delay.exceptions import AnalyticsError
 
@@ -28,14 +26,3 @@ def test_keys_of_a_url_reach_hadoop_and_a_missing_connector_is_named(spark: Spar
     java = psutil.Process(jvm.java.lang.ProcessHandle.current().pid()).cmdline()
     assert "org.apache.spark.deploy.SparkSubmit" in java
     assert not [word for word in java if SECRET in word]
-
-
-def test_a_folder_whose_name_is_escaped_is_the_collectors(spark: SparkSession, tmp_path: Path) -> None:
-    history = tmp_path / "my history"
-    history.mkdir()
-    synth.write(str(history), synth.Spec(attempts=50, days=1), processes=1)
-    what = pipeline.Run(input=history.as_uri(), output=f"{tmp_path.as_uri()}/my%20insights", compact=False)
-    report = pipeline.run(spark, what)
-    assert report.rows_in > 0
-    assert report.input == f"file://{history}"
-    assert (tmp_path / "my insights" / "attempts").is_dir()

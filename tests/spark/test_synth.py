@@ -10,8 +10,7 @@ from pyspark.sql import SparkSession
 from celery_rmq_delay.analytics import synth
 from celery_rmq_delay.analytics.cleaning import DUPLICATE, clean
 from celery_rmq_delay.analytics.readers import read_events
-
-from .frames import counted
+from tests.support.spark.frames import counted
 
 
 def test_cleaning_finds_what_was_spoilt_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:

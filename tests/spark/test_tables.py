@@ -22,9 +22,8 @@ from celery_rmq_delay.analytics.schema import (
     TIER_OUTCOMES,
 )
 from celery_rmq_delay.exceptions import SettingsError
-
-from . import reference
-from .frames import NOON, Row, assert_same, at, event, frame, rows
+from tests.support.spark import reference
+from tests.support.spark.frames import NOON, Row, assert_same, at, event, frame, rows
 
 MIDNIGHT = 12 * 3600
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from celery_rmq_delay.testing import Attempt, TaskStory, exhausted, parked, recovered
+from tests.support.waiting import SECONDS
 
 pytest_plugins = ["pytester"]
 
@@ -45,7 +46,10 @@ def test_is_parked_elsewhere(rmq_ladder):
 """
 
 
-def test_a_users_failed_assertions_tell_the_whole_story(pytester: pytest.Pytester) -> None:
+def test_a_users_failed_assertions_tell_the_whole_story(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytester.makepyfile(USERS_TEST)
     # Neither pytest-celery nor Celery's own fixtures are needed.
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:celery", "-p", "no:pytest_celery")
@@ -131,5 +135,5 @@ def test_the_plugin_imports_neither_celery_nor_a_server() -> None:
         "heavy = [name for name in sys.modules if name.startswith('celery_rmq_delay.testing.')]\n"
         "print(heavy, 'celery.worker' in sys.modules, 'pytest_celery' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=SECONDS, check=True)
     assert done.stdout == "['celery_rmq_delay.testing.plugin'] False False\n"

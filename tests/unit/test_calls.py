@@ -17,15 +17,15 @@ from celery_rmq_delay import RetryableTask, SettingsError
 from celery_rmq_delay.calls import SendTask, aware_eta, takes
 from celery_rmq_delay.exceptions import DelayError
 from celery_rmq_delay.headers import DUE, TO
-from tests.topics import matches
+from tests.support.apps import app_of, bare_app
+from tests.support.brokers.topics import matches
 
 ORDERS = Exchange("orders", "topic")
 NEWS = Exchange("news", "fanout")
 
 
 def make_app(**settings: Any) -> Celery:
-    app = Celery("calls", broker="amqp://nowhere.invalid//", set_as_current=False)
-    app.conf.task_queues = [
+    queues = [
         Queue("shop", Exchange("")),
         Queue("audit", ORDERS, "orders.#"),
         Queue("mail", ORDERS, "orders.*.paid"),
@@ -34,10 +34,9 @@ def make_app(**settings: Any) -> Celery:
         Queue("brief", Exchange("x"), "brief", durable=False),
         Broadcast("all"),
     ]
-    app.conf.task_default_queue = "shop"
-    app.conf.task_routes = {"mailed": {"queue": "mail"}}
-    app.conf.rmq_delay = {"queues": {"alone": False}, **settings}
-    celery_rmq_delay.install(app)
+    routes = {"mailed": {"queue": "mail"}}
+    rmq_delay = {"queues": {"alone": False}, **settings}
+    app = app_of(rmq_delay, task_queues=queues, task_default_queue="shop", task_routes=routes)
     for name in ("call", "mailed"):
         app.task(base=RetryableTask, name=name, shared=False)(do_nothing)
     app.task(name="plain", shared=False)(do_nothing)
@@ -92,10 +91,8 @@ def test_a_retry_of_what_came_by_an_exact_delay_goes_back_to_its_queue() -> None
 
 
 def test_a_key_alone_is_for_the_exchange_of_the_default_queue() -> None:
-    app = Celery("calls", broker="amqp://nowhere.invalid//", set_as_current=False)
-    app.conf.task_queues = [Queue("default", ORDERS, "task.#"), Queue("feed", ORDERS, "feed.#")]
-    app.conf.task_default_queue = "default"
-    celery_rmq_delay.install(app)
+    queues = [Queue("default", ORDERS, "task.#"), Queue("feed", ORDERS, "feed.#")]
+    app = app_of(task_queues=queues, task_default_queue="default")
     app.task(base=RetryableTask, name="call", shared=False)(do_nothing)
     send = send_task(app)
     assert send._destination("call", (), {}, {"routing_key": "feed.import"}) == "feed"
@@ -167,9 +164,7 @@ def test_exact_for_all_keeps_celerys_own_delay_queues_out_of_the_worker() -> Non
 
 
 def test_exact_for_all_does_not_replace_a_consumer_of_the_users() -> None:
-    app = Celery("calls", set_as_current=False)
-    app.conf.rmq_delay = {"exact_for": "all"}
-    app.conf.worker_consumer = f"{__name__}:Own"
+    app = bare_app({"exact_for": "all"}, worker_consumer=f"{__name__}:Own")
     with pytest.raises(SettingsError, match=r"exact_for: found 'all'. It keeps Celery's own delayed delivery out"):
         celery_rmq_delay.install(app)
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay.capacity import Flow, Workload, estimate, flow, level_flow
@@ -27,8 +27,6 @@ SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 LADDER = Ladder((10 * SECOND, MINUTE, 10 * MINUTE))
 LOAD = Workload(rate=100, failures=(0.1,), size=1024, ladder=LADDER)
 
-#: The machine may be busy with brokers.
-patient = settings(deadline=None)
 rates = st.floats(0, 1e6, allow_subnormal=False)
 shares = st.lists(st.floats(0, 0.5), min_size=1, max_size=3)
 tiers = st.lists(st.integers(1, 20), min_size=1, max_size=4)
@@ -59,7 +57,6 @@ class Simulation:
         return [sum(line) for line in self.lines]
 
 
-@patient
 @given(rate=rates, failures=shares, tiers=tiers, outage=st.integers(0, 60), repeat_last=st.booleans())
 def test_the_arithmetic_is_what_a_simulation_counts(
     rate: float, failures: list[float], tiers: list[int], outage: int, repeat_last: bool
@@ -113,7 +110,6 @@ def test_single_tasks_that_fail_by_chance_obey_littles_law(seed: int) -> None:
     assert exhausted / seconds == pytest.approx(found.exhausted, rel=0.1)
 
 
-@patient
 @given(rate=rates, more=rates, failures=shares, tiers=tiers, outage=st.integers(0, 100))
 def test_more_tasks_never_park_less(
     rate: float, more: float, failures: list[float], tiers: list[int], outage: int
@@ -124,7 +120,6 @@ def test_more_tasks_never_park_less(
         assert getattr(low, name) <= getattr(high, name) * (1 + 1e-9)
 
 
-@patient
 @given(rate=rates, tiers=tiers, repeat_last=st.booleans())
 def test_without_failures_nothing_is_parked_or_exhausted(rate: float, tiers: list[int], repeat_last: bool) -> None:
     found = flow(rate, (0,), Ladder(tuple(tiers), repeat_last=repeat_last))
@@ -159,7 +154,6 @@ def test_a_share_for_each_attempt_holds_for_that_attempt() -> None:
     assert found.exhausted == pytest.approx(5)
 
 
-@patient
 @given(outage=st.integers(0, 100), jitter=st.floats(0.01, 0.5), lanes=st.integers(2, 7))
 def test_jitter_spreads_what_waits_and_keeps_how_much(outage: int, jitter: float, lanes: int) -> None:
     plain = flow(100, (0.2,), LADDER, outage * SECOND)
@@ -193,7 +187,6 @@ def test_levels_are_counted_on_their_topology(origins: int) -> None:
 # -- exact delays -----------------------------------------------------------------------------------------------------
 
 
-@patient
 @given(rate=st.floats(1, 1e6), delay=st.integers(1, 10**9), unit=st.sampled_from([100, 1000, 60_000]))
 def test_levels_hold_what_comes_during_the_delay(rate: float, delay: int, unit: int) -> None:
     levels = level_flow(rate, delay, unit, 28)
@@ -255,7 +248,6 @@ def test_every_part_of_a_node_names_constants_that_are_listed(version: str, queu
         assert item.size >= 0
 
 
-@patient
 @given(rate=st.floats(1, 1e4), queue_type=st.sampled_from(["classic", "quorum"]), queues=st.integers(1, 50))
 def test_a_larger_load_never_needs_less(rate: float, queue_type: QueueType, queues: int) -> None:
     load = replace(LOAD, rate=rate, queue_type=queue_type, queues=queues)

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from celery import Celery
-from celery.bin.base import CLIContext
-from click.testing import CliRunner
 from kombu import Queue
 
-from celery_rmq_delay import install
 from celery_rmq_delay.capacity.costs import CONSTANTS, VERSIONS
-from celery_rmq_delay.cli import rmq_delay
+from tests.support import commands
+from tests.support.apps import app_of, bare_app
 
 LOAD = ("--rate", "5000/s", "--failure-rate", "0.02")
 
 
 def shop(**settings: Any) -> Celery:
-    app = Celery("shop", broker="amqp://nowhere.invalid//", set_as_current=False)
-    app.conf.task_queues = [Queue("celery"), Queue("mails", queue_arguments={"x-queue-type": "quorum"})]
-    app.conf.rmq_delay = {"tiers": ["10s", "1m"], "queues": {"mails": {"tiers": ["5m"]}, "logs": False}, **settings}
-    install(app)
-    return app
+    queues = [Queue("celery"), Queue("mails", queue_arguments={"x-queue-type": "quorum"})]
+    rmq_delay = {"tiers": ["10s", "1m"], "queues": {"mails": {"tiers": ["5m"]}, "logs": False}, **settings}
+    return app_of(rmq_delay, task_queues=queues)
 
 
 def run(*arguments: str, code: int = 0, app: Celery | None = None) -> str:
-    context = CLIContext(app or shop(), no_color=True, workdir=None)
-    result = CliRunner().invoke(rmq_delay, ["capacity", *arguments], obj=context)
-    assert result.exit_code == code, result.output
-    return result.output
+    return commands.run(app or shop(), "capacity", *arguments, code=code).output
 
 
 def data(*arguments: str, code: int = 0, app: Celery | None = None) -> Any:
-    return json.loads(run(*LOAD, *arguments, "--json", code=code, app=app))
+    return commands.data(app or shop(), "capacity", *LOAD, *arguments, code=code)
 
 
 def test_the_ladder_of_the_app_is_counted_by_littles_law() -> None:
@@ -66,7 +58,7 @@ def test_options_change_the_ladder() -> None:
 
 
 def test_with_tiers_the_app_needs_no_delay_queues() -> None:
-    bare = Celery("bare", set_as_current=False)
+    bare = bare_app()
     assert data("--tiers", "1m", app=bare)["parked"] == pytest.approx(6000)
     assert "install(app)" in run(*LOAD, code=1, app=bare)
 

@@ -11,12 +11,13 @@ import pytest
 from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from celery_rmq_delay import install
 from celery_rmq_delay.cli import rmq_delay
-from tests import hostile
+from tests.support import hostile
+from tests.support.apps import app_of
+from tests.support.examples import examples
 
 
 def commands(group: click.Group, *before: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -36,10 +37,7 @@ def app() -> Iterator[Celery]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-        app = Celery("shop", broker=f"amqp://ann:hunter2@127.0.0.1:{port}//", set_as_current=False)
-        app.conf.task_default_queue = "shop"
-        install(app)
-        yield app
+        yield app_of(broker=f"amqp://ann:hunter2@127.0.0.1:{port}//", task_default_queue="shop")
 
 
 def invoke(app: Celery, *arguments: str) -> str:
@@ -68,7 +66,7 @@ def arguments(command: click.Command) -> st.SearchStrategy[list[str]]:
 def test_every_command_takes_or_refuses_its_arguments(
     app: Celery, name: tuple[str, ...], command: click.Command
 ) -> None:
-    @settings(max_examples=max(10, settings().max_examples // 10), suppress_health_check=list(HealthCheck))
+    @examples(0.25, suppress_health_check=list(HealthCheck))
     @given(arguments(command))
     def run(given_arguments: list[str]) -> None:
         # What the operating system cannot pass to a process never comes here.

@@ -6,19 +6,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import Celery
 
-from celery_rmq_delay import install
 from celery_rmq_delay.control import adoption_changed
+from celery_rmq_delay.delay import delay_of
 from celery_rmq_delay.topology.adoption import Adoption
 from celery_rmq_delay.worker import WorkerSide
+from tests.support.apps import app_of
 
 
 @pytest.fixture
 def state() -> Any:
     """The state of a worker that takes the foreign queue ``shop``."""
-    app = Celery("shop", set_as_current=False)
-    delay = install(app)
+    app = app_of()
+    delay = delay_of(app)
     app.amqp.queues.select(["shop"])
     delay.foreign.add("shop")
     consumer = SimpleNamespace(app=app)

@@ -35,7 +35,9 @@ from celery_rmq_delay.names import Names
 from celery_rmq_delay.status import Status
 from celery_rmq_delay.testing import plugin
 from celery_rmq_delay.topology import exact
-from tests.snippets import ROOT, Snippet, pages, snippets, write
+from tests.support import ROOT
+from tests.support.snippets import Snippet, pages, snippets, write
+from tests.support.waiting import SECONDS
 
 SETTINGS = (ROOT / "docs/reference/settings.md").read_text()
 QUICKSTART = ROOT / "docs/tutorials/quickstart.md"
@@ -72,7 +74,7 @@ def test_the_readme_and_the_quickstart_show_settings() -> None:
 
 
 def run(folder: Path, code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from celery_rmq_delay.analytics import schema
 from celery_rmq_delay.analytics.cli import main
-from tests.snippets import ROOT
+from tests.support import ROOT
 
 PAGE = (ROOT / "docs/reference/analytics.md").read_text()
 #: Its options are in its help.

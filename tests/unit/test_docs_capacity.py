@@ -7,7 +7,6 @@ import shlex
 from itertools import pairwise
 
 import pytest
-from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
@@ -16,7 +15,9 @@ from celery_rmq_delay.capacity.costs import CONSTANTS, VERSIONS, Constant
 from celery_rmq_delay.capacity.quantities import format_number
 from celery_rmq_delay.cli import rmq_delay
 from celery_rmq_delay.ladders import Ladder
-from tests.snippets import ROOT, Snippet, snippets
+from tests.support import ROOT
+from tests.support.apps import bare_app
+from tests.support.snippets import Snippet, snippets
 
 PAGE = ROOT / "docs/explanation/capacity.md"
 BLOCKS = snippets(PAGE)
@@ -24,7 +25,7 @@ EXAMPLES = [(ask, told) for ask, told in pairwise(BLOCKS) if ask.language == "sh
 
 
 def paragraphs(arguments: list[str]) -> list[str]:
-    context = CLIContext(Celery("proj", set_as_current=False), no_color=True, workdir=None)
+    context = CLIContext(bare_app(), no_color=True, workdir=None)
     result = CliRunner().invoke(rmq_delay, arguments, obj=context)
     assert result.exit_code in (0, 1), result.output
     return result.output.rstrip().split("\n\n")

@@ -14,7 +14,8 @@ import pytest
 
 import celery_rmq_delay
 from celery_rmq_delay import cli
-from tests.snippets import ROOT, snippets
+from tests.support import ROOT
+from tests.support.snippets import snippets
 
 PAGE = ROOT / "docs/how-to/troubleshoot.md"
 QUOTES = [

@@ -14,13 +14,13 @@ from celery.exceptions import Retry
 from hypothesis import given
 from hypothesis import strategies as st
 
-import celery_rmq_delay
 from celery_rmq_delay import RetryableTask
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.delay import delay_of
 from celery_rmq_delay.delivery import KEY, Delivery, Path
 from celery_rmq_delay.event_making import EventMaker, Told, Waits
 from celery_rmq_delay.events import MAX_BYTES, Event, digest_id, event_id
+from tests.support.apps import app_of
 
 AT = 1_769_860_800_123_456
 NOW = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=timezone.utc)
@@ -33,10 +33,7 @@ class Lost(Exception):
 
 @pytest.fixture(scope="module")
 def app() -> Celery:
-    app = Celery("made", broker="amqp://nowhere", set_as_current=False)
-    app.conf.rmq_delay = {"tiers": ["10s", "1m"], "redact": {"keys": ["plate"]}}
-    celery_rmq_delay.install(app)
-    return app
+    return app_of({"tiers": ["10s", "1m"], "redact": {"keys": ["plate"]}})
 
 
 @pytest.fixture(scope="module")
@@ -134,9 +131,7 @@ def test_where_a_task_waits_is_told_as_far_as_it_is_known(maker: EventMaker, tas
 
 @cache
 def hostile_app() -> Celery:
-    app = Celery("hostile", broker="amqp://nowhere", set_as_current=False)
-    app.conf.rmq_delay = {"tiers": ["10s"]}
-    celery_rmq_delay.install(app)
+    app = app_of({"tiers": ["10s"]})
 
     @app.task(base=RetryableTask, name="charge", shared=False)
     def charge() -> None: ...

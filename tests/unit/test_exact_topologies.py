@@ -19,7 +19,7 @@ from celery_rmq_delay.topology.exact import Options, Route
 from celery_rmq_delay.topology.hold import LEASE_MS, Hold, bucket
 from celery_rmq_delay.topology.levels import Levels, routing_key, word
 from celery_rmq_delay.topology.objects import Objects
-from tests.topics import matches
+from tests.support.brokers.topics import matches
 
 QUEUES = st.text(min_size=1, max_size=80).filter(lambda name: len(name.encode()) <= MAX_NAME_BYTES)
 UNITS = st.sampled_from([100, 500, 1000, 60_000])

@@ -22,7 +22,7 @@ from celery_rmq_delay.intake import check, check_payload
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import rung_of
 from celery_rmq_delay.topology.native import NativeRetry
-from tests import hostile
+from tests.support import hostile
 
 COUNTS = range(h.MAX_COUNT + 1)
 VERSIONS = st.sampled_from([(3, 10, 8), (4, 0, 5), (4, 3, 6)])

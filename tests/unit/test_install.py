@@ -13,16 +13,11 @@ from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.headers import LANE
 from celery_rmq_delay.ladders import Ladder, lane_of
 from celery_rmq_delay.queues import OriginQueue
-
-
-def app_with(settings: Any = None, **conf: Any) -> Celery:
-    app = Celery("test", broker="memory://", set_as_current=False)
-    app.conf.update(rmq_delay=settings, **conf)
-    return app
+from tests.support.apps import bare_app
 
 
 def test_install_leaves_its_settings_on_the_app() -> None:
-    app = app_with({"tiers": ["1s"]})
+    app = bare_app({"tiers": ["1s"]})
     assert find_delay(app) is None
     delay = install(app)
     assert delay_of(app) is delay
@@ -30,7 +25,7 @@ def test_install_leaves_its_settings_on_the_app() -> None:
 
 
 def test_install_opens_no_connection() -> None:
-    app = app_with()
+    app = bare_app()
     app.conf.broker_url = "amqp://no.such.host.invalid//"
     install(app)
     assert isinstance(app.amqp.queues["celery"], OriginQueue)
@@ -38,17 +33,17 @@ def test_install_opens_no_connection() -> None:
 
 def test_an_app_without_install_is_told_what_to_call() -> None:
     with pytest.raises(RmqDelayError, match=r"call celery_rmq_delay\.install\(app\)"):
-        delay_of(app_with())
+        delay_of(bare_app())
 
 
 def test_a_second_install_with_the_same_settings_changes_nothing() -> None:
-    app = app_with({"tiers": ["1s"]})
+    app = bare_app({"tiers": ["1s"]})
     assert install(app) is install(app)
     assert sum(str(step).count("LadderStep") for step in app.steps["consumer"]) == 1
 
 
 def test_a_second_install_with_other_settings_is_an_error() -> None:
-    app = app_with({"tiers": ["1s"]})
+    app = bare_app({"tiers": ["1s"]})
     install(app)
     app.conf.rmq_delay = {"tiers": ["2s"]}
     with pytest.raises(SettingsError, match="install\\(\\) was called with other settings before"):
@@ -56,7 +51,7 @@ def test_a_second_install_with_other_settings_is_an_error() -> None:
 
 
 def test_a_wrong_setting_is_an_error_at_install_and_installs_nothing() -> None:
-    app = app_with({"tiers": ["soon"]})
+    app = bare_app({"tiers": ["soon"]})
     with pytest.raises(SettingsError, match=r"rmq_delay\.tiers\[0\]: found 'soon'"):
         install(app)
     assert find_delay(app) is None
@@ -70,7 +65,7 @@ def test_the_error_names_the_setting_as_django_has_it() -> None:
 
 
 def test_more_retries_than_tiers_are_an_error_that_names_the_task() -> None:
-    app = app_with({"tiers": ["1s", "2s"]})
+    app = bare_app({"tiers": ["1s", "2s"]})
     install(app)
 
     @app.task(base=RetryableTask, name="greedy", max_retries=3, shared=False)
@@ -82,7 +77,7 @@ def test_more_retries_than_tiers_are_an_error_that_names_the_task() -> None:
 
 
 def test_a_task_defined_before_install_is_checked_too() -> None:
-    app = app_with({"tiers": ["1s"]})
+    app = bare_app({"tiers": ["1s"]})
 
     @app.task(base=RetryableTask, name="greedy", max_retries=3, shared=False)
     def greedy() -> None: ...
@@ -93,7 +88,7 @@ def test_a_task_defined_before_install_is_checked_too() -> None:
 
 
 def test_tasks_climb_the_ladder_of_their_queue_or_their_own() -> None:
-    app = app_with({"tiers": ["1s"], "queues": {"slow": {"tiers": ["1h"]}}}, task_routes={"mail.*": {"queue": "slow"}})
+    app = bare_app({"tiers": ["1s"], "queues": {"slow": {"tiers": ["1h"]}}}, task_routes={"mail.*": {"queue": "slow"}})
 
     @app.task(base=RetryableTask, name="mail.send", shared=False)
     def send() -> None: ...
@@ -116,7 +111,7 @@ def test_tasks_climb_the_ladder_of_their_queue_or_their_own() -> None:
 
 
 def test_a_queue_that_is_left_alone_has_no_plan() -> None:
-    delay = install(app_with({"queues": {"theirs": False}}))
+    delay = install(bare_app({"queues": {"theirs": False}}))
     with pytest.raises(RmqDelayError, match="this queue is left alone"):
         delay.plan("theirs", reason_routing=True)
 
@@ -128,7 +123,7 @@ def test_messages_get_the_lane_of_their_own_app_where_a_ladder_has_jitter() -> N
         sent.append(headers)
 
     every: list[Any] = [{"tiers": ["1s"]}, {"jitter": 0.2, "lanes": 7}, {"jitter": 0.2, "lanes": 5}]
-    apps = [app_with(each) for each in every]
+    apps = [bare_app(each, broker="memory://") for each in every]
     for app in apps:
         install(app)
     signals.before_task_publish.connect(look)
@@ -146,7 +141,7 @@ def test_messages_get_the_lane_of_their_own_app_where_a_ladder_has_jitter() -> N
 
 
 def test_a_second_call_with_another_management_url_shows_no_credentials() -> None:
-    app = Celery("again", set_as_current=False)
+    app = bare_app()
     install(app)
     app.conf.rmq_delay = {"management_url": "http://admin:hidden@rabbit"}
     with pytest.raises(SettingsError, match="called with other settings") as raised:

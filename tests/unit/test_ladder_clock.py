@@ -8,25 +8,22 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-import celery_rmq_delay
 from celery_rmq_delay import RetryableTask
 from celery_rmq_delay.delay import delay_of
 from celery_rmq_delay.exceptions import DelayError, RmqDelayError, SettingsError
 from celery_rmq_delay.testing import LadderClock
 from celery_rmq_delay.testing.clock import VARIABLE, Scale, clock_from
+from tests.support.apps import app_of
 
 HOUR = 3_600_000
 DELAYS = st.sets(st.integers(1, 30 * 24 * HOUR), min_size=1, max_size=8)
 
 
 def make_app(**settings: Any) -> Celery:
-    app = Celery("shop", broker="amqp://nobody@broker.invalid//", set_as_current=False)
-    app.conf.rmq_delay = {"tiers": ["10s", "1m", "10m", "1h"], **settings}
-    celery_rmq_delay.install(app)
-    return app
+    return app_of({"tiers": ["10s", "1m", "10m", "1h"], **settings})
 
 
 @pytest.fixture
@@ -44,7 +41,6 @@ def app() -> Iterator[Celery]:
 @example(delays={10_000, HOUR}, shortest=20, span=0)
 @example(delays={5, 10}, shortest=20, span=0)
 @given(delays=DELAYS, shortest=st.integers(1, 50), span=st.integers(0, 1000))
-@settings(suppress_health_check=[HealthCheck.too_slow])  # a busy machine is
 def test_the_order_is_kept_within_bounds_and_no_delay_grows(delays: set[int], shortest: int, span: int) -> None:
     longest = shortest + span
     scale = Scale.of(delays, shortest_ms=shortest, longest_ms=longest)

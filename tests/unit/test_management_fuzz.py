@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from celery_rmq_delay.exceptions import ManagementError
 from celery_rmq_delay.management import Management
 from celery_rmq_delay.policies import Policy
-from tests import hostile
+from tests.support import hostile
+from tests.support.waiting import SECONDS
 
 SECRET = "hunter2hunter2"
 
@@ -60,7 +61,7 @@ def liar() -> Iterator[Liar]:
         thread.start()
         yield server
         server.shutdown()
-        thread.join(60)
+        thread.join(SECONDS)
 
 
 CALLS: dict[str, Callable[[Management], object]] = {
@@ -104,7 +105,7 @@ answers = (hostile.json_values | st.lists(queue, max_size=3) | queue | st.lists(
 ) | st.binary(max_size=60)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=100)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.sampled_from(sorted(CALLS)), answers, st.sampled_from([200, 200, 200, 201, 301, 400, 401, 403, 404, 500]))
 def test_every_answer_is_read_or_one_error(liar: Liar, call: str, body: bytes, status: int) -> None:
     ask(liar, call, body, status)

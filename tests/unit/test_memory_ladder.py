@@ -14,14 +14,13 @@ from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 from celery.worker import state
 from kombu import Queue
 
-import celery_rmq_delay
 from celery_rmq_delay import RetryableTask, task_exhausted, task_parked
 from celery_rmq_delay.config import parse_settings
 from celery_rmq_delay.delay import delay_of
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.testing import MemoryLadder, NotFinishedError, exhausted, parked, recovered
+from tests.support.apps import app_of
 
-NOWHERE = "amqp://nobody:nothing@broker.invalid//"
 TIERS = ["10s", "1m", "10m"]
 
 MakeLadder = Callable[[Celery], MemoryLadder]
@@ -32,10 +31,7 @@ class Declined(Exception):
 
 
 def make_app(**settings: Any) -> Celery:
-    app = Celery("shop", broker=NOWHERE, backend="redis://results.invalid", set_as_current=False)
-    app.conf.rmq_delay = {"tiers": TIERS, **settings}
-    celery_rmq_delay.install(app)
-    return app
+    return app_of({"tiers": TIERS, **settings}, result_backend="redis://results.invalid")
 
 
 @pytest.fixture
@@ -408,6 +404,7 @@ def test_what_ends_the_test_is_no_failure_of_the_task(app: Celery, ends: BaseExc
 
     with pytest.raises(type(ends)), MemoryLadder(app) as ladder:
         ladder.run(stops.s())
+    assert not state.active_requests
 
 
 def test_a_retry_that_does_not_throw_runs_beside_the_attempt(app: Celery, rmq_ladder: MakeLadder) -> None:

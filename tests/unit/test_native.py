@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from celery import Celery
 from hypothesis import given
 from hypothesis import strategies as st
 from kombu import Queue
 
-from celery_rmq_delay import RetryableTask, SettingsError, install
+from celery_rmq_delay import RetryableTask, SettingsError
 from celery_rmq_delay.broker import Capabilities
 from celery_rmq_delay.config import parse_settings
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.topology.native import NativeRetry, native_tiers, refusal
+from tests.support.apps import app_of
 
 CONSTANT, GROWING = NativeRetry(Ladder((500, 500))), NativeRetry(Ladder((500, 1000, 1200)))
 
@@ -141,10 +141,7 @@ def test_a_header_that_is_no_count_is_none(junk: Any) -> None:
 
 
 def installed(*queues: Queue, **settings: Any) -> Any:
-    app = Celery("test", broker="memory://", set_as_current=False)
-    app.conf.update(rmq_delay={"retry": "native", "tiers": ["1s"], **settings}, task_queues=list(queues))
-    install(app)
-    return app
+    return app_of({"retry": "native", "tiers": ["1s"], **settings}, task_queues=list(queues))
 
 
 def test_a_quorum_queue_is_declared_with_both_the_ladder_and_the_delayed_retry() -> None:

@@ -10,7 +10,7 @@ from celery_rmq_delay.analytics.ladders import Today
 from celery_rmq_delay.analytics.options import Options
 from celery_rmq_delay.analytics.outages import by_outage
 from celery_rmq_delay.analytics.shares import Intervals
-from tests.recoveries import exponential, intervals, looked_at, seen
+from tests.support.recoveries import exponential, intervals, looked_at, seen
 
 OPTIONS = Options(bootstrap_rounds=50)
 GRID = OPTIONS.grid

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay.config import QueueType
@@ -92,7 +92,6 @@ def applied(plan: LadderPlan, highest: int = 0) -> Objects:
     return plan.objects(highest) + Objects(bindings=(*moving, rejected, ending))
 
 
-@settings(max_examples=60)
 @given(plans, st.integers(0, 7))
 def test_every_rejected_message_goes_to_exactly_one_place(plan: LadderPlan, highest: int) -> None:
     """Of any task, from any rung that a ladder of the queue ever had, in any lane, with any other key."""
@@ -114,7 +113,6 @@ def test_every_rejected_message_goes_to_exactly_one_place(plan: LadderPlan, high
                 assert found == [plan.exhausted]
 
 
-@settings(max_examples=60)
 @given(plans, st.sampled_from(["expired", "maxlen", "delivery_limit", None]))
 def test_every_other_death_goes_to_the_exhausted_queue_once(plan: LadderPlan, reason: str | None) -> None:
     model = Model(applied(plan))
@@ -122,7 +120,6 @@ def test_every_other_death_goes_to_the_exhausted_queue_once(plan: LadderPlan, re
         assert model.route(plan.names.dlx(plan.queue), key, {"x-last-death-reason": reason}) == [plan.exhausted]
 
 
-@settings(max_examples=60)
 @given(plans, st.integers(0, 7))
 def test_every_delay_queue_leads_back_to_its_origin_queue(plan: LadderPlan, highest: int) -> None:
     objects = plan.objects(highest)
@@ -138,7 +135,6 @@ def test_every_delay_queue_leads_back_to_its_origin_queue(plan: LadderPlan, high
         assert model.route(plan.names.returns, return_key(plan.queue, rung), {}) == [plan.queue]
 
 
-@settings(max_examples=60)
 @given(st.lists(plans, min_size=2, max_size=4, unique_by=lambda plan: plan.queue))
 def test_queues_of_one_prefix_never_get_in_each_others_way(several: list[LadderPlan]) -> None:
     exchanges: dict[str, Exchange] = {}
@@ -162,7 +158,6 @@ def test_queues_of_one_prefix_never_get_in_each_others_way(several: list[LadderP
             assert model.route(dlx, key, headers) == own.route(dlx, key, headers)
 
 
-@settings(max_examples=60)
 @given(plans, st.integers(0, 7))
 def test_every_object_is_declared_once_and_before_it_is_needed(plan: LadderPlan, highest: int) -> None:
     objects = plan.objects(highest)

@@ -11,13 +11,13 @@ USES_BROKER = "def test_it(rmq_broker, rmq_vhost):\n    assert rmq_broker.url ==
 
 @pytest.fixture(autouse=True)
 def without_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("BROKER_URL", "REDIS_URL", "CI"):
+    for name in ("BROKER_URL", "REDIS_URL", "CI", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
 
 
 def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
     pytester.makepyfile(USES_BROKER)
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:celery", *arguments)
+    return pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:celery", "-p", "no:django", *arguments)
 
 
 def test_a_missing_server_skips_on_a_developers_machine(pytester: pytest.Pytester) -> None:

@@ -13,8 +13,9 @@ from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
 from celery_rmq_delay import install
-from celery_rmq_delay.delay import Delay
+from celery_rmq_delay.delay import Delay, delay_of
 from celery_rmq_delay.queues import OriginQueue
+from tests.support.apps import app_of, bare_app
 
 QUORUM = {
     "x-queue-type": "quorum",
@@ -25,11 +26,8 @@ QUORUM = {
 
 
 def installed(*queues: Queue, settings: Any = None, **conf: Any) -> tuple[Celery, Delay]:
-    app = Celery("test", broker="memory://", set_as_current=False)
-    app.conf.update(rmq_delay=settings, **conf)
-    if queues:
-        app.conf.task_queues = list(queues)
-    return app, install(app)
+    app = app_of(settings, broker="memory://", **({"task_queues": list(queues)} if queues else {}), **conf)
+    return app, delay_of(app)
 
 
 def test_the_default_queue_is_an_origin_queue() -> None:
@@ -51,7 +49,7 @@ def test_a_missing_queue_becomes_an_origin_queue_when_it_is_used() -> None:
 
 
 def test_queues_that_somebody_looked_at_before_are_made_anew() -> None:
-    app = Celery("test", broker="memory://", set_as_current=False)
+    app = bare_app()
     assert not isinstance(app.amqp.queues["celery"], OriginQueue)
     install(app)
     assert isinstance(app.amqp.queues["celery"], OriginQueue)
@@ -127,7 +125,7 @@ def test_a_queue_that_dead_letters_elsewhere_stays_as_it_is_and_forwards_its_ret
 
 
 @pytest.mark.parametrize("argument", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
-def test_a_queue_with_a_dead_letter_exchange_of_the_users_is_declared_as_it_is_and_forwarded_from(
+def test_a_queue_with_a_dead_letter_exchange_of_its_own_is_left_as_it_is_and_forwarded_from(
     argument: str,
 ) -> None:
     app, delay = installed(Queue("q", queue_arguments={argument: "theirs"}))
@@ -160,7 +158,7 @@ def test_an_app_on_another_transport_can_still_publish() -> None:
 
 def test_the_app_can_still_be_pickled() -> None:
     app, _ = installed()
-    assert pickle.loads(pickle.dumps(app)).main == "test"
+    assert pickle.loads(pickle.dumps(app)).main == app.main
 
 
 def test_how_often_a_message_may_be_rejected_depends_on_the_delivery_limit() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.snippets import ROOT
+from tests.support import ROOT
 
 FAILS_AMONG_FINALIZERS = """
 import ast, gc
@@ -21,7 +21,7 @@ class Parsing:
 
 class Odd(Exception):
     def __str__(self):
-        for _ in range(10_000):
+        for _ in range(300):
             Parsing()
             ast.parse("a + b * c" + "\\n" * 50)
         return "an odd one"
@@ -35,9 +35,23 @@ def test_fails():
 def test_a_failure_is_reported_while_finalizers_parse_source(tmp_path: Path) -> None:
     """On CPython 3.11 it would be an internal error of pytest, which ends the run."""
     (tmp_path / "test_odd.py").write_text(FAILS_AMONG_FINALIZERS)
-    command = [sys.executable, "-m", "pytest", "-p", "tests.reports", "-p", "no:cacheprovider", "--rootdir", tmp_path]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "tests.support.reports",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        tmp_path,
+    ]
     done = subprocess.run(
-        [*command, tmp_path], env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120
+        [*command, tmp_path],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert (done.returncode, "1 failed" in done.stdout) == (1, True), done.stdout
     assert "SystemError" not in done.stdout

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.snippets import ROOT
+from tests.support import ROOT
 
 PAGE = (ROOT / "docs/explanation/security.md").read_text()
 NAMED = sorted(set(re.findall(r"`(?:tests/\w+/)?(test_\w+\.py)(?:::(\w+))?`", PAGE)))

@@ -14,7 +14,7 @@ from celery_rmq_delay.durations import MAX_TTL_MS, format_ms, parse_ms
 from celery_rmq_delay.exceptions import HistoryError, RmqDelayError, SettingsError
 from celery_rmq_delay.history_url import checked, problem_of, shown, without_secrets
 from celery_rmq_delay.names import MAX_NAME_BYTES, rung_queue
-from tests import hostile
+from tests.support import hostile
 
 anything = hostile.settings_values
 queue = st.dictionaries(st.sampled_from(_QUEUE_KEYS) | hostile.texts, anything, max_size=3)

@@ -10,7 +10,9 @@ from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "setup.py"
+from tests.support import ROOT
+
+SCRIPT = ROOT / "scripts" / "setup.py"
 
 
 @pytest.fixture

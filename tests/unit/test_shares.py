@@ -8,7 +8,7 @@ import pytest
 from celery_rmq_delay.analytics.options import Options
 from celery_rmq_delay.analytics.shares import Intervals, shares
 from celery_rmq_delay.exceptions import IntervalError
-from tests.recoveries import TRUTHS, exponential, intervals, seen, seen_outages
+from tests.support.recoveries import TRUTHS, exponential, intervals, seen, seen_outages
 
 OPTIONS = Options(bootstrap_rounds=0)
 GRID = OPTIONS.grid

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 import pytest
 
 from celery_rmq_delay.stopping import STOP_SIGNALS, exit_at_once, handling, stop_requested
-from tests.background import as_a_background_job
+from tests.support.background import as_a_background_job
+from tests.support.waiting import SECONDS
 
 WAITS = """
 from celery_rmq_delay.stopping import stop_requested
@@ -60,7 +61,7 @@ def background(code: str) -> Iterator[subprocess.Popen[str]]:
 def test_a_command_finishes_what_it_has_in_hand(number: signal.Signals) -> None:
     with background(WAITS) as process:
         process.send_signal(number)
-        assert process.communicate(timeout=60) == ("finished\n", None)
+        assert process.communicate(timeout=SECONDS) == ("finished\n", None)
     assert process.returncode == 0
 
 
@@ -68,7 +69,7 @@ def test_a_command_finishes_what_it_has_in_hand(number: signal.Signals) -> None:
 def test_a_command_undoes_what_is_half_done(number: signal.Signals) -> None:
     with background(EXITS) as process:
         process.send_signal(number)
-        assert process.communicate(timeout=60) == ("undone\n", None)
+        assert process.communicate(timeout=SECONDS) == ("undone\n", None)
     assert process.returncode == 128 + number
 
 
@@ -79,7 +80,7 @@ def test_the_second_signal_ends_a_migration_at_once(number: signal.Signals) -> N
         assert process.stdout is not None
         assert process.stdout.readline() == "finishing\n"
         process.send_signal(number)
-        assert process.wait(timeout=60) == 128 + number
+        assert process.wait(timeout=SECONDS) == 128 + number
 
 
 def test_handlers_are_afterwards_what_they_were() -> None:

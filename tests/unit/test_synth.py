@@ -20,7 +20,8 @@ from celery_rmq_delay.analytics.synth.cli import synth as command
 from celery_rmq_delay.events import Event, event_id
 from celery_rmq_delay.exceptions import SettingsError
 from celery_rmq_delay.history import COLUMNS, day_folder
-from tests.snippets import ROOT, snippets
+from tests.support import ROOT
+from tests.support.snippets import snippets
 
 SECOND = timedelta(seconds=1)
 SMALL: dict[str, Any] = {"attempts": 3_000, "days": 3, "chunk_attempts": 1_000, "file_rows": 500}

@@ -22,7 +22,7 @@ def small_data(seed):
 
 
 @pytest.mark.filterwarnings("ignore::lifelines.exceptions.ApproximationWarning")
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
 def test_it_agrees_with_lifelines(seed):
     from lifelines import KaplanMeierFitter
 

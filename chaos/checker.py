@@ -1,0 +1,427 @@
+"""What a run proves, by its ledger and by what is left of it. Pure, and without a line of the package.
+
+* **lost**: a confirmed task that did not end as its plan says; one without a confirm that only half happened.
+* **early**: an attempt that began before its delay was over since the end of the attempt before.
+* **twice**: an execution too many that no strike explains.
+* **wrong**: an execution that the plan, the ladder, or the attempts before do not allow.
+* **rows**, **files**: tables or history files that do not say what happened.
+
+What a strike explains: it has to have met the very process, or the connection, that had the message in hand, while it
+had it in hand: from when its worker received it until `SETTLE` seconds after the last line of the task's code, longer
+only where another strike kept worker and broker from hearing each other. One interruption explains one execution more
+of this attempt and of each later one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from chaos.book import SETTLE, Book, Execution, Story, Struck
+from chaos.evidence import Evidence
+from chaos.strikes import Effect
+
+#: Seconds by which the broker's clock, in whole milliseconds, may be off.
+TOLERANCE = 0.005
+#: Seconds for which an event may be on its way: a worker that has lost its connection for events waits for a new one.
+EVENT_WAITS = 40.0
+
+#: Seconds in which a broker has noted that the next queue has what it moved.
+MOVED = 1.0
+#: Seconds after the end of a connection in which its worker may still read what it had been sent before.
+UNREAD = 0.1
+#: Seconds by which a strike may miss a publish that it leaves without a confirm.
+ANSWERED = 1.0
+#: Of so many tasks with findings all is told that is known.
+TOLD = 5
+
+_ENDS = (Effect.CHILD, Effect.WORKER, Effect.CONNECTION, Effect.BROKER)
+_REDELIVERS = (Effect.WORKER, Effect.CONNECTION, Effect.BROKER)
+_DISCONNECTS = (Effect.CONNECTION, Effect.BROKER)
+_SILENCES = (*_DISCONNECTS, Effect.STALL)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that must not be."""
+
+    kind: str
+    id: str
+    text: str
+
+
+@dataclass
+class Verdict:
+    """What was found, and figures."""
+
+    findings: list[Finding] = field(default_factory=list)
+    figures: dict[str, int] = field(default_factory=dict)
+    #: Executions too many, by the fault that explains them.
+    explained: dict[str, int] = field(default_factory=dict)
+    #: What is known of the first tasks with findings, a line each.
+    stories: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        return not self.findings
+
+    def count(self, kind: str) -> int:
+        """Return how many tasks have a finding of this kind."""
+        return len({each.id for each in self.findings if each.kind == kind})
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """A strike that met a message while a worker, or the broker, had it in hand."""
+
+    attempt: int
+    at: float
+    strike: Struck
+
+
+def check(book: Book, evidence: Evidence) -> Verdict:
+    """Return the verdict on a run."""
+    verdict = Verdict()
+    found = Counter(task for ids in evidence.left.values() for task in ids)
+    explained: Counter[str] = Counter()
+    for story in book.stories.values():
+        interruptions = list(_interruptions(book, story))
+        for finding in (
+            *_lost(book, story, evidence, found, interruptions),
+            *_wrong(book, story),
+            *_early(book, story),
+            *_twice(story, interruptions, explained),
+            *_rows(book, story, evidence),
+        ):
+            verdict.findings.append(finding)
+    verdict.findings += [Finding("wrong", task, "ran, and was never sent") for task in set(book.strangers)]
+    verdict.findings += [
+        Finding("lost", queue, f"{count} messages are left") for queue, count in evidence.queues.items()
+    ]
+    verdict.findings += [*_files(evidence), *_attempts(book, evidence)]
+    verdict.explained = dict(explained)
+    for task in list(dict.fromkeys(finding.id for finding in verdict.findings if finding.id in book.stories))[:TOLD]:
+        verdict.stories.append(_tell(book, book.stories[task], evidence))
+    verdict.figures = _figures(book, evidence)
+    return verdict
+
+
+def _figures(book: Book, evidence: Evidence) -> dict[str, int]:
+    stories = book.stories.values()
+    executions = sum(len(story.executions) for story in stories)
+    attempts = sum(len({each.attempt for each in story.executions}) for story in stories)
+    return {
+        "sent": len(stories),
+        "confirmed": sum(story.confirmed is not None for story in stories),
+        "unknown": sum(story.confirmed is None for story in stories),
+        "unknown, and there": sum(story.confirmed is None and bool(story.executions) for story in stories),
+        "executions": executions,
+        "retries": sum(each.attempt > 0 for story in stories for each in story.executions),
+        "run twice": executions - attempts,
+        "recovered": sum(record.state == "RECOVERED" for record in evidence.records.values()),
+        "exhausted": sum(record.state == "EXHAUSTED" for record in evidence.records.values()),
+        "sent to the suspects": sum(len(story.suspected) for story in stories),
+        "strikes": len(book.strikes),
+    }
+
+
+def _tell(book: Book, story: Story, evidence: Evidence) -> str:
+    """Return a task's story; seconds since it was sent."""
+    parts = [f"{story.id} {story.plan.kind} on {story.plan.queue}, to fail {story.plan.fails} times"]
+    parts.append("confirmed" if story.confirmed is not None else "not confirmed")
+    for each in story.executions:
+        end = f"{each.ended - story.sent:.3f} {each.how}" if each.ended is not None else "never"
+        parts.append(f"{each.attempt}: {each.began - story.sent:.3f} to {end} in {each.boss}/{each.pid}")
+    parts += [f"suspected {at - story.sent:.3f} by {boss}" for at, boss in story.suspected]
+    last = story.executions[-1].began if story.executions else story.sent
+    for strike in book.between(story.sent, book.settled_by(last)):
+        parts.append(f"[{strike.name} {strike.since - story.sent:.3f} to {strike.until - story.sent:.3f}]")
+    record = evidence.records.get(story.id)
+    parts.append(f"row: {record}" if record else "no row")
+    return "; ".join(parts)
+
+
+# -- what strikes met --------------------------------------------------------------------------------------------------
+
+
+def _interruptions(book: Book, story: Story) -> Iterator[Interruption]:
+    for each in story.executions:
+        yield from _of_execution(book, story, each)
+    for at, boss in story.suspected:  # a copy was on its way: it and the original may both come
+        for strike in book.between(at, book.settled_by(at)):
+            if strike.effect in _REDELIVERS and strike.meets(boss):
+                yield Interruption(-1, max(strike.since, at), strike)
+    yield from _while_moved(book, story)
+
+
+def _of_execution(book: Book, story: Story, each: Execution) -> Iterator[Interruption]:
+    until = book.settled_by(each.ended) if each.ended is not None else _death(book, each)
+    for strike in book.between(each.received - UNREAD, until):
+        if strike.until < each.received and strike.effect not in _DISCONNECTS:
+            continue
+        child = strike.effect is Effect.CHILD
+        met = strike.meets(each.pid) and strike.until >= each.began if child else strike.meets(each.boss)
+        if strike.effect in _ENDS and met:
+            yield Interruption(each.attempt, max(strike.since, each.received), strike)
+            return
+
+
+def _death(book: Book, each: Execution) -> float:
+    """Return when the process of an execution without an end died, as far as strikes tell; else its beginning."""
+    for strike in book.strikes:
+        if strike.until >= each.began and strike.pids is not None and strike.meets(each.pid, each.boss):
+            return max(each.began, strike.since)
+    return each.began
+
+
+def _while_moved(book: Book, story: Story) -> Iterator[Interruption]:
+    """The broker itself moves what is due, at least once: one that goes down meanwhile may do it twice."""
+    for attempt in sorted({each.attempt for each in story.executions}):
+        since, delay = _due(book, story, attempt)
+        if not delay:
+            continue
+        # An exact delay has a move for each of its bits.
+        due = since if story.plan.countdown is not None else since + delay
+        for strike in book.between(due, story.at(attempt)[0].began + MOVED):
+            if strike.effect is Effect.BROKER:
+                yield Interruption(attempt, max(strike.since, due), strike)
+                break
+
+
+# -- lost --------------------------------------------------------------------------------------------------------------
+
+
+def _lost(
+    book: Book, story: Story, evidence: Evidence, left: Counter[str], interruptions: list[Interruption]
+) -> Iterator[Finding]:
+    record = evidence.records.get(story.id)
+    exhausted = record is not None and record.state == "EXHAUSTED"
+    done = any(each.how == "ok" for each in story.executions)
+    if not done and not exhausted:
+        if story.confirmed is None and not story.executions:
+            return  # nobody knew whether it was sent, and it was not
+        where = (
+            f"; it is left in {[queue for queue, ids in evidence.left.items() if story.id in ids]}"
+            if left[story.id]
+            else ""
+        )
+        yield Finding("lost", story.id, f"neither done nor exhausted{where}")
+    elif exhausted and story.plan.kind != "hopeless" and not _may_be_exhausted(book, story, interruptions):
+        yield Finding("wrong", story.id, f"exhausted ({record.reason if record else ''}), and its plan is to end well")
+
+
+def _may_be_exhausted(book: Book, story: Story, interruptions: list[Interruption]) -> bool:
+    """A pool process that was killed costs an attempt; a result that cannot be stored is a failure, by Celery."""
+    unstored = any(_is_unstored(book, each) for each in story.executions)
+    return any(each.strike.effect is Effect.CHILD for each in interruptions) or unstored
+
+
+def _is_unstored(book: Book, each: Execution) -> bool:
+    """Return whether the result of an execution may have found no backend."""
+    if each.how != "ok" or each.ended is None:
+        return False
+    return any(strike.effect is Effect.RESULTS for strike in book.between(each.ended, book.settled_by(each.ended)))
+
+
+# -- wrong -------------------------------------------------------------------------------------------------------------
+
+
+def _wrong(book: Book, story: Story) -> Iterator[Finding]:
+    seen = {each.attempt for each in story.executions}
+    children = [strike for strike in book.strikes if strike.effect is Effect.CHILD]
+    for attempt in range(max(seen, default=0)):
+        if attempt not in seen:
+            after = min(each.began for each in story.executions if each.attempt > attempt)
+            if not any(story.sent <= strike.since <= after for strike in children):
+                yield Finding("wrong", story.id, f"attempt {attempt} is missing, and others come after it")
+    for each in story.executions:
+        if each.ended is None and (book.went_on(each) or not _was_killed(book, each)):
+            yield Finding(
+                "wrong", story.id, f"attempt {each.attempt} did not end, and nobody killed process {each.pid}"
+            )
+        if each.number is not None:
+            killed = sum(other.ended is None for other in story.executions if other.attempt < each.attempt)
+            missing = sum(attempt not in seen for attempt in range(each.attempt))
+            unsure = len({o.attempt for o in story.executions if o.attempt < each.attempt and _is_unsure(book, o)})
+            if not each.attempt - killed - missing - unsure <= each.number <= each.attempt:
+                yield Finding("wrong", story.id, f"attempt {each.attempt} has the arguments of {each.number}")
+    if story.plan.kind == "hopeless" and seen:
+        yield from _given_up(book, story, max(seen))
+
+
+def _is_unsure(book: Book, each: Execution) -> bool:
+    """Return whether the new message of a retry may have had no confirm: then the old one goes on as it was."""
+    if each.ended is None:
+        return False
+    published = book.between(each.ended - ANSWERED, each.ended + ANSWERED)
+    return any(strike.effect in _SILENCES and strike.meets(each.boss) for strike in published)
+
+
+def _given_up(book: Book, story: Story, last: int) -> Iterator[Finding]:
+    """The ladder in force has no tier more; that of the attempt before may have been a longer one, and had."""
+
+    def tiers(moment: float) -> set[int]:
+        return {len(ladder.tiers[story.plan.queue]) for ladder in book.in_force(moment)}
+
+    now, ends = tiers(story.executions[-1].began), [each.ended for each in story.at(last - 1)]
+    if any(each.ended is None for each in story.at(last)):
+        return
+    was_due = not ends or any(end is None or max(tiers(end)) >= last for end in ends)
+    if min(now) > last or not was_due:
+        yield Finding("wrong", story.id, f"given up after attempt {last}, and the ladder has {now} tiers")
+
+
+def _was_killed(book: Book, each: Execution) -> bool:
+    return any(
+        strike.until >= each.began and strike.pids is not None and strike.meets(each.pid, each.boss)
+        for strike in book.strikes
+    )
+
+
+# -- early -------------------------------------------------------------------------------------------------------------
+
+
+def _early(book: Book, story: Story) -> Iterator[Finding]:
+    for each in story.executions:
+        since, delay = _due(book, story, each.attempt)
+        early = since + delay - each.began
+        if early > TOLERANCE:
+            yield Finding(
+                "early", story.id, f"attempt {each.attempt} came {early:.3f} s before its {delay:.3f} s were over"
+            )
+
+
+def _due(book: Book, story: Story, attempt: int) -> tuple[float, float]:
+    """Return since when an attempt waits, at the earliest, and for how long at least."""
+    if attempt == 0:
+        later = story.plan.countdown if story.plan.kind == "called_later" else None
+        return story.sent, later or 0.0
+    before = story.at(attempt - 1)
+    if not before:
+        return story.sent, 0.0
+    first = min(before, key=lambda each: each.ended or _death(book, each))
+    since = first.ended or _death(book, first)
+    if story.plan.kind == "waits":
+        exact = story.plan.countdown or 0.0
+        return since, min(exact, _least_delay(book, story, attempt - 1, since)) if _some_killed(before) else exact
+    return since, _least_delay(book, story, attempt - 1, since)
+
+
+def _some_killed(executions: list[Execution]) -> bool:
+    return any(each.ended is None for each in executions)
+
+
+def _least_delay(book: Book, story: Story, retries: int, since: float) -> float:
+    """Return the shortest delay after so many retries, in the ladders that may have been in force."""
+    queue = story.plan.queue
+    delays = [
+        ladder.tiers[queue][min(max(retries, 0), len(ladder.tiers[queue]) - 1)] * (1 - ladder.jitter[queue])
+        for ladder in book.in_force(since)
+    ]
+    return min(delays, default=0.0)
+
+
+# -- twice -------------------------------------------------------------------------------------------------------------
+
+
+def _twice(story: Story, interruptions: list[Interruption], explained: Counter[str]) -> Iterator[Finding]:
+    succeeded = min((each.ended for each in story.executions if each.how == "ok" and each.ended), default=float("inf"))
+    first_ok = min((each.attempt for each in story.executions if each.how == "ok"), default=0)
+    for attempt in {each.attempt for each in story.executions}:
+        runs = story.at(attempt)
+        after_success = attempt > first_ok and runs[0].began > succeeded
+        extras = runs if after_success else runs[1:]
+        causes = sorted((each for each in interruptions if each.attempt <= attempt), key=lambda each: each.at)
+        for number, extra in enumerate(extras):
+            fitting = [cause for cause in causes if cause.at <= extra.began]
+            if number < len(fitting):
+                explained[fitting[number].strike.name] += 1
+            else:
+                yield Finding("twice", story.id, f"attempt {attempt} ran {len(runs)} times, and no strike explains it")
+                break
+
+
+# -- rows and files ----------------------------------------------------------------------------------------------------
+
+
+def _rows(book: Book, story: Story, evidence: Evidence) -> Iterator[Finding]:
+    record = evidence.records.get(story.id)
+    done = [each for each in story.executions if each.how == "ok"]
+    failed = [each for each in story.executions if each.how != "ok"]
+    if record is None:
+        told = [each for each in failed if not _is_untold(book, each)]
+        if told:
+            yield Finding("rows", story.id, f"no row, and attempt {told[0].attempt} failed")
+    elif not story.executions:
+        yield Finding("rows", story.id, f"a row ({record.state}) of a task that never ran")
+    elif record.state == "RECOVERED":
+        if record.attempt not in {each.attempt for each in done}:
+            yield Finding("rows", story.id, f"recovered at attempt {record.attempt}, which did not end well")
+    elif record.state == "EXHAUSTED":
+        if record.attempt not in {each.attempt for each in story.executions}:
+            yield Finding("rows", story.id, f"exhausted at attempt {record.attempt}, which was not made")
+    elif record.state in ("PARKED", "RUNNING"):
+        if not any(_is_untold(book, each) for each in done):
+            yield Finding("rows", story.id, f"{record.state} at attempt {record.attempt}, and nothing is under way")
+    else:
+        yield Finding("rows", story.id, f"nobody made it {record.state}")
+
+
+def _is_untold(book: Book, each: Execution) -> bool:
+    """Return whether a strike may have cost the event of an execution: on its way, or with its worker."""
+    end = each.ended if each.ended is not None else _death(book, each)
+    return any(
+        strike.effect in _ENDS and strike.meets(each.boss, each.pid)
+        for strike in book.between(each.began, book.settled_by(end) + EVENT_WAITS)
+    )
+
+
+def _files(evidence: Evidence) -> Iterator[Finding]:
+    """Compare the attempts of tables and files with each other."""
+    rows, files = ({each[0]: each for each in told} for told in (evidence.attempts, evidence.history))
+    for event in rows.keys() - files.keys():
+        yield Finding("files", rows[event][1], f"{rows[event][2]} {rows[event][3]} is in the tables and in no file")
+    for event in files.keys() - rows.keys():
+        yield Finding("files", files[event][1], f"{files[event][2]} {files[event][3]} is in a file and in no table")
+
+
+def _attempts(book: Book, evidence: Evidence) -> Iterator[Finding]:
+    """Compare the attempts in the tables with those that were made."""
+    told: dict[str, set[tuple[str, int]]] = {}
+    for _, task, kind, attempt in evidence.attempts:
+        told.setdefault(task, set()).add(("parked" if kind == "forwarded" else kind, attempt))
+    for task in told.keys() - book.stories.keys():
+        yield Finding("rows", task, "the tables have attempts of a task that was never sent")
+    for story in book.stories.values():
+        said = told.get(story.id, set())
+        for kind, attempt in said:
+            hows = [each.how for each in story.at(attempt)]
+            if not _can_be(kind, hows):
+                yield Finding("rows", story.id, f"{kind} {attempt}, and that attempt ended {hows or 'never'}")
+        for attempt in {each.attempt for each in story.executions}:
+            yield from _untold(book, story.id, attempt, story.at(attempt), said)
+
+
+def _can_be(kind: str, hows: list[Any]) -> bool:
+    if kind == "recovered":
+        return "ok" in hows
+    if kind == "parked":
+        return "fails" in hows or "" in hows or "ok" in hows
+    return kind == "exhausted" and bool(hows)
+
+
+def _untold(
+    book: Book, task: str, attempt: int, runs: list[Execution], said: set[tuple[str, int]]
+) -> Iterator[Finding]:
+    wanted = {"recovered"} if any(each.how == "ok" for each in runs) and attempt else set()
+    if wanted and any(_is_unstored(book, each) for each in runs):
+        wanted |= {"exhausted"}
+    if all(each.how == "fails" for each in runs):
+        wanted = {"parked", "exhausted"}
+    if wanted and not any((kind, attempt) in said for kind in wanted) and not any(_is_untold(book, e) for e in runs):
+        yield Finding("rows", task, f"attempt {attempt} ended {runs[-1].how}, and no row tells of it")
+
+
+__all__ = ["SETTLE", "TOLERANCE", "Finding", "Interruption", "Verdict", "check"]

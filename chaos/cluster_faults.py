@@ -1,0 +1,84 @@
+"""The faults that only a cluster can meet, and with them those of all worlds but the death of the one broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+
+from celery_rmq_delay.testing import PrivateCluster
+from chaos.faults import BROKER, FAULTS, NETWORK
+from chaos.strikes import Effect, Fault, Victims
+from chaos.world import World
+from tests.support.brokers.clusters import await_all, seen
+from tests.support.waiting import wait_for
+
+
+def _cluster(world: World) -> PrivateCluster:
+    assert isinstance(world.broker, PrivateCluster)
+    return world.broker
+
+
+def _all_is_well(world: World) -> None:
+    """Wait until all nodes are back, with the settings of the run."""
+    await_all(_cluster(world))
+    world.tune()
+
+
+@contextmanager
+def kill_node(world: World, dice: Random) -> Iterator[Victims]:
+    """Kill a node, and start it again later."""
+    node = dice.choice(world.nodes)
+    node.kill()
+    try:
+        yield Victims(None)
+    finally:
+        node.start()
+        _all_is_well(world)
+
+
+@contextmanager
+def rolling_restart(world: World, _dice: Random) -> Iterator[Victims]:
+    """Restart all nodes in good order, one after the other, each when the one before is back."""
+    for node in world.nodes:
+        node.restart()
+        _all_is_well(world)
+    yield Victims(None)
+
+
+@contextmanager
+def cut_off_a_node(world: World, dice: Random) -> Iterator[Victims]:
+    """Cut one node off from the two others until all have noticed and for a while after; clients reach all three."""
+    node = dice.choice(world.nodes)
+    others = [each for each in world.nodes if each is not node]
+    with _cluster(world).partition(node):
+        wait_for(lambda: not seen(node) and all(len(seen(each)) == 1 for each in others), "all have noticed")
+        yield Victims(None)
+    _all_is_well(world)
+
+
+@contextmanager
+def half_open_to_a_node(world: World, dice: Random) -> Iterator[Victims]:
+    """Let all connections to one node go silent without an end; new ones are whole. Cut the old ones in the end."""
+    node = dice.randrange(len(world.nodes))
+    proxies = [link.proxies[node] for link in world.links.values()]
+    for proxy in proxies:
+        proxy.hold()
+    try:
+        yield Victims(None)
+    finally:
+        for proxy in proxies:
+            proxy.cut()
+
+
+NODES = frozenset({BROKER, NETWORK})
+
+CLUSTER_FAULTS = (
+    Fault("kill a node", kill_node, Effect.BROKER, lasts=(0.0, 8.0), touches=NODES, takes=8.0),
+    Fault("rolling restart", rolling_restart, Effect.BROKER, touches=NODES, takes=18.0),
+    Fault("minority partition", cut_off_a_node, Effect.BROKER, lasts=(0.0, 10.0), touches=NODES, takes=10.0),
+    Fault("half-open to a node", half_open_to_a_node, Effect.CONNECTION, lasts=(2.0, 12.0), touches=NODES),
+)
+
+#: Those of a single node go, but for alarms; nodes are restarted one by one here.
+FAULTS_OF_CLUSTERS = (*(fault for fault in FAULTS if fault.name != "restart the broker"), *CLUSTER_FAULTS)

@@ -1,0 +1,238 @@
+"""The faults that a system with one RabbitMQ node can meet."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from random import Random
+
+from chaos import clock
+from chaos.processes import Supervised
+from chaos.project import ladders
+from chaos.strikes import Effect, Fault, Victims
+from chaos.world import World
+from tests.support.brokers.alarms import end_alarm, raise_alarm
+from tests.support.waiting import wait_for
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+def kill(pids: Sequence[int]) -> None:
+    """End processes with SIGKILL; those that are gone already are."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def running(processes: Sequence[Supervised], dice: Random) -> Supervised:
+    """Return one of the processes that run."""
+    found = wait_for(lambda: [each for each in processes if each.pid is not None], "a process that runs")
+    chosen: Supervised = dice.choice(found)
+    return chosen
+
+
+@contextmanager
+def kill_child(world: World, dice: Random) -> Iterator[Victims]:
+    """Kill one process of a worker's pool."""
+    children = wait_for(lambda: running(world.workers, dice).children(), "a process of a pool")
+    victims = Victims([dice.choice(children)])
+    kill(victims.pids or ())
+    yield victims
+
+
+@contextmanager
+def kill_worker(world: World, dice: Random) -> Iterator[Victims]:
+    """Kill a worker's main process, whose children the kernel then kills; or all of them, the children first."""
+    pids = running(world.workers, dice).pids()
+    kill(pids[:1] if dice.random() < 0.5 else pids[::-1])
+    yield Victims(pids)
+
+
+@contextmanager
+def kill_collector(world: World, _dice: Random) -> Iterator[Victims]:
+    """Kill the collector."""
+    kill(world.collector.pids())
+    yield Victims()
+
+
+@contextmanager
+def kill_publisher(world: World, dice: Random) -> Iterator[Victims]:
+    """Kill a publisher, if any is left."""
+    if world.is_publishing:
+        kill(dice.choice([each for each in world.publishers if each.wanted]).pids())
+    yield Victims()
+
+
+# -- deployments -------------------------------------------------------------------------------------------------------
+
+
+def roll(world: World, version: int) -> Iterator[Victims]:
+    """Replace all workers: one new beside the old ones at first, then one after the other, in good order."""
+    old = [pid for worker in world.workers for pid in worker.pids()]
+    world.begin_ladder(version)
+    extra = world.add_worker()
+    world.await_workers()
+    for worker in world.workers[:-1]:
+        worker.change(world.config(worker.name).environ())
+        wait_for(lambda worker=worker: world.is_ready(worker), f"the new {worker.name}", 120, pause=0.1)
+    gone = extra.pids()
+    world.workers.remove(extra)
+    extra.retire()
+    world.end_ladders()
+    yield Victims(old + gone)
+
+
+@contextmanager
+def upgrade_workers(world: World, _dice: Random) -> Iterator[Victims]:
+    """Replace all workers by such with the same settings."""
+    yield from roll(world, world.version)
+
+
+@contextmanager
+def change_ladders(world: World, _dice: Random) -> Iterator[Victims]:
+    """Replace all workers by such with other tiers."""
+    yield from roll(world, (world.version + 1) % len(ladders(world.load.unit)))
+
+
+# -- servers -----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def restart_broker(world: World, _dice: Random) -> Iterator[Victims]:
+    """Shut the broker down in good order, and start it again."""
+    world.nodes[0].restart()
+    world.tune()
+    yield Victims(None)
+
+
+def _alarm(resource: str) -> object:
+    @contextmanager
+    def alarm(world: World, _dice: Random) -> Iterator[Victims]:
+        raise_alarm(world.nodes[0], resource)
+        try:
+            yield Victims(None)
+        finally:
+            end_alarm(world.nodes[0], resource)
+
+    return alarm
+
+
+@contextmanager
+def redis_down(world: World, _dice: Random) -> Iterator[Victims]:
+    """Kill Redis, and start it again, empty."""
+    world.redis.kill()
+    try:
+        yield Victims(None)
+    finally:
+        world.redis.start()
+
+
+@contextmanager
+def postgres_down(world: World, dice: Random) -> Iterator[Victims]:
+    """Kill PostgreSQL, or shut it down; then start it again."""
+    if dice.random() < 0.5:
+        world.postgres.kill()
+    else:
+        world.postgres.stop()
+    try:
+        yield Victims()
+    finally:
+        world.postgres.start()
+
+
+# -- the network -------------------------------------------------------------------------------------------------------
+
+
+def client(world: World, dice: Random) -> Supervised:
+    """Return a client of the broker that runs: a worker more often than not."""
+    others = [world.collector, *world.publishers]
+    return running(world.workers if dice.random() < 0.7 else [each for each in others if each.wanted], dice)
+
+
+@contextmanager
+def cut_connections(world: World, dice: Random) -> Iterator[Victims]:
+    """Cut all connections of a client."""
+    chosen = client(world, dice)
+    victims = Victims(chosen.pids())
+    for proxy in world.link(chosen.name).proxies:
+        proxy.cut()
+    yield victims
+
+
+@contextmanager
+def half_open(world: World, dice: Random) -> Iterator[Victims]:
+    """Let the connections of a client go silent without an end; new ones are whole. Cut the old ones in the end."""
+    chosen = client(world, dice)
+    victims = Victims(chosen.pids())
+    proxies = world.link(chosen.name).proxies
+    for proxy in proxies:
+        proxy.hold()
+    try:
+        yield victims
+    finally:
+        for proxy in proxies:
+            proxy.cut()
+        victims.pids = [*(victims.pids or ()), *chosen.pids()]
+
+
+@contextmanager
+def slow_network(world: World, dice: Random) -> Iterator[Victims]:
+    """Delay all that is said to and by the broker, and let little of it through."""
+    latency = dice.uniform(0.02, 0.2)
+    proxies = [proxy for link in world.links.values() for proxy in link.proxies]
+    for proxy in proxies:
+        proxy.slow(latency, bytes_per_second=dice.uniform(50_000, 500_000))
+    try:
+        yield Victims(None)
+    finally:
+        for proxy in proxies:
+            proxy.slow(0)
+
+
+# -- the clock ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def step_clock(world: World, dice: Random) -> Iterator[Victims]:
+    """Step the clock of a worker forward or back, and back to right in the end."""
+    clock.step(world.clock, dice.choice((-1, 1)) * dice.choice((5, 600, 90_000)))
+    try:
+        yield Victims()
+    finally:
+        clock.step(world.clock, 0)
+
+
+WORKERS, BROKER, REDIS, POSTGRES = "the workers", "the broker", "Redis", "PostgreSQL"
+COLLECTOR, PUBLISHERS, NETWORK, CLOCK = "the collector", "the publishers", "the network", "the clock"
+
+
+def _fault(name: str, strike: object, effect: Effect, *touches: str, **more: object) -> Fault:
+    return Fault(name, strike, effect, touches=frozenset(touches), **more)  # type: ignore[arg-type]
+
+
+_PROCESSES = (
+    _fault("kill a pool process", kill_child, Effect.CHILD, WORKERS),
+    _fault("kill a worker", kill_worker, Effect.WORKER, WORKERS),
+    _fault("kill the collector", kill_collector, Effect.NONE, COLLECTOR),
+    _fault("kill a publisher", kill_publisher, Effect.NONE, PUBLISHERS),
+    _fault("upgrade the workers", upgrade_workers, Effect.WORKER, WORKERS, takes=12.0),
+    _fault("change the ladders", change_ladders, Effect.WORKER, WORKERS, takes=12.0),
+)
+_SERVERS = (
+    _fault("restart the broker", restart_broker, Effect.BROKER, BROKER, takes=10.0),
+    _fault("memory alarm", _alarm("memory"), Effect.STALL, BROKER, lasts=(1.0, 5.0)),
+    _fault("disk alarm", _alarm("disk"), Effect.STALL, BROKER, lasts=(1.0, 5.0)),
+    _fault("Redis down", redis_down, Effect.RESULTS, REDIS, lasts=(1.0, 6.0)),
+    _fault("PostgreSQL down", postgres_down, Effect.NONE, POSTGRES, lasts=(1.0, 6.0), takes=3.0),
+)
+_NETWORK = (
+    _fault("cut connections", cut_connections, Effect.CONNECTION, NETWORK),
+    _fault("half-open connections", half_open, Effect.CONNECTION, NETWORK, lasts=(2.0, 12.0)),
+    _fault("slow network", slow_network, Effect.STALL, NETWORK, lasts=(3.0, 10.0)),
+)
+_CLOCK = (_fault("clock step", step_clock, Effect.NONE, CLOCK, lasts=(2.0, 8.0)),)
+
+#: The clock is stepped only where there is what steps it.
+FAULTS: tuple[Fault, ...] = (*_PROCESSES, *_SERVERS, *_NETWORK, *(_CLOCK if clock.library() else ()))

@@ -1,0 +1,39 @@
+"""What ``celery -A chaos.worker`` runs: the app, and notes of what its main process does."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from celery import signals
+
+from chaos.ledger import Ledger
+from chaos.project import Config, make_app
+
+config = Config.from_environ()
+app = make_app(config)
+ledger = Ledger(Path(config.ledger), config.name)
+
+
+class Forwards(logging.Handler):
+    """Writes down which messages are sent on to the suspects: what is copied may be doubled by a fault."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if (task_id := getattr(record, "task_id", None)) and "among the suspects" in record.getMessage():
+            ledger.note("suspected", id=task_id, boss=os.getpid())
+
+
+logging.getLogger("celery_rmq_delay").addHandler(Forwards(logging.WARNING))
+
+
+@signals.task_received.connect
+def receive(request: Any, **_: Any) -> None:
+    """From now on this worker has the message in hand; it may run it after it has lost the connection."""
+    ledger.note("received", id=request.id, boss=os.getpid())
+
+
+@signals.worker_ready.connect
+def announce(sender: Any, **_: Any) -> None:
+    ledger.note("ready", worker=config.name, boss=os.getpid(), version=config.version)

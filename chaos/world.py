@@ -1,0 +1,290 @@
+"""The whole system that chaos strikes: servers, workers, collector, publishers, and the proxies between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from celery_rmq_delay.testing import PrivateBroker, PrivateCluster, PrivatePostgres, PrivateRedis
+from chaos import clock
+from chaos.ledger import Ledger, read
+from chaos.plans import QUEUES
+from chaos.processes import CHECKOUT, Supervised, Supervisor
+from chaos.project import Config, ladders
+from tests.support.brokers.proxy import Proxy
+from tests.support.waiting import wait_for
+
+MANAGE = CHECKOUT / "example_django_project" / "manage.py"
+EVENTS, EXHAUSTED = "rmq_delay.events", "rmq_delay.exhausted"
+#: Milliseconds between two looks of a quorum queue at itself, and until it publishes a dead letter again.
+_TUNED = (("quorum_tick_interval", 500), ("dead_letter_worker_publisher_confirm_timeout", 5000))
+_DEAD_LETTERS = (
+    "lists:sum([rabbit_misc:pget(messages_dlx, rabbit_quorum_queue:info(Q, [messages_dlx]), 0) "
+    "|| Q <- rabbit_amqqueue:list(), amqqueue:get_type(Q) =:= rabbit_quorum_queue])"
+)
+#: Seconds without any progress after which a run does not come to rest any more.
+STUCK = 90.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a run does besides its faults. Seconds: ``unit`` of the shortest tier, ``duration`` until all are sent."""
+
+    seed: int
+    tasks: int
+    duration: float
+    unit: float = 2.0
+    workers: int = 3
+    concurrency: int = 2
+    publishers: int = 2
+    queue_types: tuple[str, str] = ("classic", "quorum")
+
+
+class Link:
+    """The way of one client to the broker: a proxy for each node, of which it tries the ``first`` one first."""
+
+    def __init__(self, nodes: Sequence[PrivateBroker], first: int, exit_stack: ExitStack) -> None:
+        self.proxies = [exit_stack.enter_context(Proxy(node.port)) for node in nodes]
+        self._first = first % len(nodes)
+
+    @property
+    def url(self) -> str:
+        """The broker as the client sees it: the URLs of all nodes."""
+        proxies = [*self.proxies[self._first :], *self.proxies[: self._first]]
+        return ";".join(f"amqp://guest:guest@127.0.0.1:{proxy.port}//" for proxy in proxies)
+
+
+class World:
+    """A running system; a context manager. ``broker`` is a node, or a cluster, that was not started yet."""
+
+    def __init__(self, folder: Path, load: Load, broker: PrivateBroker | PrivateCluster) -> None:
+        self.folder, self.load, self.broker = folder, load, broker
+        self.nodes: list[PrivateBroker] = broker.nodes if isinstance(broker, PrivateCluster) else [broker]
+        self.book = folder / "ledger"
+        self.history = folder / "history"
+        self.redis, self.postgres = PrivateRedis(), PrivatePostgres()
+        self.ledger = Ledger(self.book, "world")
+        self.supervisor = Supervisor()
+        self.links: dict[str, Link] = {}
+        self.workers: list[Supervised] = []
+        self.publishers: list[Supervised] = []
+        self.version = self._workers_ever = 0
+        self.clock = folder / "clock"
+        self._ladders: list[dict[str, Any]] = []
+        self._exit, self._network = ExitStack(), ExitStack()
+
+    # -- its life --------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> World:
+        for folder in (self.book, self.history):
+            folder.mkdir(parents=True)
+        try:
+            self._exit.enter_context(self._network)  # the last to go
+            clock.step(self.clock, 0)
+            with ThreadPoolExecutor(3) as pool:  # each mostly waits
+                for started in [
+                    pool.submit(each) for each in (self._start_broker, self._start_postgres, self._start_redis)
+                ]:
+                    started.result()
+            self._exit.enter_context(self.supervisor)
+            self.begin_ladder(0)
+            for _ in range(self.load.workers):
+                self.add_worker()
+            self.collector = self.supervisor.add(self._collector())
+            self.await_workers()
+        except BaseException:
+            self._exit.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._exit.close()
+
+    def _start_broker(self) -> None:
+        self._exit.enter_context(self.broker)
+        self.tune()
+
+    def _start_postgres(self) -> None:
+        self._exit.enter_context(self.postgres)
+        self.database_url = self.postgres.create_database("chaos")
+        self.manage("migrate", "--verbosity", "0")
+
+    def _start_redis(self) -> None:
+        self._exit.enter_context(self.redis)
+
+    def tune(self) -> None:
+        """Have the living nodes show what is in their queues at once, and try dead letters again soon.
+
+        From the next start on they do so from the first moment: who moves dead letters looks at its beginning only.
+        """
+        for node in self.nodes:
+            if node.pid is not None:
+                node.evaluate(", ".join(f"application:set_env(rabbit, {name}, {value})" for name, value in _TUNED))
+                settings = ", ".join(f"{{{name}, {value}}}" for name, value in _TUNED)
+                (node.log_path.parent.parent / "advanced.config").write_text(f"[{{rabbit, [{settings}]}}].\n")
+
+    # -- its processes ---------------------------------------------------------------------------------------------
+
+    def link(self, name: str) -> Link:
+        """Return the way of a client to the broker."""
+        if name not in self.links:
+            self.links[name] = Link(self.nodes, len(self.links), self._network)
+        return self.links[name]
+
+    def config(self, name: str, version: int | None = None) -> Config:
+        """Return what a process of the app has to know."""
+        return Config(
+            name=name,
+            broker=self.link(name).url,
+            backend=self.redis.url,
+            ledger=str(self.book),
+            seed=self.load.seed,
+            unit=self.load.unit,
+            version=self.version if version is None else version,
+            queue_types=dict(zip(QUEUES, self.load.queue_types, strict=True)),
+        )
+
+    def add_worker(self) -> Supervised:
+        """Start one more worker, with the ladders of now. The first has a clock of its own, where that can be."""
+        self._workers_ever += 1
+        name = f"w{self._workers_ever}"
+        environ = clock.environ(self.clock) if self._workers_ever == 1 and clock.library() else {}
+        command = [
+            "-m", "celery", "-A", "chaos.worker", "worker", "--hostname", f"{name}@chaos", "--loglevel", "INFO",
+            "--without-mingle", "--without-gossip", "--pool", "prefork", "--concurrency", str(self.load.concurrency),
+            "--queues", ",".join(QUEUES),
+        ]  # fmt: skip
+        worker = Supervised(name, command, {**self.config(name).environ(), **environ}, self.folder)
+        self.workers.append(self.supervisor.add(worker))
+        return worker
+
+    def await_workers(self) -> None:
+        """Wait until every worker has said that it is ready since its last start."""
+        for worker in self.workers:
+            wait_for(lambda worker=worker: self.is_ready(worker), f"worker {worker.name}", 120, pause=0.1)
+
+    def is_ready(self, worker: Supervised) -> bool:
+        """Return whether the running process of a worker has said that it is ready."""
+        pid = worker.pid
+        return pid is not None and any(
+            line["kind"] == "ready" and line["boss"] == pid for line in read(self.book, f"{worker.name}-{pid}")
+        )
+
+    def publish(self) -> None:
+        """Let the publishers send all tasks of the load."""
+        count, total = self.load.publishers, self.load.tasks
+        for first in range(count):
+            name = f"p{first + 1}"
+            numbers = [str(first), str(count), str(total), str(total / count / self.load.duration)]
+            command = ["-m", "chaos.publisher", *numbers]
+            self.publishers.append(
+                self.supervisor.add(Supervised(name, command, self.config(name).environ(), self.folder))
+            )
+
+    @property
+    def is_publishing(self) -> bool:
+        """Whether any publisher has something left to send."""
+        return any(publisher.wanted for publisher in self.publishers)
+
+    @property
+    def collector_environ(self) -> dict[str, str]:
+        """The environment of the example project's commands."""
+        link = self.link("collector")
+        database = self.postgres.django_database("chaos")
+        return {
+            "BROKER_URL": link.url,
+            "REDIS_URL": self.redis.url,
+            "HISTORY_URL": str(self.history),
+            "POSTGRES_HOST": database["HOST"],
+            "POSTGRES_PORT": str(database["PORT"]),
+            "POSTGRES_DB": database["NAME"],
+            "POSTGRES_USER": database["USER"],
+            "POSTGRES_PASSWORD": database["PASSWORD"],
+        }
+
+    def _collector(self) -> Supervised:
+        command = ["-W", "ignore", str(MANAGE), "rmq_delay_collect", "--file-seconds", "2"]
+        return Supervised("collector", command, self.collector_environ, self.folder)
+
+    def manage(self, *arguments: str) -> None:
+        """Run a command of the example project to its end."""
+        subprocess.run(
+            [sys.executable, "-W", "ignore", str(MANAGE), *arguments],
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT), **self.collector_environ},
+            check=True,
+        )
+
+    # -- its ladders -----------------------------------------------------------------------------------------------
+
+    def begin_ladder(self, version: int) -> None:
+        """Have workers that start from now on use a version of the ladders; those before may still be in force."""
+        self.version = version
+        self._ladders.append({"version": version, "since": time.monotonic(), "until": None})
+
+    def end_ladders(self) -> None:
+        """Say that no worker uses another version than the present one any more."""
+        for each in self._ladders[:-1]:
+            each["until"] = each["until"] or time.monotonic()
+
+    def note_ladders(self) -> None:
+        """Write down which ladders were in force when."""
+        for each in self._ladders:
+            self.ledger.note("ladder", **each, settings=ladders(self.load.unit)[each["version"]])
+
+    # -- its rest --------------------------------------------------------------------------------------------------
+
+    def queues(self) -> dict[str, int]:
+        """Return how many messages are in each queue, records left out; those in delivery count."""
+        node = next(node for node in self.nodes if node.pid is not None)
+        listed = json.loads(node.rabbitmqctl("list_queues", "--silent", "--formatter", "json", "name", "messages"))
+        return {each["name"]: each["messages"] for each in listed if not each["name"].endswith(".record")}
+
+    def dead_letters(self) -> int:
+        """Return how many dead letters of quorum queues wait for a confirm: no queue counts them among its messages."""
+        return sum(int(node.evaluate(_DEAD_LETTERS)) for node in self.nodes if node.pid is not None)
+
+    def rest(self, look: Callable[[], None]) -> bool:
+        """Wait until nothing is under way any more; return whether that came about. Calls ``look`` all the while."""
+        last, since = self._traces(), time.monotonic()
+        empty = 0
+        while time.monotonic() - since < STUCK:
+            if self.supervisor.error:
+                raise self.supervisor.error
+            if not any(self.queues().values()) and not self.dead_letters():
+                empty += 1
+                if empty == 3:
+                    return True
+            else:
+                empty = 0
+            now = self._traces()
+            if now != last:
+                last, since = now, time.monotonic()
+            look()
+            time.sleep(0.5)
+        return False
+
+    def _traces(self) -> int:
+        return sum(path.stat().st_size for path in self.book.iterdir())
+
+    def close_books(self) -> None:
+        """End workers, then the collector, in good order, so that all they know is written down."""
+        threads = [threading.Thread(target=worker.retire, args=(60,)) for worker in self.workers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        wait_for(
+            lambda: not any(self.queues().get(each) for each in (EVENTS, EXHAUSTED)), "the collector", 120, pause=0.3
+        )
+        self.collector.retire(60)
+        self.note_ladders()

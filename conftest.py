@@ -1,0 +1,88 @@
+"""What all tests share: those of the package, of the chaos program and of the benchmarks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings as django_settings
+from hypothesis import HealthCheck, settings
+
+from tests.support.django import settings as test_settings
+
+pytest_plugins = ["tests.support.reports", "tests.support.brokers.fixtures", "tests.support.django.fixtures"]
+
+#: Examples of each property: the same ones each time, more of them in `make test-all`; in `make fuzz` others each time.
+for name, number in {"quick": 20, "full": 100, "fuzz": 3_000}.items():
+    patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # where the machine is busy
+    settings.register_profile(name, patient, derandomize=name != "fuzz", max_examples=number)
+settings.load_profile("quick")
+
+ROOT = Path(__file__).parent
+#: Those whose tests take longest come first.
+FOLDERS = (
+    "tests/spark",
+    "chaos/tests",
+    "tests/acceptance",
+    "tests/browser",
+    "tests/integration",
+    "tests/packaging",
+    "benchmarks/tests",
+    "tests/django",
+    "tests/unit",
+)
+#: Folders whose tests have a marker of the same name.
+MARKED = {"acceptance", "browser", "integration", "spark"}
+#: Files whose tests all run in one process, since they share what is slow to start, or costs much as long as it runs: a
+#: Java machine, a shop with its browser, a broker with its management API.
+TOGETHER = {
+    "spark": ("tests/spark/",),
+    "browser": ("tests/browser/",),
+    "managed": (
+        "tests/acceptance/test_adopt.py",
+        "tests/integration/test_adopt.py",
+        "tests/integration/test_doctor.py",
+        "tests/integration/test_management.py",
+        "tests/integration/test_migrate_managed.py",
+        "tests/integration/test_private_broker.py",
+    ),
+}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give Django its settings, for the tests that pytest-django marks.
+
+    Not by DJANGO_SETTINGS_MODULE: with that, Celery takes every app of every test for one of a Django project.
+    """
+    os.environ.pop("PYTHONUNBUFFERED", None)  # what a test starts has to flush what it prints by itself
+    django_settings.configure(**{name: value for name, value in vars(test_settings).items() if name.isupper()})
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark tests by their folder, so that ``-m integration`` needs no mark in each file."""
+    for item in items:
+        for name in MARKED & {*item.path.relative_to(ROOT).parts}:
+            item.add_marker(name)
+    if hasattr(config, "workerinput"):  # what takes longest is not to be left at the end, with the other processes idle
+        items.sort(key=_place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each process of pytest-xdist whole files, and those of `TOGETHER` to one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # comes without types
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return next((name for name, starts in TOGETHER.items() if file.startswith(starts)), file)
+
+    return Scheduling(config, log)
+
+
+def _place(item: pytest.Item) -> int:
+    """Return the place of an item's folder in the order; folders inside of it go with it."""
+    folder = item.path.relative_to(ROOT)
+    return next((place for place, name in enumerate(FOLDERS) if folder.is_relative_to(name)), len(FOLDERS))

@@ -1,0 +1,113 @@
+"""The commands, in the session that runs: what they print, what they write, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+
+from celery_rmq_delay.analytics.cli import main
+from celery_rmq_delay.analytics.compaction import LEAST_FILES
+from tests.support.spark.frames import NOON, event
+from tests.support.spark.history_files import days_of, write
+from tests.support.spark.machine import SharedSpark
+
+DAY = NOON.date()
+ROWS = 2 * LEAST_FILES
+
+
+@dataclass(frozen=True)
+class Done:
+    """A history, the output of a run, and what the run printed."""
+
+    history: Path
+    output: Path
+    told: dict[str, Any]
+
+
+def command(*words: object) -> Result:
+    return CliRunner().invoke(main, [str(word) for word in words], catch_exceptions=False)
+
+
+@pytest.fixture(scope="module")
+def done(shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """As many small files as become one, in a folder whose name is escaped in a URL, and what a merger has left."""
+    place = tmp_path_factory.mktemp("commands")
+    history, output = place / "my history", place / "my insights"
+    for number in range(LEAST_FILES):
+        parked = event("parked", number, f"t{number}", tier=1, delay_ms=10_000)
+        write(history, [parked, event("recovered", number + 11, f"t{number}", attempt=1)])
+    left = history / f"day={DAY}" / "_compact-left"
+    left.mkdir()
+    (left / "part-0.parquet").write_text("unfinished")
+    where = ("--input", history.as_uri(), "--output", f"{place.as_uri()}/my%20insights")
+    words = ("run", *where, "--from", DAY, "--to", DAY, "--lookback", "1d", "--no-advice", "--json")
+    found = shared_spark.run(lambda spark: command(*words, "--conf", "spark.sql.session.timeZone=UTC"))
+    assert found.exit_code == 0, found.output
+    return Done(history, output, json.loads(found.stdout))
+
+
+def test_run_reads_and_writes_where_the_urls_lead_and_says_so(done: Done) -> None:
+    assert done.told["input"] == f"file://{done.history}"
+    assert (done.told["rows_in"], done.told["events"], done.told["first_day"]) == (ROWS, ROWS, str(DAY))
+    assert days_of(done.output, "attempts") == days_of(done.output, "spells") == [DAY]
+    assert not (done.output / "recovery_curve").exists()
+
+
+def test_run_merges_the_small_files_of_a_day_that_is_over_and_loses_no_row(done: Done) -> None:
+    assert done.told["compacted"] == {"files": LEAST_FILES, "into": 1}
+    (file,) = (done.history / f"day={DAY}").glob("[!.]*")
+    rows = parquet.read_table(file).to_pylist()
+    assert len({(row["task_id"], row["kind"]) for row in rows}) == len(rows) == ROWS
+
+
+def test_describe_tells_what_a_history_and_an_output_have(spark: SparkSession, done: Done) -> None:
+    (day,) = json.loads(command("describe", "--input", done.history, "--json").stdout)["rows"]
+    assert (day["day"], day["files"], day["rows"]) == (str(DAY), 1, ROWS)
+    tables = json.loads(command("describe", "--output", done.output, "--json").stdout)["rows"]
+    counts = {row["table"]: row["rows"] for row in tables}
+    assert (counts["attempts"], counts["spells"]) == (ROWS, LEAST_FILES)
+    assert f"{LEAST_FILES} rows of the kind parked" in command("describe", "--input", done.history).stdout
+
+
+def test_what_if_tells_what_ladders_would_have_come_to(spark: SparkSession, done: Done) -> None:
+    limits = ("--max-median", "5m", "--max-p95", "1h", "--min-recovery", "0.5", "--bootstrap-rounds", "0")
+    ladders = ("--ladder", "payments=30s,5m", "--ladder", "payments=1m", "--ladder", "mails=1s")
+    days = ("--from", DAY, "--to", DAY)
+    found = json.loads(command("what-if", "--output", done.output, *days, *ladders, *limits, "--json").stdout)
+    assert [(row["queue"], row["ladder"]) for row in found["rows"]] == [("payments", "30s,5m"), ("payments", "1m")]
+    assert "no retried failure of the queue mails" in found["notes"]
+
+
+def test_what_the_user_can_mend_is_told_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    for words in (
+        ("run", "--input", tmp_path / "none", "--output", tmp_path / "output"),
+        ("describe", "--output", "x"),
+    ):
+        found = command(*words)
+        assert (found.exit_code, found.stdout) == (2, "")
+        assert "there is no such folder" in found.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("run --input x --output y --from soon", "--from"),
+        ("run --input x --output y --conf spark.driver.memory", "Write NAME=VALUE"),
+        ("run --input x --output y --ladder payments", "Write QUEUE=DELAYS"),
+        ("run --input x --output y --max-tiers 0", "max_tiers"),
+        ("what-if --output y", "Give at least one --ladder"),
+        ("describe", "Give --input, or --output"),
+        ("describe --input x --output y", "Give --input, or --output"),
+    ],
+)
+def test_words_that_no_command_understands_are_refused_before_spark_starts(words: str, message: str) -> None:
+    found = command(*words.split())
+    assert found.exit_code == 2
+    assert message in found.stderr

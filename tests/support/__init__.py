@@ -1,0 +1,8 @@
+"""What tests share, one place for each kind: brokers, workers, Django, Spark, a browser, packages, waiting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+#: The checkout.
+ROOT = Path(__file__).resolve().parents[2]

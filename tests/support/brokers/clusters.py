@@ -1,0 +1,52 @@
+"""Clusters in tests: whether they can be cut here, what their nodes see, and how all come back."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_rmq_delay.testing import PrivateBroker, PrivateCluster, PrivateServerError
+from celery_rmq_delay.testing.network import PrivateNetwork
+from tests.support.waiting import wait_for
+
+#: Nodes that notice within some seconds that others are silent, and stop where they are the minority: before RabbitMQ
+#: 4.3, which does not act on it.
+QUICK_TO_NOTICE = "net_ticktime = 4\ncluster_partition_handling = pause_minority"
+#: Seconds for which an operator watches a node that does not come back by itself.
+_PATIENCE = 60.0
+_RESTART = 120.0
+
+
+def need_networks() -> None:
+    """Skip the test, with the reason, where no network namespaces can be made: not root, or not allowed."""
+    try:
+        with PrivateNetwork(1):
+            pass
+    except PrivateServerError as error:
+        pytest.skip(str(error))
+
+
+def seen(node: PrivateBroker) -> list[str]:
+    """Return which other nodes a node is connected to."""
+    return [name for name in node.evaluate("nodes()").strip("[]").split(",") if name]
+
+
+def await_all(cluster: PrivateCluster) -> None:
+    """Wait until RabbitMQ runs on all nodes, and all see each other; restart a node that does not come back.
+
+    A Mnesia whose node stops just when a partition ends has been seen to wait for ever.
+    """
+    for node in cluster.nodes:
+        _await(cluster, node)
+
+
+def _await(cluster: PrivateCluster, node: PrivateBroker) -> None:
+    def is_back() -> bool:
+        return node.evaluate("rabbit:is_running()") == "true" and len(seen(node)) == len(cluster.nodes) - 1
+
+    try:
+        wait_for(is_back, f"{node!r} in the cluster", _PATIENCE, 0.2)
+    except AssertionError as error:
+        print(f"{error}; it sees {seen(node)}: restarted")
+        node.kill()
+        node.start()
+        wait_for(is_back, f"{node!r} in the cluster", _RESTART, 0.2)

@@ -1,0 +1,45 @@
+"""Fixtures that tests on a real broker share, with worker processes or without: a pytest plugin."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from celery_rmq_delay.config import QueueType
+from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.testing.installation import Installation
+from celery_rmq_delay.testing.plugin import shared
+
+#: The management API shows statistics that are up to ten seconds old; here, up to one.
+STATISTICS = "\n".join(
+    [
+        "collect_statistics_interval = 200",
+        *(f"management.sample_retention_policies.{kind}.minute = 1" for kind in ("global", "basic", "detailed")),
+    ]
+)
+
+
+@pytest.fixture(params=["classic", "quorum"])
+def queue_type(request: pytest.FixtureRequest) -> QueueType:
+    """Each type of queue in turn."""
+    kind: QueueType = request.param
+    return kind
+
+
+@pytest.fixture(scope="session")
+def managed(pytestconfig: pytest.Config, rmq_installation: Installation) -> Iterator[PrivateBroker]:
+    """A broker with the management plugin, whose statistics are young."""
+    broker = PrivateBroker(rmq_installation.server, rmq_installation.root, management=True, config=STATISTICS)
+    with shared(pytestconfig, broker):
+        broker.evaluate("application:set_env(rabbit, quorum_tick_interval, 200)")
+        yield broker
+
+
+@pytest.fixture
+def managed_vhost(managed: PrivateBroker) -> Iterator[str]:
+    """The URL of a vhost of its own on the broker with the management plugin."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    yield managed.vhost(name)
+    managed.delete_vhost(name)

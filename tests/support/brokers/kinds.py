@@ -1,0 +1,12 @@
+"""Which of the tests that cost more are quick: one of those that differ by the type of the queue or by the database."""
+
+from __future__ import annotations
+
+import pytest
+
+#: For costly tests in which the type of the queue makes no difference to the package, only to the broker.
+EITHER_TYPE = pytest.mark.parametrize("queue_type", ["quorum", pytest.param("classic", marks=pytest.mark.slow)])
+#: For costly tests in which the database makes no difference.
+EITHER_DATABASE = pytest.mark.parametrize(
+    "database", ["postgres", pytest.param("sqlite", marks=pytest.mark.slow)], indirect=True
+)

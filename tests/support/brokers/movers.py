@@ -1,0 +1,135 @@
+"""What the tests of migrations share: an app with two queues, and messages that wait in each way there is."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import amqp
+from celery import Celery
+from kombu import Exchange, Queue
+from kombu.transport.native_delayed_delivery import (
+    bind_queue_to_native_delayed_delivery_exchange as bind_native,
+)
+from kombu.transport.native_delayed_delivery import (
+    declare_native_delayed_delivery_exchanges_and_queues as declare_native,
+)
+
+from celery_rmq_delay import RetryableTask, install
+from celery_rmq_delay.broker import publish_confirmed
+from celery_rmq_delay.config import QueueType
+from celery_rmq_delay.delay import Delay, delay_of
+from celery_rmq_delay.durations import parse_ms
+from celery_rmq_delay.migration.mover import WINDOW
+from celery_rmq_delay.migration.report import Report
+from celery_rmq_delay.migration.service import Request, migrate
+from celery_rmq_delay.names import rung_queue
+from celery_rmq_delay.native_leftovers import level_names
+from celery_rmq_delay.topology.apply import ready_counts
+from tests.support.brokers.lab import Lab
+from tests.support.brokers.lab_app import charge
+from tests.support.waiting import wait_for
+
+QUEUES = ("orders", "mails")
+
+
+def queues(kind: QueueType, **arguments: Any) -> list[Queue]:
+    """Return the app's queues: on a topic exchange, as Celery's own delayed delivery needs it."""
+    shop = Exchange("shop", "topic")
+    return [Queue(name, shop, f"{name}.key", queue_arguments={"x-queue-type": kind, **arguments}) for name in QUEUES]
+
+
+def stock_app(url: str) -> Celery:
+    """Return an app without this package; its calls with a delay go to Celery's own levels."""
+    app = Celery("stock", broker=url, set_as_current=False)
+    app.conf.update(task_queues=queues("quorum"), task_default_queue="orders", task_default_exchange_type="topic")
+    app.conf.broker_transport_options = {"confirm_publish": True}
+    return app
+
+
+def our_app(url: str, kind: QueueType, **settings: Any) -> Celery:
+    app = Celery("shop", broker=url, set_as_current=False)
+    app.conf.update(task_queues=queues(kind), task_default_queue="orders", task_default_queue_type=kind)
+    app.conf.rmq_delay = {"prefix": "p", "tiers": ["1h", "2h"], **settings}
+    install(app)
+    app.task(base=RetryableTask, name="shop.charge")(charge)
+    return app
+
+
+class Movers:
+    """An app on a vhost of its own."""
+
+    def __init__(self, url: str, kind: QueueType, **settings: Any) -> None:
+        self.lab = Lab(url, kind)
+        self.url, self.kind = url, kind
+        self.app = our_app(url, kind, **settings)
+        self.delay: Delay = delay_of(self.app)
+        self.connection = self.lab.connection
+        for queue in self.app.amqp.queues.values():
+            queue(self.connection.channel()).declare()
+
+    def close(self) -> None:
+        self.lab.close()
+        self.app.close()
+
+    def again(self, **settings: Any) -> None:
+        """Go on with other settings."""
+        self.app = our_app(self.url, self.kind, **settings)
+        self.delay = delay_of(self.app)
+
+    def migrate(self, source: str, to: str | None = None, *, window: int = WINDOW, **more: Any) -> Report:
+        return migrate(self.delay, self.connection, Request(source, to, **more), window=window)
+
+    # -- messages that wait ----------------------------------------------------------------------------------------
+
+    def declare_native(self, kind: QueueType = "quorum") -> None:
+        declare_native(self.connection, kind)
+        for queue in self.app.amqp.queues.values():
+            bind_native(self.connection, queue)
+
+    def native(self, *countdowns: float, queue: str = "orders", **options: Any) -> dict[str, float]:
+        """Call a task of an app without this package; return the due times by task id."""
+        with stock_app(self.url) as app:
+            found = {}
+            for countdown in countdowns:
+                sent = app.send_task("shop.charge", countdown=countdown, queue=queue, **options)
+                found[sent.id] = time.time() + countdown
+            return found
+
+    def call(self, *countdowns: float, queue: str = "orders") -> list[str]:
+        """Call a task of the app with a delay; return the ids."""
+        task = self.app.tasks["shop.charge"]
+        return [task.apply_async(countdown=countdown, queue=queue).id for countdown in countdowns]
+
+    def park(self, *task_ids: str, queue: str = "orders", **headers: Any) -> None:
+        """Let tasks fail once."""
+        for task_id in task_ids:
+            self.lab.publish(queue, f"body of {task_id}", headers={"id": task_id, "task": "shop.charge", **headers})
+            self.lab.reject(self.lab.get(queue))
+
+    def put(self, queue: str, body: bytes | str = b"", *, exchange: str = "", **properties: Any) -> None:
+        message = amqp.Message(body, delivery_mode=2, **properties)
+        publish_confirmed(self.lab.channel, message, exchange, queue)
+
+    # -- looks -----------------------------------------------------------------------------------------------------
+
+    def count(self, *names: str) -> int:
+        return sum(count or 0 for count in ready_counts(self.connection, names).values())
+
+    def natives(self) -> int:
+        return self.count(*level_names())
+
+    def rung(self, rung: int, tier: str) -> str:
+        """Return the name of a delay queue of the ladder of ``orders``."""
+        return rung_queue("orders", rung, parse_ms(tier, "a tier"), str(self.app.conf.rmq_delay["prefix"]))
+
+    def holds(self, count: int, *names: str) -> None:
+        wait_for(lambda: self.count(*names) == count, f"{count} in {names[:3]}")
+
+    def take(self, queue: str, count: int) -> list[amqp.Message]:
+        return [self.lab.get(queue, ack=True) for _ in range(count)]
+
+    def take_all(self, *queues: str) -> list[amqp.Message]:
+        """Take every message of the queues that exist."""
+        counts = ready_counts(self.connection, queues)
+        return [message for queue, count in counts.items() for message in self.take(queue, count or 0)]

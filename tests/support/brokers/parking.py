@@ -1,0 +1,205 @@
+"""Numbered messages that wait: parked in bulk, each counted when it is back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import amqp
+import kombu
+
+from celery_rmq_delay.broker import ConfirmingPublisher
+from celery_rmq_delay.config import parse_settings
+from celery_rmq_delay.exact import ExactDelays
+from celery_rmq_delay.exceptions import PublishError
+from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.topology.apply import declare
+from celery_rmq_delay.topology.exact import Route
+from celery_rmq_delay.topology.objects import Objects, Queue, arguments
+from tests.support import ROOT
+from tests.support.waiting import wait_for
+
+#: Seconds after which a quorum queue publishes a dead letter again that a dead node did not confirm: so long such a
+#: message may be late. RabbitMQ's own value, and that of the tests.
+OWN_DEAD_LETTER_TIMEOUT, DEAD_LETTER_TIMEOUT = 180, 5
+#: How many dead letters a quorum queue has under way at a time: so many it may deliver twice when its node dies.
+DEAD_LETTERS_AT_ONCE = 32
+#: How many publishes may wait for their confirms at a time.
+WINDOW = 500
+
+Message = tuple[int, Route]
+
+
+def hasten(node: PrivateBroker) -> None:
+    """Let the quorum queues of a node wait only `DEAD_LETTER_TIMEOUT` for what a dead node will never confirm."""
+    milliseconds = 1000 * DEAD_LETTER_TIMEOUT
+    node.evaluate(f"application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, {milliseconds})")
+
+
+def metadata_to_disk(node: PrivateBroker) -> None:
+    """Let a node write what it knows of its queues now; without Mnesia it has done so when it declared them.
+
+    Mnesia lets a process of its own note that a transaction is committed, and has it on disk up to two seconds later:
+    a node that is killed in between takes the transaction back at its start.
+    """
+    node.evaluate(
+        "case whereis(mnesia_recover) of undefined -> ok; "
+        "_ -> sys:get_state(mnesia_recover), ok = mnesia:sync_log() end"
+    )
+
+
+def dead_letters_to_disk(node: PrivateBroker, queues: Iterable[str]) -> None:
+    """Wait until classic queues have on disk what came to them as dead letters.
+
+    Nobody waits for a confirm of it, so that they write it only when they have been idle for a while, before they
+    hibernate: after some 0.3 s (RabbitMQ 3.10) or 1 s (4.0, 4.3). A broker that is killed before has lost it.
+    """
+    names = ", ".join(f'<<"{queue}">>' for queue in queues)
+    awake = (
+        f"length([Q || Q <- rabbit_amqqueue:list(), lists:member(element(4, amqqueue:get_name(Q)), [{names}]), "
+        "{_, {_, F, _}} <- [process_info(amqqueue:get_pid(Q), current_function)], F =/= hibernate])"
+    )
+    wait_for(lambda: node.evaluate(awake) == "0", "all on disk")
+
+
+def exact_delays(**settings: Any) -> ExactDelays:
+    """Return the exact delays of an app with these settings; ``exact_queue_type`` has to be among them."""
+    return ExactDelays(parse_settings(settings), "classic")
+
+
+def declare_queue(connection: kombu.Connection, name: str, kind: str, **more: Any) -> None:
+    """Declare a lasting queue that messages are to come back to."""
+    declared = Queue(name, arguments({"x-queue-type": kind, **more}))
+    with connection.channel() as channel:
+        declare(channel, Objects(queues=(declared,)))
+
+
+def numbered(number: int, headers: Mapping[str, Any] | None = None) -> amqp.Message:
+    """Return the message of a number; it says when it was made."""
+    return amqp.Message(f"{number} {time.time()}", delivery_mode=2, application_headers=dict(headers or {}))
+
+
+def publish_all(connection: kombu.Connection, messages: Iterable[Message]) -> tuple[set[int], set[int]]:
+    """Publish with confirm, many at a time: the numbers (confirmed, not confirmed)."""
+    publisher, confirmed, tried = ConfirmingPublisher(connection), set[int](), set[int]()
+
+    def settle(number: int, error: PublishError | None) -> None:
+        if error is None:
+            confirmed.add(number)
+
+    with contextlib.suppress(OSError, amqp.AMQPError):
+        for number, route in messages:
+            tried.add(number)
+            publisher.publish(numbered(number, route.headers), route, lambda error, n=number: settle(n, error))
+            while publisher.waiting > WINDOW:
+                connection.drain_events(timeout=30)
+        while publisher.waiting:
+            connection.drain_events(timeout=30)
+    return confirmed, tried - confirmed
+
+
+@dataclass
+class Arrivals:
+    """What came back to some queues: how often each number, and when it came first."""
+
+    counts: Counter[int] = field(default_factory=Counter)
+    ages: dict[int, float] = field(default_factory=dict)
+    #: How many of the second and later deliveries came with the broker's flag.
+    flagged: int = 0
+
+    @property
+    def doubled(self) -> dict[int, int]:
+        """The numbers that came more than once, and how often."""
+        return {number: count for number, count in self.counts.items() if count > 1}
+
+    def take(self, number: int, made: float, message: amqp.Message) -> None:
+        self.counts[number] += 1
+        self.ages.setdefault(number, time.time() - made)
+        if self.counts[number] > 1:
+            self.flagged += bool(message.delivery_info["redelivered"])
+
+
+def number_and_time(message: amqp.Message) -> tuple[int, float]:
+    """Return what `numbered` wrote."""
+    number, made = str(message.body).split()
+    return int(number), float(made)
+
+
+def collect(
+    url: str,
+    queues: Iterable[str],
+    wanted: set[int],
+    seconds: float,
+    *,
+    quiet: float = 2.0,
+    read: Callable[[amqp.Message], tuple[int, float]] = number_and_time,
+) -> Arrivals:
+    """Take what is in the queues until all numbers are there and nothing more has come for ``quiet`` seconds.
+
+    Gives up after ``seconds`` in which nothing has come.
+
+    Goes on with another connection when one is lost; then, and only then, it may take a message twice.
+    """
+    found, missing = Arrivals(), set(wanted)
+    last, unacked = time.monotonic(), list[amqp.Message]()
+
+    def take(message: amqp.Message) -> None:
+        nonlocal last
+        number, made = read(message)
+        found.take(number, made, message)
+        missing.discard(number)
+        unacked.append(message)
+        last = time.monotonic()
+
+    def is_over() -> bool:
+        return time.monotonic() - last > (seconds if missing else quiet)
+
+    while not is_over():
+        with contextlib.suppress(OSError, amqp.AMQPError), kombu.Connection(url) as connection:
+            unacked.clear()
+            channel = connection.channel()
+            channel.basic_qos(0, 2 * WINDOW, False)
+            for queue in queues:
+                channel.basic_consume(queue, callback=take)
+            while not is_over():
+                with contextlib.suppress(socket.timeout):
+                    while len(unacked) < WINDOW:
+                        connection.drain_events(timeout=0.2)
+                if unacked:  # not in the callback: there the timeout above would hold for writing, too
+                    channel.basic_ack(unacked[-1].delivery_tag, multiple=True)
+                    unacked.clear()
+        time.sleep(0.1)
+    return found
+
+
+@contextlib.contextmanager
+def worker(url: str, log: Path, **settings: Any) -> Iterator[None]:
+    """Run a worker of an app with these settings, which consumes a queue of its own: for loops, which need one."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PARKING_BROKER": url,
+        "PARKING_SETTINGS": repr(settings),
+    }
+    command = [sys.executable, "-m", "celery", "-A", "tests.support.brokers.parking_app", "worker", "--pool", "solo"]
+    options = ["--without-gossip", "--without-mingle", "--loglevel", "INFO"]
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [*command, *options], stdout=output, stderr=output, env=environment, start_new_session=True
+        )
+    try:
+        wait_for(lambda: "ready." in log.read_text() or process.poll() is not None, "a worker", 60)
+        assert process.poll() is None, log.read_text()[-4000:]
+        yield
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,84 @@
+"""What the shop's pages show: real tasks that failed in a real worker.
+
+Each test has tasks of its own, by the beginning of their ids, so that no test depends on another one.
+"""
+
+from __future__ import annotations
+
+from tests.support.browser import inside
+from tests.support.browser.shop import Shop
+from tests.support.waiting import wait_for
+
+#: Payments that an outage of the gateway exhausted, of several tests, as (beginning of the ids, how many).
+OUTAGES = {"requeue": 3, "canary": 8, "forged": 2, "keys": 2, "broker": 1, "live": 2, "looks": 4}
+#: Payments that the gateway turned down for a while: a failure group of its own, for the gradual requeue.
+LIMITED = 300
+
+#: A user who may see everything and do nothing.
+VIEWER = "viewer"
+_VIEWED = ("taskrecord", "parkedtask", "exhaustedtask", "failuregroup", "operation")
+
+SCRIPT = "<script>alert('script')</script><img src=x onerror=\"alert('image')\">"
+RIGHT_TO_LEFT = "\u202egnitset\u202c \u05e9\u05dc\u05d5\u05dd \u0645\u0631\u062d\u0628\u0627"
+HOSTILE = {
+    "script": SCRIPT,
+    "attribute": "\" onmouseover=\"alert('attribute')\" x='",
+    "direction": RIGHT_TO_LEFT,
+    "huge": "A" * 1_000_000,
+    "template": "{{ 7*7 }}{% debug %}",
+    "deep": "[" * 500 + "]" * 500,
+    "nul": "before\0after",
+    "surrogate": "\ud800",
+}
+
+
+def seed(shop: Shop) -> None:
+    """Let everything fail that the tests look at, and wait until the collector has written it."""
+    shop.call(inside.add_user, VIEWER, [f"view_{model}" for model in _VIEWED])
+    for partner in ("mail", "feeds"):
+        shop.call(inside.partner_is, partner, "down")
+    shop.call(inside.gateway_answers, {"limited": 429, "stolen": 200, "": 503})
+    for prefix, count in OUTAGES.items():
+        shop.call(inside.order, prefix, count)
+    shop.call(inside.order, "limited", LIMITED)
+    shop.call(inside.order, "stolen", 6, "tok_stolen")
+    shop.call(inside.send, "orders.tasks.charge", ["edit-0001"], {}, "charge-edit")
+    for day in ("2026-06-01", "2026-06-02", "2026-06-03"):
+        shop.call(inside.send, "orders.tasks.sales_report", [day], {}, f"report-{day}")
+    for supplier in ("north", "south", "east", "west", "<b>overseas</b>"):
+        shop.call(inside.send, "catalogue.tasks.import_prices", [supplier], {}, f"import-{supplier}")
+    for name, text in HOSTILE.items():
+        shop.call(inside.send, "orders.tasks.sales_report", [text], {}, f"hostile-{name}")
+    secret = {"reference": "secret-1", "card_number": "4929 1234 5678 9012", "note": "call first"}
+    shop.call(inside.send, "orders.tasks.charge", [], secret, "charge-secret")
+    shop.call(inside.write_nonsense)
+    given_up = {"charge-limited": LIMITED, "charge-stolen": 6, "charge-edit": 1, "charge-secret": 1, "report-": 3}
+    given_up |= {f"charge-{prefix}": count for prefix, count in OUTAGES.items()}
+    given_up |= {f"hostile-{name}": 1 for name in HOSTILE}
+    for prefix, count in given_up.items():
+        be(shop, prefix, {"EXHAUSTED": count})
+    shop.call(inside.discard, "charge-looks-004", "the order was cancelled")
+    shop.call(inside.gateway_answers, {"late": 503}, 1)
+    shop.call(inside.order, "late", 6)
+    shop.call(inside.order, "paid", 6)
+    be(shop, "charge-late", {"RECOVERED": 6})
+    be(shop, "receipt-paid", {"PARKED": 6})
+    be(shop, "import-", {"PARKED": 5})
+    wait_for(lambda: shop.call(inside.unreadable) == 1, "an unreadable message")
+    for partner in ("mail", "feeds"):
+        shop.call(inside.partner_is, partner, "up")
+
+
+def be(shop: Shop, prefix: str, states: dict[str, int]) -> None:
+    """Wait until the tasks whose ids begin so are in these states."""
+    found: dict[str, int] = {}
+
+    def is_so() -> bool:
+        found.clear()
+        found.update(shop.call(inside.states, prefix))
+        return found == states
+
+    try:
+        wait_for(is_so, seconds=60, pause=0.05)
+    except AssertionError as error:
+        raise AssertionError(f"{prefix}*: {found}, expected {states}") from error

@@ -1,0 +1,43 @@
+"""The shop's settings for tests of its pages.
+
+The content security policy is the strictest: what breaks it is an error on the console. Payments and reports are out of
+retries within seconds, mails and imports wait for longer than any test runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.http import HttpRequest, HttpResponse
+from shop.settings_demo import *  # noqa: F403 - Django's usual way to vary settings
+from shop.settings_demo import MIDDLEWARE
+
+POLICY = "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'"
+
+
+def with_policy(respond: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+    """Middleware that adds the policy to every page."""
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        if request.path == "/favicon.ico":  # Chromium asks for it unbidden; without, that is an error on the console
+            return HttpResponse(status=204)
+        response = respond(request)
+        response["Content-Security-Policy"] = POLICY
+        return response
+
+    return middleware
+
+
+MIDDLEWARE = ["tests.support.browser.settings.with_policy", *MIDDLEWARE]
+
+CELERY_RMQ_DELAY = {
+    "tiers": ["1s", "2s"],
+    "queues": {
+        "payments": {"tiers": ["1s", "2s"]},
+        "mail": {"tiers": ["30m", "2h", "8h"]},
+    },
+}
+IMPORT_TIERS = ["1h", "4h"]
+RMQ_DELAY = {"ALLOW_EDIT": True, "BROKER_CACHE": 0.5}
+# The web server's log is for what went wrong.
+LOGGING = {"version": 1, "disable_existing_loggers": False, "loggers": {"django.server": {"level": "WARNING"}}}

@@ -1,0 +1,57 @@
+"""The demo's stack in a process of its own, which calls functions for the tests.
+
+The shop's Django settings and its Celery app stay out of the test process, and so does everything Django refuses to do
+beside Playwright's event loop. The first line on stdout is the JSON of the stack's environment. Each line on stdin is
+the JSON of ``[module, function, arguments]``, each further line on stdout that of ``[result, traceback or
+null]``. The end of stdin ends the stack.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import traceback
+from contextlib import AbstractContextManager, nullcontext
+
+from example_django_project.demo.stack import Stack, ending_on_signals
+from tests.support import ROOT
+from tests.support.browser import inside
+
+SEARCH = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
+class TestedStack(Stack):
+    """The stack under the tests' settings."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of all its processes, which find the tests' modules, too."""
+        return {**super().environment, "DJANGO_SETTINGS_MODULE": "tests.support.browser.settings", "PYTHONPATH": SEARCH}
+
+
+def quietly(_what: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def answer(line: str) -> tuple[object, str | None]:
+    module, function, arguments = json.loads(line)
+    try:
+        return getattr(importlib.import_module(module), function)(*arguments), None
+    except Exception:  # noqa: BLE001 - the test gets to see it, whatever it is
+        return None, traceback.format_exc()
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what anybody prints goes to the log
+    with ending_on_signals(), TestedStack(quietly, management=False) as stack:
+        inside.running = stack
+        print(json.dumps(stack.environment), file=answers)
+        for line in sys.stdin:
+            print(json.dumps(answer(line)), file=answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Django's default database, exchanged while a test runs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core.management import call_command
+from django.core.management.color import no_style
+from django.db import DEFAULT_DB_ALIAS, connections
+
+from celery_rmq_delay.testing.postgres import PrivatePostgres, django_database
+
+#: For tests whose queries differ between databases, where their fixture `tables` has SQLite's otherwise.
+ON_BOTH = pytest.mark.parametrize("tables", ["sqlite", "postgres"], indirect=True)
+#: For tests of the fixture `database` that take long, and of which one database shows nearly all.
+RARELY_ON_POSTGRES = pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)], indirect=True
+)
+
+
+@dataclass
+class Database:
+    """A database: what DATABASES says of it, and the environment that points the example project to it."""
+
+    settings: dict[str, Any]
+    environ: dict[str, str]
+    #: Whether its tables are to be emptied: by the end of the test that uses it, or after that by the next one.
+    is_used: bool = False
+
+    @property
+    def vendor(self) -> str:
+        """``sqlite`` or ``postgresql``."""
+        return "sqlite" if "sqlite3" in self.settings["ENGINE"] else "postgresql"
+
+
+@contextmanager
+def using(database: Database) -> Iterator[None]:
+    """Make this Django's default database, in all threads that have not connected yet."""
+    settings, connection = connections.settings, connections[DEFAULT_DB_ALIAS]
+    connections.settings = connections.configure_settings({DEFAULT_DB_ALIAS: database.settings})
+    del connections[DEFAULT_DB_ALIAS]
+    try:
+        yield
+    finally:
+        connections[DEFAULT_DB_ALIAS].close()
+        connections.settings = settings
+        connections[DEFAULT_DB_ALIAS] = connection
+
+
+@contextmanager
+def emptied(database: Database) -> Iterator[Database]:
+    """Make this Django's default database, with empty tables: also where the test before could not empty them."""
+    with using(database):
+        if database.is_used:
+            empty_tables()
+        database.is_used = True
+        yield database
+        empty_tables()
+        database.is_used = False
+
+
+def empty_tables() -> None:
+    """Delete all rows, but those that migrations make."""
+    kept = {apps.get_model(model)._meta.db_table for model in ("auth.Permission", "contenttypes.ContentType")}
+    models = apps.get_models(include_auto_created=True)
+    tables = sorted({model._meta.db_table for model in models if model._meta.managed} - kept)
+    connection = connections[DEFAULT_DB_ALIAS]
+    if connection.vendor == "postgresql":
+        statements = _to_empty_postgres(connection, tables)
+    else:
+        statements = connection.ops.sql_flush(no_style(), tables, reset_sequences=True, allow_cascade=False)
+    connection.ops.execute_sql_flush(statements)
+
+
+def _to_empty_postgres(connection: Any, tables: Sequence[str]) -> list[str]:
+    """Return what empties the tables that were written to: to truncate a table takes long, even an empty one."""
+    sequences = ", ".join(f"'{table}_id_seq'" for table in tables)
+    asked = [f"SELECT 'DELETE FROM {table}' WHERE EXISTS (SELECT FROM {table})" for table in tables]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"{' UNION ALL '.join(asked)} UNION ALL SELECT format('SELECT setval(%L, 1, false)', sequencename)"
+            f" FROM pg_sequences WHERE last_value IS NOT NULL AND sequencename IN ({sequences})"
+        )
+        return [statement for (statement,) in cursor.fetchall()]
+
+
+@contextmanager
+def postgres_database(server: Any) -> Iterator[Database]:
+    """An empty database on a server; on one that was given by its URL, that URL's database."""
+    if not isinstance(server, PrivatePostgres):
+        yield _postgres(server.url)
+        return
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    yield _postgres(server.create_database(name))
+    if server.pid is not None:
+        server.drop_database(name)
+
+
+def _postgres(url: str) -> Database:
+    settings = django_database(url)
+    names = {"HOST": "POSTGRES_HOST", "PORT": "POSTGRES_PORT", "NAME": "POSTGRES_DB"}
+    names |= {"USER": "POSTGRES_USER", "PASSWORD": "POSTGRES_PASSWORD"}
+    return Database(settings=settings, environ={name: str(settings[key]) for key, name in names.items()})
+
+
+def migrated(database: Database, blocker: Any) -> Database:
+    """Give a database its tables."""
+    with blocker.unblock(), using(database):
+        call_command("migrate", verbosity=0)
+    return database

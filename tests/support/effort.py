@@ -1,0 +1,25 @@
+"""How the work on a text grows with its length, on a machine that may be busy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+#: CPU seconds that are too few to be worth a comparison.
+QUICK = 0.3
+
+
+def assert_linear(work: Callable[[int], object], size: int) -> None:
+    """Fail where the work on a size takes more than ten times that on a quarter of it: quadratic, it would be sixteen.
+
+    Of several tries the quickest counts, so that what else the machine does hardly matters.
+    """
+    if _seconds(work, size) > QUICK:
+        part, whole = (min(_seconds(work, each) for _ in range(3)) for each in (size // 4, size))
+        assert whole < 10 * part, f"{whole:g} s for {size}, {part:g} s for a quarter"
+
+
+def _seconds(work: Callable[[int], object], size: int) -> float:
+    began = time.process_time()
+    work(size)
+    return time.process_time() - began

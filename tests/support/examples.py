@@ -1,0 +1,12 @@
+"""How many examples the properties are tried with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+
+
+def examples(times: float, **more: Any) -> settings:
+    """Try a property with so many times the examples of the profile that the run chose."""
+    return settings(max_examples=max(1, round(times * settings.default.max_examples)), **more)

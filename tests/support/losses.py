@@ -1,0 +1,51 @@
+"""What tests share and lose: the test that used it fails, and the end of the last test; no test in between."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from tests.support import ROOT
+
+
+class Losses:
+    """What was lost, told once, when all is closed."""
+
+    def __init__(self) -> None:
+        self._found: list[str] = []
+
+    def add(self, what: str, *details: str) -> None:
+        """Remember a loss, and the test that it was found in."""
+        during = os.environ.get("PYTEST_CURRENT_TEST", "the start")
+        self._found.append("\n".join([f"{what} during, or before, {during}", *details]))
+
+    def report(self) -> None:
+        """Raise `AssertionError` where something was lost."""
+        assert not self._found, "\n".join(self._found)
+
+
+def run_alone(
+    conftest: Path | None, module: str, folder: Path, chosen: str = "", **variables: str
+) -> tuple[dict[str, set[str]], str]:
+    """Run tests in a pytest of their own, with the fixtures of a conftest.py; return names by outcome, and the output.
+
+    ``chosen``: as pytest's ``-k`` has it.
+    """
+    if conftest is not None:
+        shutil.copy(conftest, folder)
+    (folder / "test_alone.py").write_text(module)
+    options = ("-rA", "-W", "error", "-p", "no:cacheprovider", "--rootdir", str(folder), "-k", chosen)
+    # By CI pytest writes whole messages.
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment = {**outer, "PYTHONPATH": str(ROOT), "CI": "true", **variables}
+    command = [sys.executable, "-m", "pytest", *options, str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    outcomes = defaultdict(set)
+    for outcome, name in re.findall(r"^(PASSED|FAILED|ERROR) \S*::(\w+)", done.stdout, re.M):
+        outcomes[outcome].add(name)
+    return dict(outcomes), done.stdout + done.stderr

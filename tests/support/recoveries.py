@@ -1,0 +1,116 @@
+"""Failures whose share over by t is known, as ladders see them: what the estimate and the advice are tested on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from celery_rmq_delay.analytics.grid import Grid
+from celery_rmq_delay.analytics.shares import Intervals
+
+HARD = np.inf
+
+
+def ms(ladder):
+    """Return the tiers of a ladder in milliseconds; they are given in seconds."""
+    return tuple(1000 * each for each in ladder)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """How to draw the seconds that failures last, and the share that is over by t."""
+
+    draw: Callable[[np.random.Generator, int], np.ndarray]
+    share: Callable[[np.ndarray], np.ndarray]
+
+
+def exponential(mean):
+    return Truth(lambda random, count: random.exponential(mean, count), lambda t: 1 - np.exp(-np.asarray(t) / mean))
+
+
+def lognormal(median, sigma):
+    def share(t):
+        steps = np.log(np.maximum(t, 1e-9) / median) / sigma / math.sqrt(2)
+        return 0.5 * (1 + np.vectorize(math.erf)(steps))
+
+    return Truth(lambda random, count: random.lognormal(math.log(median), sigma, count), share)
+
+
+def mixed(part, one, other):
+    def draw(random, count):
+        return np.where(random.random(count) < part, one.draw(random, count), other.draw(random, count))
+
+    return Truth(draw, lambda t: part * one.share(t) + (1 - part) * other.share(t))
+
+
+NEVER = Truth(lambda random, count: np.full(count, HARD), lambda t: np.zeros(np.shape(t)))
+
+TRUTHS = {
+    "exponential": exponential(120),
+    "lognormal": lognormal(300, 1.0),
+    "bimodal": mixed(0.6, exponential(20), lognormal(1800, 0.5)),
+    "half hard": mixed(0.5, NEVER, exponential(120)),
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the history has of failures: seconds; ``high`` is not a number where a failure was not seen over."""
+
+    low: np.ndarray
+    high: np.ndarray
+    cluster: np.ndarray
+    failed_attempts: np.ndarray
+    ladder: np.ndarray
+    #: Seconds of planned delays before the last attempt.
+    waited: np.ndarray
+
+
+def seen(truth: Truth, count: int, ladders: Sequence[Sequence[float]], seed: int, jitter=0.25, clusters=200) -> Seen:
+    """Return failures as seen by ladders (seconds; one at random for each failure), a bit late every time."""
+    random = np.random.default_rng(seed)
+    return looked_at(truth.draw(random, count), random.integers(0, clusters, count), ladders, random, jitter)
+
+
+def seen_outages(truth: Truth, count: int, ladders, seed: int, outages=400, jitter=0.25) -> Seen:
+    """Return failures of outages: those of one begin together and share one time, give or take a tenth."""
+    random = np.random.default_rng(seed)
+    outage = random.integers(0, outages, count)
+    lasts = truth.draw(random, outages)[outage] * random.uniform(0.9, 1.1, count)
+    return looked_at(lasts, outage, ladders, random, jitter)
+
+
+def looked_at(lasts, clusters, ladders, random, jitter=0.25) -> Seen:
+    count, tiers = len(lasts), max(map(len, ladders))
+    delays = np.full((len(ladders), tiers), np.nan)
+    for at, ladder in enumerate(ladders):
+        delays[at, : len(ladder)] = ladder
+    which = random.integers(0, len(ladders), count)
+    spread = 1 + jitter * random.uniform(-1, 1, (count, tiers))
+    waited = np.cumsum(delays[which] * spread, axis=1)
+    looks = waited + np.cumsum(random.exponential(0.3, (count, tiers)), axis=1)
+    looks = np.column_stack([np.zeros(count), looks, np.full(count, np.nan)])
+    failed = (looks < lasts[:, None]).sum(axis=1)  # no ladder has a look that is not a number
+    every = np.arange(count)
+    retries = np.where(np.isnan(looks[every, failed]), failed - 1, failed)
+    return Seen(
+        looks[every, failed - 1],
+        looks[every, failed],
+        clusters,
+        failed,
+        which,
+        np.column_stack([np.zeros(count), waited])[every, retries],
+    )
+
+
+def intervals(found: Seen, grid: Grid) -> Intervals:
+    """Return them by cells of the grid, counted."""
+    low = grid.cells(found.low)
+    high = np.where(np.isnan(found.high), Intervals.OPEN, grid.cells(np.nan_to_num(found.high)))
+    rows = np.column_stack([np.minimum(low, high - 1), high, found.cluster])
+    rows = rows[(found.low > 0) | ~np.isnan(found.high)]
+    different, count = np.unique(rows, axis=0, return_counts=True)
+    return Intervals(different[:, 0], different[:, 1], different[:, 2], count.astype(float))

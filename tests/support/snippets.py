@@ -1,0 +1,54 @@
+"""The code in the documentation."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support import ROOT
+
+_FENCE = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A fenced block; ``title`` is the file it shows, where it shows one."""
+
+    page: str
+    line: int
+    language: str
+    title: str
+    code: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def pages() -> list[Path]:
+    """Return the README and all pages of the documentation."""
+    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def snippets(page: Path) -> list[Snippet]:
+    """Return the fenced blocks of a page."""
+    text = page.read_text()
+    return [
+        Snippet(
+            page=str(page.relative_to(ROOT)),
+            line=text.count("\n", 0, found.start()) + 1,
+            language=found.group(1),
+            title=found.group(2) or "",
+            code=found.group(3),
+        )
+        for found in _FENCE.finditer(text)
+    ]
+
+
+def write(page: Path, folder: Path, *titles: str) -> None:
+    """Write the files that ``page`` shows under ``titles`` into ``folder``."""
+    shown = {snippet.title: snippet.code for snippet in snippets(page)}
+    for title in titles:
+        path = folder / title
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(shown[title])

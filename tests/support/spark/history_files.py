@@ -1,0 +1,73 @@
+"""History files for tests, as the collector writes them, and what tables of an output hold."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import date
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+from pyarrow import parquet
+
+from celery_rmq_delay.history import COLUMNS, day_folder
+from tests.support.spark.frames import Row
+
+_TYPES = {
+    "text": pa.string(),
+    "time": pa.timestamp("us", "UTC"),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "delays": pa.list_(pa.int64()),
+}
+SCHEMA = pa.schema([(column.name, _TYPES[column.kind]) for column in COLUMNS])
+
+
+def write(folder: Path, rows: Iterable[Row], schema: pa.Schema = SCHEMA) -> list[Path]:
+    """Write events into one file for each of their days."""
+    by_day: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_day[day_folder(row["occurred_at"])].append(row)
+    return [write_day(folder / day, found, schema) for day, found in sorted(by_day.items())]
+
+
+def write_day(folder: Path, rows: Iterable[Row], schema: pa.Schema = SCHEMA) -> Path:
+    """Write a file into the folder of a day."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"part-{uuid4().hex}.parquet"
+    parquet.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema), path)
+    return path
+
+
+def without(column: str) -> pa.Schema:
+    """Return the files' columns without one of them."""
+    return SCHEMA.remove(SCHEMA.get_field_index(column))
+
+
+def changed(column: str, kind: pa.DataType) -> pa.Schema:
+    """Return the files' columns with another type of one of them."""
+    return SCHEMA.set(SCHEMA.get_field_index(column), pa.field(column, kind))
+
+
+def contents(output: Path) -> dict[str, list[str]]:
+    """Return the rows of all days of all tables, each as text, in their order."""
+    return {
+        f"{day.parent.name}/{day.name}": sorted(
+            repr(row) for file in day.glob("[!._]*.parquet") for row in parquet.ParquetFile(file).read().to_pylist()
+        )
+        for day in output.glob("[!_]*/day=*")
+    }
+
+
+def days_of(output: Path, table: str) -> list[date]:
+    """Return the days that a table has."""
+    return sorted(date.fromisoformat(day.name.removeprefix("day=")) for day in (output / table).glob("day=*"))
+
+
+def quarantined(output: Path) -> list[tuple[str, str]]:
+    """Return the reasons of the bad rows, with the names of their files."""
+    files: list[Any] = list((output / "quarantine").glob("day=*/*.parquet"))
+    rows = [row for file in files for row in parquet.ParquetFile(file).read().to_pylist()]
+    return sorted((row["reason"], row["file"].rpartition("/")[2]) for row in rows)

@@ -1,0 +1,162 @@
+"""Workers of an app on a vhost of its own, and what becomes of their tasks."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import amqp
+import pytest
+import redis
+from celery import Celery
+from celery.backends.redis import RedisBackend
+
+from celery_rmq_delay.topology.apply import ready_counts
+from tests.support.losses import Losses
+from tests.support.waiting import wait_for
+from tests.support.workers.nodes import Worker, WorkerProcess
+from tests.support.workers.project import Config, make_app
+
+#: Type of queue and pool. What a pool does and what a type of queue does are two things: each is seen once in the quick
+#: form, and all pairs in the whole one.
+SETUPS = (
+    pytest.param("quorum", "prefork", marks=pytest.mark.brokers),
+    pytest.param("classic", "prefork", marks=pytest.mark.brokers),
+    ("classic", "threads"),
+    ("classic", "solo"),
+    ("quorum", "gevent"),
+    pytest.param("quorum", "threads", marks=pytest.mark.slow),
+    pytest.param("quorum", "solo", marks=pytest.mark.slow),
+    pytest.param("classic", "gevent", marks=pytest.mark.slow),
+)
+#: Seconds: the unit of exact delays where nothing else is said.
+UNIT = 0.5
+TIERS = ["300ms", "600ms", "900ms"]
+
+
+class Lab:
+    """An app on a vhost of its own, workers for it, and looks at broker and attempts."""
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.app: Celery = make_app(config)
+        self.redis = redis.Redis.from_url(config.backend)
+        self.workers: list[Worker] = []
+        self.broker: Any = None
+        self._names = itertools.count(1)
+
+    @property
+    def vhost(self) -> str:
+        return self.config.broker.rpartition("/")[2]
+
+    def worker(
+        self, pool: str = "prefork", concurrency: int = 2, *options: str, config: Config | None = None
+    ) -> Worker:
+        name = f"w{next(self._names)}"
+        arguments = (
+            "--without-mingle",
+            "--without-gossip",
+            "--pool",
+            pool,
+            "--concurrency",
+            str(concurrency),
+            "--queues",
+            "shop",
+            *options,
+        )
+        worker = Worker(WorkerProcess(config or self.config, self.folder, name, arguments), self.app)  # type: ignore[arg-type]
+        self.workers.append(worker)
+        worker.ready()
+        return worker
+
+    def task(self, name: str) -> Any:
+        return self.app.tasks[name]
+
+    def attempts(self, task_id: str | None = None) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.redis.lrange(self.config.attempts, 0, -1)]
+        return [line for line in lines if task_id is None or line["id"] == task_id]
+
+    def noted(self, what: str) -> list[Any]:
+        return [json.loads(line) for line in self.redis.lrange(f"{self.config.attempts}:{what}", 0, -1)]
+
+    def counts(self, *queues: str) -> dict[str, int | None]:
+        with self.app.connection_for_read() as connection:
+            return ready_counts(connection, queues)
+
+    def count(self, queue: str) -> int:
+        return self.counts(queue)[queue] or 0
+
+    def take(self, queue: str) -> list[amqp.Message]:
+        """Take all messages of a queue."""
+        found = []
+        with self.app.connection_for_read() as connection:
+            channel = connection.channel()
+            while message := channel.basic_get(queue, no_ack=True):
+                found.append(message)
+        return found
+
+    def parked(self) -> int:
+        delays = [name for _, _, queue in self._rungs() for name in [queue.name]]
+        return sum(count or 0 for count in self.counts(*delays).values())
+
+    def _rungs(self) -> list[Any]:
+        plan = self.app._rmq_delay.plan("shop", reason_routing=True)
+        return plan.rung_queues(plan.ladders.values())
+
+    def reset(self, losses: Losses) -> None:
+        """Forget what a test that passed has left: attempts, exhausted messages, a worker that has ended."""
+        for worker in self.lost(losses):
+            worker.container.restart()
+        for what in ("", ":hooks", ":errbacks", ":recovered"):
+            self.redis.delete(f"{self.config.attempts}{what}")
+        self.take("rmq_delay.exhausted")
+
+    def lost(self, losses: Losses) -> list[Worker]:
+        """Return the workers that have ended, each of them a loss."""
+        found = [worker for worker in self.workers if worker.exited]
+        for worker in found:
+            losses.add(f"The worker of {self.vhost} ended", worker.logs()[-4_000:])
+        return found
+
+    def close(self) -> None:
+        for worker in self.workers:
+            worker.kill("SIGKILL")
+        keys = self.redis.keys(f"{self.config.attempts}*")
+        if keys:
+            self.redis.delete(*keys)
+        self.redis.close()
+        # The app's own `close` leaves its connections to the garbage collector, whose warnings end some later test.
+        if isinstance(self.app.backend, RedisBackend):
+            self.app.backend.result_consumer.stop()
+            self.app.backend.client.connection_pool.disconnect()
+        self.app.pool.force_close_all()
+        self.app.close()
+
+
+@contextmanager
+def stored_states(lab: Lab) -> Iterator[Callable[[dict[int, Any]], dict[int, set[str]]]]:
+    """Write down each state that is stored in the block, however short it lasts.
+
+    What it gives waits for all of some results, and returns the states that each has had.
+    """
+    stored: dict[str, set[str]] = defaultdict(set)
+
+    def seen(results: dict[int, Any]) -> dict[int, set[str]]:
+        def all_told() -> bool:
+            while message := channel.get_message(timeout=0.01):
+                told = json.loads(message["data"])
+                stored[told["task_id"]].add(told["status"])
+            return all(result.ready() and result.state in stored[result.id] for result in results.values())
+
+        wait_for(all_told)
+        return {key: stored[result.id] for key, result in results.items()}
+
+    with lab.redis.pubsub() as channel:
+        channel.psubscribe("celery-task-meta-*")
+        assert wait_for(lambda: channel.get_message(timeout=0.01), "the subscription")["type"] == "psubscribe"
+        yield seen

@@ -1,0 +1,43 @@
+"""The suite's own files: where helpers are, what test modules import, how long the names of tests are."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.support import ROOT
+
+FOLDERS = ("tests", "chaos/tests", "benchmarks/tests")
+FILES = sorted(path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+MODULES = [path for path in FILES if "support" not in path.parts]
+LONGEST = 90
+
+
+def parsed(path: Path) -> ast.Module:
+    return ast.parse((ROOT / path).read_text())
+
+
+def imported(path: Path) -> set[str]:
+    """Return the parts of the names that a file imports."""
+    found = set()
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = [getattr(node, "module", None) or "", *(each.name for each in node.names)]
+            found |= {part for name in names for part in name.split(".")}
+    return found
+
+
+def test_no_file_imports_tests_or_fixtures() -> None:
+    private = {path.stem for path in MODULES if path.name.startswith("test_")} | {"conftest"}
+    wrong = {str(path): found for path in FILES if (found := private & imported(path))}
+    assert wrong == {}
+
+
+def test_what_tests_share_is_in_the_folder_for_it() -> None:
+    others = [path for path in MODULES if not path.name.startswith(("test_", "conftest", "__init__"))]
+    assert others == []
+
+
+def test_names_of_tests_can_be_read_at_a_glance() -> None:
+    names = [node.name for path in MODULES for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)]
+    assert [name for name in names if name.startswith("test_") and len(name) > LONGEST] == []
