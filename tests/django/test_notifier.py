@@ -234,6 +234,15 @@ def test_a_mail_server_that_refuses_gets_the_mail_later(mail: MailServer, caplog
     assert len(mail.mails) == 1
 
 
+def test_where_nobody_is_to_be_told_no_mail_server_is_asked(hook: Webhook, caplog: pytest.LogCaptureFixture) -> None:
+    nobody = {**mail_settings(free_port()), "ADMINS": []}
+    with override_settings(**nobody), notify(mail=True, webhook=hook.url):
+        with notifying():
+            fail(group=group())
+        assert alerts(hook) == [("requests.Timeout", 1)]
+    assert "cannot be sent" not in caplog.text
+
+
 def test_what_is_due_at_the_end_is_sent_and_nothing_after_it(hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "SETTLE", 60.0)
     with notify(webhook=hook.url), notifying():

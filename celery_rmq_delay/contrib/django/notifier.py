@@ -58,13 +58,15 @@ def _connected(kind: str, outbox: Outbox) -> Iterator[None]:
 
 
 def send_mail(found: Sequence[Alert]) -> None:
-    """Mail alerts to ADMINS by Django's mail backend. Raises what that raises."""
+    """Mail alerts to ADMINS by Django's mail backend; to nobody where there are none. Raises what that raises."""
+    people = [each if isinstance(each, str) else each[1] for each in django_settings.ADMINS]
+    if not people:
+        return
     mailers: Any = getattr(mail, "mailers", None)  # since Django 6.1, which deprecates the rest
     backend: Any = mail.get_connection() if mailers is None else mailers.default
-    if getattr(backend, "timeout", TIMEOUT) is None:  # then Django would wait for ever
+    if getattr(backend, "timeout", TIMEOUT) is None:  # otherwise Django waits without a limit
         backend.timeout = TIMEOUT
     subject = f"{django_settings.EMAIL_SUBJECT_PREFIX}{alerts.subject(found)}"
-    people = [each if isinstance(each, str) else each[1] for each in django_settings.ADMINS]
     backend.send_messages([mail.EmailMessage(subject, alerts.text(found), django_settings.SERVER_EMAIL, people)])
 
 
