@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from celery_rmq_delay.testing import PrivateBroker, PrivateServerError
+from celery_rmq_delay.testing.broker import erlang_binary
 from celery_rmq_delay.testing.trees import choose
 
 _T = TypeVar("_T")
@@ -66,7 +67,7 @@ class Private:
         listed = patiently(
             self._node.evaluate,
             f"[{{proplists:get_value({which}, Q, 0), binary_to_atom(element(4, proplists:get_value(name, Q)), utf8)}} "
-            f"|| Q <- rabbit_amqqueue:info_all({_binary(vhost)}, [name, {which}])]",
+            f"|| Q <- rabbit_amqqueue:info_all({erlang_binary(vhost)}, [name, {which}])]",
         )
         return {name: int(count) for count, name in re.findall(r"\{(\d+),\s*'?([^'}]+)'?\}", listed)}
 
@@ -99,10 +100,6 @@ def patiently(call: Callable[[str], _T], argument: str) -> _T:
             return call(argument)
         time.sleep(2)
     return call(argument)
-
-
-def _binary(text: str) -> str:
-    return f"<<{','.join(map(str, text.encode()))}>>"
 
 
 class Running:

@@ -195,17 +195,17 @@ class PrivateBroker(PrivateServer):
 
     def vhost(self, name: str) -> str:
         """Add a vhost, with all permissions for guest, and return its URL."""
-        binary = _binary(name)
+        binary = erlang_binary(name)
         self.evaluate(
-            f"rabbit_vhost:add({binary}, {_binary('test')}), "
-            f"rabbit_auth_backend_internal:set_permissions({_binary('guest')}, {binary}, "
-            f"{_binary('.*')}, {_binary('.*')}, {_binary('.*')}, {_binary('test')})"
+            f"rabbit_vhost:add({binary}, {erlang_binary('test')}), "
+            f"rabbit_auth_backend_internal:set_permissions({erlang_binary('guest')}, {binary}, "
+            f"{erlang_binary('.*')}, {erlang_binary('.*')}, {erlang_binary('.*')}, {erlang_binary('test')})"
         )
         return f"{self.url.removesuffix('/')}{quote(name, safe='')}"
 
     def delete_vhost(self, name: str) -> None:
         """Delete a vhost with its queues, exchanges and policies; its clients are disconnected."""
-        self.evaluate(f"rabbit_vhost:delete({_binary(name)}, {_binary('test')})")
+        self.evaluate(f"rabbit_vhost:delete({erlang_binary(name)}, {erlang_binary('test')})")
 
     @property
     def _home(self) -> Path:
@@ -289,7 +289,8 @@ class PrivateBroker(PrivateServer):
         return done.stdout
 
 
-def _binary(text: str) -> str:
+def erlang_binary(text: str) -> str:
+    """Return a text as an Erlang binary, for `PrivateBroker.evaluate`."""
     return f"<<{','.join(map(str, text.encode()))}>>"
 
 

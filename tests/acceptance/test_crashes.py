@@ -13,7 +13,7 @@ import pytest
 
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.kinds import EITHER_TYPE
-from tests.support.brokers.policies import clear_policy, set_policy
+from tests.support.brokers.policies import policy
 from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import Lab
 from tests.support.workers.nodes import Worker
@@ -98,11 +98,9 @@ def test_a_redelivered_message_runs_at_once_in_a_queue_that_can_have_no_ladder(m
 def test_a_suspect_that_the_broker_refuses_is_tried_again_each_second(classic_lab: Lab) -> None:
     if not isinstance(classic_lab.broker, PrivateBroker):
         pytest.skip("sets a policy, and this broker is not ours")
-    set_policy(classic_lab.broker, "full", "^shop.suspects$", TAKES_NOTHING, vhost=classic_lab.vhost)
-    result, worker = hand_over(classic_lab, "healthy", "solo", 1)
-    wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
-
-    clear_policy(classic_lab.broker, "full", vhost=classic_lab.vhost)
+    with policy(classic_lab.broker, "full", "^shop.suspects$", TAKES_NOTHING, vhost=classic_lab.vhost):
+        result, worker = hand_over(classic_lab, "healthy", "solo", 1)
+        wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
 
     assert result.get(timeout=SECONDS) == 1
 
@@ -110,12 +108,10 @@ def test_a_suspect_that_the_broker_refuses_is_tried_again_each_second(classic_la
 def test_a_failed_attempt_whose_delay_queue_refuses_its_copy_is_not_repeated(classic_lab: Lab) -> None:
     if not isinstance(classic_lab.broker, PrivateBroker):
         pytest.skip("sets a policy, and this broker is not ours")
-    set_policy(classic_lab.broker, "full", "^shop.retry.", TAKES_NOTHING, vhost=classic_lab.vhost)
-    result, worker = hand_over(classic_lab, "fails", "solo", 1)  # a suspect, so that its retries are copies
-    wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
-    assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0]
-
-    clear_policy(classic_lab.broker, "full", vhost=classic_lab.vhost)
+    with policy(classic_lab.broker, "full", "^shop.retry.", TAKES_NOTHING, vhost=classic_lab.vhost):
+        result, worker = hand_over(classic_lab, "fails", "solo", 1)  # a suspect, so that its retries are copies
+        wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
+        assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0]
 
     assert result.get(timeout=SECONDS) == 1
     assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0, 1]

@@ -25,6 +25,7 @@ from celery_rmq_delay.inventory import applied
 from celery_rmq_delay.management import Management, QueueDetail
 from celery_rmq_delay.policies import Policy, pattern_of
 from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.testing.broker import erlang_binary
 from celery_rmq_delay.topology.adoption import Adoption, save_adoption
 from celery_rmq_delay.topology.apply import consumer_count
 from celery_rmq_delay.topology.ladder import LadderPlan
@@ -32,7 +33,6 @@ from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import declare_exact, found, plan_of, shop
-from tests.support.brokers.policies import binary
 from tests.support.commands import run
 from tests.support.examples import examples
 from tests.support.waiting import wait_for
@@ -441,7 +441,7 @@ NAMES = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters=
 @examples(0.5)
 def test_the_brokers_own_regular_expressions_match_exactly_the_queue(managed: PrivateBroker, names: list[str]) -> None:
     calls = [
-        f"re:run({binary(name)}, {binary(pattern_of(queue))}, [{{capture, none}}])"
+        f"re:run({erlang_binary(name)}, {erlang_binary(pattern_of(queue))}, [{{capture, none}}])"
         for queue in names
         for name in (queue, f"x{queue}", f"{queue}x", queue[:-1])
     ]

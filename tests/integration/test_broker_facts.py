@@ -20,7 +20,7 @@ from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.native import NativeRetry
 from tests.support.brokers import parking
 from tests.support.brokers.lab import Lab
-from tests.support.brokers.policies import clear_policy, set_policy
+from tests.support.brokers.policies import policy
 from tests.support.waiting import BUSY, wait_for
 
 pytestmark = pytest.mark.brokers
@@ -381,13 +381,12 @@ def test_a_policy_gives_a_queue_delayed_retry(native_lab: Lab, rmq_broker: objec
     lab = native_lab
     queue = lab.queue()
     definition = {"delayed-retry-type": "returned", "delayed-retry-min": 150, "delayed-retry-max": 150}
-    set_policy(rmq_broker, queue, f"^{queue}$", definition, kind="quorum_queues")
-    lab.publish(queue)
-    lab.give_back(lab.get(queue))
-    given_back = time.monotonic()
-    lab.get(queue, ack=True)
-    assert time.monotonic() - given_back >= 0.14
-    clear_policy(rmq_broker, queue)
+    with policy(rmq_broker, queue, f"^{queue}$", definition, kind="quorum_queues"):
+        lab.publish(queue)
+        lab.give_back(lab.get(queue))
+        given_back = time.monotonic()
+        lab.get(queue, ack=True)
+        assert time.monotonic() - given_back >= 0.14
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers import lab_app as shops
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.lab_app import declare_exact, found, park, plan_of, shop
-from tests.support.brokers.policies import set_policy
+from tests.support.brokers.policies import policy
 from tests.support.waiting import BUSY, wait_for
 
 
@@ -94,8 +94,8 @@ def test_a_queue_without_our_dead_letter_exchange_is_found_and_left_until_a_poli
         assert set(findings) == {"dlx-missing"}
         assert plan.names.dlx(plan.queue) in findings["dlx-missing"].mend
     lab.queue(plan.queue)  # still the same arguments
-    set_policy(managed, plan.queue, f"^{plan.queue}$", {"dead-letter-exchange": plan.names.dlx(plan.queue)})
-    wait_for(lambda: not found(app, managed.management_url), "the policy")
+    with policy(managed, plan.queue, f"^{plan.queue}$", {"dead-letter-exchange": plan.names.dlx(plan.queue)}):
+        wait_for(lambda: not found(app, managed.management_url), "the policy")
 
 
 @pytest.mark.brokers
@@ -129,8 +129,8 @@ def test_a_policy_that_lowers_the_delivery_limit_is_found(
     plan = plan_of(lab, app)
     app.amqp.queues[plan.queue].queue_arguments.update(arguments)
     lab.applied(plan, **arguments)
-    set_policy(managed, plan.queue, f"^{plan.queue}$", {"delivery-limit": 2})
-    wait_for(lambda: "delivery-limit" in found(app, managed.management_url), "the policy")
+    with policy(managed, plan.queue, f"^{plan.queue}$", {"delivery-limit": 2}):
+        wait_for(lambda: "delivery-limit" in found(app, managed.management_url), "the policy")
 
 
 @pytest.mark.brokers

@@ -22,6 +22,7 @@ from celery_rmq_delay.config import parse_settings
 from celery_rmq_delay.exact import ExactDelays
 from celery_rmq_delay.exceptions import PublishError
 from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.testing.broker import erlang_binary
 from celery_rmq_delay.topology.apply import declare
 from celery_rmq_delay.topology.exact import Route
 from celery_rmq_delay.topology.objects import Objects, Queue, arguments
@@ -63,7 +64,7 @@ def dead_letters_to_disk(node: PrivateBroker, queues: Iterable[str]) -> None:
     Nobody waits for a confirm of it, so that they write it only when they have been idle for a while, before they
     hibernate: after some 0.3 s (RabbitMQ 3.10) or 1 s (4.0, 4.3). A broker that is killed before has lost it.
     """
-    names = ", ".join(f'<<"{queue}">>' for queue in queues)
+    names = ", ".join(map(erlang_binary, queues))
     awake = (
         f"length([Q || Q <- rabbit_amqqueue:list(), lists:member(element(4, amqqueue:get_name(Q)), [{names}]), "
         "{_, {_, F, _}} <- [process_info(amqqueue:get_pid(Q), current_function)], F =/= hibernate])"

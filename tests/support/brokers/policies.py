@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.testing.broker import erlang_binary
 
 
-def binary(text: str) -> str:
-    """Return a text as Erlang writes a binary."""
-    return f"<<{','.join(map(str, text.encode()))}>>"
-
-
-def set_policy(
+@contextmanager
+def policy(
     broker: PrivateBroker,
     name: str,
     pattern: str,
@@ -21,13 +20,13 @@ def set_policy(
     *,
     vhost: str = "/",
     kind: str = "queues",
-) -> None:
-    """Set a policy that applies to a ``kind`` of objects, as RabbitMQ names it."""
-    texts = ", ".join(binary(text) for text in (vhost, name, pattern, json.dumps(definition)))
-    result = broker.evaluate(f'rabbit_policy:parse_set({texts}, "0", {binary(kind)}, {binary("test")})')
+) -> Iterator[None]:
+    """Let a policy apply to a ``kind`` of objects, as RabbitMQ names it, for the length of the block."""
+    texts = ", ".join(erlang_binary(text) for text in (vhost, name, pattern, json.dumps(definition)))
+    result = broker.evaluate(f'rabbit_policy:parse_set({texts}, "0", {erlang_binary(kind)}, {erlang_binary("test")})')
     assert result == "ok", result
-
-
-def clear_policy(broker: PrivateBroker, name: str, *, vhost: str = "/") -> None:
-    """Delete a policy."""
-    broker.evaluate(f"rabbit_policy:delete({binary(vhost)}, {binary(name)}, {binary('test')})")
+    try:
+        yield
+    finally:
+        names = ", ".join(map(erlang_binary, (vhost, name, "test")))
+        broker.evaluate(f"rabbit_policy:delete({names})")
