@@ -33,11 +33,11 @@ test: ## run the tests that find a defect quickly, in four processes; with ARGS=
 test-all: ## run all tests, then what concerns the broker on the other versions of RabbitMQ; with ARGS: only pytest
 	@$(SETUP) --test-servers --trees --group test --group demo
 	@$(RUN) -m pytest --hypothesis-profile full $(or $(ARGS),$(PROCESSES))
-	@$(if $(ARGS),,$(RUN) scripts/test_brokers.py --whole)
+	@$(if $(ARGS),,$(RUN) scripts/test_brokers.py $(PROCESSES) --whole)
 
 test-brokers: ## run what may differ on the other versions of RabbitMQ: 3.10, 4.0, 4.3 (root: builds Debian trees once)
 	@$(SETUP) --test-servers --trees --group test --group demo
-	@$(RUN) scripts/test_brokers.py $(ARGS)
+	@$(RUN) scripts/test_brokers.py $(PROCESSES) $(ARGS)
 
 coverage: ## measure which branches of the package 'make test' runs; ARGS=--all: all tests; other ARGS go to pytest
 	@$(SETUP) --test-servers --group test --group demo

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import settings as django_settings
 from hypothesis import HealthCheck, settings
 
+from tests.support import ROOT
 from tests.support.django import settings as test_settings
 
 pytest_plugins = ["tests.support.reports", "tests.support.brokers.fixtures", "tests.support.django.fixtures"]
@@ -20,7 +20,6 @@ for name, number in {"quick": 20, "full": 100, "fuzz": 3_000}.items():
     settings.register_profile(name, patient, derandomize=name != "fuzz", max_examples=number)
 settings.load_profile("quick")
 
-ROOT = Path(__file__).parent
 #: Those whose tests take longest come first.
 FOLDERS = (
     "tests/spark",

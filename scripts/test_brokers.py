@@ -13,7 +13,6 @@ ROOT = Path(__file__).resolve().parents[1]
 WHOLE = "--whole"
 #: What may differ between brokers; and all that has to do with them.
 SELECTION = {False: "brokers and not slow", True: "brokers or integration"}
-PARALLEL = ["-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def say(line: str) -> None:
@@ -26,7 +25,7 @@ def run(version: str, arguments: list[str], *, whole: bool) -> tuple[int, str]:
     """Return pytest's exit code and its closing line."""
     # A server named from outside would be tested three times over; CI makes a missing server a failure.
     environment = {key: value for key, value in os.environ.items() if key != "BROKER_URL"} | {"CI": "true"}
-    selection = [*PARALLEL, "-m", SELECTION[whole], "--rabbitmq", version]
+    selection = ["-m", SELECTION[whole], "--rabbitmq", version]
     with subprocess.Popen(  # noqa: S603
         [sys.executable, "-m", "pytest", *selection, *arguments],
         cwd=ROOT,

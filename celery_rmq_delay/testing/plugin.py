@@ -83,7 +83,7 @@ _SHARED = pytest.StashKey[_Shared]()
 def shared(config: pytest.Config, server: Server) -> Iterator[Server]:
     """Run a private server for many tests; one that ends is there again for the next test.
 
-    A server that nobody had ended is reported once, as an error of the fixture that has the block.
+    A server that ended unexpectedly is reported once, as an error of the fixture that holds this block.
     """
     found = config.stash[_SHARED]
     with server:
