@@ -68,9 +68,10 @@ class Scan:
         for _ in range(min(there, self._most)):
             raw = self._channel.basic_get(self._queue)
             if raw is None:
+                self._release_expired()
                 break
             self.seen += 1
-            self._held[raw.delivery_tag] = None
+            self._hold(raw)
             self.raw = raw
             yield self._channel.message_to_python(raw)
         self.complete = there <= self._most
@@ -104,6 +105,19 @@ class Scan:
         """Return what is held to its place in the queue."""
         give_back(self._channel, self._queue, self._held)
         self._held.clear()
+
+    def _release_expired(self) -> None:
+        """Let the broker dead-letter what the last get found expired.
+
+        A quorum queue of RabbitMQ 3.10 or 4.0 sets it aside, stops its timer, and dead-letters it with the next command
+        that can deliver messages, which may be hours away (``rabbit_fifo``, ``dequeue``). A new consumer is one.
+        """
+        self._channel.basic_qos(0, 1, False)
+        consumer = self._channel.basic_consume(self._queue, callback=self._hold)
+        self._channel.basic_cancel(consumer)
+
+    def _hold(self, raw: amqp.Message) -> None:
+        self._held[raw.delivery_tag] = None
 
     def _ready(self) -> int:
         return _ready(self._channel, self._queue)

@@ -95,20 +95,20 @@ def test_a_redelivered_message_runs_at_once_in_a_queue_that_can_have_no_ladder(m
     assert "suspects" not in worker.logs()
 
 
-def test_a_suspect_that_the_broker_refuses_is_tried_again_each_second(classic_lab: Lab) -> None:
-    if not isinstance(classic_lab.broker, PrivateBroker):
-        pytest.skip("sets a policy, and this broker is not ours")
-    with policy(classic_lab.broker, "full", "^shop.suspects$", TAKES_NOTHING, vhost=classic_lab.vhost):
+def test_a_suspect_that_the_broker_refuses_is_tried_again_each_second(
+    classic_lab: Lab, own_broker: PrivateBroker
+) -> None:
+    with policy(own_broker, "full", "^shop.suspects$", TAKES_NOTHING, vhost=classic_lab.vhost):
         result, worker = hand_over(classic_lab, "healthy", "solo", 1)
         wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
 
     assert result.get(timeout=SECONDS) == 1
 
 
-def test_a_failed_attempt_whose_delay_queue_refuses_its_copy_is_not_repeated(classic_lab: Lab) -> None:
-    if not isinstance(classic_lab.broker, PrivateBroker):
-        pytest.skip("sets a policy, and this broker is not ours")
-    with policy(classic_lab.broker, "full", "^shop.retry.", TAKES_NOTHING, vhost=classic_lab.vhost):
+def test_a_failed_attempt_whose_delay_queue_refuses_its_copy_is_not_repeated(
+    classic_lab: Lab, own_broker: PrivateBroker
+) -> None:
+    with policy(own_broker, "full", "^shop.retry.", TAKES_NOTHING, vhost=classic_lab.vhost):
         result, worker = hand_over(classic_lab, "fails", "solo", 1)  # a suspect, so that its retries are copies
         wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
         assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0]
@@ -117,9 +117,9 @@ def test_a_failed_attempt_whose_delay_queue_refuses_its_copy_is_not_repeated(cla
     assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0, 1]
 
 
-def cut_off(lab: Lab) -> None:
+def cut_off(broker: PrivateBroker) -> None:
     """Close all connections, at once: rabbitmqctl takes longer than the task that is to be interrupted."""
-    lab.broker.evaluate(
+    broker.evaluate(
         'lists:foreach(fun(Each) -> rabbit_networking:close_connection(Each, "to see what happens") end, '
         "rabbit_networking:connections())"
     )
@@ -127,14 +127,14 @@ def cut_off(lab: Lab) -> None:
 
 @EITHER_TYPE
 @pytest.mark.parametrize("fails", [pytest.param(0, marks=pytest.mark.slow), 1])
-def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(lab: Lab, fails: int) -> None:
-    if not isinstance(lab.broker, PrivateBroker):
-        pytest.skip("closes connections, and this broker is not ours")
+def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(
+    lab: Lab, own_broker: PrivateBroker, fails: int
+) -> None:
     lab.worker("prefork", 1)
     result = lab.task("sleeps").delay(1.5, fails)
     wait_for(lambda: lab.attempts(result.id))
 
-    cut_off(lab)
+    cut_off(own_broker)
 
     wait_for(lambda: len(lab.attempts(result.id)) >= 2 + fails)
     wait_for(lambda: result.state == "SUCCESS")
@@ -145,16 +145,14 @@ def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(lab: Lab, fails
 
 @EITHER_TYPE
 def test_a_connection_lost_before_the_last_attempt_ends_exhausts_the_task_once(
-    make_lab: Callable[..., Lab], queue_type: str
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str
 ) -> None:
     lab = make_lab(queue_type, tiers=["100ms"])
-    if not isinstance(lab.broker, PrivateBroker):
-        pytest.skip("closes connections, and this broker is not ours")
     lab.worker("prefork", 1)
     result = lab.task("sleeps").delay(1.5, 99)
     wait_for(lambda: len(lab.attempts(result.id)) == 2)
 
-    cut_off(lab)
+    cut_off(own_broker)
 
     wait_for(lambda: len(lab.attempts(result.id)) == 3)
     wait_for(lambda: lab.count("rmq_delay.exhausted"))
@@ -207,10 +205,8 @@ def test_a_warm_shutdown_waits_for_the_confirm_of_an_exhausted_message(
     ],
 )
 def test_failing_tasks_survive_kills_at_random_moments_and_a_restart_of_the_broker(
-    make_lab: Callable[..., Lab], queue_type: str, tasks: int, rmq_broker: Any
+    make_lab: Callable[..., Lab], queue_type: str, tasks: int, own_broker: PrivateBroker
 ) -> None:
-    if not isinstance(rmq_broker, PrivateBroker):
-        pytest.skip("restarts the broker, and this one is not ours")
     dice = random.Random(20261120)
     lab = make_lab(queue_type, tiers=["200ms", "400ms", "800ms"], max_crashes=100, conf={"result_backend": None})
     workers = [lab.worker("prefork", 2, "--loglevel", "ERROR") for _ in range(2)]
@@ -223,7 +219,7 @@ def test_failing_tasks_survive_kills_at_random_moments_and_a_restart_of_the_brok
             if number % (tasks // 10) == tasks // 20:
                 dice.choice(workers).kill("SIGKILL")
             if number == tasks // 2:
-                rmq_broker.restart()
+                own_broker.restart()
         for _ in range(5):
             time.sleep(dice.uniform(0.1, 0.6))  # a random moment, not a wait
             dice.choice(workers).kill("SIGKILL")

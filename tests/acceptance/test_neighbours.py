@@ -122,12 +122,10 @@ def test_priorities_survive_parking(make_lab: Callable[..., Lab]) -> None:
     assert result.get(timeout=SECONDS) == [7, 1]
 
 
-def test_two_vhosts_of_one_broker_do_not_meet(make_lab: Callable[..., Lab], rmq_broker: Any) -> None:
-    if not isinstance(rmq_broker, PrivateBroker):
-        pytest.skip("adds a vhost, and this broker is not ours")
+def test_two_vhosts_of_one_broker_do_not_meet(make_lab: Callable[..., Lab], own_broker: PrivateBroker) -> None:
     name = f"second-{uuid.uuid4().hex[:8]}"
     first = make_lab()
-    second = make_lab(broker=rmq_broker.vhost(name))
+    second = make_lab(broker=own_broker.vhost(name))
     try:
         first.worker()
         second.worker()
@@ -136,7 +134,7 @@ def test_two_vhosts_of_one_broker_do_not_meet(make_lab: Callable[..., Lab], rmq_
         assert [len(lab.attempts()) for lab in (first, second)] == [3, 3]
     finally:
         second.close()
-        rmq_broker.delete_vhost(name)
+        own_broker.delete_vhost(name)
 
 
 def test_a_fail_over_list_of_brokers_works_past_a_dead_one(make_lab: Callable[..., Lab], rmq_vhost: str) -> None:

@@ -375,13 +375,11 @@ def test_the_type_of_a_queue_is_compared_before_its_delayed_retry(native_lab: La
             lab.connection.channel().queue_declare(exists, durable=True, auto_delete=False, arguments=asked)
 
 
-def test_a_policy_gives_a_queue_delayed_retry(native_lab: Lab, rmq_broker: object) -> None:
-    if not isinstance(rmq_broker, PrivateBroker):
-        pytest.skip("sets a policy, and this broker is not ours")
+def test_a_policy_gives_a_queue_delayed_retry(native_lab: Lab, own_broker: PrivateBroker) -> None:
     lab = native_lab
     queue = lab.queue()
     definition = {"delayed-retry-type": "returned", "delayed-retry-min": 150, "delayed-retry-max": 150}
-    with policy(rmq_broker, queue, f"^{queue}$", definition, kind="quorum_queues"):
+    with policy(own_broker, queue, f"^{queue}$", definition, kind="quorum_queues"):
         lab.publish(queue)
         lab.give_back(lab.get(queue))
         given_back = time.monotonic()

@@ -177,11 +177,9 @@ def test_the_end_of_a_queue_between_two_publishes_is_told_of_the_right_one(class
 
 
 def test_a_call_after_one_without_a_confirm_gets_a_confirm_of_its_own(
-    lab: Lab, rmq_broker: Any, monkeypatch: pytest.MonkeyPatch
+    lab: Lab, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The late confirm of the first would else be taken for that of the next, which the broker refuses here."""
-    if not isinstance(rmq_broker, PrivateBroker):
-        pytest.skip("only a broker of our own may have an alarm")
     monkeypatch.setattr(forward, "CONFIRM_TIMEOUT", 1.0)
     good, full = lab.queue(), fill(lab)
     exact = parking.exact_delays(exact_queue_type="classic")
@@ -193,7 +191,7 @@ def test_a_call_after_one_without_a_confirm_gets_a_confirm_of_its_own(
 
     with Celery(broker=lab.url, set_as_current=False) as app:
         call(good, "before")
-        with alarm(rmq_broker), pytest.raises(OutcomeUnknownError, match=good):
+        with alarm(own_broker), pytest.raises(OutcomeUnknownError, match=good):
             while True:  # until the alarm has reached the connection
                 call(good, "unknown")
         with pytest.raises(NackedError, match=full):

@@ -165,13 +165,11 @@ def test_what_is_told_while_there_is_no_connection_is_written_afterwards(
 
 
 def test_a_start_connects_anew_where_the_broker_has_closed_the_connection(
-    make_pipe: Callable[..., Pipe], rmq_broker: Any
+    make_pipe: Callable[..., Pipe], own_broker: PrivateBroker
 ) -> None:
-    if not isinstance(rmq_broker, PrivateBroker):
-        pytest.skip("closes connections, and this broker is not ours")
     pipe = make_pipe()
     socket: Any = pipe.writer._socket
-    rmq_broker.evaluate(
+    own_broker.evaluate(
         '[rabbit_networking:close_connection(Pid, "to see what happens") '
         "|| [{pid, Pid}, {peer_port, Port}] <- rabbit_networking:connection_info_all([pid, peer_port]), "
         f"Port =:= {socket.getsockname()[1]}]"

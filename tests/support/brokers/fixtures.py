@@ -28,6 +28,14 @@ def queue_type(request: pytest.FixtureRequest) -> QueueType:
     return kind
 
 
+@pytest.fixture
+def own_broker(rmq_broker: object) -> PrivateBroker:
+    """The broker of the test run where tests may change it; where somebody gave another one, the test is skipped."""
+    if not isinstance(rmq_broker, PrivateBroker):
+        pytest.skip("changes the broker, and this one is not ours")
+    return rmq_broker
+
+
 @pytest.fixture(scope="session")
 def managed(pytestconfig: pytest.Config, rmq_installation: Installation) -> Iterator[PrivateBroker]:
     """A broker with the management plugin, whose statistics are young."""
