@@ -107,10 +107,11 @@ class Scan:
         self._held.clear()
 
     def _release_expired(self) -> None:
-        """Let the broker dead-letter what the last get found expired.
+        """Make the broker dead-letter messages that the last ``basic.get`` found expired.
 
-        A quorum queue of RabbitMQ 3.10 or 4.0 sets it aside, stops its timer, and dead-letters it with the next command
-        that can deliver messages, which may be hours away (``rabbit_fifo``, ``dequeue``). A new consumer is one.
+        A quorum queue of RabbitMQ 3.10 or 4.0 sets them aside and stops its timer. It dead-letters them with the next
+        command that can deliver messages (``rabbit_fifo``, ``dequeue``), which may come hours later. A new consumer is
+        such a command.
         """
         self._channel.basic_qos(0, 1, False)
         consumer = self._channel.basic_consume(self._queue, callback=self._hold)

@@ -1,4 +1,4 @@
-"""A look through a queue takes nothing out of it, and holds nothing back."""
+"""Inspecting a queue leaves all of its messages on their way."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.brokers
 
 
-def test_parked_messages_that_come_due_under_a_look_return(quorum_lab: Lab) -> None:
-    """RabbitMQ 3.10 and 4.0 do not dead-letter what a get finds expired before the queue's timer does.
+def test_messages_that_expire_while_their_queue_is_inspected_return(quorum_lab: Lab) -> None:
+    """RabbitMQ 3.10 and 4.0 do not dead-letter what a ``basic.get`` finds expired before the queue's timer does.
 
-    On an idle machine a look 0.5 ms before a message is due meets that moment in every third delay queue.
+    On an idle machine, an inspection that starts 0.5 ms before the message expires does so in every third queue.
     """
     lab = quorum_lab
     _, plan = opened(lab, tiers=[f"{delay_ms}ms" for delay_ms in range(500, 800, 10)])
