@@ -68,6 +68,14 @@ class Capabilities:
         return self.version >= (4, 1, 0)
 
     @property
+    def holds_expired(self) -> bool:
+        """Quorum queues can keep a message that ``basic.get`` finds expired: seen on 3.10.8 and 4.0.5, not on 4.3.6.
+
+        It is dead-lettered with the next command that can deliver messages of the queue.
+        """
+        return self.version < (4, 3, 0)
+
+    @property
     def delays_retries(self) -> bool:
         """Quorum queues can hold what is given back to them, by argument and by policy."""
         return self.version >= (4, 3, 1)

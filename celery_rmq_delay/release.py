@@ -109,7 +109,7 @@ def release(
         found = [place for place in places(connection, plan) if delay_ms in (None, place.delay_ms)]
         counts = ready_counts(connection, [place.queue for place in found])
         for place in found:
-            if counts[place.queue] and not run.finished:
+            if counts[place.queue] is not None and not run.finished:  # of an empty one, what it holds back
                 run.empty(place)
     run.result.not_found = sorted(wanted - set(run.result.released) - set(run.result.failed))
     return run.result
@@ -128,7 +128,7 @@ class _Release:
 
     def empty(self, place: Place) -> None:
         """Move the wanted messages out of one delay queue."""
-        with scanning(self._connection, place.queue, self._scan_limit) as scan:
+        with scanning(self._connection, place.queue, self._scan_limit, is_delay_queue=True) as scan:
             for message in scan:
                 task_id = task_id_of(message)
                 if not self._wanted or task_id in self._wanted:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import ChannelError, NotFound
 
-from .broker import Capabilities, publish_confirmed
+from .broker import Capabilities, capabilities, publish_confirmed
 from .exceptions import PublishError, TopologyError
 
 if TYPE_CHECKING:
@@ -46,8 +46,9 @@ def looks_leave_no_trace(broker: Capabilities) -> bool:
 class Scan:
     """The messages that a queue has when the scan begins, each once; see `scanning`."""
 
-    def __init__(self, connection: Connection, channel: Any, queue: str, most: int) -> None:
+    def __init__(self, connection: Connection, channel: Any, queue: str, most: int, *, releases: bool) -> None:
         self._connection, self._channel, self._queue, self._most = connection, channel, queue, most
+        self._releases = releases
         self._publisher: amqp.Channel | None = None
         self._held: dict[int, None] = {}
         #: The message at hand as it came: what is yielded has been decompressed.
@@ -64,17 +65,20 @@ class Scan:
             raise TopologyError(
                 f"The queue {self._queue!r} does not exist: run `celery -A proj rmq-delay apply`."
             ) from error
+        ran_empty = not there
         # What comes later is left alone: a task that is sent back may fail and return while the scan goes on.
         for _ in range(min(there, self._most)):
             raw = self._channel.basic_get(self._queue)
             if raw is None:
-                self._release_expired()
+                ran_empty = True
                 break
             self.seen += 1
             self._hold(raw)
             self.raw = raw
             yield self._channel.message_to_python(raw)
         self.complete = there <= self._most
+        if ran_empty and self._releases:
+            self._release_expired()
 
     def move(self, message: Message, copy: amqp.Message, exchange: str, routing_key: str) -> None:
         """Publish ``copy`` with confirm, then ack ``message``.
@@ -107,11 +111,10 @@ class Scan:
         self._held.clear()
 
     def _release_expired(self) -> None:
-        """Make the broker dead-letter messages that the last ``basic.get`` found expired.
+        """Make the broker dead-letter messages that a ``basic.get`` found expired, see `Capabilities.holds_expired`.
 
-        A quorum queue of RabbitMQ 3.10 or 4.0 sets them aside and stops its timer. It dead-letters them with the next
-        command that can deliver messages (``rabbit_fifo``, ``dequeue``), which may come hours later. A new consumer is
-        such a command.
+        It does so with the next command that can deliver messages (``rabbit_fifo``, ``dequeue``), which may otherwise
+        come hours later. A new consumer is such a command.
         """
         self._channel.basic_qos(0, 1, False)
         consumer = self._channel.basic_consume(self._queue, callback=self._hold)
@@ -154,14 +157,17 @@ def _ready(channel: Any, queue: str) -> int:
 
 
 @contextmanager
-def scanning(connection: Connection, queue: str, most: int = SCAN_LIMIT) -> Iterator[Scan]:
+def scanning(
+    connection: Connection, queue: str, most: int = SCAN_LIMIT, *, is_delay_queue: bool = False
+) -> Iterator[Scan]:
     """Scan at most ``most`` messages of ``queue``; at the end of the block what was not removed is given back in order.
 
-    Bodies stay the bytes that they are. Raises `TopologyError` where the queue does not exist.
+    Bodies stay the bytes that they are. A message of a delay queue that expires meanwhile is dead-lettered at the end
+    of the block at the latest. Raises `TopologyError` where the queue does not exist.
     """
     channel = connection.channel()
     channel.auto_decode = False
-    scan = Scan(connection, channel, queue, most)
+    scan = Scan(connection, channel, queue, most, releases=is_delay_queue and capabilities(connection).holds_expired)
     try:
         try:
             yield scan

@@ -171,7 +171,7 @@ def _tier(
 
 def _due(connection: Connection, queue: Queue) -> datetime | None:
     """Return when the head of a delay queue is due: not before its last known death, plus the TTL."""
-    with scanning(connection, queue.name, most=1) as scan:
+    with scanning(connection, queue.name, most=1, is_delay_queue=True) as scan:
         for message in scan:
             times = [death.get("time") for death in h.deaths(message.headers)]
             known: list[datetime] = [time.replace(tzinfo=timezone.utc) for time in times if isinstance(time, datetime)]

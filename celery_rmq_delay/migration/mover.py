@@ -229,7 +229,7 @@ class Mover:
         for queue in self._source.queues:
             if not self._new(queue) or self._finished:
                 continue
-            with scanning(self._connection, queue, SCAN_LIMIT) as scan:
+            with scanning(self._connection, queue, SCAN_LIMIT, is_delay_queue=True) as scan:
                 for message in scan:
                     self._look_at(queue, message)
                     self._progress(1)

@@ -159,7 +159,7 @@ class _Search(ABC):
     ) -> bool:
         """Take the wanted tasks of one delay queue; return whether it was looked through as far as needed."""
         missing, found = set(here), list[Found]()
-        with scanning(connection, place.queue, self._limit) as scan:
+        with scanning(connection, place.queue, self._limit, is_delay_queue=True) as scan:
             for message in scan:
                 task_id = task_id_of(message)
                 if task_id in missing and scan.raw is not None:
