@@ -14,6 +14,7 @@ from celery_rmq_delay.config import QueueType, parse_settings
 from celery_rmq_delay.exact import ExactDelays
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import Names
+from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.ladder import LadderPlan, origin_arguments
 from celery_rmq_delay.topology.switch import apply_plan
 
@@ -41,12 +42,10 @@ def counted(broker: Any, vhost: str) -> Counts:
     "ladder", [Ladder((1000, 2000, 3000)), Ladder((1000, 2000), 0.2, 3, repeat_last=True)], ids=str
 )
 def test_the_objects_of_three_origin_queues_are_as_counted(
-    rmq_broker: Any, queue_type: QueueType, ladder: Ladder
+    own_broker: PrivateBroker, queue_type: QueueType, ladder: Ladder
 ) -> None:
-    if not hasattr(rmq_broker, "rabbitmqctl"):
-        pytest.skip("an external broker's vhosts are not ours to make and to count")
     vhost = f"capacity-{queue_type}-{ladder.id}"
-    url = rmq_broker.vhost(vhost)
+    url = own_broker.vhost(vhost)
     try:
         with Connection(url) as connection:
             tells = capabilities(connection).tells_death_reason
@@ -56,11 +55,11 @@ def test_the_objects_of_three_origin_queues_are_as_counted(
                 connection.default_channel.queue_declare(name, durable=True, auto_delete=False, arguments=declared)
                 apply_plan(connection, replace(plan, queue=name))
             ladders = ladder_counts(ladder, queue_type, len(ORIGINS), reason_routing=tells)
-            assert counted(rmq_broker, vhost) == ladders
+            assert counted(own_broker, vhost) == ladders
             exact = ExactDelays(parse_settings({"exact_levels": 12}), queue_type)
             exact.declare(connection)
             for name in ORIGINS:
                 exact.bind(connection, name)
-        assert counted(rmq_broker, vhost) == ladders + levels_counts(12, 1000, queue_type, len(ORIGINS))
+        assert counted(own_broker, vhost) == ladders + levels_counts(12, 1000, queue_type, len(ORIGINS))
     finally:
-        rmq_broker.delete_vhost(vhost)
+        own_broker.delete_vhost(vhost)

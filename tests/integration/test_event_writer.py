@@ -99,10 +99,10 @@ def test_a_close_waits_until_the_broker_has_everything(make_pipe: Callable[..., 
 
 
 def test_a_close_tells_what_the_broker_did_not_confirm(
-    make_pipe: Callable[..., Pipe], rmq_broker: Any, caplog: pytest.LogCaptureFixture
+    make_pipe: Callable[..., Pipe], own_broker: PrivateBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipe = make_pipe()
-    with alarm(rmq_broker), caplog.at_level(logging.WARNING):
+    with alarm(own_broker), caplog.at_level(logging.WARNING):
         pipe.writer.write(b"1", b"2", b"3")
         pipe.writer.close(0.3)
     assert "3 events may be lost: the broker did not confirm them in time" in caplog.text
@@ -153,7 +153,7 @@ def test_a_queue_that_is_deleted_is_declared_anew(make_pipe: Callable[..., Pipe]
 
 
 def test_what_is_told_while_there_is_no_connection_is_written_afterwards(
-    make_pipe: Callable[..., Pipe], rmq_broker: Any
+    make_pipe: Callable[..., Pipe],
 ) -> None:
     pipe = make_pipe()
     socket: Any = pipe.writer._socket
@@ -193,11 +193,14 @@ def test_without_apply_on_start_a_missing_queue_is_waited_for(make_pipe: Callabl
 
 
 def test_an_alarm_neither_holds_up_the_writer_nor_grows_it(
-    make_pipe: Callable[..., Pipe], rmq_broker: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    make_pipe: Callable[..., Pipe],
+    own_broker: PrivateBroker,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(event_writer, "MAX_WAITING", 500)
     pipe = make_pipe()
-    with alarm(rmq_broker):
+    with alarm(own_broker):
         for _ in range(200):  # while the broker reads nothing: a write that waited would wait for ever
             pipe.writer.write(*[KB] * 100)
         assert 500 <= pipe.writer.waiting < 600

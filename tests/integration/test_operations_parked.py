@@ -18,6 +18,7 @@ from celery_rmq_delay.contrib.django.services import parked
 from celery_rmq_delay.contrib.django.services.operations import freeze, run
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.scan import Scan, looks_leave_no_trace
+from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.alarms import alarm
 from tests.support.django import shop
 from tests.support.django.desk import ALICE, ParkedDesk, states
@@ -208,11 +209,11 @@ def test_a_discarded_message_is_not_kept_where_the_settings_forbid_it(desk: Park
 @pytest.mark.brokers
 @pytest.mark.parametrize("queue_type", ["classic"])
 def test_a_silent_broker_keeps_nobody_waiting_and_loses_nothing(
-    desk: ParkedDesk, rmq_broker: Any, monkeypatch: pytest.MonkeyPatch
+    desk: ParkedDesk, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("celery_rmq_delay.broker.CONFIRM_TIMEOUT", 0.3)
     desk.parked(3)
-    with alarm(rmq_broker), shop.of(shop.found, broker_timeout=1):
+    with alarm(own_broker), shop.of(shop.found, broker_timeout=1):
         began = time.monotonic()
         operation = done(Kind.RUN_NOW, "id-0", "id-1", "id-2")
         assert time.monotonic() - began < BUSY

@@ -23,6 +23,7 @@ from celery_rmq_delay.broker import ConfirmingPublisher
 from celery_rmq_delay.contrib.django.models import Operation, OperationItem, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services import background, canaries, lease, requeue, transactions
 from celery_rmq_delay.contrib.django.services.operations import cancel, freeze, run
+from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.plugin import ExternalServer
 from tests.support import ROOT
 from tests.support.brokers.alarms import alarm
@@ -121,11 +122,11 @@ def at_the(count: int, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch)
 
 @EITHER_DATABASE
 def test_a_broker_that_is_killed_leaves_few_in_doubt(
-    desk: Desk, rmq_broker: Any, monkeypatch: pytest.MonkeyPatch
+    desk: Desk, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.exhausted(1000)
-    metadata_to_disk(rmq_broker)
-    at_the(500, rmq_broker.kill, monkeypatch)
+    metadata_to_disk(own_broker)
+    at_the(500, own_broker.kill, monkeypatch)
     operation = run(frozen())
     assert (operation.state, operation.requested) == (State.FAILED, 1000)
     assert "broker unreachable" in operation.message
@@ -133,16 +134,16 @@ def test_a_broker_that_is_killed_leaves_few_in_doubt(
     assert operation.unknown <= 64
     adds_up(operation)
     print(f"The broker killed: {operation.message}")
-    rmq_broker.start()
+    own_broker.start()
     nothing_lost_and_nothing_twice(desk)
     assert states()[TaskState.EXHAUSTED] == operation.failed
 
 
 def test_a_run_in_the_background_waits_for_a_broker_that_restarts(
-    postgres_desk: Desk, rmq_broker: Any, monkeypatch: pytest.MonkeyPatch
+    postgres_desk: Desk, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     postgres_desk.exhausted(1000)
-    restart = threading.Thread(target=rmq_broker.restart)
+    restart = threading.Thread(target=own_broker.restart)
     at_the(300, restart.start, monkeypatch)
     operation = run(frozen(), stop=lambda: False)
     restart.join()
@@ -314,9 +315,11 @@ def test_of_two_people_who_requeue_the_same_each_task_runs_once(desk: Desk) -> N
     nothing_lost_and_nothing_twice(desk)
 
 
-def test_without_a_confirm_the_outcome_is_unknown_and_nothing_more_is_sent(sqlite_desk: Desk, rmq_broker: Any) -> None:
+def test_without_a_confirm_the_outcome_is_unknown_and_nothing_more_is_sent(
+    sqlite_desk: Desk, own_broker: PrivateBroker
+) -> None:
     sqlite_desk.exhausted(5)
-    with alarm(rmq_broker), shop.of(shop.found, broker_timeout=1):
+    with alarm(own_broker), shop.of(shop.found, broker_timeout=1):
         operation = run(frozen())
     assert operation.message == "0 requeued, 4 failed (no confirm in 1 s), 1 with unknown outcome (no confirm in 1 s)"
     assert states() == {TaskState.EXHAUSTED: 4, TaskState.UNKNOWN: 1}
@@ -326,11 +329,11 @@ def test_without_a_confirm_the_outcome_is_unknown_and_nothing_more_is_sent(sqlit
 
 
 def test_a_message_that_fills_the_buffers_of_a_silent_broker_keeps_nobody_waiting(
-    sqlite_desk: Desk, rmq_broker: Any
+    sqlite_desk: Desk, own_broker: PrivateBroker
 ) -> None:
     sqlite_desk.exhausted(2)
     Payload.objects.update(body=b"x" * 30_000_000)
-    with alarm(rmq_broker), shop.of(shop.found, broker_timeout=1):
+    with alarm(own_broker), shop.of(shop.found, broker_timeout=1):
         began = time.monotonic()
         operation = run(frozen())
         assert time.monotonic() - began < BUSY
@@ -472,17 +475,19 @@ def test_a_rate_is_kept_and_a_cancel_stops_between_two_messages(sqlite_desk: Des
     assert len(sqlite_desk.taken()) == operation.ok
 
 
-def test_a_message_too_large_for_the_broker_costs_no_other_its_outcome(sqlite_desk: Desk, rmq_broker: Any) -> None:
+def test_a_message_too_large_for_the_broker_costs_no_other_its_outcome(
+    sqlite_desk: Desk, own_broker: PrivateBroker
+) -> None:
     """The broker closes the channel: what was in one window with it is in doubt, and the window begins with one."""
     first, *_rest = sqlite_desk.exhausted(3)
     # RabbitMQ 3 looks at its environment, RabbitMQ 4 at what it has made of it.
     limit = "application:set_env(rabbit, max_message_size, {0}), persistent_term:put(max_message_size, {0})"
-    rmq_broker.evaluate(limit.format(1000))
+    own_broker.evaluate(limit.format(1000))
     try:
         Payload.objects.filter(record=first).update(body=b"x" * 2000)
         operation = run(frozen())
     finally:
-        rmq_broker.evaluate(limit.format(16 * 1024 * 1024))
+        own_broker.evaluate(limit.format(16 * 1024 * 1024))
     assert operation.message.startswith("2 requeued, 1 failed (the broker refused it: PRECONDITION_FAILED")
     with kombu.Connection(sqlite_desk.url) as opened:
         assert opened.channel().queue_declare("payments", passive=True).message_count == 2
