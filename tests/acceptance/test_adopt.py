@@ -109,7 +109,7 @@ def test_no_task_is_lost_or_runs_twice_while_its_queue_is_adopted_and_given_back
     adopt(lab, managed)
 
     expected = sum(min(fate, 3) + 1 for fate in fates.values())
-    wait_for(lambda: lab.redis.llen(lab.config.attempts) >= expected, seconds=90)
+    wait_for(lambda: lab.redis.llen(lab.config.attempts) >= expected)
     exhausted = sum(fate == 4 for fate in fates.values())
     wait_for(lambda: lab.count("rmq_delay.exhausted") == exhausted)
     wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()))

@@ -195,7 +195,6 @@ def test_a_warm_shutdown_waits_for_the_confirm_of_an_exhausted_message(
     assert lab.counts("shop", "shop.suspects") == {"shop": 0, "shop.suspects": 0}
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("queue_type", "tasks"),
     [

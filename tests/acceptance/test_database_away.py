@@ -58,7 +58,6 @@ def own_postgres(rmq_postgres: object, django_db_blocker: Any) -> Iterator[tuple
             yield server, found
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("seconds_down", [8.0, pytest.param(60.0, marks=pytest.mark.slow)])
 def test_workers_go_on_while_the_database_is_down_and_nothing_is_missing_afterwards(
     make_lab: Callable[..., Lab],

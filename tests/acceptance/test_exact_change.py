@@ -111,7 +111,6 @@ def make_rolling(make_lab: Callable[..., Lab]) -> Iterator[Callable[..., Lab]]:
 
 
 @pytest.mark.brokers
-@pytest.mark.timeout(600)
 @EITHER_TYPE
 @pytest.mark.parametrize("calls", [FEW, MANY])
 def test_tasks_outlive_a_change_of_tiers_and_of_the_prefix(
@@ -122,7 +121,6 @@ def test_tasks_outlive_a_change_of_tiers_and_of_the_prefix(
     roll(lab, calls, [tiers, {**tiers, "prefix": "second"}], (3, 6) if calls < 1_000 else (10, 30))
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("calls", [FEW, MANY])
 def test_tasks_outlive_changes_of_the_exact_delays(make_rolling: Callable[..., Lab], calls: int) -> None:
     tiers = {"tiers": ["2s", "5s", "8s"]}

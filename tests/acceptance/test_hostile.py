@@ -50,7 +50,6 @@ def kept_all(lab: Lab, hostile: dict[str, amqp.Message], worker: Worker) -> None
         time.sleep(0.1)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("solo", marks=pytest.mark.slow)])
 def test_hostile_messages_end_in_the_exhausted_queue_and_the_others_run(
     make_lab: Callable[..., Lab], pool: str
@@ -67,7 +66,6 @@ def test_hostile_messages_end_in_the_exhausted_queue_and_the_others_run(
     assert lab.task("healthy").delay(1).get(timeout=SECONDS) == 1
 
 
-@pytest.mark.timeout(600)
 def test_nothing_is_lost_in_a_queue_that_does_not_dead_letter(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(tiers=["100ms"])
     with lab.app.connection_for_write() as connection:

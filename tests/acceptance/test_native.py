@@ -294,7 +294,7 @@ def test_old_and_new_workers_side_by_side_lose_nothing(make_native: Callable[...
     healing = [lab.task("fails").delay(number % 3) for number in range(30)]
     hopeless = [lab.task("fails").delay(99) for _ in range(10)]
 
-    wait_for(lambda: all(result.ready() for result in (*healing, *hopeless)), seconds=60)
+    wait_for(lambda: all(result.ready() for result in (*healing, *hopeless)))
 
     assert [result.result for result in healing] == [number % 3 for number in range(30)]
     assert {result.state for result in hopeless} == {"FAILURE"}

@@ -42,7 +42,7 @@ def test_inspect_sees_no_scheduled_tasks_and_no_reserved_ones_while_tasks_are_pa
 
 
 def test_flower_shows_retries_and_failures(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
-    lab = make_lab(tiers=["1s"])
+    lab = make_lab(tiers=["1h"])
     lab.worker("prefork", 2, "--task-events")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -78,15 +78,15 @@ def test_flower_shows_retries_and_failures(make_lab: Callable[..., Lab], tmp_pat
             except httpx.TransportError:
                 return False
 
-        wait_for(workers, "flower sees the worker", 60)
-        result = lab.task("fails").delay(99)
+        wait_for(workers, "flower sees the worker")
 
-        def shown(state: str) -> dict[str, Any]:
-            found = info(result.id)
-            return found if found.get("state") == state else {}
+        def shown(task_id: str, state: str) -> str | None:
+            found = info(task_id)
+            return found["exception"] if found.get("state") == state else None
 
-        assert wait_for(lambda: shown("RETRY"), "RETRY in flower")["exception"] == "Boom('attempt 0')"
-        assert wait_for(lambda: shown("FAILURE"), "FAILURE in flower")["exception"] == "Boom('attempt 1')"
+        parked, failed = lab.task("fails").delay(99), lab.task("gives_up").delay()
+        assert wait_for(lambda: shown(parked.id, "RETRY"), "RETRY in flower") == "Boom('attempt 0')"
+        assert wait_for(lambda: shown(failed.id, "FAILURE"), "FAILURE in flower") == "Hopeless('no card will do')"
     finally:
         flower.terminate()
         flower.wait(SECONDS)

@@ -34,7 +34,6 @@ def test_a_thousand_retries_come_once_and_never_early(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_fifty_thousand_parked_tasks_leave_the_worker_as_it_was(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab(tiers=["1h"], conf={"result_backend": None})
     worker = lab.worker("prefork", 2, "--loglevel", "ERROR")

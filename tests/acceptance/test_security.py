@@ -88,7 +88,6 @@ def reading(queue: str) -> Callable[[amqp.Channel], object]:
     return lambda channel: channel.basic_get(queue)
 
 
-@pytest.mark.timeout(240)
 def test_each_role_can_do_its_part_and_no_more(
     make_lab: Callable[..., Lab], users: Callable[[Lab], Users], sqlite: Database
 ) -> None:
@@ -173,7 +172,6 @@ FATES: dict[str, amqp.Message] = {
 }
 
 
-@pytest.mark.timeout(240)
 def test_no_payload_and_no_password_gets_into_our_logs_and_events(
     make_lab: Callable[..., Lab],
     users: Callable[[Lab], Users],

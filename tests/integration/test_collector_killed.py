@@ -36,7 +36,6 @@ def what_happens(block: int) -> list[Event | amqp.Message]:
     return told
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 @pytest.mark.parametrize(
     ("kills", "files"),

@@ -104,7 +104,6 @@ def park_in_rungs(connection: kombu.Connection) -> set[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_messages_in_quorum_levels_and_rungs_outlive_the_death_of_their_leaders_node(
     rmq_installation: Installation,
 ) -> None:

@@ -77,7 +77,6 @@ def publisher(url: str, log: Path, topologies: Mapping[str, Any], first: int) ->
             process.kill()
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("kills", "topologies"), [(4, ALONE), pytest.param(20, TOPOLOGIES, marks=pytest.mark.slow)], ids=["few", "many"]
 )
@@ -208,7 +207,6 @@ def park_exactly(
     return waits
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("ending", "count", "topologies"),
     [

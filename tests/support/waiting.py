@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-SECONDS = 120.0
+SECONDS = 240.0
 #: Seconds that a busy machine may take for what takes an idle one none. How long it takes that one, benchmarks measure.
 BUSY = 30.0
 

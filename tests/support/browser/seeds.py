@@ -79,6 +79,6 @@ def be(shop: Shop, prefix: str, states: dict[str, int]) -> None:
         return found == states
 
     try:
-        wait_for(is_so, seconds=60, pause=0.05)
+        wait_for(is_so, pause=0.05)
     except AssertionError as error:
         raise AssertionError(f"{prefix}*: {found}, expected {states}") from error

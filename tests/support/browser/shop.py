@@ -90,7 +90,7 @@ class Shop:
         url = f"http://127.0.0.1:{(port := free_port())}"
         process = self.start(name, "runserver", "--noreload", f"127.0.0.1:{port}", **environment)
         logs = [self.folder / f"{name}.log"]
-        wait_until_ready(lambda: _answers(url), process, what=f"the web server {url}", timeout=60, logs=logs)
+        wait_until_ready(lambda: _answers(url), process, what=f"the web server {url}", timeout=SECONDS, logs=logs)
         return url
 
     def logs(self) -> str:

@@ -161,7 +161,7 @@ class Nursery:
         assert self._process.stdout.readline() == "ended\n"
 
 
-def ended(process: subprocess.Popen[str], number: int | None = None, seconds: float = 60) -> tuple[int, str]:
+def ended(process: subprocess.Popen[str], number: int | None = None, seconds: float = SECONDS) -> tuple[int, str]:
     """Wait for a process, after a signal where given; return its exit code and what it said."""
     if number is not None:
         process.send_signal(number)

@@ -45,7 +45,7 @@ def kills_until_exhausted(lab: Lab, fails_before: int) -> int:
     with Supervisor([worker]):
         killer = lab.task("kills_worker").delay(fails_before)
         healthy = [lab.task("healthy").delay(number) for number in range(30)]
-        wait_for(lambda: killer.ready() and all(result.ready() for result in healthy), seconds=120)
+        wait_for(lambda: killer.ready() and all(result.ready() for result in healthy))
         exhausted = wait_for(lambda: lab.take("rmq_delay.exhausted"))
 
     assert [result.result for result in healthy] == list(range(30))
