@@ -12,12 +12,13 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import django
 import kombu
 import redis
-from celery_rmq_delay.stopping import exit_at_once, handling
+from celery_rmq_delay.stopping import STOP_SIGNALS, exit_at_once, handling
 from celery_rmq_delay.testing import PrivateBroker, PrivateRedis
 from celery_rmq_delay.testing.ports import free_port
 from celery_rmq_delay.testing.process import KeptProcess, wait_until_ready
@@ -30,6 +31,8 @@ PROJECT = Path(__file__).resolve().parents[1]
 WORKER_TIMEOUT = 60.0
 WEB_TIMEOUT = 60.0
 ANALYTICS_TIMEOUT = 300.0
+#: Seconds after which a signal that has not ended the demo interrupts it again.
+AGAIN = 5.0
 #: For a Java that lives for seconds: it compiles less, and is done in half the time.
 SHORT_LIVED = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 #: Name and password of the admin's superuser: this shop is on loopback only, and gone with the demo.
@@ -67,7 +70,7 @@ class Stack:
 
     def __exit__(self, *_: object) -> None:
         # An impatient second Ctrl-C must not leave a server behind.
-        with handling(signal.SIG_IGN):
+        with handling(signal.SIG_IGN, signal.SIGALRM, *STOP_SIGNALS):
             self._exit.close()
 
     @property
@@ -256,8 +259,24 @@ def ending_on_signals() -> Iterator[None]:
     """Turn SIGINT into `KeyboardInterrupt`, SIGTERM and SIGHUP into `SystemExit`, so that everything is stopped.
 
     SIGINT whatever this process has inherited: shells start background jobs with it ignored. SIGHUP stays ignored where
-    it is: that is what ``nohup`` is for.
+    it is: that is what ``nohup`` is for. A signal may cut a request to a server in two, and then the cleanup waits for
+    an answer that never comes: the exception is raised again every `AGAIN` seconds, until the block has ended.
     """
-    ending = {signal.SIGTERM} if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else {signal.SIGTERM, signal.SIGHUP}
-    with handling(signal.default_int_handler, signal.SIGINT), handling(exit_at_once, *ending):
-        yield
+    ending = {signal.SIGINT, signal.SIGTERM}
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        ending.add(signal.SIGHUP)
+    first: int | None = None
+
+    def end(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        first = first or number
+        signal.setitimer(signal.ITIMER_REAL, AGAIN)
+        if first == signal.SIGINT:
+            raise KeyboardInterrupt
+        exit_at_once(first, frame)
+
+    try:
+        with handling(end, signal.SIGALRM, *ending):
+            yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)

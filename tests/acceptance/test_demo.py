@@ -103,6 +103,31 @@ def start_demo(tmp_path: Path) -> Iterator[Callable[..., Demo]]:
         demo.process.wait(SECONDS)
 
 
+HANGS = """
+import time
+from example_django_project.demo import stack
+stack.AGAIN = 0.1
+with stack.ending_on_signals():
+    try:
+        print("ready", flush=True)
+        time.sleep(600)
+    finally:
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)])
+def test_a_signal_ends_a_demo_whose_cleanup_waits_for_an_answer_that_never_comes(
+    number: signal.Signals, code: int
+) -> None:
+    program = [sys.executable, "-c", HANGS]
+    with subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        assert process.wait(SECONDS) == code
+
+
 def table(output: str) -> dict[str, list[int]]:
     """The summary: for each task, and for the total, sent, first try, recovered, gave up, tiers used, missing."""
     rows = [[cell.strip() for cell in line.strip("│ \n").split("│")] for line in output.splitlines() if "│" in line]
