@@ -109,7 +109,7 @@ def release(
         found = [place for place in places(connection, plan) if delay_ms in (None, place.delay_ms)]
         counts = ready_counts(connection, [place.queue for place in found])
         for place in found:
-            if counts[place.queue] is not None and not run.finished:  # of an empty one, what it holds back
+            if counts[place.queue] is not None and not run.finished:  # an empty one may hold expired messages
                 run.empty(place)
     run.result.not_found = sorted(wanted - set(run.result.released) - set(run.result.failed))
     return run.result

@@ -13,7 +13,7 @@ from chaos.processes import Supervised
 from chaos.project import ladders
 from chaos.strikes import Effect, Fault, Victims
 from chaos.world import World
-from tests.support.brokers.alarms import end_alarm, raise_alarm
+from tests.support.brokers import alarms
 from tests.support.waiting import wait_for
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -110,11 +110,8 @@ def restart_broker(world: World, _dice: Random) -> Iterator[Victims]:
 def _alarm(resource: str) -> object:
     @contextmanager
     def alarm(world: World, _dice: Random) -> Iterator[Victims]:
-        raise_alarm(world.nodes[0], resource)
-        try:
+        with alarms.alarm(world.nodes[0], resource):
             yield Victims(None)
-        finally:
-            end_alarm(world.nodes[0], resource)
 
     return alarm
 

@@ -40,13 +40,12 @@ def config(broker: str, backend: str, queue_type: str, conf: dict[str, Any] | No
 
 
 @pytest.fixture
-def make_lab(rmq_vhost: str, rmq_broker: Any, rmq_redis: Any, tmp_path: Path) -> Iterator[Callable[..., Lab]]:
+def make_lab(rmq_vhost: str, rmq_redis: Any, tmp_path: Path) -> Iterator[Callable[..., Lab]]:
     """A function that makes a lab without a worker: ``make_lab(queue_type, conf=None, broker=None, **settings)``."""
     labs: list[Lab] = []
 
     def make(queue_type: str = "classic", conf: Any = None, broker: str | None = None, **settings: Any) -> Lab:
         labs.append(Lab(config(broker or rmq_vhost, rmq_redis.url, queue_type, conf, **settings), tmp_path))
-        labs[-1].broker = rmq_broker
         return labs[-1]
 
     yield make
@@ -56,7 +55,7 @@ def make_lab(rmq_vhost: str, rmq_broker: Any, rmq_redis: Any, tmp_path: Path) ->
 
 @pytest.fixture(scope="session")
 def running_labs(
-    request: pytest.FixtureRequest, rmq_broker: Any, rmq_redis: Any, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, own_broker: PrivateBroker, rmq_redis: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Lab]]:
     """A function that returns a lab with a running worker: the same one for all tests that want the same settings.
 
@@ -69,7 +68,7 @@ def running_labs(
         for lab in labs.values():
             lab.lost(losses)
             lab.close()
-            rmq_broker.delete_vhost(lab.vhost)
+            own_broker.delete_vhost(lab.vhost)
         labs.clear()
 
     def get(queue_type: str, pool: str, conf: Any = None, **settings: Any) -> Lab:
@@ -79,12 +78,9 @@ def running_labs(
         key = json.dumps([queue_type, pool, conf, settings])
         lab = labs.get(key)
         if lab is None:
-            if not isinstance(rmq_broker, PrivateBroker):
-                pytest.skip("needs vhosts of its own, and this broker is not ours")
             name = f"{queue_type}-{pool}-{uuid.uuid4().hex[:8]}"
-            wanted = config(rmq_broker.vhost(name), rmq_redis.url, queue_type, conf, exact_unit=UNIT, **settings)
+            wanted = config(own_broker.vhost(name), rmq_redis.url, queue_type, conf, exact_unit=UNIT, **settings)
             labs[key] = lab = Lab(wanted, tmp_path_factory.mktemp(name))
-            lab.broker = rmq_broker
             lab.worker(pool, 4, "--queues", "shop,other")
         lab.reset(losses)
         return lab

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from celery_rmq_delay.testing import PrivateBroker
+from tests.support.brokers.connections import close_connections
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.policies import policy
 from tests.support.waiting import SECONDS, wait_for
@@ -117,14 +118,6 @@ def test_a_failed_attempt_whose_delay_queue_refuses_its_copy_is_not_repeated(
     assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0, 1]
 
 
-def cut_off(broker: PrivateBroker) -> None:
-    """Close all connections, at once: rabbitmqctl takes longer than the task that is to be interrupted."""
-    broker.evaluate(
-        'lists:foreach(fun(Each) -> rabbit_networking:close_connection(Each, "to see what happens") end, '
-        "rabbit_networking:connections())"
-    )
-
-
 @EITHER_TYPE
 @pytest.mark.parametrize("fails", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(
@@ -134,7 +127,7 @@ def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(
     result = lab.task("sleeps").delay(1.5, fails)
     wait_for(lambda: lab.attempts(result.id))
 
-    cut_off(own_broker)
+    close_connections(own_broker)
 
     wait_for(lambda: len(lab.attempts(result.id)) >= 2 + fails)
     wait_for(lambda: result.state == "SUCCESS")
@@ -152,7 +145,7 @@ def test_a_connection_lost_before_the_last_attempt_ends_exhausts_the_task_once(
     result = lab.task("sleeps").delay(1.5, 99)
     wait_for(lambda: len(lab.attempts(result.id)) == 2)
 
-    cut_off(own_broker)
+    close_connections(own_broker)
 
     wait_for(lambda: len(lab.attempts(result.id)) == 3)
     wait_for(lambda: lab.count("rmq_delay.exhausted"))

@@ -50,7 +50,7 @@ class Sender:
 
 
 @pytest.fixture
-def own_postgres(rmq_postgres: object, django_db_blocker: Any) -> Iterator[tuple[PrivatePostgres, Database]]:
+def postgres_alone(rmq_postgres: object, django_db_blocker: Any) -> Iterator[tuple[PrivatePostgres, Database]]:
     """A server that this test alone may stop; ``rmq_postgres`` only says whether there can be one."""
     with PrivatePostgres(durable=True) as server, postgres_database(server) as found:
         migrated(found, django_db_blocker)
@@ -61,11 +61,11 @@ def own_postgres(rmq_postgres: object, django_db_blocker: Any) -> Iterator[tuple
 @pytest.mark.parametrize("seconds_down", [8.0, pytest.param(60.0, marks=pytest.mark.slow)])
 def test_workers_go_on_while_the_database_is_down_and_nothing_is_missing_afterwards(
     make_lab: Callable[..., Lab],
-    own_postgres: tuple[PrivatePostgres, Database],
+    postgres_alone: tuple[PrivatePostgres, Database],
     rmq_vhost: str,
     seconds_down: float,
 ) -> None:
-    server, found = own_postgres
+    server, found = postgres_alone
     lab = make_lab(tiers=["500ms", "500ms"], events=True)
     lab.worker()
     sender = Sender(lab)

@@ -11,7 +11,9 @@ import pytest
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.events import Event, event_id
 from celery_rmq_delay.exhausted import Selection, requeue
-from tests.support.brokers.alarms import end_alarm, raise_alarm
+from celery_rmq_delay.testing import PrivateBroker
+from tests.support.brokers.alarms import alarm
+from tests.support.brokers.connections import close_connections
 from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import TIERS, Lab
 
@@ -205,22 +207,23 @@ def test_a_worker_killed_between_event_and_settling_tells_the_same_event_again(
     assert all(event.crashes == 0 for event in told.found)
 
 
-def test_tasks_are_settled_during_an_alarm_and_their_events_come_afterwards(events: Callable[..., Events]) -> None:
+def test_tasks_are_settled_during_an_alarm_and_their_events_come_afterwards(
+    events: Callable[..., Events], own_broker: PrivateBroker
+) -> None:
     told = events(tiers=["1h"])
     lab = told.lab
     lab.worker("threads", 8)
     results = [lab.task("sleeps").delay(1.5, 1) for _ in range(8)]
     wait_for(lambda: len(lab.attempts()) == 8, "the start of all")
-    try:
-        raise_alarm(lab.broker)
+    with alarm(own_broker):
         wait_for(lambda: lab.parked() == 8, "all tasks in their delay queue")
-    finally:
-        end_alarm(lab.broker)
     for result in results:
         told.of(result.id, 1)
 
 
-def test_neither_a_deleted_queue_nor_lost_connections_silence_a_worker_for_long(events: Callable[..., Events]) -> None:
+def test_neither_a_deleted_queue_nor_lost_connections_silence_a_worker_for_long(
+    events: Callable[..., Events], own_broker: PrivateBroker
+) -> None:
     told = events(tiers=TIERS[:1])
     lab = told.lab
     worker = lab.worker()
@@ -232,9 +235,6 @@ def test_neither_a_deleted_queue_nor_lost_connections_silence_a_worker_for_long(
     wait_for(lambda: lab.counts(QUEUE)[QUEUE] is not None, "the queue to be declared again")
     told.of(lab.task("fails").delay(1).id, 2)
 
-    close = (
-        'lists:foreach(fun(C) -> rabbit_networking:close_connection(C, "test") end, rabbit_networking:connections())'
-    )
-    assert lab.broker.evaluate(close) == "ok"
+    close_connections(own_broker)
     wait_for(lambda: worker.logs().count("Events wait for a new connection") == 2, "the worker to see it")
     told.of(lab.task("fails").delay(1).id, 2)

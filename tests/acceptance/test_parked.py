@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import wait_for
 from tests.support.workers.lab import Lab
@@ -34,7 +35,9 @@ def test_a_thousand_retries_come_once_and_never_early(lab: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_fifty_thousand_parked_tasks_leave_the_worker_as_it_was(make_lab: Callable[..., Lab]) -> None:
+def test_fifty_thousand_parked_tasks_leave_the_worker_as_it_was(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker
+) -> None:
     lab = make_lab(tiers=["1h"], conf={"result_backend": None})
     worker = lab.worker("prefork", 2, "--loglevel", "ERROR")
     sampled = lab.task("sampled")
@@ -54,5 +57,5 @@ def test_fifty_thousand_parked_tasks_leave_the_worker_as_it_was(make_lab: Callab
     inspect = lab.app.control.inspect(timeout=10)
     assert wait_for(inspect.reserved, "an answer") == {"w1@test": []}
     assert wait_for(inspect.stats, "an answer")["w1@test"]["prefetch_count"] == 8
-    unacked = lab.broker.rabbitmqctl("list_queues", "-p", lab.vhost, "name", "messages_unacknowledged", "--quiet")
+    unacked = own_broker.rabbitmqctl("list_queues", "-p", lab.vhost, "name", "messages_unacknowledged", "--quiet")
     assert all(line.split()[-1] == "0" for line in unacked.splitlines()[1:] if line.strip())

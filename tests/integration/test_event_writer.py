@@ -152,9 +152,7 @@ def test_a_queue_that_is_deleted_is_declared_anew(make_pipe: Callable[..., Pipe]
     assert pipe.lab.get(pipe.queue, ack=True).body == "2"
 
 
-def test_what_is_told_while_there_is_no_connection_is_written_afterwards(
-    make_pipe: Callable[..., Pipe],
-) -> None:
+def test_what_is_told_while_there_is_no_connection_is_written_afterwards(make_pipe: Callable[..., Pipe]) -> None:
     pipe = make_pipe()
     socket: Any = pipe.writer._socket
     socket.shutdown(2)

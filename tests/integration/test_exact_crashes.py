@@ -81,7 +81,7 @@ def publisher(url: str, log: Path, topologies: Mapping[str, Any], first: int) ->
     ("kills", "topologies"), [(4, ALONE), pytest.param(20, TOPOLOGIES, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 def test_a_publisher_killed_or_cut_off_between_publish_and_confirm_doubles_no_confirmed_call(
-    rmq_vhost: str, rmq_broker: Any, tmp_path: Path, kills: int, topologies: dict[str, Any]
+    rmq_vhost: str, tmp_path: Path, kills: int, topologies: dict[str, Any]
 ) -> None:
     dice, log = random.Random(20261121), tmp_path / "calls"
     parts = url_to_parts(rmq_vhost)

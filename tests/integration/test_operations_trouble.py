@@ -23,8 +23,7 @@ from celery_rmq_delay.broker import ConfirmingPublisher
 from celery_rmq_delay.contrib.django.models import Operation, OperationItem, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services import background, canaries, lease, requeue, transactions
 from celery_rmq_delay.contrib.django.services.operations import cancel, freeze, run
-from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.plugin import ExternalServer
+from celery_rmq_delay.testing import PrivateBroker, PrivatePostgres
 from tests.support import ROOT
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.kinds import EITHER_DATABASE
@@ -156,14 +155,12 @@ def test_a_run_in_the_background_waits_for_a_broker_that_restarts(
 
 
 def test_a_database_that_restarts_costs_no_outcome(
-    postgres_desk: Desk, rmq_postgres: Any, monkeypatch: pytest.MonkeyPatch
+    postgres_desk: Desk, own_postgres: PrivatePostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if isinstance(rmq_postgres, ExternalServer):
-        pytest.skip("a server that somebody named is not restarted")
 
     def restart() -> None:
-        rmq_postgres.stop()
-        rmq_postgres.start()
+        own_postgres.stop()
+        own_postgres.start()
 
     affordable, looks = requeue._affordable, list[object]()
 
@@ -182,26 +179,27 @@ def test_a_database_that_restarts_costs_no_outcome(
     nothing_lost_and_nothing_twice(postgres_desk)
 
 
-def test_a_database_that_restarts_between_two_tasks_costs_no_outcome(postgres_desk: Desk, rmq_postgres: Any) -> None:
+def test_a_database_that_restarts_between_two_tasks_costs_no_outcome(
+    postgres_desk: Desk, own_postgres: PrivatePostgres
+) -> None:
     """A gradual requeue spends nearly all its time there."""
-    if isinstance(rmq_postgres, ExternalServer):
-        pytest.skip("a server that somebody named is not restarted")
     postgres_desk.exhausted(30)
     going = Background(frozen(rate=600), stop=lambda: False)
     going.start()
     wait_for(lambda: Operation.objects.get().ok > 5, "the first of them")
-    rmq_postgres.stop()
-    rmq_postgres.start()
+    own_postgres.stop()
+    own_postgres.start()
     operation = going.end()
     assert (operation.state, operation.message) == (State.DONE, "30 requeued")
     nothing_lost_and_nothing_twice(postgres_desk)
 
 
 def test_a_run_that_a_long_outage_of_the_database_breaks_off_is_taken_up_again(
-    postgres_desk: Desk, rmq_postgres: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    postgres_desk: Desk,
+    own_postgres: PrivatePostgres,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    if isinstance(rmq_postgres, ExternalServer):
-        pytest.skip("a server that somebody named is not restarted")
     monkeypatch.setattr(transactions, "PATIENCE", 0.0)
     for module in (lease, background):
         monkeypatch.setattr(module, "STALE_AFTER", timedelta(seconds=1))
@@ -217,9 +215,9 @@ def test_a_run_that_a_long_outage_of_the_database_breaks_off_is_taken_up_again(
     going = threading.Thread(target=operate)
     going.start()
     wait_for(lambda: Operation.objects.get().ok > 5, "the first of them")
-    rmq_postgres.stop()
+    own_postgres.stop()
     wait_for(lambda: "The database is away: trying again" in caplog.text, "an end of the run's patience")
-    rmq_postgres.start()
+    own_postgres.start()
     connections.close_all()
     going.join(SECONDS)
     operation = Operation.objects.get()

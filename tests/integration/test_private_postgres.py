@@ -15,7 +15,6 @@ from django.db.utils import ConnectionHandler
 from pytest_django import DjangoDbBlocker
 
 from celery_rmq_delay.testing import PrivatePostgres, PrivateServerError, ServerNotFoundError
-from celery_rmq_delay.testing.plugin import ExternalServer
 from celery_rmq_delay.testing.ports import is_free
 from tests.support.waiting import SECONDS, wait_for
 
@@ -29,19 +28,12 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture(scope="module")
-def postgres(rmq_postgres: PrivatePostgres | ExternalServer) -> PrivatePostgres:
-    if isinstance(rmq_postgres, ExternalServer):
-        pytest.skip("POSTGRES_URL names a server that is not ours to stop")
-    return rmq_postgres
-
-
 @pytest.fixture
-def database(postgres: PrivatePostgres) -> Iterator[str]:
+def database(own_postgres: PrivatePostgres) -> Iterator[str]:
     """The URL of a database, which is dropped with the connections to it."""
-    yield postgres.create_database("a shop/ü")
-    postgres.start()
-    postgres.drop_database("a shop/ü")
+    yield own_postgres.create_database("a shop/ü")
+    own_postgres.start()
+    own_postgres.drop_database("a shop/ü")
 
 
 def run(url: str, statement: str) -> list[tuple[object, ...]]:
@@ -52,34 +44,34 @@ def run(url: str, statement: str) -> list[tuple[object, ...]]:
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])
 def test_what_was_committed_is_there_after_a_stop_and_a_kill(
-    postgres: PrivatePostgres, database: str, ending: str
+    own_postgres: PrivatePostgres, database: str, ending: str
 ) -> None:
     run(database, "CREATE TABLE kept AS SELECT 1 AS number")
     with psycopg.connect(database) as client:
-        getattr(postgres, ending)()
+        getattr(own_postgres, ending)()
         with pytest.raises(psycopg.OperationalError):
             client.execute("SELECT 1")
-    assert postgres.pid is None
-    assert is_free(postgres.port)
-    postgres.start()
+    assert own_postgres.pid is None
+    assert is_free(own_postgres.port)
+    own_postgres.start()
     assert run(database, "SELECT number FROM kept") == [(1,)]
 
 
-def test_a_kill_ends_a_client_in_the_middle_of_a_query(postgres: PrivatePostgres, database: str) -> None:
+def test_a_kill_ends_a_client_in_the_middle_of_a_query(own_postgres: PrivatePostgres, database: str) -> None:
     ready = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'DO%' AND state = 'active'"
     loop = f"import psycopg; psycopg.connect({database!r}).execute('DO $$ BEGIN LOOP END LOOP; END $$')"
     with subprocess.Popen([sys.executable, "-c", loop], stderr=subprocess.PIPE, text=True) as busy:
         wait_for(lambda: run(database, ready) == [(1,)], "the query")
-        postgres.kill()
+        own_postgres.kill()
         assert "OperationalError" in busy.communicate(timeout=SECONDS)[1]
-    postgres.start()
+    own_postgres.start()
     assert run(database, ready) == [(0,)]
 
 
 def test_django_connects_with_what_it_is_told(
-    postgres: PrivatePostgres, database: str, django_db_blocker: DjangoDbBlocker
+    own_postgres: PrivatePostgres, database: str, django_db_blocker: DjangoDbBlocker
 ) -> None:
-    connection = ConnectionHandler({"default": postgres.django_database("a shop/ü")})["default"]
+    connection = ConnectionHandler({"default": own_postgres.django_database("a shop/ü")})["default"]
     try:
         with django_db_blocker.unblock(), connection.cursor() as cursor:
             cursor.execute("SELECT current_database()")
@@ -88,17 +80,17 @@ def test_django_connects_with_what_it_is_told(
         connection.close()
 
 
-def test_nobody_comes_in_without_the_password(postgres: PrivatePostgres) -> None:
+def test_nobody_comes_in_without_the_password(own_postgres: PrivatePostgres) -> None:
     with pytest.raises(psycopg.OperationalError, match="password"):
-        run(postgres.url.replace(postgres.password, "guessed"), "SELECT 1")
+        run(own_postgres.url.replace(own_postgres.password, "guessed"), "SELECT 1")
 
 
-def test_a_database_that_exists_is_not_made_again(postgres: PrivatePostgres, database: str) -> None:
+def test_a_database_that_exists_is_not_made_again(own_postgres: PrivatePostgres, database: str) -> None:
     with pytest.raises(PrivateServerError, match="already exists"):
-        postgres.create_database("a shop/ü")
+        own_postgres.create_database("a shop/ü")
 
 
-def test_nothing_is_left_when_the_owner_is_killed(postgres: PrivatePostgres) -> None:
+def test_nothing_is_left_when_the_owner_is_killed(own_postgres: PrivatePostgres) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )

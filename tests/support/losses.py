@@ -32,14 +32,15 @@ class Losses:
 def run_alone(
     conftest: Path | None, module: str, folder: Path, chosen: str = "", **variables: str
 ) -> tuple[dict[str, set[str]], str]:
-    """Run tests in a pytest of their own, with the fixtures of a conftest.py; return names by outcome, and the output.
+    """Run tests in a pytest of their own; return names by outcome, and the output.
 
-    ``chosen``: as pytest's ``-k`` has it.
+    They have the fixtures of brokers, and those of the conftest.py. ``chosen``: as pytest's ``-k`` has it.
     """
     if conftest is not None:
         shutil.copy(conftest, folder)
     (folder / "test_alone.py").write_text(module)
-    options = ("-rA", "-W", "error", "-p", "no:cacheprovider", "--rootdir", str(folder), "-k", chosen)
+    plugins = ("-p", "tests.support.brokers.fixtures", "-p", "no:cacheprovider")
+    options = ("-rA", "-W", "error", *plugins, "--rootdir", str(folder), "-k", chosen)
     # By CI pytest writes whole messages.
     outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment = {**outer, "PYTHONPATH": str(ROOT), "CI": "true", **variables}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from celery_rmq_delay.config import QueueType
-from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.testing import PrivateBroker, PrivatePostgres
 from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.testing.plugin import shared
 
@@ -28,12 +28,20 @@ def queue_type(request: pytest.FixtureRequest) -> QueueType:
     return kind
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def own_broker(rmq_broker: object) -> PrivateBroker:
     """The broker of the test run where tests may change it; where somebody gave another one, the test is skipped."""
     if not isinstance(rmq_broker, PrivateBroker):
         pytest.skip("changes the broker, and this one is not ours")
     return rmq_broker
+
+
+@pytest.fixture(scope="session")
+def own_postgres(rmq_postgres: object) -> PrivatePostgres:
+    """The PostgreSQL of the test run, in the same way."""
+    if not isinstance(rmq_postgres, PrivatePostgres):
+        pytest.skip("stops the server, and POSTGRES_URL names one that is not ours")
+    return rmq_postgres
 
 
 @pytest.fixture(scope="session")

@@ -47,7 +47,6 @@ class Lab:
         self.app: Celery = make_app(config)
         self.redis = redis.Redis.from_url(config.backend)
         self.workers: list[Worker] = []
-        self.broker: Any = None
         self._names = itertools.count(1)
 
     @property

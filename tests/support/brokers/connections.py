@@ -1,0 +1,14 @@
+"""Connections that a broker closes."""
+
+from __future__ import annotations
+
+from celery_rmq_delay.testing import PrivateBroker
+
+
+def close_connections(broker: PrivateBroker) -> None:
+    """Close all connections at once: `rabbitmqctl` takes longer than a task that is to be interrupted."""
+    result = broker.evaluate(
+        'lists:foreach(fun(Each) -> rabbit_networking:close_connection(Each, "test") end, '
+        "rabbit_networking:connections())"
+    )
+    assert result == "ok", result
