@@ -122,7 +122,6 @@ def test_no_task_is_lost_or_runs_twice_while_its_queue_is_adopted_and_given_back
 def test_an_undo_waits_for_every_consumer_and_loses_nothing_when_one_does_not_answer(
     make_lab: Callable[..., Lab], managed: PrivateBroker, managed_vhost: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adoption, "PATIENCE", adoption.Patience(settle=0.2, answers=1.0, round=0.5))
     lab = make_lab("classic", tiers=["1h"], broker=managed_vhost)
     existing_queue(lab, "classic")
     lab.worker()
@@ -137,7 +136,9 @@ def test_an_undo_waits_for_every_consumer_and_loses_nothing_when_one_does_not_an
             said = adopt(lab, managed, "--undo", code=1).output
             return said if address in said else None  # the statistics of consumers come late
 
-        assert "1 consumers of queue 'shop' did not say" in wait_for(refused)
+        with monkeypatch.context() as patch:
+            patch.setattr(adoption, "PATIENCE", adoption.Patience(settle=0.2, answers=1.0, round=0.5))
+            assert "1 consumers of queue 'shop' did not say" in wait_for(refused)
         channel.close()
     assert parked_by(lab, "shop.retry.1.1h") is None  # the worker forwards, and the policy is still there
     found = json.loads(adopt(lab, managed, "--undo", "--json").stdout)

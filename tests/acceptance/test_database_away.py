@@ -89,9 +89,9 @@ def test_workers_go_on_while_the_database_is_down_and_nothing_is_missing_afterwa
         wait_for(lambda: max(list(sender.sent.values())) > back, "a task that is sent afterwards")
         sender.stop()
         assert collector.poll() is None, "the collector holds off"
-        wait_for(lambda: rig.left() == 0, "the collector to catch up", 60)
+        wait_for(lambda: rig.left() == 0, "the collector to catch up")
         everything = set(sender.sent)
-        wait_for(lambda: TaskRecord.objects.filter(state="RECOVERED").count() == len(everything), "every task", 60)
+        wait_for(lambda: TaskRecord.objects.filter(state="RECOVERED").count() == len(everything), "every task")
 
     runs = Counter(line["id"] for line in lab.attempts())
     print(f"{len(everything)} tasks, {len(expected)} of them done while the database was down for {seconds_down:.0f} s")

@@ -72,7 +72,7 @@ def roll(lab: Lab, calls: int, steps: list[dict[str, Any]], countdowns: tuple[fl
         app.close()
     expected = travellers.expected
     wait_for(travellers.done, "every attempt", 150, pause=0.2)
-    wait_for(lambda: travellers.attempts().keys() >= expected, "every attempt", 20)
+    wait_for(lambda: travellers.attempts().keys() >= expected, "every attempt")
 
     found = travellers.attempts()
     assert set(found) == expected
@@ -101,7 +101,7 @@ def retire(lab: Lab, worker: Worker) -> None:
         found = [inspect.reserved(), inspect.active()]
         return all(each is not None and each[name] == [] for each in found)
 
-    wait_for(is_idle, f"{name} idle", 60)
+    wait_for(is_idle, f"{name} idle")
     worker.container.kill("SIGTERM")
 
 

@@ -213,7 +213,7 @@ def test_failing_tasks_survive_workers_that_are_killed_at_random_moments(
         def done() -> int:
             return lab.count("rmq_delay.exhausted") + int(lab.redis.scard(f"{lab.config.attempts}:recovered"))
 
-        wait_for(lambda: nothing_left(lab) and done() >= len(sent), "every task recovered or exhausted", 120)
+        wait_for(lambda: nothing_left(lab) and done() >= len(sent), "every task recovered or exhausted")
 
     exhausted = {message.headers["id"] for message in lab.take("rmq_delay.exhausted")}
     recovered = {member.decode() for member in lab.redis.smembers(f"{lab.config.attempts}:recovered")}

@@ -158,10 +158,10 @@ def test_a_worker_process_gets_the_clock_from_the_environment(
         environment = {**os.environ, **clock.environment, "CELERY_BROKER_URL": rmq_vhost}
         with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=output, stderr=output) as process:
             try:
-                wait_for(lambda: " ready." in log.read_text() or process.poll() is not None, "the worker's start", 120)
+                wait_for(lambda: " ready." in log.read_text() or process.poll() is not None, "the worker's start")
                 monkeypatch.setenv("CELERY_BROKER_URL", rmq_vhost)
                 clock_shop.charge.apply_async(countdown=3600)
-                wait_for(lambda: ": 'charged'" in log.read_text(), "the charge", 120)
+                wait_for(lambda: ": 'charged'" in log.read_text(), "the charge")
             finally:
                 process.terminate()
                 process.wait(timeout=SECONDS)

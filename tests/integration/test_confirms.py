@@ -180,7 +180,6 @@ def test_a_call_after_one_without_a_confirm_gets_a_confirm_of_its_own(
     lab: Lab, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The late confirm of the first would else be taken for that of the next, which the broker refuses here."""
-    monkeypatch.setattr(forward, "CONFIRM_TIMEOUT", 1.0)
     good, full = lab.queue(), fill(lab)
     exact = parking.exact_delays(exact_queue_type="classic")
 
@@ -191,7 +190,8 @@ def test_a_call_after_one_without_a_confirm_gets_a_confirm_of_its_own(
 
     with Celery(broker=lab.url, set_as_current=False) as app:
         call(good, "before")
-        with alarm(own_broker), pytest.raises(OutcomeUnknownError, match=good):
+        with monkeypatch.context() as patch, alarm(own_broker), pytest.raises(OutcomeUnknownError, match=good):
+            patch.setattr(forward, "CONFIRM_TIMEOUT", 1.0)
             while True:  # until the alarm has reached the connection
                 call(good, "unknown")
         with pytest.raises(NackedError, match=full):

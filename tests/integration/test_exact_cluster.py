@@ -123,10 +123,10 @@ def test_messages_in_quorum_levels_and_rungs_outlive_the_death_of_their_leaders_
             wait_for(lambda: time.monotonic() - began > HALF, "half of the delays")
             victim.kill()
             before = len(publisher.confirmed)
-            wait_for(lambda: len(publisher.confirmed) > before + 20, "confirms of the others", 60)
+            wait_for(lambda: len(publisher.confirmed) > before + 20, "confirms of the others")
             victim.start()
             parking.hasten(victim)
-            wait_for(lambda: len(cluster.running_nodes()) == 3, "three nodes again", 60)
+            wait_for(lambda: len(cluster.running_nodes()) == 3, "three nodes again")
         finally:
             publisher.ended.set()
             publisher.join()

@@ -39,7 +39,7 @@ PROJECT = ROOT / "example_django_project"
 
 @pytest.fixture
 def desk(rmq_vhost: str, database: Any) -> Iterator[Desk]:
-    with shop.of(shop.make(rmq_vhost), broker_timeout=2):
+    with shop.of(shop.make(rmq_vhost), broker_timeout=BUSY):
         yield Desk(rmq_vhost)
 
 
@@ -126,7 +126,8 @@ def test_a_broker_that_is_killed_leaves_few_in_doubt(
     desk.exhausted(1000)
     metadata_to_disk(own_broker)
     at_the(500, own_broker.kill, monkeypatch)
-    operation = run(frozen())
+    with shop.of(shop.found, broker_timeout=10):
+        operation = run(frozen())
     assert (operation.state, operation.requested) == (State.FAILED, 1000)
     assert "broker unreachable" in operation.message
     assert operation.ok >= 400

@@ -13,7 +13,6 @@ from tests.support.waiting import wait_for
 QUICK_TO_NOTICE = "net_ticktime = 4\ncluster_partition_handling = pause_minority"
 #: Seconds for which an operator watches a node that does not come back by itself.
 _PATIENCE = 60.0
-_RESTART = 120.0
 
 
 def need_networks() -> None:
@@ -49,4 +48,4 @@ def _await(cluster: PrivateCluster, node: PrivateBroker) -> None:
         print(f"{error}; it sees {seen(node)}: restarted")
         node.kill()
         node.start()
-        wait_for(is_back, f"{node!r} in the cluster", _RESTART, 0.2)
+        wait_for(is_back, f"{node!r} in the cluster", pause=0.2)

@@ -198,7 +198,7 @@ def worker(url: str, log: Path, **settings: Any) -> Iterator[None]:
             [*command, *options], stdout=output, stderr=output, env=environment, start_new_session=True
         )
     try:
-        wait_for(lambda: "ready." in log.read_text() or process.poll() is not None, "a worker", 60)
+        wait_for(lambda: "ready." in log.read_text() or process.poll() is not None, "a worker")
         assert process.poll() is None, log.read_text()[-4000:]
         yield
     finally:

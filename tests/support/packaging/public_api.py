@@ -238,7 +238,7 @@ def test_charge(rmq_ladder: Callable[[Celery], MemoryLadder]) -> None:
 def test_charge_on_a_broker(rmq_vhost: str, rmq_clock: Callable[..., LadderClock]) -> None:
     with BrokerLadder(app, rmq_vhost, longest="1s", pool="threads", concurrency=4) as ladder:
         sent = ladder.send(refund.s(7))
-        waited: TaskStory = ladder.wait(sent, timeout=10, until=lambda story: len(story.parked) == 2)
+        waited: TaskStory = ladder.wait(sent, timeout=120, until=lambda story: len(story.parked) == 2)
         print(waited.tiers, ladder.clock.environment, ladder.story(sent.id))
     with rmq_clock(app) as clock:
         short: int = clock.scale.shorten(60_000)

@@ -16,9 +16,8 @@ import psutil
 import redis
 from pytest_celery import CeleryTestWorker
 
+from tests.support.waiting import SECONDS
 from tests.support.workers.project import VARIABLE, Config
-
-START_TIMEOUT = 60.0
 
 
 class WorkerProcess:
@@ -70,7 +69,7 @@ class WorkerProcess:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def ready(self) -> bool:
-        seen, deadline = self._starts(), time.monotonic() + START_TIMEOUT
+        seen, deadline = self._starts(), time.monotonic() + SECONDS
         if self._process is None:
             self.start()
         while self._starts() <= seen:
@@ -97,7 +96,7 @@ class WorkerProcess:
         except ProcessLookupError:
             return
         if number in (signal_module.SIGKILL, signal_module.SIGTERM):
-            process.wait(START_TIMEOUT)
+            process.wait(SECONDS)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal_module.SIGKILL)
 
