@@ -82,7 +82,8 @@ def everything() -> None:
 
 def test_the_metrics_say_what_the_tables_say(database: Database) -> None:
     everything()
-    due, exhausted = TaskRecord.objects.filter(tier=1).order_by("due_at"), TaskRecord.objects.filter(state="EXHAUSTED")
+    due = TaskRecord.objects.filter(tier=1).order_by("due_at")
+    exhausted = TaskRecord.objects.filter(state="EXHAUSTED").order_by("exhausted_at")
     heard = CollectorStatus.objects.get().heartbeat_at
     charge = ("payments", "payments.charge")
     found = samples()
