@@ -128,7 +128,7 @@ def test_tiles_and_chart_tell_what_the_tables_hold(client: Client) -> None:
 
 
 def test_a_task_says_when_it_is_purged(client: Client, settings: Any) -> None:
-    seed.record(1, changed_at=seed.now() + timedelta(hours=1))  # so that less than three days are left tomorrow
+    seed.record(1, changed_at=seed.now() + timedelta(hours=1))  # more than 3 days are left, however slow the page
     settings.RMQ_DELAY = {"KEEP_EXHAUSTED_DAYS": 3, "KEEP_DISCARDED_DAYS": None}
     assert "in 3 days</time>" in client.get(f"{BASE}/exhaustedtask/").content.decode()
     TaskRecord.objects.update(state=TaskState.DISCARDED)

@@ -103,12 +103,13 @@ class Lab:
         """Declare a queue; of the lab's type where the arguments do not say it."""
         name = name or f"{self.names.prefix}-{next(self._numbers)}"
         declared = {"x-queue-type": self.queue_type, **arguments}
+        options = {"durable": True, "auto_delete": False, "arguments": declared}
         try:
-            self.channel.queue_declare(name, durable=True, auto_delete=False, arguments=declared)
+            self.channel.queue_declare(name, **options)
         except amqp.InternalError:  # RabbitMQ 3.10 on a busy machine, where a quorum queue takes seconds to start
             self.connection = self.connect()
             self.channel = self.connection.channel()
-            self.channel.queue_declare(name, durable=True, auto_delete=False, arguments=declared)
+            self.channel.queue_declare(name, **options)
         self.forget(name)
         return name
 
