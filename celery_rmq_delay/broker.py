@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that a blocking publish waits for its confirm.
+#: Seconds to wait for a confirm where waiting is right: in operations, and in a worker that stops.
 CONFIRM_TIMEOUT = 30.0
 
 #: Bytes around the properties in a content header frame, and some more.

@@ -10,8 +10,10 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery.worker import state
+
 from . import headers as h
-from .broker import ConfirmingPublisher, copy_of, return_log_error
+from .broker import CONFIRM_TIMEOUT, ConfirmingPublisher, copy_of, return_log_error
 from .delivery import Delivery
 from .exceptions import PublishError
 from .failures import message_of, type_name
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds to wait for confirms when the worker stops.
-SHUTDOWN_TIMEOUT = 5.0
+#: Seconds to wait for confirms in a cold shutdown, as Celery itself waits for a silent broker.
+COLD_TIMEOUT = 5.0
 #: Seconds after which a message that could not be moved to the delay queues is tried again.
 HOLD_AGAIN = 1.0
 
@@ -67,9 +69,10 @@ class Settling:
         return os.getpid() == self._pid and (self.consumer.hub is None or threading.get_ident() == self._thread)
 
     def disconnect(self) -> None:
-        """Wait a little for outstanding confirms, so that nothing exhausted is delivered again."""
+        """Wait for outstanding confirms as long as operations do, so that nothing exhausted is delivered again."""
         if self._publisher is not None:
-            self._publisher.drain(SHUTDOWN_TIMEOUT)
+            cold = state.should_terminate not in (None, False)
+            self._publisher.drain(COLD_TIMEOUT if cold else CONFIRM_TIMEOUT)
 
     def _suspect(self, message: Message, delivery: Delivery, retries: int, crashed: int) -> None:
         logger.warning(

@@ -7,7 +7,9 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -15,6 +17,7 @@ from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.connections import close_connections
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.policies import policy
+from tests.support.brokers.proxy import Proxy
 from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import Lab
 from tests.support.workers.nodes import Worker
@@ -171,20 +174,29 @@ def test_a_warm_shutdown_settles_what_was_running(lab: Lab) -> None:
 
 
 @EITHER_TYPE
+@pytest.mark.parametrize("stalls", [0, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_warm_shutdown_waits_for_the_confirm_of_an_exhausted_message(
-    make_lab: Callable[..., Lab], queue_type: str
+    make_lab: Callable[..., Lab], queue_type: str, stalls: float
 ) -> None:
     lab = make_lab(queue_type, tiers=["100ms"])
-    worker = lab.worker("prefork", 1)
-    # Its only retry is still running when the worker is told to stop.
-    result = lab.task("sleeps").delay(1.0, 99)
-    wait_for(lambda: len(lab.attempts(result.id)) == 2)
+    parts = urlsplit(lab.config.broker)
+    with Proxy(parts.port or 5672) as proxy:
+        through = parts._replace(netloc=parts.netloc.replace(f":{parts.port}", f":{proxy.port}")).geturl()
+        worker = lab.worker("prefork", 1, config=replace(lab.config, broker=through))
+        # Its only retry is still running when the worker is told to stop.
+        result = lab.task("sleeps").delay(1.0, 99)
+        wait_for(lambda: len(lab.attempts(result.id)) == 2)
 
-    os.kill(worker.container.pid, signal.SIGTERM)
-    worker.container.wait(SECONDS)
+        os.kill(worker.container.pid, signal.SIGTERM)
+        if stalls:
+            wait_for(lambda: result.state == "FAILURE")
+            proxy.hold()
+            time.sleep(stalls)  # how long the broker does not answer: not a wait
+            proxy.resume()
+        worker.container.wait(SECONDS)
 
     assert result.state == "FAILURE"
-    assert len(lab.take("rmq_delay.exhausted")) == 1
+    assert len(lab.take("rmq_delay.exhausted")) == 1, worker.logs()
     assert lab.counts("shop", "shop.suspects") == {"shop": 0, "shop.suspects": 0}
 
 
