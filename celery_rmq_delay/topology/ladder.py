@@ -132,6 +132,20 @@ class LadderPlan:
         """Return the binding that brings messages back from ``rung``."""
         return Binding(self.names.returns, self.queue, key=return_key(self.queue, rung))
 
+    def from_current(self, ladder: str) -> Binding:
+        """Return the binding by which the queue's rejected messages enter the ladder with this id."""
+        return Binding(self.names.current(self.queue), self.names.ladder(self.queue, ladder), to="exchange")
+
+    def from_standby(self, ladder: str) -> Binding:
+        """Return the binding by which they enter it while `from_current` moves to another one."""
+        return Binding(self.names.standby(self.queue), self.names.ladder(self.queue, ladder), to="exchange")
+
+    def from_tasks(self, task: str, ladder: str) -> Binding:
+        """Return the binding by which the messages of ``task`` enter a ladder of their own."""
+        declared = arguments({"x-match": "all", "task": task})
+        exchange = self.names.ladder(self.queue, ladder)
+        return Binding(self.names.tasks(self.queue), exchange, to="exchange", declared=declared)
+
     def rung_queues(self, ladders: Iterable[Ladder]) -> list[tuple[int, int, Queue]]:
         """Return (rung, tier in ms, delay queue) of the given ladders, each delay queue once."""
         found: dict[str, tuple[int, int, Queue]] = {}

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -94,8 +95,9 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
 
     Safe beside other workers and other versions of the app, and after a crash at any step. Waits at most
     ``lock_timeout`` seconds for others that are applying, then raises `LockTimeoutError`. ``quick``: where all objects
-    are there, believe the record that this very plan is bound, too (RabbitMQ 4.3 needs 0.7 ms for every binding that it
-    has). Only bindings that somebody deleted by hand are missed by that.
+    exist, believe the record that this very plan is bound, too (RabbitMQ 4.3 needs 0.7 ms for every binding that it
+    has). Bound again are only the origin queue and the exhausted queue: others may have deleted and declared them,
+    which removed their bindings. What the package alone declares loses its bindings only by hand.
     """
     apply.ensure_queue(connection, plan.exhausted_queue())
     suspects = plan.suspects_queue()  # shared with workers of another prefix: as it is, whoever declared it
@@ -103,7 +105,8 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
         before = Applied.from_json(record.value)
         objects = plan.objects(before.highest_rung)
         if quick and before.bound == _digest(plan, objects) and apply.all_exist(connection, objects):
-            apply.declare(channel, replace(objects, bindings=()).without([suspects]))
+            bindings = tuple(_to_queues_of_others(plan, before))
+            apply.declare(channel, replace(objects, bindings=bindings).without([suspects]))
             return False
         apply.ensure_queue(connection, suspects)
         apply.declare(channel, objects.without([suspects]))
@@ -117,6 +120,53 @@ def _digest(plan: LadderPlan, objects: Objects) -> str:
     bindings = sorted(map(repr, objects.bindings))
     text = json.dumps([bindings, plan.ladder.id, tasks, plan.exhausted, plan.reason_routing], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def planned_bindings(plan: LadderPlan, applied: Applied) -> list[Binding]:
+    """Return every binding that the broker has where ``plan`` is applied, as the record ``applied`` says it is."""
+    return [*plan.objects(applied.highest_rung).bindings, *reason_bindings(plan)[0], *_settled(plan, applied)]
+
+
+def _to_queues_of_others(plan: LadderPlan, applied: Applied) -> Iterator[Binding]:
+    """Return the bindings of the queues that others declare, too."""
+    for each in planned_bindings(plan, applied):
+        if each.to == "queue" and each.destination in (plan.queue, plan.exhausted):
+            yield each
+
+
+def reason_bindings(plan: LadderPlan) -> tuple[list[Binding], list[Binding]]:
+    """Return the bindings that route by the reason of a death: (those of this broker, those of another version)."""
+    names, queue, exhausted = plan.names, plan.queue, plan.exhausted
+    rejected = Binding(
+        names.dlx(queue),
+        names.tasks(queue),
+        to="exchange",
+        declared=arguments({"x-match": "all-with-x", "x-last-death-reason": "rejected"}),
+    )
+    ending_first = [
+        Binding(
+            names.dlx(queue),
+            exhausted,
+            declared=arguments({"x-match": "all-with-x", "x-first-death-queue": queue, "x-first-death-reason": reason}),
+        )
+        for reason in _NO_REJECTIONS
+    ]
+    climbing = Binding(names.other(queue), names.tasks(queue), to="exchange")
+    ending = Binding(names.other(queue), exhausted)
+    if plan.reason_routing:
+        return [rejected, ending], [climbing, *ending_first]
+    return [*ending_first, climbing], [ending]
+
+
+def _settled(plan: LadderPlan, applied: Applied) -> list[Binding]:
+    """Return the bindings that move, as the record says they are."""
+    if applied.current is None:
+        return []
+    return [
+        plan.from_current(applied.current),
+        plan.from_standby(applied.current),
+        *(plan.from_tasks(task, each) for task, ids in applied.tasks.items() for each in ids),
+    ]
 
 
 class _Switch:
@@ -152,28 +202,7 @@ class _Switch:
         RabbitMQ >= 3.13 tells the last death's reason. Before, it tells the first death's, and a message that was
         rejected first may climb after any later death: the rejection in its history keeps the cycle alive.
         """
-        names, queue, exhausted = self.plan.names, self.plan.queue, self.plan.exhausted
-        rejected = Binding(
-            names.dlx(queue),
-            names.tasks(queue),
-            to="exchange",
-            declared=arguments({"x-match": "all-with-x", "x-last-death-reason": "rejected"}),
-        )
-        ending_first = [
-            Binding(
-                names.dlx(queue),
-                exhausted,
-                declared=arguments(
-                    {"x-match": "all-with-x", "x-first-death-queue": queue, "x-first-death-reason": reason}
-                ),
-            )
-            for reason in _NO_REJECTIONS
-        ]
-        climbing = Binding(names.other(queue), names.tasks(queue), to="exchange")
-        ending = Binding(names.other(queue), exhausted)
-        wanted, unwanted = [rejected, ending], [climbing, *ending_first]
-        if not self.plan.reason_routing:
-            wanted, unwanted = [*ending_first, climbing], [ending]
+        wanted, unwanted = reason_bindings(self.plan)
         if self.applied.reason_routing != self.plan.reason_routing:
             self._save(bound=None)
         apply.declare(self.channel, Objects(bindings=tuple(wanted)))
@@ -195,8 +224,8 @@ class _Switch:
         if self.applied.phase == "current":
             for ladder in self.applied.ladders:
                 if ladder != target:
-                    apply.unbind(self.channel, self._from_current(ladder))
-            apply.bind(self.channel, self._from_current(target))
+                    apply.unbind(self.channel, self.plan.from_current(ladder))
+            apply.bind(self.channel, self.plan.from_current(target))
             self._save(phase="standby")
         self._bind_standby(target)
         self._save(current=target, following=None, phase="settled")
@@ -204,8 +233,8 @@ class _Switch:
     def _bind_standby(self, target: str) -> None:
         for ladder in self.applied.ladders:
             if ladder != target:
-                apply.unbind(self.channel, self._from_standby(ladder))
-        apply.bind(self.channel, self._from_standby(target))
+                apply.unbind(self.channel, self.plan.from_standby(ladder))
+        apply.bind(self.channel, self.plan.from_standby(target))
 
     def _tasks(self) -> None:
         """Bind tasks to their own ladders; while one is unbound, its messages climb the queue's ladder."""
@@ -217,35 +246,17 @@ class _Switch:
             self._save(tasks={**self.applied.tasks, task: list(dict.fromkeys([UNDER_WAY, *known, *wanted]))})
             for old in known:
                 if old not in (UNDER_WAY, *wanted):
-                    apply.unbind(self.channel, self._from_tasks(task, old))
+                    apply.unbind(self.channel, self.plan.from_tasks(task, old))
             for new in wanted:
-                apply.bind(self.channel, self._from_tasks(task, new))
+                apply.bind(self.channel, self.plan.from_tasks(task, new))
             self._save(tasks={**{name: ids for name, ids in self.applied.tasks.items() if name != task}, task: wanted})
         self._save(tasks={task: ids for task, ids in self.applied.tasks.items() if ids})
 
     def _bind_again(self) -> None:
         """Bind what the record says is bound: somebody may have deleted an exchange, and its bindings with it."""
-        current = self.applied.current
-        if current is None:
-            return
-        of_tasks = (self._from_tasks(task, each) for task, ids in self.applied.tasks.items() for each in ids)
-        settled = (self._from_current(current), self._from_standby(current), *of_tasks)
-        apply.declare(self.channel, Objects(bindings=settled))
+        apply.declare(self.channel, Objects(bindings=tuple(_settled(self.plan, self.applied))))
 
     def _retire(self) -> None:
         in_force, now = self.applied.in_force, time.time()
         retired = {key: self.applied.retired.get(key, now) for key in self.applied.ladders if key not in in_force}
         self._save(retired=retired)
-
-    def _from_current(self, ladder: str) -> Binding:
-        return Binding(self.plan.names.current(self.plan.queue), self._exchange(ladder), to="exchange")
-
-    def _from_standby(self, ladder: str) -> Binding:
-        return Binding(self.plan.names.standby(self.plan.queue), self._exchange(ladder), to="exchange")
-
-    def _from_tasks(self, task: str, ladder: str) -> Binding:
-        declared = arguments({"x-match": "all", "task": task})
-        return Binding(self.plan.names.tasks(self.plan.queue), self._exchange(ladder), to="exchange", declared=declared)
-
-    def _exchange(self, ladder: str) -> str:
-        return self.plan.names.ladder(self.plan.queue, ladder)

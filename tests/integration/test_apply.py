@@ -110,6 +110,17 @@ def test_a_quick_apply_mends_what_somebody_deleted(lab: Lab) -> None:
         assert len(lab.climb(plan)) == 4, name
 
 
+@pytest.mark.brokers
+def test_a_quick_apply_binds_queues_that_somebody_deleted_and_declared_again(lab: Lab) -> None:
+    plan = lab.applied(lab.plan(Ladder((10, 20))))
+    for queue in (plan.queue, plan.exhausted):
+        lab.channel.queue_delete(queue)
+        lab.origin(plan)
+        assert not apply_plan(lab.connection, plan, quick=True)
+        lab.publish(plan.queue)
+        assert len(lab.climb(plan)) == 4, queue
+
+
 def test_a_quick_apply_of_another_plan_is_a_whole_one(lab: Lab) -> None:
     plan, own, other = (
         lab.plan(Ladder((10,))),
@@ -202,18 +213,21 @@ def test_the_broker_takes_the_longest_ttl_and_no_longer_one(lab: Lab) -> None:
 # -- many queues -------------------------------------------------------------------------------------------------------
 
 
-def test_a_quick_apply_that_finds_all_declared_waits_for_few_answers_and_binds_nothing(
+def test_a_quick_apply_that_finds_all_declared_waits_for_few_answers_and_binds_two_queues(
     classic_lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = classic_lab
     plan = lab.plan(Ladder((10_000, 60_000, 600_000, HOUR, 2 * HOUR)), {"own": LADDER})
     sent: list[Any] = []
+    bound: list[str] = []
     answers = 0
     send = Channel.send_method
 
     def counting(channel: Channel, method: Any, *arguments: Any, **more: Any) -> Any:
         nonlocal answers
         sent.append(method)
+        if method == spec.Queue.Bind:
+            bound.append(arguments[1][1])
         answers += more.get("wait") is not None
         return send(channel, method, *arguments, **more)
 
@@ -221,9 +235,11 @@ def test_a_quick_apply_that_finds_all_declared_waits_for_few_answers_and_binds_n
     lab.applied(plan)
     declaring = answers
     sent.clear()
+    bound.clear()
     assert not apply_plan(lab.connection, plan, quick=True)
     assert answers - declaring < declaring / 2
-    assert {spec.Queue.Bind, spec.Queue.Unbind, spec.Exchange.Bind, spec.Exchange.Unbind}.isdisjoint(sent)
+    assert {spec.Queue.Unbind, spec.Exchange.Bind, spec.Exchange.Unbind}.isdisjoint(sent)
+    assert set(bound) == {plan.queue, plan.exhausted}
 
 
 @pytest.mark.brokers
