@@ -21,6 +21,7 @@ from .cli_base import (
     connected,
     limit_option,
     management_option,
+    no_management_option,
     only,
     options,
     scan_option,
@@ -32,7 +33,9 @@ from .doctor import examine
 from .durations import parse_ms
 from .event_connection import declare_events, event_pending
 from .exact_doctor import exact_pending
+from .exceptions import ManagementError
 from .inventory import applied, plans
+from .management import Bindings, Management
 from .release import release as release_parked
 from .status import read_status
 from .topology.pending import pending
@@ -53,11 +56,25 @@ rmq_delay.add_command(migrate_command)
 
 
 @rmq_delay.command(cls=Command)
-@options(only, as_json)
-def plan(ctx: click.Context, only: tuple[str, ...], as_json: bool) -> None:
-    """Show what apply would change. Exit code 2 when there is something, 1 when apply could not do it."""
+@options(only, management_option, no_management_option, as_json)
+def plan(
+    ctx: click.Context, only: tuple[str, ...], management_url: str | None, no_management: bool, as_json: bool
+) -> None:
+    """Show what apply would change. Exit code 2 when there is something, 1 when apply could not do it.
+
+    Bindings are compared where the management API can be asked for them.
+    """
     with connected(ctx.obj.app) as (delay, connection):
-        found = [pending(connection, each, applied(connection, each)) for each in plans(connection, delay, only)]
+        bindings: Bindings | None = None
+        if not no_management:
+            try:
+                with Management.of(connection, management_url, delay.settings.management_url) as management:
+                    bindings = management.bindings()
+            except ManagementError as error:
+                click.echo(f"Bindings are not compared: {error}\nWith --no-management this is not tried.", err=True)
+        found = [
+            pending(connection, each, applied(connection, each), bindings) for each in plans(connection, delay, only)
+        ]
         if not only:
             found.append(exact_pending(connection, delay.exact))
             if delay.settings.events.on:
@@ -107,7 +124,7 @@ def status(ctx: click.Context, only: tuple[str, ...], as_json: bool) -> None:
 @options(
     only,
     management_option,
-    click.option("--no-management", is_flag=True, help="Do without the management API."),
+    no_management_option,
     as_json,
 )
 def doctor(

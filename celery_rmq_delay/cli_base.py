@@ -64,6 +64,7 @@ scan_option = click.option(
     "--scan-limit", type=click.IntRange(1), default=SCAN_LIMIT, show_default=True, help="Messages to look at, a queue."
 )
 
+no_management_option = click.option("--no-management", is_flag=True, help="Do without the management API.")
 management_option = click.option("--management-url", help=f"Base URL of the management API; also {URL_VARIABLE}.")
 
 

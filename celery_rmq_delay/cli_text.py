@@ -33,6 +33,8 @@ def _plan_lines(found: Pending) -> Iterator[str]:
     yield f"{found.queue}:"
     for each in found.create:
         yield f"  + {each.kind} {each.name}"
+    for binding in found.unbound or ():
+        yield f"  + binding {binding.text}"
     for each in found.conflicts:
         yield f"  ! {each.kind} {each.name} cannot be changed: {each.problem}"
     if found.ladder:

@@ -18,12 +18,12 @@ from .exact_doctor import exact_findings
 from .exceptions import ManagementError, TransportError
 from .findings import APPLY, REDECLARE, Finding, Severity
 from .inventory import applied, connect, plans
-from .management import Management, QueueDetail
+from .management import Bindings, Management, QueueDetail
 from .names import suspects
 from .policies import DLX, NEGATIVE_IS_UNLIMITED, effective_limit
 from .topology.apply import ready_counts
 from .topology.native import refusal
-from .topology.pending import ladder_text, pending
+from .topology.pending import Pending, ladder_text, pending
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -70,17 +70,22 @@ def _examine(
     yield from version_findings(broker)
     details: dict[str, QueueDetail] = {}
     policies: list[Policy] = []
+    bindings: Bindings | None = None
     if use_management:
         try:
             with Management.of(connection, management_url, delay.settings.management_url) as management:
                 management.version()
                 details, policies = management.queues(), management.policies()
+                bindings = management.bindings()
         except ManagementError as error:
             found, _, mend = str(error).partition(". ")
-            mend = mend or "Without it policies and waiting dead letters stay unseen; --no-management leaves it out."
+            unseen = (
+                "Without it policies, bindings and waiting dead letters stay unseen; --no-management leaves it out."
+            )
+            mend = mend or unseen
             yield Finding("management", "warning", "management API", found, mend)
     for plan in plans(connection, delay, only):
-        yield from _queue_findings(connection, delay, plan, broker, details, policies)
+        yield from _queue_findings(connection, delay, plan, broker, details, policies, bindings)
     yield from exact_findings(connection, delay)
     yield from event_findings(connection, delay)
     yield from _exhausted(connection, delay)
@@ -106,6 +111,7 @@ def _queue_findings(
     broker: Capabilities,
     details: Mapping[str, QueueDetail],
     policies: Iterable[Policy],
+    bindings: Bindings | None,
 ) -> Iterator[Finding]:
     quorum = plan.queue_type == "quorum" and getattr(details.get(plan.queue), "type", "quorum") == "quorum"
     if delay.is_native(plan.queue) and (refused := refusal(plan.queue, broker, quorum=quorum)):
@@ -115,7 +121,7 @@ def _queue_findings(
     counts = ready_counts(connection, [plan.queue, suspects(plan.queue)])
     if counts[plan.queue] is not None:
         yield from _dead_lettering(connection, delay, plan, state, details.get(plan.queue), policies)
-    yield from _drift(connection, plan, state)
+    yield from _drift(pending(connection, plan, state, bindings), plan)
     yield from limit_findings(plan, broker, _limit(delay, plan, broker, details.get(plan.queue)))
     own = [plan.queue, suspects(plan.queue), *(queue.name for _, _, queue in plan.rung_queues(_ladders(plan, state)))]
     for name in own:
@@ -165,12 +171,13 @@ def _dead_lettering(
         yield Finding("queue-arguments", "warning", plan.queue, f"It exists with other arguments. {problem}", mend)
 
 
-def _drift(connection: Connection, plan: LadderPlan, state: Applied) -> Iterator[Finding]:
-    waiting = pending(connection, plan, state)
+def _drift(waiting: Pending, plan: LadderPlan) -> Iterator[Finding]:
     for each in waiting.conflicts:
         yield Finding("conflict", "error", plan.queue, each.difference, REDECLARE)
     if waiting.create:
         yield Finding("missing", "error", plan.queue, waiting.missing, APPLY)
+    if waiting.unbound:
+        yield Finding("unbound", "error", plan.queue, waiting.lost_bindings, APPLY)
     if waiting.ladder:
         before, after = map(ladder_text, waiting.ladder)
         found = f"The ladder in force is {before}; the settings say {after}."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,12 +13,13 @@ from urllib.parse import quote, unquote, urlsplit
 from .exceptions import ManagementError
 from .management_errors import URL_VARIABLE, connection_problem, not_let_in, reason, without_credentials
 from .policies import Policy, required_text
+from .topology.objects import Binding, arguments
 
 if TYPE_CHECKING:
     import httpx
     from kombu import Connection
 
-__all__ = ["TIMEOUT", "URL_VARIABLE", "Management", "QueueDetail"]
+__all__ = ["TIMEOUT", "URL_VARIABLE", "Bindings", "Management", "QueueDetail"]
 
 #: Seconds that one request may take.
 TIMEOUT = 10.0
@@ -29,6 +30,7 @@ _PORTS = {"http": 15672, "https": 15671}
 _COLUMNS = (
     "name,type,arguments,policy,operator_policy,effective_policy_definition,messages_dlx,durable,exclusive,auto_delete"
 )
+_BINDING = ("source", "destination", "destination_type", "routing_key", "arguments")
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404
 
 
@@ -62,6 +64,14 @@ class QueueDetail:
             operator_policy=_some_text(data.get("operator_policy")),
             lasting=bool(data.get("durable", True)) and not data.get("exclusive") and not data.get("auto_delete"),
         )
+
+
+class Bindings(dict[tuple[str, str], list[Binding]]):
+    """The bindings of a vhost, by (source, destination)."""
+
+    def missing(self, planned: Iterable[Binding]) -> list[Binding]:
+        """Return those of ``planned`` that are not there."""
+        return [each for each in planned if each not in self.get(each.ends, ())]
 
 
 class Management:
@@ -157,6 +167,14 @@ class Management:
         answer = self._request("GET", f"queues/{self._vhost}/{quote(queue, safe='')}", missing_is_fine=True)
         return [] if answer.status_code == _NOT_FOUND else self._read(answer, _peers)
 
+    def bindings(self) -> Bindings:
+        """Return the bindings of the vhost, by (source, destination)."""
+        answer = self._request("GET", f"bindings/{self._vhost}", columns=",".join(_BINDING))
+        found = Bindings()
+        for each in self._read(answer, lambda bindings: [_binding(data) for data in bindings]):
+            found.setdefault(each.ends, []).append(each)
+        return found
+
     def policies(self) -> list[Policy]:
         """Return the user policies of the vhost."""
         answer = self._request("GET", f"policies/{self._vhost}")
@@ -230,6 +248,11 @@ class Management:
 
     def _stranger(self) -> ManagementError:
         return ManagementError(f"{self.url} answers, but not as a RabbitMQ management API. Check the URL.")
+
+
+def _binding(data: Mapping[str, Any]) -> Binding:
+    source, destination, kind, key, declared = (data[name] for name in _BINDING)
+    return Binding(source, destination, kind, key, arguments(_mapping(declared)))
 
 
 def _context(options: object) -> ssl.SSLContext:

@@ -72,6 +72,16 @@ class Binding:
         """The arguments of the binding."""
         return dict(self.declared)
 
+    @property
+    def ends(self) -> tuple[str, str]:
+        """What it binds: (source, destination)."""
+        return self.source, self.destination
+
+    @property
+    def text(self) -> str:
+        """The binding for people."""
+        return f"{self.source} -> {self.destination}" + (f" ({self.key})" if self.key else "")
+
 
 @dataclass(frozen=True)
 class Objects:

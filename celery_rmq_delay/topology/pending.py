@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 from ..durations import format_ms
 from ..ladders import Ladder
 from .apply import Drift, drift, ready_counts
-from .switch import Applied
+from .switch import Applied, planned_bindings
 
 if TYPE_CHECKING:
     from kombu import Connection
 
+    from ..management import Bindings
     from .ladder import LadderPlan
+    from .objects import Binding
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class Pending:
     ``conflicts`` are objects that exist with other arguments: an apply cannot change those. ``ladder`` is (in force,
     planned) where they differ; ``tasks`` the same by task, None standing for the queue's ladder. ``routing``: the
     bindings that route by the reason of a death have to change. ``unfinished``: a change of ladders was cut off.
+    ``unbound``: bindings that are missing between objects that exist; None where nobody could look.
     """
 
     queue: str
@@ -32,16 +35,22 @@ class Pending:
     tasks: dict[str, tuple[Ladder | None, Ladder | None]] = field(default_factory=dict)
     routing: bool = False
     unfinished: bool = False
+    unbound: tuple[Binding, ...] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.create or self.conflicts or self.ladder or self.tasks or self.routing or self.unfinished)
+        changes = (self.create, self.conflicts, self.ladder, self.tasks, self.routing, self.unfinished, self.unbound)
+        return any(changes)
 
     @property
     def missing(self) -> str:
         """What an apply would create, for people: how many, and some of them."""
-        more = len(self.create) - 3
-        listed = ", ".join(each.name for each in self.create[:3]) + (f" and {more} more" if more > 0 else "")
-        return f"{len(self.create)} exchanges or queues are missing: {listed}."
+        return f"{len(self.create)} exchanges or queues are missing: {_listed([each.name for each in self.create])}."
+
+    @property
+    def lost_bindings(self) -> str:
+        """Which bindings an apply would declare again, for people: how many, and some of them."""
+        texts = [each.text for each in self.unbound or ()]
+        return f"{len(texts)} bindings are missing, and messages are lost or stuck for it: {_listed(texts)}."
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; ladders as text."""
@@ -51,16 +60,22 @@ class Pending:
             "conflicts": [vars(each) for each in self.conflicts],
             "ladder": _change(*self.ladder) if self.ladder else None,
             "tasks": {task: _change(*change) for task, change in self.tasks.items()},
+            "unbound": None if self.unbound is None else [each.text for each in self.unbound],
         }
 
 
-def pending(connection: Connection, plan: LadderPlan, applied: Applied) -> Pending:
-    """Return what `apply_plan` would change for ``plan`` where the record says ``applied``. Changes nothing."""
+def pending(connection: Connection, plan: LadderPlan, applied: Applied, bindings: Bindings | None = None) -> Pending:
+    """Return what `apply_plan` would change for ``plan`` where the record says ``applied``. Changes nothing.
+
+    ``bindings`` are those of the vhost, from the management API: AMQP cannot list them.
+    """
     names = [plan.queue, plan.exhausted]
     counts = ready_counts(connection, names)
     found = [Drift("queue", name, "missing") for name in names if counts[name] is None]
     found += drift(connection, plan.objects(applied.highest_rung))
     in_force = applied.ladders.get(applied.current or "")
+    missing = {each.name for each in found if each.problem == "missing"}
+    lost = None if bindings is None else bindings.missing(planned_bindings(plan, applied))
     return Pending(
         queue=plan.queue,
         create=tuple(each for each in found if each.problem == "missing"),
@@ -69,6 +84,7 @@ def pending(connection: Connection, plan: LadderPlan, applied: Applied) -> Pendi
         tasks=_task_changes(plan, applied),
         routing=applied.reason_routing not in (None, plan.reason_routing),
         unfinished=applied.phase != "settled",
+        unbound=None if lost is None else tuple(each for each in lost if missing.isdisjoint(each.ends)),
     )
 
 
@@ -89,6 +105,11 @@ def ladder_text(ladder: Ladder | None) -> str:
     if ladder.jitter:
         text += f" ±{ladder.jitter:.0%}"
     return f"{text} and again" if ladder.repeat_last else text
+
+
+def _listed(texts: list[str]) -> str:
+    more = len(texts) - 3
+    return ", ".join(texts[:3]) + (f" and {more} more" if more > 0 else "")
 
 
 def _change(before: Ladder | None, after: Ladder | None) -> dict[str, str]:

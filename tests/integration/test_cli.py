@@ -40,7 +40,7 @@ def test_a_fresh_vhost_is_planned_applied_and_then_as_planned(lab: Lab) -> None:
     assert data(app, "apply") == [{"queue": plan.queue, "changed": True, "rejects": True}]
     assert drift(lab.connection, plan.objects()) == []
     assert data(app, "plan")[0]["create"] == []
-    assert run(app, "plan").output == f"{plan.queue}: nothing to do\nexact delays (levels): nothing to do\n"
+    assert run(app, "plan").stdout == f"{plan.queue}: nothing to do\nexact delays (levels): nothing to do\n"
     assert data(app, "apply")[0]["changed"] is False
     lab.publish(plan.queue)
     lab.reject(lab.get(plan.queue))
@@ -59,6 +59,17 @@ def test_the_queue_of_events_is_planned_applied_counted_and_watched(classic_lab:
     wait_for(lambda: data(app, "status")["events"] == {"queue": name, "waiting": 900}, "all events")
     assert f"events ({name}): 900 waiting" in run(app, "status").output
     assert "900 of at most 1000 events wait" in run(app, "doctor", "--no-management", code=1).output
+
+
+def test_a_plan_without_the_management_api_says_that_bindings_are_not_compared(classic_lab: Lab) -> None:
+    app, _ = opened(classic_lab)
+    run(app, "apply")
+    address = f"http://127.0.0.1:{free_port()}"
+    planned = run(app, "plan", "--management-url", address)
+    assert "nothing to do" in planned.stdout
+    assert planned.stderr.startswith(f"Bindings are not compared: No management API at {address}")
+    assert run(app, "plan", "--no-management").stderr == ""
+    assert data(app, "plan", "--no-management")[0]["unbound"] is None
 
 
 def test_a_changed_ladder_is_planned_as_a_change(lab: Lab) -> None:
@@ -232,7 +243,7 @@ def test_the_celery_command_knows_the_tasks_of_the_project(classic_lab: Lab, tmp
     lab, queue = classic_lab, f"{classic_lab.names.prefix}-q"
     (tmp_path / "proj.py").write_text(PROJECT.format(url=lab.url, queue=queue, prefix=lab.names.prefix))
     (tmp_path / "proj_tasks.py").write_text(TASKS)
-    command = [sys.executable, "-m", "celery", "-A", "proj", "rmq-delay", "plan", "--json"]
+    command = [sys.executable, "-m", "celery", "-A", "proj", "rmq-delay", "plan", "--no-management", "--json"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 2, done.stderr

@@ -21,6 +21,7 @@ from tests.support.brokers import lab_app as shops
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.lab_app import declare_exact, found, park, plan_of, shop
 from tests.support.brokers.policies import policy
+from tests.support.commands import data, run
 from tests.support.waiting import BUSY, wait_for
 
 
@@ -145,6 +146,25 @@ def test_dead_letters_that_nobody_takes_are_found(managed: PrivateBroker, manage
     park(lab, plan, "a")
     finding = wait_for(lambda: found(app, managed.management_url).get("dead-letters-waiting"), "the statistics")
     assert plan.queue in finding.found
+
+
+@pytest.mark.brokers
+def test_a_queue_that_was_deleted_and_declared_again_is_found_to_be_unbound(
+    managed: PrivateBroker, managed_lab: Lab
+) -> None:
+    lab = managed_lab
+    app, plan = opened(lab)
+    assert found(app, managed.management_url) == {}
+    lab.channel.queue_delete(plan.queue)
+    lab.origin(plan)
+    finding = found(app, managed.management_url)["unbound"]
+    assert finding.severity == "error"
+    assert f"2 bindings are missing, and messages are lost or stuck for it: {plan.names.returns}" in finding.found
+    planned = run(app, "plan", "--management-url", str(managed.management_url), code=2).stdout
+    assert f"  + binding {plan.names.returns} -> {plan.queue} ({plan.queue}@1)" in planned
+    apply_plan(lab.connection, plan)
+    assert found(app, managed.management_url) == {}
+    assert data(app, "plan", "--management-url", str(managed.management_url))[0]["unbound"] == []
 
 
 def test_messages_that_wait_for_a_person_are_noted(lab: Lab) -> None:
