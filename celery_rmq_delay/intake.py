@@ -45,6 +45,7 @@ def guard(consumer: Any, worker: WorkerSide) -> None:
         def on_message(message: Message) -> Any:
             try:
                 check(message.headers)
+                worker.restore_route(message)
                 return handle(message)
             except consumer.connection_errors:
                 raise

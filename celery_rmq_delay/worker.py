@@ -158,13 +158,24 @@ class WorkerSide(Settling):
 
     # -- receiving -----------------------------------------------------------------------------------------------
 
+    def restore_route(self, message: Message) -> None:
+        """Let every task, of this package's class or not, see the route by which its message first came to its queue.
+
+        Celery publishes retries along it: what came back from a delay queue would follow objects that may be deleted.
+        """
+        info = message.arrived = message.delivery_info
+        queue, _ = self._queue_of(info.get("consumer_tag", ""))
+        if self.delay.settings.for_queue(queue) is not None:
+            exchange, routing_key = h.first_route(message.headers, queue, info["exchange"], info["routing_key"])
+            message.delivery_info = {**info, "exchange": exchange, "routing_key": routing_key}
+
     def receive(self, message: Message, body: Any, task: Task[Any, Any]) -> Verdict:
-        """Read a delivery: put its attempt count, first route and `Delivery` where Celery and the task look.
+        """Read a delivery: put its attempt count and `Delivery` where Celery and the task look.
 
         Returns what to do with it; a suspect is on its way to the other queue when this returns.
         """
-        info, raw = message.delivery_info, message.headers
-        queue, among_suspects = self._queue_of(info.get("consumer_tag", ""))
+        info, raw = message.arrived, message.headers
+        queue, among_suspects = self._queue_of(info["consumer_tag"])
         settings = self.delay.settings.for_queue(queue)
         if settings is None:
             return Verdict.RUN
@@ -174,7 +185,6 @@ class WorkerSide(Settling):
         given_back = native.given_back(raw) if native else 0
         known = h.whole_number(raw.get("retries", (body or {}).get("retries")))
         retries = h.whole_number(known + rejections + given_back)
-        exchange, routing_key = h.first_route(raw, queue, info["exchange"], info["routing_key"])
         interrupted = info["redelivered"] and (
             native.was_interrupted(raw, self._most_given_back(queue))
             if native
@@ -187,7 +197,7 @@ class WorkerSide(Settling):
         found = Delivery(queue, rung, raw.get(h.LANE), path)
         message.rmq_delay = self
         message.raw_headers = raw
-        message.delivery_info = {**info, "exchange": exchange, "routing_key": routing_key, "redelivered": interrupted}
+        message.delivery_info["redelivered"] = interrupted
         check_payload(message.payload)
         # Protocol 2 has the task's facts in the headers, protocol 1 in the body.
         facts = {**(body if body else raw), "retries": retries, KEY: found}

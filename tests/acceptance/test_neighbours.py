@@ -122,6 +122,25 @@ def test_priorities_survive_parking(make_lab: Callable[..., Lab]) -> None:
     assert result.get(timeout=SECONDS) == [7, 1]
 
 
+@EITHER_TYPE
+def test_a_plain_task_that_came_back_from_a_ladder_is_retried_along_its_first_route(lab: Lab) -> None:
+    """As after a rollback: Celery would publish its retry to an exchange that may be deleted by then."""
+    lab.worker().kill("SIGTERM")  # applies the ladder
+    plain = lab.task("plain")
+    result = plain.delay(0.1)
+    with lab.app.connection_for_write() as connection:
+        channel = connection.channel()
+        message = wait_for(lambda: channel.basic_get("shop"), "the message")
+        channel.basic_reject(message.delivery_tag, requeue=False)
+    wait_for(lambda: lab.count("shop"), "the message back")
+    lab.worker()
+    fresh = plain.delay(0.1)
+
+    assert result.get(timeout=SECONDS) == fresh.get(timeout=SECONDS) == "plain"
+    routes = [attempt["route"] for task in (result, fresh) for attempt in lab.attempts(task.id)]
+    assert routes == [routes[-1]] * 4
+
+
 def test_two_vhosts_of_one_broker_do_not_meet(make_lab: Callable[..., Lab], own_broker: PrivateBroker) -> None:
     name = f"second-{uuid.uuid4().hex[:8]}"
     first = make_lab()
