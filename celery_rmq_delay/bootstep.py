@@ -62,10 +62,11 @@ class LadderStep(bootsteps.StartStopStep):
             self._worker.stop_taking()
 
     def shutdown(self, c: Any) -> None:
-        """Wait for outstanding confirms before the connection closes."""
+        """Return what was never started, and wait for outstanding confirms, before the connection closes."""
         if self._worker is None:
             return
         if c.connection is not None:
+            self._worker.return_unstarted()
             self._worker.disconnect()
         if self._worker.reporter is not None:
             self._worker.reporter.close()

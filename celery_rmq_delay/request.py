@@ -59,6 +59,12 @@ class RetryableRequest(stock.Request):
 
     # -- what Celery calls -----------------------------------------------------------------------------------------
 
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """Note that the task runs."""
+        if self._delivery is not None:
+            self._worker.started(self._message)
+        super().on_accepted(pid, time_accepted)
+
     def on_retry(self, exc_info: Any) -> None:
         """Settle an attempt that is to be retried."""
         retry = self._outcome = _bare(exc_info.exception)
@@ -106,7 +112,9 @@ class RetryableRequest(stock.Request):
         """Settle the message as its attempt ended."""
         if self._delivery is None or self.acknowledged:
             super().acknowledge()
-        elif self._outcome is None:
+            return
+        self._worker.started(self._message)
+        if self._outcome is None:
             self._tell_end()
             super().acknowledge()
             if self._retries and not self._already_revoked and not self._ignored:
@@ -120,8 +128,10 @@ class RetryableRequest(stock.Request):
         """Reject the message, unless its task is out of retries."""
         if self._delivery is not None and not requeue and isinstance(self._outcome, ExceptionInfo):
             self.acknowledge()
-        else:
-            super().reject(requeue)
+            return
+        if self._delivery is not None:
+            self._worker.started(self._message)
+        super().reject(requeue)
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         self._already_revoked = True
@@ -260,6 +270,7 @@ class RetryableRequest(stock.Request):
         if self._crashes or self._is_used_up:
             return False
         stock.task_ready(self)
+        self._worker.started(self._message)
         delivery: Delivery = self._request_dict[KEY]
         ladder = self._worker.delay.ladder(delivery.queue, self.task)
         path, rung = self._next()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery.bootsteps import CLOSE, TERMINATE  # type: ignore[attr-defined]  # the stubs lack them
 from celery.exceptions import InvalidTaskError
 from kombu import Consumer, Queue
 
@@ -24,7 +26,7 @@ from .names import rung_of, suspects
 from .reporting import Reporter
 from .settling import Settling
 from .topology.apply import Drift, drift
-from .topology.exact import until_ms
+from .topology.exact import Route, until_ms
 from .topology.loop import Loop
 from .topology.native import NativeRetry, refusal
 from .topology.switch import apply_plan
@@ -53,6 +55,8 @@ class WorkerSide(Settling):
         self._suspects_due = False
         self._releasers: list[Releaser] = []
         self._broker = Capabilities((0, 0, 0))
+        #: The messages that wait for the pool to start their tasks, by identity, and their retries.
+        self._unstarted: dict[int, tuple[Message, int]] = {}
 
     # -- connecting ----------------------------------------------------------------------------------------------
 
@@ -68,7 +72,7 @@ class WorkerSide(Settling):
             channel,
             # The copy of a suspect can arrive before the confirm that lets its original go: run while both are
             # there, it would multiply with each worker that it kills.
-            on_message=lambda message: publisher.after_pending(lambda: handle(message)),
+            on_message=lambda message: publisher.after_pending(lambda: self._handle_suspect(message, handle)),
             on_decode_error=self.on_decode_error,
             accept=self.consumer.app.conf.accept_content,
             auto_declare=False,
@@ -76,6 +80,7 @@ class WorkerSide(Settling):
         )
         self._suspects_due = True
         self._tags.clear()
+        self._unstarted.clear()
         self.applied.clear()
         self.delay.on_declared = self.add_queue
         self._connect_exact(connection)
@@ -89,6 +94,18 @@ class WorkerSide(Settling):
         if self._suspects is not None and self._suspects_due:
             self._suspects_due = False
             self._suspects.consume()
+
+    def _handle_suspect(self, message: Message, handle: Callable[[Message], Any]) -> None:
+        if self._is_stopping:
+            queue, _ = self._queue_of(message.delivery_info["consumer_tag"])
+            self._return(message, h.retries(message.headers, queue))
+        else:
+            handle(message)
+
+    @property
+    def _is_stopping(self) -> bool:
+        """Whether the worker shuts down, and does not only connect again."""
+        return self.consumer.blueprint.state in (CLOSE, TERMINATE)
 
     def _connect_exact(self, connection: Any) -> None:
         exact = self.delay.exact
@@ -150,11 +167,32 @@ class WorkerSide(Settling):
 
     def stop_taking(self) -> None:
         """Take no more suspects, and release nothing more."""
+        self._read_tags()  # what comes while a consumer is cancelled has to be known, too
         self._suspects_due = False
         if self._suspects is not None:
             self._suspects.cancel()
         for releaser in self._releasers:
             releaser.cancel()
+
+    def started(self, message: Message) -> None:
+        """Note that the task of a message runs, or that the message is settled without that."""
+        self._unstarted.pop(id(message), None)
+
+    def return_unstarted(self) -> None:
+        """Move each message whose task was never started to the end of its queue.
+
+        For a shutdown, when the pool has stopped. What the broker takes back as the connection closes comes with the
+        same marks as the messages of a worker that died.
+        """
+        for message, retries in self._unstarted.values():
+            self._return(message, retries)
+        self._unstarted.clear()
+
+    def _return(self, message: Message, retries: int) -> None:
+        queue, among_suspects = self._queue_of(message.delivery_info["consumer_tag"])
+        message.raw_headers = getattr(message, "raw_headers", message.headers)
+        copy = copy_of(message, self._forwarded(message, retries, {}))
+        self.publish(message, copy, Route("", suspects(queue) if among_suspects else queue))
 
     # -- receiving -----------------------------------------------------------------------------------------------
 
@@ -213,6 +251,11 @@ class WorkerSide(Settling):
             self._suspect(message, found, retries, crashes(raw) + (1 if among_suspects else 0))
         elif todo is Verdict.RUN and eta:
             return self._hold(message, found, retries, eta)
+        elif todo is Verdict.RUN and self._is_stopping:  # it came while its consumer was cancelled
+            self._return(message, retries)
+            return Verdict.HELD
+        elif todo is Verdict.RUN:
+            self._unstarted[id(message)] = message, retries
         return todo
 
     def _eta_to_come(self, eta: Any, climbed: int) -> Any:
@@ -285,12 +328,15 @@ class WorkerSide(Settling):
     def _queue_of(self, tag: str) -> tuple[str, bool]:
         """Return (origin queue, whether the delivery comes from its suspects)."""
         if tag not in self._tags:
-            consumers: tuple[Any, ...] = (self.consumer.task_consumer, self._suspects)
-            self._tags = {
-                tag: queue for consumer in consumers if consumer for queue, tag in consumer._active_tags.items()
-            }
+            self._read_tags()
         queue = self._tags.get(tag, "")
         return (queue.removesuffix(".suspects"), True) if tag.startswith(_SUSPECTS_TAG) else (queue, False)
+
+    def _read_tags(self) -> None:
+        consumers: tuple[Any, ...] = (self.consumer.task_consumer, self._suspects)
+        for consumer in consumers:
+            if consumer:
+                self._tags.update({tag: queue for queue, tag in consumer._active_tags.items()})
 
     def keeps(self, message: Message) -> bool:
         """Whether a message that is rejected stays in the broker, or is of a queue that is left alone."""

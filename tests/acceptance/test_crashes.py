@@ -173,6 +173,56 @@ def test_a_warm_shutdown_settles_what_was_running(lab: Lab) -> None:
     assert len(wait_for(lambda: lab.take("rmq_delay.exhausted"))) == 1
 
 
+@pytest.mark.parametrize(
+    ("queue_type", "pool"),
+    [
+        pytest.param("classic", "prefork", marks=pytest.mark.brokers),
+        pytest.param("quorum", "prefork", marks=pytest.mark.brokers),
+        ("classic", "solo"),
+        ("quorum", "gevent"),
+        pytest.param("classic", "threads", marks=pytest.mark.slow),
+    ],
+)
+def test_a_warm_shutdown_blames_no_task_that_it_never_started(
+    make_lab: Callable[..., Lab], queue_type: str, pool: str
+) -> None:
+    lab = make_lab(queue_type)
+    results = [lab.task("sleeps").delay(0.5) for _ in range(12)]
+    while not all(result.ready() for result in results):
+        finished = sum(result.ready() for result in results)
+        worker = lab.worker(pool, 2)
+        wait_for(lambda finished=finished: len(lab.attempts()) > finished)
+        worker.kill("SIGTERM")
+        assert "suspects" not in worker.logs()
+
+    assert [result.get(timeout=SECONDS) for result in results] == ["slept"] * 12
+    assert len(lab.attempts()) == 12
+    assert lab.counts("shop", "shop.suspects", "rmq_delay.exhausted") == {
+        "shop": 0,
+        "shop.suspects": 0,
+        "rmq_delay.exhausted": 0,
+    }
+
+
+@EITHER_TYPE
+def test_a_warm_shutdown_blames_no_suspect_that_it_never_started(lab: Lab) -> None:
+    lab.worker("prefork", 1).kill("SIGTERM")  # applies the ladder
+    suspect = lab.task("healthy").delay(1)
+    with lab.app.connection_for_write() as connection:
+        channel: Any = connection.channel()
+        [message] = wait_for_messages(channel, "shop", 1)
+        channel.basic_publish(message, "", "shop.suspects")
+    for _ in range(MAX_CRASHES + 2):
+        busy = lab.task("sleeps").delay(1.0)
+        worker = lab.worker("prefork", 1, "--prefetch-multiplier", "1")
+        wait_for(lambda busy=busy: lab.attempts(busy.id))
+        worker.kill("SIGTERM")
+
+    lab.worker("prefork", 1)
+    assert suspect.get(timeout=SECONDS) == 1
+    assert lab.count("rmq_delay.exhausted") == 0
+
+
 @EITHER_TYPE
 @pytest.mark.parametrize("stalls", [0, pytest.param(8, marks=pytest.mark.slow)])
 def test_a_warm_shutdown_waits_for_the_confirm_of_an_exhausted_message(
