@@ -1,6 +1,6 @@
-"""Tell running workers that a queue was adopted or given back, and hear which of them know.
+"""Remote-control commands of workers: that a queue was adopted or given back, and which tasks requeue in a loop.
 
-The command arrives in the worker's consumer loop, so it only takes over what it brings.
+A command arrives in the worker's consumer loop, so it only takes over what it brings and returns what is known.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from celery.worker.control import control_command
+from celery.worker.control import control_command, inspect_command
 
+from .requeues import COMMAND as REQUEUES
 from .strategy import ATTRIBUTE
 from .topology.adoption import COMMAND, Adoption
 
@@ -44,6 +45,13 @@ def adoption_changed(state: Any, queue: str, adoption: Mapping[str, Any], **_: A
         "generation": worker.delay.adopted[queue].generation if queue in worker.delay.adopted else 0,
         "address": _address(consumer),
     }
+
+
+@inspect_command(name=REQUEUES, visible=False)
+def requeues(state: Any, **_: Any) -> list[dict[str, Any]]:
+    """Return the tasks that requeue messages in a loop (used by ``rmq-delay doctor``)."""
+    worker = getattr(state.consumer, ATTRIBUTE, None)
+    return [] if worker is None else [vars(loop) for loop in worker.requeues.loops()]
 
 
 def _address(consumer: Any) -> str | None:

@@ -21,7 +21,8 @@ from .inventory import applied, connect, plans
 from .management import Bindings, Management, QueueDetail
 from .names import suspects
 from .policies import DLX, NEGATIVE_IS_UNLIMITED, effective_limit
-from .topology.apply import ready_counts
+from .requeues import COMMAND as REQUEUES
+from .topology.apply import consumer_count, ready_counts
 from .topology.native import refusal
 from .topology.pending import Pending, ladder_text, pending
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from .topology.switch import Applied
 
 _OLDEST = (3, 10, 0)
+#: Seconds in which workers answer.
+_ANSWERS = 1.0
 #: Deliveries beyond the ladder's retries: the first attempt, and one that a lost worker took.
 _SPARE_DELIVERIES = 2
 
@@ -84,12 +87,15 @@ def _examine(
             )
             mend = mend or unseen
             yield Finding("management", "warning", "management API", found, mend)
-    for plan in plans(connection, delay, only):
+    found_plans = plans(connection, delay, only)
+    for plan in found_plans:
         yield from _queue_findings(connection, delay, plan, broker, details, policies, bindings)
     yield from exact_findings(connection, delay)
     yield from event_findings(connection, delay)
     yield from _exhausted(connection, delay)
     yield from _native(connection, delay)
+    if any(consumer_count(connection, plan.queue) for plan in found_plans):
+        yield from _requeues(connection, delay)
 
 
 def version_findings(broker: Capabilities) -> Iterator[Finding]:
@@ -228,3 +234,13 @@ def _native(connection: Connection, delay: Delay) -> Iterator[Finding]:
         yield Finding("celery-native", "warning", "celery_delayed_*", text, mend)
     else:
         yield Finding("celery-native", "note", "celery_delayed_*", text, mend)
+
+
+def _requeues(connection: Connection, delay: Delay) -> Iterator[Finding]:
+    """Name the tasks that put a message back at once, over and over."""
+    inspect = delay.app.control.inspect(timeout=_ANSWERS, connection=connection)
+    answers: Any = inspect._request(REQUEUES) or {}
+    loops = [(node, loop) for node, found in sorted(answers.items()) if isinstance(found, list) for loop in found]
+    for node, loop in loops:
+        found = f"{node}: {loop['task']} has requeued a message {loop['most']} times in a row, without a delay."
+        yield Finding("requeues", "warning", loop["queue"], found, "Call self.retry() instead of Reject(requeue=True).")

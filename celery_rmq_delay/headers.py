@@ -26,6 +26,8 @@ EXHAUSTED_AT = "rmq-delay-exhausted-at"
 WORKER = "rmq-delay-worker"
 #: How often the task was sent back from the exhausted queue.
 GENERATION = "rmq-delay-generation"
+#: How often in a row the task has put its message back with `Reject(requeue=True)`.
+REQUEUED = "rmq-delay-requeued"
 #: When a message with an exact delay is due (milliseconds since the epoch), and the queue that it is to reach.
 DUE = "rmq-delay-due"
 TO = "rmq-delay-to"
@@ -110,8 +112,8 @@ def forwarded(
 ) -> dict[str, Any]:
     """Return the headers of a copy that stands for the message in another queue; ``more`` where it is not None."""
     kept = without_dead_letters(headers)
-    kept.pop(DUE, None)
-    kept.pop(TO, None)
+    for name in (DUE, TO, REQUEUED):
+        kept.pop(name, None)
     if EXCHANGE not in kept and "retries" in kept:
         kept[RETRIES] = kept["retries"]
     return {

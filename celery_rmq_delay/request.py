@@ -34,10 +34,13 @@ class RetryableRequest(stock.Request):
     ``on_retry`` and ``on_failure``.
     """
 
+    acknowledged: bool
     #: What the message is to be settled as: None after a success.
     _outcome: Parked | LeanExceptionInfo | Any = None
     _crashes = 0
     _ignored = False
+    #: Whether the task itself rejects its message; a reject with requeue can be a lost process's, too.
+    _requeues = False
     #: The text of the traceback of an attempt that is retried.
     _traceback: str | None = None
     #: Why the task did not run: ``expired`` or ``revoked``.
@@ -79,6 +82,7 @@ class RetryableRequest(stock.Request):
         """Settle an attempt that raised, or whose process was lost."""
         exc = _bare(exc_info.exception)
         self._ignored = isinstance(exc, Ignore)
+        self._requeues = isinstance(exc, Reject)
         gone = (WorkerLostError, SystemExit, KeyboardInterrupt)
         is_shut_down = state.should_terminate and isinstance(exc, gone)  # the broker delivers it again
         if self._delivery is None or isinstance(exc, _NO_FAILURE) or is_shut_down:
@@ -125,13 +129,18 @@ class RetryableRequest(stock.Request):
             self._exhaust(self._outcome)
 
     def reject(self, requeue: bool = False) -> None:
-        """Reject the message, unless its task is out of retries."""
-        if self._delivery is not None and not requeue and isinstance(self._outcome, ExceptionInfo):
+        """Reject the message, unless its task is out of retries, or asks for it to be requeued."""
+        if self._delivery is None or self.acknowledged:
+            super().reject(requeue)
+        elif not requeue and isinstance(self._outcome, ExceptionInfo):
             self.acknowledge()
-            return
-        if self._delivery is not None:
+        elif requeue and self._requeues:
+            self.acknowledged = True
+            self._worker.requeue(self._message, self._delivery, self._retries, self.name)
+            self.send_event("task-rejected", requeue=True)
+        else:
             self._worker.started(self._message)
-        super().reject(requeue)
+            super().reject(requeue)
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         self._already_revoked = True

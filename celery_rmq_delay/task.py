@@ -98,7 +98,7 @@ class RetryableTask(_Task):
         arguments or options are published as a new message, which is confirmed before the old one is acked. Raises
         `DelayError` for a delay that cannot be used.
         """
-        if isinstance(exc, Reject) and not getattr(exc, "requeue", False):  # the stubs lack it
+        if isinstance(exc, Reject):
             raise exc  # Celery's autoretry_for lets only Ignore and Retry pass
         request: Any = self.request  # takes our mark
         given: Any = exc  # the stubs allow no other than an Exception

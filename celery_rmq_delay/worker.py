@@ -24,6 +24,7 @@ from .inventory import applied
 from .looping import Releaser
 from .names import rung_of, suspects
 from .reporting import Reporter
+from .requeues import Requeues
 from .settling import Settling
 from .topology.apply import Drift, drift
 from .topology.exact import Route, until_ms
@@ -57,6 +58,7 @@ class WorkerSide(Settling):
         self._broker = Capabilities((0, 0, 0))
         #: The messages that wait for the pool to start their tasks, by identity, and their retries.
         self._unstarted: dict[int, tuple[Message, int]] = {}
+        self.requeues = Requeues()
 
     # -- connecting ----------------------------------------------------------------------------------------------
 
@@ -188,6 +190,16 @@ class WorkerSide(Settling):
             self._return(message, retries)
         self._unstarted.clear()
 
+    def requeue(self, message: Message, delivery: Delivery, retries: int, task: str) -> None:
+        """Move a message that its task rejects with ``requeue=True`` to the end of its origin queue.
+
+        As a copy: given back, it would look like one that was in a worker that died.
+        """
+        times = h.whole_number(message.raw_headers.get(h.REQUEUED)) + 1
+        self.requeues.add(delivery.queue, task, times)
+        copy = copy_of(message, self._forwarded(message, retries, {h.REQUEUED: times}))
+        self.publish(message, copy, Route("", delivery.queue))
+
     def _return(self, message: Message, retries: int) -> None:
         queue, among_suspects = self._queue_of(message.delivery_info["consumer_tag"])
         message.raw_headers = getattr(message, "raw_headers", message.headers)
@@ -235,7 +247,8 @@ class WorkerSide(Settling):
         found = Delivery(queue, rung, raw.get(h.LANE), path)
         message.rmq_delay = self
         message.raw_headers = raw
-        message.delivery_info["redelivered"] = interrupted
+        requeued = h.REQUEUED in raw and not (rejections or given_back)
+        message.delivery_info["redelivered"] = interrupted or requeued
         check_payload(message.payload)
         # Protocol 2 has the task's facts in the headers, protocol 1 in the body.
         facts = {**(body if body else raw), "retries": retries, KEY: found}

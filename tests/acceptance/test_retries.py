@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 from celery import chain, chord, group
 
+from celery_rmq_delay.doctor import examine
+from celery_rmq_delay.requeues import LOOP
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.lab import SETUPS, TIERS, Lab, stored_states
@@ -37,6 +39,23 @@ def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(r
         "rmq_delay.exhausted": 0,
         "shop.suspects": 0,
     }
+
+
+@pytest.mark.parametrize(("queue_type", "pool"), SETUPS)
+def test_a_task_that_requeues_itself_comes_back_at_once_and_is_not_blamed(running: Lab) -> None:
+    lab, asks_again = running, running.task("asks_again")
+    few, many = asks_again.delay(5), asks_again.delay(LOOP)
+
+    assert few.get(timeout=SECONDS) == many.get(timeout=SECONDS) == "asked"
+    seen = [(attempt["retries"], attempt["redelivered"]) for attempt in lab.attempts(few.id)]
+    assert seen == [(0, False), *[(0, True)] * 5]
+    assert len(lab.attempts(many.id)) == LOOP + 1
+    assert f"asks_again has requeued a message in queue shop {LOOP} times in a row" in lab.workers[-1].logs()
+    assert "suspects" not in lab.workers[-1].logs()
+    assert lab.counts("rmq_delay.exhausted", "shop.suspects") == {"rmq_delay.exhausted": 0, "shop.suspects": 0}
+
+    (finding,) = [each for each in examine(lab.app, use_management=False) if each.code == "requeues"]
+    assert f"asks_again has requeued a message {LOOP} times in a row" in finding.found
 
 
 @pytest.mark.parametrize(("queue_type", "pool"), SETUPS)

@@ -340,15 +340,26 @@ def test_ignore_and_reject_mean_what_they_mean_to_celery(app: Celery, rmq_ladder
     assert story.result == "later"
 
 
-def test_reject_with_requeue_is_an_exception_to_retry(app: Celery, rmq_ladder: MakeLadder) -> None:
-    """Given back at once, it would be taken for a delivery that killed its worker."""
+def test_reject_with_requeue_runs_the_task_again_at_once_and_counts_no_attempt(
+    app: Celery, rmq_ladder: MakeLadder, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[tuple[int, bool]] = []
 
-    @app.task(shared=False, base=RetryableTask)
-    def reject() -> None:
-        raise Reject("not now", requeue=True)
+    @app.task(shared=False, base=RetryableTask, bind=True, name="asks")
+    def asks(self: Any) -> str:
+        seen.append((self.request.retries, self.request.delivery_info["redelivered"]))
+        if len(seen) == 3:
+            raise ConnectionError
+        if len(seen) < 120:
+            raise Reject("not now", requeue=True)
+        return "done"
 
-    story = rmq_ladder(app).run(reject.s())
-    assert story.waits == [10, 60, 600]
+    story = rmq_ladder(app).run(asks.s())
+    assert story.result == "done"
+    assert story.waits == [10]
+    # After the retry it is a delivery like the first one.
+    assert seen == [(0, False), (0, True), (0, True), (1, False), *[(1, True)] * 116]
+    assert "Task asks has requeued a message in queue celery 100 times in a row" in caplog.text
 
 
 def test_a_process_that_exits_is_a_failed_attempt(app: Celery, rmq_ladder: MakeLadder) -> None:

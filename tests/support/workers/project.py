@@ -14,6 +14,7 @@ from typing import Any
 
 import redis
 from celery import Celery, signals
+from celery.exceptions import Reject
 
 import celery_rmq_delay
 from celery_rmq_delay import RetryableTask
@@ -149,6 +150,14 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
     def gives_up(self: Any) -> None:
         note(self)
         raise Hopeless("no card will do")
+
+    @task(name="asks_again")
+    def asks_again(self: Any, times: int) -> str:
+        """Ask to be run again at once, so many times."""
+        note(self, redelivered=self.request.delivery_info["redelivered"])
+        if store.incr(f"{attempts}:asked:{self.request.id}") <= times:
+            raise Reject("not now", requeue=True)
+        return "asked"
 
     @task(name="own_tiers", tiers=["150ms", "150ms"])
     def own_tiers(self: Any) -> None:
