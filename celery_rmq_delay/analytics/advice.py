@@ -53,8 +53,11 @@ def _advice(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame, optio
         "enough_data": decision.enough_data,
         "reason": decision.reason,
         "spells": intervals.spells,
+        "recoveries": intervals.recoveries,
         "current_ms": list(current.ladder_ms) or None,
         "advised_ms": list(decision.advised_ms) if decision.advised_ms else None,
+        "refused_ms": list(decision.refused_ms) if decision.refused_ms else None,
+        "lost": decision.lost,
         **_both(decision),
     }
     return pd.DataFrame([row], columns=columns)

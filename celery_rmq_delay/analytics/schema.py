@@ -196,8 +196,12 @@ LADDER_ADVICE = StructType(
         StructField("enough_data", BooleanType()),
         StructField("reason", StringType()),
         StructField("spells", LongType()),
+        StructField("recoveries", LongType()),
         StructField("current_ms", ArrayType(LongType(), containsNull=False)),
         StructField("advised_ms", ArrayType(LongType(), containsNull=False)),
+        #: The best ladder found, and the counted recoveries that it would lose; null where it is not refused for them.
+        StructField("refused_ms", ArrayType(LongType(), containsNull=False)),
+        StructField("lost", LongType()),
         *_figures("current_"),
         *_figures("advised_"),
     ]

@@ -57,6 +57,11 @@ class Intervals:
         return int(self.count[self.high == self.OPEN].sum())
 
     @property
+    def recoveries(self) -> int:
+        """How many were seen to be over."""
+        return self.spells - self.censored
+
+    @property
     def clusters(self) -> int:
         """How many clusters there are in which a failure was seen over."""
         return len(np.unique(self.cluster[self.high < self.OPEN]))
@@ -68,12 +73,14 @@ class Shares:
 
     ``least`` and ``most`` differ where the history cannot tell when a failure ended. ``looks``: attempts that ended in
     each cell. ``horizon``: the last cell with looks; from there on ``least`` is flat and ``most`` is 1, unless all were
-    over.
+    over. ``ends``: the cell by which the estimate takes the failures of each row of the intervals to be over, `OPEN`
+    where it takes them for not seen over: not always that of the recovery, as few looks are pooled.
     """
 
     least: Floats
     most: Floats
     looks: Floats
+    ends: Ints
     horizon: int
     converged: bool
 
@@ -111,6 +118,7 @@ def shares(intervals: Intervals, options: Options) -> Shares:
         least=np.array([each.least(at) for each in estimates]),
         most=np.array([each.most(at) for each in estimates]),
         looks=looks,
+        ends=data.high,
         horizon=int(np.flatnonzero(looks)[-1]),
         converged=estimate.converged,
     )

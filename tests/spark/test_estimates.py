@@ -19,7 +19,7 @@ from celery_rmq_delay.analytics.synth.world import world_of
 from celery_rmq_delay.analytics.today import today_of, todays_ladders
 from celery_rmq_delay.analytics.whatif import what_if
 from celery_rmq_delay.exceptions import SettingsError
-from tests.support.recoveries import TRUTHS, Seen, ms, seen
+from tests.support.recoveries import TRUTHS, Seen, looked_at, ms, seen
 from tests.support.spark.reference_curve import reference_figures, reference_shares
 
 MARCH = datetime(2026, 3, 2, tzinfo=timezone.utc)
@@ -167,11 +167,24 @@ def test_advice_for_a_queue_and_for_those_of_its_tasks_that_have_enough_data(spa
     assert whole.advised_attempts_low <= whole.advised_attempts <= whole.advised_attempts_high
     assert whole.advised_recovery >= whole.current_recovery - 0.005
     assert whole.advised_p95_s <= 1.1 * whole.current_p95_s
+    assert (whole.refused_ms, whole.lost) == (None, None)
     poor = rows["mails", None]
     assert not poor.enough_data
     assert "30 retried failures" in poor.reason
     assert poor.advised_ms is None
     assert poor.advised_recovery is None
+
+
+def test_advice_that_would_lose_counted_recoveries_is_a_row_with_their_number_and_no_ladder(spark, tmp_path):
+    random, ladder = np.random.default_rng(1), (10, 60, 600, 3600)
+    lasts = np.concatenate([random.uniform(0.1, 7, 382), random.uniform(20, 3000, 18)])
+    found = looked_at(lasts, random.integers(0, 200, 400), [ladder], random, jitter=0)
+    spells = stored(spark, tmp_path, table(found, [ladder]))
+    (whole,) = ladder_advice(spells, Options(bootstrap_rounds=20)).where("task is null").collect()
+    assert (whole.enough_data, whole.advised_ms, whole.advised_recovery) == (False, None, None)
+    assert (whole.spells, whole.recoveries, whole.refused_ms, whole.lost) == (400, 400, [10_000], 18)
+    assert whole.reason.startswith("keep today's tiers: the best ladder found, 10s, ")
+    assert whole.current_ms == list(ms(ladder))
 
 
 def spell(number, **more):

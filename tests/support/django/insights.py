@@ -47,7 +47,8 @@ SCHEMAS = {
     "ladder_advice": pa.schema(
         [
             ("queue", TEXT), ("task", TEXT), ("enough_data", FLAG), ("reason", TEXT), ("spells", WHOLE),
-            ("current_ms", DELAYS), ("advised_ms", DELAYS), *_figures("current_"), *_figures("advised_"),
+            ("recoveries", WHOLE), ("current_ms", DELAYS), ("advised_ms", DELAYS), ("refused_ms", DELAYS),
+            ("lost", WHOLE), *_figures("current_"), *_figures("advised_"),
         ]
     ),
     "what_if": pa.schema(
