@@ -24,7 +24,7 @@ _UNSEEN_TAIL = 0.05
 class Decision:
     """Today's ladder, the advised one, and why. ``advised_ms`` is None where nothing is advised.
 
-    ``refused_ms``: the best ladder that was found, where it is not advised because it would lose ``lost`` of the
+    ``refused_ms``: the best ladder that was found, where it is not advised because it may lose ``lost`` of the
     recoveries that were counted, more than is tolerated.
     """
 
@@ -103,7 +103,7 @@ def _is_better(best: Ladder, current: Ladder, estimate: Shares, overhead_s: floa
 def _lost(
     best: Ladder, last: int, intervals: Intervals, estimate: Shares, overhead_s: float, options: Options
 ) -> float:
-    """Return how many counted recoveries the ladder would lose that today's, which ends in the cell ``last``, does not.
+    """Return how many counted recoveries the ladder may lose that today's, which ends in the cell ``last``, does not.
 
     It is 0 where it reaches as far as today's, and where the user has set what has to recover.
     """
@@ -122,8 +122,8 @@ def _refusal(best: Ladder, lost: float, recoveries: int, overhead_s: float, opti
     ends_s = retry_times(np.array(best), overhead_s)[-1]
     return (
         f"keep today's tiers: the best ladder found, {' '.join(map(format_ms, best))}, ends after {ends_s:.4g} s and "
-        f"would lose {math.ceil(lost):,} of the {recoveries:,} recoveries that were counted ({lost / recoveries:.2%}); "
-        f"advice may lose at most {options.recovery_tolerance:.2%}"
+        f"may lose {math.ceil(lost):,} of the {recoveries:,} recoveries that were counted ({lost / recoveries:.2%}); "
+        f"at most {options.recovery_tolerance:.2%} is tolerated"
     )
 
 

@@ -199,7 +199,7 @@ LADDER_ADVICE = StructType(
         StructField("recoveries", LongType()),
         StructField("current_ms", ArrayType(LongType(), containsNull=False)),
         StructField("advised_ms", ArrayType(LongType(), containsNull=False)),
-        #: The best ladder found, and the counted recoveries that it would lose; null where it is not refused for them.
+        #: The best ladder found, and the counted recoveries that it may lose; null where it is not refused for them.
         StructField("refused_ms", ArrayType(LongType(), containsNull=False)),
         StructField("lost", LongType()),
         *_figures("current_"),

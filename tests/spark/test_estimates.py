@@ -175,7 +175,7 @@ def test_advice_for_a_queue_and_for_those_of_its_tasks_that_have_enough_data(spa
     assert poor.advised_recovery is None
 
 
-def test_advice_that_would_lose_counted_recoveries_is_a_row_with_their_number_and_no_ladder(spark, tmp_path):
+def test_advice_that_may_lose_counted_recoveries_is_a_row_with_their_number_and_no_ladder(spark, tmp_path):
     random, ladder = np.random.default_rng(1), (10, 60, 600, 3600)
     lasts = np.concatenate([random.uniform(0.1, 7, 382), random.uniform(20, 3000, 18)])
     found = looked_at(lasts, random.integers(0, 200, 400), [ladder], random, jitter=0)

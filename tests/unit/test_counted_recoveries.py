@@ -38,8 +38,8 @@ def test_a_ladder_that_ends_before_counted_recoveries_is_refused_with_their_numb
     assert (decision.refused_ms, decision.lost) == ((10_000,), tail)
     assert decision.current is not None
     assert decision.reason == (
-        "keep today's tiers: the best ladder found, 10s, ends after 10.2 s and would lose "
-        f"{tail} of the {count:,} recoveries that were counted ({tail / count:.2%}); advice may lose at most 0.50%"
+        "keep today's tiers: the best ladder found, 10s, ends after 10.2 s and may lose "
+        f"{tail} of the {count:,} recoveries that were counted ({tail / count:.2%}); at most 0.50% is tolerated"
     )
 
 
@@ -63,8 +63,8 @@ def rows(*seen):
     return Intervals(low, high, np.arange(len(low)), count.astype(float))
 
 
-def lost(data, reach):
-    return lost_recoveries(data, shares(data, OPTIONS), reach)
+def lost(data, reach, rounds=0):
+    return lost_recoveries(data, shares(data, Options(bootstrap_rounds=rounds, min_clusters=1)), reach)
 
 
 def test_a_recovery_whose_task_was_seen_to_fail_at_the_reach_or_later_is_lost():
@@ -74,7 +74,7 @@ def test_a_recovery_whose_task_was_seen_to_fail_at_the_reach_or_later_is_lost():
 
 def test_a_recovery_that_the_estimate_leaves_out_is_lost():
     data = rows((0, 50, 1000), (50, 200, 19))
-    assert shares(data, OPTIONS).ends.tolist() == [50, Intervals.OPEN]
+    assert shares(data, Options(bootstrap_rounds=0)).ends.tolist() == [50, Intervals.OPEN]
     assert [lost(data, reach) for reach in (50, 100, 199, 200)] == [19, 19, 19, 0]
 
 
@@ -83,6 +83,11 @@ def test_attempts_of_other_tasks_show_which_part_of_recoveries_between_two_attem
     data = rows((50, 80, 750), (80, 100, 250), (50, 100, 200))
     assert lost(data, 80) == pytest.approx(250 + 200 / 4, rel=1e-2)
     assert lost(data, 79) == pytest.approx(1200, rel=1e-2)
+
+
+def test_what_other_attempts_show_has_to_hold_in_the_resampled_histories_too():
+    data = rows(*[(50, 80, 30)] * 25, *[(80, 100, 10)] * 25, (50, 100, 200))
+    assert lost(data, 80, rounds=100) > lost(data, 80) + 5
 
 
 def test_a_history_without_recoveries_loses_none():
