@@ -106,11 +106,14 @@ class RetryableRequest(stock.Request):
         super().on_failure(exc_info, send_failed_event, return_ok)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
-        """Log a time limit; the failure itself was settled by `on_failure`, which the pool calls before."""
-        if not soft and self._delivery is not None and self.acknowledged:
-            logger.error("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
+        """Settle a hard time limit where no pool does: gevent's and eventlet's call only this, others `on_failure`."""
+        if soft or self._delivery is None:
+            super().on_timeout(soft, timeout)
             return
-        super().on_timeout(soft, timeout)
+        logger.error("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
+        if not self.acknowledged:
+            exceeded = TimeLimitExceeded(timeout)
+            self.on_failure(LeanExceptionInfo(exceeded, None, f"TimeLimitExceeded: {exceeded}"))
 
     def acknowledge(self) -> None:
         """Settle the message as its attempt ended."""

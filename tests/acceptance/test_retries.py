@@ -14,6 +14,7 @@ from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.lab import SETUPS, TIERS, Lab, stored_states
 
+PREFORK = [pytest.param(each, "prefork", marks=pytest.mark.brokers) for each in ("quorum", "classic")]
 WAITS = [0.3, 0.6, 0.9]
 
 
@@ -179,14 +180,22 @@ def test_a_soft_time_limit_is_a_failed_attempt(running_classic: Lab) -> None:
     assert [attempt["retries"] for attempt in running_classic.attempts(result.id)] == [0, 1]
 
 
+@pytest.mark.parametrize(("queue_type", "pool"), [*PREFORK, ("quorum", "gevent")])
 def test_a_hard_time_limit_is_a_failed_attempt(running: Lab) -> None:
     lab = running
+    always = lab.task("sleeps").apply_async((60,), time_limit=1)
     result = lab.task("overruns").delay()
 
     assert result.get(timeout=SECONDS) == "in time"
     assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1]
-    assert [hook[0] for hook in lab.noted("hooks")] == ["on_retry"]
     lab.workers[0].assert_log_exists("Hard time limit (1")
+    (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+    assert message.headers["id"] == always.id
+    assert message.headers["rmq-delay-reason"] == "retries_used"
+    assert message.headers["rmq-delay-exception"].endswith(".TimeLimitExceeded")
+    assert always.state == "FAILURE"
+    hooks = [(name, task_id) for name, task_id, *_ in lab.noted("hooks")]
+    assert sorted(hooks) == sorted([("on_retry", result.id), *[("on_retry", always.id)] * len(TIERS)])
 
 
 def test_a_killed_child_is_a_failed_attempt(running_classic: Lab) -> None:
