@@ -193,7 +193,7 @@ def test_a_hard_time_limit_is_a_failed_attempt(running: Lab) -> None:
     assert message.headers["id"] == always.id
     assert message.headers["rmq-delay-reason"] == "retries_used"
     assert message.headers["rmq-delay-exception"].endswith(".TimeLimitExceeded")
-    assert always.state == "FAILURE"
+    wait_for(lambda: always.state == "FAILURE", "the stored failure, which comes after")
     hooks = [(name, task_id) for name, task_id, *_ in lab.noted("hooks")]
     assert sorted(hooks) == sorted([("on_retry", result.id), *[("on_retry", always.id)] * len(TIERS)])
 
