@@ -99,12 +99,14 @@ class EventMaker:
         facts, message = request._request_dict, request._message
         raw, delivery, started = message.raw_headers, facts[KEY], request.time_start
         task_id, attempt, generation = _id(request.id), _small(facts.get("retries")), _small(raw.get(h.GENERATION))
-        at = iso(at_us)
+        at, life = iso(at_us), h.life(raw)
         event = (
             f'{self._start(request.task, delivery.queue, message.delivery_info)},"kind":"{kind}","occurred_at":"{at}",'
-            f'"event_id":"{event_id(task_id, generation, attempt, kind)}","task_id":{quoted(task_id)},'
+            f'"event_id":"{event_id(task_id, generation, attempt, kind, life)}","task_id":{quoted(task_id)},'
             f'"generation":{generation},"attempt":{attempt}'
         )
+        if life is not None:
+            event += f',"life":{quoted(life)}'
         event += "".join(
             [f',"{name}":{quoted(_id(facts[key]))}' for name, key in _FAMILY if facts.get(key) is not None]
         )
@@ -129,11 +131,11 @@ class EventMaker:
         raw, info = message.raw_headers, message.delivery_info
         found = h.task_id(raw, message.properties)
         task_id, generation = _id(found) if found else None, _small(raw.get(h.GENERATION))
-        attempt = h.retries(raw, queue)
+        attempt, life = h.retries(raw, queue), h.life(raw)
         body = message.body if isinstance(message.body, bytes) else str(message.body).encode("utf-8", "replace")
         fields = {
             **self._common(str(raw.get("task") or ""), queue),
-            "event_id": event_id(task_id, generation, attempt, EXHAUSTED) if task_id else digest_id(body),
+            "event_id": event_id(task_id, generation, attempt, EXHAUSTED, life) if task_id else digest_id(body),
             "attempt": attempt,
             "kind": EXHAUSTED,
             "occurred_at": iso(at_us),
@@ -142,6 +144,7 @@ class EventMaker:
             "exchange": _name(info.get("exchange") or ""),
             "routing_key": _name(info.get("routing_key") or ""),
             "generation": generation,
+            **({} if life is None else {"life": life}),
             "reason": reason,
         }
         return f"{encode(fields)[:-1]}{self._failure(exception, None, brief=False)}}}".encode("utf-8", "replace")

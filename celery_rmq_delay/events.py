@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from .exceptions import EventError
+from .headers import FIRST_LIFE, MAX_LIFE
 
 VERSION = 1
 
@@ -44,7 +45,8 @@ class Event:
 
     Times have a time zone (UTC). ``kind`` is one of `KINDS`. ``attempt`` counts from 0; ``max_retries`` None is for
     ever. ``tier`` is the 1-based rung that the task is parked in, ``delay_ms`` how long it is to wait there,
-    ``delay_queue`` the queue it waits in; None for exact delays. ``generation`` counts replays of an exhausted task.
+    ``delay_queue`` the queue it waits in; None for exact delays. ``generation`` counts replays of an exhausted task,
+    ``life`` is the one that a requeue from the database has named, see `headers.LIFE`.
     ``ok_count`` is of rollups only: how many first attempts of ``task`` succeeded on ``worker`` in the
     `ROLLUP_SECONDS` from ``occurred_at``.
     """
@@ -81,6 +83,7 @@ class Event:
     args_preview: str | None = None
     kwargs_preview: str | None = None
     ok_count: int | None = None
+    life: str | None = None
     version: int = VERSION
 
     def to_json(self) -> bytes:
@@ -113,13 +116,14 @@ class Event:
         return event
 
 
-def event_id(task_id: str, generation: int, attempt: int, kind: str) -> str:
+def event_id(task_id: str, generation: int, attempt: int, kind: str, life: str | None = None) -> str:
     """Return the id of an event of a task: the same wherever and however often this attempt ends like this.
 
     An attempt that a crash repeats is forwarded where it would have been parked: that is the same end.
     """
     kind = PARKED if kind == FORWARDED else kind
-    return _digest(f"{task_id}\0{generation}\0{attempt}\0{kind}")
+    another = "" if life in (None, FIRST_LIFE) else f"\0{life}"
+    return _digest(f"{task_id}\0{generation}\0{attempt}\0{kind}{another}")
 
 
 def rollup_id(worker: str, task: str, queue: str, slot: int, nonce: str) -> str:
@@ -245,6 +249,7 @@ _READERS: dict[str, Callable[[str, Any], Any]] = {
     "exception_message": _long(MAX_MESSAGE),
     "args_preview": _long(MAX_PREVIEW),
     "kwargs_preview": _long(MAX_PREVIEW),
+    "life": _long(MAX_LIFE),
 }
 _TIMES = tuple(field.name for field in fields(Event) if "datetime" in str(field.type))
 _REQUIRED = ("event_id", "kind", "occurred_at", "task", "queue", "worker")

@@ -147,7 +147,8 @@ def requeue(
     """Send the selected messages back to their origin queues as they were published at first: same bytes, no retries.
 
     Each is published with confirm and as mandatory before it leaves the exhausted queue; one that the broker does not
-    take is reported and stays. ``to`` names the queue for all of them, for messages whose origin nothing tells.
+    take is reported and stays, and so is one whose ``expires`` is past. ``to`` names the queue for all of them, for
+    messages whose origin nothing tells.
     """
     selection.require()
 
@@ -155,6 +156,8 @@ def requeue(
         target = to or found.queue
         if target is None:
             return "Its origin queue is unknown: name one with --to."
+        if h.has_expired(message.headers):
+            return "Its expires is past: a worker would revoke it. Call the task again, or discard it."
         try:
             scan.move(message, copy_of(message, h.replayed(message.headers)), "", target)
         except PublishError as error:

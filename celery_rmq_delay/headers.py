@@ -28,6 +28,11 @@ WORKER = "rmq-delay-worker"
 GENERATION = "rmq-delay-generation"
 #: How often in a row the task has put its message back with `Reject(requeue=True)`.
 REQUEUED = "rmq-delay-requeued"
+#: Which row of the database a requeue has sent the message from: a task id may have several, see `life`.
+LIFE = "rmq-delay-life"
+#: The life of a message without that header, and of the first row of a task id.
+FIRST_LIFE = "first"
+MAX_LIFE = 32
 #: When a message with an exact delay is due (milliseconds since the epoch), and the queue that it is to reach.
 DUE = "rmq-delay-due"
 TO = "rmq-delay-to"
@@ -140,7 +145,33 @@ def original(headers: Headers) -> dict[str, Any]:
 
 def replayed(headers: Headers) -> dict[str, Any]:
     """Return the headers of a message that begins anew: as its publisher sent them, one generation on."""
-    return {**original(headers), GENERATION: whole_number(headers.get(GENERATION)) + 1}
+    known = life(headers)
+    named = {} if known is None else {LIFE: known}
+    return {**original(headers), GENERATION: whole_number(headers.get(GENERATION)) + 1, **named}
+
+
+def life(headers: Headers) -> str | None:
+    """Return the life of a task id that a message belongs to; None where it was never requeued from the database."""
+    found = headers.get(LIFE)
+    is_one = isinstance(found, str) and 0 < len(found) <= MAX_LIFE and found.isascii() and found.isprintable()
+    return found if is_one else None
+
+
+def moment(value: object) -> datetime | None:
+    """Return a time as headers have it: ISO 8601, in UTC where it names no zone; None for what is none."""
+    if not isinstance(value, str):
+        return None
+    try:
+        found = datetime.fromisoformat(value.replace("Z", "+00:00"))  # Python 3.10 does not know the Z
+        return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        return None
+
+
+def has_expired(headers: Headers) -> bool:
+    """Return whether Celery's ``expires`` is past: a worker would revoke the task and drop its message."""
+    expires = moment(headers.get("expires"))
+    return expires is not None and expires < datetime.now(timezone.utc)
 
 
 def origin_queue(headers: Headers) -> str | None:

@@ -15,6 +15,7 @@ from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.connections import close_connections
 from tests.support.waiting import SECONDS, wait_for
+from tests.support.workers.foreign import publish, task_message
 from tests.support.workers.lab import TIERS, Lab
 
 QUEUE = "rmq_delay.events"
@@ -238,3 +239,20 @@ def test_neither_a_deleted_queue_nor_lost_connections_silence_a_worker_for_long(
     close_connections(own_broker)
     wait_for(lambda: worker.logs().count("Events wait for a new connection") == 2, "the worker to see it")
     told.of(lab.task("fails").delay(1).id, 2)
+
+
+def test_all_that_comes_of_a_message_names_the_life_that_it_names(events: Callable[..., Events]) -> None:
+    told = events(tiers=TIERS[:1])
+    lab = told.lab
+    lab.worker()
+    named = {h.GENERATION: 1, h.LIFE: "0123abcd"}
+    fails = task_message("fails", [99], **named)
+    expired = task_message("healthy", [1], expires="2026-01-31T12:00:00+00:00", **named)
+    for message in (fails, expired):
+        publish(lab, message)
+    lives = [*told.of(fails.headers["id"], 2), *told.of(expired.headers["id"], 1)]
+    assert [(each.life, each.generation) for each in lives] == [("0123abcd", 1)] * 3
+    assert [each.kind for each in lives[1:]] == ["exhausted", "discarded"]
+    assert lives[-1].reason == "expired"
+    (buried,) = wait_for(lambda: lab.take("rmq_delay.exhausted"), "the exhausted message")
+    assert {name: buried.headers[name] for name in named} == named

@@ -154,3 +154,13 @@ def test_the_value_of_a_filter_is_offered_even_where_nobody_saw_it(client: Clien
     page = client.get(f"{BASE}/parkedtask/?queue=gone").content.decode()
     assert "<bdi>gone</bdi>" in page
     assert "<bdi>payments</bdi>" in page
+
+
+def test_rows_that_share_a_task_id_are_listed_both_and_linked(client: Client) -> None:
+    first, second = seed.record(0), seed.record(0, life="0123abcd")
+    found = rows(client.get(f"{BASE}/exhaustedtask/?q={first.task_id}"))
+    assert {each.pk for each in found} == {first.pk, second.pk}
+    page = client.get(f"{BASE}/exhaustedtask/{first.pk}/change/").content.decode()
+    assert "Same task id" in page
+    assert f"/exhaustedtask/{second.pk}/change/" in page
+    assert "Same task id" not in client.get(f"{BASE}/exhaustedtask/{seed.record(1).pk}/change/").content.decode()

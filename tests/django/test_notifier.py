@@ -69,7 +69,7 @@ def notify(**settings: Any) -> Any:
 def fail(count: int = 1, **given: Any) -> list[TaskRecord]:
     """Exhaust tasks, as the collector tells of it."""
     found = [record(reason="retries_used", **given) for _ in range(count)]
-    announce((TaskState.EXHAUSTED, each.task_id) for each in found)
+    announce((TaskState.EXHAUSTED, each.task_id, None) for each in found)
     return found
 
 
@@ -160,7 +160,7 @@ def test_only_the_kinds_that_were_asked_for_are_told(hook: Webhook) -> None:
     parked, recovered = record(TaskState.PARKED, group=group()), record(TaskState.RECOVERED, group=group())
     with notify(webhook=hook.url, kinds=["recovered", "parked"]), notifying():
         fail(group=group())
-        announce([(TaskState.PARKED, parked.task_id), (TaskState.RECOVERED, recovered.task_id)])
+        announce([(TaskState.PARKED, parked.task_id, None), (TaskState.RECOVERED, recovered.task_id, None)])
     kinds = sorted(alert["kind"] for post in hook.posts for alert in post["alerts"])
     assert kinds == ["parked", "recovered"]
 
@@ -292,7 +292,7 @@ def test_a_receiver_of_a_signal_gets_the_record_and_may_fail(caplog: pytest.LogC
     signals.task_exhausted.connect(good)
     try:
         tasks = fail(2, group=failed)
-        announce([(TaskState.EXHAUSTED, "gone"), (TaskState.DISCARDED, tasks[0].task_id)])
+        announce([(TaskState.EXHAUSTED, "gone", None), (TaskState.DISCARDED, tasks[0].task_id, None)])
     finally:
         signals.task_exhausted.disconnect(broken)
         signals.task_exhausted.disconnect(good)
@@ -303,7 +303,7 @@ def test_a_receiver_of_a_signal_gets_the_record_and_may_fail(caplog: pytest.LogC
 def test_nothing_is_read_where_nobody_listens(django_assert_num_queries: Any) -> None:
     task = record()
     with django_assert_num_queries(0):
-        announce([(TaskState.EXHAUSTED, task.task_id)])
+        announce([(TaskState.EXHAUSTED, task.task_id, None)])
 
 
 @pytest.mark.parametrize(

@@ -221,3 +221,11 @@ def test_the_command_says_what_went() -> None:
     assert not TaskRecord.objects.exists()
     with pytest.raises(CommandError, match="--batch"):
         manage("prune", batch=0)
+
+
+def test_a_requeued_task_that_was_not_heard_of_goes_when_an_exhausted_one_would() -> None:
+    record(TaskState.REQUEUED, changed_at=ago(days=8))
+    unheard = record(TaskState.REQUEUED, changed_at=ago(days=8), call_digest="abc")
+    record(TaskState.REQUEUED, changed_at=ago(days=91), call_digest="abc")
+    prune()
+    assert list(TaskRecord.objects.all()) == [unheard]

@@ -15,7 +15,7 @@ from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.models import TaskRecord
 from celery_rmq_delay.contrib.django.telling import tell
 from celery_rmq_delay.events import EXHAUSTED, PARKED, RECOVERED, Event
-from tests.support.django.told import event
+from tests.support.django.told import event, exhausted
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -100,3 +100,18 @@ def test_what_cannot_be_told_is_written_all_the_same(
     write(event("a"), observe=lambda *_: None)
     assert TaskRecord.objects.count() == 1
     assert "could not be told" in caplog.text
+
+
+def test_a_signal_of_a_row_of_its_own_brings_that_row(heard: Heard) -> None:
+    found = list[str]()
+
+    def hear(record: TaskRecord, **_: Any) -> None:
+        found.append(record.life)
+
+    signals.task_exhausted.connect(hear)
+    try:
+        Tables(tell).write([exhausted("a", body=b"[[1], {}, {}]"), exhausted("a", body=b"[[2], {}, {}]")])
+    finally:
+        signals.task_exhausted.disconnect(hear)
+    assert sorted(found) == sorted(TaskRecord.objects.values_list("life", flat=True))
+    assert [name for name, *_ in heard] == ["task_exhausted"] * 2

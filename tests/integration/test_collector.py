@@ -20,6 +20,7 @@ from django.db import OperationalError
 from django.db.models import Sum
 
 from celery_rmq_delay.contrib.django.collecting import writer as writing
+from celery_rmq_delay.contrib.django.collecting.consumer import Consumer
 from celery_rmq_delay.contrib.django.collecting.database import Database as Collected
 from celery_rmq_delay.contrib.django.collecting.reading import Reading
 from celery_rmq_delay.contrib.django.models import (
@@ -186,3 +187,35 @@ def test_a_stop_after_an_outage_acks_nothing_behind_the_batch_that_it_leaves(
     wait_for(lambda: rig.left() == 30, "all of them back in their queue")
     rig.collect()
     assert state_of_each() == {each.task_id: TaskState.PARKED for each in told}
+
+
+@pytest.mark.parametrize("state", [TaskState.EXHAUSTED, TaskState.DISCARDED, TaskState.REQUEUED])
+def test_messages_that_come_again_after_their_commit_are_not_collected_twice(
+    rig: Rig, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is lost between commit and ack; meanwhile somebody has acted on the tasks."""
+    ack, lost = Consumer.ack, list[int]()
+
+    def losing(self: Consumer, tag: int) -> None:
+        if not lost:
+            lost.append(tag)
+            TaskRecord.objects.update(state=state)
+            raise ConnectionResetError("the connection is lost")
+        ack(self, tag)
+
+    monkeypatch.setattr(Consumer, "ack", losing)
+    bodies = [b"[[1], {}, {}]", b"[[2], {}, {}]"]
+    rig.tell(*(message("t", body=body) for body in bodies))
+    rig.collect()
+    assert (rig.left(), len(lost)) == (0, 1)
+    kept = Payload.objects.order_by("record").values_list("record__state", "body")
+    assert [(found, bytes(body)) for found, body in kept] == [(state, body) for body in bodies]
+
+
+def test_a_task_id_that_is_used_again_loses_no_message_to_several_collectors(rig: Rig) -> None:
+    bodies = [f"[[{number}], {{}}, {{}}]".encode() for number in range(60)]
+    with rig.collecting(batch=7, age=0.02), rig.collecting(batch=11, age=0.02):
+        rig.tell(*(message(f"t{number % 5}", number % 3, body=body) for number, body in enumerate(bodies)))
+        wait_for(lambda: Payload.objects.count() == len(bodies) and rig.left() == 0, "all messages", pause=0.1)
+    assert sorted(bytes(body) for body in Payload.objects.values_list("body", flat=True)) == sorted(bodies)
+    assert set(state_of_each().values()) == {TaskState.EXHAUSTED}

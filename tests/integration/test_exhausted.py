@@ -282,3 +282,11 @@ def test_a_message_to_several_queues_without_a_body_goes_back_to_its_own_queue(l
     message = lab.get(origin, ack=True)
     assert (message.body or "", "CC" in message.headers, "user_id" in message.properties) == ("", False, False)
     assert ready_counts(lab.connection, [other]) == {other: 0}
+
+
+def test_a_message_whose_expires_is_past_stays_and_is_reported(lab: Lab) -> None:
+    _, plan = opened(lab)
+    name = bury(lab, "a", queue=plan.queue, expires="2026-01-31T12:00:00+00:00")
+    outcome = wait_for(lambda: (found := requeue(lab.connection, settings_of(lab), ALL)).seen and found, "the message")
+    assert [failure.problem[:20] for failure in outcome.failed] == ["Its expires is past:"]
+    assert ready_counts(lab.connection, [name, plan.queue]) == {name: 1, plan.queue: 0}

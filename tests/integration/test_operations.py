@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.contrib.django.models import Attempt, Operation, Payload, TaskState
+from celery_rmq_delay.contrib.django.collecting.database import Database
+from celery_rmq_delay.contrib.django.models import Attempt, Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.operations import run
+from celery_rmq_delay.events import RECOVERED
 from tests.support.brokers.kinds import EITHER_DATABASE
 from tests.support.django import shop
 from tests.support.django.desk import Desk, frozen, states
+from tests.support.django.told import exhausted, fact
 
 Kind, State = Operation.Kind, Operation.State
 
@@ -30,13 +33,14 @@ def test_a_requeue_publishes_what_was_stored_as_the_next_generation(desk: Desk) 
     assert (operation.state, operation.message) == (State.DONE, "1 requeued")
     (message,) = desk.taken()
     assert message.body == b"\x80\x05bytes of id-0"
-    assert message.headers == {"id": "id-0", "task": "payments.charge", "retries": 0, h.GENERATION: 2}
+    named = {h.GENERATION: 2, h.LIFE: h.FIRST_LIFE}
+    assert message.headers == {"id": "id-0", "task": "payments.charge", "retries": 0, **named}
     assert message.properties["correlation_id"] == "id-0"
     assert message.properties["priority"] == 3
     assert message.properties["delivery_mode"] == 2
     task.refresh_from_db()
     assert (task.state, task.generation, task.attempt, task.operation) == (TaskState.REQUEUED, 2, 0, operation)
-    assert not Payload.objects.exists()
+    assert Payload.objects.exists(), "until the task is heard of"
     assert list(Attempt.objects.values_list("kind", "generation", "worker")) == [("requeued", 1, "alice")]
 
 
@@ -75,3 +79,65 @@ def test_a_task_without_a_message_is_skipped(desk: Desk) -> None:
     Payload.objects.filter(record__task_id="id-1").delete()
     assert run(frozen()).message == "1 requeued, 1 skipped (its message is not in the database)"
     assert states() == {TaskState.EXHAUSTED: 1, TaskState.REQUEUED: 1}
+
+
+PAST, FUTURE = "2026-01-31T12:00:00+00:00", "2126-01-31T12:00:00Z"
+
+
+@pytest.mark.brokers
+def test_a_task_whose_expires_is_past_is_skipped_and_counted(desk: Desk) -> None:
+    desk.exhausted(2, expires=PAST)
+    desk.exhausted(1, expires=FUTURE)
+    desk.exhausted(1)
+    operation = run(frozen())
+    assert operation.message == "2 requeued, 2 skipped (its expires is past: a worker would revoke it)"
+    assert states() == {TaskState.EXHAUSTED: 2, TaskState.REQUEUED: 2}
+    assert Payload.objects.count() == 4
+    assert [message.headers["id"] for message in desk.taken()] == ["id-2", "id-3"]
+
+
+def test_a_requeued_task_that_was_not_heard_of_can_be_restored_and_requeued(desk: Desk) -> None:
+    (task,) = desk.exhausted(1)
+    run(frozen())
+    desk.taken()  # as if somebody had purged the queue
+    assert run(frozen(kind=Kind.RESTORE)).message == "1 restored"
+    assert run(frozen()).message == "1 requeued"
+    (message,) = desk.taken()
+    assert (message.body, message.headers[h.GENERATION]) == (b"\x80\x05bytes of id-0", 2)
+    task.refresh_from_db()
+    assert (task.state, task.generation) == (TaskState.REQUEUED, 2)
+
+
+def test_news_of_a_restored_requeue_are_newer_than_its_row(desk: Desk) -> None:
+    (task,) = desk.exhausted(1)
+    run(frozen())
+    run(frozen(kind=Kind.RESTORE))
+    Database().write([fact("id-0", RECOVERED, 0, 1)])
+    task.refresh_from_db()
+    assert (task.state, Payload.objects.count()) == (TaskState.RECOVERED, 0)
+
+
+def test_a_requeued_task_without_its_message_cannot_be_restored(desk: Desk) -> None:
+    desk.exhausted(1)
+    run(frozen())
+    TaskRecord.objects.update(call_digest="")
+    assert run(frozen(kind=Kind.RESTORE)).message == "0 restored, 1 skipped (already requeued by alice)"
+
+
+def test_rows_of_one_task_id_are_requeued_each_with_its_life(desk: Desk) -> None:
+    bodies = [b"[[1], {}, {}]", b"[[2], {}, {}]"]
+    Database().write([exhausted("id-0", body=body) for body in bodies])
+    assert run(frozen()).message == "2 requeued"
+    lives = TaskRecord.objects.order_by("pk").values_list("life", flat=True)
+    sent = desk.taken()
+    assert [(message.body.encode(), message.headers[h.LIFE]) for message in sent] == list(
+        zip(bodies, lives, strict=True)
+    )
+    assert Attempt.objects.filter(kind="requeued").count() == 2
+    again = {h.GENERATION: 1, h.EXHAUSTED_AT: None}
+    back = [
+        exhausted("id-0", 1, body=body, **again, **{h.LIFE: life}) for body, life in zip(bodies, lives, strict=True)
+    ]
+    Database().write(back)
+    assert states() == {TaskState.EXHAUSTED: 2}
+    assert run(frozen()).message == "2 requeued"

@@ -12,6 +12,7 @@ import pytest
 from celery.utils.saferepr import saferepr
 
 from celery_rmq_delay import headers as h
+from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services import counts, running
 from celery_rmq_delay.contrib.django.services.edit import edit, editable
@@ -19,6 +20,7 @@ from celery_rmq_delay.contrib.django.services.operations import freeze, run
 from tests.support.django import shop
 from tests.support.django.desk import ALICE, ParkedDesk
 from tests.support.django.seed import call
+from tests.support.django.told import exhausted
 
 Kind = Operation.Kind
 
@@ -36,7 +38,7 @@ def with_json(desk: ParkedDesk, **headers: Any) -> TaskRecord:
     payload.body = payload.body.removesuffix(task.task_id.encode())
     payload.properties |= {"content_type": "application/json", "content_encoding": "utf-8"}
     Payload.objects.filter(record=task).delete()
-    payload.save()
+    desk.keep(payload)
     return task
 
 
@@ -120,3 +122,15 @@ def test_without_a_broker_the_counts_say_why_there_are_none(desk: ParkedDesk) ->
     assert (found.ok, found.parked) == (False, 0)
     assert "refused" in found.error
     counts.forget()
+
+
+def test_an_edited_task_comes_back_to_its_row_and_its_old_message_stays_until_then(desk: ParkedDesk) -> None:
+    task = with_json(desk)
+    edit(task, "[2]", "{}", actor=ALICE)
+    (kept,) = Payload.objects.all()
+    assert json.loads(kept.body)[0] == [1]
+    (sent,) = desk.taken()
+    back = exhausted("id-0", 1, 1, body=sent.body.encode())
+    Database().write([back])
+    (kept,) = Payload.objects.all()
+    assert (kept.record, json.loads(kept.body)[0]) == (task, [2])

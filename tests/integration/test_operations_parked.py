@@ -67,7 +67,8 @@ def test_a_discarded_parked_task_is_kept_and_can_be_requeued(desk: ParkedDesk) -
     assert done(Kind.REQUEUE, "id-1").message == "1 requeued"
     (message,) = desk.taken()
     assert message.headers.pop("x-delivery-count", 0) == 0  # a quorum queue's
-    assert message.headers == {"id": "id-1", "task": "payments.charge", "retries": 0, h.GENERATION: 1}
+    named = {h.GENERATION: 1, h.LIFE: h.FIRST_LIFE}
+    assert message.headers == {"id": "id-1", "task": "payments.charge", "retries": 0, **named}
 
 
 def test_a_late_event_does_not_park_a_discarded_task_again(desk: ParkedDesk) -> None:

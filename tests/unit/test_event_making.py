@@ -227,3 +227,10 @@ def test_rollups_and_undecodable_messages_have_events(maker: EventMaker) -> None
         assert event.event_id == (event_id("t1", 0, attempt, "exhausted") if known else digest_id(b"\xff{"))
         assert event.attempt == attempt
         assert (event.reason, event.queue, event.exception_message) == ("undecodable", "celery", "password=[redacted]")
+
+
+def test_an_event_is_of_the_life_that_its_message_names(maker: EventMaker, task: Any) -> None:
+    asked = request(task, **{h.GENERATION: 1, h.LIFE: "0123abcd"})
+    event = Event.from_json(maker.of_task(Told("recovered", AT, asked)))
+    assert (event.life, event.event_id) == ("0123abcd", event_id("t1", 1, 0, "recovered", "0123abcd"))
+    assert event.event_id != event_id("t1", 1, 0, "recovered")

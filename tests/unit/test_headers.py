@@ -180,3 +180,28 @@ def test_every_replay_is_one_generation_on() -> None:
     assert first == {**headers, h.GENERATION: 1}
     second = h.replayed(h.forwarded(first, retries=3, exchange="", routing_key="q", more={h.QUEUE: "q"}))
     assert second == {**headers, h.GENERATION: 2}
+
+
+def test_a_replay_stays_in_the_life_that_a_requeue_from_the_database_has_named() -> None:
+    headers = {"id": "a", h.GENERATION: 1, h.LIFE: "0123abcd", h.QUEUE: "q"}
+    assert h.replayed(headers) == {"id": "a", h.GENERATION: 2, h.LIFE: "0123abcd"}
+
+
+@pytest.mark.parametrize("value", [None, "", 7, b"first", ["first"], "x" * 33, "a\0", "grün", "a\n"])
+def test_what_is_no_life_is_read_as_none(value: Any) -> None:
+    assert h.life({h.LIFE: value}) is None
+
+
+@pytest.mark.parametrize(
+    ("expires", "is_past"),
+    [
+        ("2026-01-31T12:00:00+00:00", True),
+        ("2026-01-31T12:00:00", True),
+        ("2026-01-31T12:00:00.123456Z", True),
+        ("2126-01-31T12:00:00Z", False),
+        *((value, False) for value in (None, "", "soon", 0, {}, b"2026-01-31", "0001-01-01T00:00:00+23:59")),
+    ],
+)
+def test_a_task_has_expired_when_its_expires_is_a_time_that_is_past(expires: Any, is_past: bool) -> None:
+    assert h.has_expired({"expires": expires}) is is_past
+    assert h.has_expired({}) is False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,10 @@ from ... import headers as h
 
 #: The broker's: it stamps the user itself, and a new life starts with no expiry of an old delay queue.
 _NOT_KEPT = ("application_headers", "user_id", "expiration", "delivery_mode", "cluster_id")
+#: What a broker counts in a message that it delivers again.
+_COUNTED = ("x-delivery-count", "x-acquired-count")
+#: The process that published a message.
+_PUBLISHER = "origin"
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,30 @@ def stored(message: amqp.Message) -> StoredMessage:
         headers=serialization.dumps("F", (message.properties.get("application_headers") or {},)),
         properties={name: value for name, value in message.properties.items() if name not in _NOT_KEPT},
     )
+
+
+def fingerprint(kept: StoredMessage) -> str:
+    """Return what tells a message from all others, and is the same when the broker delivers it again."""
+    headers = {name: value for name, value in headers_of(kept).items() if name not in _COUNTED}
+    return _digest(kept.body, headers, repr(sorted(kept.properties.items())))
+
+
+def call_digest(kept: StoredMessage) -> str:
+    """Return what tells a call from others: the same for messages that would run the same task in the same way.
+
+    Of a task that was exhausted twice, as after a crash, both messages have the same.
+    """
+    headers = h.original(headers_of(kept))
+    headers.pop(_PUBLISHER, None)
+    encoding = [kept.properties.get(name) for name in ("content_type", "content_encoding")]
+    return _digest(kept.body, headers, repr(encoding))
+
+
+def _digest(body: bytes, headers: Mapping[str, Any], rest: str) -> str:
+    table = serialization.dumps("F", (dict(sorted(headers.items(), key=lambda header: str(header[0]))),))
+    # Each part has its digest: no two messages are one and the same text.
+    parts = (hashlib.sha256(part).digest() for part in (body, table, rest.encode("utf-8", "backslashreplace")))
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def headers_of(kept: StoredMessage) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from django.db import DatabaseError
 from django.dispatch import Signal
 
+from ...headers import FIRST_LIFE
 from .models import TaskRecord, TaskState
 
 __all__ = [
@@ -39,24 +40,25 @@ BY_STATE = {
 _PAGE = 500
 
 
-def announce(changes: Iterable[tuple[str, str]]) -> None:
-    """Send the signals of tasks whose states have changed: pairs of state and task id, in their order. Never raises.
+def announce(changes: Iterable[tuple[str, str, str | None]]) -> None:
+    """Send the signals of tasks whose states have changed: state, task id and life of each, in their order.
 
-    Reads the records where somebody receives the signal, and only there.
+    Never raises. Reads the records where somebody receives the signal, and only there.
     """
-    heard = [(state, task_id) for state, task_id in changes if _has_receivers(state)]
+    heard = [(state, (task_id, life or FIRST_LIFE)) for state, task_id, life in changes if _has_receivers(state)]
     for start in range(0, len(heard), _PAGE):
         page = heard[start : start + _PAGE]
         try:
-            records = TaskRecord.objects.select_related("group").in_bulk(
-                {task_id for _, task_id in page}, field_name="task_id"
+            found = TaskRecord.objects.select_related("group").filter(
+                task_id__in={task_id for _, (task_id, _life) in page}, life__in={life for _, (_id, life) in page}
             )
+            records = {(record.task_id, record.life): record for record in found}
         except DatabaseError:
             logger.exception("%d changes of tasks are announced to nobody", len(heard) - start)
             return
-        for state, task_id in page:
-            if task_id in records:
-                BY_STATE[TaskState(state)].send_robust(sender=TaskRecord, record=records[task_id])
+        for state, key in page:
+            if key in records:
+                BY_STATE[TaskState(state)].send_robust(sender=TaskRecord, record=records[key])
 
 
 def _has_receivers(state: str) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
 from ...events import Event
+from ...headers import FIRST_LIFE
 from .collecting.facts import STATES
 from .models import Attempt
 from .signals import announce
@@ -28,7 +29,11 @@ def tell(new: Sequence[Event], observe: Observe | None = None) -> None:
     """
     try:
         in_order = sorted(new, key=lambda event: event.occurred_at)
-        announce((STATES[event.kind], event.task_id) for event in in_order if event.kind in STATES and event.task_id)
+        announce(
+            (STATES[event.kind], event.task_id, event.life)
+            for event in in_order
+            if event.kind in STATES and event.task_id
+        )
         if observe is not None:
             for queue, seconds in lateness(new):
                 observe(queue, seconds)
@@ -42,22 +47,25 @@ def lateness(new: Sequence[Event]) -> Iterator[tuple[str, float]]:
     When it was due, the attempt before it has said. What was run by hand before that time is left out.
     """
     started = {
-        (event.task_id or "", event.generation, event.attempt - 1): (event.queue, event.started_at)
+        (event.task_id or "", event.life or FIRST_LIFE, event.generation, event.attempt - 1): (
+            event.queue,
+            event.started_at,
+        )
         for event in [event for event in new if event.started_at and event.attempt][:SAMPLE]
     }
-    for key, due_at in _dues({task_id for task_id, _, _ in started}):
+    for key, due_at in _dues({task_id for task_id, *_ in started}):
         queue, started_at = started.get(key, ("", None))
         if started_at is not None and (seconds := (started_at - due_at).total_seconds()) > -EARLY:
             yield queue, max(0.0, seconds)
 
 
-def _dues(task_ids: set[str]) -> Iterator[tuple[tuple[str, int, int], datetime]]:
-    """Yield when the attempts after those of the given tasks were due, by task id, generation and attempt."""
+def _dues(task_ids: set[str]) -> Iterator[tuple[tuple[str, str, int, int], datetime]]:
+    """Yield when the attempts after those of the given tasks were due, by task id, life, generation and attempt."""
     if not task_ids:
         return
     rows = Attempt.objects.filter(record__task_id__in=task_ids, due_at__isnull=False)
-    for task_id, generation, attempt, due_at in rows.order_by().values_list(
-        "record__task_id", "generation", "attempt", "due_at"
+    for task_id, life, generation, attempt, due_at in rows.order_by().values_list(
+        "record__task_id", "record__life", "generation", "attempt", "due_at"
     ):
         if due_at is not None:
-            yield (task_id, generation, attempt), due_at
+            yield (task_id, life, generation, attempt), due_at

@@ -11,7 +11,7 @@ from celery import Celery
 from django.utils import timezone
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.contrib.django.messages import stored
+from celery_rmq_delay.contrib.django.messages import StoredMessage, call_digest, stored
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.operations import Actor, freeze
 from celery_rmq_delay.delay import delay_of
@@ -39,7 +39,7 @@ class Desk:
         with kombu.Connection(self.url) as connection:
             connection.channel().queue_delete(self.queue)
 
-    def exhausted(self, count: int, **given: Any) -> list[TaskRecord]:
+    def exhausted(self, count: int, expires: str | None = None, **given: Any) -> list[TaskRecord]:
         """Return exhausted tasks with their messages, as the collector stores them."""
         now = timezone.now()
         first = TaskRecord.objects.count()
@@ -58,12 +58,19 @@ class Desk:
             )
             for number in range(first, first + count)
         )
-        Payload.objects.bulk_create(self.payload(record) for record in records)
+        self.keep(*(self.payload(record, expires=expires) for record in records))
         return list(records)
+
+    def keep(self, *payloads: Payload) -> None:
+        """Keep messages as the collector does."""
+        Payload.objects.bulk_create(payloads)
+        for each in payloads:
+            each.record.call_digest = call_digest(StoredMessage(each.body, each.headers, each.properties))
+        TaskRecord.objects.bulk_update([each.record for each in payloads], ["call_digest"])
 
     def payload(self, record: TaskRecord, body: bytes = b"\x80\x05bytes of ", **more: Any) -> Payload:
         headers = {"id": record.task_id, "task": record.name, "retries": 3, h.RETRIES: 0, h.REASON: "retries_used"}
-        headers |= more
+        headers |= {name: value for name, value in more.items() if value is not None}
         message = amqp.Message(
             body + record.task_id.encode(),
             application_headers={**headers, "x-death": [{"queue": "payments", "reason": "rejected", "count": 3}]},
@@ -138,10 +145,9 @@ class ParkedDesk(Desk):
         )
 
 
-def frozen(actor: Actor = ALICE, **more: Any) -> Operation:
-    """Return a requeue of all tasks, in the order of their rows, which is to be run."""
-    tasks = TaskRecord.objects.order_by("pk")
-    return freeze(Operation.Kind.REQUEUE, tasks, actor=actor, reason="repaired", **more)
+def frozen(actor: Actor = ALICE, kind: str = Operation.Kind.REQUEUE, **more: Any) -> Operation:
+    """Return a requeue, or another ``kind``, of all tasks in the order of their rows, which is to be run."""
+    return freeze(kind, TaskRecord.objects.order_by("pk"), actor=actor, reason="repaired", **more)
 
 
 def states() -> dict[str, int]:

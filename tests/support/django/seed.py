@@ -11,7 +11,7 @@ import amqp
 from django.db import transaction
 from django.utils import timezone
 
-from celery_rmq_delay.contrib.django.messages import stored
+from celery_rmq_delay.contrib.django.messages import call_digest, stored
 from celery_rmq_delay.contrib.django.models import (
     Attempt,
     CollectorStatus,
@@ -136,6 +136,7 @@ def message(task: TaskRecord, body: bytes, headers: dict[str, Any] | None = None
     values = {"content_type": "application/json", "content_encoding": "utf-8", **properties}
     kept = stored(amqp.Message(body, application_headers=named, **values))
     Payload.objects.create(record=task, stored_at=timezone.now(), **vars(kept))
+    TaskRecord.objects.filter(pk=task.pk).update(call_digest=call_digest(kept))
 
 
 def call(*args: Any, **kwargs: Any) -> bytes:

@@ -27,7 +27,7 @@ def at(generation: int, attempt: int, more: float = 0.0) -> datetime:
 def event(task_id: str, kind: str = PARKED, attempt: int = 0, generation: int = 0, **given: Any) -> Event:
     """Return the event of an attempt."""
     values: dict[str, Any] = {
-        "event_id": event_id(task_id, generation, attempt, kind),
+        "event_id": event_id(task_id, generation, attempt, kind, given.get("life")),
         "kind": kind,
         "occurred_at": at(generation, attempt),
         "task": "orders.tasks.charge",
@@ -47,6 +47,8 @@ def event(task_id: str, kind: str = PARKED, attempt: int = 0, generation: int = 
         "args_preview": "(1234, 'EUR')",
         "kwargs_preview": "{}",
     }
+    if generation:
+        values |= {"life": h.FIRST_LIFE}
     if kind == PARKED:
         delay = LADDER[attempt % len(LADDER)]
         values |= {"tier": attempt + 1, "delay_ms": delay, "delay_queue": f"payments.retry.{attempt + 1}.5s"}
@@ -87,7 +89,7 @@ def message(
         h.FIRST_FAILED: h.timestamp(at(0, 0)),
         h.EXHAUSTED_AT: h.timestamp(at(generation, attempt)),
         h.WORKER: f"celery@worker-{attempt % 2}",
-        **({h.GENERATION: generation} if generation else {}),
+        **({h.GENERATION: generation, h.LIFE: h.FIRST_LIFE} if generation else {}),
         **({} if task_id is None else {"id": task_id}),
         **more,
     }

@@ -94,10 +94,10 @@ RESTORE = Act(
     Kind.RESTORE,
     gettext_lazy("Restore"),
     gettext_lazy(
-        "Discarded tasks, and those whose outcome is unknown, are exhausted again. "
-        "Look first whether one of unknown outcome has run: requeued, it may run twice."
+        "Discarded tasks are exhausted again, and so are those whose outcome is unknown, or that were requeued and not "
+        "heard of since. Look first whether one of these has run, or waits in its queue: requeued, it may run twice."
     ),
-    (TaskState.DISCARDED, TaskState.UNKNOWN),
+    (TaskState.DISCARDED, TaskState.UNKNOWN, TaskState.REQUEUED),
 )
 
 

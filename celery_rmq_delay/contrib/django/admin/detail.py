@@ -134,7 +134,9 @@ def _group_url(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -
 
 def _relatives(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> Iterator[dict[str, Any]]:
     """Yield the tasks of the same canvas: by id, with a link where the user may see a list that finds them."""
+    shared = TaskRecord.objects.filter(task_id=record.task_id).exclude(pk=record.pk).exists()
     for label, key, value in (
+        (_("Same task id"), "task_id", record.task_id if shared else ""),
         (_("Root"), "root_id", record.root_id),
         (_("Parent"), "task_id", record.parent_id),
         (_("Canvas group"), "canvas_id", record.canvas_id),

@@ -180,7 +180,7 @@ class RecordAdmin(MessagePages):
         days = {
             TaskState.EXHAUSTED: settings.keep_exhausted_days,
             TaskState.DISCARDED: settings.keep_discarded_days,
-            TaskState.REQUEUED: settings.keep_recovered_days,
+            TaskState.REQUEUED: settings.keep_exhausted_days if record.call_digest else settings.keep_recovered_days,
         }
         kept = settings.keeps(days.get(TaskState(record.state)))
         return SafeString(text.EMPTY) if kept is None else text.moment(record.changed_at + kept, timezone.now())

@@ -15,12 +15,17 @@ from ..models import CountedRollup, FailureGroup, TaskRecord, TaskState
 from . import rows, statements
 from .facts import Fact
 from .reading import Reading, Rollup, Unreadable
+from .statements import Statement
 from .writing import Tables, tables_of
 
 #: How long a rollup is remembered as counted.
 REMEMBERED = timedelta(days=1)
 #: How many names are known before they are all looked up again.
 _MOST_KNOWN = 50_000
+
+
+class UnkeptError(ValueError):
+    """A message has a place in no table: the writer keeps it among the unreadable ones."""
 
 
 class Database:
@@ -56,7 +61,7 @@ class Database:
         self._know(tables, [*(fact.event for fact in told), *rollups])
         with transaction.atomic(using=self.connection.alias):
             now = datetime.now(timezone.utc)
-            counted = self._write_facts(tables, told, now)
+            counted = self._write_facts(tables, _not_collected(tables, told), now)
             counted += self._write_rollups(tables, rollups, now)
             unreadable = [each for each in batch if isinstance(each, Unreadable)]
             tables.run(statements.UNREADABLE, rows.unreadable(unreadable, now))
@@ -86,9 +91,9 @@ class Database:
 
     def _write_facts(self, tables: Tables, told: Sequence[Fact], now: datetime) -> list[Event]:
         """Write what is told of tasks; return the events that were not in the tables."""
-        ids = self._write_records(tables, told, now)
-        told = [fact for fact in told if fact.task_id in ids]
-        attempts = [rows.attempt(fact, ids[fact.task_id]) for fact in told]
+        placed = [each for wave in rows.waves(told) for each in self._write_wave(tables, wave, now)]
+        told, ids = [fact for fact, _ in placed], {fact.key: record_id for fact, record_id in placed}
+        attempts = [rows.attempt(fact, record_id) for fact, record_id in placed]
         new = {event_id for (event_id,) in tables.run(statements.ATTEMPTS, rows.distinct(attempts))}
         exhausted = [fact for fact in told if fact.event.kind == events.EXHAUSTED]
         times = Counter(fact.event.event_id for fact in exhausted)
@@ -96,29 +101,65 @@ class Database:
         # The event and the message of one attempt, in any order: each adds what the other has not said.
         for of_message in (False, True):
             again = [fact for fact in doubled if (fact.message is not None) is of_message]
-            filled = [rows.attempt(fact, ids[fact.task_id]) for fact in again]
+            filled = [rows.attempt(fact, ids[fact.key]) for fact in again]
             tables.run(statements.ATTEMPTS_AGAIN, rows.distinct(filled))
-        tables.run(statements.PAYLOADS, rows.payloads(exhausted, ids, now))
         first = {fact.event.event_id: fact.event for fact in reversed(told)}
         return [event for event_id, event in first.items() if event_id in new]
 
-    def _write_records(self, tables: Tables, told: Sequence[Fact], now: datetime) -> dict[str, int]:
-        """Write the tasks; return the ids of their records. History of a task without one is left out."""
-        ids: dict[str, int] = {}
-        for wave in rows.waves(told):
-            found = {fact.task_id: rows.record(fact, self._groups, now) for fact in wave}
-            newest = [found[fact.task_id] for fact in wave if fact.state]
-            taken = {task_id: key for key, task_id in tables.run(statements.RECORDS, newest)}
-            heard = [fact for fact in wave if fact.task_id in taken and fact.event.generation]
-            # A requeue whose outcome was unknown has kept its message, as one of the life that has now recovered.
-            over = [(fact.event.generation + (fact.state == TaskState.RECOVERED), fact) for fact in heard]
-            tables.run(statements.PAYLOADS_OVER, [(taken[fact.task_id], generation) for generation, fact in over])
-            late = [row for task_id, row in found.items() if task_id not in taken]
-            ids |= taken | {task_id: key for key, task_id in tables.run(statements.LATE, late)}
-        return ids
+    def _write_wave(self, tables: Tables, wave: Sequence[Fact], now: datetime) -> list[tuple[Fact, int]]:
+        """Write the tasks, and keep their messages; return what was written, with the ids of the records.
+
+        History of a task without a record is left out. A message that no record takes begins one. Raises `UnkeptError`
+        where it cannot: no message is left out.
+        """
+
+        def run(statement: Statement, facts: Sequence[Fact]) -> dict[tuple[str, str], int]:
+            found = tables.run(statement, [rows.record(fact, self._groups, now) for fact in facts])
+            return {(task_id, life): record_id for record_id, task_id, life in found}
+
+        ids = run(statements.RECORDS, [fact for fact in wave if fact.state])
+        over = [(ids[fact.key],) for fact in wave if fact.key in ids and _is_heard(fact)]
+        tables.run(statements.PAYLOADS_OVER, over)
+        ids |= run(statements.LATE, [fact for fact in wave if fact.key not in ids and fact.message is None])
+        ids |= run(statements.MESSAGES, [fact for fact in wave if fact.key not in ids and fact.message is not None])
+        apart = [fact.apart() for fact in wave if fact.key not in ids and fact.message is not None]
+        ids |= run(statements.RECORDS, apart)
+        if any(fact.key not in ids for fact in apart):
+            raise UnkeptError("its task has a row for it, and that keeps another message")
+        placed = [(fact, ids[fact.key]) for fact in (*wave, *apart) if fact.key in ids]
+        _keep(tables, placed, now)
+        return placed
 
     def _write_rollups(self, tables: Tables, rollups: Sequence[Event], now: datetime) -> list[Event]:
         """Remember rollups; return those that are new."""
         by_id = {event.event_id: event for event in rollups}
         new = tables.run(statements.ROLLUPS, [(event_id, now) for event_id in sorted(by_id)])
         return [by_id[event_id] for (event_id,) in new]
+
+
+def _not_collected(tables: Tables, told: Sequence[Fact]) -> list[Fact]:
+    """Return what is told without the messages that were written before, by this collector or by another one.
+
+    Another collector that is writing one of them now is waited for.
+    """
+    messages = sorted({fact.digest for fact in told if fact.message is not None})
+    new = {digest for (digest,) in tables.run(statements.COLLECTED, [(digest,) for digest in messages])}
+    found = []
+    for fact in told:
+        if fact.message is None or fact.digest in new:
+            new.discard(fact.digest)
+            found.append(fact)
+    return found
+
+
+def _is_heard(fact: Fact) -> bool:
+    """Return whether an event tells of a requeue that arrived: not where a worker revoked the task on arrival."""
+    return fact.message is None and fact.event.generation > 0 and fact.state is not TaskState.DISCARDED
+
+
+def _keep(tables: Tables, placed: Sequence[tuple[Fact, int]], now: datetime) -> None:
+    """Keep the messages among the facts, and remember that they are kept."""
+    messages = [(fact, fact.message, record_id) for fact, record_id in placed if fact.message is not None]
+    kept = [rows.payload(message, fact.event.generation, record_id, now) for fact, message, record_id in messages]
+    tables.run(statements.PAYLOADS, kept)
+    tables.run(statements.COLLECTED_INTO, [(fact.digest, record_id) for fact, _, record_id in messages])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -21,7 +21,8 @@ from ....exhausted import describe
 from ....fingerprint import fingerprint, top_frame
 from ....headers import printable
 from ....redaction import Redaction, shortened
-from ..messages import StoredMessage, stored
+from ..messages import StoredMessage, call_digest, stored
+from ..messages import fingerprint as digest_of
 from ..models import TaskState
 
 #: The states that events bring about; what people do is written by who does it.
@@ -47,12 +48,22 @@ _NO_ID = "no-id-"
 
 @dataclass(frozen=True)
 class Fact:
-    """What a message says; ``message`` is itself, where it is to be kept."""
+    """What a message says; ``message`` is itself, where it is to be kept.
+
+    Then ``digest`` tells it from all others, and ``call`` its call from other calls.
+    """
 
     event: Event
     task_id: str
     traceback: str = ""
     message: StoredMessage | None = None
+    digest: str = ""
+    call: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What the task's row is known by: its id, and the life of that."""
+        return self.task_id, self.event.life or h.FIRST_LIFE
 
     @property
     def state(self) -> TaskState | None:
@@ -65,25 +76,32 @@ class Fact:
         state = self.state
         return self.event.generation, self.event.attempt, RANKS[state] if state else 0
 
+    def apart(self) -> Fact:
+        """Return what begins a row of the message's own."""
+        event, life = self.event, self.digest[: h.MAX_LIFE]
+        own_id = event_id(self.task_id, event.generation, event.attempt, event.kind, life)
+        return replace(self, event=replace(event, life=life, event_id=own_id))
+
 
 def of_exhausted(message: amqp.Message, redaction: Redaction) -> Fact:
     """Return what a message in the exhausted queue says. Raises whatever its headers make impossible."""
     raw: Mapping[str, Any] = message.headers
     found = describe(message)
     kept = stored(message)
-    task_id = _name(found.task_id) or _NO_ID + _digest(kept)
+    digest = digest_of(kept)
+    task_id = _name(found.task_id) or _NO_ID + digest[:32]
     queue = _name(found.queue)
     exchange, routing_key = h.first_route(raw, queue, "", "")
-    generation = h.whole_number(raw.get(h.GENERATION))
+    generation, life = h.whole_number(raw.get(h.GENERATION)), h.life(raw)
     attempt = max(found.attempts - 1, 0)
     exception_type = _name(found.exception) or None
     exception_message = redaction.text(found.message, events.MAX_MESSAGE) if found.message else None
     traceback = redaction.text(raw.get(h.TRACEBACK), h.MAX_TRACEBACK)
     frame = _name(top_frame(traceback)) or None
     event = Event(
-        event_id=event_id(task_id, generation, attempt, events.EXHAUSTED),
+        event_id=event_id(task_id, generation, attempt, events.EXHAUSTED, life),
         kind=events.EXHAUSTED,
-        occurred_at=_time(found.exhausted_at) or datetime.now(timezone.utc),
+        occurred_at=h.moment(found.exhausted_at) or datetime.now(timezone.utc),
         task=_name(found.task),
         queue=queue,
         worker=_name(raw.get(h.WORKER)),
@@ -95,7 +113,7 @@ def of_exhausted(message: amqp.Message, redaction: Redaction) -> Fact:
         routing_key=_name(routing_key),
         generation=generation,
         attempt=attempt,
-        first_failed_at=_time(raw.get(h.FIRST_FAILED)),
+        first_failed_at=h.moment(raw.get(h.FIRST_FAILED)),
         exception_type=exception_type,
         exception_message=exception_message,
         fingerprint=fingerprint(exception_type, exception_message, frame) if exception_type else None,
@@ -104,8 +122,9 @@ def of_exhausted(message: amqp.Message, redaction: Redaction) -> Fact:
         crashes=h.whole_number(raw.get(h.CRASHES)),
         args_preview=redaction.text(raw.get("argsrepr"), events.MAX_PREVIEW),
         kwargs_preview=redaction.text(raw.get("kwargsrepr"), events.MAX_PREVIEW),
+        life=life,
     )
-    return Fact(event, task_id, traceback, kept)
+    return Fact(event, task_id, traceback, kept, digest, call_digest(kept))
 
 
 def _name(value: object) -> str:
@@ -117,18 +136,3 @@ def _name(value: object) -> str:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:32]
     return f"{shortened(text, events.MAX_NAME - len(digest) - 1)}-{digest}"
-
-
-def _digest(kept: StoredMessage) -> str:
-    """Return what tells a message without an id from others: all of its bytes."""
-    return hashlib.sha256(b"\0".join((kept.body, kept.headers, repr(kept.properties).encode()))).hexdigest()[:32]
-
-
-def _time(value: object) -> datetime | None:
-    if not isinstance(value, str):
-        return None
-    try:
-        found = datetime.fromisoformat(value)
-        return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
-    except (ValueError, OverflowError):
-        return None

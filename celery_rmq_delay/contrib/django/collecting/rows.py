@@ -11,6 +11,7 @@ from .... import events
 from ....events import Event
 from ....fingerprint import normalise_message
 from ....headers import printable
+from ..messages import StoredMessage
 from ..models import LookupValue, TaskState
 from .facts import Fact
 from .reading import Unreadable
@@ -33,13 +34,13 @@ _LONGEST_REASON = 32
 
 
 def waves(told: Iterable[Fact]) -> Iterator[list[Fact]]:
-    """Yield the facts, each task once in a wave, oldest first, each wave in the order of the task ids.
+    """Yield the facts, each task once in a wave, oldest first, each wave in the order of the task ids and their lives.
 
     No statement can change a row twice, and collectors that take rows in one order wait for each other in no circle.
     """
-    by_task: dict[str, list[Fact]] = {}
+    by_task: dict[tuple[str, str], list[Fact]] = {}
     for fact in told:
-        by_task.setdefault(fact.task_id, []).append(fact)
+        by_task.setdefault(fact.key, []).append(fact)
     tasks = sorted(by_task.items())
     for _, facts in tasks:
         facts.sort(key=lambda fact: fact.version)
@@ -52,7 +53,7 @@ def record(fact: Fact, groups: Mapping[str, int], now: datetime) -> Row:
     event, state = fact.event, fact.state
     at = event.occurred_at
     return (
-        fact.task_id,
+        *fact.key,
         event.root_id or "",
         event.parent_id or "",
         event.group_id or "",
@@ -82,6 +83,8 @@ def record(fact: Fact, groups: Mapping[str, int], now: datetime) -> Row:
         groups.get(event.fingerprint) if event.fingerprint else None,
         event.args_preview or "",
         event.kwargs_preview or "",
+        fact.call,
+        event.life is not None,
     )
 
 
@@ -112,19 +115,11 @@ def _reason(event: Event) -> str:
     return (event.reason or "")[:_LONGEST_REASON]
 
 
-def payloads(told: Iterable[Fact], ids: Mapping[str, int], now: datetime) -> list[Row]:
-    """Return the messages to be kept, of each task that of its last life."""
-    found: dict[int, Row] = {}
-    for fact in sorted(told, key=lambda fact: fact.version):
-        kept, record_id = fact.message, ids[fact.task_id]
-        if kept is not None:
-            # PostgreSQL's JSON has no NUL.
-            properties = {
-                name: printable(each) if isinstance(each, str) else each for name, each in kept.properties.items()
-            }
-            row = record_id, fact.event.generation, kept.body, kept.headers, json.dumps(properties), now
-            found[record_id] = row
-    return [found[record_id] for record_id in sorted(found)]
+def payload(kept: StoredMessage, generation: int, record_id: int, now: datetime) -> Row:
+    """Return the row of a message that is kept for the task with that record."""
+    # PostgreSQL's JSON has no NUL.
+    properties = {name: printable(each) if isinstance(each, str) else each for name, each in kept.properties.items()}
+    return record_id, generation, kept.body, kept.headers, json.dumps(properties), now
 
 
 def unreadable(found: Iterable[Unreadable], now: datetime) -> list[Row]:

@@ -17,6 +17,7 @@ Columns = dict[str, str]
 _RECORDS = "rmq_delay_taskrecord"
 _ATTEMPTS = "rmq_delay_attempt"
 _PAYLOADS = "rmq_delay_payload"
+_COLLECTED = "rmq_delay_collectedmessage"
 _TALLIES = "rmq_delay_tally"
 _GROUPS = "rmq_delay_failuregroup"
 
@@ -29,16 +30,21 @@ class Statement:
     columns: Columns
 
 
-def _insert(table: str, columns: Columns, conflict: str, returning: str = "") -> Statement:
+def _insert(table: str, columns: Columns, conflict: str, returning: str = "", more: Columns | None = None) -> Statement:
+    """Return an INSERT; ``more`` are columns of the rows that the table has not, for ``conflict`` to select from."""
     names = ", ".join(columns)
     # "WHERE true": without it SQLite would take ON CONFLICT for a part of a join.
-    text = f"INSERT INTO {table} ({names}) SELECT {names} FROM {{source}} WHERE true ON CONFLICT {conflict}"  # noqa: S608 - names of ours
-    return Statement(text + returning, columns)
+    text = (
+        f"WITH told AS (SELECT * FROM {{source}}) "  # noqa: S608 - names of ours
+        f"INSERT INTO {table} ({names}) SELECT {names} FROM told WHERE true ON CONFLICT {conflict}{returning}"
+    )
+    return Statement(text, {**columns, **(more or {})})
 
 
-def _update(table: str, columns: Columns, key: str, assignments: Iterable[str], returning: str = "") -> Statement:
-    text = f"UPDATE {table} SET {', '.join(assignments)} FROM {{source}} WHERE {table}.{key} = e.{key}"  # noqa: S608 - names of ours
-    return Statement(text + returning, columns)
+def _update(table: str, columns: Columns, keys: Iterable[str], assignments: Iterable[str], rest: str = "") -> Statement:
+    """Return an UPDATE of the rows that have the ``keys`` of a row of the source; ``rest`` follows this condition."""
+    same = " AND ".join(f"{table}.{key} = e.{key}" for key in keys)
+    return Statement(f"UPDATE {table} SET {', '.join(assignments)} FROM {{source}} WHERE {same}{rest}", columns)  # noqa: S608 - names of ours
 
 
 def _filled(first: str, second: str, names: Iterable[str], empty: str = "''") -> list[str]:
@@ -54,7 +60,7 @@ def _earliest(table: str, name: str, new: str) -> str:
 # -- task records --------------------------------------------------------------------------------------------------
 
 _RECORD: Columns = {
-    **dict.fromkeys(("task_id", "root_id", "parent_id", "canvas_id", "name", "state"), "text"),
+    **dict.fromkeys(("task_id", "life", "root_id", "parent_id", "canvas_id", "name", "state"), "text"),
     "changed_at": "timestamptz",
     **dict.fromkeys(("queue", "exchange", "routing_key", "worker"), "text"),
     **dict.fromkeys(("generation", "attempt", "max_retries", "crashes", "tier"), "integer"),
@@ -64,8 +70,11 @@ _RECORD: Columns = {
     **dict.fromkeys(("parked_at", "due_at", "first_failed_at", "exhausted_at", "recovered_at"), "timestamptz"),
     **dict.fromkeys(("exception_type", "exception_message", "reason"), "text"),
     "group_id": "bigint",
-    **dict.fromkeys(("args_preview", "kwargs_preview"), "text"),
+    **dict.fromkeys(("args_preview", "kwargs_preview", "call_digest"), "text"),
 }
+_RECORD_KEY = ("task_id", "life")
+#: Whether the message has named its life, as those do that are requeued from the database.
+_NAMED: Columns = {"is_named": "boolean"}
 #: What a task is, whichever of its facts says it.
 _LASTING = (
     "root_id", "parent_id", "canvas_id", "name", "queue", "exchange", "routing_key", "args_preview", "kwargs_preview",
@@ -104,14 +113,21 @@ _IS_NEWER = f"""
         ELSE excluded.attempt > {_RECORDS}.attempt OR (excluded.attempt = {_RECORDS}.attempt
             AND {_rank("excluded.state")} > {_rank(f"{_RECORDS}.state")})
     END)"""
+# A row that keeps a message stands for that message. It goes on with what has named its life, one generation on, and
+# with the same call; all else is about another use of its id.
+_IS_ITS_OWN = f"""({_RECORDS}.call_digest IN ('', excluded.call_digest)
+    OR ((excluded.generation > {_RECORDS}.generation OR {_RECORDS}.state = '{TaskState.REQUEUED}')
+        AND ({_RECORDS}.task_id, {_RECORDS}.life) IN (SELECT task_id, life FROM told WHERE is_named)))"""  # noqa: S608 - names of ours
 # A task that has recovered keeps the error that it has recovered from.
 _RECOVERS = f"excluded.state = '{TaskState.RECOVERED}' AND excluded.generation = {_RECORDS}.generation"
+
+_RETURNED = f" RETURNING {_RECORDS}.id, {_RECORDS}.task_id, {_RECORDS}.life"
 
 #: Takes over the rows whose facts are newer than the table's, and returns those.
 RECORDS = _insert(
     _RECORDS,
     _RECORD,
-    "(task_id) DO UPDATE SET "
+    "(task_id, life) DO UPDATE SET "
     + ", ".join(
         [
             *(f"{name} = excluded.{name}" for name in _OF_THE_NEWEST),
@@ -122,10 +138,14 @@ RECORDS = _insert(
             f"parked_at = CASE WHEN excluded.generation > {_RECORDS}.generation THEN excluded.parked_at "
             f"ELSE COALESCE(excluded.parked_at, {_RECORDS}.parked_at) END",
             _earliest(_RECORDS, "first_failed_at", "excluded"),
+            # What no worker has run is kept: the requeue may be done again.
+            f"call_digest = CASE WHEN excluded.state = '{TaskState.DISCARDED}' THEN {_RECORDS}.call_digest "
+            "ELSE excluded.call_digest END",
         ]
     )
-    + f" WHERE {_IS_NEWER}",
-    f" RETURNING {_RECORDS}.id, {_RECORDS}.task_id",
+    + f" WHERE ({_IS_NEWER}) AND {_IS_ITS_OWN}",
+    _RETURNED,
+    _NAMED,
 )
 
 _SAME_LIFE = f"e.generation = {_RECORDS}.generation"
@@ -140,20 +160,32 @@ _TELLS_ERROR = (
     f"OR ({_RECORDS}.exception_type = '' AND {_SAME_END})"
 )
 
+_GAPS = [
+    *_filled(_RECORDS, "e", _LASTING),
+    *_filled(_RECORDS, "e", ["ladder_ms"], _EMPTY_LIST),
+    f"max_retries = COALESCE({_RECORDS}.max_retries, e.max_retries)",
+    _earliest(_RECORDS, "first_failed_at", "e"),
+    *(f"{name} = CASE WHEN {_TELLS_ERROR} THEN e.{name} ELSE {_RECORDS}.{name} END" for name in _ERROR),
+    f"parked_at = CASE WHEN {_PARKED_BEFORE} THEN e.parked_at ELSE {_RECORDS}.parked_at END",
+]
+
 #: Fills the gaps of rows whose facts came late, and returns all of them.
-LATE = _update(
+LATE = _update(_RECORDS, {**_RECORD, **_NAMED}, _RECORD_KEY, _GAPS, _RETURNED)
+
+# The event of a message comes before it or after it, and a person may have discarded the task in between.
+_IS_ITS_MESSAGE = f"""{_SAME_LIFE} AND (
+    ({_RECORDS}.state = '{TaskState.EXHAUSTED}' AND {_RECORDS}.call_digest = e.call_digest)
+    OR ({_RECORDS}.call_digest = '' AND e.attempt = {_RECORDS}.attempt AND ({_RECORDS}.state = '{TaskState.EXHAUSTED}'
+        OR ({_RECORDS}.state = '{TaskState.DISCARDED}' AND {_RECORDS}.exhausted_at IS NOT NULL
+            AND e.exhausted_at <= {_RECORDS}.changed_at))))"""
+
+#: Gives messages to the rows that have heard of them before, and fills their gaps; returns those.
+MESSAGES = _update(
     _RECORDS,
-    _RECORD,
-    "task_id",
-    [
-        *_filled(_RECORDS, "e", _LASTING),
-        *_filled(_RECORDS, "e", ["ladder_ms"], _EMPTY_LIST),
-        f"max_retries = COALESCE({_RECORDS}.max_retries, e.max_retries)",
-        _earliest(_RECORDS, "first_failed_at", "e"),
-        *(f"{name} = CASE WHEN {_TELLS_ERROR} THEN e.{name} ELSE {_RECORDS}.{name} END" for name in _ERROR),
-        f"parked_at = CASE WHEN {_PARKED_BEFORE} THEN e.parked_at ELSE {_RECORDS}.parked_at END",
-    ],
-    f" RETURNING {_RECORDS}.id, {_RECORDS}.task_id",
+    {**_RECORD, **_NAMED},
+    _RECORD_KEY,
+    [*_GAPS, "call_digest = e.call_digest"],
+    f" AND {_IS_ITS_MESSAGE}{_RETURNED}",
 )
 
 # -- their histories and messages ----------------------------------------------------------------------------------
@@ -178,7 +210,7 @@ _FILLED_ATTEMPT = ("worker", "exception_type", "exception_message", "frame", "tr
 ATTEMPTS_AGAIN = _update(
     _ATTEMPTS,
     _ATTEMPT,
-    "event_id",
+    ["event_id"],
     [*_filled(_ATTEMPTS, "e", _FILLED_ATTEMPT), f"runtime_ms = COALESCE({_ATTEMPTS}.runtime_ms, e.runtime_ms)"],
 )
 
@@ -189,24 +221,25 @@ _PAYLOAD: Columns = {
     "properties": "jsonb",
     "stored_at": "timestamptz",
 }
-_KEPT = ("generation", "body", "headers", "properties", "stored_at")
-#: Keeps messages whose tasks' records are of the same life and not on their way again.
-PAYLOADS = Statement(
-    f"""INSERT INTO {_PAYLOADS} (record_id, {", ".join(_KEPT)})
-    SELECT record_id, {", ".join(f"e.{name}" for name in _KEPT)} FROM {{source}}
-    JOIN {_RECORDS} ON {_RECORDS}.id = record_id AND {_RECORDS}.generation = e.generation
-    WHERE {_RECORDS}.state NOT IN ('{TaskState.REQUEUED}', '{TaskState.RECOVERED}')
-    ON CONFLICT (record_id) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _KEPT)}
-    WHERE excluded.generation >= {_PAYLOADS}.generation""",  # noqa: S608 - names of ours
+#: Keeps messages. A generation that a requeue in doubt has used up stays so.
+PAYLOADS = _insert(
+    _PAYLOADS,
     _PAYLOAD,
+    "(record_id) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in ("body", "headers", "properties", "stored_at"))
+    + f", generation = CASE WHEN excluded.generation > {_PAYLOADS}.generation THEN excluded.generation "
+    f"ELSE {_PAYLOADS}.generation END",
 )
 
-#: Drops messages of lives that are over: their tasks were requeued, and have been heard of since.
+#: Drops the messages of tasks that were requeued, and have been heard of since.
 PAYLOADS_OVER = Statement(
-    f"""DELETE FROM {_PAYLOADS} WHERE EXISTS (SELECT 1 FROM {{source}}
-    WHERE e.record_id = {_PAYLOADS}.record_id AND e.generation > {_PAYLOADS}.generation)""",  # noqa: S608 - names of ours
-    {"record_id": "bigint", "generation": "integer"},
+    f"DELETE FROM {_PAYLOADS} WHERE record_id IN (SELECT record_id FROM {{source}})",  # noqa: S608 - names of ours
+    {"record_id": "bigint"},
 )
+
+#: Returns what was not delivered before.
+COLLECTED = _insert(_COLLECTED, {"digest": "text"}, "(digest) DO NOTHING", " RETURNING digest")
+COLLECTED_INTO = _update(_COLLECTED, {"digest": "text", "record_id": "bigint"}, ["digest"], ["record_id = e.record_id"])
 
 # -- counters and names --------------------------------------------------------------------------------------------
 

@@ -11,11 +11,12 @@ from .insights import (
     WhatIf,
 )
 from .operations import Operation, OperationItem
-from .records import Attempt, ExhaustedTask, ParkedTask, Payload, TaskRecord, TaskState
+from .records import Attempt, CollectedMessage, ExhaustedTask, ParkedTask, Payload, TaskRecord, TaskState
 from .running import CollectorStatus, UnreadableMessage
 
 __all__ = [
     "Attempt",
+    "CollectedMessage",
     "CollectorStatus",
     "CountedRollup",
     "ExhaustedTask",

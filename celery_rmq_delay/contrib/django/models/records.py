@@ -5,6 +5,8 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from ....headers import FIRST_LIFE, MAX_LIFE
+
 
 class TaskState(models.TextChoices):
     """Where a retried task is, as far as the collector has heard."""
@@ -25,8 +27,10 @@ class TaskState(models.TextChoices):
 class TaskRecord(models.Model):
     """One retried task, whatever became of it. Times are in UTC, delays in milliseconds."""
 
-    #: Unique by a constraint: with ``unique=True`` PostgreSQL would keep a second index, for LIKE.
+    #: Ids may be used again: a message that differs from the one that is kept has a row of its own.
     task_id = models.CharField(_("task id"), max_length=255)
+    #: Which row of its id this is: `FIRST_LIFE`, or what the first message of the row is known by.
+    life = models.CharField(_("life"), max_length=MAX_LIFE, default=FIRST_LIFE, db_default=FIRST_LIFE)
     root_id = models.CharField(_("root id"), max_length=255, blank=True)
     parent_id = models.CharField(_("parent id"), max_length=255, blank=True)
     #: The id of Celery's group, where the task is part of one.
@@ -74,6 +78,9 @@ class TaskRecord(models.Model):
     )
     args_preview = models.TextField(_("arguments"), blank=True)
     kwargs_preview = models.TextField(_("keyword arguments"), blank=True)
+    #: What the call of the kept message is known by; empty where no message is kept. Whoever keeps one sets it: other
+    #: messages and events of the same id leave such a row alone.
+    call_digest = models.CharField(max_length=64, default="", db_default="", blank=True, editable=False)
     #: The operation that has it in hand while it is REQUEUING, or that last changed it.
     operation = models.ForeignKey(
         "rmq_delay.Operation",
@@ -94,7 +101,7 @@ class TaskRecord(models.Model):
             ("edit_payload_taskrecord", _("Can edit arguments and requeue")),
             ("view_payload_taskrecord", _("Can see arguments and errors unredacted")),
         ]
-        constraints = [models.UniqueConstraint(fields=["task_id"], name="rmq_delay_task_once")]
+        constraints = [models.UniqueConstraint(fields=["task_id", "life"], name="rmq_delay_life_once")]
         indexes = [
             models.Index(fields=["state", "due_at"], name="rmq_delay_state_due"),
             models.Index(fields=["state", "-exhausted_at", "-id"], name="rmq_delay_state_exhausted"),
@@ -156,6 +163,21 @@ class Payload(models.Model):
 
     def __str__(self) -> str:
         return f"{len(self.body)} bytes of task {self.record_id}"
+
+
+class CollectedMessage(models.Model):
+    """A message that was taken from the exhausted queue, and the row that it went into: delivered again it is known."""
+
+    digest = models.CharField(max_length=64)
+    #: Not null when the collector has committed. A row that is deleted takes along what is known of its messages.
+    record = models.ForeignKey(TaskRecord, models.CASCADE, null=True, related_name="collected")
+
+    class Meta:
+        default_permissions = ()
+        constraints = [models.UniqueConstraint(fields=["digest"], name="rmq_delay_collected_once")]
+
+    def __str__(self) -> str:
+        return f"message {self.digest[:12]} of task {self.record_id}"
 
 
 class Attempt(models.Model):

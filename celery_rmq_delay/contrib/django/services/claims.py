@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from django.db import connections, router
 from django.db.models.functions import Collate
@@ -19,8 +19,9 @@ def lock(records: Iterable[int]) -> None:
     """Lock rows in one order, so that operations and collectors wait for each other instead of a deadlock."""
     using = router.db_for_write(TaskRecord)
     # The collector's order, that of the bytes. SQLite locks the whole file.
-    order = Collate("task_id", "C") if connections[using].vendor == "postgresql" else "task_id"
-    found = TaskRecord.objects.using(using).filter(pk__in=list(records)).order_by(order)
+    is_postgres = connections[using].vendor == "postgresql"
+    order = [Collate(name, "C") if is_postgres else name for name in ("task_id", "life")]
+    found = TaskRecord.objects.using(using).filter(pk__in=list(records)).order_by(*order)
     list(found.select_for_update().values_list("pk"))
 
 
@@ -30,16 +31,18 @@ def claim(
     of: Iterable[str],
     to: str,
     *,
-    only: Container[int] | None = None,
+    barred: Mapping[int, str] | None = None,
 ) -> tuple[dict[int, TaskRecord], list[Settled]]:
-    """Set the state of the tasks that are still as they were when they were selected; of ``only`` those, where given.
+    """Set the state of the tasks that are still as they were when they were selected.
 
-    Returns the records that are the operation's now, by id in the order of ``items``, and of the other items why they
-    are skipped. Asked again after a commit whose answer was lost, it returns the same. Belongs into a transaction.
+    ``barred`` are records that are not to be claimed, and why. Returns the records that are the operation's now, by id
+    in the order of ``items``, and of the other items why they are skipped. Asked again after a commit whose answer was
+    lost, it returns the same. Belongs into a transaction.
     """
+    barred = barred or {}
     by_generation: dict[int, list[int]] = {}
     for item in items:
-        if only is None or item.record_id in only:
+        if item.record_id not in barred:
             by_generation.setdefault(item.generation, []).append(item.record_id)
     lock(item.record_id for item in items)
     for generation, records in by_generation.items():
@@ -59,19 +62,18 @@ def claim(
         Settled(
             item,
             Outcome.SKIPPED,
-            why_not(
-                found.get(item.record_id),
-                item.generation,
-                lacks_message=only is not None and item.record_id not in only,
-            ),
+            why_not(found.get(item.record_id), item.generation, barred.get(item.record_id)),
         )
         for item in items
         if item.record_id not in won
     ]
 
 
-def why_not(record: TaskRecord | None, generation: int, *, lacks_message: bool = False) -> str:
-    """Return why a task that was selected in ``generation`` cannot be worked on any more."""
+def why_not(record: TaskRecord | None, generation: int, barred: str | None = None) -> str:
+    """Return why a task that was selected in ``generation`` cannot be worked on any more.
+
+    ``barred`` is why it cannot be although it is exhausted.
+    """
     if record is None:
         return _("deleted")
     by = record.operation.actor if record.operation else ""
@@ -85,6 +87,6 @@ def why_not(record: TaskRecord | None, generation: int, *, lacks_message: bool =
         return _("already discarded by %(actor)s") % {"actor": by}
     if record.state == TaskState.UNKNOWN:
         return _("the outcome of an earlier requeue is unknown: restore it first")
-    if record.state == TaskState.EXHAUSTED and lacks_message:
-        return _("its message is not in the database")
+    if record.state == TaskState.EXHAUSTED and barred:
+        return barred
     return _("now %(state)s") % {"state": record.get_state_display().lower()}

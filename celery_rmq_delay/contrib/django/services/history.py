@@ -17,7 +17,9 @@ def tell(kind: str, operation: Operation, records: Iterable[TaskRecord], at: dat
     Attempt.objects.bulk_create(
         [
             Attempt(
-                event_id=event_id(record.task_id, record.generation, record.attempt, f"{kind}:{operation.pk}"),
+                event_id=event_id(
+                    record.task_id, record.generation, record.attempt, f"{kind}:{operation.pk}", record.life
+                ),
                 record=record,
                 kind=kind,
                 generation=record.generation,

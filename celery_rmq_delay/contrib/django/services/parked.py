@@ -22,7 +22,7 @@ from ....scan import Scan, scanning
 from ....topology.apply import ready_counts
 from ..broker import delay
 from ..conf import conf
-from ..messages import StoredMessage, stored
+from ..messages import StoredMessage, call_digest, stored
 from ..models import OperationItem, Payload, TaskRecord, TaskState
 from .claims import claim, lock, why_not
 from .history import tell
@@ -40,6 +40,9 @@ WINDOW = 5_000
 _BATCH = 50
 #: How often the connection may be lost in between before the work is given up.
 _LOSSES = 3
+
+#: What a task is known by in the broker and in the database: its id, and the life of that.
+Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class _Search(ABC):
         connection = self._link.open()
         wanted_ones = TaskRecord.objects.select_related("operation")
         records = committed(lambda: wanted_ones.in_bulk([item.record_id for item in items]))
-        queues: dict[str, dict[str, Wanted]] = {}
+        queues: dict[str, dict[Key, Wanted]] = {}
         skipped = []
         for item in items:
             record = records.get(item.record_id)
@@ -113,7 +116,8 @@ class _Search(ABC):
             elif reason := _out_of_reach(record):
                 skipped.append(Settled(item, Outcome.SKIPPED, reason))
             else:
-                queues.setdefault(record.queue, {})[record.task_id] = Wanted(item, record)
+                wanted_here = queues.setdefault(record.queue, {})
+                wanted_here[record.task_id, record.life] = Wanted(item, record)
         self._settle(skipped)
         try:
             for queue, wanted in queues.items():
@@ -133,7 +137,7 @@ class _Search(ABC):
             committed(lambda: self._lease.settle(settled))
             self._losses = 0
 
-    def _search_queue(self, connection: Connection, queue: str, wanted: dict[str, Wanted]) -> None:
+    def _search_queue(self, connection: Connection, queue: str, wanted: dict[Key, Wanted]) -> None:
         """Take the wanted tasks of one origin queue; ``wanted`` keeps those that have no outcome yet."""
         try:
             found = self._places(connection, queue)
@@ -155,16 +159,16 @@ class _Search(ABC):
         return [place for place in found if counts[place.queue]]
 
     def _search_place(
-        self, connection: Connection, place: Place, here: Mapping[str, Wanted], wanted: dict[str, Wanted]
+        self, connection: Connection, place: Place, here: Mapping[Key, Wanted], wanted: dict[Key, Wanted]
     ) -> bool:
         """Take the wanted tasks of one delay queue; return whether it was looked through as far as needed."""
         missing, found = set(here), list[Found]()
         with scanning(connection, place.queue, self._limit, is_delay_queue=True) as scan:
             for message in scan:
-                task_id = task_id_of(message)
-                if task_id in missing and scan.raw is not None:
-                    missing.discard(task_id)
-                    found.append(Found(here[task_id], message, stored(scan.raw)))
+                key = task_id_of(message), h.life(message.headers) or h.FIRST_LIFE
+                if key in missing and scan.raw is not None:
+                    missing.discard(key)
+                    found.append(Found(here[key], message, stored(scan.raw)))
                 if len(found) == _BATCH or not missing:
                     self._work(place, scan, found, wanted)
                 if not missing:
@@ -173,13 +177,13 @@ class _Search(ABC):
             self._work(place, scan, found, wanted)
             return scan.complete
 
-    def _work(self, place: Place, scan: Scan, found: list[Found], wanted: dict[str, Wanted]) -> None:
+    def _work(self, place: Place, scan: Scan, found: list[Found], wanted: dict[Key, Wanted]) -> None:
         if found:
             self._in_hand = [each.item for each in found]
             self._settle(self._take(place, scan, found))
             self._in_hand = []
         for each in found:
-            del wanted[each.wanted.record.task_id]
+            del wanted[each.wanted.record.task_id, each.wanted.record.life]
         found.clear()
 
 
@@ -298,6 +302,8 @@ class Discard(_Search):
             unique_fields=["record"],
             update_fields=["generation", "body", "headers", "properties", "stored_at"],
         )
+        for each in kept:
+            TaskRecord.objects.filter(pk=each.item.record_id).update(call_digest=call_digest(each.stored))
         tell(DISCARDED, self._lease.operation, won.values(), now)
         return won, skipped
 

@@ -55,13 +55,19 @@ def prune(*, dry_run: bool = False, batch: int = BATCH) -> dict[str, int]:
 
 def _expired(settings: Conf, now: datetime) -> Iterator[_Expired]:
     """Yield what goes, by the name that the command shows, children before their parents."""
-    for name, days, states in (
-        ("recovered and requeued tasks", settings.keep_recovered_days, [TaskState.RECOVERED, TaskState.REQUEUED]),
-        ("discarded tasks", settings.keep_discarded_days, [TaskState.DISCARDED]),
-        ("exhausted tasks", settings.keep_exhausted_days, [TaskState.EXHAUSTED]),
+    # What was requeued and not heard of is exhausted still, for all that is known.
+    unheard = Q(state=TaskState.REQUEUED) & ~Q(call_digest="")
+    for name, days, wanted in (
+        (
+            "recovered and requeued tasks",
+            settings.keep_recovered_days,
+            Q(state__in=[TaskState.RECOVERED, TaskState.REQUEUED]) & ~unheard,
+        ),
+        ("discarded tasks", settings.keep_discarded_days, Q(state=TaskState.DISCARDED)),
+        ("exhausted tasks", settings.keep_exhausted_days, Q(state=TaskState.EXHAUSTED) | unheard),
     ):
         if days is not None:
-            changed_before = Q(state__in=states, changed_at__lt=now - timedelta(days=days))
+            changed_before = wanted & Q(changed_at__lt=now - timedelta(days=days))
             yield name, _untouched().filter(changed_before).order_by("changed_at")
     if settings.keep_exhausted_days is not None:
         before = now - timedelta(days=settings.keep_exhausted_days)

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from .... import headers as h
 from ....events import REQUEUED
 from ....exceptions import RmqDelayError
-from ..messages import StoredMessage, for_requeue
+from ..messages import StoredMessage, for_requeue, headers_of
 from ..models import OperationItem, Payload, TaskRecord, TaskState
 from .claims import claim, lock
 from .history import tell
@@ -82,8 +82,9 @@ class Requeue:
 
     def _claim(self, items: Sequence[OperationItem]) -> dict[int, TaskRecord]:
         self._lease.beat()  # the first statement is a write: SQLite cannot turn a read into one
-        kept = set(Payload.objects.filter(record__in=[each.record_id for each in items]).values_list("pk", flat=True))
-        won, skipped = claim(self._lease.operation, items, [TaskState.EXHAUSTED], TaskState.REQUEUING, only=kept)
+        won, skipped = claim(
+            self._lease.operation, items, [TaskState.EXHAUSTED], TaskState.REQUEUING, barred=_barred(items)
+        )
         self._lease.settle(skipped)
         return won
 
@@ -93,7 +94,8 @@ class Requeue:
             key, edited = payload.record_id, self._edited.get(payload.record_id)
             kept = StoredMessage(bytes(payload.body), bytes(payload.headers), payload.properties)
             generation = next_generation(won[key].generation, payload.generation)
-            changed = {h.GENERATION: generation, **(edited.headers if edited else {})}
+            named = {h.GENERATION: generation, h.LIFE: won[key].life}
+            changed = {**named, **(edited.headers if edited else {})}
             ready[key] = _Ready(for_requeue(kept, edited.body if edited else None, **changed), generation)
         return {key: ready[key] for key in won if key in ready}
 
@@ -127,11 +129,11 @@ class Requeue:
 
     def _requeued(self, generations: Mapping[int, int]) -> None:
         for generation, keys in _grouped(generations).items():
-            # A row that is not REQUEUING any more has been heard of again: what the collector wrote is newer.
+            # A row that is not REQUEUING any more has been heard of again: what the collector wrote is newer. Until
+            # then the message is kept: a worker may revoke the task, and a queue may be purged.
             self._in_hand(keys).update(
                 state=TaskState.REQUEUED, generation=generation, attempt=0, crashes=0, changed_at=timezone.now()
             )
-            Payload.objects.filter(record__in=keys, generation__lt=generation).delete()
 
     def _in_doubt(self, generations: Mapping[int, int]) -> None:
         for generation, keys in _grouped(generations).items():
@@ -176,6 +178,19 @@ def next_generation(of_record: int, of_payload: int | None) -> int:
     remembers the number that is used up.
     """
     return min(max(of_record, of_payload or 0), h.MAX_COUNT) + 1
+
+
+def _barred(items: Sequence[OperationItem]) -> dict[int, str]:
+    """Return the records of ``items`` that cannot be requeued whatever their state, and why."""
+    found = Payload.objects.filter(record__in=[item.record_id for item in items])
+    headers = dict(found.values_list("record_id", "headers"))
+    barred = {}
+    for item in items:
+        if item.record_id not in headers:
+            barred[item.record_id] = _("its message is not in the database")
+        elif h.has_expired(headers_of(StoredMessage(b"", bytes(headers[item.record_id]), {}))):
+            barred[item.record_id] = _("its expires is past: a worker would revoke it")
+    return barred
 
 
 def _affordable(items: Sequence[OperationItem]) -> Sequence[OperationItem]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
+from django.db.models import F, OuterRef, Subquery
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from ....events import DISCARDED
 from ..broker import celery_app
-from ..models import Operation, OperationItem, TaskRecord, TaskState
+from ..models import Operation, OperationItem, Payload, TaskRecord, TaskState
 from . import parked
-from .claims import claim
+from .claims import claim, lock
 from .history import tell
 from .lease import Lease, Outcome, Settled
 from .link import Link
@@ -63,7 +65,10 @@ class Discard:
 
 
 class Restore:
-    """Makes discarded tasks, and those whose outcome is unknown, exhausted again: the undo, and a person's decision."""
+    """Makes tasks exhausted again that were discarded, or requeued and not heard of since.
+
+    The first is the undo; the second a person's decision, as for those whose outcome is unknown.
+    """
 
     window = WINDOW
 
@@ -83,7 +88,17 @@ class Restore:
     def _restore(self, items: Sequence[OperationItem]) -> None:
         self._lease.beat()
         operation, exhausted = self._lease.operation, TaskState.EXHAUSTED
-        won, skipped = claim(operation, items, [TaskState.DISCARDED, TaskState.UNKNOWN], exhausted)
+        lock(item.record_id for item in items)
+        requeued = TaskRecord.objects.filter(pk__in=[item.record_id for item in items], state=TaskState.REQUEUED)
+        calls = dict(requeued.values_list("pk", "call_digest"))
+        of = [TaskState.DISCARDED, TaskState.UNKNOWN, TaskState.REQUEUED]
+        without_message = {key: _("its message is not in the database") for key, call in calls.items() if not call}
+        won, skipped = claim(operation, items, of, exhausted, barred=without_message)
+        unheard = [key for key in calls if key in won]
+        # The generation that was published is used up, and news of it are newer than the row.
+        published = TaskRecord.objects.filter(pk=OuterRef("record")).values("generation")
+        Payload.objects.filter(record__in=unheard).update(generation=Subquery(published))
+        TaskRecord.objects.filter(pk__in=unheard).update(generation=F("generation") - 1)
         TaskRecord.objects.filter(pk__in=won, exhausted_at=None).update(exhausted_at=timezone.now())
         self._lease.settle([*skipped, *(Settled(item, Outcome.OK) for item in items if item.record_id in won)])
 
