@@ -10,15 +10,15 @@ from .durations import format_ms
 from .exact_doctor import ExactStatus
 from .exhausted import ExhaustedMessage, Outcome
 from .findings import Finding
-from .ladders import Ladder
 from .policies import PolicyPlan, differences
 from .release import Released
 from .status import QueueStatus, Status, TierStatus
 from .tables import table
-from .topology.pending import Pending, ladder_text
+from .topology.pending import Pending, ladder_change
 from .topology.prune import Pruned
 
 _MESSAGE_WIDTH = 60
+_QUEUES_OWN = "the queue's"
 
 
 def plan_text(found: Iterable[Pending]) -> str:
@@ -35,20 +35,18 @@ def _plan_lines(found: Pending) -> Iterator[str]:
         yield f"  + {each.kind} {each.name}"
     for binding in found.unbound or ():
         yield f"  + binding {binding.text}"
+    for each in found.replace:
+        yield f"  ~ {each.kind} {each.name}: {each.problem}"
     for each in found.conflicts:
         yield f"  ! {each.kind} {each.name} cannot be changed: {each.problem}"
     if found.ladder:
-        yield f"  ~ ladder: {ladder_text(found.ladder[0])} -> {ladder_text(found.ladder[1])}"
-    for task, (before, after) in found.tasks.items():
-        yield f"  ~ ladder of task {task}: {_own(before)} -> {_own(after)}"
+        yield f"  ~ ladder: {' -> '.join(ladder_change(*found.ladder))}"
+    for task, change in found.tasks.items():
+        yield f"  ~ ladder of task {task}: {' -> '.join(ladder_change(*change, none=_QUEUES_OWN))}"
     if found.routing:
         yield "  ~ routing of deaths: as this version of RabbitMQ needs it"
     if found.unfinished:
         yield "  ~ finish a change of ladders that was cut off"
-
-
-def _own(ladder: Ladder | None) -> str:
-    return ladder_text(ladder) if ladder else "the queue's"
 
 
 def status_text(status: Status) -> str:

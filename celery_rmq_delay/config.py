@@ -16,7 +16,7 @@ from .durations import MAX_TTL_MS, format_ms, parse_ms
 from .exceptions import SettingsError
 from .ladders import Ladder
 from .management_errors import without_credentials
-from .names import DEFAULT_PREFIX, MAX_NAME_BYTES, Names, check_name, is_derived, rung_queue
+from .names import DEFAULT_PREFIX, MAX_NAME_BYTES, Names, check_name, is_derived, moving, rung_queue
 from .redaction import Redaction
 from .topology.native import native_tiers
 
@@ -147,13 +147,13 @@ def check_queue_name(settings: Settings, queue: str, setting: str = "rmq_delay")
     own = settings.for_queue(queue)
     if own is None:
         return
-    record = queue.startswith(f"{settings.prefix}.") and queue.endswith(".record")
+    record = queue.startswith(f"{settings.prefix}.") and queue.endswith((".record", moving(".record")))
     if record or queue in (settings.exhausted_queue, settings.names.events) or is_derived(queue):
         mend = "This package gives such names to queues of its own: rename the queue, or set False to leave it alone."
         raise SettingsError(f"{setting}.queues", queue, mend)
     longest = settings.names.lane0(queue, "0" * 8, 1000)
     ttls = ((rung, ttl) for rung in range(1, len(own.ladder) + 1) for ttl in own.ladder.lane_ttls(rung))
-    rungs = (rung_queue(queue, rung, ttl, settings.prefix) for rung, ttl in ttls)
+    rungs = (rung_queue(queue, rung, ttl, settings.prefix, "quorum") for rung, ttl in ttls)  # the longer names
     longest = max(longest, *rungs, key=lambda name: len(name.encode()))
     size = len(longest.encode())
     if size > MAX_NAME_BYTES:

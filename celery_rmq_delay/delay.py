@@ -15,6 +15,7 @@ from .config import NOT_SET, QueueType, Settings, check_max_retries, check_queue
 from .exact import ExactDelays
 from .exceptions import RmqDelayError, SettingsError
 from .ladders import Ladder
+from .names import rung_queue
 from .topology.ladder import LadderPlan
 from .topology.native import NativeRetry
 
@@ -115,6 +116,11 @@ class Delay:
         if settings is not None and settings.queue_type is not None:
             return settings.queue_type
         return "quorum" if ((queue and queue.queue_arguments) or {}).get("x-queue-type") == "quorum" else "classic"
+
+    def rung_queue(self, queue: str, rung: int, ttl_ms: int) -> str:
+        """Return the name of the delay queue of a rung of an origin queue."""
+        queue_type = self.queue_type(self.app.amqp.queues.get(queue), queue)
+        return rung_queue(queue, rung, ttl_ms, self.settings.prefix, queue_type)
 
     def is_native(self, queue: str) -> bool:
         """Return whether the settings leave the retries of an origin queue to RabbitMQ's own delayed retry."""

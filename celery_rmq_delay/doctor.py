@@ -24,7 +24,7 @@ from .policies import DLX, NEGATIVE_IS_UNLIMITED, effective_limit
 from .requeues import COMMAND as REQUEUES
 from .topology.apply import consumer_count, ready_counts
 from .topology.native import refusal
-from .topology.pending import Pending, ladder_text, pending
+from .topology.pending import Pending, ladder_change, pending
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -180,12 +180,14 @@ def _dead_lettering(
 def _drift(waiting: Pending, plan: LadderPlan) -> Iterator[Finding]:
     for each in waiting.conflicts:
         yield Finding("conflict", "error", plan.queue, each.difference, REDECLARE)
+    for each in waiting.replace:
+        yield Finding("queue-type", "note", plan.queue, each.difference, APPLY)
     if waiting.create:
         yield Finding("missing", "error", plan.queue, waiting.missing, APPLY)
     if waiting.unbound:
         yield Finding("unbound", "error", plan.queue, waiting.lost_bindings, APPLY)
     if waiting.ladder:
-        before, after = map(ladder_text, waiting.ladder)
+        before, after = ladder_change(*waiting.ladder)
         found = f"The ladder in force is {before}; the settings say {after}."
         yield Finding("ladder", "warning", plan.queue, found, APPLY)
     if waiting.tasks:

@@ -31,7 +31,6 @@ from .events import (
 )
 from .failures import message_of, type_name
 from .fingerprint import fingerprint, top_frame, without_retry
-from .names import rung_queue
 from .redaction import shortened
 
 if TYPE_CHECKING:
@@ -193,7 +192,7 @@ class EventMaker:
             ttl = ladder.ttl(rung, delivery.lane)
             text = f'"tier":{rung},"delay_ms":{ttl}'
             if waits.in_rung_queue:
-                name = rung_queue(queue, rung, ttl, self._delay.settings.prefix)
+                name = self._delay.rung_queue(queue, rung, ttl)
                 text += f',"delay_queue":{quoted(_name(name))}'
             found = _kept(self._waits, key, (ttl, text))
         return found

@@ -3,6 +3,7 @@
 __all__ = [
     "AdoptionError",
     "AnalyticsError",
+    "ConflictError",
     "DelayError",
     "EventError",
     "HistoryError",
@@ -41,6 +42,10 @@ class DelayError(RmqDelayError, ValueError):
 
 class TopologyError(RmqDelayError):
     """The broker's objects are not what the ladder needs."""
+
+
+class ConflictError(TopologyError):
+    """An exchange or a queue exists with other arguments than planned, and RabbitMQ cannot change them."""
 
 
 class AdoptionError(RmqDelayError):

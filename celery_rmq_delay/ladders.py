@@ -8,7 +8,10 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .config import QueueType
 
 
 @dataclass(frozen=True)
@@ -16,13 +19,15 @@ class Ladder:
     """The tiers of an origin queue, or of one task on it, in ms.
 
     ``jitter`` is the half width of the spread around each delay as a share of it (0.2 = 80 % to 120 %), imposed by
-    ``lanes`` delay queues per tier. With ``repeat_last`` the last tier repeats for ever.
+    ``lanes`` delay queues per tier. With ``repeat_last`` the last tier repeats for ever. ``queue_type`` is the type of
+    the delay queues.
     """
 
     tiers_ms: tuple[int, ...]
     jitter: float = 0.0
     lanes: int = 1
     repeat_last: bool = False
+    queue_type: QueueType = "classic"
 
     def __len__(self) -> int:
         return len(self.tiers_ms)
@@ -35,7 +40,10 @@ class Ladder:
     @cached_property
     def id(self) -> str:
         """A short digest of everything that makes this ladder, so that a changed ladder is another ladder."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        made_of = asdict(self)
+        if self.queue_type == "classic":  # as the ids in brokers were made when a ladder had no type
+            del made_of["queue_type"]
+        text = json.dumps(made_of, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def rung_after(self, retries: int) -> int:
@@ -64,7 +72,8 @@ class Ladder:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Ladder:
         """Read what `to_json` wrote."""
-        return cls(tuple(data["tiers_ms"]), data["jitter"], data["lanes"], data["repeat_last"])
+        queue_type = data.get("queue_type", "classic")
+        return cls(tuple(data["tiers_ms"]), data["jitter"], data["lanes"], data["repeat_last"], queue_type)
 
 
 def lane_of(task_id: str, lanes: int) -> int:

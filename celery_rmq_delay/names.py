@@ -6,11 +6,15 @@ import hashlib
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from .durations import format_ms
 from .exceptions import SettingsError
 
-_DERIVED = re.compile(r"\.retry\.[0-9]+\.([0-9.]+(ms|[dhms]))+(@.+)?$|\.suspects$", re.DOTALL)
+if TYPE_CHECKING:
+    from .config import QueueType
+
+_DERIVED = re.compile(r"\.retry\.[0-9]+\.([0-9.]+(ms|[dhms]))+(\.quorum)?(@.+)?$|\.suspects$", re.DOTALL)
 
 #: The prefix that needs no mention in the names of delay queues.
 DEFAULT_PREFIX = "rmq_delay"
@@ -41,18 +45,25 @@ def rung_of(queue: str, routing_key: str) -> int:
 
 
 @lru_cache(maxsize=4096)
-def rung_queue(queue: str, rung: int, ttl_ms: int, prefix: str = DEFAULT_PREFIX) -> str:
+def rung_queue(
+    queue: str, rung: int, ttl_ms: int, prefix: str = DEFAULT_PREFIX, queue_type: QueueType = "classic"
+) -> str:
     """Return the name of the delay queue of a rung: all that makes it, so that it never has to be changed.
 
-    That is owner, position and TTL, and the prefix of the exchange that it returns its messages by.
+    That is owner, position, TTL and type, and the prefix of the exchange that it returns its messages by.
     """
-    name = f"{queue}.retry.{rung}.{format_ms(ttl_ms)}"
+    name = f"{queue}.retry.{rung}.{format_ms(ttl_ms)}{'.quorum' if queue_type == 'quorum' else ''}"
     return name if prefix == DEFAULT_PREFIX else f"{name}@{prefix}"
 
 
 def suspects(queue: str) -> str:
     """Return the queue of messages that may have killed a worker of ``queue``: one, whatever the prefix."""
     return f"{queue}.suspects"
+
+
+def moving(record: str) -> str:
+    """Return the queue that keeps a copy of the record in the queue ``record`` while that gets another type."""
+    return f"{record}.moving"
 
 
 def is_derived(queue: str) -> bool:

@@ -17,7 +17,7 @@ from .broker import CONFIRM_TIMEOUT, ConfirmingPublisher, copy_of, return_log_er
 from .delivery import Delivery
 from .exceptions import PublishError
 from .failures import message_of, type_name
-from .names import rung_queue, suspects
+from .names import suspects
 from .redaction import shortened
 from .topology.exact import Route
 from .topology.native import NativeRetry
@@ -151,8 +151,7 @@ class Settling:
         """
         if delay_ms is None:
             ladder = self.delay.ladder(delivery.queue, task)
-            prefix = self.delay.settings.prefix
-            route = Route("", rung_queue(delivery.queue, rung, ladder.ttl(rung, delivery.lane), prefix))
+            route = Route("", self.delay.rung_queue(delivery.queue, rung, ladder.ttl(rung, delivery.lane)))
         else:
             exact = self.delay.exact
             route = exact.along(self._topology, delay_ms, delivery.queue, "countdown", delay_ms / 1000)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from amqp import spec
 from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionFailed
 
-from ..exceptions import TopologyError
+from ..exceptions import ConflictError, TopologyError
 from .objects import Binding, Exchange, Objects, Queue
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def declare(channel: Channel, objects: Objects) -> None:
     """Declare everything in one pipelined burst; what is there already stays as it is.
 
-    Raises `TopologyError` where an object exists with other arguments, or the user may not configure it.
+    Raises `ConflictError` where an object exists with other arguments, `TopologyError` where the user may not configure
+    it.
     """
     with _explained():
         for found in objects:
@@ -47,16 +48,39 @@ def all_exist(connection: Connection, objects: Objects) -> bool:
 
 def ensure_queue(connection: Connection, queue: Queue) -> None:
     """Declare ``queue`` unless a queue of that name exists, whatever its arguments."""
-    if ready_counts(connection, [queue.name])[queue.name] is not None:
-        return
+    if ready_counts(connection, [queue.name])[queue.name] is None:
+        declare_queue(connection, queue)  # refused where somebody else declared it in between, as another type
+
+
+def declare_queue(connection: Connection, queue: Queue) -> bool:
+    """Declare ``queue``; return False where a queue of that name exists with other arguments, which it keeps."""
     channel = connection.channel()
     try:
-        declare_nowait(channel, queue)
-        synchronise(channel)
-    except PreconditionFailed:
-        pass  # somebody else declared it in between, as another type
+        declare(channel, Objects(queues=(queue,)))
+    except ConflictError:
+        return False
     finally:
         _close(channel)
+    return True
+
+
+def delete_unused(connection: Connection, queue: Queue) -> bool:
+    """Delete a queue that nobody consumes and that has no ready message; return whether it is gone."""
+    declared = _look(connection, queue.name)
+    if declared is None:
+        return True
+    if declared.message_count or declared.consumer_count:
+        return False
+    # Quorum queues cannot be deleted on condition (540 closes the connection), so there the counts have to do.
+    on_condition = queue.arguments.get("x-queue-type") != "quorum"
+    channel = connection.channel()
+    try:
+        channel.queue_delete(queue.name, if_unused=on_condition, if_empty=on_condition)
+    except PreconditionFailed:
+        return False
+    finally:
+        _close(channel)
+    return True
 
 
 def bind(channel: Channel, binding: Binding) -> None:
@@ -110,7 +134,7 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except PreconditionFailed as error:
-        raise TopologyError(
+        raise ConflictError(
             f"{error.reply_text}. The object exists with other arguments, and RabbitMQ cannot change them: "
             "`celery -A proj rmq-delay doctor` lists the differences; drain and delete it, then apply again."
         ) from error

@@ -13,7 +13,7 @@ queues are named after what they do and never change; only the bindings of the s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..config import QueueType
 from ..headers import LANE
@@ -28,8 +28,8 @@ from .record import LOCKABLE
 class LadderPlan:
     """What one origin queue needs: the objects, and which ladder each task is to climb.
 
-    ``tasks`` maps every retryable task of the app to its own ladder on this queue, or to None. ``reason_routing`` is
-    whether the broker says why a message died (RabbitMQ >= 3.13).
+    ``tasks`` maps every retryable task of the app to its own ladder on this queue, or to None. All ladders have delay
+    queues of ``queue_type``. ``reason_routing`` is whether the broker says why a message died (RabbitMQ >= 3.13).
     """
 
     names: Names
@@ -39,6 +39,16 @@ class LadderPlan:
     ladder: Ladder
     tasks: Mapping[str, Ladder | None] = field(default_factory=dict)
     reason_routing: bool = True
+
+    def __post_init__(self) -> None:
+        tasks = {task: ladder and replace(ladder, queue_type=self.queue_type) for task, ladder in self.tasks.items()}
+        object.__setattr__(self, "ladder", replace(self.ladder, queue_type=self.queue_type))
+        object.__setattr__(self, "tasks", tasks)
+
+    @property
+    def of_other_type(self) -> LadderPlan:
+        """The same plan for a queue of the other type."""
+        return replace(self, queue_type="classic" if self.queue_type == "quorum" else "quorum")
 
     @property
     def ladders(self) -> dict[str, Ladder]:
@@ -91,7 +101,7 @@ class LadderPlan:
 
     def _rung(self, ladder: Ladder, rung: int) -> Objects:
         ttls = ladder.lane_ttls(rung)
-        queues = tuple(self.rung_queue(rung, ttl) for ttl in ttls)
+        queues = tuple(self._delay_queue(ladder, rung, ttl) for ttl in ttls)
         if len(ttls) == 1:
             return Objects(queues=queues)
         over, lane0 = self.names.rung(self.queue, ladder.id, rung), self.names.lane0(self.queue, ladder.id, rung)
@@ -108,19 +118,23 @@ class LadderPlan:
     def _into_rung(self, ladder: Ladder, rung: int, source: str, key: str) -> Binding:
         ttls = ladder.lane_ttls(rung)
         if len(ttls) == 1:
-            return Binding(source, self.rung_queue(rung, ttls[0]).name, key=key)
+            return Binding(source, self._delay_queue(ladder, rung, ttls[0]).name, key=key)
         return Binding(source, self.names.rung(self.queue, ladder.id, rung), to="exchange", key=key)
 
     def rung_queue(self, rung: int, ttl_ms: int) -> Queue:
         """Return the delay queue of ``rung`` that holds messages for ``ttl_ms``."""
+        return self._delay_queue(self.ladder, rung, ttl_ms)
+
+    def _delay_queue(self, ladder: Ladder, rung: int, ttl_ms: int) -> Queue:
         declared = {
-            **dict(own_queue_arguments(self.queue_type)),
-            **safe_dead_lettering(self.queue_type),
+            **dict(own_queue_arguments(ladder.queue_type)),
+            **safe_dead_lettering(ladder.queue_type),
             "x-message-ttl": ttl_ms,
             "x-dead-letter-exchange": self.names.returns,
             "x-dead-letter-routing-key": return_key(self.queue, rung),
         }
-        return Queue(rung_queue(self.queue, rung, ttl_ms, self.names.prefix), arguments(declared))
+        name = rung_queue(self.queue, rung, ttl_ms, self.names.prefix, ladder.queue_type)
+        return Queue(name, arguments(declared))
 
     def route(self, rung: int, ttl_ms: int) -> Route:
         """Return the way into the delay queue of ``rung`` that holds messages for ``ttl_ms``, and back from there."""
@@ -152,7 +166,7 @@ class LadderPlan:
         for ladder in ladders:
             for rung, tier in enumerate(ladder.tiers_ms, 1):
                 for ttl in ladder.lane_ttls(rung):
-                    queue = self.rung_queue(rung, ttl)
+                    queue = self._delay_queue(ladder, rung, ttl)
                     found.setdefault(queue.name, (rung, tier, queue))
         return list(found.values())
 

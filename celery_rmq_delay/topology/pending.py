@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..durations import format_ms
 from ..ladders import Ladder
 from .apply import Drift, drift, ready_counts
+from .replacing import to_replace
 from .switch import Applied, planned_bindings
 
 if TYPE_CHECKING:
@@ -22,14 +23,17 @@ if TYPE_CHECKING:
 class Pending:
     """The changes that one origin queue waits for; false when there are none.
 
-    ``conflicts`` are objects that exist with other arguments: an apply cannot change those. ``ladder`` is (in force,
-    planned) where they differ; ``tasks`` the same by task, None standing for the queue's ladder. ``routing``: the
-    bindings that route by the reason of a death have to change. ``unfinished``: a change of ladders was cut off.
+    ``replace`` are queues of the other type that an apply replaces: the record at once, the suspects queue when it is
+    empty and unused. ``conflicts`` are objects that exist with other arguments: an apply cannot change those.
+    ``ladder`` is (in force, planned) where they differ; ``tasks`` the same by task, None standing for the queue's
+    ladder. ``routing``: the bindings that route by the reason of a death have to change. ``unfinished``: a change of
+    ladders was cut off.
     ``unbound``: bindings that are missing between objects that exist; None where nobody could look.
     """
 
     queue: str
     create: tuple[Drift, ...] = ()
+    replace: tuple[Drift, ...] = ()
     conflicts: tuple[Drift, ...] = ()
     ladder: tuple[Ladder | None, Ladder] | None = None
     tasks: dict[str, tuple[Ladder | None, Ladder | None]] = field(default_factory=dict)
@@ -38,8 +42,7 @@ class Pending:
     unbound: tuple[Binding, ...] | None = None
 
     def __bool__(self) -> bool:
-        changes = (self.create, self.conflicts, self.ladder, self.tasks, self.routing, self.unfinished, self.unbound)
-        return any(changes)
+        return any(value for name, value in vars(self).items() if name != "queue")
 
     @property
     def missing(self) -> str:
@@ -57,6 +60,7 @@ class Pending:
         return {
             **vars(self),
             "create": [vars(each) for each in self.create],
+            "replace": [vars(each) for each in self.replace],
             "conflicts": [vars(each) for each in self.conflicts],
             "ladder": _change(*self.ladder) if self.ladder else None,
             "tasks": {task: _change(*change) for task, change in self.tasks.items()},
@@ -73,13 +77,16 @@ def pending(connection: Connection, plan: LadderPlan, applied: Applied, bindings
     counts = ready_counts(connection, names)
     found = [Drift("queue", name, "missing") for name in names if counts[name] is None]
     found += drift(connection, plan.objects(applied.highest_rung))
+    other_type = to_replace(connection, plan)
+    replaced = {each.name for each in other_type}
     in_force = applied.ladders.get(applied.current or "")
     missing = {each.name for each in found if each.problem == "missing"}
     lost = None if bindings is None else bindings.missing(planned_bindings(plan, applied))
     return Pending(
         queue=plan.queue,
         create=tuple(each for each in found if each.problem == "missing"),
-        conflicts=tuple(each for each in found if each.problem != "missing"),
+        replace=other_type,
+        conflicts=tuple(each for each in found if each.problem != "missing" and each.name not in replaced),
         ladder=None if in_force == plan.ladder else (in_force, plan.ladder),
         tasks=_task_changes(plan, applied),
         routing=applied.reason_routing not in (None, plan.reason_routing),
@@ -97,10 +104,10 @@ def _task_changes(plan: LadderPlan, applied: Applied) -> dict[str, tuple[Ladder 
     return changes
 
 
-def ladder_text(ladder: Ladder | None) -> str:
-    """Return a ladder for people: its delays, and what is special about it."""
+def ladder_text(ladder: Ladder | None, none: str = "none") -> str:
+    """Return a ladder for people: its delays, and what is special about it; ``none`` where there is no ladder."""
     if ladder is None:
-        return "none"
+        return none
     text = " ".join(map(format_ms, ladder.tiers_ms))
     if ladder.jitter:
         text += f" ±{ladder.jitter:.0%}"
@@ -112,5 +119,12 @@ def _listed(texts: list[str]) -> str:
     return ", ".join(texts[:3]) + (f" and {more} more" if more > 0 else "")
 
 
+def ladder_change(before: Ladder | None, after: Ladder | None, none: str = "none") -> tuple[str, str]:
+    """Return both ladders for people, with the type of their queues where that differs; ``none`` stands for None."""
+    if before is not None and after is not None and before.queue_type != after.queue_type:
+        return f"{ladder_text(before)} ({before.queue_type})", f"{ladder_text(after)} ({after.queue_type})"
+    return ladder_text(before, none), ladder_text(after, none)
+
+
 def _change(before: Ladder | None, after: Ladder | None) -> dict[str, str]:
-    return {"from": ladder_text(before), "to": ladder_text(after)}
+    return dict(zip(("from", "to"), ladder_change(before, after), strict=True))

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import PreconditionFailed
-
 from ..durations import format_ms
 from ..ladders import Ladder
 from . import apply
+from .objects import Queue
 from .record import Record, locked_record
 from .switch import Applied
 
@@ -72,7 +71,7 @@ class _Prune:
             [*self.plan.ladders.values(), *(each for key, each in self.applied.ladders.items() if key not in empty)]
         )
         for key, ladder in empty.items():
-            self._prune(key, ladder, [name for name in self._delay_queues([ladder]) if name not in staying])
+            self._prune(key, ladder, [queue for queue in self._delay_queues([ladder]) if queue not in staying])
         if self.report.ladders:
             self._forget()
 
@@ -90,47 +89,30 @@ class _Prune:
             return False
         return True
 
-    def _delay_queues(self, ladders: Iterable[Ladder]) -> list[str]:
-        return [queue.name for _, _, queue in self.plan.rung_queues(ladders)]
+    def _delay_queues(self, ladders: Iterable[Ladder]) -> list[Queue]:
+        return [queue for _, _, queue in self.plan.rung_queues(ladders)]
 
     def _is_empty(self, key: str, ladder: Ladder) -> bool:
         in_force = {*self._delay_queues(self.plan.ladders.values())}
         in_force |= {*self._delay_queues(each for each in map(self.applied.ladders.get, self.applied.in_force) if each)}
-        full = self._with_messages(name for name in self._delay_queues([ladder]) if name not in in_force)
+        own = [queue.name for queue in self._delay_queues([ladder]) if queue not in in_force]
+        counts = apply.ready_counts(self.connection, own)
+        full = ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
         if full:
             self.report.kept[key] = f"Messages are parked in {full}."
         return not full
 
-    def _prune(self, key: str, ladder: Ladder, queues: list[str]) -> None:
+    def _prune(self, key: str, ladder: Ladder, queues: list[Queue]) -> None:
         # Nothing leads to these exchanges any more. Without them no rung is entered while its queue is deleted.
         for name in self._exchanges(key, ladder):
             self.channel.exchange_delete(name)
             self.report.deleted.append(name)
-        for name in queues:
-            if not self._delete(name):
-                self.report.kept[key] = f"A message was parked in {name} just now."
+        for queue in queues:
+            if not apply.delete_unused(self.connection, queue):
+                self.report.kept[key] = f"A message was parked in {queue.name} just now."
                 return
-            self.report.deleted.append(name)
+            self.report.deleted.append(queue.name)
         self.report.ladders.append(key)
-
-    def _with_messages(self, names: Iterable[str]) -> str:
-        counts = apply.ready_counts(self.connection, names)
-        return ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
-
-    def _delete(self, name: str) -> bool:
-        """Delete an empty queue; return False where it is not empty."""
-        if self._with_messages([name]):
-            return False
-        channel = self.connection.channel()
-        try:
-            # Quorum queues cannot be deleted on condition (540 closes the connection), so there the count has to do.
-            channel.queue_delete(name, if_empty=self.plan.queue_type == "classic")
-        except PreconditionFailed:
-            return False
-        finally:
-            if channel.is_open:
-                channel.close()
-        return True
 
     def _exchanges(self, key: str, ladder: Ladder) -> list[str]:
         names, queue = self.plan.names, self.plan.queue

@@ -1,4 +1,15 @@
-"""A value kept in the broker itself: a queue with one message, whose single active consumer holds the lock."""
+"""A value kept in the broker itself: a queue with one message, whose single active consumer holds the lock.
+
+A queue cannot change its type. Where the record's queue has another one than planned, the holder of the lock replaces
+it:
+
+1. It saves the value marked as moving, and publishes a copy to the queue ``<record>.moving``.
+2. It deletes the record's queue, and the lock with it; those who wait for the lock start over.
+3. It declares the record's queue as planned and takes the lock like everybody else.
+
+Whoever takes the lock and finds no value saves that of the copy, marked as moving; whoever finds the mark deletes the
+copy. So the value is in one of the two queues at every step, and the next holder goes on where a crash ended.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +18,16 @@ import random
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import amqp
-from amqp.exceptions import InternalError
+from amqp.exceptions import InternalError, NotFound
 
 from ..broker import CONFIRM_TIMEOUT, publish_confirmed
-from ..exceptions import LockTimeoutError
+from ..exceptions import ConflictError, LockTimeoutError, NackedError, TopologyError, UnroutableError
+from ..names import moving
 from .apply import declare, ready_counts
 from .objects import Objects, Queue
 
@@ -29,33 +42,71 @@ _PAUSE = (0.01, 0.1)
 _MARKER = "marker"
 #: Milliseconds that a marker outlives the wait of the process that published it.
 _MARKER_REST = 5_000
+#: Seconds after which a process that waits for the lock starts over: where another queue of that name is declared at
+#: once, RabbitMQ 3.10.8 does not always tell a waiting consumer that its queue was deleted.
+_START_OVER = 2.0
 
 
 class Record:
-    """The value under the lock. ``value`` is None where nothing was ever saved."""
+    """The value under the lock. ``value`` is None where nothing was ever saved.
+
+    ``moving``: another queue may have a copy of it; `save` writes that, too.
+    """
 
     def __init__(self, channel: amqp.Channel, queue: str, received: list[amqp.Message]) -> None:
         self._channel, self._queue, self._received = channel, queue, received
         newest = max(map(_read, filter(_is_record, received)), key=lambda data: data["generation"], default=None)
         self._generation: int = newest["generation"] if newest else 0
         self.value: dict[str, Any] | None = newest["value"] if newest else None
+        self.moving: bool = newest is not None and newest.get("moving", False)
         self._drop_older()
 
     def save(self, value: dict[str, Any]) -> None:
         """Replace the value: the new one is confirmed by the broker before the old one goes."""
         self._generation += 1
-        body = json.dumps({"generation": self._generation, "value": value})
-        publish_confirmed(self._channel, amqp.Message(body, delivery_mode=2), "", self._queue)
         self.value = value
+        body = self._publish(self._queue)
         while not any(message.body == body for message in self._received):  # it comes back, as to any consumer
             self._channel.connection.drain_events(timeout=CONFIRM_TIMEOUT)
         self._drop_older()
+
+    def start_move(self, copy: Queue) -> None:
+        """Copy the value to the queue ``copy``, then delete the record's own queue, and the lock with it."""
+        if self.value is not None:
+            self.moving = True
+            self.save(self.value)
+            self._channel.queue_delete(copy.name)
+            declare(self._channel, Objects(queues=(copy,)))
+            self._publish(copy.name)
+        self._channel.queue_delete(self._queue)
+
+    def finish_move(self, copy: Queue, value: dict[str, Any] | None) -> None:
+        """Take over the value of the queue ``copy`` where there is none here, and delete that queue."""
+        if self.value is None and value is not None:
+            self.moving = True
+            self.save(value)
+        if self.moving:
+            self._channel.queue_delete(copy.name)
+            self.moving = False
+
+    def _publish(self, queue: str) -> str:
+        body = json.dumps({"generation": self._generation, "value": self.value, "moving": self.moving})
+        publish_confirmed(self._channel, amqp.Message(body, delivery_mode=2), "", queue)
+        return body
 
     def _drop_older(self) -> None:
         for message in [each for each in self._received if _is_record(each)]:
             if _read(message)["generation"] < self._generation:
                 self._received.remove(message)
                 self._channel.basic_ack(message.delivery_tag)
+
+
+class _StartOverError(Exception):
+    """The queue was deleted while this process waited for the lock, or may have been."""
+
+
+class RecordGoneError(TopologyError):
+    """The queue of a record does not exist, or does not exist any more."""
 
 
 @contextmanager
@@ -65,76 +116,115 @@ def locked_record(
     """Hold the record of ``queue`` alone, on a channel of its own; waits for others at most ``timeout`` seconds.
 
     The lock is the broker's: it ends with the channel of its holder, in one step with the return of the message, so the
-    next holder never finds an empty queue. With ``create=False`` the queue has to exist. Raises `LockTimeoutError`.
+    next holder never finds an empty queue. A queue of another type is replaced. With ``create=False`` it is used as it
+    is, whatever its type, and `RecordGoneError` is raised where there is none. Raises `LockTimeoutError`.
     """
-    deadline = time.monotonic() + timeout
-    received: list[amqp.Message] = []
-    channel = _consuming(connection, queue, received, deadline, create=create)
+    lock = _Lock(connection, queue, timeout)
     try:
-        _wait_until_active(connection, channel, queue.name, received, timeout, deadline)
-        yield channel, Record(channel, queue.name, received)
+        record = lock.acquire(create=create)
+        while create:
+            copied = _peek_copy(connection, _copy_of(queue), timeout) if record.value is None else None
+            record.finish_move(_copy_of(queue), copied)
+            if lock.as_declared:
+                break
+            record.start_move(_copy_of(queue))
+            lock.release()
+            record = lock.acquire(create=True)
+        yield lock.channel, record
     finally:
-        if channel.is_open:
-            channel.close()
+        lock.release()
 
 
-def _consuming(
-    connection: Connection, queue: Queue, received: list[amqp.Message], deadline: float, *, create: bool
-) -> amqp.Channel:
-    while True:
-        channel = connection.channel()
-        try:
-            if create:
-                declare(channel, Objects(queues=(queue,)))
-            channel.basic_consume(queue.name, callback=received.append)
-        except InternalError:
-            # Somebody else is creating this quorum queue, which cannot be used yet: 3.10 and 4.0 close the connection.
-            if time.monotonic() > deadline:
-                raise
+class _Lock:
+    """A consumer that waits to be the active one of a record's queue."""
+
+    def __init__(self, connection: Connection, queue: Queue, timeout: float) -> None:
+        self.connection, self.queue, self.timeout = connection, queue, timeout
+        self.deadline = time.monotonic() + timeout
+        self.channel: amqp.Channel = None
+        #: Whether the queue has the arguments that it was to be declared with.
+        self.as_declared = True
+        self._received: list[amqp.Message] = []
+        self._cancelled: list[str] = []
+
+    def acquire(self, *, create: bool) -> Record:
+        """Wait for the lock, and start over where the queue is deleted meanwhile."""
+        while (gone := self._try(create)) is not None:
+            self.release()
+            if not create and isinstance(gone, NotFound):
+                text = f"The record {self.queue.name} is gone: another process may be replacing it. Try again."
+                raise RecordGoneError(text) from gone
+            if time.monotonic() > self.deadline:
+                raise self._timed_out() from gone
             time.sleep(random.uniform(*_PAUSE))  # noqa: S311 - spreads the waiting processes, no secret
+        return Record(self.channel, self.queue.name, self._received)
+
+    def _try(self, create: bool) -> Exception | None:
+        """Wait for the lock; return what shows that the queue is being created or replaced, and cannot be used yet.
+
+        RabbitMQ 3.10 and 4.0 close the connection (`InternalError`) on a quorum queue that somebody else is creating.
+        """
+        try:
+            self._consume(create)
+            self._wait_until_active()
+        except (InternalError, NotFound, NackedError, UnroutableError, _StartOverError) as error:
+            return error
+        return None
+
+    def release(self) -> None:
+        if self.channel is not None and self.channel.is_open:
+            self.channel.close()
+
+    def _consume(self, create: bool) -> None:
+        self._received, self._cancelled = [], []
+        self.channel, self.as_declared = self.connection.channel(), True
+        if create:
+            try:
+                declare(self.channel, Objects(queues=(self.queue,)))
+            except ConflictError:  # which has closed the channel
+                self.channel, self.as_declared = self.connection.channel(), False
+        self.channel.basic_consume(self.queue.name, callback=self._received.append, on_cancel=self._cancelled.append)
+
+    def _wait_until_active(self) -> None:
+        """Wait for a marker that went from here to nobody but here: then all that was in the queue has been received.
+
+        One that somebody else held meanwhile comes back marked as redelivered, and may come before what its holder
+        saved.
+        """
+        expiration = str(round(self.timeout * 1000) + _MARKER_REST)
+        while True:
+            name = uuid.uuid4().hex
+            marker = amqp.Message(name, type=_MARKER, delivery_mode=1, expiration=expiration)
+            publish_confirmed(self.channel, marker, "", self.queue.name)
+            found, until = None, time.monotonic() + _START_OVER
+            while found is None:
+                found = next((message for message in self._received if message.body == name), None)
+                if found is None:
+                    self._drain(until)
+            self._received.remove(found)
+            self.channel.basic_ack(found.delivery_tag)
+            if not found.delivery_info["redelivered"]:
+                return
+
+    def _drain(self, until: float) -> None:
+        left = min(self.deadline, until) - time.monotonic()
+        if left > 0 and not self._cancelled:
+            with suppress(TimeoutError):
+                self.connection.drain_events(timeout=left)
+        elif time.monotonic() < self.deadline:
+            raise _StartOverError
         else:
-            return channel
+            raise self._timed_out()
+
+    def _timed_out(self) -> LockTimeoutError:
+        return LockTimeoutError(
+            f"The record {self.queue.name} was held by another process for {self.timeout:g} s: look for a hanging "
+            "`rmq-delay apply` or worker start among the broker's connections and end it."
+        )
 
 
-def _wait_until_active(
-    connection: Connection,
-    channel: amqp.Channel,
-    queue: str,
-    received: list[amqp.Message],
-    timeout: float,
-    deadline: float,
-) -> None:
-    """Wait for a marker that went from here to nobody but here: then all that was in the queue has been received.
-
-    One that somebody else held meanwhile comes back marked as redelivered, and may come before what its holder saved.
-    """
-    while True:
-        name = uuid.uuid4().hex
-        expiration = str(round(timeout * 1000) + _MARKER_REST)
-        publish_confirmed(channel, amqp.Message(name, type=_MARKER, delivery_mode=1, expiration=expiration), "", queue)
-        marker = None
-        while marker is None:
-            marker = next((message for message in received if message.body == name), None)
-            if marker is None:
-                _drain(connection, queue, deadline, timeout)
-        received.remove(marker)
-        channel.basic_ack(marker.delivery_tag)
-        if not marker.delivery_info["redelivered"]:
-            return
-
-
-def _drain(connection: Connection, queue: str, deadline: float, timeout: float) -> None:
-    try:
-        left = deadline - time.monotonic()
-        if left > 0:
-            connection.drain_events(timeout=left)
-            return
-    except TimeoutError:
-        pass
-    raise LockTimeoutError(
-        f"The record {queue} was held by another process for {timeout:g} s: look for a hanging "
-        "`rmq-delay apply` or worker start among the broker's connections and end it."
-    )
+def _copy_of(queue: Queue) -> Queue:
+    return replace(queue, name=moving(queue.name))
 
 
 def _is_record(message: amqp.Message) -> bool:
@@ -152,7 +242,23 @@ def peek_record(connection: Connection, queue: Queue, timeout: float = 5.0) -> d
     Takes the lock for an instant, because a record in anybody else's hands is one that its holder cannot see. Raises
     `LockTimeoutError` after ``timeout`` seconds.
     """
-    if ready_counts(connection, [queue.name])[queue.name] is None:
+    copy, deadline = _copy_of(queue), time.monotonic() + timeout
+    # At last the first queue again: the value may have come back to it meanwhile.
+    while any(_exists(connection, place) for place in (queue, copy, queue)) and time.monotonic() < deadline:
+        with suppress(RecordGoneError), locked_record(connection, queue, timeout, create=False) as (_, record):
+            return record.value or _peek_copy(connection, copy, timeout)
+        if (value := _peek_copy(connection, copy, timeout)) is not None:
+            return value
+    return None
+
+
+def _peek_copy(connection: Connection, copy: Queue, timeout: float) -> dict[str, Any] | None:
+    if not _exists(connection, copy):
         return None
-    with locked_record(connection, queue, timeout, create=False) as (_, record):
+    with suppress(RecordGoneError), locked_record(connection, copy, timeout, create=False) as (_, record):
         return record.value
+    return None
+
+
+def _exists(connection: Connection, queue: Queue) -> bool:
+    return ready_counts(connection, [queue.name])[queue.name] is not None

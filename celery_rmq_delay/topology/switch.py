@@ -25,6 +25,7 @@ from .adoption import Adoption
 from .ladder import LadderPlan
 from .objects import Binding, Objects, arguments
 from .record import Record, locked_record
+from .replacing import ensure_suspects
 
 if TYPE_CHECKING:
     from amqp import Channel
@@ -55,7 +56,8 @@ class Applied:
     phase: Phase = "settled"
     tasks: dict[str, list[str]] = field(default_factory=dict)
     reason_routing: bool | None = None
-    #: The digest of the plan whose bindings were all there when it was last applied; None once anything moved.
+    #: The digest of the plan whose bindings were all there when it was last applied; None once anything moved, and as
+    #: long as the suspects queue has to be replaced.
     bound: str | None = None
     #: What is known of a queue without our dead-letter arguments; None where nobody ever adopted it.
     adoption: Adoption | None = None
@@ -100,7 +102,7 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
     which removed their bindings. What the package alone declares loses its bindings only by hand.
     """
     apply.ensure_queue(connection, plan.exhausted_queue())
-    suspects = plan.suspects_queue()  # shared with workers of another prefix: as it is, whoever declared it
+    suspects = plan.suspects_queue()  # shared with workers of another prefix
     with locked_record(connection, plan.record_queue(), lock_timeout) as (channel, record):
         before = Applied.from_json(record.value)
         objects = plan.objects(before.highest_rung)
@@ -108,10 +110,10 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
             bindings = tuple(_to_queues_of_others(plan, before))
             apply.declare(channel, replace(objects, bindings=bindings).without([suspects]))
             return False
-        apply.ensure_queue(connection, suspects)
+        complete = ensure_suspects(connection, plan)
         apply.declare(channel, objects.without([suspects]))
         switch = _Switch(channel, plan, record, before)
-        switch.run()
+        switch.run(complete=complete)
         return switch.applied.current != before.current or before.tasks != switch.applied.tasks
 
 
@@ -175,7 +177,8 @@ class _Switch:
     def __init__(self, channel: Channel, plan: LadderPlan, record: Record, applied: Applied) -> None:
         self.channel, self.plan, self.record, self.applied = channel, plan, record, applied
 
-    def run(self) -> None:
+    def run(self, *, complete: bool) -> None:
+        """Take all steps; the record says ``bound`` only where all objects are ``complete``, too."""
         self._save(ladders={**self.applied.ladders, **self.plan.ladders})
         self._route_reasons()
         if self.applied.phase != "settled":
@@ -186,7 +189,8 @@ class _Switch:
         self._tasks()
         self._bind_again()
         self._retire()
-        self._save(bound=_digest(self.plan, self.plan.objects(self.applied.highest_rung)))
+        bound = _digest(self.plan, self.plan.objects(self.applied.highest_rung))
+        self._save(bound=bound if complete else None)
 
     def _save(self, **changes: Any) -> None:
         """Write the record when it changes: always before the step that it announces."""

@@ -36,10 +36,10 @@ def adopt(lab: Lab, managed: PrivateBroker, *options: str, code: int = 0) -> Res
     return run(lab.app, *arguments, code=code)
 
 
-def parked_by(lab: Lab, rung: str) -> str | None:
+def parked_by(lab: Lab) -> str | None:
     """Let one task fail; return the reason of its last death in the origin queue, None where it was copied."""
     lab.task("fails").delay(99)
-    message: amqp.Message = wait_for(lambda: lab.take(rung))[0]
+    message: amqp.Message = wait_for(lambda: lab.take(lab.rung(1, 3_600_000)))[0]
     deaths = message.headers.get("x-death") or []
     return next((death["reason"] for death in deaths if death["queue"] == "shop"), None)
 
@@ -55,21 +55,21 @@ def test_a_running_worker_rejects_while_its_queue_is_adopted_and_copies_before_a
     # Classic queues of RabbitMQ 4.1 and newer get copies anyway: a rejected message would look like a crash.
     adopted = None if queue_type == "classic" and managed.version >= (4, 1, 0) else "rejected"
 
-    assert parked_by(lab, "shop.retry.1.1h") is None
+    assert parked_by(lab) is None
     said = adopt(lab, managed).output
     assert "+ dead-letter-exchange: rmq_delay.shop.dlx" in said
     assert "w1@test rejects" in said
-    assert parked_by(lab, "shop.retry.1.1h") == adopted
+    assert parked_by(lab) == adopted
     assert adopt(lab, managed).output == "shop: is adopted, nothing to do\n"
 
     second = lab.worker("solo")
-    assert parked_by(lab, "shop.retry.1.1h") == adopted
+    assert parked_by(lab) == adopted
     said = adopt(lab, managed, "--undo").output
     assert "- policy rmq_delay.shop" in said
     assert "w1@test forwards" in said
     assert "w2@test forwards" in said
     for _ in range(4):
-        assert parked_by(lab, "shop.retry.1.1h") is None
+        assert parked_by(lab) is None
     assert adopt(lab, managed, "--undo").output == "shop: is not adopted\n"
 
     logs = worker.logs()
@@ -140,6 +140,6 @@ def test_an_undo_waits_for_every_consumer_and_loses_nothing_when_one_does_not_an
             patch.setattr(adoption, "PATIENCE", adoption.Patience(settle=0.2, answers=1.0, round=0.5))
             assert "1 consumers of queue 'shop' did not say" in wait_for(refused)
         channel.close()
-    assert parked_by(lab, "shop.retry.1.1h") is None  # the worker forwards, and the policy is still there
+    assert parked_by(lab) is None  # the worker forwards, and the policy is still there
     found = json.loads(adopt(lab, managed, "--undo", "--json").stdout)
     assert found[0]["deletes"] == "rmq_delay.shop"

@@ -1,4 +1,4 @@
-"""Old and new workers side by side while the ladder changes."""
+"""The ladder or the type of a queue changes: old and new workers side by side, and one after the other."""
 
 from __future__ import annotations
 
@@ -6,9 +6,16 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
+from celery_rmq_delay.broker import capabilities
+from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.inventory import applied
+from celery_rmq_delay.release import release
+from celery_rmq_delay.topology.pending import pending
 from celery_rmq_delay.topology.prune import prune
 from tests.support.brokers.kinds import EITHER_TYPE
-from tests.support.waiting import wait_for
+from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import Lab
 from tests.support.workers.project import make_app
 
@@ -16,12 +23,25 @@ from tests.support.workers.project import make_app
 TASKS = 100
 
 
-@EITHER_TYPE
+OTHER = {"classic": "quorum", "quorum": "classic"}
+
+
+@pytest.mark.parametrize(
+    ("queue_type", "change"),
+    [
+        ("quorum", "tiers"),
+        pytest.param("classic", "tiers", marks=pytest.mark.slow),
+        ("classic", "type"),  # not the other way: Celery's global QoS for classic queues ends with a quorum queue
+    ],
+)
 def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_rungs_go_away(
-    make_lab: Callable[..., Lab], queue_type: str
+    make_lab: Callable[..., Lab], queue_type: str, change: str
 ) -> None:
     lab = make_lab(queue_type, tiers=["300ms", "600ms", "900ms"])
-    changed = replace(lab.config, rmq_delay={"tiers": ["200ms", "700ms", "800ms", "900ms"]})
+    if change == "tiers":
+        changed = replace(lab.config, rmq_delay={"tiers": ["200ms", "700ms", "800ms", "900ms"]})
+    else:
+        changed = replace(lab.config, queue_type=OTHER[queue_type])
     old = lab.worker()
     fates = {lab.task("fails").delay(number % 4).id: number % 4 for number in range(TASKS)}
     wait_for(lambda: lab.parked())
@@ -45,7 +65,31 @@ def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_rungs_go
     plan = app._rmq_delay.plan("shop", reason_routing=True)
     with app.connection_for_write() as connection:
         prune(connection, plan, now=True)
-    assert lab.counts("shop.retry.1.300ms", "shop.retry.1.200ms") == {
-        "shop.retry.1.300ms": None,
-        "shop.retry.1.200ms": 0,
-    }
+    pruned, kept = lab.rung(1, 300), delay_of(app).rung_queue("shop", 1, plan.ladder.tiers_ms[0])
+    assert lab.counts(pruned, kept) == {pruned: None, kept: 0}
+
+
+@EITHER_TYPE
+def test_workers_start_after_their_queue_was_declared_again_as_the_other_type(
+    make_lab: Callable[..., Lab], queue_type: str
+) -> None:
+    lab = make_lab(queue_type, tiers=["1h"])
+    worker = lab.worker()
+    results = [lab.task("fails").delay(1) for _ in range(10)]
+    wait_for(lambda: lab.parked() == len(results), "all of them parked")
+    worker.container.teardown()
+    with lab.app.connection_for_write() as connection:
+        connection.channel().queue_delete("shop")
+
+    changed = replace(lab.config, queue_type=OTHER[queue_type])
+    app = make_app(changed)
+    lab.worker(config=changed)
+    results += [lab.task("fails").delay(1) for _ in range(10)]
+    with app.connection_for_write() as connection:
+        plan = delay_of(app).plan("shop", reason_routing=capabilities(connection).tells_death_reason)
+        new = plan.rung_queue(1, 3_600_000).name
+        wait_for(lambda: lab.count(new) == 10, "the new ones parked in a tier of the new type")
+        assert lab.parked() == 10, "the old ones are where they were"
+        assert not pending(connection, plan, applied(connection, plan))
+        assert len(release(connection, [plan], everything=True).released) == len(results)
+    assert [result.get(timeout=SECONDS) for result in results] == [1] * len(results)

@@ -58,7 +58,7 @@ def test_an_unknown_task_climbs_the_ladder_and_ends_in_exhausted(running: Lab) -
 
     assert found.body == message.body
     rungs = [death["queue"] for death in found.headers["x-death"] if death["reason"] == "expired"]
-    assert sorted(rungs) == ["shop.retry.1.300ms", "shop.retry.2.600ms", "shop.retry.3.900ms"]
+    assert sorted(rungs) == [running.rung(rung, 300 * rung) for rung in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(

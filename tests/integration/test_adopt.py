@@ -226,6 +226,7 @@ def test_the_queue_of_another_type_than_the_settings_is_known_by_its_own(existin
     shop.command("--yes")
     delay.learn(shop.queue, shop.adoption())
     assert delay.is_quorum(shop.queue) == (other == "classic")
+    shop.plan = plan_of(shop.lab, shop.app)  # delay queues have the type of the settings
     shop.assert_climbs()
 
 

@@ -38,7 +38,7 @@ def test_after_an_apply_nothing_drifts(lab: Lab) -> None:
 def test_drift_names_what_is_missing_and_what_is_otherwise_and_changes_nothing(lab: Lab) -> None:
     plan = lab.plan(LADDER)
     lab.applied(plan)
-    rungs = [queue.name for _, _, queue in plan.rung_queues([LADDER])]
+    rungs = [queue.name for _, _, queue in plan.rung_queues([plan.ladder])]
     lab.channel.queue_delete(rungs[0])
     lab.channel.queue_delete(rungs[1])
     lab.queue(rungs[1], **{"x-message-ttl": 5})

@@ -97,7 +97,7 @@ def park_in_rungs(connection: kombu.Connection) -> set[int]:
     arguments = origin_arguments(plan.names, plan.queue, plan.queue_type)
     parking.declare_queue(connection, plan.queue, "quorum", **arguments)
     apply_plan(connection, plan)
-    queues = [queue.name for _, _, queue in plan.rung_queues([TIERS])]
+    queues = [queue.name for _, _, queue in plan.rung_queues([plan.ladder])]
     messages = [(number, Route("", queues[number % len(queues)])) for number in range(PARKED, 2 * PARKED)]
     confirmed, _ = parking.publish_all(connection, messages)
     return confirmed

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,113 +16,26 @@ import pytest
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
-from celery_rmq_delay.topology import apply
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.record import Record, peek_record
-from celery_rmq_delay.topology.switch import Applied, apply_plan
+from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.lab import HOUR, Lab
+from tests.support.brokers.switching import (
+    SOME,
+    TASKS_A,
+    TASKS_B,
+    TASKS_C,
+    A,
+    B,
+    C,
+    Probe,
+    crashed_apply,
+    expected,
+    settled,
+)
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.brokers
-
-A = Ladder((HOUR, 2 * HOUR))
-B = Ladder((3 * HOUR, 4 * HOUR, 5 * HOUR))
-C = Ladder((6 * HOUR,))
-TASKS_A = {"stays": Ladder((7 * HOUR,)), "changes": Ladder((8 * HOUR, 9 * HOUR)), "comes": None, "goes": A}
-TASKS_B = {"stays": Ladder((7 * HOUR,)), "changes": Ladder((10 * HOUR,)), "comes": Ladder((11 * HOUR,)), "goes": None}
-TASKS_C = {"stays": None, "changes": Ladder((8 * HOUR, 9 * HOUR)), "comes": Ladder((12 * HOUR,)), "goes": B}
-
-
-#: The quick tests crash at every fifth step.
-SOME = 5
-#: Where a message may come from; 0 is its publisher.
-RUNGS = (0, 1, 3)
-
-
-class CrashError(Exception):
-    """Stands for the end of the process."""
-
-
-@contextmanager
-def crash_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Cut the connection instead of taking the given step (1 is the first); the steps taken are listed."""
-    taken: list[str] = []
-
-    def cut_before(name: str, original: Callable[..., Any], channel_of: Callable[..., amqp.Channel]) -> Any:
-        def cut(*args: Any, **kwargs: Any) -> Any:
-            taken.append(name)
-            if len(taken) == step:
-                channel_of(*args).connection.transport.sock.close()
-                raise CrashError(f"before step {step}, {name}")
-            return original(*args, **kwargs)
-
-        return cut
-
-    with monkeypatch.context() as patch:
-        for name in ("declare", "bind", "unbind"):
-            patch.setattr(apply, name, cut_before(name, getattr(apply, name), lambda channel, *_: channel))
-        for name in ("save", "_drop_older"):  # _drop_older comes after the confirm of what is saved
-            original = getattr(Record, name)
-            patch.setattr(Record, name, cut_before(name, original, lambda record, *_: record._channel))
-        yield taken
-
-
-def crashed_apply(lab: Lab, plan: LadderPlan, step: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Apply ``plan`` up to the given step; return whether it was cut off there."""
-    connection = kombu.Connection(lab.url)
-    try:
-        with crash_at(step, monkeypatch):
-            apply_plan(connection, plan)
-    except (CrashError, OSError):
-        return True
-    finally:
-        connection.collect()
-    return False
-
-
-class Probe:
-    """Rejects messages of every task from every rung and counts where they arrive."""
-
-    def __init__(self, lab: Lab, *plans: LadderPlan) -> None:
-        self.lab, self.plans, self.sent = lab, plans, 0
-        self.queue, self.entry = plans[0].queue, lab.exchange("fanout")
-        lab.channel.queue_bind(self.queue, self.entry)
-
-    def every_message_arrives_once(self, when: str) -> dict[str, int]:
-        before = self.lab.counts(*self.plans)
-        for task, rung in itertools.product((None, *TASKS_A), RUNGS):
-            headers = {"task": task} if task else {}
-            key = return_key(self.queue, rung) if rung else "any.key"
-            self.lab.publish(key, exchange=self.entry, headers=headers)
-            self.lab.reject(self.lab.get(self.queue))
-            self.sent += 1
-        wait_for(
-            lambda: sum(self.lab.counts(*self.plans).values()) >= self.sent, f"{self.sent} messages parked, {when}"
-        )
-        after = self.lab.counts(*self.plans)
-        assert sum(after.values()) == self.sent, f"{when}: {sum(after.values()) - self.sent} came twice"
-        return dict(Counter(after) - Counter(before))
-
-    def nothing_came_twice(self) -> None:
-        assert sum(self.lab.counts(*self.plans).values()) == self.sent
-
-
-def expected(plan: LadderPlan, ladders: dict[str, Ladder | None]) -> dict[str, int]:
-    """Where the probe's messages belong by the plan."""
-    found: Counter[str] = Counter()
-    for task, rung in itertools.product((None, *TASKS_A), RUNGS):
-        ladder = ladders.get(task) if task else None
-        ladder = ladder or plan.ladder
-        if rung < len(ladder):
-            found[plan.rung_queue(rung + 1, ladder.tiers_ms[rung]).name] += 1
-        else:
-            found[plan.exhausted] += 1
-    return dict(found)
-
-
-def settled(lab: Lab, plan: LadderPlan) -> Applied:
-    return Applied.from_json(peek_record(lab.connection, plan.record_queue()))
 
 
 @pytest.mark.parametrize(
@@ -356,6 +267,6 @@ def test_the_record_says_when_a_ladder_went_out_of_use(lab: Lab) -> None:
     lab.applied(a)
     assert settled(lab, a).retired == {}
     apply_plan(lab.connection, b)
-    assert set(settled(lab, b).retired) == {A.id}
+    assert set(settled(lab, b).retired) == {a.ladder.id}
     apply_plan(lab.connection, a)
-    assert set(settled(lab, a).retired) == {B.id}
+    assert set(settled(lab, a).retired) == {b.ladder.id}

@@ -17,7 +17,10 @@ from celery_rmq_delay.durations import MAX_TTL_MS
 from celery_rmq_delay.ladders import Ladder, lane_of
 
 tiers = st.lists(st.integers(1, MAX_TTL_MS // 2), min_size=1, max_size=8).map(tuple)
-ladders = st.builds(Ladder, tiers, st.sampled_from([0.0, 0.05, 0.2, 0.5, 0.999]), st.integers(1, 64), st.booleans())
+types = st.sampled_from(["classic", "quorum"])
+ladders = st.builds(
+    Ladder, tiers, st.sampled_from([0.0, 0.05, 0.2, 0.5, 0.999]), st.integers(1, 64), st.booleans(), types
+)
 
 
 @given(ladders)

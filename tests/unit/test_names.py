@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celery_rmq_delay.config import QueueType
 from celery_rmq_delay.durations import MAX_TTL_MS
 from celery_rmq_delay.exceptions import SettingsError
 from celery_rmq_delay.names import Names, check_name, is_derived, return_key, rung_of, rung_queue, suspects
@@ -20,24 +23,27 @@ rungs = st.integers(1, 1000)
 ttls = st.integers(1, MAX_TTL_MS)
 ids = st.text("0123456789abcdef", min_size=8, max_size=8)
 usable = queues.filter(lambda queue: not is_derived(queue))
+types = st.sampled_from(["classic", "quorum"])
+made_of = st.tuples(usable, rungs, ttls, st.sampled_from(["rmq_delay", "second", "second.quorum"]), types)
 
 
-@given(st.tuples(usable, rungs, ttls), st.tuples(usable, rungs, ttls))
-def test_rung_queues_of_different_owners_rungs_or_delays_have_different_names(
-    first: tuple[str, int, int], second: tuple[str, int, int]
-) -> None:
+@given(made_of, made_of)
+def test_rung_queues_that_differ_in_anything_have_different_names(first: Any, second: Any) -> None:
     assert (rung_queue(*first) == rung_queue(*second)) == (first == second)
 
 
 @given(usable, rungs, ttls)
-def test_the_rung_queues_of_another_prefix_are_others(queue: str, rung: int, ttl: int) -> None:
-    names = {rung_queue(queue, rung, ttl, prefix) for prefix in ("rmq_delay", "second", "second.retry.1")}
-    assert len(names) == 3
+def test_the_rung_queues_of_another_prefix_or_type_are_others(queue: str, rung: int, ttl: int) -> None:
+    prefixes = ("rmq_delay", "second", "second.retry.1", "second.quorum")
+    kinds: tuple[QueueType, ...] = ("classic", "quorum")
+    assert len({rung_queue(queue, rung, ttl, prefix, kind) for prefix in prefixes for kind in kinds}) == 8
 
 
-@given(queues, rungs, ttls, st.sampled_from(["rmq_delay", "second", "a\nb"]))
-def test_names_that_are_ours_are_told_from_those_of_users(queue: str, rung: int, ttl: int, prefix: str) -> None:
-    assert is_derived(rung_queue(queue, rung, ttl, prefix))
+@given(queues, rungs, ttls, st.sampled_from(["rmq_delay", "second", "a\nb"]), types)
+def test_names_that_are_ours_are_told_from_those_of_users(
+    queue: str, rung: int, ttl: int, prefix: str, kind: QueueType
+) -> None:
+    assert is_derived(rung_queue(queue, rung, ttl, prefix, kind))
     assert is_derived(suspects(queue))
 
 

@@ -15,7 +15,7 @@ from celery_rmq_delay.broker import broker_version, capabilities, publish_confir
 from celery_rmq_delay.config import QueueType
 from celery_rmq_delay.headers import Headers, deaths
 from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.names import Names
+from celery_rmq_delay.names import Names, moving
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.ladder import LadderPlan, origin_arguments
 from celery_rmq_delay.topology.switch import apply_plan
@@ -88,6 +88,7 @@ class Lab:
         objects = plan.objects()
         queues = (*objects.queues, plan.record_queue(), plan.exhausted_queue())
         self.forget(plan.queue, *(queue.name for queue in queues), exchanges=[each.name for each in objects.exchanges])
+        self.forget(moving(plan.record_queue().name))
         return plan
 
     def forget(self, *queues: str, exchanges: Iterable[str] = ()) -> None:

@@ -23,7 +23,6 @@ from celery_rmq_delay.durations import parse_ms
 from celery_rmq_delay.migration.mover import WINDOW
 from celery_rmq_delay.migration.report import Report
 from celery_rmq_delay.migration.service import Request, migrate
-from celery_rmq_delay.names import rung_queue
 from celery_rmq_delay.native_leftovers import level_names
 from celery_rmq_delay.topology.apply import ready_counts
 from tests.support.brokers.lab import Lab
@@ -121,7 +120,7 @@ class Movers:
 
     def rung(self, rung: int, tier: str) -> str:
         """Return the name of a delay queue of the ladder of ``orders``."""
-        return rung_queue("orders", rung, parse_ms(tier, "a tier"), str(self.app.conf.rmq_delay["prefix"]))
+        return self.delay.rung_queue("orders", rung, parse_ms(tier, "a tier"))
 
     def holds(self, count: int, *names: str) -> None:
         wait_for(lambda: self.count(*names) == count, f"{count} in {names[:3]}")

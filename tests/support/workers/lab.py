@@ -16,6 +16,7 @@ import redis
 from celery import Celery
 from celery.backends.redis import RedisBackend
 
+from celery_rmq_delay.delay import delay_of
 from celery_rmq_delay.topology.apply import ready_counts
 from tests.support.losses import Losses
 from tests.support.waiting import wait_for
@@ -89,6 +90,10 @@ class Lab:
 
     def count(self, queue: str) -> int:
         return self.counts(queue)[queue] or 0
+
+    def rung(self, rung: int, ttl_ms: int, queue: str = "shop") -> str:
+        """Return the name of a delay queue."""
+        return delay_of(self.app).rung_queue(queue, rung, ttl_ms)
 
     def take(self, queue: str) -> list[amqp.Message]:
         """Take all messages of a queue."""

@@ -1,0 +1,50 @@
+"""The queues that keep their names when the origin queue is declared again as the other type: record and suspects."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from .apply import Drift, declare_queue, delete_unused, drift
+from .objects import Objects
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from .ladder import LadderPlan
+
+logger = logging.getLogger(__name__)
+
+
+def ensure_suspects(connection: Connection, plan: LadderPlan) -> bool:
+    """Declare the suspects queue; return whether it is to stay as it is.
+
+    False where it has the other type and cannot be replaced yet: it has messages or a consumer. One with the arguments
+    of another prefix stays.
+    """
+    wanted, other = plan.suspects_queue(), plan.of_other_type.suspects_queue()
+    if declare_queue(connection, wanted) or not declare_queue(connection, other):
+        return True
+    if delete_unused(connection, other) and declare_queue(connection, wanted):
+        return True
+    logger.info(
+        "The queue %s is not a %s queue yet: it has messages or a consumer. It is used as it is, and replaced by an "
+        "apply or a worker start that finds it empty and unused",
+        wanted.name,
+        plan.queue_type,
+        extra={"queue": plan.queue},
+    )
+    return False
+
+
+def to_replace(connection: Connection, plan: LadderPlan) -> tuple[Drift, ...]:
+    """Return the record and the suspects queue where they have the other type. Changes nothing."""
+    other = plan.of_other_type
+    return tuple(
+        Drift("queue", wanted.name, f"It is a {other.queue_type} queue. An apply replaces it{when}.")
+        for wanted, found, when in (
+            (plan.record_queue(), other.record_queue(), ""),
+            (plan.suspects_queue(), other.suspects_queue(), " when it is empty and no worker consumes it"),
+        )
+        if drift(connection, Objects(queues=(wanted,))) and not drift(connection, Objects(queues=(found,)))
+    )

@@ -1,0 +1,196 @@
+"""A queue is declared again as the other type: its record, delay queues and suspects queue follow."""
+
+from __future__ import annotations
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import pytest
+
+from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.names import moving, return_key, suspects
+from celery_rmq_delay.topology.apply import drift, ready_counts
+from celery_rmq_delay.topology.ladder import LadderPlan
+from celery_rmq_delay.topology.objects import Objects
+from celery_rmq_delay.topology.pending import Pending, pending
+from celery_rmq_delay.topology.prune import prune
+from celery_rmq_delay.topology.record import RecordGoneError, locked_record, peek_record
+from celery_rmq_delay.topology.switch import Applied, apply_plan
+from tests.support.brokers.lab import HOUR, Lab
+from tests.support.brokers.switching import MOVING_STEPS, SOME, TASKS_A, A, B, Probe, crashed_apply, expected, settled
+from tests.support.waiting import BUSY, wait_for
+
+pytestmark = pytest.mark.brokers
+
+
+def applied_then_other_type(lab: Lab, ladder: Ladder) -> tuple[LadderPlan, LadderPlan]:
+    """Apply a plan; return it and that of the same queue after it was declared again as the other type."""
+    old = lab.applied(lab.plan(ladder))
+    return old, lab.plan(ladder, queue_type=old.of_other_type.queue_type)
+
+
+def declared_again(lab: Lab, plan: LadderPlan) -> None:
+    lab.channel.queue_delete(plan.queue)
+    lab.origin(plan)
+
+
+def not_as_planned(lab: Lab, plan: LadderPlan) -> list[str]:
+    return [each.name for each in drift(lab.connection, plan.objects() + Objects(queues=(plan.record_queue(),)))]
+
+
+def waiting(lab: Lab, plan: LadderPlan) -> Pending:
+    return pending(lab.connection, plan, settled(lab, plan))
+
+
+def copy_exists(lab: Lab, plan: LadderPlan) -> bool:
+    name = moving(plan.record_queue().name)
+    return ready_counts(lab.connection, [name])[name] is not None
+
+
+def test_record_tiers_and_suspects_follow_a_queue_that_is_declared_again_as_the_other_type(lab: Lab) -> None:
+    old, new = applied_then_other_type(lab, Ladder((HOUR, 2 * HOUR)))
+    declared_again(lab, new)
+    assert apply_plan(lab.connection, new, quick=True)
+    assert not_as_planned(lab, new) == []
+    assert not waiting(lab, new)
+    assert not copy_exists(lab, new)
+    lab.publish(new.queue)
+    lab.reject(lab.get(new.queue))
+    wait_for(lambda: lab.counts(old, new) == {new.rung_queue(1, HOUR).name: 1}, "the message in a tier of the new type")
+    assert not apply_plan(lab.connection, new, quick=True)
+
+
+def test_messages_in_tiers_of_the_old_type_come_back_to_the_new_queue_and_go_on(lab: Lab) -> None:
+    old, new = applied_then_other_type(lab, Ladder((3_000, 50)))
+    lab.publish(old.queue)
+    lab.reject(lab.get(old.queue))
+    wait_for(lambda: lab.counts(old), "the message parked")
+    declared_again(lab, new)
+    apply_plan(lab.connection, new)
+    message = lab.get(new.queue)
+    assert message.delivery_info["routing_key"] == return_key(new.queue, 1)
+    lab.reject(message)
+    message = lab.get(new.queue)
+    assert message.delivery_info["routing_key"] == return_key(new.queue, 2)
+    assert message.headers["x-death"][0]["queue"] == new.rung_queue(2, 50).name
+    lab.reject(message)
+    lab.get(new.exhausted, ack=True)
+
+
+def test_the_old_types_tiers_are_pruned_when_they_are_empty(lab: Lab) -> None:
+    old, new = applied_then_other_type(lab, Ladder((HOUR, 2 * HOUR)))
+    full = old.rung_queue(2, 2 * HOUR).name
+    lab.publish(full)
+    declared_again(lab, new)
+    apply_plan(lab.connection, new)
+    assert old.ladder.id in prune(lab.connection, new).kept
+    assert prune(lab.connection, new, now=True).kept == {old.ladder.id: f"Messages are parked in {full} (1)."}
+    lab.get(full, ack=True)
+    report = prune(lab.connection, new, now=True)
+    assert (report.ladders, report.kept) == ([old.ladder.id], {})
+    gone = [queue.name for _, _, queue in old.rung_queues([old.ladder])]
+    assert ready_counts(lab.connection, gone) == dict.fromkeys(gone)
+    assert drift(lab.connection, new.objects()) == []
+
+
+def test_a_plan_says_what_a_change_of_the_type_replaces(lab: Lab) -> None:
+    old, new = applied_then_other_type(lab, A)
+    found = waiting(lab, new)
+    assert [each.name for each in found.replace] == [new.record_queue().name, new.suspects_queue().name]
+    assert all(f"It is a {old.queue_type} queue." in each.problem for each in found.replace)
+    assert found.conflicts == ()
+    assert found.to_json()["ladder"] == {"from": f"1h 2h ({old.queue_type})", "to": f"1h 2h ({new.queue_type})"}
+    assert {each["name"] for each in found.to_json()["replace"]} == {each.name for each in found.replace}
+    assert not_as_planned(lab, old) == [], "looking changes nothing"
+
+
+@pytest.mark.parametrize("used", ["by-a-message", "by-a-consumer"])
+def test_a_suspects_queue_in_use_is_replaced_by_a_later_start(lab: Lab, used: str) -> None:
+    old, new = applied_then_other_type(lab, A)
+    name = suspects(old.queue)
+    if used == "by-a-message":
+        lab.publish(name)
+    consumer = lab.channel.basic_consume(name) if used == "by-a-consumer" else ""
+    declared_again(lab, new)
+    for _ in range(2):
+        apply_plan(lab.connection, new, quick=True)
+        assert not_as_planned(lab, new) == [name]
+        assert [each.name for each in waiting(lab, new).replace] == [name]
+    if consumer:
+        lab.channel.basic_cancel(consumer)
+    else:
+        lab.get(name, ack=True)
+    apply_plan(lab.connection, new, quick=True)
+    assert not_as_planned(lab, new) == []
+
+
+@pytest.mark.parametrize("stride", [SOME, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_crash_between_any_two_steps_of_a_change_of_the_type_loses_and_doubles_nothing(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, stride: int
+) -> None:
+    a, b = lab.plan(A, TASKS_A), lab.plan(B, TASKS_A, queue_type=lab.plan(B).of_other_type.queue_type)
+    lab.applied(lab.plan(B, TASKS_A))  # so that every ladder knows what to do with messages from its rungs
+    apply_plan(lab.connection, a)
+    probe = Probe(lab, a, b, a.of_other_type, b.of_other_type)
+    for step in itertools.count(1, stride):
+        crashed = crashed_apply(lab, b, step, monkeypatch, *MOVING_STEPS)
+        assert a.ladder.id in settled(lab, a).ladders, "the record is in one of the two queues"
+        probe.every_message_arrives_once(f"after a crash at step {step}")
+        then = (a, b)[step % 2]
+        apply_plan(lab.connection, then, quick=True)
+        assert probe.every_message_arrives_once("after an apply") == expected(then, TASKS_A), step
+        apply_plan(lab.connection, a)
+        assert not copy_exists(lab, a)
+        if not crashed:
+            break
+    assert step > 40, "the steps of the change were not all tried"
+    probe.nothing_came_twice()
+
+
+def test_two_processes_with_different_types_apply_at_the_same_time_and_one_wins(lab: Lab) -> None:
+    old, new = applied_then_other_type(lab, B)
+    probe = Probe(lab, old, new)
+
+    def apply_often(plan: LadderPlan) -> None:
+        connection = lab.connect()
+        for _ in range(5):
+            apply_plan(connection, plan, BUSY, quick=True)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(apply_often, (old, new)))
+    winner = new if settled(lab, new).current == new.ladder.id else old
+    assert probe.every_message_arrives_once("after the race") == expected(winner, {})
+    assert not copy_exists(lab, new)
+    probe.nothing_came_twice()
+
+
+def test_a_look_at_a_record_that_changes_its_type_finds_its_value(lab: Lab) -> None:
+    old, new = applied_then_other_type(lab, A)
+    value, looker, changer = settled(lab, old), lab.connect(), lab.connect()
+
+    def change(plan: LadderPlan) -> None:
+        with locked_record(changer, plan.record_queue(), BUSY):
+            pass
+
+    with ThreadPoolExecutor(1) as pool:
+        for plan in (new, old) * 10:
+            changing = pool.submit(change, plan)
+            while not changing.done():
+                assert Applied.from_json(peek_record(looker, old.record_queue(), BUSY)) == value
+            changing.result()
+    assert not copy_exists(lab, old)
+
+
+def test_who_waits_for_a_record_that_is_replaced_gets_it_afterwards(lab: Lab) -> None:
+    old, new = applied_then_other_type(lab, A)
+    with ThreadPoolExecutor(2) as pool, locked_record(lab.connect(), old.record_queue(), BUSY) as (_, held):
+        waiters = [
+            pool.submit(apply_plan, lab.connect(), new),
+            pool.submit(prune, lab.connect(), new, lock_timeout=BUSY),
+        ]
+        wait_for(lambda: len(held._received) >= 3 or held._channel.connection.drain_events(timeout=1), "both wait")
+    assert waiters[0].result()
+    with suppress(RecordGoneError):
+        waiters[1].result()
+    assert not_as_planned(lab, new) == []
