@@ -12,6 +12,7 @@ from celery_rmq_delay import RmqDelayError, install
 from celery_rmq_delay.broker import capabilities
 from celery_rmq_delay.doctor import examine
 from celery_rmq_delay.management import URL_VARIABLE
+from celery_rmq_delay.names import suspects
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.ports import free_port
 from celery_rmq_delay.topology.ladder import LadderPlan
@@ -69,6 +70,25 @@ def test_settings_that_were_not_applied_are_found(lab: Lab) -> None:
     apply_plan(lab.connection, plan_of(lab, app))
     assert found(app) == {}
     assert notes(app) >= {"retired"}
+
+
+def test_a_change_of_the_type_is_found_as_what_an_apply_does_about_it(lab: Lab) -> None:
+    _, old = opened(lab)
+    lab.channel.queue_delete(old.queue)
+    lab.queue_type = old.of_other_type.queue_type
+    app = shop(lab)
+    lab.origin(plan_of(lab, app))
+    assert {"missing", "ladder"} <= found(app).keys()
+    assert "conflict" not in found(app)
+    assert "queue-type" in notes(app)
+    suspect = lab.channel.basic_consume(suspects(old.queue))
+    apply_plan(lab.connection, plan_of(lab, app))
+    assert found(app) == {}
+    (finding,) = [each for each in examine(app, use_management=False) if each.code == "queue-type"]
+    assert f"{suspects(old.queue)} is not as planned. It is a {old.queue_type} queue." in finding.found
+    lab.channel.basic_cancel(suspect)
+    apply_plan(lab.connection, plan_of(lab, app))
+    assert "queue-type" not in notes(app)
 
 
 @pytest.mark.brokers

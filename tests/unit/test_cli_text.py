@@ -15,7 +15,7 @@ from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.status import QueueStatus, Status, TierStatus
 from celery_rmq_delay.tables import table
 from celery_rmq_delay.topology.apply import Drift
-from celery_rmq_delay.topology.pending import Pending, ladder_text
+from celery_rmq_delay.topology.pending import Pending, ladder_change, ladder_text
 
 EXHAUSTED = ExhaustedMessage(
     task_id="a",
@@ -54,10 +54,18 @@ def test_a_ladder_reads_as_its_delays() -> None:
     assert ladder_text(None) == "none"
 
 
+def test_a_change_of_the_type_alone_can_be_seen_in_the_ladders() -> None:
+    before, after = Ladder((10_000,)), Ladder((10_000,), queue_type="quorum")
+    assert ladder_change(before, after) == ("10s (classic)", "10s (quorum)")
+    assert ladder_change(before, Ladder((20_000,))) == ("10s", "20s")
+    assert ladder_change(None, after) == ("none", "10s")
+
+
 def test_a_plan_marks_what_is_new_what_moves_and_what_cannot() -> None:
     found = Pending(
         "payments",
         create=(Drift("queue", "payments.retry.1.10s", "missing"),),
+        replace=(Drift("queue", "payments.suspects", "It is a classic queue."),),
         conflicts=(Drift("exchange", "rmq_delay.return", "inequivalent arg 'type'"),),
         ladder=(Ladder((1000,)), Ladder((10_000,))),
         tasks={"shop.ping": (None, Ladder((2000,)))},
@@ -67,6 +75,7 @@ def test_a_plan_marks_what_is_new_what_moves_and_what_cannot() -> None:
     assert plan_text([found, Pending("mails")]).splitlines() == [
         "payments:",
         "  + queue payments.retry.1.10s",
+        "  ~ queue payments.suspects: It is a classic queue.",
         "  ! exchange rmq_delay.return cannot be changed: inequivalent arg 'type'",
         "  ~ ladder: 1s -> 10s",
         "  ~ ladder of task shop.ping: the queue's -> 2s",

@@ -137,6 +137,8 @@ WRONG: list[tuple[Any, str, str]] = [
     ({"queues": {"a.retry.1.10s": {}}}, "rmq_delay.queues", "rename the queue"),
     ({"queues": {"rmq_delay.exhausted": {}}}, "rmq_delay.queues", "rename the queue"),
     ({"queues": {"rmq_delay.a.record": {}}}, "rmq_delay.queues", "rename the queue"),
+    ({"queues": {"rmq_delay.a.record.moving": {}}}, "rmq_delay.queues", "rename the queue"),
+    ({"queues": {"a.retry.1.10s.quorum": {}}}, "rmq_delay.queues", "rename the queue"),
 ]
 
 
