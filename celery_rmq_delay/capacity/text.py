@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from ..durations import format_ms
@@ -120,9 +120,10 @@ def _many(count: int, word: str, words: str | None = None) -> str:
 def estimate_json(found: Estimate) -> dict[str, Any]:
     """Return the estimate as plain data: sizes in bytes, rates per second, times in ms."""
     flows = found.flow
-    ladder = replace(found.workload.ladder, queue_type=found.workload.queue_type)
+    ladder = found.workload.ladder.to_json()
+    del ladder["queue_type"]  # the workload's counts
     return {
-        "workload": {**asdict(found.workload), "ladder": ladder.to_json()},
+        "workload": {**asdict(found.workload), "ladder": ladder},
         "rungs": [asdict(rung) for rung in flows.rungs],
         "parked": flows.parked,
         "attempts": flows.attempts,
