@@ -57,8 +57,12 @@ class LadderStep(bootsteps.StartStopStep):
             self._worker.connect()
 
     def stop(self, c: Any) -> None:
-        """Take nothing more; tasks that run may still finish."""
-        if self._worker is not None and c.connection is not None:
+        """Take nothing more; tasks that run may still finish. Where the connection is lost, neither is possible."""
+        if self._worker is None:
+            return
+        if c.connection is None:
+            self._worker.lose()
+        else:
             self._worker.stop_taking()
 
     def shutdown(self, c: Any) -> None:

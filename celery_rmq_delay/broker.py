@@ -33,6 +33,8 @@ logger = logging.getLogger(__name__)
 #: Seconds to wait for a confirm where waiting is right: in operations, and in a worker that stops.
 CONFIRM_TIMEOUT = 30.0
 
+#: The largest frame that RabbitMQ takes by default; what it takes is known once there is a connection.
+_FRAME_MAX = 131_072
 #: Bytes around the properties in a content header frame, and some more.
 _FRAME_OVERHEAD = 64
 
@@ -99,6 +101,14 @@ def broker_version(connection: Connection) -> Version:
 def another(connection: Connection, **changes: Any) -> Connection:
     """Return a connection to the same broker, not yet open; a pooled one cannot be cloned."""
     return kombu.Connection(**{**connection.info(), **changes})
+
+
+def beside(connection: Connection, **changes: Any) -> Connection:
+    """Return a connection to the very host that an open one is connected to, not yet open.
+
+    One that the app makes begins with the first hosts of a fail-over list, which may be down, and gives up after two.
+    """
+    return another(connection, **{"alternates": None, "heartbeat": 0, **changes})
 
 
 class _Copy(amqp.Message):  # type: ignore[misc]  # its stubs have no type for it
@@ -216,6 +226,7 @@ def _mandatory(channel: amqp.Channel) -> Iterator[None]:
 
 @dataclass
 class _Pending:
+    number: int
     message: amqp.Message
     route: Route
     done: Callable[[PublishError | None], None]
@@ -243,47 +254,72 @@ class ChannelEndedError(amqp.RecoverableConnectionError):
     """The broker has ended the channel of a `ConfirmingPublisher`, and so its connection; ``reply_text`` says why."""
 
 
-class ConfirmingPublisher:
-    """Publishes on the worker's own connection without ever waiting: the confirm calls back.
+def confirming_channel(connection: Connection) -> amqp.Channel:
+    """Open a channel for a `ConfirmingPublisher`. Blocks."""
+    channel: Any = connection.channel()
+    channel.auto_decode = False  # a returned body is compared with the bytes that were published
+    channel.confirm_select()
+    return channel
 
-    Everything happens in the thread of the event loop. ``done`` gets None when the broker has taken responsibility, or
-    the error. A lost connection drops what is pending: the originals are unacked, so the broker delivers them again.
-    What the broker ends the channel for, such as an exchange that is gone, ends the connection: a new one declares it.
+
+class ConfirmingPublisher:
+    """Publishes on a connection without ever waiting: the confirm calls back.
+
+    Everything happens in one thread at a time. ``done`` gets None when the broker has taken responsibility, or the
+    error. A lost connection calls nobody back; `attach` goes on with another one. What the broker ends the channel for,
+    such as an exchange that is gone, ends the connection. While ``may_write`` says no, publishes wait until `flush`.
     """
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._channel = connection.channel()
-        self._channel.auto_decode = False  # a returned body is compared with the bytes that were published
-        self._channel.confirm_select()
-        # py-amqp would open it again, without confirms, and raise what ends a worker.
-        self._channel._callbacks[spec.Channel.Close] = self._on_close
-        self._channel.events["basic_ack"].add(self._on_ack)
-        self._channel.events["basic_nack"].add(self._on_nack)
-        self._channel.events["basic_return"].add(self._on_return)
-        self._published = 0
+    def __init__(self, connection: Connection | None, may_write: Callable[[], bool] = lambda: True) -> None:
+        self._may_write = may_write
+        self._connection: Any = None
+        self._channel: Any = None
+        self._frame_max = _FRAME_MAX
+        #: How many publishes were asked for, and how many are written on this channel.
+        self._accepted = self._published = 0
         self._pending: dict[int, _Pending] = {}
         self._outbox: deque[_Pending] = deque()
         self._flushing = False
         #: What waits for answers, and the last publish whose answer it waits for.
         self._barriers: deque[tuple[int, Callable[[], None]]] = deque()
+        if connection is not None:
+            self.attach(connection, confirming_channel(connection))
+
+    def attach(self, connection: Connection, channel: amqp.Channel) -> None:
+        """Publish on a `confirming_channel` of a new connection: again, and first, what has no answer yet."""
+        self._connection, self._channel = connection, channel
+        self._frame_max = channel.connection.frame_max
+        # py-amqp would open it again, without confirms, and raise what ends a worker.
+        channel._callbacks[spec.Channel.Close] = self._on_close
+        channel.events["basic_ack"].add(self._on_ack)
+        channel.events["basic_nack"].add(self._on_nack)
+        channel.events["basic_return"].add(self._on_return)
+        for each in self._pending.values():
+            each.returned = False
+        self._outbox.extendleft(reversed(self._pending.values()))
+        self._pending.clear()
+        self._published = 0
+        self.flush()
 
     def publish(self, message: amqp.Message, route: Route, done: Callable[[PublishError | None], None]) -> None:
         """Publish ``message`` along ``route``, whose objects exist."""
-        self._outbox.append(_Pending(message, route, done))
-        self._flush()
+        self._accepted += 1
+        self._outbox.append(_Pending(self._accepted, message, route, done))
+        self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what waits, as far as it may be written."""
         # py-amqp reads events while it publishes, and those may publish: one loop, no recursion.
         if self._flushing:
             return
         self._flushing = True
         try:
-            while self._outbox:
+            while self._outbox and self._may_write():
                 pending = self._outbox.popleft()
                 route = pending.route
                 if problem := unsendable(pending.message, route.exchange, route.routing_key, self._frame_max):
                     pending.done(PublishError(problem))
+                    self._call_back()
                     continue
                 self._published += 1
                 self._pending[self._published] = pending
@@ -301,43 +337,40 @@ class ConfirmingPublisher:
         finally:
             self._flushing = False
 
+    def refuse(self, error: PublishError) -> None:
+        """Take ``error`` for the answer to all that is written and has none."""
+        refused, self._pending = self._pending, {}
+        for pending in refused.values():
+            pending.done(error)
+        self._call_back()
+
     def fits(self, message: amqp.Message) -> bool:
         """Return whether the properties of ``message`` fit into one AMQP frame, as they have to."""
         return unsendable(message, "", "", self._frame_max) is None
 
     @property
-    def _frame_max(self) -> int:
-        limit: int = self._connection.connection.frame_max
-        return limit
-
-    @property
     def waiting(self) -> int:
         """How many publishes have no answer yet."""
-        return len(self._pending) + len(self._outbox)
+        return self.written + len(self._outbox)
+
+    @property
+    def written(self) -> int:
+        """How many publishes are written on this connection and have no answer yet."""
+        return len(self._pending)
 
     def after_pending(self, callback: Callable[[], None]) -> None:
         """Call back as soon as each publish until now has its answer, whatever comes after; at once where all have."""
-        self._barriers.append((self._published + len(self._outbox), callback))
+        self._barriers.append((self._accepted, callback))
         self._call_back()
 
     def _call_back(self) -> None:
         while self._barriers:
             last, callback = self._barriers[0]
-            if self.waiting and next(iter(self._pending), self._published + 1) <= last:
+            oldest = next(iter(self._pending.values()), None) or next(iter(self._outbox), None)
+            if oldest is not None and oldest.number <= last:
                 return
             self._barriers.popleft()
             callback()
-
-    def drain(self, timeout: float) -> None:
-        """Wait up to ``timeout`` seconds between answers until all have come. Blocks: for the worker's shutdown."""
-        while self.waiting:
-            try:
-                self._connection.drain_events(timeout=timeout)
-            except (TimeoutError, OSError):  # noqa: PERF203 - each turn waits for the broker
-                logger.warning(
-                    "%d publishes without a confirm at shutdown: their tasks are delivered again", self.waiting
-                )
-                return
 
     def _on_close(self, _code: int, text: str, _class_id: int, _method_id: int) -> None:
         # A pool may keep to itself what its callbacks raise: the loop meets the end of the socket all the same.

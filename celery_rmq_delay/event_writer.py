@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .backoff import STABLE, Backoff
 from .event_frames import (
     ACK,
     CHANNEL_CLOSE,
@@ -41,8 +42,6 @@ MAX_WAITING = 20_000
 MAX_WAITING_BYTES = 16 * 1024 * 1024
 #: Bytes that are written at once.
 _CHUNK = 64 * 1024
-#: Seconds between two attempts to connect: the first, and the longest.
-_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -65,7 +64,7 @@ class EventWriter:
         self._head, self._head_events, self._sent = b"", 0, 0
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
-        self._pause, self._next_try, self._opened_at = _FIRST_PAUSE, 0.0, 0.0
+        self._backoff, self._next_try, self._opened_at = Backoff(), 0.0, 0.0
         self._connecting = self._closed = False
         self._dropped = 0
 
@@ -201,15 +200,11 @@ class EventWriter:
     def _lost(self, why: str) -> None:
         doubt = f". {self.unconfirmed} were not confirmed and may be lost" if self.unconfirmed else ""
         logger.warning("Events wait for a new connection: %s%s", why, doubt)
-        if time.monotonic() - self._opened_at > _LONGEST_PAUSE:
-            self._pause = _FIRST_PAUSE
-        self._try_later()
+        if time.monotonic() - self._opened_at > STABLE:
+            self._backoff.reset()
+        self._next_try = time.monotonic() + self._backoff.pause()
         self._sent = 0
         self._drop_connection()
-
-    def _try_later(self) -> None:
-        self._next_try = time.monotonic() + self._pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     def _drop_connection(self) -> None:
         connection, self._connection, self._socket = self._connection, None, None
@@ -236,8 +231,9 @@ class EventWriter:
         try:
             connection = self._connect()
         except Exception as error:  # noqa: BLE001 - whatever it is, tasks go on without events
-            logger.warning("No connection for events (%r): trying again in %g s", error, self._pause)
-            self._try_later()
+            pause = self._backoff.pause()
+            logger.warning("No connection for events (%r): trying again in %g s", error, pause)
+            self._next_try = time.monotonic() + pause
             self._connecting = False
             return
         with self._lock:

@@ -3,6 +3,7 @@
 __all__ = [
     "AdoptionError",
     "AnalyticsError",
+    "BrokerBlockedError",
     "ConflictError",
     "DelayError",
     "EventError",
@@ -74,6 +75,10 @@ class NackedError(PublishError):
 
 class OutcomeUnknownError(PublishError):
     """No confirm arrived: the message may or may not be in the broker."""
+
+
+class BrokerBlockedError(RmqDelayError):
+    """RabbitMQ reads nothing from connections that publish: it has a memory or disk alarm."""
 
 
 class ManagementError(RmqDelayError):

@@ -10,12 +10,15 @@ from amqp.exceptions import PreconditionFailed
 from celery.app.amqp import Queues
 from kombu.entity import Queue
 
+from .broker import beside
 from .exceptions import TopologyError
 from .topology.ladder import origin_arguments
 from .topology.record import peek_record
 from .topology.switch import Applied
 
 if TYPE_CHECKING:
+    from kombu import Connection
+
     from .delay import Delay
 
 logger = logging.getLogger(__name__)
@@ -64,7 +67,7 @@ class OriginQueue(Queue):
         try:
             declared = super().queue_declare(nowait=False, channel=probe)
         except PreconditionFailed as error:
-            self._found_foreign(delay, error)
+            self._found_foreign(delay, error, channel.connection.client)
             if delay.is_native(self.name):
                 self._find_type(delay, channel, str(error.reply_text))
             declared = self._look_at_it(channel)
@@ -75,7 +78,7 @@ class OriginQueue(Queue):
             delay.on_declared(self.name)
         return declared
 
-    def _found_foreign(self, delay: Delay, error: PreconditionFailed) -> None:
+    def _found_foreign(self, delay: Delay, error: PreconditionFailed, connection: Connection) -> None:
         goal = f"have them rejected to {delay.settings.names.dlx(self.name)!r}"
         adopt = f"run `celery -A proj rmq-delay adopt --queue {self.name}`, or "
         if delay.is_native(self.name):
@@ -85,7 +88,7 @@ class OriginQueue(Queue):
             f"failed tasks are forwarded to their delay queues with a publish each. To {goal} instead, {adopt}delete "
             "the queue when it is empty and start a worker: it declares it again."
         )
-        if delay.settings.strict and not _is_adopted(delay, self.name):
+        if delay.settings.strict and not _is_adopted(delay, self.name, connection):
             raise TopologyError(text) from error
         delay.foreign.add(self.name)
         logger.warning(text)
@@ -111,9 +114,9 @@ class OriginQueue(Queue):
         return super().queue_declare(passive=True, channel=channel)
 
 
-def _is_adopted(delay: Delay, queue: str) -> bool:
+def _is_adopted(delay: Delay, queue: str, source: Connection) -> bool:
     plan = delay.plan(queue, reason_routing=True, tasks=False)
-    with delay.app.connection_for_read() as connection:
+    with beside(source) as connection:
         adoption = Applied.from_json(peek_record(connection, plan.record_queue())).adoption
     return adoption is not None and adoption.in_force
 

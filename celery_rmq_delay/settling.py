@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from . import headers as h
-from .broker import CONFIRM_TIMEOUT, ConfirmingPublisher, copy_of, return_log_error
+from .broker import CONFIRM_TIMEOUT, copy_of, return_log_error
+from .confirming import ConfirmingConnection
 from .delivery import Delivery
 from .exceptions import PublishError
 from .failures import message_of, type_name
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 #: Seconds to wait for confirms in a cold shutdown, as Celery itself waits for a silent broker.
 COLD_TIMEOUT = 5.0
+_LOST = "The connection of a message for %s is gone: it is delivered again"
 #: Seconds after which a message that could not be moved to the delay queues is tried again.
 HOLD_AGAIN = 1.0
 
@@ -50,16 +52,29 @@ class Settling:
         self.applied: set[str] = set()
         #: What tells of the messages before they are settled; None where events are off.
         self.reporter: Reporter | None = None
-        self._publisher: ConfirmingPublisher | None = None
+        self._publisher: ConfirmingConnection | None = None
         self._pid = 0
         self._thread = 0
 
-    def open(self, connection: Any) -> ConfirmingPublisher:
-        """Publish on a new connection from now on, from the thread that calls this."""
+    def open(self, connection: Any) -> ConfirmingConnection:
+        """Publish beside a new connection of the consumer from now on, from the thread that calls this. Blocks."""
+        self.close()
         self._thread, self._pid = threading.get_ident(), os.getpid()
-        self._publisher = publisher = ConfirmingPublisher(connection)
-        self._topology = self.delay.exact.topology(connection)
+        self._publisher = publisher = ConfirmingConnection(self.consumer, connection, self.on_ended)
+        publisher.open()
         return publisher
+
+    def close(self) -> None:
+        """Publish nothing more until the next `open`: the originals are with the broker again, or are to be."""
+        if self._publisher is not None:
+            self._publisher.close()
+
+    def on_ended(self) -> None:
+        """Look after what is published to: the broker has ended a channel for it."""
+
+    def choose(self, connection: Any) -> None:
+        """Send exact delays the way that the broker behind ``connection`` can hold them. Raises `TopologyError`."""
+        self._topology = self.delay.exact.topology(connection)
 
     def _in_loop(self) -> bool:
         """Whether this is the main process's event loop, and not a forked child or a thread of the pool.
@@ -69,10 +84,14 @@ class Settling:
         return os.getpid() == self._pid and (self.consumer.hub is None or threading.get_ident() == self._thread)
 
     def disconnect(self) -> None:
-        """Wait for outstanding confirms as long as operations do, so that nothing exhausted is delivered again."""
+        """Wait for outstanding confirms as long as operations do, so that nothing exhausted is delivered again.
+
+        Not in an alarm, in which none would come.
+        """
         if self._publisher is not None:
             cold = state.should_terminate not in (None, False)
             self._publisher.drain(COLD_TIMEOUT if cold else CONFIRM_TIMEOUT)
+            self.close()
 
     def _suspect(self, message: Message, delivery: Delivery, retries: int, crashed: int) -> None:
         logger.warning(
@@ -206,6 +225,9 @@ class Settling:
         where = route.where
 
         def settle(error: PublishError | None) -> None:
+            if _is_lost(message):
+                logger.warning(_LOST, where)
+                return
             if error is None:
                 tell()
                 message.ack_log_error(logger, self.consumer.connection_errors)
@@ -220,9 +242,8 @@ class Settling:
 
         def act() -> None:
             publisher = self._publisher
-            if publisher is None or not message.channel.is_open:
-                # The broker has taken the message back with its connection, and delivers it again: no copy beside it.
-                logger.warning("The connection of a message for %s is gone: it is delivered again", where)
+            if publisher is None or _is_lost(message):
+                logger.warning(_LOST, where)  # no copy beside it
             else:
                 publisher.publish(copy, route, settle)
 
@@ -234,3 +255,9 @@ class Settling:
     def dead_letters(self, queue: str) -> bool:
         """Whether a rejected message of ``queue`` stays in the broker."""
         return queue in self.applied and self.delay.rejects(queue)
+
+
+def _is_lost(message: Message) -> bool:
+    """Whether the broker takes a message back, or has done so, as the connection that it came on has ended."""
+    channel: Any = message.channel
+    return not (channel.is_open and channel.connection.connected)

@@ -12,12 +12,20 @@ from celery.exceptions import InvalidTaskError
 from kombu import Consumer, Queue
 
 from . import headers as h
-from .broker import Capabilities, capabilities, copy_of
+from .applying import Applying, Step, ladder_in_force
+from .broker import Capabilities, beside, capabilities, copy_of
 from .calls import aware_eta
 from .config_events import check_hook
 from .crashes import Verdict, crashes, verdict, was_interrupted
 from .delivery import KEY, Delivery, Path
-from .exceptions import DelayError, TopologyError
+from .exceptions import (
+    BrokerBlockedError,
+    DelayError,
+    LockTimeoutError,
+    OutcomeUnknownError,
+    RmqDelayError,
+    TopologyError,
+)
 from .failures import type_name
 from .intake import check_payload
 from .inventory import applied
@@ -43,6 +51,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SUSPECTS_TAG = "rmq-delay-suspects-"
+#: What passes without anybody's doing: nothing that a worker could be configured for.
+_PASSING = (BrokerBlockedError, LockTimeoutError, OutcomeUnknownError)
+_NOT_CONSUMED = "The ladder of queue %s cannot be applied: %s The queue is not consumed until it is. Trying again"
+_AS_BEFORE = (
+    "The ladder of queue %s cannot be applied: %s The queue is consumed with the ladder that was applied before. "
+    "Trying again"
+)
+#: Seconds to wait for a record that another process holds: where the ladder has to be applied, and where it was before.
+_PATIENCE, _LITTLE_PATIENCE = 30.0, 5.0
 
 
 class WorkerSide(Settling):
@@ -59,6 +76,11 @@ class WorkerSide(Settling):
         #: The messages that wait for the pool to start their tasks, by identity, and their retries.
         self._unstarted: dict[int, tuple[Message, int]] = {}
         self.requeues = Requeues()
+        #: The queues whose ladders this process has applied, on whatever connection.
+        self._known: set[str] = set()
+        #: Whether the worker starts, and ends for what is wrong with its configuration.
+        self._starts = True
+        self._applying: Applying | None = None
 
     # -- connecting ----------------------------------------------------------------------------------------------
 
@@ -84,11 +106,13 @@ class WorkerSide(Settling):
         self._tags.clear()
         self._unstarted.clear()
         self.applied.clear()
+        self._applying = Applying(self.consumer, publisher)
         self.delay.on_declared = self.add_queue
         self._connect_exact(connection)
         self._connect_events()
         for name in list(self.consumer.app.amqp.queues.consume_from):
             self.add_queue(name)
+        self._starts = False
         # What was delivered before the loop runs would meet a pool that does not take tasks yet.
         self.consumer.call_soon(self._take_suspects)
 
@@ -110,14 +134,36 @@ class WorkerSide(Settling):
         return self.consumer.blueprint.state in (CLOSE, TERMINATE)
 
     def _connect_exact(self, connection: Any) -> None:
+        self._releasers = []
+        try:
+            self._declare_exact(connection)
+            self._release()
+        except RmqDelayError as error:
+            if self._starts or self.delay.settings.strict:
+                raise
+            logger.error("The topology of exact delays cannot be applied: %s Trying again", error)
+            self._applying_now.later(self._exact_step)
+
+    @property
+    def _exact_step(self) -> Step:
+        return Step("The topology of exact delays", self._declare_exact, self._release)
+
+    def _declare_exact(self, connection: Any) -> None:
         exact = self.delay.exact
+        self.choose(connection)
         if self.delay.settings.apply_on_start:
             exact.declare(connection)
         elif missing := drift(connection, exact.topology(connection).frame()):
             raise TopologyError(_not_as_planned("Exact delays", missing))
-        self._releasers = [Releaser(self, topology) for topology in exact.topologies if isinstance(topology, Loop)]
-        for releaser in self._releasers:
-            releaser.consume(connection)
+
+    def _release(self) -> None:
+        """Release what is due in the loops whose wait queues exist."""
+        if self._releasers:
+            return
+        releasers = [Releaser(self, each) for each in self.delay.exact.topologies if isinstance(each, Loop)]
+        for releaser in releasers:
+            releaser.consume(self.consumer.connection)
+        self._releasers = releasers
 
     def _connect_events(self) -> None:
         if self.reporter is None and self.delay.settings.events.on:
@@ -127,30 +173,102 @@ class WorkerSide(Settling):
             self.reporter.start()
 
     def add_queue(self, name: str) -> None:
-        """Apply the ladder of a consumed queue and take its suspects."""
-        if name in self.applied or self._suspects is None or not self._in_loop():
+        """Apply the ladder of a consumed queue and take its suspects.
+
+        Where that is not possible now, it is tried again, and the queue is consumed meanwhile only if a ladder was
+        applied before: what is rejected without one is lost.
+        """
+        if name in self.applied or self._suspects is None or not self._in_loop() or not self._is_consumed(name):
             return
-        if name not in self.consumer.app.amqp.queues.consume_from or name not in self.delay.origin_queues():
-            return
+        step = self._step(name)
+        try:
+            with beside(self.consumer.connection) as connection:
+                step.act(connection)
+        except (RmqDelayError, *self.consumer.connection_errors) as error:
+            self._postpone(name, step, error)
+        else:
+            self._take(name)
+
+    def _is_consumed(self, name: str) -> bool:
+        return name in self.consumer.app.amqp.queues.consume_from and name in self.delay.origin_queues()
+
+    def _step(self, name: str) -> Step:
+        return Step(f"The ladder of queue {name}", partial(self._apply, name), partial(self._resume, name))
+
+    def _plan(self, name: str) -> LadderPlan:
+        return self.delay.plan(name, reason_routing=self._broker.tells_death_reason)
+
+    def _apply(self, name: str, connection: Connection) -> None:
+        """Apply the ladder of a queue, in whatever thread. Blocks."""
         quorum = self.delay.is_quorum(name) and self.delay.foreign_type.get(name) != "classic"
         if self.delay.is_native(name) and (refused := refusal(name, self._broker, quorum=quorum)):
             raise TopologyError(refused)
-        plan = self.delay.plan(name, reason_routing=self._broker.tells_death_reason)
-        self.delay.adopted.pop(name, None)
-        with self.consumer.app.connection_for_read() as connection:
-            if self.delay.settings.apply_on_start:
-                if apply_plan(connection, plan, quick=True):
-                    logger.info("Applied the ladder of queue %s", name, extra={"queue": name})
-            elif missing := self._missing(connection, plan):
-                raise TopologyError(_not_as_planned(f"Queue {name!r}", missing))
-            if name in self.delay.foreign:
-                self._look_for_adoption(connection, plan)
+        plan = self._plan(name)
         if self.delay.settings.apply_on_start:
-            self.delay.exact.bind(self.consumer.connection, name)
+            if apply_plan(connection, plan, _LITTLE_PATIENCE if name in self._known else _PATIENCE, quick=True):
+                logger.info("Applied the ladder of queue %s", name, extra={"queue": name})
+        elif missing := self._missing(connection, plan):
+            raise TopologyError(_not_as_planned(f"Queue {name!r}", missing))
+        if name in self.delay.foreign:
+            self._look_for_adoption(connection, plan)
+        else:
+            self.delay.adopted.pop(name, None)
+        if self.delay.settings.apply_on_start:
+            self.delay.exact.bind(connection, name)
+        self._known.add(name)
+
+    def _postpone(self, name: str, step: Step, error: BaseException) -> None:
+        """Consume a queue whose ladder cannot be applied now, or let it wait; raise what somebody has to act upon."""
+        is_passing = isinstance(error, _PASSING) or not isinstance(error, RmqDelayError)
+        if self.delay.settings.strict or (self._starts and not is_passing):
+            raise error
+        self._applying_now.later(step)
+        found = ladder_in_force(self.consumer.connection, self._plan(name), known=name in self._known)
+        level, text = (logging.ERROR, _NOT_CONSUMED) if found is None else (logging.WARNING, _AS_BEFORE)
+        logger.log(level, text, name, str(error) or repr(error), extra={"queue": name})
+        if found is None:
+            self._leave(name)
+            return
+        if name in self.delay.foreign and name not in self._known:
+            self.delay.learn(name, found.adoption)
+        self._take(name)
+
+    def _leave(self, name: str) -> None:
+        """Do not consume a queue."""
+
+        def leave() -> None:
+            if name not in self.applied:
+                self.consumer.task_consumer.cancel_by_queue(name)
+
+        leave()
+        self.consumer.call_soon(leave)  # whoever has just declared it consumes it next
+
+    def _take(self, name: str) -> None:
+        """Take the suspects of a queue whose ladder is applied; let what it rejects climb."""
+        assert self._suspects is not None  # noqa: S101 - `connect` made it
         self.applied.add(name)
         self._suspects.add_queue(Queue(suspects(name), no_declare=True))
         if not self._suspects_due:
             self._suspects.consume()
+
+    def _resume(self, name: str) -> None:
+        """Consume a queue that had to wait for its ladder."""
+        if name in self.applied or not self._is_consumed(name):
+            return
+        self._take(name)
+        self.consumer.add_task_queue(name)
+
+    def on_ended(self) -> None:
+        """Declare again what copies are published to: somebody may have deleted an exchange."""
+        logger.warning("The broker has ended a channel for a copy: what copies are published to is declared again")
+        self._applying_now.later(self._exact_step)
+        for name in list(self.applied):
+            self._applying_now.later(self._step(name))
+
+    @property
+    def _applying_now(self) -> Applying:
+        assert self._applying is not None  # noqa: S101 - `connect` made it
+        return self._applying
 
     def _look_for_adoption(self, connection: Connection, plan: LadderPlan) -> None:
         adoption = applied(connection, plan).adoption
@@ -171,6 +289,8 @@ class WorkerSide(Settling):
         """Take no more suspects, and release nothing more."""
         self._read_tags()  # what comes while a consumer is cancelled has to be known, too
         self._suspects_due = False
+        if self._applying is not None:
+            self._applying.stop()
         if self._suspects is not None:
             self._suspects.cancel()
         for releaser in self._releasers:
@@ -205,6 +325,12 @@ class WorkerSide(Settling):
         message.raw_headers = getattr(message, "raw_headers", message.headers)
         copy = copy_of(message, self._forwarded(message, retries, {}))
         self.publish(message, copy, Route("", suspects(queue) if among_suspects else queue))
+
+    def lose(self) -> None:
+        """Leave all that is unsettled to the broker: the consumer's connection is lost, and its copies with it."""
+        if self._applying is not None:
+            self._applying.stop()
+        self.close()
 
     # -- receiving -----------------------------------------------------------------------------------------------
 

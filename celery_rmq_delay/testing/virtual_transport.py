@@ -212,6 +212,7 @@ class Connection:
     """What stands for `amqp.Connection`."""
 
     frame_max = 131072
+    on_blocked = None
     server_properties = {"product": "RabbitMQ", "version": VERSION}  # noqa: RUF012 - as amqp has it
 
     def __init__(self, broker: VirtualBroker, client: Any) -> None:

@@ -25,8 +25,15 @@ from typing import TYPE_CHECKING, Any
 import amqp
 from amqp.exceptions import InternalError, NotFound
 
-from ..broker import CONFIRM_TIMEOUT, publish_confirmed
-from ..exceptions import ConflictError, LockTimeoutError, NackedError, TopologyError, UnroutableError
+from ..broker import CONFIRM_TIMEOUT, confirmed, publish_confirmed
+from ..exceptions import (
+    BrokerBlockedError,
+    ConflictError,
+    LockTimeoutError,
+    NackedError,
+    TopologyError,
+    UnroutableError,
+)
 from ..names import moving
 from .apply import declare, ready_counts
 from .objects import Objects, Queue
@@ -55,10 +62,10 @@ class Record:
 
     def __init__(self, channel: amqp.Channel, queue: str, received: list[amqp.Message]) -> None:
         self._channel, self._queue, self._received = channel, queue, received
-        newest = max(map(_read, filter(_is_record, received)), key=lambda data: data["generation"], default=None)
-        self._generation: int = newest["generation"] if newest else 0
-        self.value: dict[str, Any] | None = newest["value"] if newest else None
-        self.moving: bool = newest is not None and newest.get("moving", False)
+        newest = _newest(received)
+        self._generation: int = newest["generation"]
+        self.value: dict[str, Any] | None = newest["value"]
+        self.moving: bool = newest.get("moving", False)
         self._drop_older()
 
     def save(self, value: dict[str, Any]) -> None:
@@ -117,7 +124,8 @@ def locked_record(
 
     The lock is the broker's: it ends with the channel of its holder, in one step with the return of the message, so the
     next holder never finds an empty queue. A queue of another type is replaced. With ``create=False`` it is used as it
-    is, whatever its type, and `RecordGoneError` is raised where there is none. Raises `LockTimeoutError`.
+    is, whatever its type, and `RecordGoneError` is raised where there is none. Raises `LockTimeoutError`, and
+    `BrokerBlockedError` in an alarm of the broker, which ends the connection.
     """
     lock = _Lock(connection, queue, timeout)
     try:
@@ -131,8 +139,11 @@ def locked_record(
             lock.release()
             record = lock.acquire(create=True)
         yield lock.channel, record
+    except BrokerBlockedError:
+        connection.collect()  # the broker would not read a request to close it
+        raise
     finally:
-        lock.release()
+        lock.close()
 
 
 class _Lock:
@@ -146,6 +157,8 @@ class _Lock:
         self.as_declared = True
         self._received: list[amqp.Message] = []
         self._cancelled: list[str] = []
+        self._opened: Any = None
+        self._on_blocked: Any = None
 
     def acquire(self, *, create: bool) -> Record:
         """Wait for the lock, and start over where the queue is deleted meanwhile."""
@@ -171,6 +184,32 @@ class _Lock:
             return error
         return None
 
+    def close(self) -> None:
+        self.release()
+        if self._opened is not None:
+            self._opened.on_blocked = self._on_blocked
+
+    def _heed_alarms(self) -> None:
+        """Raise `BrokerBlockedError` as soon as the broker says that it reads nothing more of the connection.
+
+        It says so at the first publish in an alarm. A confirm would come when the alarm is over.
+        """
+        opened: Any = self.channel.connection
+        if opened is not self._opened:
+            self._opened, self._on_blocked = opened, opened.on_blocked
+            opened.on_blocked = _refuse
+
+    def _probe(self) -> None:
+        """Publish to no queue, before the record is consumed.
+
+        A broker with an alarm does not see the end of a connection that it reads no more: a consumer on it would keep
+        the record until the alarm is over.
+        """
+        with confirmed(self.channel, self.queue.name):
+            self.channel.basic_publish_confirm(
+                amqp.Message(), routing_key=f"{self.queue.name}.probe", confirm_timeout=CONFIRM_TIMEOUT
+            )
+
     def release(self) -> None:
         if self.channel is not None and self.channel.is_open:
             self.channel.close()
@@ -178,11 +217,13 @@ class _Lock:
     def _consume(self, create: bool) -> None:
         self._received, self._cancelled = [], []
         self.channel, self.as_declared = self.connection.channel(), True
+        self._heed_alarms()
         if create:
             try:
                 declare(self.channel, Objects(queues=(self.queue,)))
             except ConflictError:  # which has closed the channel
                 self.channel, self.as_declared = self.connection.channel(), False
+        self._probe()
         self.channel.basic_consume(self.queue.name, callback=self._received.append, on_cancel=self._cancelled.append)
 
     def _wait_until_active(self) -> None:
@@ -223,6 +264,13 @@ class _Lock:
         )
 
 
+def _refuse(_reason: str) -> None:
+    raise BrokerBlockedError(
+        "RabbitMQ has a memory or disk alarm, so it reads nothing from connections that publish: free memory or "
+        "disk space. `rabbitmq-diagnostics alarms` lists the alarms."
+    )
+
+
 def _copy_of(queue: Queue) -> Queue:
     return replace(queue, name=moving(queue.name))
 
@@ -234,6 +282,11 @@ def _is_record(message: amqp.Message) -> bool:
 def _read(message: amqp.Message) -> dict[str, Any]:
     data: dict[str, Any] = json.loads(message.body)
     return data
+
+
+def _newest(received: list[amqp.Message]) -> dict[str, Any]:
+    nothing = {"generation": 0, "value": None}
+    return max(map(_read, filter(_is_record, received)), key=lambda data: data["generation"], default=nothing)
 
 
 def peek_record(connection: Connection, queue: Queue, timeout: float = 5.0) -> dict[str, Any] | None:
@@ -262,3 +315,25 @@ def _peek_copy(connection: Connection, copy: Queue, timeout: float) -> dict[str,
 
 def _exists(connection: Connection, queue: Queue) -> bool:
     return ready_counts(connection, [queue.name])[queue.name] is not None
+
+
+def glimpse_record(connection: Connection, queue: Queue, timeout: float = 2.0) -> dict[str, Any] | None:
+    """Return a value that was saved; None where none comes within ``timeout`` seconds. Publishes nothing.
+
+    For a broker that takes no publish, where `peek_record` raises `BrokerBlockedError`. What a process that crashed
+    while it saved has left may be the value before the last one.
+    """
+    if not _exists(connection, queue):
+        return None
+    deadline = time.monotonic() + timeout
+    received: list[amqp.Message] = []
+    channel = connection.channel()
+    try:
+        channel.basic_consume(queue.name, callback=received.append)
+        while not any(map(_is_record, received)) and (left := deadline - time.monotonic()) > 0:
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=left)
+    finally:
+        channel.close()
+    value: dict[str, Any] | None = _newest(received)["value"]
+    return value

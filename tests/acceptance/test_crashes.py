@@ -17,7 +17,7 @@ from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.connections import close_connections
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.policies import policy
-from tests.support.brokers.proxy import Proxy
+from tests.support.brokers.proxy import Proxy, elsewhere
 from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import Lab
 from tests.support.workers.nodes import Worker
@@ -229,10 +229,9 @@ def test_a_warm_shutdown_waits_for_the_confirm_of_an_exhausted_message(
     make_lab: Callable[..., Lab], queue_type: str, stalls: float
 ) -> None:
     lab = make_lab(queue_type, tiers=["100ms"])
-    parts = urlsplit(lab.config.broker)
-    with Proxy(parts.port or 5672) as proxy:
-        through = parts._replace(netloc=parts.netloc.replace(f":{parts.port}", f":{proxy.port}")).geturl()
-        worker = lab.worker("prefork", 1, config=replace(lab.config, broker=through))
+    with Proxy(urlsplit(lab.config.broker).port or 5672) as proxy:
+        config = replace(lab.config, broker=elsewhere(lab.config.broker, proxy.port))
+        worker = lab.worker("prefork", 1, config=config)
         # Its only retry is still running when the worker is told to stop.
         result = lab.task("sleeps").delay(1.0, 99)
         wait_for(lambda: len(lab.attempts(result.id)) == 2)

@@ -12,12 +12,14 @@ import amqp
 import pytest
 
 from celery_rmq_delay.broker import publish_confirmed
-from celery_rmq_delay.exceptions import LockTimeoutError
+from celery_rmq_delay.exceptions import BrokerBlockedError, LockTimeoutError
 from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.objects import Queue
-from celery_rmq_delay.topology.record import Record, locked_record, peek_record
+from celery_rmq_delay.topology.record import Record, glimpse_record, locked_record, peek_record
 from celery_rmq_delay.topology.switch import apply_plan
+from tests.support.brokers.alarms import alarm
 from tests.support.brokers.lab import Lab
 from tests.support.waiting import BUSY, wait_for
 
@@ -168,3 +170,24 @@ def test_two_versions_that_apply_at_once_do_not_wait_for_each_other_for_long(lab
     ):
         apply_plan(lab.connection, plan, lock_timeout=0.2)
     assert not apply_plan(lab.connection, replace(plan), lock_timeout=BUSY)
+
+
+def test_in_an_alarm_a_record_is_not_held_and_can_be_looked_at(
+    lab: Lab, queue: Queue, own_broker: PrivateBroker
+) -> None:
+    save(lab, queue, {"number": 1})
+    refused = lab.connect()
+    with alarm(own_broker):
+        with pytest.raises(BrokerBlockedError, match="has a memory or disk alarm"), locked_record(refused, queue, BUSY):
+            pass
+        assert not refused.connected
+        assert glimpse_record(lab.connection, queue, BUSY) == {"number": 1}
+    assert peek_record(lab.connection, queue) == {"number": 1}
+
+
+def test_a_record_that_is_held_or_missing_shows_nothing_at_a_glimpse(lab: Lab, queue: Queue) -> None:
+    assert glimpse_record(lab.connection, queue) is None
+    assert ready_counts(lab.connection, [queue.name]) == {queue.name: None}, "looking creates nothing"
+    save(lab, queue, {"number": 1})
+    with locked_record(lab.connect(), queue, BUSY):
+        assert glimpse_record(lab.connection, queue, 0.3) is None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from kombu import Queue
+from kombu.asynchronous import Hub
 from kombu.message import Message
 
 import celery_rmq_delay
@@ -22,11 +23,12 @@ from tests.support.brokers.lab import Lab
 class Consumer:
     """As much of Celery's consumer as settling uses; its loop is `run`."""
 
-    hub: Any = object()
     hostname = "w@test"
 
     def __init__(self, lab: Lab, app: Celery) -> None:
         self.lab, self.app = lab, app
+        self.hub = Hub()
+        self.timer = self.hub.timer
         self.connection: Any = lab.connect()
         self.connection_errors = self.connection.connection_errors
         self.due: list[Callable[[], object]] = []
@@ -50,9 +52,16 @@ def side(classic_lab: Lab) -> Iterator[Settling]:
     app = Celery("settling", broker=classic_lab.url, set_as_current=False)
     app.conf.rmq_delay = {"prefix": classic_lab.names.prefix}
     side = Settling(Consumer(classic_lab, app), celery_rmq_delay.install(app))
-    side.open(side.consumer.connection)
+    connect(side)
     yield side
+    side.close()
+    side.consumer.hub.close()
     app.close()
+
+
+def connect(side: Settling) -> None:
+    side.choose(side.consumer.connection)
+    side.open(side.consumer.connection)
 
 
 def take(side: Settling, queue: str) -> Message:
@@ -70,7 +79,7 @@ def in_thread(act: Callable[[], object]) -> None:
 
 def connect_anew(side: Settling) -> None:
     side.consumer.connection = side.consumer.lab.connect()
-    side.open(side.consumer.connection)
+    connect(side)
     side.consumer.run()
 
 

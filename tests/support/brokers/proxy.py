@@ -7,8 +7,15 @@ import socket
 import threading
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 _CHUNK = 65_536
+
+
+def elsewhere(url: str, port: int) -> str:
+    """Return a URL with another port."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.replace(f":{parts.port}", f":{port}")).geturl()
 
 
 class Proxy:

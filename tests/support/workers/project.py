@@ -250,6 +250,12 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
             raise Boom("slept")
         return "slept"
 
+    @task(name="gated")
+    def gated(self: Any) -> None:
+        """Run until the test opens the gate."""
+        note(self)
+        store.blpop([f"{attempts}:gate"])
+
     @task(name="overruns", time_limit=1)
     def overruns(self: Any) -> str:
         note(self)

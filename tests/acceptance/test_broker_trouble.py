@@ -1,0 +1,240 @@
+"""A broker that has an alarm, is busy or is partly down holds up no more of a worker than it must."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from celery_rmq_delay.broker import CONFIRM_TIMEOUT
+from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.testing.ports import free_port
+from celery_rmq_delay.topology.record import locked_record
+from tests.support.brokers.alarms import alarm
+from tests.support.brokers.connections import close_connections
+from tests.support.brokers.kinds import EITHER_TYPE
+from tests.support.brokers.proxy import Proxy, elsewhere
+from tests.support.waiting import SECONDS, wait_for
+from tests.support.workers.lab import Lab
+from tests.support.workers.nodes import Worker
+from tests.support.workers.project import Config
+
+#: What each worker of these tests logs when its copies have to wait.
+BLOCKED = "RabbitMQ has a memory or disk alarm and takes no copies"
+#: Stock workers wait at their end for the answer to a heartbeat event, which in an alarm does not come.
+QUIET = "--without-heartbeat"
+POOLS = pytest.mark.parametrize("pool", ["prefork", "gevent", "threads", pytest.param("solo", marks=pytest.mark.slow)])
+
+
+@contextmanager
+def proxied(lab: Lab) -> Iterator[tuple[Proxy, Config]]:
+    """Give a proxy before the broker, and the lab's settings with it."""
+    with Proxy(urlsplit(lab.config.broker).port or 5672) as proxy:
+        yield proxy, replace(lab.config, broker=elsewhere(lab.config.broker, proxy.port))
+
+
+@contextmanager
+def held_record(lab: Lab, queue: str = "shop") -> Iterator[None]:
+    """Hold the record of a queue, as a process does that hangs while it applies a ladder."""
+    record = lab.app._rmq_delay.plan(queue, reason_routing=True).record_queue()
+    with lab.app.connection_for_read() as connection, locked_record(connection, record, SECONDS):
+        yield
+
+
+def unacknowledged(broker: PrivateBroker, lab: Lab, queue: str) -> int:
+    """Return how many messages of a queue are delivered and not acknowledged."""
+    name = f'rabbit_misc:r(<<"{lab.vhost}">>, queue, <<"{queue}">>)'
+    found = broker.evaluate(
+        f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), rabbit_amqqueue:info(Q, [messages_unacknowledged])"
+    )
+    return int(found.strip("[]{}").rpartition(",")[2])
+
+
+def close_copies(broker: PrivateBroker) -> None:
+    """Close the connections that workers publish copies on, and no other."""
+    broker.evaluate(
+        '[rabbit_networking:close_connection(Pid, "test") || [{pid, Pid}, {client_properties, Properties}] <- '
+        "rabbit_networking:connection_info_all([pid, client_properties]), "
+        '{<<"connection_name">>, _, <<"celery_rmq_delay copies", _/binary>>} <- Properties]'
+    )
+
+
+def stopped(worker: Worker, seconds: float = SECONDS) -> float:
+    """Stop a worker warmly; return the seconds it took."""
+    begun = time.monotonic()
+    os.kill(worker.container.pid, signal.SIGTERM)
+    worker.container.wait(seconds)
+    return time.monotonic() - begun
+
+
+@pytest.mark.brokers
+def test_a_worker_parks_its_retries_with_two_of_three_brokers_down(classic_lab: Lab) -> None:
+    broker = classic_lab.config.broker
+    listed = ";".join([elsewhere(broker, free_port()), elsewhere(broker, free_port()), broker])
+    worker = classic_lab.worker("prefork", 1, config=replace(classic_lab.config, broker=listed))
+
+    assert classic_lab.task("fails").delay(2).get(timeout=SECONDS) == 2
+    assert "Connection to broker lost" not in worker.logs()
+
+
+def behind_a_gate(lab: Lab, *options: Any, config: Config | None = None) -> tuple[Worker, Callable[[], Any]]:
+    """Start a worker of one process whose only task is running; return what lets it go on with the others."""
+    worker = lab.worker(*(options or ("prefork", 1, QUIET)), config=config)
+    gate = lab.task("gated").delay()
+    wait_for(lambda: lab.attempts(gate.id), "the task at the gate")
+    return worker, lambda: lab.redis.rpush(f"{lab.config.attempts}:gate", "open")
+
+
+@contextmanager
+def a_copy_that_waits(lab: Lab, broker: PrivateBroker) -> Iterator[tuple[Worker, Any]]:
+    """Let the block begin in an alarm, with a worker and a task of it whose copy waits for the end."""
+    worker, open_gate = behind_a_gate(lab)
+    given_up = lab.task("gives_up").delay()
+    with alarm(broker):
+        open_gate()
+        wait_for(lambda: BLOCKED in worker.logs())
+        yield worker, given_up
+
+
+def exhausted(lab: Lab) -> list[str]:
+    """Return the ids of the exhausted tasks, once there are any, and take them."""
+    return [message.headers["id"] for message in wait_for(lambda: lab.take("rmq_delay.exhausted"), "exhausted tasks")]
+
+
+@pytest.mark.brokers
+@POOLS
+@EITHER_TYPE
+def test_healthy_tasks_go_on_in_an_alarm_while_an_exhausted_one_waits_for_its_end(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str, pool: str
+) -> None:
+    lab = make_lab(queue_type)
+    worker, open_gate = behind_a_gate(lab, pool, 1, QUIET)
+    given_up = lab.task("gives_up").delay()
+    healthy = [lab.task("healthy").delay(number) for number in range(20)]
+    with alarm(own_broker):
+        open_gate()
+        assert [result.get(timeout=SECONDS) for result in healthy] == list(range(20))
+        wait_for(lambda: BLOCKED in worker.logs())
+        assert lab.count("rmq_delay.exhausted") == 0
+
+    assert exhausted(lab) == [given_up.id]
+    wait_for(lambda: unacknowledged(own_broker, lab, "shop") == 0)
+    assert len(lab.attempts(given_up.id)) == 1
+
+
+@pytest.mark.brokers
+@EITHER_TYPE
+def test_a_worker_that_starts_in_an_alarm_takes_tasks_if_its_ladder_was_applied(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str
+) -> None:
+    lab = make_lab(queue_type)
+    stopped(lab.worker("prefork", 1, QUIET))
+    results = [lab.task("fails").delay(fails) for fails in (0, 1)]
+    with alarm(own_broker):
+        worker = lab.worker("prefork", 1, QUIET)
+        assert [result.get(timeout=SECONDS) for result in results] == [0, 1]
+        assert "is consumed with the ladder that was applied before" in worker.logs()
+
+    wait_for(lambda: "The ladder of queue shop is applied" in worker.logs())
+    assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1
+
+
+@pytest.mark.brokers
+def test_a_queue_without_a_ladder_waits_for_the_end_of_an_alarm_and_others_do_not(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker
+) -> None:
+    lab = make_lab(queues={"other": False})
+    waits = lab.task("fails").delay(1)
+    goes_on = lab.task("healthy").apply_async((1,), queue="other")
+    with alarm(own_broker):
+        worker = lab.worker("prefork", 1, QUIET, "--queues", "shop,other")
+        assert goes_on.get(timeout=SECONDS) == 1
+        assert "The queue is not consumed until it is" in worker.logs()
+        assert not lab.attempts(waits.id)
+
+    assert waits.get(timeout=SECONDS) == 1
+
+
+@pytest.mark.brokers
+def test_a_worker_that_loses_its_connection_while_a_record_is_held_goes_on(classic_lab: Lab) -> None:
+    with proxied(classic_lab) as (proxy, config):
+        worker = classic_lab.worker("prefork", 1, config=config)
+        with held_record(classic_lab):
+            proxy.cut()
+            wait_for(lambda: "is consumed with the ladder that was applied before" in worker.logs())
+            assert classic_lab.task("fails").delay(1).get(timeout=SECONDS) == 1
+
+        wait_for(lambda: "The ladder of queue shop is applied" in worker.logs())
+
+
+def test_a_worker_that_starts_while_a_record_is_held_waits_for_it(classic_lab: Lab) -> None:
+    result = classic_lab.task("fails").delay(1)
+    with held_record(classic_lab):
+        worker = classic_lab.worker("prefork", 1)
+        assert "The queue is not consumed until it is" in worker.logs()
+        assert not classic_lab.attempts()
+
+    assert result.get(timeout=SECONDS) == 1
+
+
+@pytest.mark.parametrize("trouble", ["alarm", pytest.param("record", marks=pytest.mark.slow)])
+def test_a_strict_worker_ends_when_its_ladder_cannot_be_applied(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker, trouble: str
+) -> None:
+    lab = make_lab(strict=True)
+    lab.task("healthy").delay(1)  # declares the queue
+    with alarm(own_broker) if trouble == "alarm" else held_record(lab), pytest.raises(AssertionError):
+        lab.worker("prefork", 1, QUIET)
+
+    error = "BrokerBlockedError" if trouble == "alarm" else "LockTimeoutError"
+    assert f"Unrecoverable error: {error}" in lab.workers[-1].logs()
+
+
+@pytest.mark.brokers
+def test_a_worker_that_stops_in_an_alarm_does_not_wait_for_confirms(
+    classic_lab: Lab, own_broker: PrivateBroker
+) -> None:
+    with a_copy_that_waits(classic_lab, own_broker) as (worker, given_up):
+        assert stopped(worker) < CONFIRM_TIMEOUT
+
+    assert "1 publishes without a confirm at shutdown" in worker.logs()
+    classic_lab.worker("prefork", 1)
+    wait_for(lambda: len(classic_lab.attempts(given_up.id)) == 2)
+    assert set(exhausted(classic_lab)) == {given_up.id}  # what was written in the alarm may be read after it
+
+
+@pytest.mark.brokers
+@EITHER_TYPE
+def test_a_lost_connection_for_copies_is_opened_again_and_no_task_runs_twice(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str
+) -> None:
+    lab = make_lab(queue_type)
+    worker, open_gate = behind_a_gate(lab)
+    given_up = [lab.task("gives_up").delay() for _ in range(3)]
+    close_copies(own_broker)
+    wait_for(lambda: "No connection to publish copies on" in worker.logs())
+    open_gate()
+
+    wait_for(lambda: lab.count("rmq_delay.exhausted") == len(given_up))
+    assert sorted(exhausted(lab)) == sorted(result.id for result in given_up)
+    assert [len(lab.attempts(result.id)) for result in given_up] == [1, 1, 1]
+    assert "Connection to broker lost" not in worker.logs()
+
+
+@pytest.mark.brokers
+def test_what_waits_in_an_alarm_is_delivered_again_when_all_connections_are_lost(
+    classic_lab: Lab, own_broker: PrivateBroker
+) -> None:
+    with a_copy_that_waits(classic_lab, own_broker) as (worker, given_up):
+        close_connections(own_broker)
+        wait_for(lambda: "is consumed with the ladder that was applied before" in worker.logs())
+
+    assert set(exhausted(classic_lab)) == {given_up.id}
+    wait_for(lambda: not any(classic_lab.counts("shop", "shop.suspects").values()))

@@ -1,0 +1,225 @@
+"""The connection on which a worker publishes copies: nothing on it holds up the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import amqp
+import kombu
+import pytest
+from celery.utils.timer2 import Timer
+from kombu.asynchronous import Hub
+
+from celery_rmq_delay.confirming import ConfirmingConnection
+from celery_rmq_delay.exceptions import PublishError, UnroutableError
+from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.topology.apply import ready_counts
+from celery_rmq_delay.topology.exact import Route
+from tests.support.brokers.alarms import alarm
+from tests.support.brokers.lab import Lab, contents
+from tests.support.brokers.proxy import Proxy, elsewhere
+from tests.support.waiting import BUSY, wait_for
+
+#: More than the kernels at both ends take of what nobody reads.
+LARGE = 64 * 1024 * 1024
+
+
+class Consumer:
+    """As much of Celery's consumer as the connection uses, with an event loop that `run` turns; or with none."""
+
+    hostname = "w@test"
+
+    def __init__(self, connection: Any, *, hub: bool = True) -> None:
+        self.connection_errors = connection.connection_errors
+        self.hub = Hub() if hub else None
+        self.timer: Any = self.hub.timer if self.hub else Timer()
+        self.call_soon = self.hub.call_soon if self.hub else None
+
+
+class Copies:
+    """A `ConfirmingConnection` with what was called back."""
+
+    def __init__(self, url: str, *, hub: bool = True, heartbeat: float = 0) -> None:
+        self.source = kombu.Connection(url, heartbeat=heartbeat)
+        self.source.connect()
+        self.consumer = Consumer(self.source, hub=hub)
+        self.answers: dict[str, PublishError | None] = {}
+        #: How often a channel was ended.
+        self.ended: list[None] = []
+        self.connection = ConfirmingConnection(self.consumer, self.source, lambda: self.ended.append(None))
+        self.connection.open()
+
+    def publish(self, body: str, queue: str = "", exchange: str = "") -> None:
+        def done(error: PublishError | None) -> None:
+            assert body not in self.answers, "called twice"
+            self.answers[body] = error
+
+        self.connection.publish(amqp.Message(body, delivery_mode=2), Route(exchange, queue), done)
+
+    def run(self, until: Callable[[], Any]) -> None:
+        """Turn the event loop until something is so."""
+        wait_for(lambda: until() or self.turn(), "it in the event loop", pause=0)
+
+    def turn(self) -> None:
+        if self.consumer.hub is not None:
+            self.consumer.hub.run_once()
+
+    def close(self) -> None:
+        self.connection.close()
+        if self.consumer.hub is not None:
+            self.consumer.hub.close()
+        else:
+            self.consumer.timer.stop()
+        self.source.collect()  # a proxy may hold what it would wait for
+
+
+@pytest.fixture
+def make_copies(lab: Lab) -> Iterator[Callable[..., Copies]]:
+    """A function that connects for copies, to a broker or to a proxy before it."""
+    made: list[Copies] = []
+
+    def make(url: str = "", **options: Any) -> Copies:
+        made.append(Copies(url or lab.url, **options))
+        return made[-1]
+
+    yield make
+    for copies in made:
+        copies.close()
+
+
+@pytest.fixture
+def proxy(lab: Lab) -> Iterator[Proxy]:
+    with Proxy(urlsplit(lab.url).port or 5672) as proxy:
+        yield proxy
+
+
+def through(proxy: Proxy, lab: Lab) -> str:
+    return elsewhere(lab.url, proxy.port)
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("hub", [True, False], ids=["event loop", "threads"])
+def test_each_publish_is_called_back_with_what_the_broker_said(
+    lab: Lab, make_copies: Callable[..., Copies], hub: bool
+) -> None:
+    queue, copies = lab.queue(), make_copies(hub=hub)
+    for number in range(20):
+        copies.publish(f"good {number}", queue)
+        copies.publish(f"missing {number}", "no-such-queue")
+    copies.run(lambda: len(copies.answers) == 40)
+
+    for number in range(20):
+        assert copies.answers[f"good {number}"] is None
+        assert isinstance(copies.answers[f"missing {number}"], UnroutableError)
+
+
+@pytest.mark.brokers
+def test_nothing_waits_for_a_broker_that_reads_nothing_in_an_alarm(
+    classic_lab: Lab, own_broker: PrivateBroker, make_copies: Callable[..., Copies]
+) -> None:
+    queue, copies = classic_lab.queue(), make_copies()
+    with alarm(own_broker):
+        copies.publish("L" * LARGE, queue)
+        copies.run(lambda: copies.connection.is_blocked)
+        copies.publish("small", queue)
+        copies.turn()
+        assert copies.answers == {}
+
+    copies.run(lambda: len(copies.answers) == 2)
+    assert not any(copies.answers.values())
+    assert [len(contents(classic_lab.get(queue, ack=True))) for _ in range(2)] == [LARGE, len("small")]
+
+
+def test_a_probe_tells_whether_the_broker_has_an_alarm(
+    classic_lab: Lab, own_broker: PrivateBroker, make_copies: Callable[..., Copies]
+) -> None:
+    copies = make_copies()
+    with alarm(own_broker):
+        copies.connection.probe()
+        copies.run(lambda: copies.connection.is_blocked)
+        assert not copies.connection.waiting
+    copies.run(lambda: not copies.connection.is_blocked)
+
+
+@pytest.mark.brokers
+def test_what_a_lost_connection_left_without_an_answer_is_published_again(
+    lab: Lab, proxy: Proxy, make_copies: Callable[..., Copies]
+) -> None:
+    queue, copies = lab.queue(), make_copies(through(proxy, lab))
+    copies.publish("answered", queue)
+    copies.run(lambda: "answered" in copies.answers)
+    proxy.swallow()
+    copies.publish("unknown", queue)
+    wait_for(lambda: ready_counts(lab.connection, [queue])[queue] == 2)
+    order = ["before"]
+    copies.connection.after_pending(lambda: order.append("after"))
+    proxy.cut()
+    copies.run(lambda: len(copies.answers) == 2)
+
+    assert copies.answers == {"answered": None, "unknown": None}
+    assert order == ["before", "after"]
+    assert [contents(lab.get(queue, ack=True)) for _ in range(3)] == [b"answered", b"unknown", b"unknown"]
+    assert lab.channel.basic_get(queue) is None
+
+
+def test_what_is_published_without_a_connection_waits_for_one(
+    lab: Lab, proxy: Proxy, make_copies: Callable[..., Copies]
+) -> None:
+    queue, copies = lab.queue(), make_copies(through(proxy, lab))
+    proxy.cut()
+    copies.run(lambda: copies.connection._link is None)
+    copies.publish("later", queue)
+    assert copies.connection.waiting == 1
+    copies.run(lambda: copies.answers == {"later": None})
+
+    assert contents(lab.get(queue, ack=True)) == b"later"
+    assert lab.channel.basic_get(queue) is None
+
+
+def test_a_connection_on_which_the_broker_is_silent_is_opened_again(
+    lab: Lab, proxy: Proxy, make_copies: Callable[..., Copies]
+) -> None:
+    queue, copies = lab.queue(), make_copies(through(proxy, lab), heartbeat=2)
+    proxy.hold()
+    copies.publish("unheard", queue)
+    copies.run(lambda: "unheard" in copies.answers)
+    assert copies.answers == {"unheard": None}
+
+
+@pytest.mark.brokers
+def test_a_message_that_ends_the_channel_is_refused_and_doubles_no_other_twice(
+    lab: Lab, make_copies: Callable[..., Copies]
+) -> None:
+    queue, copies = lab.queue(), make_copies()
+    for number in range(10):
+        copies.publish(str(number), queue)
+        copies.publish(f"nowhere {number}", "key", exchange="no-such-exchange")
+    copies.run(lambda: len(copies.answers) == 20)
+
+    assert copies.ended
+    for number in range(10):
+        assert copies.answers[str(number)] is None
+        assert "no exchange 'no-such-exchange'" in str(copies.answers[f"nowhere {number}"])
+    bodies = []
+    while message := lab.channel.basic_get(queue, no_ack=True):
+        bodies.append(contents(message))
+    assert sorted(set(bodies)) == [str(number).encode() for number in range(10)]
+    assert len(bodies) <= 11, "only what was written before the first end of a channel can be there twice"
+
+
+def test_the_end_of_a_worker_waits_for_confirms_but_not_in_an_alarm(
+    classic_lab: Lab, own_broker: PrivateBroker, make_copies: Callable[..., Copies], caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, copies = classic_lab.queue(), make_copies()
+    copies.publish("before", queue)
+    copies.connection.drain(BUSY)
+    assert copies.answers == {"before": None}
+    assert not caplog.messages
+    with alarm(own_broker):
+        copies.publish("in the alarm", queue)
+        copies.connection.drain(10 * BUSY)
+        assert "1 publishes without a confirm at shutdown: their tasks are delivered again" in caplog.messages
+        copies.connection.close()
+    assert copies.answers == {"before": None}
