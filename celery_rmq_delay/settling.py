@@ -99,10 +99,9 @@ class Settling:
             delivery.queue,
             extra={"queue": delivery.queue, "task_id": message.raw_headers.get("id"), "crashes": crashed},
         )
-        copy = copy_of(message, self._forwarded(message, retries, {h.CRASHES: crashed}))
         # Given back at once, it would come again at once, as a suspect.
         again = partial(self._suspect, message, delivery, retries, crashed)
-        self.publish(message, copy, Route("", suspects(delivery.queue)), again=again)
+        self._copy_to(suspects(delivery.queue), message, retries, {h.CRASHES: crashed}, again)
 
     def exhaust(
         self,
@@ -198,6 +197,17 @@ class Settling:
             settle()
         else:
             self.consumer.call_soon(settle)
+
+    def _copy_to(
+        self,
+        queue: str,
+        message: Message,
+        retries: int,
+        more: dict[str, Any],
+        again: Callable[[], object] | None = None,
+    ) -> None:
+        """Move a message to the end of a queue: a copy with ``more`` headers, published with confirm, then acked."""
+        self.publish(message, copy_of(message, self._forwarded(message, retries, more)), Route("", queue), again=again)
 
     def _forwarded(self, message: Message, retries: int, more: dict[str, Any]) -> dict[str, Any]:
         raw, info = message.raw_headers, message.delivery_info

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,7 @@ from .reporting import Reporter
 from .requeues import Requeues
 from .settling import Settling
 from .topology.apply import Drift, drift
-from .topology.exact import Route, until_ms
+from .topology.exact import until_ms
 from .topology.loop import Loop
 from .topology.native import NativeRetry, refusal
 from .topology.switch import apply_plan
@@ -96,7 +95,7 @@ class WorkerSide(Settling):
             channel,
             # The copy of a suspect can arrive before the confirm that lets its original go: run while both are
             # there, it would multiply with each worker that it kills.
-            on_message=lambda message: publisher.after_pending(lambda: self._handle_suspect(message, handle)),
+            on_message=lambda message: publisher.after_pending(lambda: handle(message)),
             on_decode_error=self.on_decode_error,
             accept=self.consumer.app.conf.accept_content,
             auto_declare=False,
@@ -120,13 +119,6 @@ class WorkerSide(Settling):
         if self._suspects is not None and self._suspects_due:
             self._suspects_due = False
             self._suspects.consume()
-
-    def _handle_suspect(self, message: Message, handle: Callable[[Message], Any]) -> None:
-        if self._is_stopping:
-            queue, _ = self._queue_of(message.delivery_info["consumer_tag"])
-            self._return(message, h.retries(message.headers, queue))
-        else:
-            handle(message)
 
     @property
     def _is_stopping(self) -> bool:
@@ -317,14 +309,11 @@ class WorkerSide(Settling):
         """
         times = h.whole_number(message.raw_headers.get(h.REQUEUED)) + 1
         self.requeues.add(delivery.queue, task, times)
-        copy = copy_of(message, self._forwarded(message, retries, {h.REQUEUED: times}))
-        self.publish(message, copy, Route("", delivery.queue))
+        self._copy_to(delivery.queue, message, retries, {h.REQUEUED: times})
 
     def _return(self, message: Message, retries: int) -> None:
         queue, among_suspects = self._queue_of(message.delivery_info["consumer_tag"])
-        message.raw_headers = getattr(message, "raw_headers", message.headers)
-        copy = copy_of(message, self._forwarded(message, retries, {}))
-        self.publish(message, copy, Route("", suspects(queue) if among_suspects else queue))
+        self._copy_to(suspects(queue) if among_suspects else queue, message, retries, {})
 
     def lose(self) -> None:
         """Leave all that is unsettled to the broker: the consumer's connection is lost, and its copies with it."""

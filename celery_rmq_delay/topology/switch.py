@@ -15,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -107,7 +106,9 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
         before = Applied.from_json(record.value)
         objects = plan.objects(before.highest_rung)
         if quick and before.bound == _digest(plan, objects) and apply.all_exist(connection, objects):
-            bindings = tuple(_to_queues_of_others(plan, before))
+            known = (*objects.bindings, *_reason_bindings(plan)[0])
+            of_others = (plan.queue, plan.exhausted)
+            bindings = tuple(each for each in known if each.to == "queue" and each.destination in of_others)
             apply.declare(channel, replace(objects, bindings=bindings).without([suspects]))
             return False
         complete = ensure_suspects(connection, plan)
@@ -126,17 +127,10 @@ def _digest(plan: LadderPlan, objects: Objects) -> str:
 
 def planned_bindings(plan: LadderPlan, applied: Applied) -> list[Binding]:
     """Return every binding that the broker has where ``plan`` is applied, as the record ``applied`` says it is."""
-    return [*plan.objects(applied.highest_rung).bindings, *reason_bindings(plan)[0], *_settled(plan, applied)]
+    return [*plan.objects(applied.highest_rung).bindings, *_reason_bindings(plan)[0], *_settled(plan, applied)]
 
 
-def _to_queues_of_others(plan: LadderPlan, applied: Applied) -> Iterator[Binding]:
-    """Return the bindings of the queues that others declare, too."""
-    for each in planned_bindings(plan, applied):
-        if each.to == "queue" and each.destination in (plan.queue, plan.exhausted):
-            yield each
-
-
-def reason_bindings(plan: LadderPlan) -> tuple[list[Binding], list[Binding]]:
+def _reason_bindings(plan: LadderPlan) -> tuple[list[Binding], list[Binding]]:
     """Return the bindings that route by the reason of a death: (those of this broker, those of another version)."""
     names, queue, exhausted = plan.names, plan.queue, plan.exhausted
     rejected = Binding(
@@ -206,7 +200,7 @@ class _Switch:
         RabbitMQ >= 3.13 tells the last death's reason. Before, it tells the first death's, and a message that was
         rejected first may climb after any later death: the rejection in its history keeps the cycle alive.
         """
-        wanted, unwanted = reason_bindings(self.plan)
+        wanted, unwanted = _reason_bindings(self.plan)
         if self.applied.reason_routing != self.plan.reason_routing:
             self._save(bound=None)
         apply.declare(self.channel, Objects(bindings=tuple(wanted)))

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from ....backoff import Backoff
 from .consumer import CONNECTION_ERRORS, Consumer
 from .deliveries import Delivery
 from .health import Health
@@ -137,19 +138,19 @@ class Collector:
             self._thread.shutdown()
 
     def _run(self) -> None:
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while not self._is_told_to_stop():
             try:
                 with self._consumer.connected():
-                    pause = FIRST_PAUSE
+                    backoff.reset()
                     if self._serve():
                         break
             except CONNECTION_ERRORS as error:
                 self._health.problem = f"The broker: {type(error).__name__}: {error}"
+                pause = backoff.pause()
                 logger.warning("The broker is lost, or cannot be reached: trying again in %g s. %s", pause, error)
                 self._leave()
                 self._stop.wait(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
             except AbandonedError as error:
                 # An ack of what came later would be one of this, too: the broker delivers all of it again.
                 logger.warning("%s", error)

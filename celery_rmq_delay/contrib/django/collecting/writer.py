@@ -12,6 +12,7 @@ from typing import Protocol
 
 from django.db import DatabaseError, DataError, Error, IntegrityError, reset_queries
 
+from ....backoff import Backoff
 from ....events import ROLLUP_SECONDS
 from ....exceptions import HistoryError, RmqDelayError
 from .database import Database
@@ -108,7 +109,7 @@ class Writer:
 
     def held(self, act: Callable[[], None]) -> None:
         """Call ``act`` until no error of database or history files keeps it from its end."""
-        pause = FIRST_PAUSE
+        backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while True:
             try:
                 act()
@@ -120,10 +121,10 @@ class Writer:
             else:
                 self.problem = None
                 return
+            pause = backoff.pause()
             logger.warning("A batch cannot be written: trying again in %g s. %s", pause, self.problem)
             if self._stop.wait(pause):
                 raise AbandonedError(f"A batch was left to the broker: {self.problem}")
-            pause = min(2 * pause, LONGEST_PAUSE)
 
     def disconnect(self) -> None:
         """Close this thread's connection to the database; the next write opens one."""

@@ -302,8 +302,8 @@ class Discard(_Search):
             unique_fields=["record"],
             update_fields=["generation", "body", "headers", "properties", "stored_at"],
         )
-        for each in kept:
-            TaskRecord.objects.filter(pk=each.item.record_id).update(call_digest=call_digest(each.stored))
+        calls = [TaskRecord(pk=each.item.record_id, call_digest=call_digest(each.stored)) for each in kept]
+        TaskRecord.objects.bulk_update(calls, ["call_digest"])
         tell(DISCARDED, self._lease.operation, won.values(), now)
         return won, skipped
 
