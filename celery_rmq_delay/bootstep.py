@@ -12,6 +12,7 @@ from .delay import Delay, delay_of
 from .exceptions import TransportError
 from .frames import tolerant
 from .intake import guard
+from .pools import keep_written
 from .strategy import ATTRIBUTE
 from .worker import WorkerSide
 
@@ -54,6 +55,7 @@ class LadderStep(bootsteps.StartStopStep):
     def start(self, c: Any) -> None:
         """Connect with the consumer's new connection."""
         if self._worker is not None:
+            keep_written(c.pool)
             self._worker.connect()
 
     def stop(self, c: Any) -> None:

@@ -94,10 +94,12 @@ class Settling:
             self.close()
 
     def _suspect(self, message: Message, delivery: Delivery, retries: int, crashed: int) -> None:
+        task_id = message.raw_headers.get("id")
         logger.warning(
-            "A worker was lost, or lost its connection, with a message of %s: it goes on among the suspects",
+            "A worker was lost, or lost its connection, with the task %r of queue %s: it goes on among the suspects",
+            task_id,
             delivery.queue,
-            extra={"queue": delivery.queue, "task_id": message.raw_headers.get("id"), "crashes": crashed},
+            extra={"queue": delivery.queue, "task_id": task_id, "crashes": crashed},
         )
         # Given back at once, it would come again at once, as a suspect.
         again = partial(self._suspect, message, delivery, retries, crashed)

@@ -309,7 +309,11 @@ class WorkerSide(Settling):
         """
         times = h.whole_number(message.raw_headers.get(h.REQUEUED)) + 1
         self.requeues.add(delivery.queue, task, times)
-        self._copy_to(delivery.queue, message, retries, {h.REQUEUED: times})
+        self._copy_back(message, delivery.queue, retries, times)
+
+    def _copy_back(self, message: Message, queue: str, retries: int, times: int) -> None:
+        again = partial(self._copy_back, message, queue, retries, times)
+        self._copy_to(queue, message, retries, {h.REQUEUED: times}, again)
 
     def _return(self, message: Message, retries: int) -> None:
         queue, among_suspects = self._queue_of(message.delivery_info["consumer_tag"])

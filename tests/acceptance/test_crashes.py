@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -109,6 +110,20 @@ def test_a_suspect_that_the_broker_refuses_is_tried_again_each_second(
     assert result.get(timeout=SECONDS) == 1
 
 
+def test_a_task_that_requeues_itself_into_a_full_queue_is_tried_again_and_not_blamed(
+    classic_lab: Lab, own_broker: PrivateBroker
+) -> None:
+    worker = classic_lab.worker("solo", 1)
+    result = classic_lab.task("asks_again").delay(1, gated=True)
+    wait_for(lambda: classic_lab.attempts(result.id))
+    with policy(own_broker, "full", "^shop$", TAKES_NOTHING, vhost=classic_lab.vhost):
+        classic_lab.redis.rpush(f"{classic_lab.config.attempts}:gate", 1, 1)
+        wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
+
+    assert result.get(timeout=SECONDS) == "asked"
+    assert "suspects" not in worker.logs()
+
+
 def test_a_failed_attempt_whose_delay_queue_refuses_its_copy_is_not_repeated(
     classic_lab: Lab, own_broker: PrivateBroker
 ) -> None:
@@ -202,6 +217,25 @@ def test_a_warm_shutdown_blames_no_task_that_it_never_started(
         "shop.suspects": 0,
         "rmq_delay.exhausted": 0,
     }
+
+
+@EITHER_TYPE
+@pytest.mark.parametrize("restarts", [4, pytest.param(30, marks=pytest.mark.slow)])
+def test_warm_shutdowns_under_load_run_no_task_twice(lab: Lab, restarts: int) -> None:
+    dice = random.Random(20261123)
+    results = []
+    for _ in range(restarts):
+        results += [lab.task("sleeps").delay(0.005) for _ in range(400)]
+        finished = len(lab.attempts())
+        worker = lab.worker("prefork", 4, "--prefetch-multiplier", "16")
+        wait_for(lambda finished=finished: len(lab.attempts()) > finished)
+        time.sleep(dice.uniform(0, 0.3))  # a random moment, not a wait
+        worker.kill("SIGTERM")
+        assert "suspects" not in worker.logs()
+
+    lab.worker("prefork", 4)
+    assert [result.get(timeout=SECONDS) for result in results] == ["slept"] * len(results)
+    assert Counter(attempt["id"] for attempt in lab.attempts()) == Counter(result.id for result in results)
 
 
 @EITHER_TYPE

@@ -152,9 +152,11 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
         raise Hopeless("no card will do")
 
     @task(name="asks_again")
-    def asks_again(self: Any, times: int) -> str:
-        """Ask to be run again at once, so many times."""
+    def asks_again(self: Any, times: int, gated: bool = False) -> str:
+        """Ask to be run again at once, so many times; each time when the test opens the gate."""
         note(self, redelivered=self.request.delivery_info["redelivered"])
+        if gated:
+            store.blpop([f"{attempts}:gate"])
         if store.incr(f"{attempts}:asked:{self.request.id}") <= times:
             raise Reject("not now", requeue=True)
         return "asked"

@@ -1,0 +1,35 @@
+"""The tasks that prefork's pool has handed to a process which has not reported their start."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+
+def keep_written(pool: Any) -> None:
+    """Make a pool settle each task that it has written to a process, also when it closes or the connection is lost.
+
+    Celery's `AsynPool.flush` forgets those whose start was not reported yet. They run nevertheless: the broker would
+    deliver their messages again, and their process would wait 30 s at its end for its results to be read.
+    Other pools hand tasks over at once, and are left as they are.
+    """
+    inner = getattr(pool, "_pool", None)
+    if hasattr(inner, "outbound_buffer"):
+        pool.flush = partial(_flush, inner)
+
+
+def _flush(pool: Any) -> None:
+    jobs = tuple(pool._cache.values())
+    busy = {pid for job in jobs if job._accepted for pid in job.worker_pids()}
+    for job in jobs:
+        process = job._write_to
+        if job._accepted or process is None or job in pool.outbound_buffer:
+            continue
+        writer = getattr(job, "_writer", bool)()  # a weak reference
+        if writer in pool._active_writers:
+            if process.pid in busy:  # with -O fast; it would read the rest only after its present task
+                continue
+            pool._flush_writer(process, writer)
+        if process._is_alive():
+            job._accepted = True
+    pool.flush()
