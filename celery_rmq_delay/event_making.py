@@ -12,7 +12,6 @@ from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from . import headers as h
-from .delivery import KEY, Delivery
 from .events import (
     EXHAUSTED,
     MAX_BYTES,
@@ -32,6 +31,7 @@ from .events import (
 from .failures import message_of, type_name
 from .fingerprint import fingerprint, top_frame, without_retry
 from .redaction import shortened
+from .retry.delivery import KEY, Delivery
 
 if TYPE_CHECKING:
     from kombu.message import Message

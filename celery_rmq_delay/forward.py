@@ -16,10 +16,10 @@ from amqp.exceptions import NotFound
 from kombu.pools import producers
 
 from .broker import CONFIRM_TIMEOUT, another, confirmed, lease_error
-from .delivery import KEY, Delivery
 from .exceptions import NackedError, UnroutableError
 from .headers import DUE, EXCHANGE, FIRST_FAILED, LANE, RETRIES, ROUTING_KEY, TO, timestamp, without_dead_letters
 from .ladders import lane_of
+from .retry.delivery import KEY, Delivery
 
 if TYPE_CHECKING:
     from celery import Celery, Task

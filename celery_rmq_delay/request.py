@@ -6,7 +6,7 @@ import logging
 from functools import partial
 from typing import Any
 
-from billiard.einfo import ExceptionInfo, ExceptionWithTraceback
+from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
 from celery import signals
 from celery.exceptions import Ignore, Reject, Retry
@@ -16,8 +16,9 @@ from celery.worker import state
 
 from . import events
 from . import headers as h
-from .delivery import KEY, Delivery, Parked, Path, climbs_by_itself
 from .event_making import Waits
+from .retry.decision import Action, Attempt, End, Ending, end
+from .retry.delivery import KEY, Delivery, Parked, Path
 from .signals import task_exhausted, task_parked, task_recovered
 from .trace import LeanExceptionInfo, store_retry
 from .worker import WorkerSide
@@ -28,23 +29,18 @@ _NO_FAILURE = (Ignore, Reject, Retry, MemoryError, stock.Terminated, CeleryTermi
 
 
 class RetryableRequest(stock.Request):
-    """Rejects where Celery would ack, and sends to the exhausted queue what is out of retries.
+    """Says how an attempt ended, and settles its message as `retry.decision.end` decides.
 
-    Celery calls ``acknowledge`` wherever a message is done with; what that means here is decided before, in
-    ``on_retry`` and ``on_failure``.
+    Celery calls ``acknowledge`` and ``reject`` wherever a message is done with; how the attempt ended is noted before.
     """
 
     acknowledged: bool
-    #: What the message is to be settled as: None after a success.
-    _outcome: Parked | LeanExceptionInfo | Any = None
+    _end = End.SUCCEEDED
+    #: What the attempt raised, with its traceback: the failure, or the retry's text.
+    _failure: Any = None
+    _retry: Retry | None = None
+    #: How many workers the task has killed that is given up for that.
     _crashes = 0
-    _ignored = False
-    #: Whether the task itself rejects its message; a reject with requeue can be a lost process's, too.
-    _requeues = False
-    #: The text of the traceback of an attempt that is retried.
-    _traceback: str | None = None
-    #: Why the task did not run: ``expired`` or ``revoked``.
-    _not_run: str | None = None
 
     @property
     def _delivery(self) -> Delivery | None:
@@ -60,6 +56,12 @@ class RetryableRequest(stock.Request):
     def _retries(self) -> int:
         return int(self._request_dict.get("retries") or 0)
 
+    @property
+    def retry_queue(self) -> str:
+        """The queue that a retry comes back to."""
+        own: str = self._request_dict[KEY].queue
+        return (isinstance(self._retry, Parked) and self._retry.queue) or own
+
     # -- what Celery calls -----------------------------------------------------------------------------------------
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
@@ -70,39 +72,27 @@ class RetryableRequest(stock.Request):
 
     def on_retry(self, exc_info: Any) -> None:
         """Settle an attempt that is to be retried."""
-        retry = self._outcome = _bare(exc_info.exception)
-        self._traceback = exc_info.traceback
-        if self._delivery is not None and not isinstance(retry, Parked) and self._is_used_up:
-            # Raised by hand, without Task.retry, which would have refused it.
-            self.on_failure(LeanExceptionInfo(self._cause_of(retry), None, exc_info.traceback))
-            return
+        retry = _bare(exc_info.exception)
+        if self._delivery is not None:
+            self._end, self._retry, self._failure = End.RETRIED, retry, exc_info
+            if not isinstance(retry, Parked) and self._decide().action is Action.EXHAUST:
+                # Raised by hand: `Task.retry` would have refused it.
+                self._retry = None
+                self.on_failure(LeanExceptionInfo(self._cause_of(retry), None, exc_info.traceback))
+                return
         super().on_retry(exc_info)
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
         """Settle an attempt that raised, or whose process was lost."""
-        exc = _bare(exc_info.exception)
-        self._ignored = isinstance(exc, Ignore)
-        self._requeues = isinstance(exc, Reject)
-        gone = (WorkerLostError, SystemExit, KeyboardInterrupt)
-        is_shut_down = state.should_terminate and isinstance(exc, gone)  # the broker delivers it again
-        if self._delivery is None or isinstance(exc, _NO_FAILURE) or is_shut_down:
-            super().on_failure(exc_info, send_failed_event, return_ok)
-            return
-        if isinstance(exc, (SystemExit, KeyboardInterrupt)):
-            if self._already_cancelled or self._already_revoked:
-                super().on_failure(exc_info, send_failed_event, return_ok)
+        if self._delivery is not None and not self.acknowledged:  # a task that is terminated is settled before
+            exc_info = self._lost_info(exc_info)
+            self._end, self._failure = self._how(_bare(exc_info.exception)), exc_info
+            if self._end is End.ABANDONED:
+                stock.task_ready(self)
                 return
-            exc_info = LeanExceptionInfo(
-                WorkerLostError(f"Worker exited prematurely: {exc!r}."), None, f"WorkerLostError: {exc!r}"
-            )
-            exc = exc_info.exception
-        if isinstance(exc, WorkerLostError) and self._has_succeeded():
-            super().on_failure(exc_info, send_failed_event, return_ok)
-            return
-        is_lost = isinstance(exc, (WorkerLostError, TimeLimitExceeded)) and not self.acknowledged  # a revoked one is
-        if is_lost and self._retry_lost(exc, exc_info):
-            return
-        self._outcome = exc_info
+            if self._end is End.LOST and self._decide().action is Action.PARK:
+                self._retry_lost(_bare(exc_info.exception), exc_info)
+                return
         super().on_failure(exc_info, send_failed_event, return_ok)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -119,106 +109,110 @@ class RetryableRequest(stock.Request):
         """Settle the message as its attempt ended."""
         if self._delivery is None or self.acknowledged:
             super().acknowledge()
-            return
-        self._worker.started(self._message)
-        if self._outcome is None:
-            self._tell_end()
-            super().acknowledge()
-            if self._retries and not self._already_revoked and not self._ignored:
-                self._send(task_recovered)
-        elif isinstance(self._outcome, Retry):
-            self._park(self._outcome)
         else:
-            self._exhaust(self._outcome)
+            self._settle()
 
     def reject(self, requeue: bool = False) -> None:
-        """Reject the message, unless its task is out of retries, or asks for it to be requeued."""
+        """Reject the message where its task does so; else settle it as its attempt ended."""
         if self._delivery is None or self.acknowledged:
             super().reject(requeue)
-        elif not requeue and isinstance(self._outcome, ExceptionInfo):
-            self.acknowledge()
-        elif requeue and self._requeues:
-            self.acknowledged = True
-            self._worker.requeue(self._message, self._delivery, self._retries, self.name)
-            self.send_event("task-rejected", requeue=True)
+        elif self._end is End.REQUEUED or (not requeue and self._end in (End.FAILED, End.LOST, End.CRASHED)):
+            self._settle()
         else:
             self._worker.started(self._message)
             super().reject(requeue)
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
-        self._already_revoked = True
-        self._not_run = "expired" if expired else "revoked"
+        self._end = End.EXPIRED if expired else End.REVOKED
         super()._announce_revoked(reason, terminated, signum, expired)
 
-    # -- the outcomes ----------------------------------------------------------------------------------------------
+    # -- how it ended ----------------------------------------------------------------------------------------------
 
-    def _park(self, retry: Retry) -> None:
+    def _how(self, exc: Any) -> End:
+        """Return how an attempt ended that has raised ``exc``."""
+        if self._crashes:
+            return End.CRASHED
+        if isinstance(exc, WorkerLostError) and (state.should_terminate or self._already_cancelled):
+            return End.ABANDONED
+        if isinstance(exc, Reject):
+            return End.REQUEUED if exc.requeue else End.REJECTED
+        if isinstance(exc, Ignore):
+            return End.IGNORED
+        if isinstance(exc, (stock.Terminated, CeleryTerminated)):
+            return End.REVOKED
+        if isinstance(exc, WorkerLostError):
+            return End.SUCCEEDED if self._has_succeeded() else End.LOST
+        return End.LOST if isinstance(exc, TimeLimitExceeded) else End.FAILED
+
+    def _lost_info(self, exc_info: Any) -> Any:
+        """Return what a failure is when a process has left by itself: a lost worker."""
+        exc = _bare(exc_info.exception)
+        if not isinstance(exc, (SystemExit, KeyboardInterrupt)):
+            return exc_info
+        return LeanExceptionInfo(
+            WorkerLostError(f"Worker exited prematurely: {exc!r}."), None, f"WorkerLostError: {exc!r}"
+        )
+
+    def _decide(self) -> Ending:
+        delivery, delay = self._request_dict[KEY], self._worker.delay
+        attempt = Attempt(
+            delivery,
+            delay.ladder(delivery.queue, self.task),
+            self._retries,
+            delay.budget(delivery.queue, self.task),
+        )
+        parked = self._retry if isinstance(self._retry, Parked) else None
+        return end(self._end, attempt, parked, rejects=self._worker.dead_letters(delivery.queue))
+
+    # -- what becomes of the message ---------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Do what is decided."""
+        ending = self._decide()
+        self._worker.started(self._message)
+        if ending.action is Action.PARK:
+            retry: Any = self._retry
+            self._park(retry.exc, retry.when, ending)
+        elif ending.action is Action.EXHAUST:
+            self._exhaust(ending.reason)
+        elif ending.action is Action.RETURN:
+            self.acknowledged = True
+            self._worker.requeue(self._message, self._request_dict[KEY], self._retries, self.name)
+            self.send_event("task-rejected", requeue=True)
+        elif ending.action is Action.ACK:
+            self._tell_end(ending.reason)
+            super().acknowledge()
+            if self._retries and ending.reason is None:
+                self._send(task_recovered)
+
+    def _park(self, exc: BaseException | None, when: Any, ending: Ending) -> None:
+        """Bring the message to its delay queue: a tier's, or one for an exact delay."""
         self.acknowledged = True
-        if isinstance(retry, Parked):
-            tier = retry.rung if retry.delay_ms is None else None
-            self._move(retry.exc, retry.path, retry.rung, retry.delay_ms, retry.queue)
-        else:  # raised by hand, without Task.retry
-            path, tier = self._next()
-            self._move(retry.exc, path, tier)
-        self._sent_parked(retry.exc, retry.when, tier)
-
-    def _move(
-        self,
-        exc: BaseException | None,
-        path: Path,
-        rung: int,
-        delay_ms: int | None = None,
-        queue: str | None = None,
-    ) -> None:
-        """Bring the message to its delay queue: a rung's, or one for an exact delay."""
+        _, path, rung, delay_ms, _ = ending
         delivery: Delivery = self._request_dict[KEY]
-        if path is Path.REJECT and not self._worker.dead_letters(delivery.queue):
-            path = Path.COPY  # its queue was given back while the task ran
+        queue = None if self.retry_queue == delivery.queue else self.retry_queue
         waits = Waits(rung, delay_ms, in_rung_queue=path is not Path.REQUEUE, queue=queue)
         kind = events.PARKED if path in (Path.REJECT, Path.REQUEUE) else events.FORWARDED
-        tell = partial(self._tell, kind, exc, self._traceback, waits)
+        tell = partial(self._tell, kind, exc, self._failure.traceback, waits)
         if path is Path.COPY:
             self._worker.park(self._message, delivery, self.task, self._retries, rung, delay_ms, tell)
-            return
-        tell()
-        if path is Path.REJECT:
-            self._on_reject(stock.logger, self._connection_errors, False)
-        elif path is Path.REQUEUE:
-            self._worker.give_back(self._message, delivery)
         else:
-            self._on_ack(stock.logger, self._connection_errors)
+            tell()
+            if path is Path.REJECT:
+                self._on_reject(stock.logger, self._connection_errors, False)
+            elif path is Path.REQUEUE:
+                self._worker.give_back(self._message, delivery)
+            else:
+                self._on_ack(stock.logger, self._connection_errors)
+        if task_parked.receivers:
+            known_ms = round(when * 1000) if isinstance(when, (int, float)) else None
+            self._send(task_parked, exception=exc, delay_ms=known_ms, tier=rung if delay_ms is None else None)
 
-    def _tell(self, kind: str, *facts: Any, **more: Any) -> None:
-        """Send an event, where events are on."""
-        if (reporter := self._worker.reporter) is not None:
-            reporter.tell(kind, self, *facts, **more)
-
-    def _tell_end(self) -> None:
-        """Send the event of a task that is done with, or count its first success."""
-        reporter = self._worker.reporter
-        if reporter is None:
-            return
-        first = not self._retries and not h.whole_number(self._message.raw_headers.get(h.GENERATION))
-        if self._not_run or self._ignored:
-            if not first:
-                reporter.tell(events.DISCARDED, self, reason=self._not_run or "ignored")
-        elif first:
-            reporter.succeeded(self.task.name, self._request_dict[KEY].queue)
-        else:
-            reporter.tell(events.RECOVERED, self)
-
-    def _sent_parked(self, exc: BaseException | None, when: Any, tier: int | None) -> None:
-        if not task_parked.receivers:
-            return
-        delay_ms = round(when * 1000) if isinstance(when, (int, float)) else None
-        self._send(task_parked, exception=exc, delay_ms=delay_ms, tier=tier)
-
-    def _exhaust(self, einfo: Any) -> None:
-        exc = _bare(einfo.exception)
-        reason = self._reason
+    def _exhaust(self, reason: Any) -> None:
+        exc = _bare(self._failure.exception)
         self.acknowledged = True
 
-        traceback = stock.safe_str(einfo.traceback)
+        traceback = stock.safe_str(self._failure.traceback)
 
         def done(is_there: bool) -> None:
             if is_there:
@@ -236,24 +230,29 @@ class RetryableRequest(stock.Request):
             done=done,
         )
 
-    @property
-    def _reason(self) -> str:
-        """Why the task is given up."""
-        if self._crashes:
-            return "crashed"
-        return "retries_used" if self._is_used_up else "gave_up"
-
-    @property
-    def _is_used_up(self) -> bool:
-        """Whether the task has no retry left on this queue."""
-        budget = self._worker.delay.budget(self._request_dict[KEY].queue, self.task)
-        return budget is not None and self._retries >= budget
-
     def exhaust_crashed(self, crashes: int) -> None:
         """Give up a task that killed ``crashes`` workers among the suspects, without running it again."""
         self._crashes = crashes
         lost = WorkerLostError(f"The task killed {crashes + 1} workers, {crashes} of them while it was a suspect.")
         self.on_failure(LeanExceptionInfo(lost, None, f"WorkerLostError: {lost}"))
+
+    def _retry_lost(self, exc: Any, exc_info: Any) -> None:
+        """Count a lost process or a hard time limit as a failed attempt, and retry it."""
+        stock.task_ready(self)
+        delivery: Delivery = self._request_dict[KEY]
+        rung = self._decide().rung
+        delay: Any = self._worker.delay.ladder(delivery.queue, self.task).ttl(rung, delivery.lane) / 1000
+        self._retry = retry = Retry(exc=exc, when=delay)
+        if self.store_errors:
+            store_retry(self.task, self._context, exc, exc_info.traceback)
+        self._settle()
+        self.send_event("task-retried", exception=stock.safe_repr(exc), traceback=stock.safe_str(exc_info.traceback))
+        self.task.request_stack.push(self._context)
+        try:
+            self.task.on_retry(exc, self.id, self.args, self.kwargs, exc_info)
+            signals.task_retry.send(sender=self.task, request=self._context, reason=retry, einfo=exc_info)
+        finally:
+            self.task.request_stack.pop()
 
     def _cause_of(self, retry: Retry) -> Exception:
         """Return what a task failed with whose last retry was refused, as `Task.retry` says it."""
@@ -268,39 +267,26 @@ class RetryableRequest(stock.Request):
         look = getattr(self, "_success_was_stored", None)
         return bool(look and look())
 
-    def _next(self) -> tuple[Path, int]:
-        """Return how the message gets to its next delay queue as it is, and the rung."""
-        delivery: Delivery = self._request_dict[KEY]
-        ladder = self._worker.delay.ladder(delivery.queue, self.task)
-        if delivery.path is Path.REQUEUE:
-            return Path.REQUEUE, ladder.rung_after(self._retries)
-        by_itself = delivery.path is Path.REJECT and climbs_by_itself(delivery, ladder, self._retries)
-        return (Path.REJECT if by_itself else Path.COPY), ladder.rung_after(self._retries)
+    # -- what is told ------------------------------------------------------------------------------------------------
 
-    def _retry_lost(self, exc: Any, exc_info: Any) -> bool:
-        """Count a lost process or a hard time limit as a failed attempt; return False when there is no retry left."""
-        if self._crashes or self._is_used_up:
-            return False
-        stock.task_ready(self)
-        self._worker.started(self._message)
-        delivery: Delivery = self._request_dict[KEY]
-        ladder = self._worker.delay.ladder(delivery.queue, self.task)
-        path, rung = self._next()
-        delay: Any = ladder.ttl(rung, delivery.lane) / 1000  # the stubs want a numbers.Real, which no float is
-        retry = Retry(exc=exc, when=delay)
-        if self.store_errors:
-            store_retry(self.task, self._context, exc, exc_info.traceback)
-        self._move(exc, path, rung)
-        self.acknowledged = True
-        self.send_event("task-retried", exception=stock.safe_repr(exc), traceback=stock.safe_str(exc_info.traceback))
-        self.task.request_stack.push(self._context)
-        try:
-            self.task.on_retry(exc, self.id, self.args, self.kwargs, exc_info)
-            signals.task_retry.send(sender=self.task, request=self._context, reason=retry, einfo=exc_info)
-        finally:
-            self.task.request_stack.pop()
-        self._sent_parked(exc, delay, rung)
-        return True
+    def _tell(self, kind: str, *facts: Any, **more: Any) -> None:
+        """Send an event, where events are on."""
+        if (reporter := self._worker.reporter) is not None:
+            reporter.tell(kind, self, *facts, **more)
+
+    def _tell_end(self, reason: str | None) -> None:
+        """Send the event of a task that is done with, or count its first success; ``reason`` where it is discarded."""
+        reporter = self._worker.reporter
+        if reporter is None:
+            return
+        first = not self._retries and not h.whole_number(self._message.raw_headers.get(h.GENERATION))
+        if reason is not None:
+            if not first:
+                reporter.tell(events.DISCARDED, self, reason=reason)
+        elif first:
+            reporter.succeeded(self.task.name, self._request_dict[KEY].queue)
+        else:
+            reporter.tell(events.RECOVERED, self)
 
     def _send(self, signal: Any, **more: Any) -> None:
         signal.send(sender=self.task, request=self, queue=self._request_dict[KEY].queue, attempt=self._retries, **more)

@@ -15,11 +15,11 @@ from celery.worker import state
 from . import headers as h
 from .broker import CONFIRM_TIMEOUT, copy_of, return_log_error
 from .confirming import ConfirmingConnection
-from .delivery import Delivery
 from .exceptions import PublishError
 from .failures import message_of, type_name
 from .names import suspects
 from .redaction import shortened
+from .retry.delivery import Delivery
 from .topology.exact import Route
 from .topology.native import NativeRetry
 

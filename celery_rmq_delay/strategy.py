@@ -10,7 +10,7 @@ from celery.worker.request import create_request_cls
 from celery.worker.strategy import default
 from kombu.utils.imports import symbol_by_name
 
-from .crashes import Verdict, crashes
+from .retry.decision import Action
 
 if TYPE_CHECKING:
     from celery import Celery, Task
@@ -33,10 +33,10 @@ def strategy(task: Task[Any, Any], app: Celery, consumer: Any) -> Callable[..., 
     )
 
     def on_message(message: Message, body: Any, ack: Any, reject: Any, callbacks: Any, **options: Any) -> Any:
-        todo = worker.receive(message, body, task)
-        if todo is Verdict.RUN:
+        found = worker.receive(message, body, task)
+        if found is None or found.action is Action.RUN:
             return handle(message, body, ack, reject, callbacks, **options)
-        if todo is Verdict.EXHAUST:
+        if found.action is Action.EXHAUST:
             request_class(
                 message,
                 on_ack=ack,
@@ -46,7 +46,7 @@ def strategy(task: Task[Any, Any], app: Celery, consumer: Any) -> Callable[..., 
                 eventer=consumer.event_dispatcher,
                 task=task,
                 connection_errors=consumer.connection_errors,
-            ).exhaust_crashed(crashes(message.raw_headers) + 1)
+            ).exhaust_crashed(found.crashes)
         return None
 
     return on_message

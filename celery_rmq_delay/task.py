@@ -15,10 +15,11 @@ from kombu.exceptions import OperationalError
 from .calls import aware_eta
 from .config import NOT_SET
 from .delay import Delay, find_delay
-from .delivery import KEY, Delivery, Parked, Path, climbs_by_itself
 from .durations import DelayLike
 from .exceptions import PublishError, RmqDelayError, TopologyError
 from .forward import publish_retry
+from .retry.decision import next_delay
+from .retry.delivery import KEY, Delivery, Parked, Path
 from .topology.exact import until_ms, whole_ms
 from .trace import LeanTrace
 
@@ -116,12 +117,9 @@ class RetryableTask(_Task):
         ladder = delay.ladder(delivery.queue, self)
         changed = bool(options) or _differs(args, request.args) or _differs(kwargs, request.kwargs)
         wanted = self._exact_ms(delay, countdown, eta)
-        rung = ladder.rung_after(request.retries)
-        path = Path.PUBLISH if changed or not throw else delivery.path
-        if path is Path.REJECT and (wanted is not None or not climbs_by_itself(delivery, ladder, request.retries)):
-            path = Path.COPY
-        if path is Path.REQUEUE and wanted is not None:
-            path = Path.COPY
+        path, rung = next_delay(
+            delivery, ladder, request.retries, is_exact=wanted is not None, is_changed=changed or not throw
+        )
         request.rmq_delay_silent = path is not Path.PUBLISH
         try:
             retry: Any = super().retry(

@@ -15,8 +15,6 @@ from .applying import Applying, Step, ladder_in_force
 from .broker import Capabilities, beside, capabilities, copy_of
 from .calls import aware_eta
 from .config_events import check_hook
-from .crashes import Verdict, crashes, verdict, was_interrupted
-from .delivery import KEY, Delivery, Path
 from .exceptions import (
     BrokerBlockedError,
     DelayError,
@@ -29,14 +27,16 @@ from .failures import type_name
 from .intake import check_payload
 from .inventory import applied
 from .looping import Releaser
-from .names import rung_of, suspects
+from .names import suspects
 from .reporting import Reporter
 from .requeues import Requeues
+from .retry.decision import Action, Arrival, Place, arrive
+from .retry.delivery import KEY, Delivery
 from .settling import Settling
 from .topology.apply import Drift, drift
 from .topology.exact import until_ms
 from .topology.loop import Loop
-from .topology.native import NativeRetry, refusal
+from .topology.native import refusal
 from .topology.switch import apply_plan
 
 if TYPE_CHECKING:
@@ -338,71 +338,82 @@ class WorkerSide(Settling):
             exchange, routing_key = h.first_route(message.headers, queue, info["exchange"], info["routing_key"])
             message.delivery_info = {**info, "exchange": exchange, "routing_key": routing_key}
 
-    def receive(self, message: Message, body: Any, task: Task[Any, Any]) -> Verdict:
+    def receive(self, message: Message, body: Any, task: Task[Any, Any]) -> Arrival | None:
         """Read a delivery: put its attempt count and `Delivery` where Celery and the task look.
 
-        Returns what to do with it; a suspect is on its way to the other queue when this returns.
+        Returns what to do with it, None where its queue is left alone. What is not to be run or given up is on its way
+        to another queue when this returns.
         """
         info, raw = message.arrived, message.headers
-        queue, among_suspects = self._queue_of(info["consumer_tag"])
-        settings = self.delay.settings.for_queue(queue)
-        if settings is None:
-            return Verdict.RUN
-        rung = 0 if among_suspects else rung_of(queue, info["routing_key"])
-        rejections = h.rejections(raw, queue, suspects(queue)) if "x-death" in raw else 0
-        native = self._native(queue, among_suspects)
-        given_back = native.given_back(raw) if native else 0
-        known = h.whole_number(raw.get("retries", (body or {}).get("retries")))
-        retries = h.whole_number(known + rejections + given_back)
-        interrupted = info["redelivered"] and (
-            native.was_interrupted(raw, self._most_given_back(queue))
-            if native
-            else among_suspects
-            or was_interrupted(raw, redelivered=True, quorum=self._counts(queue), broker=self._broker)
+        place = self._place(info["consumer_tag"], task)
+        if place is None:
+            return None
+        eta = self._eta_to_come((body or {}).get("eta") or raw.get("eta"))
+        found = arrive(
+            raw,
+            place,
+            self.delay.ladder(place.queue, task),
+            known=raw.get("retries", (body or {}).get("retries")),
+            routing_key=info["routing_key"],
+            redelivered=info["redelivered"],
+            eta_ahead=bool(eta),
+            is_stopping=self._is_stopping,
         )
-        path = self._path(queue, task, rejections, among_suspects)
-        if native and self._can_give_back(queue, task, raw, retries, native):
-            path = Path.REQUEUE
-        found = Delivery(queue, rung, raw.get(h.LANE), path)
         message.rmq_delay = self
         message.raw_headers = raw
-        requeued = h.REQUEUED in raw and not (rejections or given_back)
-        message.delivery_info["redelivered"] = interrupted or requeued
+        message.delivery_info["redelivered"] = found.redelivered
         check_payload(message.payload)
         # Protocol 2 has the task's facts in the headers, protocol 1 in the body.
-        facts = {**(body if body else raw), "retries": retries, KEY: found}
-        facts["eta"] = eta = self._eta_to_come(facts.get("eta") or raw.get("eta"), rejections + given_back)
+        eta = eta if found.keeps_eta else None
+        facts = {**(body if body else raw), "retries": found.retries, KEY: found.delivery, "eta": eta}
         if body:
             body.update(facts)
         else:
             message.headers = facts
-        if queue not in self.applied:  # one that can have no ladder has no suspects either
-            return Verdict.RUN
-        todo = verdict(raw, interrupted=interrupted, among_suspects=among_suspects, max_crashes=settings.max_crashes)
-        if todo is Verdict.SUSPECT:
-            self._suspect(message, found, retries, crashes(raw) + (1 if among_suspects else 0))
-        elif todo is Verdict.RUN and eta:
-            return self._hold(message, found, retries, eta)
-        elif todo is Verdict.RUN and self._is_stopping:  # it came while its consumer was cancelled
-            self._return(message, retries)
-            return Verdict.HELD
-        elif todo is Verdict.RUN:
-            self._unstarted[id(message)] = message, retries
-        return todo
+        if found.action is Action.SUSPECT:
+            self._suspect(message, found.delivery, found.retries, found.crashes)
+        elif found.action is Action.HOLD:
+            self._hold(message, found.delivery, found.retries, eta)
+        elif found.action is Action.RETURN:  # it came while its consumer was cancelled
+            self._return(message, found.retries)
+        elif place.is_applied and found.action is Action.RUN:
+            self._unstarted[id(message)] = message, found.retries
+        return found
 
-    def _eta_to_come(self, eta: Any, climbed: int) -> Any:
-        """Return the eta of a message, unless it is past or was the first run's: it has ``climbed`` since.
+    def _place(self, tag: str, task: Task[Any, Any]) -> Place | None:
+        """Return what is known of the queue of a delivery; None where the queue is left alone."""
+        queue, among_suspects = self._queue_of(tag)
+        delay = self.delay
+        settings = delay.settings.for_queue(queue)
+        if settings is None:
+            return None
+        return Place(
+            queue,
+            among_suspects,
+            is_applied=queue in self.applied,
+            is_planned=delay.is_planned(queue, task),
+            counts=self._counts(queue),
+            broker=self._broker,
+            rejects=delay.rejects(queue),
+            rejections_allowed=delay.rejections_allowed(queue),
+            flags_returned=self._broker.flags_returned and not delay.is_quorum(queue),
+            native=self._native(queue, among_suspects),
+            max_crashes=settings.max_crashes,
+        )
+
+    def _eta_to_come(self, eta: Any) -> Any:
+        """Return the eta of a message, unless it is past.
 
         Raises `InvalidTaskError`, as Celery does, for one that is none.
         """
         if not eta:
             return None
         try:
-            return eta if until_ms(aware_eta(self.consumer.app, eta)) and not climbed else None
+            return eta if until_ms(aware_eta(self.consumer.app, eta)) else None
         except DelayError as error:
             raise InvalidTaskError(str(error)) from error
 
-    def _hold(self, message: Message, delivery: Delivery, retries: int, eta: Any) -> Verdict:
+    def _hold(self, message: Message, delivery: Delivery, retries: int, eta: Any) -> None:
         """Move a message whose eta is yet to come into the delay queues.
 
         Its publisher did not do so: it is no Celery with this package, or could not know the queue.
@@ -411,7 +422,7 @@ class WorkerSide(Settling):
         left = until_ms(aware_eta(self.consumer.app, eta))
         if not left:  # it could not be moved until now
             message.reject_log_error(logger, self.consumer.connection_errors, requeue=True)
-            return Verdict.HELD
+            return
         held = min(left, exact.longest_ms)
         route = exact.along(self._topology, held, delivery.queue, "eta", eta)
         headers = self._forwarded(message, retries, route.headers)
@@ -420,33 +431,6 @@ class WorkerSide(Settling):
         # Given back at once, it would come again at once, and as if it had been in a worker that died.
         again = partial(self._hold, message, delivery, retries, eta)
         self.publish(message, copy_of(message, headers), route, again=again)
-        return Verdict.HELD
-
-    def _path(self, queue: str, task: Task[Any, Any], rejections: int, among_suspects: bool) -> Path:
-        """Return how an unchanged retry gets to its delay queue."""
-        if not self.delay.is_planned(queue, task) or queue not in self.applied:
-            return Path.PUBLISH
-        if (
-            among_suspects
-            or not self.delay.rejects(queue)
-            or (rejections and rejections >= self.delay.rejections_allowed(queue))
-            or (self._broker.flags_returned and not self.delay.is_quorum(queue))
-        ):
-            return Path.COPY
-        return Path.REJECT
-
-    def _can_give_back(
-        self, queue: str, task: Task[Any, Any], headers: h.Headers, retries: int, native: NativeRetry
-    ) -> bool:
-        """Return whether the queue can hold the next retry for as long as the ladder says."""
-        ladder = self.delay.ladder(queue, task)
-        delay_ms = ladder.tiers_ms[ladder.rung_after(retries) - 1]
-        return queue in self.applied and native.takes(headers, delay_ms, self._most_given_back(queue))
-
-    def _most_given_back(self, queue: str) -> int:
-        """Return how often a message is given back where a lost worker counts as that, too."""
-        settings = self.delay.settings.for_queue(queue) or self.delay.settings.default
-        return min(max(1, settings.max_crashes), self.delay.rejections_allowed(queue))
 
     def _counts(self, queue: str) -> bool:
         """Whether the delivery count tells crashes; where nothing was ever rejected, the flag does.

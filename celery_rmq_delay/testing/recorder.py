@@ -13,7 +13,7 @@ from celery import Celery, signals, states
 from celery.exceptions import Retry
 
 from ..delay import Delay
-from ..delivery import KEY
+from ..retry.delivery import KEY
 from ..signals import task_exhausted, task_parked, task_recovered
 from .story import Attempt, TaskStory
 
@@ -110,10 +110,9 @@ class Recorder:
         """Return the tier and the delay in seconds as the user's settings have them."""
         if tier is None:
             return None, (delay_ms or 0) / 1000
-        delivery = request.request_dict[KEY]
-        ladder = self._planned.ladder(getattr(request._outcome, "queue", None) or delivery.queue, request.task)
+        ladder = self._planned.ladder(request.retry_queue, request.task)
         tier = min(tier, len(ladder))
-        return tier, ladder.ttl(tier, delivery.lane) / 1000
+        return tier, ladder.ttl(tier, request.request_dict[KEY].lane) / 1000
 
     def _on_recovered(self, sender: Any, request: Any, **_: Any) -> None:
         if story := self._known(sender, request.id):

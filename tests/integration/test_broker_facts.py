@@ -11,8 +11,8 @@ from amqp.exceptions import PreconditionFailed
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.broker import Capabilities
-from celery_rmq_delay.crashes import was_interrupted
 from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.retry.crashes import was_interrupted
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.topology.apply import ready_counts

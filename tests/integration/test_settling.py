@@ -14,7 +14,7 @@ from kombu.message import Message
 
 import celery_rmq_delay
 from celery_rmq_delay.broker import copy_of
-from celery_rmq_delay.delivery import Delivery, Path
+from celery_rmq_delay.retry.delivery import Delivery, Path
 from celery_rmq_delay.settling import Settling
 from celery_rmq_delay.topology.exact import Route
 from tests.support.brokers.lab import Lab

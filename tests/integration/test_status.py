@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from celery_rmq_delay.broker import capabilities
-from celery_rmq_delay.crashes import was_interrupted
 from celery_rmq_delay.names import suspects
+from celery_rmq_delay.retry.crashes import was_interrupted
 from celery_rmq_delay.scan import looks_leave_no_trace
 from celery_rmq_delay.status import QueueStatus, queue_status, read_status
 from celery_rmq_delay.topology.apply import ready_counts

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from celery_rmq_delay.broker import Capabilities
-from celery_rmq_delay.crashes import Verdict, crashes, verdict, was_interrupted
 from celery_rmq_delay.headers import CRASHES
+from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.retry.crashes import crashes, was_interrupted
+from celery_rmq_delay.retry.decision import Action, Arrival, Place, arrive
 
 OLD, V40, V43 = Capabilities((3, 10, 8)), Capabilities((4, 0, 5)), Capabilities((4, 3, 6))
 
@@ -58,19 +60,24 @@ def test_only_a_whole_number_counts_as_crashes(value: Any, known: int) -> None:
     assert crashes({}) == 0
 
 
+def arrival(headers: dict[str, Any], *, interrupted: bool, among_suspects: bool, max_crashes: int) -> Arrival:
+    place = Place("q", among_suspects, max_crashes=max_crashes)
+    return arrive(headers, place, Ladder((1000,)), known=0, routing_key="q", redelivered=interrupted)
+
+
 def run_until_given_up(max_crashes: int) -> int:
     """Return how many workers a task kills that kills each one that runs it."""
     headers: dict[str, Any] = {}
     among_suspects = False
     for kills in range(100):
-        found = verdict(headers, interrupted=kills > 0, among_suspects=among_suspects, max_crashes=max_crashes)
-        if found is Verdict.EXHAUST:
+        found = arrival(headers, interrupted=kills > 0, among_suspects=among_suspects, max_crashes=max_crashes)
+        if found.action is Action.EXHAUST:
             return kills
-        if found is Verdict.SUSPECT:
+        if found.action is Action.SUSPECT:
             # The copy comes fresh into the queue of suspects, with what is known.
-            headers, among_suspects = {CRASHES: crashes(headers) + (1 if among_suspects else 0)}, True
-            fresh = verdict(headers, interrupted=False, among_suspects=True, max_crashes=max_crashes)
-            assert fresh is Verdict.RUN
+            headers, among_suspects = {CRASHES: found.crashes}, True
+            fresh = arrival(headers, interrupted=False, among_suspects=True, max_crashes=max_crashes)
+            assert fresh.action is Action.RUN
     raise AssertionError("never given up")
 
 
@@ -83,13 +90,12 @@ def test_a_task_that_kills_every_worker_is_given_up_after_more_than_max_crashes(
 @pytest.mark.parametrize("known", [0, 1, 99])
 @pytest.mark.parametrize("max_crashes", [0, 3])
 def test_what_was_merely_prefetched_is_a_suspect_and_never_given_up(known: int, max_crashes: int) -> None:
-    headers = {CRASHES: known}
-    found = verdict(headers, interrupted=True, among_suspects=False, max_crashes=max_crashes)
-    assert found is Verdict.SUSPECT
+    found = arrival({CRASHES: known}, interrupted=True, among_suspects=False, max_crashes=max_crashes)
+    assert (found.action, found.crashes) == (Action.SUSPECT, known)
 
 
 @pytest.mark.parametrize("known", [0, 1, 99])
 @pytest.mark.parametrize("among_suspects", [False, True])
 def test_what_was_not_interrupted_runs(known: int, among_suspects: bool) -> None:
-    found = verdict({CRASHES: known}, interrupted=False, among_suspects=among_suspects, max_crashes=0)
-    assert found is Verdict.RUN
+    found = arrival({CRASHES: known}, interrupted=False, among_suspects=among_suspects, max_crashes=0)
+    assert (found.action, found.crashes) == (Action.RUN, known)

@@ -9,8 +9,8 @@ from celery.exceptions import Retry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay.delivery import Delivery, Parked, Path, climbs_by_itself
 from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.retry.delivery import Delivery, Parked, Path, climbs_by_itself
 
 
 @given(st.integers(1, 6), st.integers(0, 10), st.integers(0, 10), st.booleans())

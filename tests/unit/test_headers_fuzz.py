@@ -14,13 +14,14 @@ from kombu.utils.json import dumps
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.broker import Capabilities, copy_of
-from celery_rmq_delay.crashes import Verdict, crashes, verdict, was_interrupted
 from celery_rmq_delay.exceptions import UnreadableError
 from celery_rmq_delay.exhausted import describe
 from celery_rmq_delay.frames import TolerantMessage, tolerant
 from celery_rmq_delay.intake import check, check_payload
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import rung_of
+from celery_rmq_delay.retry.crashes import crashes
+from celery_rmq_delay.retry.decision import Action, Place, arrive
 from celery_rmq_delay.topology.native import NativeRetry
 from tests.support import hostile
 
@@ -64,10 +65,11 @@ def test_what_lies_in_the_exhausted_queue_can_be_listed(headers: dict[Any, Any],
 
 @given(hostile.headers, VERSIONS, st.booleans(), st.booleans())
 def test_the_crash_guard_always_decides(headers: dict[Any, Any], version: Any, quorum: bool, suspect: bool) -> None:
-    interrupted = was_interrupted(headers, redelivered=True, quorum=quorum, broker=Capabilities(version))
-    decided = verdict(headers, interrupted=interrupted, among_suspects=suspect, max_crashes=3)
-    assert decided in (Verdict.RUN, Verdict.SUSPECT, Verdict.EXHAUST)
-    assert decided is not Verdict.EXHAUST or suspect
+    place = Place("q", suspect, counts=quorum, broker=Capabilities(version))
+    found = arrive(headers, place, Ladder((1_000,)), known=headers.get("retries"), routing_key="q", redelivered=True)
+    assert found.action in (Action.RUN, Action.SUSPECT, Action.EXHAUST)
+    assert found.action is not Action.EXHAUST or suspect
+    assert found.retries in COUNTS
 
 
 @given(hostile.headers)

@@ -14,7 +14,7 @@ from celery import Celery
 from celery.app.trace import build_tracer
 from celery.exceptions import Retry
 
-from celery_rmq_delay.delivery import Parked, Path
+from celery_rmq_delay.retry.delivery import Parked, Path
 from celery_rmq_delay.task import RetryableTask
 from celery_rmq_delay.trace import LeanExceptionInfo, LeanInfo
 from celery_rmq_delay.tracebacks import format_exception

@@ -1,4 +1,4 @@
-"""The crash guard's decisions. No I/O.
+"""Which deliveries were interrupted, and how many workers a message has killed. No I/O.
 
 A dying worker returns everything it had prefetched, so a message that was delivered before is only a *suspect*: it goes
 once to the queue of suspects, which a worker takes one by one. What comes back from there is what ran.
@@ -6,20 +6,8 @@ once to the queue of suspects, which a worker takes one by one. What comes back 
 
 from __future__ import annotations
 
-from enum import Enum
-
-from .broker import Capabilities
-from .headers import CRASHES, Headers, all_rejections, whole_number
-
-
-class Verdict(Enum):
-    """What to do with a delivery."""
-
-    RUN = "run"
-    SUSPECT = "suspect"
-    EXHAUST = "exhaust"
-    #: It is on its way into a delay queue, as its eta is yet to come.
-    HELD = "held"
+from ..broker import Capabilities
+from ..headers import CRASHES, Headers, all_rejections, whole_number
 
 
 def was_interrupted(headers: Headers, *, redelivered: bool, quorum: bool, broker: Capabilities) -> bool:
@@ -41,13 +29,3 @@ def was_interrupted(headers: Headers, *, redelivered: bool, quorum: bool, broker
 def crashes(headers: Headers) -> int:
     """Return how many workers this message is known to have killed."""
     return whole_number(headers.get(CRASHES))
-
-
-def verdict(headers: Headers, *, interrupted: bool, among_suspects: bool, max_crashes: int) -> Verdict:
-    """Return whether to run a message, to make it a suspect (again), or to give it up."""
-    if not interrupted:
-        return Verdict.RUN
-    # One more than is known: the kill that made it a suspect.
-    if among_suspects and crashes(headers) + 2 > max(1, max_crashes):
-        return Verdict.EXHAUST
-    return Verdict.SUSPECT

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from celery.exceptions import Retry
 
-from .ladders import Ladder
+from ..ladders import Ladder
 
 #: The attribute of a task's request that holds its `Delivery`.
 KEY = "rmq_delay"

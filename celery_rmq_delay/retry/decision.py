@@ -1,0 +1,249 @@
+"""What becomes of a message: when it is delivered, when its task asks for a retry, and when its attempt has ended.
+
+The worker's main process and the children of its pool ask the same functions; `Settling` carries the answers out.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from .. import headers as h
+from ..broker import Capabilities
+from ..headers import Headers
+from ..ladders import Ladder
+from ..names import rung_of, suspects
+from ..topology.native import NativeRetry
+from .crashes import crashes, was_interrupted
+from .delivery import Delivery, Parked, Path, climbs_by_itself
+
+
+class Action(str, Enum):
+    """What the worker does with a message."""
+
+    #: Hand it to the pool.
+    RUN = "run"
+    #: Move it to a delay queue until its eta.
+    HOLD = "hold"
+    #: Move it to the queue of suspects, or to the end of that queue.
+    SUSPECT = "suspect"
+    #: Move it to the end of the queue that it came from.
+    RETURN = "return"
+    #: Bring it to a delay queue, along the decision's path.
+    PARK = "park"
+    #: Move it to the exhausted queue.
+    EXHAUST = "exhaust"
+    #: Ack it.
+    ACK = "ack"
+    #: Leave it to Celery, which rejects it, or to the broker, which delivers it again.
+    LEAVE = "leave"
+
+
+class End(str, Enum):
+    """How an attempt, or a delivery without one, has ended."""
+
+    SUCCEEDED = "success"
+    #: `celery.exceptions.Ignore`.
+    IGNORED = "ignored"
+    #: Revoked before it ran, or terminated while it ran.
+    REVOKED = "revoked"
+    #: Its ``expires`` was past before it ran.
+    EXPIRED = "expired"
+    #: `celery.exceptions.Retry`: by `Task.retry`, ``autoretry_for`` or the task itself.
+    RETRIED = "retry"
+    #: Any other exception.
+    FAILED = "failure"
+    #: Its process was lost, or ran into its hard time limit.
+    LOST = "lost"
+    #: ``Reject(requeue=True)``.
+    REQUEUED = "requeued"
+    #: ``Reject(requeue=False)``.
+    REJECTED = "rejected"
+    #: It killed too many workers among the suspects.
+    CRASHED = "crashed"
+    #: The worker shuts down and has not started it.
+    NOT_STARTED = "not started"
+    #: The worker shuts down and does not wait for it, or Celery has cancelled it as the connection was lost.
+    ABANDONED = "abandoned"
+
+
+class Place(NamedTuple):
+    """What is known of the queue that a message is delivered from."""
+
+    queue: str
+    #: Whether it is the queue of suspects of ``queue``.
+    among_suspects: bool = False
+    #: Whether the ladder is applied, so that a rejected message and a suspect have a queue to go to.
+    is_applied: bool = True
+    #: Whether the queue counts deliveries, as the origin queue's type and its adoption have it.
+    counts: bool = False
+    broker: Capabilities = Capabilities((0, 0, 0))
+    #: Whether the task's ladder is among those that are applied to the queue.
+    is_planned: bool = True
+    #: Whether the queue dead-letters a rejected message into its ladder.
+    rejects: bool = True
+    #: How often a message may be rejected before it has to be published again.
+    rejections_allowed: int = 2**31
+    #: Whether the queue flags each message that comes back from a delay queue.
+    flags_returned: bool = False
+    native: NativeRetry | None = None
+    max_crashes: int = 3
+
+    @property
+    def most_given_back(self) -> int:
+        """How often a message is given back to its queue where a lost worker counts as that, too."""
+        return min(max(1, self.max_crashes), self.rejections_allowed)
+
+
+class Arrival(NamedTuple):
+    """What a delivery is, and what to do with it."""
+
+    action: Action
+    delivery: Delivery
+    #: How many retries came before this attempt.
+    retries: int
+    #: How many workers the message has killed; one more than is known where the last one is only found now.
+    crashes: int
+    #: What ``delivery_info["redelivered"]`` says to the task.
+    redelivered: bool
+    #: Whether the message's eta still counts.
+    keeps_eta: bool
+
+
+def arrive(
+    headers: Headers,
+    place: Place,
+    ladder: Ladder,
+    *,
+    known: object,
+    routing_key: str,
+    redelivered: bool,
+    eta_ahead: bool = False,
+    is_stopping: bool = False,
+) -> Arrival:
+    """Return what a delivery is. ``known`` is the number of retries that its publisher counted, any header's value."""
+    queue, native = place.queue, place.native
+    rejections = h.rejections(headers, queue, suspects(queue)) if "x-death" in headers else 0
+    given_back = native.given_back(headers) if native else 0
+    climbed = rejections + given_back
+    retries = h.whole_number(h.whole_number(known) + climbed)
+    interrupted = redelivered and _was_interrupted(headers, place)
+    rung = 0 if place.among_suspects else rung_of(queue, routing_key)
+    path = _cheapest(headers, place, ladder, rejections, retries)
+    keeps_eta = eta_ahead and not climbed
+    action, crashed = _on_arrival(headers, place, interrupted, keeps_eta, is_stopping)
+    return Arrival(
+        action,
+        Delivery(queue, rung, headers.get(h.LANE), path),
+        retries,
+        crashed,
+        interrupted or (h.REQUEUED in headers and not climbed),
+        keeps_eta,
+    )
+
+
+def _was_interrupted(headers: Headers, place: Place) -> bool:
+    """Return whether a flagged delivery follows one that ended without an answer."""
+    if place.native:
+        return place.native.was_interrupted(headers, place.most_given_back)
+    return place.among_suspects or was_interrupted(headers, redelivered=True, quorum=place.counts, broker=place.broker)
+
+
+def _on_arrival(
+    headers: Headers, place: Place, interrupted: bool, keeps_eta: bool, is_stopping: bool
+) -> tuple[Action, int]:
+    """Return what to do with a delivery, and how many workers its message has killed."""
+    crashed = crashes(headers)
+    if not place.is_applied:  # it has no queue of suspects, and may have no ladder
+        return Action.RUN, crashed
+    if interrupted:
+        crashed += 1 if place.among_suspects else 0  # the kill that made it a suspect proves nothing
+        is_given_up = place.among_suspects and crashed >= max(1, place.max_crashes)
+        return (Action.EXHAUST if is_given_up else Action.SUSPECT), crashed
+    if keeps_eta:
+        return Action.HOLD, crashed
+    return (Action.RETURN if is_stopping else Action.RUN), crashed
+
+
+def _cheapest(headers: Headers, place: Place, ladder: Ladder, rejections: int, retries: int) -> Path:
+    """Return how an unchanged retry of the next tier gets to its delay queue."""
+    if place.native and place.is_applied:
+        delay_ms = ladder.tiers_ms[ladder.rung_after(retries) - 1]
+        if place.native.takes(headers, delay_ms, place.most_given_back):
+            return Path.REQUEUE
+    if not (place.is_planned and place.is_applied):
+        return Path.PUBLISH
+    is_used_up = rejections and rejections >= place.rejections_allowed
+    return Path.COPY if place.among_suspects or not place.rejects or place.flags_returned or is_used_up else Path.REJECT
+
+
+class Attempt(NamedTuple):
+    """What is known of an attempt that has ended."""
+
+    delivery: Delivery
+    ladder: Ladder
+    #: How many retries came before it, and how many the task may have; None for any number.
+    retries: int
+    budget: int | None
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether it was the last one."""
+        return self.budget is not None and self.retries >= self.budget
+
+
+class Ending(NamedTuple):
+    """What to do with the message of an attempt that has ended."""
+
+    action: Action
+    #: With `Action.PARK`: how it gets to its delay queue, the tier's number from 1, and an exact delay instead of it.
+    path: Path = Path.COPY
+    rung: int = 0
+    delay_ms: int | None = None
+    #: With `Action.EXHAUST`, and where a task is discarded: why.
+    reason: str | None = None
+
+
+#: Why a task is discarded.
+_DISCARDED = {End.IGNORED: "ignored", End.REVOKED: "revoked", End.EXPIRED: "expired"}
+_PLAIN = {
+    End.SUCCEEDED: Action.ACK,
+    End.REQUEUED: Action.RETURN,
+    End.NOT_STARTED: Action.RETURN,
+    End.REJECTED: Action.LEAVE,
+    End.ABANDONED: Action.LEAVE,
+}
+
+
+def next_delay(
+    delivery: Delivery, ladder: Ladder, retries: int, *, is_exact: bool = False, is_changed: bool = False
+) -> tuple[Path, int]:
+    """Return how the next retry gets to its delay queue, and its tier's number.
+
+    ``is_exact`` where it asks for a delay of its own, ``is_changed`` where it is another message than this one.
+    """
+    path = Path.PUBLISH if is_changed else delivery.path
+    by_itself = path is not Path.REJECT or climbs_by_itself(delivery, ladder, retries)
+    if path is not Path.PUBLISH and (is_exact or not by_itself):
+        path = Path.COPY
+    return path, ladder.rung_after(retries)
+
+
+def end(how: End, attempt: Attempt, parked: Parked | None = None, *, rejects: bool = True) -> Ending:
+    """Return what becomes of a message. ``parked`` is what `Task.retry` has decided; ``rejects`` as in `Place`, now."""
+    if how in _PLAIN:
+        return Ending(_PLAIN[how])
+    if how in _DISCARDED:
+        return Ending(Action.ACK, reason=_DISCARDED[how])
+    if how is End.CRASHED:
+        return Ending(Action.EXHAUST, reason="crashed")
+    if parked is not None:
+        path, rung, delay_ms = parked.path, parked.rung, parked.delay_ms
+    elif how is End.FAILED or attempt.is_used_up:
+        return Ending(Action.EXHAUST, reason="retries_used" if attempt.is_used_up else "gave_up")
+    else:
+        (path, rung), delay_ms = next_delay(attempt.delivery, attempt.ladder, attempt.retries), None
+        path = Path.COPY if path is Path.PUBLISH else path  # the task publishes nothing anymore
+    if path is Path.REJECT and not rejects:  # its queue was given back while the task ran
+        path = Path.COPY
+    return Ending(Action.PARK, path, rung, delay_ms)
