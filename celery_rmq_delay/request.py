@@ -135,7 +135,7 @@ class RetryableRequest(stock.Request):
         if isinstance(exc, WorkerLostError) and (state.should_terminate or self._already_cancelled):
             return End.ABANDONED
         if isinstance(exc, Reject):
-            return End.REQUEUED if exc.requeue else End.REJECTED
+            return End.REQUEUED if exc.requeue else End.REJECTED  # type: ignore[attr-defined]
         if isinstance(exc, Ignore):
             return End.IGNORED
         if isinstance(exc, (stock.Terminated, CeleryTerminated)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import partial
@@ -35,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds to wait for confirms in a cold shutdown, as Celery itself waits for a silent broker.
 COLD_TIMEOUT = 5.0
+#: Seconds to wait for the answers of quorum queues to acks: at least, and however slowly the broker answers.
+ACKS_SHORTEST, ACKS_LONGEST = 0.2, 5.0
 _LOST = "The connection of a message for %s is gone: it is delivered again"
 #: Seconds after which a message that could not be moved to the delay queues is tried again.
 HOLD_AGAIN = 1.0
@@ -92,6 +95,24 @@ class Settling:
             cold = state.should_terminate not in (None, False)
             self._publisher.drain(COLD_TIMEOUT if cold else CONFIRM_TIMEOUT)
             self.close()
+            if not cold:
+                self._let_acks_arrive()
+
+    def _let_acks_arrive(self) -> None:
+        """Wait until RabbitMQ has worked off the acks for quorum queues.
+
+        It passes 32 of a channel on at once, and forgets the others when the channel closes before it has the queue's
+        answers: those messages are delivered again (`tests/integration/test_broker_facts.py`).
+        """
+        queue = next((name for name in self.applied if self.delay.is_quorum(name)), None)
+        if queue is None:
+            return
+        began = time.monotonic()
+        try:
+            self.consumer.task_consumer.channel.queue_declare(queue, passive=True)  # after all acks
+        except self.consumer.connection_errors:
+            return
+        time.sleep(min(ACKS_LONGEST, max(ACKS_SHORTEST, 5 * (time.monotonic() - began))))
 
     def _suspect(self, message: Message, delivery: Delivery, retries: int, crashed: int) -> None:
         task_id = message.raw_headers.get("id")

@@ -238,6 +238,25 @@ def test_warm_shutdowns_under_load_run_no_task_twice(lab: Lab, restarts: int) ->
     assert Counter(attempt["id"] for attempt in lab.attempts()) == Counter(result.id for result in results)
 
 
+@pytest.mark.brokers
+@pytest.mark.parametrize("queue_type", ["quorum"])
+def test_a_warm_shutdown_returns_many_messages_once(lab: Lab) -> None:
+    gate = lab.task("gated").delay()
+    worker = lab.worker("prefork", 1, "--prefetch-multiplier", "200")
+    wait_for(lambda: lab.attempts(gate.id))
+    results = [lab.task("healthy").delay(number) for number in range(150)]
+    wait_for(lambda: worker.logs().count("Task healthy") == len(results))
+
+    os.kill(worker.container.pid, signal.SIGTERM)
+    lab.redis.rpush(f"{lab.config.attempts}:gate", "open")
+    worker.container.wait(SECONDS)
+
+    second = lab.worker("prefork", 1)
+    assert [result.get(timeout=SECONDS) for result in results] == list(range(150))
+    assert Counter(attempt["id"] for attempt in lab.attempts()) == Counter([gate.id, *(each.id for each in results)])
+    assert "suspects" not in second.logs()
+
+
 @EITHER_TYPE
 def test_a_warm_shutdown_blames_no_suspect_that_it_never_started(lab: Lab) -> None:
     lab.worker("prefork", 1).kill("SIGTERM")  # applies the ladder

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
+import kombu
 import pytest
 from celery import Celery
 from kombu import Queue
@@ -18,6 +20,7 @@ from celery_rmq_delay.retry.delivery import Delivery, Path
 from celery_rmq_delay.settling import Settling
 from celery_rmq_delay.topology.exact import Route
 from tests.support.brokers.lab import Lab
+from tests.support.waiting import SECONDS, wait_for
 
 
 class Consumer:
@@ -49,9 +52,15 @@ class Consumer:
 @pytest.fixture
 def side(classic_lab: Lab) -> Iterator[Settling]:
     """What settles for a worker that is connected."""
-    app = Celery("settling", broker=classic_lab.url, set_as_current=False)
-    app.conf.rmq_delay = {"prefix": classic_lab.names.prefix}
-    side = Settling(Consumer(classic_lab, app), celery_rmq_delay.install(app))
+    with settling(classic_lab) as side:
+        yield side
+
+
+@contextmanager
+def settling(lab: Lab) -> Iterator[Settling]:
+    app = Celery("settling", broker=lab.url, set_as_current=False)
+    app.conf.rmq_delay = {"prefix": lab.names.prefix, "queue_type": lab.queue_type}
+    side = Settling(Consumer(lab, app), celery_rmq_delay.install(app))
     connect(side)
     yield side
     side.close()
@@ -119,3 +128,50 @@ def test_what_a_thread_publishes_waits_for_the_event_loop(classic_lab: Lab, side
     assert classic_lab.channel.basic_get(target) is None
     side.consumer.run()
     assert classic_lab.get(target, ack=True)
+
+
+@pytest.mark.brokers
+def test_a_worker_that_stops_waits_until_quorum_queues_have_its_acks(quorum_lab: Lab) -> None:
+    queue = quorum_lab.queue()
+    for _ in range(8):  # without waiting, some of the rounds leave messages behind
+        with settling(quorum_lab) as side:
+            side.applied.add(queue)
+            side.consumer.task_consumer = taking = take_all(quorum_lab, side.consumer.connection, queue, 64)
+            for message in taking.taken:
+                message.ack()
+            side.disconnect()
+            side.consumer.connection.close()
+        assert quorum_lab.channel.basic_get(queue) is None
+
+
+@pytest.mark.brokers
+def test_a_quorum_queue_forgets_acks_beyond_the_32nd_when_their_channel_closes_at_once(quorum_lab: Lab) -> None:
+    """The channel sends a queue 32 commands before it has answers: ``SOFT_LIMIT`` of `rabbit_fifo_client`."""
+    queue = quorum_lab.queue()
+
+    def is_forgotten() -> bool:
+        connection = quorum_lab.connect()
+        for message in take_all(quorum_lab, connection, queue, 64).taken:
+            message.ack()
+        connection.close()
+        return len(list(iter(lambda: quorum_lab.channel.basic_get(queue, no_ack=True), None))) > 0
+
+    wait_for(is_forgotten, "acks that are forgotten")  # some two of three times
+
+
+def take_all(lab: Lab, connection: Any, queue: str, count: int) -> Any:
+    """Publish so many messages, and return a consumer, cancelled by now, that has them as ``taken``."""
+    for _ in range(count):
+        lab.publish(queue)
+    channel = connection.channel()
+    channel.basic_qos(0, count, False)
+    taken: list[Message] = []
+    consumer: Any = kombu.Consumer(
+        channel, [Queue(queue, no_declare=True)], on_message=taken.append, auto_declare=False
+    )
+    consumer.consume()
+    while len(taken) < count:
+        connection.drain_events(timeout=SECONDS)
+    consumer.cancel()
+    consumer.taken = taken
+    return consumer

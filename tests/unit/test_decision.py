@@ -1,0 +1,213 @@
+"""The tables of docs/reference/what-becomes-of-a-message.md, row by row, against the decisions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path as File
+from typing import Any, NamedTuple
+
+import pytest
+
+from celery_rmq_delay.broker import Capabilities
+from celery_rmq_delay.headers import CRASHES
+from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.retry.decision import Action, Attempt, End, Ending, Place, arrive, end, next_delay
+from celery_rmq_delay.retry.delivery import Delivery, Parked, Path
+from celery_rmq_delay.topology.native import NativeRetry
+
+PAGE = File(__file__).parents[2] / "docs" / "reference" / "what-becomes-of-a-message.md"
+ANY = "any"
+LADDER = Ladder((1000, 2000, 3000))
+YES_NO = ("yes", "no")
+FROM = ("origin queue", "suspects")
+V310, V40, V43 = Capabilities((3, 10, 8)), Capabilities((4, 0, 5)), Capabilities((4, 3, 6))
+
+Row = tuple[str, ...]
+
+
+class Table(NamedTuple):
+    """A table of the page: its columns of facts with their values, and its rows, whose last cell is the decision."""
+
+    values: tuple[tuple[str, ...], ...]
+    rows: list[Row]
+
+    def cells(self, row: Row) -> Iterator[Row]:
+        """Yield all combinations of facts that a row is about."""
+        yield from itertools.product(*(self.values[k] if row[k] == ANY else (row[k],) for k in range(len(self.values))))
+
+    def cases(self) -> list[Any]:
+        return [pytest.param(row, id=" | ".join(row)) for row in self.rows]
+
+
+def table(heading: str, *values: tuple[str, ...]) -> Table:
+    lines = PAGE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines()
+    rows = [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines if line.startswith("|")]
+    return Table(values, rows[2:])
+
+
+ENDS = {
+    "success": End.SUCCEEDED,
+    "ignored": End.IGNORED,
+    "revoked": End.REVOKED,
+    "expired": End.EXPIRED,
+    "`self.retry()`, or `autoretry_for`": End.RETRIED,
+    "`Retry`, raised by hand": End.RETRIED,
+    "failure": End.FAILED,
+    "lost process, or hard time limit": End.LOST,
+    "too many killed workers": End.CRASHED,
+    "`Reject(requeue=True)`": End.REQUEUED,
+    "`Reject(requeue=False)`": End.REJECTED,
+    "a warm shutdown before it began": End.NOT_STARTED,
+    "a cold shutdown, or a lost connection that cancels it": End.ABANDONED,
+}
+INTERRUPTED = table(
+    "Whether an earlier delivery was interrupted",
+    FROM,
+    ("classic", "quorum"),
+    ("before 4.0", "4.0 and later"),
+    YES_NO,
+    YES_NO,
+)
+ARRIVAL = table("When a message is delivered", YES_NO, FROM, YES_NO, YES_NO, YES_NO, YES_NO)
+RETRY = table("How a retry gets to its delay queue", YES_NO, YES_NO, YES_NO, YES_NO, FROM, YES_NO, YES_NO, YES_NO)
+ENDED = table("When an attempt has ended", tuple(ENDS), YES_NO, YES_NO)
+
+
+@pytest.mark.parametrize("each", [INTERRUPTED, ARRIVAL, RETRY, ENDED])
+def test_each_combination_is_in_exactly_one_row(each: Table) -> None:
+    found = [cell for row in each.rows for cell in each.cells(row)]
+    assert sorted(found) == sorted(itertools.product(*each.values))
+
+
+@pytest.mark.parametrize("row", INTERRUPTED.cases())
+def test_a_delivery_is_interrupted_as_the_table_says(row: Row) -> None:
+    for source, kind, version, flagged, fits in INTERRUPTED.cells(row):
+        headers = {
+            "x-death": [{"queue": "q", "reason": "rejected", "count": 2}],
+            "x-delivery-count": 2 if fits == "yes" else 3,
+        }
+        for broker in (V310,) if version == "before 4.0" else (V40, V43):
+            place = Place("q", source == "suspects", counts=kind == "quorum", broker=broker)
+            found = arrive(headers, place, LADDER, known=0, routing_key="q@2", redelivered=flagged == "yes")
+            assert found.redelivered is (row[-1] == "yes")
+
+
+DELIVERED = {
+    "runs": Action.RUN,
+    "moves to the suspects": Action.SUSPECT,
+    "is exhausted: `crashed`": Action.EXHAUST,
+    "waits in a delay queue until its `eta`": Action.HOLD,
+    "moves to the end of the queue that it came from": Action.RETURN,
+}
+
+
+@pytest.mark.parametrize("row", ARRIVAL.cases())
+@pytest.mark.parametrize("max_crashes", [0, 1, 3])
+def test_a_delivered_message_goes_where_the_table_says(row: Row, max_crashes: int) -> None:
+    for is_applied, source, interrupted, is_last, eta_ahead, is_stopping in ARRIVAL.cells(row):
+        # The kill that made a message a suspect counts as none; the one that is found now is one more.
+        known = max(1, max_crashes) - (1 if is_last == "yes" else 2)
+        if known < 0:
+            continue  # with a max_crashes of 0 or 1 the first kill among the suspects is the last
+        found = arrive(
+            {CRASHES: known} if known else {},
+            Place("q", source == "suspects", is_applied == "yes", max_crashes=max_crashes),
+            LADDER,
+            known=0,
+            routing_key="q",
+            redelivered=interrupted == "yes",
+            eta_ahead=eta_ahead == "yes",
+            is_stopping=is_stopping == "yes",
+        )
+        assert found.action is DELIVERED[row[-1]]
+        if found.action in (Action.SUSPECT, Action.EXHAUST):
+            assert found.crashes == known + (source == "suspects")
+
+
+PATHS = {
+    "is published as a new message": Path.PUBLISH,
+    "is requeued: its queue holds it": Path.REQUEUE,
+    "is copied to its delay queue": Path.COPY,
+    "is rejected: the broker moves it": Path.REJECT,
+}
+
+
+@pytest.mark.parametrize("row", RETRY.cases())
+def test_a_retry_takes_the_path_that_the_table_says(row: Row) -> None:
+    for changed, exact, native, planned, source, rejects, copies, fits in RETRY.cells(row):
+        if native == "yes" and planned == "no":
+            continue  # a queue whose ladder is not applied holds nothing
+        ladder = Ladder((1000, 1000, 1000)) if native == "yes" else LADDER
+        place = Place(
+            "q",
+            source == "suspects",
+            is_applied=planned == "yes",
+            rejects=rejects == "yes",
+            flags_returned=copies == "yes",
+            native=NativeRetry(ladder) if native == "yes" else None,
+        )
+        key = "q@1" if fits == "yes" else "q@3"
+        arrived = arrive({"retries": 1}, place, ladder, known=1, routing_key=key, redelivered=False)
+        path, rung = next_delay(
+            arrived.delivery, ladder, arrived.retries, is_exact=exact == "yes", is_changed=changed == "yes"
+        )
+        assert (path, rung) == (PATHS[row[-1]], 2)
+
+
+@pytest.mark.parametrize("rejections", [1, 5])
+def test_a_message_that_was_rejected_as_often_as_its_queue_allows_is_copied(rejections: int) -> None:
+    headers = {"x-death": [{"queue": "q", "reason": "rejected", "count": rejections}]}
+    place = Place("q", rejections_allowed=5)
+    found = arrive(headers, place, LADDER, known=0, routing_key=f"q@{rejections}", redelivered=False)
+    assert found.delivery.path is (Path.COPY if rejections == 5 else Path.REJECT)
+    assert found.retries == rejections
+
+
+def parked(path: Path) -> Parked:
+    return Parked.of(Parked("m"), path, 2, 700 if path is Path.COPY else None)
+
+
+SETTLED: dict[str, Ending] = {
+    "is acked": Ending(Action.ACK),
+    **{
+        f"is acked; the task is discarded: `{why}`": Ending(Action.ACK, reason=why)
+        for why in ("ignored", "revoked", "expired")
+    },
+    "goes to the next tier": Ending(Action.PARK, Path.REJECT, 2),
+    "is copied to its delay queue": Ending(Action.PARK, Path.COPY, 2),
+    **{f"is exhausted: `{why}`": Ending(Action.EXHAUST, reason=why) for why in ("retries_used", "gave_up", "crashed")},
+    "moves to the end of its queue": Ending(Action.RETURN),
+    "is Celery's to reject": Ending(Action.LEAVE),
+    "stays with the broker, which delivers it again": Ending(Action.LEAVE),
+}
+
+
+@pytest.mark.parametrize("row", ENDED.cases())
+def test_a_message_is_settled_as_the_table_says(row: Row) -> None:
+    for how, left, rejects in ENDED.cells(row):
+        attempt = Attempt(Delivery("q", 1, None, Path.REJECT), LADDER, 1, 3 if left == "yes" else 1)
+        if "self.retry()" in how:
+            for path in Path:
+                wanted = path if rejects == "yes" or path is not Path.REJECT else Path.COPY
+                found = end(ENDS[how], attempt, parked(path), rejects=rejects == "yes")
+                assert found == Ending(Action.PARK, wanted, 2, 700 if path is Path.COPY else None)
+        else:
+            assert end(ENDS[how], attempt, rejects=rejects == "yes") == SETTLED[row[-1]]
+
+
+def test_a_task_whose_last_tier_repeats_has_always_a_retry_left() -> None:
+    ladder = Ladder((1000, 2000), repeat_last=True)
+    attempt = Attempt(Delivery("q", 2, None, Path.REJECT), ladder, 900, ladder.retries)
+    assert end(End.LOST, attempt) == Ending(Action.PARK, Path.REJECT, 2)
+    assert end(End.FAILED, attempt) == Ending(Action.EXHAUST, reason="gave_up")
+
+
+def test_a_lost_process_publishes_no_new_message() -> None:
+    """The old one goes on: only the task itself could have made the new one."""
+    attempt = Attempt(Delivery("q", 0, None, Path.PUBLISH), LADDER, 0, 3)
+    assert end(End.LOST, attempt) == Ending(Action.PARK, Path.COPY, 1)
+
+
+def test_every_way_to_end_is_in_the_table() -> None:
+    assert set(ENDS.values()) == set(End)
