@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -62,13 +63,23 @@ class SendTask:
             task_id = options["task_id"] = options.get("task_id") or uuid()
             lane = lane_of(task_id, self._delay.settings.lanes)
             options["headers"] = {**(options.get("headers") or {}), LANE: lane}
+        self._keep_expired()
         # Looked up anew: what monitors Celery wraps the method of the class, often after `install`.
         return type(self._app).send_task(self._app, *args, **options)
 
-    def _holds(self, name: str, options: dict[str, Any]) -> bool:
-        from .task import RetryableTask  # here, as the task module needs the forward path, too
+    def _keep_expired(self) -> None:
+        """Leave messages whose ``expires`` is past to the worker, which revokes their tasks.
 
-        if not (self._delay.settings.exact.every_task or isinstance(self._task(name, options), RetryableTask)):
+        Celery gives them a TTL, too: the broker would dead-letter them, and nobody would say what became of them.
+        """
+        amqp: Any = self._app.amqp
+        if not isinstance(amqp.send_task_message, _WithoutTtl):
+            amqp.send_task_message = _WithoutTtl(amqp.send_task_message, self._delay)
+
+    def _holds(self, name: str, options: dict[str, Any]) -> bool:
+        from .task import is_retryable  # here, as the task module needs the forward path, too
+
+        if not (self._delay.settings.exact.every_task or is_retryable(self._task(name, options))):
             return False
         driver: str = pooled(self._app).transport.driver_type
         return driver == "amqp"
@@ -121,6 +132,20 @@ class SendTask:
             return None
         name: str = queue.name
         return None if self._delay.settings.for_queue(name) is None else name
+
+
+class _WithoutTtl:
+    """Celery's function that publishes a task message, without the TTL of those that say themselves when they expire."""
+
+    def __init__(self, send: Callable[..., Any], delay: Delay) -> None:
+        self._send, self._delay = send, delay
+
+    def __call__(self, producer: Any, name: str, message: Any, **options: Any) -> Any:
+        queue = options.get("queue")
+        is_ours = self._delay.settings.for_queue(getattr(queue, "name", queue) or "") is not None
+        if is_ours and message.headers.get("expires"):  # protocol 1 has it in the body: its TTL stays
+            options.pop("expiration", None)
+        return self._send(producer, name, message, **options)
 
 
 def aware_eta(app: Celery, eta: object) -> datetime:

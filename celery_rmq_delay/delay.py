@@ -31,6 +31,18 @@ _ATTRIBUTE = "_rmq_delay"
 #: rejections: a message is published anew before it gets there.
 _DELIVERY_LIMIT = 20
 
+_SETTLED = "A failed task's message is parked or exhausted, and acked when RabbitMQ has it there"
+_COUNTED = "A lost process is a failed attempt, and the message waits for its next tier"
+#: Options of a task that can have one value only, and why.
+_NEEDED = (
+    ("acks_late", True, "A message that is acked before its task runs cannot be parked"),
+    ("acks_on_failure_or_timeout", True, _SETTLED),
+    ("acks_on_failure", True, _SETTLED),
+    ("acks_on_timeout", True, _SETTLED),
+    ("reject_on_worker_lost", False, _COUNTED),
+    ("retry_on_worker_lost", False, _COUNTED),
+)
+
 
 class Delay:
     """The package's state of one app."""
@@ -152,9 +164,9 @@ class Delay:
 
     def retryable_tasks(self) -> Iterable[RetryableTask]:
         """Return the app's tasks that climb ladders."""
-        from .task import RetryableTask  # here, as the task module needs this one
+        from .task import is_retryable  # here, as the task module needs this one
 
-        return [task for task in self.app.tasks.values() if isinstance(task, RetryableTask)]
+        return [task for task in self.app.tasks.values() if is_retryable(task)]
 
     def tasks_of(self, queue: str) -> dict[str, Ladder | None]:
         """Return the app's retryable tasks with the ladder that ``queue`` binds for each; None is the queue's own."""
@@ -213,13 +225,11 @@ class Delay:
             self.check_task(task)
 
     def check_task(self, task: RetryableTask) -> None:
-        """Raise `SettingsError` when a task's ``acks_late``, tiers or ``max_retries`` cannot work."""
-        if not task.acks_late:
-            raise SettingsError(
-                f"acks_late of task {task.name}",
-                task.acks_late,
-                "A message that is acked before its task runs cannot be parked: leave acks_late out.",
-            )
+        """Raise `SettingsError` when a task's options of acking, its tiers or its ``max_retries`` cannot work."""
+        for name, needed, why in _NEEDED:
+            found = getattr(task, name, needed)
+            if bool(found) is not needed:
+                raise SettingsError(f"{name} of task {task.name}", found, f"{why}: leave {name} out.")
         if task.max_retries_set is NOT_SET and task.tiers is None:
             return
         queue = self.routed_to(task) or self.app.conf.task_default_queue

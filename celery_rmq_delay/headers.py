@@ -112,6 +112,11 @@ def without_dead_letters(headers: Headers) -> dict[str, Any]:
     }
 
 
+def of_task(headers: Headers) -> dict[str, Any]:
+    """Return the headers without the broker's dead-letter history and without ours: as the task may see them."""
+    return {name: value for name, value in without_dead_letters(headers).items() if name[: len(PREFIX)] != PREFIX}
+
+
 def forwarded(
     headers: Headers, *, retries: int, exchange: str, routing_key: str, more: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -132,7 +137,7 @@ def forwarded(
 
 def original(headers: Headers) -> dict[str, Any]:
     """Return the headers as the publisher sent them: no dead-letter history, nothing of ours, retries as at first."""
-    kept = {name: value for name, value in without_dead_letters(headers).items() if name[: len(PREFIX)] != PREFIX}
+    kept = of_task(headers)
     for name in (LANE, PROPERTIES):
         if name in headers:
             kept[name] = headers[name]

@@ -6,7 +6,7 @@ import inspect
 import logging
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 from celery import Task
 from celery.exceptions import Reject, Retry
@@ -48,6 +48,9 @@ class LadderBudget:
         return delay.ladder(delivery.queue, task).retries
 
 
+_OF_CLASSES = ("__module__", "__doc__", "__init_subclass__", "abstract")
+
+
 class _Nothing:
     """Stands for the signature of a retry that publishes nothing."""
 
@@ -71,7 +74,7 @@ class RetryableTask(_Task):
 
     abstract = True
     acks_late = True
-    acks_on_failure_or_timeout = True
+    acks_on_failure_or_timeout = acks_on_failure = acks_on_timeout = True
     reject_on_worker_lost = False
     retry_on_worker_lost = False
     Request = "celery_rmq_delay.request:RetryableRequest"
@@ -81,6 +84,14 @@ class RetryableTask(_Task):
     tiers: list[DelayLike] | tuple[DelayLike, ...] | None = None
     max_retries: Any = LadderBudget()
     __trace__ = LeanTrace()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Leave Celery's own tasks as they are: with ``Celery(task_cls=RetryableTask)`` they have this class, too."""
+        super().__init_subclass__(**options)
+        if is_celerys(cls.name):
+            for name, value in _AS_IN_CELERY.items():
+                if name not in vars(cls):
+                    setattr(cls, name, value)
 
     def retry(
         self,
@@ -187,6 +198,23 @@ class RetryableTask(_Task):
             logger.exception("No confirm for the retry of %s: its old message is parked instead", self.request.id)
             return False
         return True
+
+
+#: What `RetryableTask` changes, as Celery has it.
+_AS_IN_CELERY = {
+    "autoretry_for": (),
+    **{name: vars(Task)[name] for name in vars(RetryableTask) if name in vars(Task) and name not in _OF_CLASSES},
+}
+
+
+def is_retryable(task: Any) -> TypeGuard[RetryableTask]:
+    """Return whether a task climbs ladders: one of `RetryableTask`, and none of Celery's own."""
+    return isinstance(task, RetryableTask) and not is_celerys(task.name)
+
+
+def is_celerys(name: str | None) -> bool:
+    """Return whether a task of this name is one of Celery's own, such as ``celery.chord_unlock``."""
+    return (name or "").startswith("celery.")
 
 
 def _publish_errors(app: Celery) -> tuple[type[BaseException], ...]:

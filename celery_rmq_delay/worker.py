@@ -6,6 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from celery.app.task import Context
 from celery.bootsteps import CLOSE, TERMINATE  # type: ignore[attr-defined]  # the stubs lack them
 from celery.exceptions import InvalidTaskError
 from kombu import Consumer, Queue
@@ -49,6 +50,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: The headers that are no custom ones: as `celery.app.task.Context` has it.
+_CELERYS = frozenset({*vars(Context), "lang", "task", "argsrepr", "kwargsrepr", "compression"})
 _SUSPECTS_TAG = "rmq-delay-suspects-"
 #: What passes without anybody's doing: nothing that a worker could be configured for.
 _PASSING = (BrokerBlockedError, LockTimeoutError, OutcomeUnknownError)
@@ -333,6 +336,7 @@ class WorkerSide(Settling):
         Celery publishes retries along it: what came back from a delay queue would follow objects that may be deleted.
         """
         info = message.arrived = message.delivery_info
+        message.headers.pop(KEY, None)  # it can only be forged, or passed on by a task
         queue, _ = self._queue_of(info.get("consumer_tag", ""))
         if self.delay.settings.for_queue(queue) is not None:
             exchange, routing_key = h.first_route(message.headers, queue, info["exchange"], info["routing_key"])
@@ -347,6 +351,8 @@ class WorkerSide(Settling):
         info, raw = message.arrived, message.headers
         place = self._place(info["consumer_tag"], task)
         if place is None:
+            if body:
+                body.pop(KEY, None)
             return None
         eta = self._eta_to_come((body or {}).get("eta") or raw.get("eta"))
         found = arrive(
@@ -355,6 +361,7 @@ class WorkerSide(Settling):
             self.delay.ladder(place.queue, task),
             known=raw.get("retries", (body or {}).get("retries")),
             routing_key=info["routing_key"],
+            came_back=info["exchange"] == self.delay.settings.names.returns,
             redelivered=info["redelivered"],
             eta_ahead=bool(eta),
             is_stopping=self._is_stopping,
@@ -365,11 +372,13 @@ class WorkerSide(Settling):
         check_payload(message.payload)
         # Protocol 2 has the task's facts in the headers, protocol 1 in the body.
         eta = eta if found.keeps_eta else None
-        facts = {**(body if body else raw), "retries": found.retries, KEY: found.delivery, "eta": eta}
+        shown = {name: value for name, value in h.of_task(raw).items() if name not in _CELERYS}
+        facts = {"retries": found.retries, KEY: found.delivery, "eta": eta, "headers": shown}
         if body:
             body.update(facts)
+            message.headers = shown
         else:
-            message.headers = facts
+            message.headers = {**raw, **facts}
         if found.action is Action.SUSPECT:
             self._suspect(message, found.delivery, found.retries, found.crashes)
         elif found.action is Action.HOLD:

@@ -117,13 +117,18 @@ def arrive(
     *,
     known: object,
     routing_key: str,
+    came_back: bool,
     redelivered: bool,
     eta_ahead: bool = False,
     is_stopping: bool = False,
 ) -> Arrival:
-    """Return what a delivery is. ``known`` is the number of retries that its publisher counted, any header's value."""
+    """Return what a delivery is.
+
+    ``known`` is the number of retries that its publisher counted, any header's value. The broker's history counts only
+    where the message ``came_back`` through the return exchange: a publisher can send any.
+    """
     queue, native = place.queue, place.native
-    rejections = h.rejections(headers, queue, suspects(queue)) if "x-death" in headers else 0
+    rejections = h.rejections(headers, queue, suspects(queue)) if came_back and "x-death" in headers else 0
     given_back = native.given_back(headers) if native else 0
     climbed = rejections + given_back
     retries = h.whole_number(h.whole_number(known) + climbed)
@@ -137,7 +142,8 @@ def arrive(
         Delivery(queue, rung, headers.get(h.LANE), path),
         retries,
         crashed,
-        interrupted or (h.REQUEUED in headers and not climbed),
+        # A suspect was delivered before: Celery's `worker_deduplicate_successful_tasks` looks whether it has succeeded.
+        interrupted or place.among_suspects or (h.REQUEUED in headers and not climbed),
         keeps_eta,
     )
 

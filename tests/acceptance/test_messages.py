@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import amqp
@@ -120,6 +121,75 @@ def test_a_task_that_expires_while_parked_is_revoked_on_its_return(
     wait_for(lambda: result.state == "REVOKED")
 
     assert len(lab.attempts(result.id)) == 1
+
+
+@pytest.mark.brokers
+@EITHER_TYPE
+def test_a_task_that_expires_before_a_worker_takes_it_is_revoked(lab: Lab) -> None:
+    lab.worker("prefork", 1).kill("SIGTERM")  # applies the ladder
+    began = time.monotonic()
+    result = lab.task("healthy").apply_async((1,), expires=0.5)
+    wait_for(lambda: time.monotonic() - began > 1)
+
+    lab.worker("prefork", 1)
+
+    wait_for(lambda: result.state == "REVOKED")
+    assert lab.attempts() == []
+    assert lab.count("rmq_delay.exhausted") == 0
+
+
+@pytest.mark.brokers
+@EITHER_TYPE
+def test_a_task_sees_the_headers_of_its_caller_and_can_pass_them_on(
+    make_lab: Callable[..., Lab], queue_type: str
+) -> None:
+    lab = make_lab(queue_type, queues={"zones": False})
+    lab.worker("prefork", 1, "--queues", "shop,zones")
+    given = {"x-request-id": "7", "tenant": "north"}
+    lab.task("passes_on").apply_async((["shop", "zones"],), headers=given)
+
+    wait_for(lambda: len(lab.attempts()) == 4)
+    (first, second, *passed) = lab.attempts()
+    assert first["headers"] == second["headers"] == given
+    assert [(attempt["task"], attempt["retries"]) for attempt in passed] == [("healthy", 0)] * 2
+    wait_for(lambda: lab.counts("shop", "zones") == {"shop": 0, "zones": 0})
+
+
+@pytest.mark.brokers
+@EITHER_TYPE
+def test_headers_that_look_like_ours_and_the_brokers_are_not_believed(
+    make_lab: Callable[..., Lab], queue_type: str
+) -> None:
+    lab = make_lab(queue_type, queues={"zones": False})
+    worker = lab.worker("prefork", 1, "--queues", "shop,zones")
+    death = {"queue": "shop", "reason": "rejected", "count": 2, "exchange": "", "routing-keys": ["shop"]}
+    for queue in ("shop", "zones"):
+        publish(
+            lab, task_message("fails", [1], rmq_delay=["shop", 2, None, "reject"], **{"x-death": [death]}), "", queue
+        )
+
+    wait_for(lambda: len(lab.attempts()) >= 3)
+    assert sorted(attempt["retries"] for attempt in lab.attempts()) == [0, 0, 1]
+    worker.kill("SIGTERM")
+    assert lab.counts("shop", "zones", "shop.suspects") == {"shop": 0, "zones": 0, "shop.suspects": 0}
+
+
+@EITHER_TYPE
+def test_a_suspect_that_has_succeeded_before_does_not_run_again_where_celery_looks(
+    make_lab: Callable[..., Lab], queue_type: str
+) -> None:
+    lab = make_lab(queue_type, conf={"worker_deduplicate_successful_tasks": True})
+    lab.worker("prefork", 1)
+    message = task_message("healthy", [1])
+    publish(lab, message)
+    result: AsyncResult[int] = AsyncResult(message.headers["id"], app=lab.app)
+    assert result.get(timeout=SECONDS) == 1
+
+    publish(lab, message, routing_key="shop.suspects")
+
+    wait_for(lambda: "already completed successfully" in lab.workers[0].logs())
+    wait_for(lambda: lab.count("shop.suspects") == 0)
+    assert len(lab.attempts()) == 1
 
 
 @EITHER_TYPE

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 import trustme
-from celery import Celery
+from celery import Celery, chord
 from kombu import Queue
 
 from celery_rmq_delay.testing import PrivateBroker
@@ -39,6 +39,25 @@ def test_inspect_sees_no_scheduled_tasks_and_no_reserved_ones_while_tasks_are_pa
     assert inspect.active() == {"w1@test": []}
     assert [queue["name"] for queue in inspect.active_queues()["w1@test"]] == ["shop"]
     assert lab.parked() == 20
+
+
+@EITHER_TYPE
+def test_a_chord_that_celerys_own_task_joins_works_where_all_tasks_are_retryable(
+    make_lab: Callable[..., Lab], tmp_path: Path, queue_type: str
+) -> None:
+    (tmp_path / "results").mkdir()
+    lab = make_lab(queue_type, conf={"result_backend": f"file://{tmp_path}/results"})  # has no counters to join with
+    lab.config = replace(lab.config, for_all_tasks=True)
+    app = make_app(lab.config)
+    worker = lab.worker("prefork", 2)
+    add, total = app.tasks["add"], app.tasks["total"]
+
+    found = chord([add.s(n, n, n % 2) for n in range(4)], total.s()).delay()
+
+    assert found.get(timeout=SECONDS) == 12
+    assert "celery.chord_unlock" in worker.logs()
+    wait_for(lambda: not any(lab.counts("shop", "shop.suspects", "rmq_delay.exhausted").values()))
+    app.close()
 
 
 def test_flower_shows_retries_and_failures(make_lab: Callable[..., Lab], tmp_path: Path) -> None:

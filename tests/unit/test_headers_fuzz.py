@@ -66,7 +66,15 @@ def test_what_lies_in_the_exhausted_queue_can_be_listed(headers: dict[Any, Any],
 @given(hostile.headers, VERSIONS, st.booleans(), st.booleans())
 def test_the_crash_guard_always_decides(headers: dict[Any, Any], version: Any, quorum: bool, suspect: bool) -> None:
     place = Place("q", suspect, counts=quorum, broker=Capabilities(version))
-    found = arrive(headers, place, Ladder((1_000,)), known=headers.get("retries"), routing_key="q", redelivered=True)
+    found = arrive(
+        headers,
+        place,
+        Ladder((1_000,)),
+        known=headers.get("retries"),
+        routing_key="q",
+        came_back=True,
+        redelivered=True,
+    )
     assert found.action in (Action.RUN, Action.SUSPECT, Action.EXHAUST)
     assert found.action is not Action.EXHAUST or suspect
     assert found.retries in COUNTS

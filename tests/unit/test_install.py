@@ -147,3 +147,43 @@ def test_a_second_call_with_another_management_url_shows_no_credentials() -> Non
     with pytest.raises(SettingsError, match="called with other settings") as raised:
         install(app)
     assert "hidden" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("acks_late", False),
+        ("acks_on_failure_or_timeout", False),
+        ("acks_on_failure", False),
+        ("acks_on_timeout", False),
+        ("reject_on_worker_lost", True),
+        ("retry_on_worker_lost", True),
+    ],
+)
+def test_an_option_of_acking_that_a_retryable_task_cannot_honour_is_refused(option: str, value: bool) -> None:
+    app = Celery("options", set_as_current=False)
+    install(app)
+    with pytest.raises(SettingsError, match=f"{option} of task pays: found {value}"):
+        app.task(name="pays", base=RetryableTask, **{option: value})(print).delay
+    app.close()
+
+
+def test_celerys_own_tasks_keep_its_behaviour_where_retryable_is_the_class_of_all_tasks() -> None:
+    stock = Celery("stock", set_as_current=False)
+    app = Celery("ours", set_as_current=False, task_cls=RetryableTask)
+    install(app)
+    for each in (stock, app):
+        each.conf.task_acks_on_failure_or_timeout = False
+        each.finalize()
+    names = [name for name in stock.tasks if name.startswith("celery.")]
+    options = ["acks_late", "acks_on_failure_or_timeout", "reject_on_worker_lost", "max_retries", "Request", "Strategy"]
+    assert "celery.chord_unlock" in names
+    for name in names:
+        for option in options:
+            assert getattr(app.tasks[name], option) == getattr(stock.tasks[name], option)
+        assert app.tasks[name].retry.__func__ is stock.tasks[name].retry.__func__
+    assert app.task(name="pays")(print).acks_late
+    delay_of(app).check_tasks()
+    assert [task.name for task in delay_of(app).retryable_tasks()] == ["pays"]
+    stock.close()
+    app.close()

@@ -33,6 +33,8 @@ class Config:
     rmq_delay: dict[str, Any] = field(default_factory=dict)
     conf: dict[str, Any] = field(default_factory=dict)
     install: bool = True
+    #: Whether `RetryableTask` is the class of all tasks that name none, Celery's own too.
+    for_all_tasks: bool = False
     #: The kind of event after which, and before its message is settled, the worker is killed: the first time.
     killed_after: str | None = None
 
@@ -49,7 +51,8 @@ class Hopeless(Exception):
 
 
 def make_app(config: Config) -> Celery:
-    app = Celery("acceptance", broker=config.broker, backend=config.backend, set_as_current=False)
+    default = {"task_cls": RetryableTask} if config.for_all_tasks else {}
+    app = Celery("acceptance", broker=config.broker, backend=config.backend, set_as_current=False, **default)
     app.conf.update(
         broker_connection_retry_on_startup=True,
         worker_cancel_long_running_tasks_on_connection_loss=False,
@@ -292,6 +295,15 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
         note(self)
         time.sleep(0.02)
         return number
+
+    @task(name="passes_on")
+    def passes_on(self: Any, queues: list[str]) -> None:
+        """Call a task for each of the queues, with the headers that this one sees; at the second attempt."""
+        note(self, headers=self.request.headers)
+        if self.request.retries == 0:
+            raise Boom("not yet")
+        for queue in queues:
+            healthy.apply_async((1,), queue=queue, headers=self.request.headers)
 
     @app.task(name="collect_error", shared=False)
     def collect_error(request: Any, exc: Any, traceback: Any) -> None:
