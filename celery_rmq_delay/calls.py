@@ -135,7 +135,7 @@ class SendTask:
 
 
 class _WithoutTtl:
-    """Celery's function that publishes a task message, without the TTL of those that say themselves when they expire."""
+    """Celery's function that publishes a task message, without a TTL where a header says when it expires."""
 
     def __init__(self, send: Callable[..., Any], delay: Delay) -> None:
         self._send, self._delay = send, delay

@@ -128,13 +128,15 @@ def arrive(
     where the message ``came_back`` through the return exchange: a publisher can send any.
     """
     queue, native = place.queue, place.native
-    rejections = h.rejections(headers, queue, suspects(queue)) if came_back and "x-death" in headers else 0
+    found = h.rejections(headers, queue, suspects(queue)) if "x-death" in headers else 0
+    rejections = found if came_back else 0
     given_back = native.given_back(headers) if native else 0
     climbed = rejections + given_back
     retries = h.whole_number(h.whole_number(known) + climbed)
     interrupted = redelivered and _was_interrupted(headers, place)
     rung = 0 if place.among_suspects else rung_of(queue, routing_key)
-    path = _cheapest(headers, place, ladder, rejections, retries)
+    is_copied = found != rejections or found >= place.rejections_allowed
+    path = _cheapest(headers, place, ladder, retries, is_copied=is_copied)
     keeps_eta = eta_ahead and not climbed
     action, crashed = _on_arrival(headers, place, interrupted, keeps_eta, is_stopping)
     return Arrival(
@@ -171,7 +173,7 @@ def _on_arrival(
     return (Action.RETURN if is_stopping else Action.RUN), crashed
 
 
-def _cheapest(headers: Headers, place: Place, ladder: Ladder, rejections: int, retries: int) -> Path:
+def _cheapest(headers: Headers, place: Place, ladder: Ladder, retries: int, *, is_copied: bool) -> Path:
     """Return how an unchanged retry of the next tier gets to its delay queue."""
     if place.native and place.is_applied:
         delay_ms = ladder.tiers_ms[ladder.rung_after(retries) - 1]
@@ -179,8 +181,8 @@ def _cheapest(headers: Headers, place: Place, ladder: Ladder, rejections: int, r
             return Path.REQUEUE
     if not (place.is_planned and place.is_applied):
         return Path.PUBLISH
-    is_used_up = rejections and rejections >= place.rejections_allowed
-    return Path.COPY if place.among_suspects or not place.rejects or place.flags_returned or is_used_up else Path.REJECT
+    is_copied = is_copied or place.among_suspects or not place.rejects or place.flags_returned
+    return Path.COPY if is_copied else Path.REJECT
 
 
 class Attempt(NamedTuple):

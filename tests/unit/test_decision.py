@@ -171,7 +171,7 @@ def test_a_message_that_was_rejected_as_often_as_its_queue_allows_is_copied(reje
 def test_a_history_that_its_publisher_has_made_up_counts_no_retries() -> None:
     headers = {"x-death": [{"queue": "q", "reason": "rejected", "count": 2}]}
     found = arrive(headers, Place("q"), LADDER, known=0, routing_key="q", came_back=False, redelivered=False)
-    assert (found.action, found.retries) == (Action.RUN, 0)
+    assert (found.action, found.retries, found.delivery.path) == (Action.RUN, 0, Path.COPY)
 
 
 def parked(path: Path) -> Parked:

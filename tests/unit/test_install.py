@@ -149,6 +149,10 @@ def test_a_second_call_with_another_management_url_shows_no_credentials() -> Non
     assert "hidden" not in str(raised.value)
 
 
+def pays() -> None:
+    """Stand for a task."""
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -164,7 +168,7 @@ def test_an_option_of_acking_that_a_retryable_task_cannot_honour_is_refused(opti
     app = Celery("options", set_as_current=False)
     install(app)
     with pytest.raises(SettingsError, match=f"{option} of task pays: found {value}"):
-        app.task(name="pays", base=RetryableTask, **{option: value})(print).delay
+        app.task(name="pays", base=RetryableTask, lazy=False, shared=False, **{option: value})(pays)
     app.close()
 
 
@@ -182,8 +186,10 @@ def test_celerys_own_tasks_keep_its_behaviour_where_retryable_is_the_class_of_al
         for option in options:
             assert getattr(app.tasks[name], option) == getattr(stock.tasks[name], option)
         assert app.tasks[name].retry.__func__ is stock.tasks[name].retry.__func__
-    assert app.task(name="pays")(print).acks_late
+    assert app.task(name="pays", lazy=False, shared=False)(pays).acks_late
     delay_of(app).check_tasks()
-    assert [task.name for task in delay_of(app).retryable_tasks()] == ["pays"]
+    retryable = {task.name for task in delay_of(app).retryable_tasks()}
+    assert "pays" in retryable
+    assert retryable.isdisjoint(names)
     stock.close()
     app.close()
