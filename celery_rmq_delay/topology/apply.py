@@ -178,16 +178,20 @@ def drift(connection: Connection, objects: Objects) -> list[Drift]:
 
 def _problem(connection: Connection, found: Exchange | Queue) -> str | None:
     channel = connection.channel()
+    exists = False
     try:
         if isinstance(found, Exchange):
             channel.exchange_declare(found.name, found.type, passive=True)
         else:
             channel.queue_declare(found.name, passive=True)
-        # It exists, so that an active declare compares the arguments and creates nothing.
+        exists = True
+        # An active declare compares the arguments now, and creates nothing.
         declare_nowait(channel, found)
         synchronise(channel)
     except NotFound:
         return "missing"
+    except AccessRefused as error:  # without the permission to declare it, that it exists has to be enough
+        return None if exists else str(error.reply_text)
     except ChannelError as error:
         return str(error.reply_text)
     finally:

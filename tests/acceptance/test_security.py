@@ -94,7 +94,14 @@ def test_each_role_can_do_its_part_and_no_more(
     lab = make_lab(tiers=["200ms", "1h"], events=True)
     found = users(lab)
     urls = found.urls
-    assert set(urls) == {"worker", "publisher", "narrow publisher", "collector", "operator"}
+    assert set(urls) == {
+        "worker",
+        "worker without `apply_on_start`",
+        "publisher",
+        "narrow publisher",
+        "collector",
+        "operator",
+    }
     worker = found.lab("worker")
     publisher = found.lab("publisher")
     with lab.app.connection_for_write() as connection:
@@ -142,6 +149,26 @@ def test_each_role_can_do_its_part_and_no_more(
     assert refused(urls["operator"], reading("shop"))
     assert not refused(urls["publisher"], publishing(EVENTS)), "the page says that RabbitMQ cannot keep this apart"
     assert refused(urls["worker"], declaring("somebody.elses"))
+    assert process.container.status == "running"
+
+
+@pytest.mark.brokers
+def test_a_worker_without_apply_on_start_needs_no_permission_to_configure_ladders(
+    make_lab: Callable[..., Lab], users: Callable[[Lab], Users]
+) -> None:
+    applies = make_lab(tiers=["200ms"], events=True)
+    applies.worker().kill("SIGTERM")
+    lab = make_lab(tiers=["200ms"], events=True, apply_on_start=False)
+    role = "worker without `apply_on_start`"
+    found = users(lab)
+
+    process = found.lab(role).worker()
+    recovers, gone = lab.task("fails").delay(1), lab.task("gives_up").delay()
+
+    assert recovers.get(timeout=SECONDS) == 1
+    wait_for(lambda: lab.count(EXHAUSTED) == 1, "the task that gives up")
+    assert gone.state == "FAILURE"
+    assert refused(found.urls[role], declaring("shop.suspects"))
     assert process.container.status == "running"
 
 
