@@ -30,6 +30,8 @@ from tests.support.workers.project import make_app
 from tests.support.workers.roles import PASSWORD, add_user, roles
 
 EXHAUSTED, EVENTS = "rmq_delay.exhausted", "rmq_delay.events"
+#: A role of the page.
+IDLE = "worker that applies nothing"
 CANARY = "c4n4ry-in-a-c04l-m1ne"
 
 
@@ -96,7 +98,7 @@ def test_each_role_can_do_its_part_and_no_more(
     urls = found.urls
     assert set(urls) == {
         "worker",
-        "worker without `apply_on_start`",
+        "worker that applies nothing",
         "publisher",
         "narrow publisher",
         "collector",
@@ -159,16 +161,15 @@ def test_a_worker_without_apply_on_start_needs_no_permission_to_configure_ladder
     applies = make_lab(tiers=["200ms"], events=True)
     applies.worker().kill("SIGTERM")
     lab = make_lab(tiers=["200ms"], events=True, apply_on_start=False)
-    role = "worker without `apply_on_start`"
     found = users(lab)
 
-    process = found.lab(role).worker()
+    process = found.lab(IDLE).worker()
     recovers, gone = lab.task("fails").delay(1), lab.task("gives_up").delay()
 
     assert recovers.get(timeout=SECONDS) == 1
     wait_for(lambda: lab.count(EXHAUSTED) == 1, "the task that gives up")
     assert gone.state == "FAILURE"
-    assert refused(found.urls[role], declaring("shop.suspects"))
+    assert refused(found.urls[IDLE], declaring("shop.suspects"))
     assert process.container.status == "running"
 
 
