@@ -230,7 +230,8 @@ class Delay:
             found = getattr(task, name, needed)
             if bool(found) is not needed:
                 raise SettingsError(f"{name} of task {task.name}", found, f"{why}: leave {name} out.")
-        if task.max_retries_set is NOT_SET and task.tiers is None:
+        of_retry = (getattr(task, "retry_kwargs", None) or {}).get("max_retries", NOT_SET)
+        if task.max_retries_set is of_retry is NOT_SET and task.tiers is None:
             return
         queue = self.routed_to(task) or self.app.conf.task_default_queue
         if task.tiers is not None and self.is_native(queue):
@@ -241,6 +242,7 @@ class Delay:
                 "route the task to another queue.",
             )
         check_max_retries(task.max_retries_set, self.ladder(queue, task), task.name)
+        check_max_retries(of_retry, self.ladder(queue, task), f"{task.name}, in retry_kwargs")
 
 
 def set_delay(app: Celery, delay: Delay) -> None:

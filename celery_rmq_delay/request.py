@@ -155,12 +155,9 @@ class RetryableRequest(stock.Request):
 
     def _decide(self) -> Ending:
         delivery, delay = self._request_dict[KEY], self._worker.delay
-        attempt = Attempt(
-            delivery,
-            delay.ladder(delivery.queue, self.task),
-            self._retries,
-            delay.budget(delivery.queue, self.task),
-        )
+        is_last = getattr(self._failure, "is_last", False)  # `Task.retry` has refused one
+        budget = self._retries if is_last else delay.budget(delivery.queue, self.task)
+        attempt = Attempt(delivery, delay.ladder(delivery.queue, self.task), self._retries, budget)
         parked = self._retry if isinstance(self._retry, Parked) else None
         return end(self._end, attempt, parked, rejects=self._worker.dead_letters(delivery.queue))
 

@@ -13,7 +13,7 @@ from celery.exceptions import Reject, Retry
 from kombu.exceptions import OperationalError
 
 from .calls import aware_eta
-from .config import NOT_SET
+from .config import NOT_SET, check_max_retries
 from .delay import Delay, find_delay
 from .durations import DelayLike
 from .exceptions import PublishError, RmqDelayError, TopologyError
@@ -108,7 +108,7 @@ class RetryableTask(_Task):
 
         An explicit ``countdown`` (seconds) or ``eta`` is exact: it waits in the queues for exact delays. Changed
         arguments or options are published as a new message, which is confirmed before the old one is acked. Raises
-        `DelayError` for a delay that cannot be used.
+        `DelayError` for a delay, and `SettingsError` for a ``max_retries``, that cannot be used.
         """
         if isinstance(exc, Reject):
             raise exc  # Celery's autoretry_for lets only Ignore and Retry pass
@@ -126,6 +126,10 @@ class RetryableTask(_Task):
                 f"retry of {self.name}: an exchange or a routing_key is no queue to wait for. Give queue= instead."
             )
         ladder = delay.ladder(delivery.queue, self)
+        if max_retries is not None:
+            check_max_retries(max_retries, ladder, f"{self.name}, given to retry()")
+        most = self.max_retries if max_retries is None else max_retries
+        request.rmq_delay_used_up = most is not None and request.retries >= most  # Celery's retry raises then
         changed = bool(options) or _differs(args, request.args) or _differs(kwargs, request.kwargs)
         wanted = self._exact_ms(delay, countdown, eta)
         path, rung = next_delay(

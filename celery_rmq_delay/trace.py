@@ -32,14 +32,22 @@ Tracer = Callable[..., Any]
 
 
 class LeanExceptionInfo(ExceptionInfo):
-    """An `ExceptionInfo` that travels as exception and text."""
+    """An `ExceptionInfo` that travels as exception and text, and says whether no retry was left."""
 
-    def __init__(self, exception: BaseException, tb: TracebackType | None, text: str, internal: bool = False) -> None:
+    def __init__(
+        self,
+        exception: BaseException,
+        tb: TracebackType | None,
+        text: str,
+        internal: bool = False,
+        is_last: bool = False,
+    ) -> None:
         kind: Any = type(exception)  # for mypy no exception class is hashable
         self.type = _pickleable_type(kind)
         self.exception = exception
         self.traceback = text
         self.internal = internal
+        self.is_last = is_last
         self._tb = tb
 
     @property
@@ -57,7 +65,7 @@ class LeanExceptionInfo(ExceptionInfo):
         self._tb = None
 
     def __reduce__(self) -> Any:
-        return LeanExceptionInfo, (self.exception, None, self.traceback, self.internal)
+        return LeanExceptionInfo, (self.exception, None, self.traceback, self.internal, self.is_last)
 
 
 @lru_cache(maxsize=256)
@@ -99,6 +107,7 @@ class LeanInfo(trace.TraceInfo):
         if exc.__traceback__ is None:
             exc.__traceback__ = sys.exc_info()[2]
         einfo = LeanExceptionInfo(exc, exc.__traceback__, format_exception(exc, exc.__traceback__))
+        einfo.is_last = bool(req.get("rmq_delay_used_up"))
         try:
             task.backend.mark_as_failure(
                 req.id, exc, einfo.traceback, request=req, store_result=store_errors, call_errbacks=call_errbacks

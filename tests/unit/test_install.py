@@ -149,6 +149,13 @@ def test_a_second_call_with_another_management_url_shows_no_credentials() -> Non
     assert "hidden" not in str(raised.value)
 
 
+def test_a_max_retries_in_retry_kwargs_that_the_ladder_cannot_give_is_refused() -> None:
+    app = bare_app({"tiers": ["1s", "2s"]})
+    install(app)
+    with pytest.raises(SettingsError, match=r"max_retries of task pays, in retry_kwargs: found 3"):
+        app.task(base=RetryableTask, name="pays", shared=False, lazy=False, retry_kwargs={"max_retries": 3})(pays)
+
+
 def pays() -> None:
     """Stand for a task."""
 

@@ -14,7 +14,7 @@ from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 from celery.worker import state
 from kombu import Queue
 
-from celery_rmq_delay import RetryableTask, task_exhausted, task_parked
+from celery_rmq_delay import RetryableTask, SettingsError, task_exhausted, task_parked
 from celery_rmq_delay.config import parse_settings
 from celery_rmq_delay.delay import delay_of
 from celery_rmq_delay.exceptions import RmqDelayError
@@ -110,6 +110,29 @@ def test_only_what_is_in_autoretry_for_is_retried(app: Celery, rmq_ladder: MakeL
     charge, ladder = charge_of(app, autoretry_for=(OSError,), dont_autoretry_for=(Declined,)), rmq_ladder(app)
     recovered(ladder.run(charge.s(1)), after=1)
     exhausted(ladder.run(charge.s(1, error="declined")), reason="gave_up", exception=Declined)
+
+
+@pytest.mark.parametrize("how", ["retry_kwargs", "retry()"])
+def test_a_task_that_limits_its_retries_as_it_runs_has_used_them(app: Celery, rmq_ladder: MakeLadder, how: str) -> None:
+    options = {"retry_kwargs": {"max_retries": 1}} if how == "retry_kwargs" else {}
+
+    @app.task(shared=False, bind=True, base=RetryableTask, **options)
+    def charge(self: Any) -> None:
+        if how == "retry()":
+            raise self.retry(exc=ValueError("declined"), max_retries=1)
+        raise ValueError("declined")
+
+    story = rmq_ladder(app).run(charge.s())
+    assert len(story.attempts) == 2
+    exhausted(story, reason="retries_used", exception=ValueError)
+
+
+def test_a_limit_beyond_the_ladder_is_refused_where_it_is_given(app: Celery, rmq_ladder: MakeLadder) -> None:
+    @app.task(shared=False, bind=True, base=RetryableTask)
+    def charge(self: Any) -> None:
+        raise self.retry(exc=ValueError("declined"), max_retries=9)
+
+    exhausted(rmq_ladder(app).run(charge.s()), exception=SettingsError)
 
 
 def test_a_task_climbs_its_own_tiers_and_stops_at_its_own_max_retries(app: Celery, rmq_ladder: MakeLadder) -> None:
