@@ -14,7 +14,7 @@ from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 from celery.worker import state
 from kombu import Queue
 
-from celery_rmq_delay import RetryableTask, SettingsError, task_exhausted, task_parked
+from celery_rmq_delay import RetryableTask, RmqDelayError, task_exhausted, task_parked
 from celery_rmq_delay.config import parse_settings
 from celery_rmq_delay.delay import delay_of
 from celery_rmq_delay.exceptions import RmqDelayError
@@ -132,7 +132,7 @@ def test_a_limit_beyond_the_ladder_is_refused_where_it_is_given(app: Celery, rmq
     def charge(self: Any) -> None:
         raise self.retry(exc=ValueError("declined"), max_retries=9)
 
-    exhausted(rmq_ladder(app).run(charge.s()), exception=SettingsError)
+    exhausted(rmq_ladder(app).run(charge.s()), exception=RmqDelayError)  # SettingsError cannot be pickled
 
 
 def test_a_task_climbs_its_own_tiers_and_stops_at_its_own_max_retries(app: Celery, rmq_ladder: MakeLadder) -> None:
