@@ -58,6 +58,8 @@ class Applied:
     #: The digest of the plan whose bindings were all there when it was last applied; None once anything moved, and as
     #: long as the suspects queue has to be replaced.
     bound: str | None = None
+    #: The exhausted queue to which all that ends is bound; None where the record is older than this note.
+    exhausted: str | None = None
     #: What is known of a queue without our dead-letter arguments; None where nobody ever adopted it.
     adoption: Adoption | None = None
 
@@ -175,6 +177,7 @@ class _Switch:
         """Take all steps; the record says ``bound`` only where all objects are ``complete``, too."""
         self._save(ladders={**self.applied.ladders, **self.plan.ladders})
         self._route_reasons()
+        self._leave_exhausted()
         if self.applied.phase != "settled":
             self._finish()
         if self.applied.current != self.plan.ladder.id:
@@ -184,7 +187,18 @@ class _Switch:
         self._bind_again()
         self._retire()
         bound = _digest(self.plan, self.plan.objects(self.applied.highest_rung))
-        self._save(bound=bound if complete else None)
+        self._save(bound=bound if complete else None, exhausted=self.plan.exhausted)
+
+    def _leave_exhausted(self) -> None:
+        """Unbind the exhausted queue that the settings named before: all that ends would go to both."""
+        old = self.applied.exhausted
+        if old in (None, self.plan.exhausted):
+            return
+        there, highest = replace(self.plan, exhausted=old), self.applied.highest_rung
+        ladders = [there.ladder_objects(each, highest).bindings for each in self.applied.ladders.values()]
+        for binding in (each for bindings in (*ladders, *_reason_bindings(there)) for each in bindings):
+            if binding.destination == old:
+                apply.unbind(self.channel, binding)
 
     def _save(self, **changes: Any) -> None:
         """Write the record when it changes: always before the step that it announces."""

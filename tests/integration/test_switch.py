@@ -270,3 +270,19 @@ def test_the_record_says_when_a_ladder_went_out_of_use(lab: Lab) -> None:
     assert set(settled(lab, b).retired) == {a.ladder.id}
     apply_plan(lab.connection, a)
     assert set(settled(lab, a).retired) == {b.ladder.id}
+
+
+def test_another_exhausted_queue_gets_all_that_ends_and_the_old_one_nothing(lab: Lab) -> None:
+    old = lab.applied(lab.plan(A, TASKS_A))
+    new = lab.plan(A, TASKS_A, exhausted=f"{old.exhausted}.new")
+    apply_plan(lab.connection, new)
+    names, queue = old.names, old.queue
+    ends = [(names.ladder(queue, key), return_key(queue, len(ladder))) for key, ladder in old.ladders.items()]
+    if lab.tells_death_reason:
+        ends.append((names.other(queue), ""))
+    for exchange, key in ends:
+        lab.publish(key, exchange=exchange)
+
+    for _ in ends:
+        assert lab.get(new.exhausted, ack=True)
+    assert lab.channel.basic_get(old.exhausted) is None

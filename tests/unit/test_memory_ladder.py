@@ -14,7 +14,7 @@ from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, Retry
 from celery.worker import state
 from kombu import Queue
 
-from celery_rmq_delay import RetryableTask, RmqDelayError, task_exhausted, task_parked
+from celery_rmq_delay import RetryableTask, task_exhausted, task_parked
 from celery_rmq_delay.config import parse_settings
 from celery_rmq_delay.delay import delay_of
 from celery_rmq_delay.exceptions import RmqDelayError
