@@ -18,11 +18,12 @@ import time
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..exceptions import TopologyError
 from ..ladders import Ladder
 from . import apply
 from .adoption import Adoption
 from .ladder import LadderPlan
-from .objects import Binding, Objects, arguments
+from .objects import Binding, Exchange, Objects, arguments
 from .record import Record, locked_record
 from .replacing import ensure_suspects
 
@@ -105,6 +106,9 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
     apply.ensure_queue(connection, plan.exhausted_queue())
     suspects = plan.suspects_queue()  # shared with workers of another prefix
     with locked_record(connection, plan.record_queue(), lock_timeout) as (channel, record):
+        if record.value is None:
+            _refuse_lost_record(connection, plan)
+            record.save(Applied().to_json())  # a crash in the first apply is no lost record
         before = Applied.from_json(record.value)
         objects = plan.objects(before.highest_rung)
         if quick and before.bound == _digest(plan, objects) and apply.all_exist(connection, objects):
@@ -118,6 +122,25 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
         switch = _Switch(channel, plan, record, before)
         switch.run(complete=complete)
         return switch.applied.current != before.current or before.tasks != switch.applied.tasks
+
+
+def _refuse_lost_record(connection: Connection, plan: LadderPlan) -> None:
+    """Raise `TopologyError` where another ladder is in force, and nothing says which.
+
+    The new one would be bound beside it, and each rejected message parked in both.
+    """
+    names, queue = plan.names, plan.queue
+    current = names.current(queue)
+    own = Exchange(names.ladder(queue, plan.ladder.id), "direct", names.first(queue, plan.ladder.id))
+    if not apply.all_exist(connection, Objects(exchanges=(Exchange(current, "fanout"),))):
+        return
+    if not apply.all_exist(connection, Objects(exchanges=(own,))):
+        raise TopologyError(
+            f"The record of the ladder of queue {queue!r} is gone from {plan.record_queue().name}, so that its present "
+            f"ladder cannot be replaced: retries would wait in both. Go back to the settings that were applied before; "
+            f"or stop all workers of {queue!r}, delete the exchanges {current!r} and {names.standby(queue)!r}, and "
+            "apply again. Look for what removed the record: a policy with message-ttl, expires or max-length."
+        )
 
 
 def _digest(plan: LadderPlan, objects: Objects) -> str:

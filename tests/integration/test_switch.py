@@ -14,8 +14,10 @@ import kombu
 import pytest
 
 from celery_rmq_delay import headers as h
+from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
+from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers.kinds import EITHER_TYPE
@@ -286,3 +288,31 @@ def test_another_exhausted_queue_gets_all_that_ends_and_the_old_one_nothing(lab:
     for _ in ends:
         assert lab.get(new.exhausted, ack=True)
     assert lab.channel.basic_get(old.exhausted) is None
+
+
+def test_a_lost_record_lets_no_second_ladder_in(lab: Lab) -> None:
+    a, b = lab.applied(lab.plan(A)), lab.plan(B)
+    lab.channel.queue_purge(a.record_queue().name)
+
+    with pytest.raises(TopologyError, match=r"The record of the ladder of queue .* is gone"):
+        apply_plan(lab.connection, b)
+    apply_plan(lab.connection, a, quick=True)
+    lab.publish(a.queue)
+    lab.reject(lab.get(a.queue))
+
+    delays = [queue.name for _, _, queue in a.rung_queues((a.ladder, b.ladder))]
+    wait_for(lambda: sum(count or 0 for count in ready_counts(lab.connection, delays).values()) == 1)
+
+
+def test_a_lost_record_is_written_again_when_its_ladder_was_deleted(lab: Lab) -> None:
+    a, b = lab.applied(lab.plan(A)), lab.plan(B)
+    lab.channel.queue_purge(a.record_queue().name)
+    for exchange in (a.names.current(a.queue), a.names.standby(a.queue)):
+        lab.channel.exchange_delete(exchange)
+
+    apply_plan(lab.connection, b)
+    lab.publish(a.queue)
+    lab.reject(lab.get(a.queue))
+
+    first = b.rung_queue(1, B.tiers_ms[0]).name
+    wait_for(lambda: ready_counts(lab.connection, [first])[first] == 1)
