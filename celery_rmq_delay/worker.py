@@ -361,7 +361,6 @@ class WorkerSide(Settling):
             self.delay.ladder(place.queue, task),
             known=raw.get("retries", (body or {}).get("retries")),
             routing_key=info["routing_key"],
-            came_back=info["exchange"] == self.delay.settings.names.returns,
             redelivered=info["redelivered"],
             eta_ahead=bool(eta),
             is_stopping=self._is_stopping,

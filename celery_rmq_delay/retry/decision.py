@@ -117,7 +117,6 @@ def arrive(
     *,
     known: object,
     routing_key: str,
-    came_back: bool,
     redelivered: bool,
     eta_ahead: bool = False,
     is_stopping: bool = False,
@@ -125,16 +124,16 @@ def arrive(
     """Return what a delivery is.
 
     ``known`` is the number of retries that its publisher counted, any header's value. The broker's history counts only
-    where the message ``came_back`` through the return exchange: a publisher can send any.
+    where the routing key says that the message came back from a delay queue: a publisher can send any.
     """
     queue, native = place.queue, place.native
+    rung = 0 if place.among_suspects else rung_of(queue, routing_key)
     found = h.rejections(headers, queue, suspects(queue)) if "x-death" in headers else 0
-    rejections = found if came_back else 0
+    rejections = found if rung else 0
     given_back = native.given_back(headers) if native else 0
     climbed = rejections + given_back
     retries = h.whole_number(h.whole_number(known) + climbed)
     interrupted = redelivered and _was_interrupted(headers, place)
-    rung = 0 if place.among_suspects else rung_of(queue, routing_key)
     is_copied = found != rejections or found >= place.rejections_allowed
     path = _cheapest(headers, place, ladder, retries, is_copied=is_copied)
     keeps_eta = eta_ahead and not climbed

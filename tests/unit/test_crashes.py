@@ -62,7 +62,7 @@ def test_only_a_whole_number_counts_as_crashes(value: Any, known: int) -> None:
 
 def arrival(headers: dict[str, Any], *, interrupted: bool, among_suspects: bool, max_crashes: int) -> Arrival:
     place = Place("q", among_suspects, max_crashes=max_crashes)
-    return arrive(headers, place, Ladder((1000,)), known=0, routing_key="q", came_back=True, redelivered=interrupted)
+    return arrive(headers, place, Ladder((1000,)), known=0, routing_key="q", redelivered=interrupted)
 
 
 def run_until_given_up(max_crashes: int) -> int:

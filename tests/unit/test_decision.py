@@ -89,9 +89,7 @@ def test_a_delivery_is_interrupted_as_the_table_says(row: Row) -> None:
         }
         for broker in (V310,) if version == "before 4.0" else (V40, V43):
             place = Place("q", source == "suspects", counts=kind == "quorum", broker=broker)
-            found = arrive(
-                headers, place, LADDER, known=0, routing_key="q@2", came_back=True, redelivered=flagged == "yes"
-            )
+            found = arrive(headers, place, LADDER, known=0, routing_key="q@2", redelivered=flagged == "yes")
             assert found.redelivered is (row[-1] == "yes" or source == "suspects")
             assert (found.action is Action.RUN) is (row[-1] == "no")
 
@@ -119,7 +117,6 @@ def test_a_delivered_message_goes_where_the_table_says(row: Row, max_crashes: in
             LADDER,
             known=0,
             routing_key="q",
-            came_back=False,
             redelivered=interrupted == "yes",
             eta_ahead=eta_ahead == "yes",
             is_stopping=is_stopping == "yes",
@@ -152,7 +149,7 @@ def test_a_retry_takes_the_path_that_the_table_says(row: Row) -> None:
             native=NativeRetry(ladder) if native == "yes" else None,
         )
         key = "q@1" if fits == "yes" else "q@3"
-        arrived = arrive({"retries": 1}, place, ladder, known=1, routing_key=key, came_back=True, redelivered=False)
+        arrived = arrive({"retries": 1}, place, ladder, known=1, routing_key=key, redelivered=False)
         path, rung = next_delay(
             arrived.delivery, ladder, arrived.retries, is_exact=exact == "yes", is_changed=changed == "yes"
         )
@@ -163,14 +160,14 @@ def test_a_retry_takes_the_path_that_the_table_says(row: Row) -> None:
 def test_a_message_that_was_rejected_as_often_as_its_queue_allows_is_copied(rejections: int) -> None:
     headers = {"x-death": [{"queue": "q", "reason": "rejected", "count": rejections}]}
     place = Place("q", rejections_allowed=5)
-    found = arrive(headers, place, LADDER, known=0, routing_key=f"q@{rejections}", came_back=True, redelivered=False)
+    found = arrive(headers, place, LADDER, known=0, routing_key=f"q@{rejections}", redelivered=False)
     assert found.delivery.path is (Path.COPY if rejections == 5 else Path.REJECT)
     assert found.retries == rejections
 
 
 def test_a_history_that_its_publisher_has_made_up_counts_no_retries() -> None:
     headers = {"x-death": [{"queue": "q", "reason": "rejected", "count": 2}]}
-    found = arrive(headers, Place("q"), LADDER, known=0, routing_key="q", came_back=False, redelivered=False)
+    found = arrive(headers, Place("q"), LADDER, known=0, routing_key="q", redelivered=False)
     assert (found.action, found.retries, found.delivery.path) == (Action.RUN, 0, Path.COPY)
 
 

@@ -72,7 +72,6 @@ def test_the_crash_guard_always_decides(headers: dict[Any, Any], version: Any, q
         Ladder((1_000,)),
         known=headers.get("retries"),
         routing_key="q",
-        came_back=True,
         redelivered=True,
     )
     assert found.action in (Action.RUN, Action.SUSPECT, Action.EXHAUST)
