@@ -34,7 +34,7 @@ _DELIVERY_LIMIT = 20
 _SETTLED = "A failed task's message is parked or exhausted, and acked when RabbitMQ has it there"
 _COUNTED = "A lost process is a failed attempt, and the message waits for its next tier"
 #: Options of a task that can have one value only, and why.
-_NEEDED = (
+NEEDED = (
     ("acks_late", True, "A message that is acked before its task runs cannot be parked"),
     ("acks_on_failure_or_timeout", True, _SETTLED),
     ("acks_on_failure", True, _SETTLED),
@@ -226,7 +226,7 @@ class Delay:
 
     def check_task(self, task: RetryableTask) -> None:
         """Raise `SettingsError` when a task's options of acking, its tiers or its ``max_retries`` cannot work."""
-        for name, needed, why in _NEEDED:
+        for name, needed, why in NEEDED:
             found = getattr(task, name, needed)
             if bool(found) is not needed:
                 raise SettingsError(f"{name} of task {task.name}", found, f"{why}: leave {name} out.")

@@ -9,6 +9,7 @@ burst leaves behind, and then messages with a TTL come back late.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,8 @@ TRACED_SCAN_LIMIT = 1_000
 _BURST = 16
 #: Seconds to wait for a burst to arrive; others may take the messages that would show it.
 _BURST_TIMEOUT = 0.05
+#: Seconds to wait for a message that the scan's consumer is to get; others may have taken all.
+_DELIVERY_TIMEOUT = 1.0
 
 
 def looks_leave_no_trace(broker: Capabilities) -> bool:
@@ -46,9 +49,17 @@ def looks_leave_no_trace(broker: Capabilities) -> bool:
 class Scan:
     """The messages that a queue has when the scan begins, each once; see `scanning`."""
 
-    def __init__(self, connection: Connection, channel: Any, queue: str, most: int, *, releases: bool) -> None:
+    def __init__(
+        self, connection: Connection, channel: Any, queue: str, most: int, *, is_delay_queue: bool, releases: bool
+    ) -> None:
         self._connection, self._channel, self._queue, self._most = connection, channel, queue, most
+        self._is_delay_queue = is_delay_queue
         self._releases = releases
+        #: The consumer that keeps others from deleting the queue as one that is empty and unused.
+        self._guard: str | None = None
+        #: What the consumer holds; it gets the next message when that is removed.
+        self._guarded: int | None = None
+        self._delivered: deque[amqp.Message] = deque()
         self._publisher: amqp.Channel | None = None
         self._held: dict[int, None] = {}
         #: The message at hand as it came: what is yielded has been decompressed.
@@ -66,19 +77,49 @@ class Scan:
                 f"The queue {self._queue!r} does not exist: run `celery -A proj rmq-delay apply`."
             ) from error
         ran_empty = not there
+        if there and self._is_delay_queue:
+            self._guard_queue()
         # What comes later is left alone: a task that is sent back may fail and return while the scan goes on.
         for _ in range(min(there, self._most)):
-            raw = self._channel.basic_get(self._queue)
+            raw = self._next()
             if raw is None:
                 ran_empty = True
                 break
             self.seen += 1
-            self._hold(raw)
             self.raw = raw
             yield self._channel.message_to_python(raw)
         self.complete = there <= self._most
         if ran_empty and self._releases:
             self._release_expired()
+
+    def _guard_queue(self) -> None:
+        """Consume one message at a time: what only looks empty, as this scan holds all of it, is not pruned."""
+        self._channel.basic_qos(0, 1, False)
+        self._guard = self._channel.basic_consume(self._queue, callback=self._on_delivered)
+
+    def _on_delivered(self, raw: amqp.Message) -> None:
+        self._guarded = raw.delivery_tag
+        self._hold(raw)
+        self._delivered.append(raw)
+
+    def _wait_for_delivery(self) -> None:
+        deadline = time.monotonic() + _DELIVERY_TIMEOUT
+        while not self._delivered and (left := deadline - time.monotonic()) > 0:
+            try:
+                self._connection.drain_events(timeout=left)
+            except TimeoutError:
+                return
+
+    def _next(self) -> amqp.Message | None:
+        """Return the next message: what the consumer gets where it has none, as that is the oldest; else fetch one."""
+        if self._guard and self._guarded is None:
+            self._wait_for_delivery()
+        if self._delivered:
+            return self._delivered.popleft()
+        raw = self._channel.basic_get(self._queue)
+        if raw is not None:
+            self._hold(raw)
+        return raw
 
     def move(self, message: Message, copy: amqp.Message, exchange: str, routing_key: str) -> None:
         """Publish ``copy`` with confirm, then ack ``message``.
@@ -98,6 +139,8 @@ class Scan:
 
     def remove(self, message: Message) -> None:
         """Ack ``message``: it is gone from the queue."""
+        if message.delivery_tag == self._guarded:
+            self._guarded = None
         self._channel.basic_ack(message.delivery_tag)
         del self._held[message.delivery_tag]
 
@@ -107,7 +150,10 @@ class Scan:
 
     def give_back(self) -> None:
         """Return what is held to its place in the queue."""
-        give_back(self._channel, self._queue, self._held)
+        if self._guard:
+            self._channel.basic_cancel(self._guard)
+            self._guard = None
+        give_back(self._channel, self._queue, sorted(self._held))
         self._held.clear()
 
     def _release_expired(self) -> None:
@@ -167,7 +213,8 @@ def scanning(
     """
     channel = connection.channel()
     channel.auto_decode = False
-    scan = Scan(connection, channel, queue, most, releases=is_delay_queue and capabilities(connection).holds_expired)
+    releases = is_delay_queue and capabilities(connection).holds_expired
+    scan = Scan(connection, channel, queue, most, is_delay_queue=is_delay_queue, releases=releases)
     try:
         try:
             yield scan

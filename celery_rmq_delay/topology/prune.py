@@ -109,7 +109,7 @@ class _Prune:
             self.report.deleted.append(name)
         for queue in queues:
             if not apply.delete_unused(self.connection, queue):
-                self.report.kept[key] = f"A message was parked in {queue.name} just now."
+                self.report.kept[key] = f"{queue.name} is in use: messages were parked just now, or are inspected."
                 return
             self.report.deleted.append(queue.name)
         self.report.ladders.append(key)

@@ -11,13 +11,14 @@ import pytest
 from celery_rmq_delay.exceptions import LockTimeoutError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
+from celery_rmq_delay.scan import scanning
 from celery_rmq_delay.topology.apply import drift, ready_counts
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.objects import Objects
 from celery_rmq_delay.topology.prune import Pruned, prune
 from celery_rmq_delay.topology.record import locked_record, peek_record
 from celery_rmq_delay.topology.switch import Applied, apply_plan
-from tests.support.brokers.lab import HOUR, Lab
+from tests.support.brokers.lab import HOUR, Lab, contents
 from tests.support.waiting import BUSY, wait_for
 
 
@@ -83,6 +84,19 @@ def test_nothing_with_messages_is_deleted(lab: Lab) -> None:
     assert existing(lab, delay_queues(old)) == delay_queues(old)
     lab.get(full, ack=True)
     assert prune(lab.connection, new, now=True).ladders == [old.ladder.id]
+
+
+@pytest.mark.brokers
+def test_messages_that_somebody_inspects_are_not_pruned(lab: Lab) -> None:
+    old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR)), Ladder((HOUR,)))
+    full = old.rung_queue(2, 4 * HOUR).name
+    for number in range(10):
+        lab.publish(full, str(number))
+    with scanning(lab.connect(), full, is_delay_queue=True) as scan:
+        assert [contents(scan.raw) for _ in scan] == [b"%d" % number for number in range(10)]
+        assert "in use" in prune(lab.connection, new, now=True).kept[old.ladder.id]
+    assert [contents(lab.get(full, ack=True)) for _ in range(10)] == [b"%d" % number for number in range(10)]
+    wait_for(lambda: prune(lab.connection, new, now=True).ladders == [old.ladder.id])
 
 
 def test_a_ladder_waits_until_old_workers_cannot_use_it_any_more(lab: Lab) -> None:
