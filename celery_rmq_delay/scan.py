@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import ChannelError, NotFound
@@ -104,11 +104,9 @@ class Scan:
 
     def _wait_for_delivery(self) -> None:
         deadline = time.monotonic() + _DELIVERY_TIMEOUT
-        while not self._delivered and (left := deadline - time.monotonic()) > 0:
-            try:
+        with suppress(TimeoutError):
+            while not self._delivered and (left := deadline - time.monotonic()) > 0:
                 self._connection.drain_events(timeout=left)
-            except TimeoutError:
-                return
 
     def _next(self) -> amqp.Message | None:
         """Return the next message: what the consumer gets where it has none, as that is the oldest; else fetch one."""
