@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from .broker import capabilities
 from .exceptions import RmqDelayError, TransportError
 from .frames import tolerate
+from .topology.apply import ready_counts
 from .topology.record import peek_record
 from .topology.switch import Applied
 
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
     from .topology.ladder import LadderPlan
 
 
-def origin_queues(delay: Delay, only: Iterable[str] = ()) -> list[str]:
+def origin_queues(delay: Delay, only: Iterable[str] = (), connection: Connection | None = None) -> list[str]:
     """Return the names of the app's origin queues, sorted; ``only`` those where any are given.
 
     Knows the queues that the app declares, those its tasks are routed to and those its settings name. Raises
-    `RmqDelayError` for a name in ``only`` that can have no ladder.
+    `RmqDelayError` for a name in ``only`` that can have no ladder, and with a ``connection`` for one that neither the
+    app nor the broker knows.
     """
     app, wanted = delay.app, list(only)
     app.loader.import_default_modules()
@@ -31,6 +33,9 @@ def origin_queues(delay: Delay, only: Iterable[str] = ()) -> list[str]:
     for task in app.tasks.values():
         delay.routed_to(task)  # makes the queue that a route names
     queues = app.amqp.queues
+    unknown = [name for name in wanted if name not in queues and name not in delay.settings.queues]
+    if unknown and connection is not None:
+        _refuse_missing(connection, unknown, sorted(queues))
     for name in (*(name for name, own in delay.settings.queues.items() if own is not None), *wanted):
         if name not in queues and queues.create_missing:
             queues.add(queues.new_missing(name))
@@ -51,7 +56,18 @@ def plans(connection: Connection, delay: Delay, only: Iterable[str] = ()) -> lis
     """
     require_amqp(connection)
     routing = capabilities(connection).tells_death_reason
-    return [delay.plan(name, reason_routing=routing) for name in origin_queues(delay, only)]
+    return [delay.plan(name, reason_routing=routing) for name in origin_queues(delay, only, connection)]
+
+
+def _refuse_missing(connection: Connection, names: list[str], known: list[str]) -> None:
+    """Raise `RmqDelayError` for the first of ``names`` that does not exist in the broker: it may be misspelt."""
+    for name, count in ready_counts(connection, names).items():
+        if count is None:
+            raise RmqDelayError(
+                f"Queue {name!r}: neither the app nor the broker has a queue of this name. The app has "
+                f'{", ".join(known) or "none"}. To apply its ladder before it is declared, name it in "queues" of the '
+                "settings."
+            )
 
 
 def applied(connection: Connection, plan: LadderPlan) -> Applied:

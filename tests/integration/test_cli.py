@@ -132,6 +132,15 @@ def test_a_parked_task_is_released_and_a_second_time_not_found(lab: Lab) -> None
     assert data(app, "release", "--all", "--queue", plan.queue, "--tier", "60m")["released"] == ["b"]
 
 
+def test_a_queue_that_neither_the_app_nor_the_broker_knows_gets_no_ladder(classic_lab: Lab) -> None:
+    app, plan = opened(classic_lab)
+    refused = run(app, "apply", "--queue", "paymnets", code=1).output
+    assert "neither the app nor the broker has a queue of this name" in refused
+    assert plan.queue in refused
+    elsewhere = classic_lab.queue()
+    assert f"{elsewhere}:" in run(app, "plan", "--queue", elsewhere, code=2).output
+
+
 def test_all_parked_tasks_are_released_only_of_a_named_queue(classic_lab: Lab) -> None:
     app, _ = opened(classic_lab)
     assert "--all needs --queue" in run(app, "release", "--all", code=2).output
