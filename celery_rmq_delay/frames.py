@@ -58,8 +58,8 @@ def frame_handler(connection: Any, callback: Callable[..., Any]) -> Callable[[An
             message.inbound_header(payload)
         else:
             message.inbound_body(payload)
-        if message.ready:
-            del begun[channel]
+        # A signal handler that shuts the worker down may read the connection in the middle of this, and deliver it.
+        if message.ready and begun.pop(channel, None) is message:
             callback(channel, message.frame_method, message.frame_args, message)
         return bool(message.ready)
 

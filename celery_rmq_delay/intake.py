@@ -70,6 +70,11 @@ def check(headers: Any) -> None:
     if PROPERTIES in headers:
         raise UnreadableError("Its properties cannot be decoded.")
     _check_limits(headers.get("timelimit"))
+    stamped, stamps = headers.get("stamped_headers"), headers.get("stamps")
+    if stamped and not (isinstance(stamped, (list, tuple)) and all(isinstance(each, str) for each in stamped)):
+        raise UnreadableError("Its stamped_headers are no list of names.")
+    if stamps and not isinstance(stamps, dict):
+        raise UnreadableError("Its stamps have no names.")
 
 
 def check_payload(payload: Any) -> None:

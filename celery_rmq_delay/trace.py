@@ -87,7 +87,7 @@ class LeanInfo(trace.TraceInfo):
         try:
             if store_errors:
                 store_retry(task, req, cause, einfo.traceback)
-            task.on_retry(cause, req.id, req.args, req.kwargs, einfo)
+            _call_on_retry(task, cause, req, einfo)
             signals.task_retry.send(sender=task, request=req, reason=reason, einfo=einfo)
             if trace.logger.isEnabledFor(logging.INFO):
                 name = trace.get_task_name(req, task.name)
@@ -127,6 +127,16 @@ class LeanInfo(trace.TraceInfo):
         finally:
             einfo.let_go()
         return einfo
+
+
+def _call_on_retry(task: Task[Any, Any], exc: Any, request: Any, einfo: LeanExceptionInfo) -> None:
+    """Call the task's hook. One that raises is logged and holds up no retry: Celery has published its own by then."""
+    try:
+        task.on_retry(exc, request.id, request.args, request.kwargs, einfo)
+    except MemoryError:
+        raise
+    except Exception:
+        logger.exception("on_retry of %s[%s] raised; the task is retried all the same", task.name, request.id)
 
 
 def store_retry(task: Task[Any, Any], request: Any, exc: Any, traceback: str | None) -> None:

@@ -302,7 +302,8 @@ class WorkerSide(Settling):
         same marks as the messages of a worker that died.
         """
         for message, retries in self._unstarted.values():
-            self._return(message, retries)
+            if not message.acknowledged:
+                self._return(message, retries)
         self._unstarted.clear()
 
     def requeue(self, message: Message, delivery: Delivery, retries: int, task: str) -> None:
@@ -369,15 +370,11 @@ class WorkerSide(Settling):
         message.raw_headers = raw
         message.delivery_info["redelivered"] = found.redelivered
         check_payload(message.payload)
-        # Protocol 2 has the task's facts in the headers, protocol 1 in the body.
         eta = eta if found.keeps_eta else None
         shown = {name: value for name, value in h.of_task(raw).items() if name not in _CELERYS}
         facts = {"retries": found.retries, KEY: found.delivery, "eta": eta, "headers": shown}
-        if body:
-            body.update(facts)
-            message.headers = shown
-        else:
-            message.headers = {**raw, **facts}
+        # Protocol 1 has the task's own facts in the body; Celery puts the headers over them.
+        message.headers = {**(shown if body else raw), **facts}
         if found.action is Action.SUSPECT:
             self._suspect(message, found.delivery, found.retries, found.crashes)
         elif found.action is Action.HOLD:

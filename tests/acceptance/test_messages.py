@@ -18,6 +18,9 @@ from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.foreign import publish, task_message
 from tests.support.workers.lab import Lab
 
+#: Tasks that succeed at the second attempt, and their arguments.
+PROTOCOL_1 = (("fails", 1), ("kills_child", 1), ("overruns",))
+
 
 @pytest.mark.brokers
 @EITHER_TYPE
@@ -172,6 +175,30 @@ def test_headers_that_look_like_ours_and_the_brokers_are_not_believed(
     assert sorted(attempt["retries"] for attempt in lab.attempts()) == [0, 0, 1]
     worker.kill("SIGTERM")
     assert lab.counts("shop", "zones", "shop.suspects") == {"shop": 0, "zones": 0, "shop.suspects": 0}
+
+
+@pytest.mark.brokers
+@EITHER_TYPE
+def test_tasks_of_protocol_1_are_retried_exhausted_and_settled_as_others(
+    make_lab: Callable[..., Lab], queue_type: str
+) -> None:
+    lab = make_lab(queue_type, conf={"task_protocol": 1})
+    worker = lab.worker("prefork", 2)
+    recovers, survives, late = (lab.task(name).delay(*args) for name, *args in PROTOCOL_1)
+    gone, asks = lab.task("fails").delay(99), lab.task("asks_again").delay(2)
+
+    assert recovers.get(timeout=SECONDS) == 1
+    assert survives.get(timeout=SECONDS) == "survived"
+    assert late.get(timeout=SECONDS) == "in time"
+    assert asks.get(timeout=SECONDS) == "asked"
+    (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+    assert message.headers["rmq-delay-reason"] == "retries_used"
+    tried = {each.id: [attempt["retries"] for attempt in lab.attempts(each.id)] for each in (recovers, gone, asks)}
+    assert tried == {recovers.id: [0, 1], gone.id: [0, 1, 2, 3], asks.id: [0, 0, 0]}
+
+    worker.kill("SIGTERM")
+    assert "suspects" not in worker.logs()
+    assert lab.counts("shop", "shop.suspects") == {"shop": 0, "shop.suspects": 0}
 
 
 @EITHER_TYPE

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from struct import pack
 from types import SimpleNamespace
 from typing import Any
 
 import amqp
+import pytest
 from amqp import serialization
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ from celery_rmq_delay import headers as h
 from celery_rmq_delay.broker import Capabilities, copy_of
 from celery_rmq_delay.exceptions import UnreadableError
 from celery_rmq_delay.exhausted import describe
-from celery_rmq_delay.frames import TolerantMessage, tolerant
+from celery_rmq_delay.frames import TolerantMessage, frame_handler, tolerant
 from celery_rmq_delay.intake import check, check_payload
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import rung_of
@@ -141,6 +143,23 @@ def test_a_copy_leaves_routing_headers_and_the_user_out() -> None:
     found = copy_of(received, {"CC": ["elsewhere"], "BCC": ["elsewhere"], "tenant": "north"})  # type: ignore[arg-type]
     assert found.headers == {"tenant": "north"}
     assert not {"user_id", "expiration"} & found.properties.keys()
+
+
+def test_a_delivery_that_a_signal_handler_reads_to_its_end_is_delivered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    delivered: list[Any] = []
+    on_frame = frame_handler(SimpleNamespace(bytes_recv=0), lambda *found: delivered.append(found))
+    read, body = TolerantMessage.inbound_body, (3, 1, b"x")
+
+    def interrupted(message: TolerantMessage, payload: bytes) -> None:
+        monkeypatch.setattr(TolerantMessage, "inbound_body", read)
+        on_frame(body)
+        read(message, payload)
+
+    monkeypatch.setattr(TolerantMessage, "inbound_body", interrupted)
+    on_frame((1, 1, pack(">HH", 60, 60) + b"\x01t" + pack(">Q", 1) + b"\0" + b"\x01e" + b"\x01r"))
+    on_frame((2, 1, pack(">HHQH", 60, 0, 1, 0)))
+    on_frame(body)
+    assert len(delivered) == 1
 
 
 def test_a_workers_statistics_have_its_transport_options_as_json() -> None:

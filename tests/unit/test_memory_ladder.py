@@ -127,6 +127,21 @@ def test_a_task_that_limits_its_retries_as_it_runs_has_used_them(app: Celery, rm
     exhausted(story, reason="retries_used", exception=ValueError)
 
 
+def test_a_hook_that_raises_holds_up_no_retry(app: Celery, rmq_ladder: MakeLadder) -> None:
+    class Hooked(RetryableTask):
+        abstract = True
+
+        def on_retry(self, *_: Any) -> None:
+            raise KeyError("tenant")
+
+    @app.task(shared=False, bind=True, base=Hooked)
+    def charge(self: Any) -> None:
+        if self.request.retries == 0:
+            raise ValueError("declined")
+
+    recovered(rmq_ladder(app).run(charge.s()), after=1)
+
+
 def test_a_limit_beyond_the_ladder_is_refused_where_it_is_given(app: Celery, rmq_ladder: MakeLadder) -> None:
     @app.task(shared=False, bind=True, base=RetryableTask)
     def charge(self: Any) -> None:

@@ -18,6 +18,7 @@ from celery.exceptions import Reject
 
 import celery_rmq_delay
 from celery_rmq_delay import RetryableTask
+from tests.support.workers import matrix
 
 VARIABLE = "RMQ_DELAY_TEST_PROJECT"
 
@@ -304,6 +305,11 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
             raise Boom("not yet")
         for queue in queues:
             healthy.apply_async((1,), queue=queue, headers=self.request.headers)
+
+    def count(task_id: str) -> int:
+        return int(store.incr(f"{attempts}:runs:{task_id}")) - 1
+
+    matrix.register(app, Noted, note, count)
 
     @app.task(name="collect_error", shared=False)
     def collect_error(request: Any, exc: Any, traceback: Any) -> None:

@@ -1,0 +1,185 @@
+"""The tasks of the matrix, one for each way in which an attempt can end and each option; and what the table says."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from celery.exceptions import Ignore, Reject, Retry
+
+from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.retry.decision import Action, Attempt, End, Ending, end
+from celery_rmq_delay.retry.delivery import Delivery, Parked, Path
+
+
+class Boom(Exception):
+    """What failing tasks raise."""
+
+
+class Hopeless(Exception):
+    """What a task gives up on."""
+
+
+#: Options of a task, and those of its call.
+OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "none": ({}, {}),
+    "ignore_result": ({"ignore_result": True}, {}),
+    "max_retries": ({"max_retries": 1}, {}),
+    "no retries": ({"max_retries": 0}, {}),
+    "own tiers": ({"tiers": ["150ms", "250ms"]}, {}),
+    "retry_kwargs": ({"retry_kwargs": {"max_retries": 1}}, {}),
+    "expires and headers": ({}, {"expires": 3600, "headers": {"tenant": "north"}}),
+    "track_started": ({"track_started": True}, {}),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a task does: ``act`` in its process, and how an attempt with so many retries before it, or runs, ends."""
+
+    act: Callable[[Any, int], Any]
+    ends: Callable[[int, int], End]
+    options: dict[str, Any]
+    #: The pools that can do so; None is any.
+    pools: tuple[str, ...] | None = None
+    #: Whether it asks for a retry itself, so that ``retry_kwargs`` have no say.
+    asks: bool = False
+
+
+def first(how: End, later: End = End.SUCCEEDED) -> Callable[[int, int], End]:
+    return lambda retries, _runs: later if retries else how
+
+
+def always(how: End) -> Callable[[int, int], End]:
+    return lambda _retries, _runs: how
+
+
+def fail(_task: Any, _run: int) -> None:
+    raise Boom("always")
+
+
+def fail_once(task: Any, _run: int) -> str:
+    if task.request.retries == 0:
+        raise Boom("once")
+    return "done"
+
+
+def give_up(_task: Any, _run: int) -> None:
+    raise Hopeless("no card will do")
+
+
+def retry_with(**options: Any) -> Callable[[Any, int], Any]:
+    def act(task: Any, _run: int) -> str:
+        if task.request.retries == 0:
+            task.retry(**options)
+        return "done"
+
+    return act
+
+
+def raising(make: Callable[[], BaseException], *, once: bool = True) -> Callable[[Any, int], Any]:
+    def act(task: Any, _run: int) -> str:
+        if task.request.retries == 0 or not once:
+            raise make()
+        return "done"
+
+    return act
+
+
+def requeue_once(_task: Any, run: int) -> str:
+    if run == 0:
+        raise Reject("not now", requeue=True)
+    return "done"
+
+
+def overrun(task: Any, _run: int) -> str:
+    if task.request.retries == 0:
+        time.sleep(60)
+    return "done"
+
+
+def kill_child(task: Any, _run: int) -> str:
+    if task.request.retries == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "done"
+
+
+OUTCOMES = {
+    "succeeds": Outcome(lambda _task, _run: "done", always(End.SUCCEEDED), {}),
+    "fails once": Outcome(fail_once, first(End.RETRIED), {}),
+    "fails": Outcome(fail, always(End.RETRIED), {}),
+    "gives up": Outcome(give_up, always(End.FAILED), {"give_up_on": (Hopeless,)}),
+    "fails otherwise": Outcome(fail, always(End.FAILED), {"autoretry_for": (OSError,)}),
+    "retries with a countdown": Outcome(retry_with(countdown=0.5), first(End.RETRIED), {}, asks=True),
+    "retries with arguments": Outcome(retry_with(kwargs={"changed": True}), first(End.RETRIED), {}, asks=True),
+    "raises Retry": Outcome(raising(Retry), first(End.RETRIED), {}, asks=True),
+    "raises Retry always": Outcome(raising(Retry, once=False), always(End.RETRIED), {}, asks=True),
+    "requeues": Outcome(requeue_once, lambda _retries, runs: End.SUCCEEDED if runs else End.REQUEUED, {}),
+    "rejects": Outcome(raising(lambda: Reject("no")), first(End.REJECTED), {}),
+    "ignores": Outcome(raising(Ignore), first(End.IGNORED), {}),
+    "overruns softly": Outcome(overrun, first(End.RETRIED), {"soft_time_limit": 1}, ("prefork",)),
+    "overruns": Outcome(overrun, first(End.LOST), {"time_limit": 1}, ("prefork", "gevent")),
+    "loses its process": Outcome(kill_child, first(End.LOST), {}, ("prefork",)),
+}
+
+
+def name_of(outcome: str, option: str) -> str:
+    return f"matrix: {outcome}, {option}"
+
+
+def register(app: Any, base: Any, note: Callable[..., None], count: Callable[[str], int]) -> None:
+    """Make a task for each cell; ``count`` returns how often it was called before for a task id."""
+    for outcome, option in itertools.product(OUTCOMES, OPTIONS):
+        found = OUTCOMES[outcome]
+
+        def run(self: Any, changed: bool = False, found: Outcome = found) -> Any:
+            note(self, changed=changed)
+            return found.act(self, count(self.request.id))
+
+        options = {**OPTIONS[option][0], **found.options}
+        app.task(base=base, bind=True, shared=False, name=name_of(outcome, option), **options)(run)
+
+
+class Expected(NamedTuple):
+    """What becomes of a task: ``request.retries`` of its attempts, its state at the end, and why it is exhausted."""
+
+    retries: list[int]
+    state: str
+    reason: str | None
+
+
+def expected(outcome: str, option: str, ladder: Ladder) -> Expected:
+    """Return what the table of decisions says of a cell."""
+    found, (options, _) = OUTCOMES[outcome], OPTIONS[option]
+    if "tiers" in options:
+        ladder = Ladder((150, 250))
+    budget: int = options.get("max_retries", len(ladder))
+    asked = min(budget, options.get("retry_kwargs", {}).get("max_retries", budget))
+    retries, attempts = 0, list[int]()
+    for runs in itertools.count():
+        attempts.append(retries)
+        how, parked, most = found.ends(retries, runs), None, budget
+        by_hand = outcome.startswith("raises Retry")
+        if how is End.RETRIED and not by_hand:
+            most = budget if found.asks else asked
+            how = End.FAILED if retries >= most else how  # `Task.retry` raises what the task failed with
+            parked = Parked.of(Retry(), Path.COPY, 1) if how is End.RETRIED else None
+        ending = end(how, Attempt(Delivery("shop", retries, None, Path.REJECT), ladder, retries, most), parked)
+        if ending.action is Action.PARK or how is End.REJECTED:  # what its task rejects climbs the ladder
+            retries += 1
+        elif ending.action is not Action.RETURN:
+            return Expected(
+                attempts, _state(option, ending), ending.reason if ending.action is Action.EXHAUST else None
+            )
+    raise AssertionError
+
+
+def _state(option: str, ending: Ending) -> str:
+    if option == "ignore_result" or ending.reason == "ignored":
+        return "PENDING"
+    return "FAILURE" if ending.action is Action.EXHAUST else "SUCCESS"
