@@ -11,11 +11,17 @@ import pytest
 
 from celery_rmq_delay.delay import delay_of
 from tests.support.waiting import wait_for
-from tests.support.workers.lab import SETUPS, Lab
+from tests.support.workers.lab import Lab
 from tests.support.workers.matrix import OPTIONS, OUTCOMES, Expected, expected, name_of
 
 #: What the queues have to have at the end.
 QUEUES = ("shop", "shop.suspects")
+#: Queue type, pool, and whether all cells are tried, or each outcome once.
+SOME = [("quorum", "prefork", False), ("classic", "threads", False)]
+ALL = [
+    pytest.param(queue_type, pool, True, marks=pytest.mark.slow)
+    for queue_type, pool in itertools.product(["classic", "quorum"], ["prefork", "threads", "solo", "gevent"])
+]
 
 
 def some(pool: str, queue_type: str) -> list[tuple[str, str]]:
@@ -25,8 +31,7 @@ def some(pool: str, queue_type: str) -> list[tuple[str, str]]:
     return [(outcome, options[(k + shift) % len(options)]) for k, outcome in enumerate(OUTCOMES)]
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("queue_type", "pool"), SETUPS)
+@pytest.mark.parametrize(("queue_type", "pool", "whole"), [*SOME, *ALL])
 def test_what_becomes_of_a_task_is_what_the_table_says(running: Lab, pool: str, queue_type: str, whole: bool) -> None:
     lab, cells = running, list(itertools.product(OUTCOMES, OPTIONS)) if whole else some(pool, queue_type)
     cells = [(outcome, option) for outcome, option in cells if pool in (OUTCOMES[outcome].pools or (pool,))]

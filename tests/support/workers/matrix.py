@@ -181,5 +181,5 @@ def expected(outcome: str, option: str, ladder: Ladder) -> Expected:
 
 def _state(option: str, ending: Ending) -> str:
     if option == "ignore_result" or ending.reason == "ignored":
-        return "PENDING"
+        return "STARTED" if option == "track_started" else "PENDING"
     return "FAILURE" if ending.action is Action.EXHAUST else "SUCCESS"
