@@ -83,6 +83,8 @@ class WorkerSide(Settling):
         #: Whether the worker starts, and ends for what is wrong with its configuration.
         self._starts = True
         self._applying: Applying | None = None
+        self._cancel_task_queue = consumer.cancel_task_queue
+        consumer.cancel_task_queue = self.cancel_queue
 
     # -- connecting ----------------------------------------------------------------------------------------------
 
@@ -173,7 +175,11 @@ class WorkerSide(Settling):
         Where that is not possible now, it is tried again, and the queue is consumed meanwhile only if a ladder was
         applied before: what is rejected without one is lost.
         """
-        if name in self.applied or self._suspects is None or not self._in_loop() or not self._is_consumed(name):
+        if self._suspects is None or not self._in_loop() or not self._is_consumed(name):
+            return
+        if name in self.applied:
+            if not self._suspects.consuming_from(suspects(name)):  # it was cancelled since
+                self._take(name)
             return
         step = self._step(name)
         try:
@@ -183,6 +189,13 @@ class WorkerSide(Settling):
             self._postpone(name, step, error)
         else:
             self._take(name)
+
+    def cancel_queue(self, name: str) -> None:
+        """Consume a queue no longer, nor its suspects: for the remote-control command ``cancel_consumer``."""
+        self._read_tags()  # of what is on its way
+        self._cancel_task_queue(name)
+        if self._suspects is not None:
+            self._suspects.cancel_by_queue(suspects(name))
 
     def _is_consumed(self, name: str) -> bool:
         return name in self.consumer.app.amqp.queues.consume_from and name in self.delay.origin_queues()

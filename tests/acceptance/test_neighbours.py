@@ -19,6 +19,7 @@ from celery import Celery, chord
 from kombu import Queue
 
 from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.topology.apply import consumer_count
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.lab import Lab
@@ -39,6 +40,26 @@ def test_inspect_sees_no_scheduled_tasks_and_no_reserved_ones_while_tasks_are_pa
     assert inspect.active() == {"w1@test": []}
     assert [queue["name"] for queue in inspect.active_queues()["w1@test"]] == ["shop"]
     assert lab.parked() == 20
+
+
+@EITHER_TYPE
+def test_cancelling_a_queue_cancels_its_suspects_until_it_is_consumed_again(
+    make_lab: Callable[..., Lab], queue_type: str
+) -> None:
+    lab = make_lab(queue_type)
+    worker = lab.worker("prefork", 1, "--queues", "shop,zones")
+
+    def consumers() -> list[int | None]:
+        with lab.app.connection_for_read() as connection:
+            return [consumer_count(connection, each) for each in ("shop", "shop.suspects", "zones.suspects")]
+
+    lab.app.control.cancel_consumer("shop", reply=True, timeout=BUSY, limit=1)
+    wait_for(lambda: consumers() == [0, 0, 1])
+    lab.app.control.add_consumer("shop", reply=True, timeout=BUSY, limit=1)
+    wait_for(lambda: consumers() == [1, 1, 1])
+
+    assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1
+    assert worker.container.status == "running"
 
 
 @EITHER_TYPE
