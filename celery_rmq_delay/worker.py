@@ -384,7 +384,7 @@ class WorkerSide(Settling):
         message.delivery_info["redelivered"] = found.redelivered
         check_payload(message.payload)
         eta = eta if found.keeps_eta else None
-        shown = {name: value for name, value in h.of_task(raw).items() if name not in _CELERYS}
+        shown = h.of_task({name: value for name, value in raw.items() if name not in _CELERYS})
         facts = {"retries": found.retries, KEY: found.delivery, "eta": eta, "headers": shown}
         # Protocol 1 has the task's own facts in the body; Celery puts the headers over them.
         message.headers = {**(shown if body else raw), **facts}
