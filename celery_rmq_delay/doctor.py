@@ -13,7 +13,8 @@ from . import native_leftovers as native
 from .broker import Capabilities, capabilities
 from .delay import delay_of
 from .doctor_adoption import adoption_findings, dlx_missing
-from .event_connection import event_findings
+from .doctor_policies import policy_findings
+from .event_connection import event_findings, events_queue
 from .exact_doctor import exact_findings
 from .exceptions import ManagementError, TransportError
 from .findings import APPLY, REDECLARE, Finding, Severity
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .delay import Delay
     from .policies import Policy
     from .topology.ladder import LadderPlan
+    from .topology.objects import Queue
     from .topology.switch import Applied
 
 _OLDEST = (3, 10, 0)
@@ -90,12 +92,25 @@ def _examine(
     found_plans = plans(connection, delay, only)
     for plan in found_plans:
         yield from _queue_findings(connection, delay, plan, broker, details, policies, bindings)
+    if details:
+        yield from policy_findings(_own_queues(connection, delay, found_plans), details, policies, connection, delay)
     yield from exact_findings(connection, delay)
     yield from event_findings(connection, delay)
     yield from _exhausted(connection, delay)
     yield from _native(connection, delay)
     if any(consumer_count(connection, plan.queue) for plan in found_plans):
         yield from _requeues(connection, delay)
+
+
+def _own_queues(connection: Connection, delay: Delay, found: Iterable[LadderPlan]) -> list[Queue]:
+    """Return the queues that are the package's alone."""
+    queues = [queue for topology in delay.exact.topologies for queue in topology.frame().queues]
+    if delay.settings.events.on:
+        queues.append(events_queue(delay))
+    for plan in found:
+        rungs = [queue for _, _, queue in plan.rung_queues(_ladders(plan, applied(connection, plan)))]
+        queues += [plan.record_queue(), plan.suspects_queue(), plan.exhausted_queue(), *rungs]
+    return list({queue.name: queue for queue in queues}.values())
 
 
 def version_findings(broker: Capabilities) -> Iterator[Finding]:

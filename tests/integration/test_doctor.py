@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import kombu
@@ -11,7 +13,7 @@ from celery import Celery
 from celery_rmq_delay import RmqDelayError, install
 from celery_rmq_delay.broker import capabilities
 from celery_rmq_delay.doctor import examine
-from celery_rmq_delay.management import URL_VARIABLE
+from celery_rmq_delay.management import URL_VARIABLE, Management
 from celery_rmq_delay.names import suspects
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.ports import free_port
@@ -156,6 +158,44 @@ def test_a_policy_that_lowers_the_delivery_limit_is_found(
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("queue_type", ["quorum"])
+@pytest.mark.brokers
+def test_a_policy_that_reaches_the_packages_own_queues_is_found_with_one_that_protects_them(
+    managed: PrivateBroker, managed_lab: Lab
+) -> None:
+    lab = managed_lab
+    app, plan = opened(lab, tiers=["10m", "1h"])
+    with policy(managed, "tidy", f"^{lab.names.prefix}", {"message-ttl": 60_000, "max-length": 5}):
+        finding = wait_for(lambda: found(app, managed.management_url).get("policy"), "the policy")
+        assert (finding.severity, finding.subject) == ("error", "tidy")
+        assert '"message-ttl": 60000' in finding.found
+        assert '"max-length": 5' in finding.found
+        assert plan.record_queue().name in finding.found
+        command = re.search(r"set_policy .* rmq-delay-own '(.*)' '(.*)' --apply-to queues --priority 1", finding.mend)
+        assert command
+        own, definition = command.groups()
+        with policy(managed, "rmq-delay-own", own, json.loads(definition), priority=1):
+            wait_for(lambda: "policy" not in found(app, managed.management_url), "the policy that protects")
+    wait_for(lambda: not found(app, managed.management_url), "the end of the policy")
+
+
+@pytest.mark.brokers
+def test_a_policy_with_a_ttl_longer_than_any_tier_is_no_harm_to_the_tiers(
+    managed: PrivateBroker, managed_lab: Lab
+) -> None:
+    lab = managed_lab
+    app, plan = opened(lab, tiers=["10m"])
+    (_, _, tier), *_ = plan.rung_queues([plan.ladder])
+    with policy(managed, "long", f"^{re.escape(tier.name)}$", {"message-ttl": 3_600_000}):
+        wait_for(lambda: managed_policy(managed, lab, tier.name) == "long", "the policy")
+        assert "policy" not in found(app, managed.management_url)
+
+
+def managed_policy(managed: PrivateBroker, lab: Lab, queue: str) -> str | None:
+    with Management.of(lab.connection, managed.management_url) as management:
+        detail = management.queue(queue)
+    return detail.policy if detail else None
+
+
 def test_dead_letters_that_nobody_takes_are_found(managed: PrivateBroker, managed_lab: Lab) -> None:
     lab = managed_lab
     app, plan = opened(lab)

@@ -20,10 +20,13 @@ def policy(
     *,
     vhost: str = "/",
     kind: str = "queues",
+    priority: int = 0,
 ) -> Iterator[None]:
     """Let a policy apply to a ``kind`` of objects, as RabbitMQ names it, for the length of the block."""
     texts = ", ".join(erlang_binary(text) for text in (vhost, name, pattern, json.dumps(definition)))
-    result = broker.evaluate(f'rabbit_policy:parse_set({texts}, "0", {erlang_binary(kind)}, {erlang_binary("test")})')
+    result = broker.evaluate(
+        f'rabbit_policy:parse_set({texts}, "{priority}", {erlang_binary(kind)}, {erlang_binary("test")})'
+    )
     assert result == "ok", result
     try:
         yield

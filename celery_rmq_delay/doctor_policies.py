@@ -1,0 +1,67 @@
+"""What the doctor finds about policies that reach the package's own queues: they take messages from them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from .durations import MAX_TTL_MS
+from .findings import Finding
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from .delay import Delay
+    from .management import QueueDetail
+    from .policies import Policy
+    from .topology.objects import Queue
+
+#: Keys by which a queue loses messages, or itself; with a TTL only where that is shorter than the queue's own.
+_HARMFUL = ("expires", "max-length", "max-length-bytes")
+
+
+def policy_findings(
+    queues: Iterable[Queue],
+    details: Mapping[str, QueueDetail],
+    policies: Iterable[Policy],
+    connection: Connection,
+    delay: Delay,
+) -> Iterator[Finding]:
+    """Name the policies that harm ``queues``, the package's own, and one that protects them."""
+    harmed: dict[tuple[str | None, str | None, str], list[str]] = defaultdict(list)
+    for queue in queues:
+        detail = details.get(queue.name)
+        if detail and (found := _harm(queue.arguments, detail.policy_definition)):
+            harmed[detail.policy, detail.operator_policy, json.dumps(found)].append(queue.name)
+    for (policy, operator, found), names in sorted(harmed.items(), key=str):
+        kinds = (("policy", policy), ("operator policy", operator))
+        by = " with the ".join(f"{kind} {name!r}" for kind, name in kinds if name)
+        listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        text = f"The {by} sets {found} on {listed}: what waits there is lost, or comes back early."
+        mend = _mend(policies, policy, connection.virtual_host or "/", delay.settings.prefix)
+        yield Finding("policy", "error", policy or operator or "policies", text, mend)
+
+
+def _harm(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> dict[str, Any]:
+    found = {key: definition[key] for key in _HARMFUL if key in definition and f"x-{key}" not in arguments}
+    ttl = definition.get("message-ttl")
+    if isinstance(ttl, int) and ttl < arguments.get("x-message-ttl", MAX_TTL_MS):
+        found["message-ttl"] = ttl
+    return found
+
+
+def _mend(policies: Iterable[Policy], harmful: str | None, vhost: str, prefix: str) -> str:
+    if harmful is None:
+        return "Narrow the operator policy's pattern: no other policy can take its place."
+    own = f"^({re.escape(prefix)}\\..*|.*\\.retry\\.[0-9]+\\..*|.*\\.suspects)$"
+    definition = json.dumps({"message-ttl": MAX_TTL_MS})  # one that changes nothing
+    priority = 1 + max((policy.priority for policy in policies), default=0)
+    command = shlex.join(["rabbitmqctl", "set_policy", "-p", vhost, "rmq-delay-own", own, definition])
+    return (
+        f"Narrow its pattern; or let this one apply to the package's queues instead: {command} --apply-to queues "
+        f"--priority {priority}"
+    )
