@@ -37,11 +37,11 @@ def policy_findings(
         detail = details.get(queue.name)
         if detail and (found := _harm(queue.arguments, detail.policy_definition)):
             harmed[detail.policy, detail.operator_policy, json.dumps(found)].append(queue.name)
-    for (policy, operator, found), names in sorted(harmed.items(), key=str):
+    for (policy, operator, keys), names in sorted(harmed.items(), key=str):
         kinds = (("policy", policy), ("operator policy", operator))
         by = " with the ".join(f"{kind} {name!r}" for kind, name in kinds if name)
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        text = f"The {by} sets {found} on {listed}: what waits there is lost, or comes back early."
+        text = f"The {by} sets {keys} on {listed}: what waits there is lost, or comes back early."
         mend = _mend(policies, policy, connection.virtual_host or "/", delay.settings.prefix)
         yield Finding("policy", "error", policy or operator or "policies", text, mend)
 
