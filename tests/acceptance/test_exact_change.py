@@ -19,7 +19,7 @@ from tests.support.workers.nodes import Worker
 from tests.support.workers.project import make_app
 
 #: Calls before the first step.
-MANY, FEW = pytest.param(5_000, marks=pytest.mark.slow), 200
+MANY, FEW = pytest.param(5_000, marks=pytest.mark.slow), 100
 #: Of each 25 of them, calls while the workers of a step and of the one before it run side by side.
 MORE = 25
 CONF = {"result_backend": None, "task_ignore_result": True, "worker_prefetch_multiplier": 2}

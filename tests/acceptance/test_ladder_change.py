@@ -20,7 +20,7 @@ from tests.support.workers.lab import Lab
 from tests.support.workers.project import make_app
 
 #: In each of the three stages.
-TASKS = 100
+TASKS = 50
 
 
 OTHER = {"classic": "quorum", "quorum": "classic"}

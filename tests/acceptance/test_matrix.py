@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -32,8 +33,11 @@ def some(pool: str, queue_type: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("queue_type", "pool", "whole"), [*SOME, *ALL])
-def test_what_becomes_of_a_task_is_what_the_table_says(running: Lab, pool: str, queue_type: str, whole: bool) -> None:
-    lab, cells = running, list(itertools.product(OUTCOMES, OPTIONS)) if whole else some(pool, queue_type)
+def test_what_becomes_of_a_task_is_what_the_table_says(
+    running_labs: Callable[..., Lab], pool: str, queue_type: str, whole: bool
+) -> None:
+    lab = running_labs(queue_type, pool, conf={"matrix": True})
+    cells = list(itertools.product(OUTCOMES, OPTIONS)) if whole else some(pool, queue_type)
     cells = [(outcome, option) for outcome, option in cells if pool in (OUTCOMES[outcome].pools or (pool,))]
     ladder = delay_of(lab.app).settings.default.ladder
     wanted = {cell: expected(*cell, ladder) for cell in cells}

@@ -309,7 +309,8 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
     def count(task_id: str) -> int:
         return int(store.incr(f"{attempts}:runs:{task_id}")) - 1
 
-    matrix.register(app, Noted, note, count)
+    if app.conf.get("matrix"):
+        matrix.register(app, Noted, note, count)
 
     @app.task(name="collect_error", shared=False)
     def collect_error(request: Any, exc: Any, traceback: Any) -> None:
