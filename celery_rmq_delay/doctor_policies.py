@@ -32,12 +32,14 @@ def policy_findings(
     delay: Delay,
 ) -> Iterator[Finding]:
     """Name the policies that harm ``queues``, the package's own, and one that protects them."""
-    harmed: dict[tuple[str | None, str | None, str], list[str]] = defaultdict(list)
+    harmed: dict[tuple[str | None, str | None], dict[str, dict[str, Any]]] = defaultdict(dict)
     for queue in queues:
         detail = details.get(queue.name)
         if detail and (found := _harm(queue.arguments, detail.policy_definition)):
-            harmed[detail.policy, detail.operator_policy, json.dumps(found)].append(queue.name)
-    for (policy, operator, keys), names in sorted(harmed.items(), key=str):
+            harmed[detail.policy, detail.operator_policy][queue.name] = found
+    for (policy, operator), found_by_name in sorted(harmed.items(), key=str):
+        names = sorted(found_by_name)
+        keys = json.dumps({key: value for found in found_by_name.values() for key, value in found.items()})
         kinds = (("policy", policy), ("operator policy", operator))
         by = " with the ".join(f"{kind} {name!r}" for kind, name in kinds if name)
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

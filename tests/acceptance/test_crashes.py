@@ -312,7 +312,7 @@ def test_a_warm_shutdown_waits_for_the_confirm_of_an_exhausted_message(
 @pytest.mark.parametrize(
     ("queue_type", "tasks"),
     [
-        ("quorum", 100),
+        ("quorum", 200),
         pytest.param("quorum", 2_000, marks=pytest.mark.slow),
         pytest.param("classic", 2_000, marks=pytest.mark.slow),
     ],
