@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 from celery import bootsteps
@@ -37,6 +38,7 @@ class LadderStep(bootsteps.StartStopStep):
         if self._worker is not None:
             c.app.conf.broker_transport_options = tolerant(c.app.conf.broker_transport_options)
             guard(c, self._worker)
+            c.cancel_task_queue = partial(self._worker.cancel_queue, c.cancel_task_queue)
         setattr(c, ATTRIBUTE, self._worker)
 
     def _worker_side(self, c: Any, delay: Delay) -> WorkerSide | None:

@@ -41,6 +41,8 @@ from .topology.native import refusal
 from .topology.switch import apply_plan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from celery import Task
     from kombu import Connection
     from kombu.message import Message
@@ -83,8 +85,6 @@ class WorkerSide(Settling):
         #: Whether the worker starts, and ends for what is wrong with its configuration.
         self._starts = True
         self._applying: Applying | None = None
-        self._cancel_task_queue = consumer.cancel_task_queue
-        consumer.cancel_task_queue = self.cancel_queue
 
     # -- connecting ----------------------------------------------------------------------------------------------
 
@@ -190,10 +190,10 @@ class WorkerSide(Settling):
         else:
             self._take(name)
 
-    def cancel_queue(self, name: str) -> None:
-        """Consume a queue no longer, nor its suspects: for the remote-control command ``cancel_consumer``."""
+    def cancel_queue(self, cancel: Callable[[str], object], name: str) -> None:
+        """Let Celery ``cancel`` the consumer of a queue, and cancel that of its suspects."""
         self._read_tags()  # of what is on its way
-        self._cancel_task_queue(name)
+        cancel(name)
         if self._suspects is not None:
             self._suspects.cancel_by_queue(suspects(name))
 
