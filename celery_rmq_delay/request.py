@@ -20,7 +20,7 @@ from .event_making import Waits
 from .retry.decision import Action, Attempt, End, Ending, end
 from .retry.delivery import KEY, Delivery, Parked, Path
 from .signals import task_exhausted, task_parked, task_recovered
-from .trace import LeanExceptionInfo, store_retry
+from .trace import LeanExceptionInfo, call_on_retry, store_retry
 from .worker import WorkerSide
 
 logger = logging.getLogger(__name__)
@@ -90,8 +90,8 @@ class RetryableRequest(stock.Request):
             if self._end is End.ABANDONED:
                 stock.task_ready(self)
                 return
-            if self._end is End.LOST and self._decide().action is Action.PARK:
-                self._retry_lost(_bare(exc_info.exception), exc_info)
+            if self._end is End.LOST and (ending := self._decide()).action is Action.PARK:
+                self._retry_lost(_bare(exc_info.exception), exc_info, ending)
                 return
         super().on_failure(exc_info, send_failed_event, return_ok)
 
@@ -233,20 +233,20 @@ class RetryableRequest(stock.Request):
         lost = WorkerLostError(f"The task killed {crashes + 1} workers, {crashes} of them while it was a suspect.")
         self.on_failure(LeanExceptionInfo(lost, None, f"WorkerLostError: {lost}"))
 
-    def _retry_lost(self, exc: Any, exc_info: Any) -> None:
+    def _retry_lost(self, exc: Any, exc_info: Any, ending: Ending) -> None:
         """Count a lost process or a hard time limit as a failed attempt, and retry it."""
         stock.task_ready(self)
+        self._worker.started(self._message)
         delivery: Delivery = self._request_dict[KEY]
-        rung = self._decide().rung
-        delay: Any = self._worker.delay.ladder(delivery.queue, self.task).ttl(rung, delivery.lane) / 1000
-        self._retry = retry = Retry(exc=exc, when=delay)
+        delay: Any = self._worker.delay.ladder(delivery.queue, self.task).ttl(ending.rung, delivery.lane) / 1000
+        retry = Retry(exc=exc, when=delay)
         if self.store_errors:
             store_retry(self.task, self._context, exc, exc_info.traceback)
-        self._settle()
+        self._park(exc, delay, ending)
         self.send_event("task-retried", exception=stock.safe_repr(exc), traceback=stock.safe_str(exc_info.traceback))
         self.task.request_stack.push(self._context)
         try:
-            self.task.on_retry(exc, self.id, self.args, self.kwargs, exc_info)
+            call_on_retry(self.task, exc, self._context, exc_info)
             signals.task_retry.send(sender=self.task, request=self._context, reason=retry, einfo=exc_info)
         finally:
             self.task.request_stack.pop()

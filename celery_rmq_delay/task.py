@@ -48,9 +48,6 @@ class LadderBudget:
         return delay.ladder(delivery.queue, task).retries
 
 
-_OF_CLASSES = ("__module__", "__doc__", "__init_subclass__", "abstract")
-
-
 class _Nothing:
     """Stands for the signature of a retry that publishes nothing."""
 
@@ -204,10 +201,11 @@ class RetryableTask(_Task):
         return True
 
 
+_OF_EACH_CLASS = {"__module__", "__doc__", "abstract"}
 #: What `RetryableTask` changes, as Celery has it.
 _AS_IN_CELERY = {
     "autoretry_for": (),
-    **{name: vars(Task)[name] for name in vars(RetryableTask) if name in vars(Task) and name not in _OF_CLASSES},
+    **{name: vars(Task)[name] for name in (vars(RetryableTask).keys() & vars(Task).keys()) - _OF_EACH_CLASS},
 }
 
 

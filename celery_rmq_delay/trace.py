@@ -87,7 +87,7 @@ class LeanInfo(trace.TraceInfo):
         try:
             if store_errors:
                 store_retry(task, req, cause, einfo.traceback)
-            _call_on_retry(task, cause, req, einfo)
+            call_on_retry(task, cause, req, einfo)
             signals.task_retry.send(sender=task, request=req, reason=reason, einfo=einfo)
             if trace.logger.isEnabledFor(logging.INFO):
                 name = trace.get_task_name(req, task.name)
@@ -106,8 +106,8 @@ class LeanInfo(trace.TraceInfo):
         exc = get_pickleable_exception(self.retval)
         if exc.__traceback__ is None:
             exc.__traceback__ = sys.exc_info()[2]
-        einfo = LeanExceptionInfo(exc, exc.__traceback__, format_exception(exc, exc.__traceback__))
-        einfo.is_last = bool(req.get("rmq_delay_used_up"))
+        text = format_exception(exc, exc.__traceback__)
+        einfo = LeanExceptionInfo(exc, exc.__traceback__, text, is_last=bool(req.get("rmq_delay_used_up")))
         try:
             task.backend.mark_as_failure(
                 req.id, exc, einfo.traceback, request=req, store_result=store_errors, call_errbacks=call_errbacks
@@ -129,7 +129,7 @@ class LeanInfo(trace.TraceInfo):
         return einfo
 
 
-def _call_on_retry(task: Task[Any, Any], exc: Any, request: Any, einfo: LeanExceptionInfo) -> None:
+def call_on_retry(task: Task[Any, Any], exc: Any, request: Any, einfo: ExceptionInfo) -> None:
     """Call the task's hook. One that raises is logged and holds up no retry: Celery has published its own by then."""
     try:
         task.on_retry(exc, request.id, request.args, request.kwargs, einfo)

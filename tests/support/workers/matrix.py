@@ -16,15 +16,6 @@ from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.decision import Action, Attempt, End, Ending, end
 from celery_rmq_delay.retry.delivery import Delivery, Parked, Path
 
-
-class Boom(Exception):
-    """What failing tasks raise."""
-
-
-class Hopeless(Exception):
-    """What a task gives up on."""
-
-
 #: Options of a task, and those of its call.
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "none": ({}, {}),
@@ -60,17 +51,17 @@ def always(how: End) -> Callable[[int, int], End]:
 
 
 def fail(_task: Any, _run: int) -> None:
-    raise Boom("always")
+    raise ValueError("always")
 
 
 def fail_once(task: Any, _run: int) -> str:
     if task.request.retries == 0:
-        raise Boom("once")
+        raise ValueError("once")
     return "done"
 
 
 def give_up(_task: Any, _run: int) -> None:
-    raise Hopeless("no card will do")
+    raise LookupError("no card will do")
 
 
 def retry_with(**options: Any) -> Callable[[Any, int], Any]:
@@ -113,7 +104,7 @@ OUTCOMES = {
     "succeeds": Outcome(lambda _task, _run: "done", always(End.SUCCEEDED), {}),
     "fails once": Outcome(fail_once, first(End.RETRIED), {}),
     "fails": Outcome(fail, always(End.RETRIED), {}),
-    "gives up": Outcome(give_up, always(End.FAILED), {"give_up_on": (Hopeless,)}),
+    "gives up": Outcome(give_up, always(End.FAILED), {"give_up_on": (LookupError,)}),
     "fails otherwise": Outcome(fail, always(End.FAILED), {"autoretry_for": (OSError,)}),
     "retries with a countdown": Outcome(retry_with(countdown=0.5), first(End.RETRIED), {}, asks=True),
     "retries with arguments": Outcome(retry_with(kwargs={"changed": True}), first(End.RETRIED), {}, asks=True),
