@@ -31,8 +31,10 @@ TRACED_SCAN_LIMIT = 1_000
 
 #: RabbitMQ's client of a quorum queue sends on up to 32 commands before it begins to merge them.
 _BURST = 16
-#: Seconds to wait for a burst to arrive; others may take the messages that would show it.
+#: Seconds to wait for a burst to arrive; others may take the messages that would show it, or they may have expired.
 _BURST_TIMEOUT = 0.05
+#: Seconds that a scan waits in all for messages that nobody else takes: they are there for who comes next.
+_RETURN_TIMEOUT = 5.0
 #: Seconds to wait for a message that the scan's consumer is to get; others may have taken all.
 _DELIVERY_TIMEOUT = 1.0
 
@@ -57,6 +59,8 @@ class Scan:
         self._releases = releases
         #: The consumer that keeps others from deleting the queue as one that is empty and unused.
         self._guard: str | None = None
+        #: Whether the queue had consumers when the scan began.
+        self._shared = False
         #: What the consumer holds; it gets the next message when that is removed.
         self._guarded: int | None = None
         self._delivered: deque[amqp.Message] = deque()
@@ -71,11 +75,12 @@ class Scan:
 
     def __iter__(self) -> Iterator[Message]:
         try:
-            there = self._ready()
+            found = self._channel.queue_declare(self._queue, passive=True)
         except NotFound as error:
             raise TopologyError(
                 f"The queue {self._queue!r} does not exist: run `celery -A proj rmq-delay apply`."
             ) from error
+        there, self._shared = found.message_count, bool(found.consumer_count)
         ran_empty = not there
         if there and self._is_delay_queue:
             self._guard_queue()
@@ -151,7 +156,8 @@ class Scan:
         if self._guard:
             self._channel.basic_cancel(self._guard)
             self._guard = None
-        give_back(self._channel, self._queue, sorted(self._held))
+        patience = 0.0 if self._shared or self._is_delay_queue else _RETURN_TIMEOUT
+        give_back(self._channel, self._queue, sorted(self._held), patience=patience)
         self._held.clear()
 
     def _release_expired(self) -> None:
@@ -182,17 +188,21 @@ class Scan:
         self._publisher = None
 
 
-def give_back(channel: Any, queue: str, delivery_tags: Iterable[int]) -> None:
-    """Return messages of ``queue`` that nobody consumes to their places: the tags in the order of delivery."""
+def give_back(channel: Any, queue: str, delivery_tags: Iterable[int], *, patience: float = 0.0) -> None:
+    """Return messages of ``queue`` to their places: the tags in the order of delivery.
+
+    Waits until they are there: up to 50 ms for each burst, and ``patience`` seconds in all beyond that.
+    """
     held = list(delivery_tags)
     for start in range(0, len(held), _BURST):
         burst = held[start : start + _BURST]
         before = _ready(channel, queue)
         for delivery_tag in burst:
             channel.basic_reject(delivery_tag, requeue=True)
-        deadline = time.monotonic() + _BURST_TIMEOUT
-        while _ready(channel, queue) < before + len(burst) and time.monotonic() < deadline:
+        began = time.monotonic()
+        while _ready(channel, queue) < before + len(burst) and time.monotonic() < began + _BURST_TIMEOUT + patience:
             pass
+        patience = max(0.0, patience - (time.monotonic() - began))
 
 
 def _ready(channel: Any, queue: str) -> int:

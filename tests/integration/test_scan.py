@@ -62,3 +62,17 @@ def test_a_release_frees_an_expired_message_that_another_client_left_behind(
     assert ready_counts(holding.connection, [plan.queue, rung.name]) == {plan.queue: 0, rung.name: 0}
     release(holding.connection, [plan], everything=True)
     holding.get(plan.queue, ack=True)
+
+
+def test_messages_that_were_inspected_are_back_when_the_inspection_ends_on_a_slow_disk(
+    quorum_lab: Lab, own_broker: PrivateBroker
+) -> None:
+    queue = quorum_lab.queue()
+    quorum_lab.publish(queue)
+    with scanning(quorum_lab.connection, queue) as scan:
+        assert len(list(scan)) == 1
+        # Quorum queues write each command to this log before they carry it out.
+        own_broker.evaluate(
+            "spawn(fun() -> erlang:suspend_process(whereis(ra_log_wal)), timer:sleep(1000) end), timer:sleep(100), ok"
+        )
+    assert ready_counts(quorum_lab.connection, [queue]) == {queue: 1}
