@@ -119,6 +119,9 @@ class Scan:
             self._wait_for_delivery()
         if self._delivered:
             return self._delivered.popleft()
+        return self._fetch()
+
+    def _fetch(self) -> amqp.Message | None:
         raw = self._channel.basic_get(self._queue)
         if raw is not None:
             self._hold(raw)
@@ -148,8 +151,12 @@ class Scan:
         del self._held[message.delivery_tag]
 
     def synchronise(self) -> None:
-        """Wait until the broker has handled the acks so far: nothing that was removed can come back."""
-        self._ready()
+        """Wait until the broker has handled the acks so far: nothing that was removed can come back.
+
+        A quorum queue answers a ``basic.get`` after the acks that it has; those that RabbitMQ still kept from it, more
+        than 32 at a time, it passes on before the channel's next command. A passive declare is no such proof.
+        """
+        self._fetch()
 
     def give_back(self) -> None:
         """Return what is held to its place in the queue."""

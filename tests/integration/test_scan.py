@@ -12,6 +12,7 @@ from celery_rmq_delay.testing.broker import erlang_binary
 from celery_rmq_delay.topology.apply import ready_counts
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import opened
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.brokers
 
@@ -64,6 +65,13 @@ def test_a_release_frees_an_expired_message_that_another_client_left_behind(
     holding.get(plan.queue, ack=True)
 
 
+def slow_disk(broker: PrivateBroker) -> None:
+    """Stop the log for a second that quorum queues write each command to before they carry it out."""
+    broker.evaluate(
+        "spawn(fun() -> erlang:suspend_process(whereis(ra_log_wal)), timer:sleep(1000) end), timer:sleep(100), ok"
+    )
+
+
 def test_messages_that_were_inspected_are_back_when_the_inspection_ends_on_a_slow_disk(
     quorum_lab: Lab, own_broker: PrivateBroker
 ) -> None:
@@ -71,8 +79,21 @@ def test_messages_that_were_inspected_are_back_when_the_inspection_ends_on_a_slo
     quorum_lab.publish(queue)
     with scanning(quorum_lab.connection, queue) as scan:
         assert len(list(scan)) == 1
-        # Quorum queues write each command to this log before they carry it out.
-        own_broker.evaluate(
-            "spawn(fun() -> erlang:suspend_process(whereis(ra_log_wal)), timer:sleep(1000) end), timer:sleep(100), ok"
-        )
+        slow_disk(own_broker)
     assert ready_counts(quorum_lab.connection, [queue]) == {queue: 1}
+
+
+def test_messages_that_an_inspection_removed_stay_removed_on_a_slow_disk(
+    quorum_lab: Lab, own_broker: PrivateBroker
+) -> None:
+    queue = quorum_lab.queue()
+    for _ in range(200):
+        quorum_lab.publish(queue)
+    with scanning(quorum_lab.connection, queue) as scan:
+        messages = list(scan)
+        slow_disk(own_broker)
+        for message in messages:
+            scan.remove(message)
+        scan.synchronise()
+    quorum_lab.publish(queue)
+    assert wait_for(lambda: ready_counts(quorum_lab.connection, [queue])[queue], "the message that came last") == 1
