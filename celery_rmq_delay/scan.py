@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +95,7 @@ class Scan:
             yield self._channel.message_to_python(raw)
         self.complete = there <= self._most
         if ran_empty and self._releases:
-            self._release_expired()
+            self.synchronise()  # see `Capabilities.holds_expired`
 
     def _guard_queue(self) -> None:
         """Consume one message at a time: what only looks empty, as this scan holds all of it, is not pruned."""
@@ -104,6 +104,9 @@ class Scan:
 
     def _on_delivered(self, raw: amqp.Message) -> None:
         self._guarded = raw.delivery_tag
+        self._on_taken(raw)
+
+    def _on_taken(self, raw: amqp.Message) -> None:
         self._hold(raw)
         self._delivered.append(raw)
 
@@ -119,9 +122,6 @@ class Scan:
             self._wait_for_delivery()
         if self._delivered:
             return self._delivered.popleft()
-        return self._fetch()
-
-    def _fetch(self) -> amqp.Message | None:
         raw = self._channel.basic_get(self._queue)
         if raw is not None:
             self._hold(raw)
@@ -151,12 +151,8 @@ class Scan:
         del self._held[message.delivery_tag]
 
     def synchronise(self) -> None:
-        """Wait until the broker has handled the acks so far: nothing that was removed can come back.
-
-        A quorum queue answers a ``basic.get`` after the acks that it has; those that RabbitMQ still kept from it, more
-        than 32 at a time, it passes on before the channel's next command. A passive declare is no such proof.
-        """
-        self._fetch()
+        """Wait until the broker has handled the acks so far: nothing that was removed can come back."""
+        work_off(self._channel, self._queue, self._on_taken)
 
     def give_back(self) -> None:
         """Return what is held to its place in the queue."""
@@ -166,16 +162,6 @@ class Scan:
         patience = 0.0 if self._shared or self._is_delay_queue else _RETURN_TIMEOUT
         give_back(self._channel, self._queue, sorted(self._held), patience=patience)
         self._held.clear()
-
-    def _release_expired(self) -> None:
-        """Make the broker dead-letter messages that a ``basic.get`` found expired, see `Capabilities.holds_expired`.
-
-        It does so with the next command that can deliver messages (``rabbit_fifo``, ``dequeue``), which may otherwise
-        come hours later. A new consumer is such a command.
-        """
-        self._channel.basic_qos(0, 1, False)
-        consumer = self._channel.basic_consume(self._queue, callback=self._hold)
-        self._channel.basic_cancel(consumer)
 
     def _hold(self, raw: amqp.Message) -> None:
         self._held[raw.delivery_tag] = None
@@ -210,6 +196,17 @@ def give_back(channel: Any, queue: str, delivery_tags: Iterable[int], *, patienc
         while _ready(channel, queue) < before + len(burst) and time.monotonic() < began + _BURST_TIMEOUT + patience:
             pass
         patience = max(0.0, patience - (time.monotonic() - began))
+
+
+def work_off(channel: Any, queue: str, hold: Callable[[amqp.Message], object]) -> None:
+    """Wait until a queue has handled the channel's commands so far, acks above all; ``hold`` gets what it delivers.
+
+    RabbitMQ keeps acks for a quorum queue back, beyond 32 that are not answered, and forgets them with the channel. A
+    new consumer is a command that the queue answers after the first 32; the rest is on its way then. It also makes the
+    broker dead-letter messages that a ``basic.get`` found expired, which may otherwise take hours (``rabbit_fifo``).
+    """
+    channel.basic_qos(0, 1, False)
+    channel.basic_cancel(channel.basic_consume(queue, callback=hold))
 
 
 def _ready(channel: Any, queue: str) -> int:

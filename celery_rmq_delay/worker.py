@@ -379,6 +379,7 @@ class WorkerSide(Settling):
             eta_ahead=bool(eta),
             is_stopping=self._is_stopping,
         )
+        self.delivered = message.delivery_tag
         message.rmq_delay = self
         message.raw_headers = raw
         message.delivery_info["redelivered"] = found.redelivered

@@ -21,7 +21,7 @@ from amqp.exceptions import AMQPError, NotFound
 from .. import headers as h
 from ..broker import CONFIRM_TIMEOUT, ConfirmingPublisher, capabilities, copy_of
 from ..exceptions import OutcomeUnknownError, PublishError, RmqDelayError
-from ..scan import SCAN_LIMIT, give_back, scanning
+from ..scan import SCAN_LIMIT, give_back, scanning, work_off
 from ..topology.apply import ensure_queue, ready_counts
 from ..topology.exact import Route
 from ..topology.objects import Queue
@@ -42,10 +42,6 @@ WINDOW = 32
 IDLE = 0.1
 #: Messages come back to the source while it is emptied: from workers that look into a loop, or from their publishers.
 MOST_PASSES = 20
-#: Seconds that a channel stays open after its last ack. Closed at once with a window of 128, 9 of 3,000 messages of a
-#: quorum queue came again (3.10.8), and none so: RabbitMQ keeps commands back beyond 32, and those of a closed channel
-#: seem to be lost.
-ACKS = 0.5
 #: Seconds in which the broker's counts settle after the last ack.
 SETTLE = 3.0
 
@@ -198,8 +194,6 @@ class Mover:
                     self._left[queue] = drain.left
                     drains.append(drain)
                     drain.run()
-            if drains:
-                time.sleep(ACKS)
             for drain in drains:
                 drain.close()
             if report.taken == before or self._finished:
@@ -288,8 +282,13 @@ class _Drain:
 
     def close(self) -> None:
         """Close the channel, once its acks are with the queue."""
-        if self._channel.is_open:
-            self._channel.close()
+        if not self._channel.is_open:
+            return
+        held: list[int] = []
+        with suppress(NotFound):  # it expired
+            work_off(self._channel, self._queue, lambda raw: held.append(raw.delivery_tag))
+            give_back(self._channel, self._queue, held)
+        self._channel.close()
 
     def _finish(self) -> None:
         """Wait for the confirms of what is under way, and give back the rest that was taken."""

@@ -13,7 +13,6 @@ from celery_rmq_delay import headers as h
 from celery_rmq_delay.config import QueueType
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.inventory import plans
-from celery_rmq_delay.migration import mover
 from celery_rmq_delay.migration.mover import MOST_LOOKS, WINDOW
 from celery_rmq_delay.migration.service import Request, migrate
 from celery_rmq_delay.native_leftovers import level, level_names, look
@@ -25,12 +24,6 @@ from tests.support.brokers.delays import ahead, assert_on_time
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.movers import Movers
 from tests.support.waiting import wait_for
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some messages need no time for their acks."""
-    monkeypatch.setattr(mover, "ACKS", 0.1)
 
 
 @pytest.fixture

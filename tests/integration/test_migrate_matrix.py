@@ -10,7 +10,6 @@ import pytest
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.inventory import plans
-from celery_rmq_delay.migration import mover
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.native_leftovers import level_names
 from celery_rmq_delay.topology.exact import Options, make
@@ -39,12 +38,6 @@ PAIRS = [
     for kind in ("quorum", "classic")
     if source != to or source == "ladder"
 ]
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One message needs no time for its ack."""
-    monkeypatch.setattr(mover, "ACKS", 0.1)
 
 
 def go_on(movers: Movers, tier: int, **settings: Any) -> None:

@@ -139,6 +139,7 @@ def test_a_worker_that_stops_waits_until_quorum_queues_have_its_acks(quorum_lab:
             side.consumer.task_consumer = taking = take_all(quorum_lab, side.consumer.connection, queue, 64)
             for message in taking.taken:
                 message.ack()
+            side.delivered = 64
             side.disconnect()
             side.consumer.connection.close()
         assert quorum_lab.channel.basic_get(queue) is None
