@@ -31,10 +31,11 @@ TRACED_SCAN_LIMIT = 1_000
 
 #: RabbitMQ's client of a quorum queue sends on up to 32 commands before it begins to merge them.
 _BURST = 16
-#: Seconds to wait for a burst to arrive; others may take the messages that would show it, or they may have expired.
+#: Seconds to wait for each burst to arrive.
 _BURST_TIMEOUT = 0.05
-#: Seconds that a scan waits in all for messages that nobody else takes: they are there for who comes next.
-_RETURN_TIMEOUT = 5.0
+#: Seconds to wait besides, in all: for messages that nobody else takes, and for those that others may take, or that may
+#: have expired meanwhile.
+_ALONE, _NOT_ALONE = 5.0, 1.0
 #: Seconds to wait for a message that the scan's consumer is to get; others may have taken all.
 _DELIVERY_TIMEOUT = 1.0
 
@@ -159,7 +160,7 @@ class Scan:
         if self._guard:
             self._channel.basic_cancel(self._guard)
             self._guard = None
-        patience = 0.0 if self._shared or self._is_delay_queue else _RETURN_TIMEOUT
+        patience = _NOT_ALONE if self._shared or self._is_delay_queue else _ALONE
         give_back(self._channel, self._queue, sorted(self._held), patience=patience)
         self._held.clear()
 
@@ -181,7 +182,7 @@ class Scan:
         self._publisher = None
 
 
-def give_back(channel: Any, queue: str, delivery_tags: Iterable[int], *, patience: float = 0.0) -> None:
+def give_back(channel: Any, queue: str, delivery_tags: Iterable[int], *, patience: float = _NOT_ALONE) -> None:
     """Return messages of ``queue`` to their places: the tags in the order of delivery.
 
     Waits until they are there: up to 50 ms for each burst, and ``patience`` seconds in all beyond that.

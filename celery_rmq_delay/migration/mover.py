@@ -187,15 +187,12 @@ class Mover:
         report = self._report
         publisher = ConfirmingPublisher(self._connection)
         for _ in range(MOST_PASSES):
-            before, drains = report.taken, []
+            before = report.taken
             for queue in self._source.queues:
                 if self._new(queue) and not self._finished:
                     drain = _Drain(self, queue, publisher)
                     self._left[queue] = drain.left
-                    drains.append(drain)
                     drain.run()
-            for drain in drains:
-                drain.close()
             if report.taken == before or self._finished:
                 break
         else:
@@ -279,24 +276,16 @@ class _Drain:
         finally:
             if self._connection.connected and self._channel.is_open:
                 self._finish()
-
-    def close(self) -> None:
-        """Close the channel, once its acks are with the queue."""
-        if not self._channel.is_open:
-            return
-        held: list[int] = []
-        with suppress(NotFound):  # it expired
-            work_off(self._channel, self._queue, lambda raw: held.append(raw.delivery_tag))
-            give_back(self._channel, self._queue, held)
-        self._channel.close()
+                self._channel.close()
 
     def _finish(self) -> None:
-        """Wait for the confirms of what is under way, and give back the rest that was taken."""
+        """Wait until what is under way is confirmed and gone from the queue, and give back the rest that was taken."""
         self._cancel()
         while self._moving:
             self._wait()
-        kept = sorted([*self._held, *(raw.delivery_tag for raw in self._backlog)])
         with suppress(NotFound):  # a queue of `hold`: it expired while we held the last of its messages
+            work_off(self._channel, self._queue, self._backlog.append)
+            kept = sorted([*self._held, *(raw.delivery_tag for raw in self._backlog)])
             give_back(self._channel, self._queue, kept)
 
     def _consume(self, prefetch: int) -> None:
