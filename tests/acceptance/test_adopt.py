@@ -79,6 +79,7 @@ def test_a_running_worker_rejects_while_its_queue_is_adopted_and_copies_before_a
     assert second.logs().count("Queue shop is adopted by the policy rmq_delay.shop") == 1
 
 
+@pytest.mark.slow
 @EITHER_TYPE
 def test_no_task_is_lost_or_runs_twice_while_its_queue_is_adopted_and_given_back(
     make_lab: Callable[..., Lab], managed: PrivateBroker, managed_vhost: str, queue_type: str

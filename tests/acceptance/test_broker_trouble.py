@@ -30,7 +30,9 @@ from tests.support.workers.project import Config
 BLOCKED = "RabbitMQ has a memory or disk alarm and takes no copies"
 #: Stock workers wait at their end for the answer to a heartbeat event, which in an alarm does not come.
 QUIET = "--without-heartbeat"
-POOLS = pytest.mark.parametrize("pool", ["prefork", "gevent", "threads", pytest.param("solo", marks=pytest.mark.slow)])
+POOLS = pytest.mark.parametrize(
+    "pool", ["prefork", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("gevent", "threads", "solo"))]
+)
 
 
 @contextmanager
@@ -174,6 +176,7 @@ def test_a_worker_that_loses_its_connection_while_a_record_is_held_goes_on(class
         wait_for(lambda: "The ladder of queue shop is applied" in worker.logs())
 
 
+@pytest.mark.slow
 def test_a_worker_that_starts_while_a_record_is_held_waits_for_it(classic_lab: Lab) -> None:
     result = classic_lab.task("fails").delay(1)
     with held_record(classic_lab):

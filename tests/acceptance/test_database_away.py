@@ -58,7 +58,8 @@ def postgres_alone(rmq_postgres: object, django_db_blocker: Any) -> Iterator[tup
             yield server, found
 
 
-@pytest.mark.parametrize("seconds_down", [8.0, pytest.param(60.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds_down", [8.0, 60.0])
 def test_workers_go_on_while_the_database_is_down_and_nothing_is_missing_afterwards(
     make_lab: Callable[..., Lab],
     postgres_alone: tuple[PrivatePostgres, Database],

@@ -65,7 +65,7 @@ def events(make_lab: Callable[..., Lab]) -> Callable[..., Events]:
     "pool",
     [
         pytest.param("prefork", marks=pytest.mark.brokers),
-        "gevent",
+        pytest.param("gevent", marks=pytest.mark.slow),
         pytest.param("threads", marks=pytest.mark.slow),
         pytest.param("solo", marks=pytest.mark.slow),
     ],

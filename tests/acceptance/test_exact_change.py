@@ -110,6 +110,7 @@ def make_rolling(make_lab: Callable[..., Lab]) -> Iterator[Callable[..., Lab]]:
     yield lambda queue_type, **settings: make_lab(queue_type, conf=CONF, **settings)
 
 
+@pytest.mark.slow
 @pytest.mark.brokers
 @EITHER_TYPE
 @pytest.mark.parametrize("calls", [FEW, MANY])

@@ -31,7 +31,9 @@ OTHER = {"classic": "quorum", "quorum": "classic"}
     [
         ("quorum", "tiers"),
         pytest.param("classic", "tiers", marks=pytest.mark.slow),
-        ("classic", "type"),  # not the other way: Celery's global QoS for classic queues ends with a quorum queue
+        pytest.param(
+            "classic", "type", marks=pytest.mark.slow
+        ),  # not the other way: Celery's global QoS for classic queues ends with a quorum queue
     ],
 )
 def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_rungs_go_away(

@@ -236,7 +236,7 @@ def test_a_producer_without_this_package_publishes_to_a_queue_it_does_not_declar
     ("queue_type", "pool"),
     [
         ("quorum", "prefork"),
-        ("classic", "gevent"),
+        pytest.param("classic", "gevent", marks=pytest.mark.slow),
         pytest.param("quorum", "gevent", marks=pytest.mark.slow),
         pytest.param("classic", "prefork", marks=pytest.mark.slow),
     ],

@@ -14,7 +14,10 @@ from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.lab import SETUPS, TIERS, Lab, stored_states
 
-PREFORK = [pytest.param(each, "prefork", marks=pytest.mark.brokers) for each in ("quorum", "classic")]
+PREFORK = [
+    pytest.param("quorum", "prefork", marks=pytest.mark.brokers),
+    pytest.param("classic", "prefork", marks=[pytest.mark.brokers, pytest.mark.slow]),
+]
 WAITS = [0.3, 0.6, 0.9]
 
 

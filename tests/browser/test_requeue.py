@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.support.browser import inside, pages, seeds
@@ -53,6 +54,7 @@ def test_an_exhausted_payment_is_found_by_its_group_requeued_and_recovers(open_p
     wait_for(lambda: filled.call(inside.mailed, "requeue-001") == 1, "the receipt")
 
 
+@pytest.mark.slow
 def test_a_list_says_what_became_of_each(open_page: OpenPage, filled: Shop) -> None:
     """One that a colleague has requeued meanwhile is skipped, and the message says by whom."""
     page = open_page()

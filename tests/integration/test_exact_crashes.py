@@ -210,7 +210,7 @@ def park_exactly(
 @pytest.mark.parametrize(
     ("ending", "count", "topologies"),
     [
-        pytest.param("kill", FEW, ALONE, marks=pytest.mark.brokers),
+        pytest.param("kill", FEW, ALONE, marks=[pytest.mark.brokers, pytest.mark.slow]),
         pytest.param("restart", MANY, TOPOLOGIES, marks=pytest.mark.slow),
         pytest.param("kill", MANY, TOPOLOGIES, marks=[pytest.mark.slow, pytest.mark.brokers]),
     ],

@@ -119,6 +119,7 @@ def at_the(count: int, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ConfirmingPublisher, "publish", counting)
 
 
+@pytest.mark.slow
 @EITHER_DATABASE
 def test_a_broker_that_is_killed_leaves_few_in_doubt(
     desk: Desk, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
@@ -180,6 +181,7 @@ def test_a_database_that_restarts_costs_no_outcome(
     nothing_lost_and_nothing_twice(postgres_desk)
 
 
+@pytest.mark.slow
 def test_a_database_that_restarts_between_two_tasks_costs_no_outcome(
     postgres_desk: Desk, own_postgres: PrivatePostgres
 ) -> None:

@@ -265,6 +265,7 @@ def test_ladders_are_told_without_tasks_whose_end_was_lost(
     assert [row[2] for row in told.rows] == [6]
 
 
+@pytest.mark.slow
 def test_late_events_count_when_their_day_is_run_again_even_if_the_next_run_has_to_complete_it(
     run: Callable[..., Report], history: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,13 +27,10 @@ from tests.support.workers.project import Config, make_app
 #: form, and all pairs in the whole one.
 SETUPS = (
     pytest.param("quorum", "prefork", marks=pytest.mark.brokers),
-    pytest.param("classic", "prefork", marks=pytest.mark.brokers),
     ("classic", "threads"),
-    ("classic", "solo"),
-    ("quorum", "gevent"),
-    pytest.param("quorum", "threads", marks=pytest.mark.slow),
-    pytest.param("quorum", "solo", marks=pytest.mark.slow),
-    pytest.param("classic", "gevent", marks=pytest.mark.slow),
+    pytest.param("classic", "prefork", marks=[pytest.mark.brokers, pytest.mark.slow]),
+    *(pytest.param("quorum", pool, marks=pytest.mark.slow) for pool in ("gevent", "threads", "solo")),
+    *(pytest.param("classic", pool, marks=pytest.mark.slow) for pool in ("gevent", "solo")),
 )
 #: Seconds: the unit of exact delays where nothing else is said.
 UNIT = 0.5
