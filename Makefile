@@ -5,6 +5,7 @@
 SHELL := /bin/sh
 PYTHON ?= python3
 RUN := .venv/bin/python
+NEXT := .cache/next
 SETUP := $(PYTHON) scripts/setup.py
 ARGS ?=
 ONCE ?=
@@ -14,7 +15,7 @@ PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-brokers coverage chaos lint typing docs fuzz screenshots bench clean
+.PHONY: help setup demo test test-all test-brokers test-celery test-next coverage chaos lint typing docs fuzz screenshots bench clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1~\2/p' Makefile | awk -F~ '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -38,6 +39,17 @@ test-all: ## run all tests, then what concerns the broker on the other versions 
 test-brokers: ## run what may differ on the other versions of RabbitMQ: 3.10, 4.0, 4.3 (root: builds Debian trees once)
 	@$(SETUP) --test-servers --trees --group test --group demo
 	@$(RUN) scripts/test_brokers.py $(PROCESSES) $(ARGS)
+
+test-celery: ## run Celery's own integration suite with plain and with retryable tasks, and compare; ARGS go to pytest
+	@$(SETUP) --test-servers --group test --group celery-suite
+	@$(RUN) scripts/test_celery.py -- $(ARGS)
+
+test-next: ## run unit tests, the matrix and Celery's suite with pre-releases of celery, kombu and amqp
+	@VENV=$(NEXT) $(SETUP) --test-servers --group test --group celery-suite
+	@$(NEXT)/bin/python -m pip install --quiet --pre --upgrade celery kombu amqp billiard vine
+	@$(NEXT)/bin/python -m pip freeze | grep -E '^(celery|kombu|amqp|billiard|vine)='
+	@$(NEXT)/bin/python -m pytest -m 'not slow' tests/unit tests/acceptance/test_matrix.py $(PROCESSES)
+	@$(NEXT)/bin/python scripts/test_celery.py
 
 coverage: ## measure which branches of the package 'make test' runs; ARGS=--all: all tests; other ARGS go to pytest
 	@$(SETUP) --test-servers --group test --group demo

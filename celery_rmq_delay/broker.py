@@ -18,6 +18,7 @@ from amqp import spec
 from amqp.exceptions import MessageNacked
 from kombu.compression import compress
 
+from . import headers as h
 from .exceptions import NackedError, OutcomeUnknownError, PublishError, UnroutableError
 from .names import MAX_NAME_BYTES
 from .topology.apply import renew
@@ -68,6 +69,11 @@ class Capabilities:
         What was published into the delay queue, instead of rejected, is not flagged on any version.
         """
         return self.version >= (4, 1, 0)
+
+    @property
+    def sorts_quorum(self) -> bool:
+        """Quorum queues hand out messages by priority; one that is due waits for all that come before it."""
+        return self.version >= (4, 0, 0)
 
     @property
     def holds_expired(self) -> bool:
@@ -125,9 +131,12 @@ class _Copy(amqp.Message):  # type: ignore[misc]  # its stubs have no type for i
 def copy_of(message: ReceivedMessage, headers: dict[str, Any]) -> amqp.Message:
     """Return a message with the body bytes and properties of a received one, and the given headers.
 
-    Without what would route it to other queues besides, and without the user, for whom nobody else may publish.
+    Without what would route it to other queues besides, and without the user, for whom nobody else may publish. It has
+    the priority again that it has lost to a delay queue.
     """
     properties = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
+    if priority := h.priority(message.headers):
+        properties["priority"] = priority
     headers = {name: value for name, value in headers.items() if name not in _ROUTING_HEADERS}
     body = message.body or b""  # py-amqp has a text where there is none, and wants to encode it
     if headers.get("compression") and not message.errors:

@@ -17,7 +17,18 @@ from kombu.pools import producers
 
 from .broker import CONFIRM_TIMEOUT, another, confirmed, lease_error
 from .exceptions import NackedError, UnroutableError
-from .headers import DUE, EXCHANGE, FIRST_FAILED, LANE, RETRIES, ROUTING_KEY, TO, timestamp, without_dead_letters
+from .headers import (
+    DUE,
+    EXCHANGE,
+    FIRST_FAILED,
+    LANE,
+    RETRIES,
+    ROUTING_KEY,
+    TO,
+    put_priority_away,
+    timestamp,
+    without_dead_letters,
+)
 from .ladders import lane_of
 from .retry.delivery import KEY, Delivery
 
@@ -106,6 +117,9 @@ class Redirect:
         headers = without_dead_letters(options.get("headers") or {})
         headers.setdefault(EXCHANGE, getattr(exchange, "name", exchange) or "")
         headers.setdefault(ROUTING_KEY, options.get("routing_key") or "")
+        options = {**options}
+        if self._route.sorts:
+            put_priority_away(options, headers)
         for name in (DUE, TO):
             headers.pop(name, None)
         return {

@@ -24,6 +24,8 @@ ATTEMPTS = "rmq-delay-attempts"
 FIRST_FAILED = "rmq-delay-first-failed-at"
 EXHAUSTED_AT = "rmq-delay-exhausted-at"
 WORKER = "rmq-delay-worker"
+#: The priority of a message whose delay queue would hand it out by priority, and not when it is due.
+PRIORITY = "rmq-delay-priority"
 #: How often the task was sent back from the exhausted queue.
 GENERATION = "rmq-delay-generation"
 #: How often in a row the task has put its message back with `Reject(requeue=True)`.
@@ -110,6 +112,17 @@ def without_dead_letters(headers: Headers) -> dict[str, Any]:
         # One that is no UTF-8 comes as bytes.
         if name[:2] != "x-" or (name not in _DEAD_LETTER_HEADERS and not name.startswith(_DEAD_LETTER_PREFIXES))
     }
+
+
+def priority(headers: Headers) -> int:
+    """Return the priority that a message has lost to a delay queue; 0 for none."""
+    return min(255, whole_number(headers.get(PRIORITY)))
+
+
+def put_priority_away(properties: dict[str, Any], headers: dict[str, Any]) -> None:
+    """Move a message's priority into its headers: a queue that sorts would hand it out of turn when it is due."""
+    if priority := properties.pop("priority", None):
+        headers[PRIORITY] = priority
 
 
 def of_task(headers: Headers) -> dict[str, Any]:

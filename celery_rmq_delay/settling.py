@@ -196,11 +196,14 @@ class Settling:
         """
         if delay_ms is None:
             ladder = self.delay.ladder(delivery.queue, task)
-            route = Route("", self.delay.rung_queue(delivery.queue, rung, ladder.ttl(rung, delivery.lane)))
+            name = self.delay.rung_queue(delivery.queue, rung, ladder.ttl(rung, delivery.lane))
+            route = Route("", name, sorts=self.delay.is_quorum(delivery.queue))
         else:
             exact = self.delay.exact
             route = exact.along(self._topology, delay_ms, delivery.queue, "countdown", delay_ms / 1000)
         copy = copy_of(message, self._forwarded(message, retries + 1, route.headers))
+        if route.sorts:
+            h.put_priority_away(copy.properties, copy.headers)
         again = partial(self.park, message, delivery, task, retries, rung, delay_ms, tell)
         self.publish(message, copy, route, again=again, tell=tell)
 

@@ -246,6 +246,7 @@ class WorkerSide(Settling):
 
         def leave() -> None:
             if name not in self.applied:
+                self._read_tags()  # of what is on its way
                 self.consumer.task_consumer.cancel_by_queue(name)
 
         leave()
@@ -378,11 +379,14 @@ class WorkerSide(Settling):
             redelivered=info["redelivered"],
             eta_ahead=bool(eta),
             is_stopping=self._is_stopping,
+            priority=h.whole_number(message.properties.get("priority")),
         )
         self.delivered = message.delivery_tag
         message.rmq_delay = self
         message.raw_headers = raw
         message.delivery_info["redelivered"] = found.redelivered
+        if priority := h.priority(raw):
+            message.properties["priority"] = message.delivery_info["priority"] = priority
         check_payload(message.payload)
         eta = eta if found.keeps_eta else None
         shown = h.of_task({name: value for name, value in raw.items() if name not in _CELERYS})
@@ -406,6 +410,7 @@ class WorkerSide(Settling):
         settings = delay.settings.for_queue(queue)
         if settings is None:
             return None
+        is_quorum = delay.is_quorum(queue)
         return Place(
             queue,
             among_suspects,
@@ -415,7 +420,8 @@ class WorkerSide(Settling):
             broker=self._broker,
             rejects=delay.rejects(queue),
             rejections_allowed=delay.rejections_allowed(queue),
-            flags_returned=self._broker.flags_returned and not delay.is_quorum(queue),
+            flags_returned=self._broker.flags_returned and not is_quorum,
+            sorts=self._broker.sorts_quorum and is_quorum,
             native=self._native(queue, among_suspects),
             max_crashes=settings.max_crashes,
         )

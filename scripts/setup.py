@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-VENV = ROOT / ".venv"
+VENV = ROOT / os.environ.get("VENV", ".venv")
 PYTHON = VENV / "bin" / "python"
 EXTRAS = "django,history,management,prometheus,spark"
 OLDEST_PYTHON = (3, 10)

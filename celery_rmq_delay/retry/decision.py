@@ -86,6 +86,8 @@ class Place(NamedTuple):
     rejections_allowed: int = 2**31
     #: Whether the queue flags each message that comes back from a delay queue.
     flags_returned: bool = False
+    #: Whether its delay queues hand out messages by priority.
+    sorts: bool = False
     native: NativeRetry | None = None
     max_crashes: int = 3
 
@@ -120,10 +122,12 @@ def arrive(
     redelivered: bool,
     eta_ahead: bool = False,
     is_stopping: bool = False,
+    priority: int = 0,
 ) -> Arrival:
     """Return what a delivery is.
 
-    ``known`` is the number of retries that its publisher counted, any header's value. The broker's history counts only
+    ``known`` is the number of retries that its publisher counted, any header's value; ``priority`` the message's own,
+    which only a copy can leave behind. The broker's history counts only
     where the routing key says that the message came back from a delay queue: a publisher can send any.
     """
     queue, native = place.queue, place.native
@@ -134,7 +138,7 @@ def arrive(
     climbed = rejections + given_back
     retries = h.whole_number(h.whole_number(known) + climbed)
     interrupted = redelivered and _was_interrupted(headers, place)
-    is_copied = found != rejections or found >= place.rejections_allowed
+    is_copied = found != rejections or found >= place.rejections_allowed or (place.sorts and priority > 0)
     path = _cheapest(headers, place, ladder, retries, is_copied=is_copied)
     keeps_eta = eta_ahead and not climbed
     action, crashed = _on_arrival(headers, place, interrupted, keeps_eta, is_stopping)

@@ -58,6 +58,11 @@ class Options:
     unit_ms: int = 1000
     levels: int = 28
 
+    @property
+    def sorts(self) -> bool:
+        """Whether delay queues hand out messages by priority."""
+        return self.queue_type == "quorum"
+
 
 @dataclass(frozen=True)
 class Route:
@@ -65,7 +70,8 @@ class Route:
 
     ``objects`` have to exist before; ``key`` stands for them, so that they are looked at once. ``leased`` are queues
     that expire: they are declared with every publish, and its confirm has to come within ``lease_ms``. ``mandatory``:
-    the broker can tell at once that no queue takes the message.
+    the broker can tell at once that no queue takes the message. ``sorts``: the delay queues are quorum queues, which
+    hand out messages by priority.
     """
 
     exchange: str
@@ -77,6 +83,7 @@ class Route:
     leased: tuple[Queue, ...] = ()
     lease_ms: int = 0
     mandatory: bool = True
+    sorts: bool = False
 
     @property
     def where(self) -> str:

@@ -66,6 +66,7 @@ class Hold:
             headers=due_headers(delay_ms, queue),
             leased=(held,),
             lease_ms=LEASE_MS // 2,
+            sorts=self._options.sorts,
         )
 
     def queue(self, delay_ms: int, queue: str) -> str:

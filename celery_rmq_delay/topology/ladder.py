@@ -140,7 +140,8 @@ class LadderPlan:
         """Return the way into the delay queue of ``rung`` that holds messages for ``ttl_ms``, and back from there."""
         queue = self.rung_queue(rung, ttl_ms)
         objects = Objects((Exchange(self.names.returns, "direct"),), (queue,), (self.return_binding(rung),))
-        return Route("", queue.name, ttl_ms, objects=objects, key=("ladder", queue.name))
+        key = ("ladder", queue.name)
+        return Route("", queue.name, ttl_ms, objects=objects, key=key, sorts=self.queue_type == "quorum")
 
     def return_binding(self, rung: int) -> Binding:
         """Return the binding that brings messages back from ``rung``."""

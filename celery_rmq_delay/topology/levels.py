@@ -63,6 +63,7 @@ class Levels:
             objects=self._objects(count.bit_length(), queue),
             key=(self._base, count.bit_length(), queue),
             headers=due_headers(delay_ms, queue),
+            sorts=self._options.sorts,
         )
 
     def _objects(self, levels: int, queue: str) -> Objects:

@@ -28,6 +28,7 @@ class Loop:
     name = "loop"
 
     def __init__(self, options: Options) -> None:
+        self._sorts = options.sorts
         self.unit_ms = options.unit_ms
         self.max_ms = MAX_TTL_MS // options.unit_ms * options.unit_ms
         base = f"{options.names.prefix}.loop.{format_ms(options.unit_ms)}.{options.queue_type}"
@@ -54,6 +55,7 @@ class Loop:
             objects=self._frame,
             key=self.delay,
             headers=due_headers(delay_ms, queue),
+            sorts=self._sorts,
         )
 
     def holding(self) -> tuple[str, ...]:

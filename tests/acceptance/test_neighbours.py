@@ -163,6 +163,33 @@ def test_priorities_survive_parking(make_lab: Callable[..., Lab]) -> None:
     assert result.get(timeout=SECONDS) == [7, 1]
 
 
+@pytest.mark.brokers
+def test_a_task_with_a_priority_does_not_overtake_those_that_are_due_before_it(make_lab: Callable[..., Lab]) -> None:
+    lab = make_lab("quorum", tiers=["2s", "4s"])
+    lab.worker("prefork", 1)
+    first = lab.task("priority").delay()
+    wait_for(lambda: lab.parked() == 1, "the first in its delay queue")
+    urgent = [lab.task("priority").apply_async(priority=9) for _ in range(10)]
+
+    assert first.get(timeout=SECONDS)[1] == 1
+    assert [result.get(timeout=SECONDS) for result in urgent] == [[9, 1]] * 10
+    came_back = [attempt["id"] for attempt in lab.attempts() if attempt["retries"]]
+    assert came_back[0] == first.id
+
+
+@pytest.mark.brokers
+@EITHER_TYPE
+@pytest.mark.parametrize("topology", ["levels", "hold", "loop"])
+def test_calls_with_a_countdown_keep_their_priority_for_the_task(
+    make_lab: Callable[..., Lab], queue_type: str, topology: str
+) -> None:
+    lab = make_lab(queue_type, exact_delays=topology, exact_unit="500ms")
+    lab.worker("prefork", 1)
+    result = lab.task("priority").apply_async(priority=7, countdown=0.5)
+
+    assert result.get(timeout=SECONDS) == [7, 1]
+
+
 @EITHER_TYPE
 def test_a_plain_task_that_came_back_from_a_ladder_is_retried_along_its_first_route(lab: Lab) -> None:
     """As after a rollback: Celery would publish its retry to an exchange that may be deleted by then."""

@@ -156,6 +156,13 @@ def test_a_retry_takes_the_path_that_the_table_says(row: Row) -> None:
         assert (path, rung) == (PATHS[row[-1]], 2)
 
 
+@pytest.mark.parametrize(("sorts", "priority", "path"), [(1, 1, Path.COPY), (1, 0, Path.REJECT), (0, 9, Path.REJECT)])
+def test_a_message_with_a_priority_is_copied_where_the_delay_queue_sorts(sorts: int, priority: int, path: Path) -> None:
+    place = Place("q", sorts=bool(sorts))
+    found = arrive({}, place, LADDER, known=0, routing_key="q", redelivered=False, priority=priority)
+    assert found.delivery.path is path
+
+
 @pytest.mark.parametrize("rejections", [1, 5])
 def test_a_message_that_was_rejected_as_often_as_its_queue_allows_is_copied(rejections: int) -> None:
     headers = {"x-death": [{"queue": "q", "reason": "rejected", "count": rejections}]}

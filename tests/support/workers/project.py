@@ -139,6 +139,7 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
 
     @task(name="priority")
     def priority(self: Any) -> list[int]:
+        note(self)
         if self.request.retries < 1:
             raise Boom("not yet")
         return [self.request.delivery_info["priority"], self.request.retries]

@@ -1,0 +1,107 @@
+"""Run Celery's own integration suite with plain tasks and with retryable ones, and compare the two test by test."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tarfile
+import xml.etree.ElementTree as ET
+from importlib.metadata import version
+from pathlib import Path
+
+from celery_rmq_delay.testing import PrivateBroker, PrivateRedis
+
+ROOT = Path(__file__).resolve().parents[1]
+CACHE = ROOT / ".cache" / "celery"
+#: Seconds for one test; Celery's own limit is 300.
+TIMEOUT = 120
+#: The plugin that makes every task of the suite a `RetryableTask`.
+RETRYABLE = "tests.support.celery_suite"
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def suite() -> Path:
+    """Return the folder of the installed Celery's suite, fetched if it is missing: its tests, without its code."""
+    number = version("celery")
+    folder = CACHE / f"celery-{number}"
+    if folder.is_dir():
+        return folder
+    CACHE.mkdir(parents=True, exist_ok=True)
+    fetch = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "celery", f"celery=={number}"]
+    subprocess.run([*fetch, "-d", str(CACHE)], check=True)  # noqa: S603
+    with tarfile.open(CACHE / f"celery-{number}.tar.gz") as archive:
+        wanted = [each for each in archive.getmembers() if each.name.split("/")[1:2] in (["t"], ["pyproject.toml"])]
+        archive.extractall(CACHE / "unpacked", members=wanted, filter="data")
+    (CACHE / "unpacked" / folder.name).rename(folder)
+    return folder
+
+
+def run(name: str, plugin: str, arguments: list[str]) -> dict[str, str]:
+    """Run the suite on servers of its own; return the outcome of each test."""
+    say(f"\n##### {name} #####")
+    report = CACHE / f"{name}.xml"
+    report.unlink(missing_ok=True)
+    with PrivateBroker() as broker, PrivateRedis() as redis:
+        environment = os.environ | {
+            "TEST_BROKER": broker.url,
+            "TEST_BACKEND": redis.url,
+            "REDIS_HOST": "127.0.0.1",
+            "REDIS_PORT": str(redis.port),
+            "PYTHONPATH": str(ROOT),
+        }
+        # test_backend is of Azure.
+        options = [
+            "--ignore=t/integration/test_backend.py",
+            *plugin.split(),
+            f"--junitxml={report}",
+            f"--timeout={TIMEOUT}",
+            "-p",
+            "no:xdist",
+            "-q",
+        ]
+        subprocess.run(  # noqa: S603
+            [sys.executable, "-m", "pytest", "t/integration", *options, *arguments],
+            cwd=suite(),
+            env=environment,
+            check=False,
+        )
+    return outcomes(report)
+
+
+def outcomes(report: Path) -> dict[str, str]:
+    """Return the outcome of each test of a JUnit report: passed, failed, error or skipped."""
+    found: dict[str, str] = {}
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - our own run wrote it
+        kinds = {"failure": "failed", "error": "error", "skipped": "skipped"}
+        outcome = next((kinds[child.tag] for child in case if child.tag in kinds), "passed")
+        found[f"{case.get('classname')}::{case.get('name')}"] = outcome
+    return found
+
+
+def main() -> int:
+    """Return 1 if a test that passes with plain tasks does not pass with retryable ones, or if none passes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("arguments", nargs="*", help="options for pytest, after --")
+    arguments = parser.parse_args().arguments
+    plain, retryable = run("plain", "", arguments), run("retryable", f"-p {RETRYABLE}", arguments)
+    passed = {name for name, outcome in plain.items() if outcome == "passed"}
+    worse = sorted(name for name in passed if retryable.get(name) != "passed")
+    say(f"\nCelery {version('celery')}: {len(plain)} tests")
+    for name, found in (("plain", plain), ("retryable", retryable)):
+        counts = {outcome: list(found.values()).count(outcome) for outcome in sorted(set(found.values()))}
+        say(f"  {name}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+    for name in worse:
+        say(f"  passes with plain tasks only: {name} ({retryable.get(name, 'not run')})")
+    say(f"{len(worse)} tests pass with plain tasks only")
+    return 1 if worse or not passed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
