@@ -135,7 +135,7 @@ def copy_of(message: ReceivedMessage, headers: dict[str, Any]) -> amqp.Message:
     the priority again that it has lost to a delay queue.
     """
     properties = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
-    if priority := h.priority(message.headers):
+    if priority := h.priority(message.headers or {}):
         properties["priority"] = priority
     headers = {name: value for name, value in headers.items() if name not in _ROUTING_HEADERS}
     body = message.body or b""  # py-amqp has a text where there is none, and wants to encode it

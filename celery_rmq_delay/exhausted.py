@@ -232,7 +232,7 @@ def describe(message: Message) -> ExhaustedMessage:
 
 def _reason(raw: h.Headers, died: dict[str, Any]) -> object:
     """Return why the broker put a message there, whose newest death is ``died``."""
-    if died.get("reason") == "expired" and h.TO in raw and died.get("queue") != raw[h.TO]:
+    if h.is_due(died) or (died.get("reason") == "expired" and h.TO in raw and died.get("queue") != raw[h.TO]):
         return "undeliverable"  # it was due, and its queue was gone
     return died.get("reason")
 

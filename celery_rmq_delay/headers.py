@@ -192,6 +192,11 @@ def has_expired(headers: Headers) -> bool:
     return expires is not None and expires < datetime.now(timezone.utc)
 
 
+def is_due(death: Mapping[str, Any]) -> bool:
+    """Return whether an entry of ``x-death`` is that of a message which has waited in a delay queue."""
+    return death.get("reason") == "expired" and ".retry." in str(death.get("queue", ""))
+
+
 def origin_queue(headers: Headers) -> str | None:
     """Return the origin queue of a message that lies in the exhausted queue; None where nothing says it."""
     for name in (QUEUE, TO):
@@ -199,9 +204,10 @@ def origin_queue(headers: Headers) -> str | None:
             return str(headers[name])
     for death in deaths(headers):
         queue = str(death.get("queue", ""))
-        if death.get("reason") != "expired" or ".retry." not in queue:
+        if not is_due(death):
             return queue.removesuffix(".suspects") or None
-    return None
+    # A copy: it has died in the delay queue only, which is named after the origin queue.
+    return next((str(death["queue"]).rpartition(".retry.")[0] for death in deaths(headers)), None)
 
 
 def bounded(text: str, limit: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ..config import QueueType
 from ..ladders import Ladder
 from ..names import Names
-from ..topology.exact import Options
+from ..topology.exact import Options, safety_net
 from ..topology.ladder import LadderPlan
 from ..topology.levels import Levels
 from ..topology.objects import Objects
@@ -59,13 +59,16 @@ def ladder_counts(ladder: Ladder, queue_type: QueueType, origins: int, *, reason
 def levels_counts(levels: int, unit_ms: int, queue_type: QueueType, origins: int) -> Counts:
     """Return what ``levels`` binary levels, with the way to ``origins`` queues, add to a broker; 0 are none.
 
-    The exhausted queue is among the ladder's objects.
+    The exhausted queue, and what leads to it from queues that are gone, are among the ladder's objects.
     """
     if not levels:
         return Counts(0, 0, 0)
-    topology = Levels(Options(Names("rmq_delay"), "rmq_delay.exhausted", queue_type, unit_ms, levels))
+    options = Options(Names("rmq_delay"), "rmq_delay.exhausted", queue_type, unit_ms, levels)
+    topology = Levels(options)
     arrivals = tuple(topology.arrival(f"queue-{number}") for number in range(origins))
-    return Counts.of(topology.frame() + Objects(bindings=arrivals))
+    found = Counts.of(topology.frame() + Objects(bindings=arrivals))
+    shared = Counts.of(safety_net(options.names, options.exhausted))
+    return Counts(found.queues, found.exchanges - shared.exchanges, found.bindings - shared.bindings)
 
 
 def _everything(plan: LadderPlan) -> Objects:

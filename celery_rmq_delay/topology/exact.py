@@ -185,16 +185,16 @@ def undeliverable(names: Names) -> str:
     return f"{names.prefix}.undeliverable"
 
 
-def safety_net(options: Options) -> Objects:
+def safety_net(names: Names, exhausted: str) -> Objects:
     """Return what catches messages that come back to a queue that is gone."""
-    name = undeliverable(options.names)
-    return Objects(exchanges=(Exchange(name, "fanout"),), bindings=(Binding(name, options.exhausted),))
+    name = undeliverable(names)
+    return Objects(exchanges=(Exchange(name, "fanout"),), bindings=(Binding(name, exhausted),))
 
 
 def arrival(options: Options, queue: str) -> Objects:
     """Return what hands messages to ``queue`` by its name, on the dead-letter path too."""
     name = arrivals(options.names)
-    return safety_net(options) + Objects(
+    return safety_net(options.names, options.exhausted) + Objects(
         exchanges=(Exchange(name, "direct", undeliverable(options.names)),),
         bindings=(Binding(name, queue, key=queue),),
     )

@@ -42,7 +42,7 @@ class Hold:
     def frame(self) -> Objects:
         """Return the exchange that the queues share."""
         names = self._options.names
-        return safety_net(self._options) + Objects(
+        return safety_net(self._options.names, self._options.exhausted) + Objects(
             exchanges=(Exchange(arrivals(names), "direct", undeliverable(names)),)
         )
 

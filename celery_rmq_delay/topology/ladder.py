@@ -1,6 +1,7 @@
 """The ladder of an origin queue as pure data.
 
     Q --reject--> dlx --rejected--> tasks --own tiers--> ladder.<id> --Q@k--> rung k+1 --TTL--> return --Q@k--> Q
+                   |                  |                     |                             `--Q is gone--> exhausted
                    |                  |                     `--unknown key--> first --> rung 1
                    `--other deaths--> other                 `--Q@N--> exhausted
                                       `--any other task--> ladder (switch, stand-in: standby) --> ladder.<id>
@@ -19,7 +20,7 @@ from ..config import QueueType
 from ..headers import LANE
 from ..ladders import Ladder
 from ..names import Names, return_key, rung_queue, suspects
-from .exact import Route
+from .exact import Route, safety_net, undeliverable
 from .objects import UNLIMITED_DELIVERIES, Binding, Exchange, Objects, Queue, arguments
 from .record import LOCKABLE
 
@@ -69,9 +70,8 @@ class LadderPlan:
 
     def _frame(self) -> Objects:
         names, queue = self.names, self.queue
-        return Objects(
+        return self._returns() + Objects(
             exchanges=(
-                Exchange(names.returns, "direct"),
                 Exchange(names.standby(queue), "fanout"),
                 Exchange(names.current(queue), "fanout", names.standby(queue)),
                 Exchange(names.tasks(queue), "headers", names.current(queue)),
@@ -80,6 +80,11 @@ class LadderPlan:
             ),
             queues=(self.suspects_queue(),),
         )
+
+    def _returns(self) -> Objects:
+        """Return what brings messages back; those whose queue is gone are exhausted."""
+        exchange = Exchange(self.names.returns, "direct", undeliverable(self.names))
+        return safety_net(self.names, self.exhausted) + Objects((exchange,))
 
     def ladder_objects(self, ladder: Ladder, highest: int) -> Objects:
         """Return one ladder's exchanges, delay queues and bindings; keys up to ``highest`` end somewhere."""
@@ -139,7 +144,7 @@ class LadderPlan:
     def route(self, rung: int, ttl_ms: int) -> Route:
         """Return the way into the delay queue of ``rung`` that holds messages for ``ttl_ms``, and back from there."""
         queue = self.rung_queue(rung, ttl_ms)
-        objects = Objects((Exchange(self.names.returns, "direct"),), (queue,), (self.return_binding(rung),))
+        objects = self._returns() + Objects((), (queue,), (self.return_binding(rung),))
         key = ("ladder", queue.name)
         return Route("", queue.name, ttl_ms, objects=objects, key=key, sorts=self.queue_type == "quorum")
 

@@ -84,7 +84,7 @@ class Levels:
         """Every RabbitMQ can do it."""
 
     def _levels(self, count: int) -> Objects:
-        found = safety_net(self._options) + Objects(
+        found = safety_net(self._options.names, self._options.exhausted) + Objects(
             exchanges=(Exchange(self.delivery, "topic", undeliverable(self._options.names)),)
         )
         for number in range(count):

@@ -95,6 +95,22 @@ def test_a_message_that_climbed_its_ladder_comes_back_byte_for_byte(lab: Lab) ->
 
 
 @pytest.mark.brokers
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_a_message_that_is_due_after_its_queue_was_deleted_is_exhausted(lab: Lab, is_copy: bool) -> None:
+    _, plan = opened(lab, tiers=["5s", "1h"])
+    rung = plan.rung_queue(1, 5000).name
+    lab.publish(rung if is_copy else plan.queue, headers={"id": "a", "task": "t"})
+    if not is_copy:
+        lab.reject(lab.get(plan.queue))
+    wait_for(lambda: ready_counts(lab.connection, [rung])[rung], "the parked message")
+    lab.channel.queue_delete(plan.queue)
+
+    wait_for(lambda: ready_counts(lab.connection, [plan.exhausted])[plan.exhausted], "the exhausted message")
+    (found,) = list_exhausted(lab.connection, settings_of(lab)).done
+    assert (found.task_id, found.queue, found.reason) == ("a", plan.queue, "undeliverable")
+
+
+@pytest.mark.brokers
 def test_text_in_another_encoding_keeps_its_bytes(classic_lab: Lab) -> None:
     lab = classic_lab
     target, name = lab.queue(), bury(lab)

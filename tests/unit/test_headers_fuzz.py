@@ -134,6 +134,7 @@ def test_a_rung_is_known_by_its_key_only(queue: str, key: str) -> None:
 
 def test_a_copy_leaves_routing_headers_and_the_user_out() -> None:
     received = SimpleNamespace(
+        headers={},
         properties={"user_id": "somebody", "expiration": "1"},
         content_type=None,
         content_encoding=None,
