@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import headers as h
 from .broker import capabilities, copy_of
-from .exceptions import PublishError, RmqDelayError
+from .exceptions import PublishError, RmqDelayError, UnroutableError
 from .inventory import applied
 from .names import return_key
 from .scan import SCAN_LIMIT, TRACED_SCAN_LIMIT, Scan, looks_leave_no_trace, scanning
@@ -34,8 +34,10 @@ class Place:
     def send_home(self, scan: Scan, message: Message) -> None:
         """Move a message to the queue that it would return to when due; its attempts so far go with it.
 
-        Raises `PublishError` when the broker has not taken it; it then stays parked.
+        Raises `PublishError` when that queue is gone, or the broker has not taken it; it then stays parked.
         """
+        if not scan.exists(self.plan.queue):  # the return exchange would exhaust it
+            raise UnroutableError(f"No queue takes messages for {self.plan.queue!r}: it does not exist.")
         scan.move(message, _copy(self.plan, message), self.plan.names.returns, return_key(self.plan.queue, self.rung))
 
 

@@ -211,10 +211,6 @@ class RetryableRequest(stock.Request):
 
         traceback = stock.safe_str(self._failure.traceback)
 
-        def done(is_there: bool) -> None:
-            if is_there:
-                self._send(task_exhausted, exception=exc, reason=reason)
-
         self._worker.exhaust(
             self._message,
             queue=self._request_dict[KEY].queue,
@@ -224,7 +220,7 @@ class RetryableRequest(stock.Request):
             traceback=traceback,
             crashes=self._crashes,
             tell=partial(self._tell, events.EXHAUSTED, exc, traceback, reason=reason, crashes=self._crashes),
-            done=done,
+            done=partial(self._send, task_exhausted, exception=exc, reason=reason),
         )
 
     def exhaust_crashed(self, crashes: int) -> None:

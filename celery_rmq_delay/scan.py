@@ -18,6 +18,7 @@ from amqp.exceptions import ChannelError, NotFound
 
 from .broker import Capabilities, capabilities, publish_confirmed
 from .exceptions import PublishError, TopologyError
+from .topology.apply import ready_counts
 
 if TYPE_CHECKING:
     import amqp
@@ -67,6 +68,7 @@ class Scan:
         self._delivered: deque[amqp.Message] = deque()
         self._publisher: amqp.Channel | None = None
         self._held: dict[int, None] = {}
+        self._exists: dict[str, bool] = {}
         #: The message at hand as it came: what is yielded has been decompressed.
         self.raw: amqp.Message | None = None
         #: How many messages were looked at.
@@ -143,6 +145,12 @@ class Scan:
             self._close_publisher()  # a confirm that comes late is not to be taken for another message's
             raise
         self.remove(message)
+
+    def exists(self, queue: str) -> bool:
+        """Return whether a queue exists; it is asked once."""
+        if queue not in self._exists:
+            self._exists[queue] = ready_counts(self._connection, [queue])[queue] is not None
+        return self._exists[queue]
 
     def remove(self, message: Message) -> None:
         """Ack ``message``: it is gone from the queue."""

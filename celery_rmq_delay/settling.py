@@ -141,12 +141,25 @@ class Settling:
         traceback: str | None,
         crashes: int = 0,
         tell: Callable[[], object] = bool,
-        done: Callable[[bool], object] = bool,
+        done: Callable[[], object] = bool,
     ) -> None:
-        """Move a message to the exhausted queue: published with confirm, then acked; rejected where that fails.
+        """Move a message to the exhausted queue: published with confirm, then acked.
 
-        ``tell`` is called between confirm and ack, ``done`` at the end with whether it is there.
+        ``tell`` is called between confirm and ack, ``done`` after them. While the broker does not take it, it is tried
+        again: rejected, it would run again, or be dropped by a full exhausted queue.
         """
+        again = partial(
+            self.exhaust,
+            message,
+            queue=queue,
+            retries=retries,
+            reason=reason,
+            exception=exception,
+            traceback=traceback,
+            crashes=crashes,
+            tell=tell,
+            done=done,
+        )
         now = h.timestamp(datetime.now(timezone.utc))
         text = h.printable(message_of(exception))
         headers = self._forwarded(
@@ -174,7 +187,7 @@ class Settling:
             message,
             copy,
             Route("", self.delay.settings.exhausted_queue),
-            rejects=lambda: self.dead_letters(queue),
+            again=again,
             tell=tell,
             done=done,
         )
@@ -255,12 +268,12 @@ class Settling:
         rejects: Callable[[], bool] = bool,
         again: Callable[[], object] | None = None,
         tell: Callable[[], object] = bool,
-        done: Callable[[bool], object] = bool,
+        done: Callable[[], object] = bool,
     ) -> None:
         """Publish ``copy`` along ``route``; ack ``message`` once the broker has it, and give it back where it has not.
 
         It is rejected instead where ``rejects`` then says that its queue keeps what is rejected. With ``again`` it is
-        neither: that is called after `HOLD_AGAIN` seconds. ``tell`` is called just before the ack.
+        neither: that is called after `HOLD_AGAIN` seconds. ``tell`` is called just before the ack, ``done`` after it.
         """
         where = route.where
 
@@ -271,14 +284,13 @@ class Settling:
             if error is None:
                 tell()
                 message.ack_log_error(logger, self.consumer.connection_errors)
+                done()
             elif again is not None:
                 logger.error("%s The message waits in this worker for another try.", error, extra={"queue": where})
                 self.consumer.timer.call_after(HOLD_AGAIN, self.consumer.call_soon, (again,))
-                return
             else:
                 logger.error("%s The message stays where it was.", error, extra={"queue": where})
                 message.reject_log_error(logger, self.consumer.connection_errors, not rejects())
-            done(error is None)
 
         def act() -> None:
             publisher = self._publisher

@@ -136,6 +136,22 @@ def test_a_failed_attempt_whose_delay_queue_refuses_its_copy_is_not_repeated(
     assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0, 1]
 
 
+@pytest.mark.brokers
+def test_an_exhausted_task_that_the_broker_refuses_waits_for_it_and_runs_no_more(
+    classic_lab: Lab, own_broker: PrivateBroker
+) -> None:
+    lab = classic_lab
+    worker = lab.worker("prefork", 1)
+    with policy(own_broker, "full", "^rmq_delay.exhausted$", TAKES_NOTHING, vhost=lab.vhost):
+        result = lab.task("gives_up").delay()
+        wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
+
+    [message] = wait_for(lambda: lab.take("rmq_delay.exhausted"), "the exhausted task")
+    assert message.headers["id"] == result.id
+    assert len(lab.attempts(result.id)) == 1
+    wait_for(lambda: lab.counts("shop") == {"shop": 0} and not lab.parked())
+
+
 @EITHER_TYPE
 @pytest.mark.parametrize("fails", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(

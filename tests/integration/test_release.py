@@ -162,7 +162,7 @@ def test_a_task_that_is_not_parked_is_named(lab: Lab) -> None:
 def test_a_task_stays_parked_where_there_is_no_way_back(lab: Lab) -> None:
     _, plan = opened(lab)
     lab.publish(rung(plan, 1), headers={"id": "a"})
-    lab.channel.queue_unbind(plan.queue, plan.names.returns, return_key(plan.queue, 1))
+    lab.channel.queue_delete(plan.queue)
     found = release(lab.connection, [plan], task_ids=["a"])
     assert found.released == []
     assert "No queue takes messages" in found.failed["a"]
