@@ -51,6 +51,7 @@ def run(name: str, plugin: str, arguments: list[str]) -> dict[str, str]:
     with PrivateBroker() as broker, PrivateRedis() as redis:
         environment = os.environ | {
             "TEST_BROKER": broker.url,
+            "CELERY_BROKER_URL": broker.url,  # some tests name none
             "TEST_BACKEND": redis.url,
             "REDIS_HOST": "127.0.0.1",
             "REDIS_PORT": str(redis.port),
@@ -64,7 +65,7 @@ def run(name: str, plugin: str, arguments: list[str]) -> dict[str, str]:
             f"--timeout={TIMEOUT}",
             "-p",
             "no:xdist",
-            "-q",
+            "-v",
         ]
         subprocess.run(  # noqa: S603
             [sys.executable, "-m", "pytest", "t/integration", *options, *arguments],
