@@ -19,7 +19,7 @@ from amqp.exceptions import MessageNacked
 from kombu.compression import compress
 
 from . import headers as h
-from .exceptions import NackedError, OutcomeUnknownError, PublishError, UnroutableError
+from .exceptions import NackedError, OutcomeUnknownError, PublishError, UnroutableError, UnsendableError
 from .names import MAX_NAME_BYTES
 from .topology.apply import renew
 
@@ -72,8 +72,11 @@ class Capabilities:
 
     @property
     def sorts_quorum(self) -> bool:
-        """Quorum queues hand out messages by priority; one that is due waits for all that come before it."""
-        return self.version >= (4, 0, 0)
+        """In quorum queues a message that is due waits for those with a higher priority.
+
+        Measured on 4.0.5: of a tier of 3 s back after 4.5 s, while others came. Not so on 3.10.8 and 4.3.6.
+        """
+        return (4, 0, 0) <= self.version < (4, 3, 0)
 
     @property
     def holds_expired(self) -> bool:
@@ -184,10 +187,10 @@ def publish_confirmed(channel: amqp.Channel, message: amqp.Message, exchange: st
     """Publish as mandatory and wait for the confirm. Blocks: not for the worker's consumer loop.
 
     Raises `UnroutableError`, `NackedError`, or `OutcomeUnknownError` after `CONFIRM_TIMEOUT` seconds, and
-    `PublishError` for what AMQP cannot carry.
+    `UnsendableError`.
     """
     if problem := unsendable(message, exchange, routing_key, channel.connection.frame_max):
-        raise PublishError(problem)
+        raise UnsendableError(problem)
     with confirmed(channel, exchange or routing_key):
         channel.basic_publish_confirm(
             message, exchange=exchange, routing_key=routing_key, mandatory=True, confirm_timeout=CONFIRM_TIMEOUT
@@ -327,7 +330,7 @@ class ConfirmingPublisher:
                 pending = self._outbox.popleft()
                 route = pending.route
                 if problem := unsendable(pending.message, route.exchange, route.routing_key, self._frame_max):
-                    pending.done(PublishError(problem))
+                    pending.done(UnsendableError(problem))
                     self._call_back()
                     continue
                 self._published += 1

@@ -69,6 +69,10 @@ class UnroutableError(PublishError):
     """A mandatory message reached no queue and was returned."""
 
 
+class UnsendableError(PublishError):
+    """AMQP cannot carry a message: its headers are too large, or of no type that it has, or a name is too long."""
+
+
 class NackedError(PublishError):
     """The broker refused a message (queue full, or not enough replicas)."""
 

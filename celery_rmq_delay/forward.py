@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from amqp.exceptions import NotFound
 from kombu.pools import producers
 
-from .broker import CONFIRM_TIMEOUT, another, confirmed, lease_error
+from .broker import CONFIRM_TIMEOUT, another, capabilities, confirmed, lease_error
 from .exceptions import NackedError, UnroutableError
 from .headers import (
     DUE,
@@ -117,9 +117,6 @@ class Redirect:
         headers = without_dead_letters(options.get("headers") or {})
         headers.setdefault(EXCHANGE, getattr(exchange, "name", exchange) or "")
         headers.setdefault(ROUTING_KEY, options.get("routing_key") or "")
-        options = {**options}
-        if self._route.sorts:
-            put_priority_away(options, headers)
         for name in (DUE, TO):
             headers.pop(name, None)
         return {
@@ -155,6 +152,9 @@ class Redirect:
         self._exact.warn_unconsumed(self._producer.connection)
         began = time.monotonic()
         self._exact.renew(channel, route)
+        if route.sorts and capabilities(self._producer.connection).sorts_quorum:
+            options = {**options, "headers": dict(options["headers"])}
+            put_priority_away(options, options["headers"])
         try:
             with confirmed(channel, route.where):
                 result = self._producer.publish(body, **options)

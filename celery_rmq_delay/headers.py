@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from .names import MAX_NAME_BYTES, suspects
+from .names import MAX_NAME_BYTES, origin_of, suspects
 
 PREFIX = "rmq-delay-"
 LANE = "rmq-delay-lane"
@@ -42,6 +42,7 @@ TO = "rmq-delay-to"
 #: What a message came with whose properties nobody can read, as AMQP has them: instead of all other headers.
 PROPERTIES = "rmq-delay-properties"
 
+_MAX_PRIORITY = 255
 MAX_MESSAGE = 1_000
 MAX_TRACEBACK = 8_000
 #: What a count is cut to: one more is still a number that AMQP and databases can carry.
@@ -116,13 +117,14 @@ def without_dead_letters(headers: Headers) -> dict[str, Any]:
 
 def priority(headers: Headers) -> int:
     """Return the priority that a message has lost to a delay queue; 0 for none."""
-    return min(255, whole_number(headers.get(PRIORITY)))
+    return min(_MAX_PRIORITY, whole_number(headers.get(PRIORITY)))
 
 
 def put_priority_away(properties: dict[str, Any], headers: dict[str, Any]) -> None:
     """Move a message's priority into its headers: a queue that sorts would hand it out of turn when it is due."""
-    if priority := properties.pop("priority", None):
-        headers[PRIORITY] = priority
+    priority = properties.get("priority")
+    if isinstance(priority, int) and 0 < priority <= _MAX_PRIORITY:  # AMQP refuses another
+        properties["priority"], headers[PRIORITY] = 0, priority
 
 
 def of_task(headers: Headers) -> dict[str, Any]:
@@ -194,7 +196,7 @@ def has_expired(headers: Headers) -> bool:
 
 def is_due(death: Mapping[str, Any]) -> bool:
     """Return whether an entry of ``x-death`` is that of a message which has waited in a delay queue."""
-    return death.get("reason") == "expired" and ".retry." in str(death.get("queue", ""))
+    return death.get("reason") == "expired" and origin_of(str(death.get("queue", ""))) is not None
 
 
 def origin_queue(headers: Headers) -> str | None:
@@ -207,7 +209,7 @@ def origin_queue(headers: Headers) -> str | None:
         if not is_due(death):
             return queue.removesuffix(".suspects") or None
     # A copy: it has died in the delay queue only, which is named after the origin queue.
-    return next((str(death["queue"]).rpartition(".retry.")[0] for death in deaths(headers)), None)
+    return next((origin_of(str(death["queue"])) for death in deaths(headers)), None)
 
 
 def bounded(text: str, limit: int) -> str:

@@ -71,6 +71,12 @@ def is_derived(queue: str) -> bool:
     return bool(_DERIVED.search(queue))
 
 
+def origin_of(delay_queue: str) -> str | None:
+    """Return the origin queue of a delay queue of a ladder; None for a queue that is called otherwise."""
+    found = _DERIVED.search(delay_queue)
+    return delay_queue[: found.start()] if found and found[1] else None
+
+
 def digest(queue: str) -> str:
     """Return what stands for a queue's name where that is too long to be part of another one."""
     return hashlib.sha256(queue.encode()).hexdigest()

@@ -36,9 +36,10 @@ class Place:
 
         Raises `PublishError` when that queue is gone, or the broker has not taken it; it then stays parked.
         """
-        if not scan.exists(self.plan.queue):  # the return exchange would exhaust it
-            raise UnroutableError(f"No queue takes messages for {self.plan.queue!r}: it does not exist.")
-        scan.move(message, _copy(self.plan, message), self.plan.names.returns, return_key(self.plan.queue, self.rung))
+        queue, exchange, key = self.plan.queue, self.plan.names.returns, return_key(self.plan.queue, self.rung)
+        if not scan.bind(queue, exchange, key):  # the exchange would exhaust it
+            raise UnroutableError(f"No queue takes messages for {queue!r}: it does not exist.")
+        scan.move(message, _copy(self.plan, message), exchange, key)
 
 
 def places(connection: Connection, plan: LadderPlan) -> list[Place]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import ChannelError, NotFound
+from amqp.exceptions import AccessRefused, ChannelError, NotFound
 
 from .broker import Capabilities, capabilities, publish_confirmed
 from .exceptions import PublishError, TopologyError
@@ -68,7 +68,7 @@ class Scan:
         self._delivered: deque[amqp.Message] = deque()
         self._publisher: amqp.Channel | None = None
         self._held: dict[int, None] = {}
-        self._exists: dict[str, bool] = {}
+        self._bound: dict[tuple[str, str], bool] = {}
         #: The message at hand as it came: what is yielded has been decompressed.
         self.raw: amqp.Message | None = None
         #: How many messages were looked at.
@@ -146,11 +146,22 @@ class Scan:
             raise
         self.remove(message)
 
-    def exists(self, queue: str) -> bool:
-        """Return whether a queue exists; it is asked once."""
-        if queue not in self._exists:
-            self._exists[queue] = ready_counts(self._connection, [queue])[queue] is not None
-        return self._exists[queue]
+    def bind(self, queue: str, exchange: str, key: str) -> bool:
+        """Bind a queue, once, where that is permitted; return whether the queue exists."""
+        if (queue, key) not in self._bound:
+            self._bound[queue, key] = self._bind(queue, exchange, key)
+        return self._bound[queue, key]
+
+    def _bind(self, queue: str, exchange: str, key: str) -> bool:
+        channel: Any = self._connection.channel()
+        try:
+            channel.queue_bind(queue, exchange, key)
+        except NotFound:
+            return False
+        except AccessRefused:  # workers bind it when they start
+            return ready_counts(self._connection, [queue])[queue] is not None
+        channel.close()
+        return True
 
     def remove(self, message: Message) -> None:
         """Ack ``message``: it is gone from the queue."""

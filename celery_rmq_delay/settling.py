@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from . import headers as h
-from .broker import CONFIRM_TIMEOUT, copy_of, return_log_error
+from .broker import CONFIRM_TIMEOUT, Capabilities, copy_of, return_log_error
 from .confirming import ConfirmingConnection
-from .exceptions import PublishError
+from .exceptions import PublishError, UnsendableError
 from .failures import message_of, type_name
 from .names import suspects
 from .redaction import shortened
@@ -25,6 +25,7 @@ from .topology.exact import Route
 from .topology.native import NativeRetry
 
 if TYPE_CHECKING:
+    import amqp
     from celery import Task
     from kombu.message import Message
 
@@ -57,9 +58,10 @@ class Settling:
         self.applied: set[str] = set()
         #: What tells of the messages before they are settled; None where events are off.
         self.reporter: Reporter | None = None
-        #: How many messages came on the current channel.
+        #: At least how many messages came on the channel of the origin queues.
         self.delivered = 0
         self._publisher: ConfirmingConnection | None = None
+        self._broker = Capabilities((0, 0, 0))
         self._pid = 0
         self._thread = 0
 
@@ -146,7 +148,7 @@ class Settling:
         """Move a message to the exhausted queue: published with confirm, then acked.
 
         ``tell`` is called between confirm and ack, ``done`` after them. While the broker does not take it, it is tried
-        again: rejected, it would run again, or be dropped by a full exhausted queue.
+        again: rejected, it would run again, or be dropped by a full queue. What AMQP cannot carry is rejected.
         """
         again = partial(
             self.exhaust,
@@ -187,6 +189,7 @@ class Settling:
             message,
             copy,
             Route("", self.delay.settings.exhausted_queue),
+            rejects=lambda: self.dead_letters(queue),
             again=again,
             tell=tell,
             done=done,
@@ -214,11 +217,16 @@ class Settling:
         else:
             exact = self.delay.exact
             route = exact.along(self._topology, delay_ms, delivery.queue, "countdown", delay_ms / 1000)
-        copy = copy_of(message, self._forwarded(message, retries + 1, route.headers))
-        if route.sorts:
-            h.put_priority_away(copy.properties, copy.headers)
+        copy = self._parked_copy(message, self._forwarded(message, retries + 1, route.headers), route)
         again = partial(self.park, message, delivery, task, retries, rung, delay_ms, tell)
         self.publish(message, copy, route, again=again, tell=tell)
+
+    def _parked_copy(self, message: Message, headers: dict[str, Any], route: Route) -> amqp.Message:
+        """Return a copy for delay queues."""
+        copy = copy_of(message, headers)
+        if route.sorts and self._broker.sorts_quorum:
+            h.put_priority_away(copy.properties, copy.headers)
+        return copy
 
     def _native(self, queue: str, among_suspects: bool) -> NativeRetry | None:
         """Return how the queue of a delivery holds its retries by itself; None where it does not."""
@@ -265,7 +273,7 @@ class Settling:
         copy: Any,
         route: Route,
         *,
-        rejects: Callable[[], bool] = bool,
+        rejects: Callable[[], bool] | None = None,
         again: Callable[[], object] | None = None,
         tell: Callable[[], object] = bool,
         done: Callable[[], object] = bool,
@@ -273,7 +281,8 @@ class Settling:
         """Publish ``copy`` along ``route``; ack ``message`` once the broker has it, and give it back where it has not.
 
         It is rejected instead where ``rejects`` then says that its queue keeps what is rejected. With ``again`` it is
-        neither: that is called after `HOLD_AGAIN` seconds. ``tell`` is called just before the ack, ``done`` after it.
+        neither, unless there is ``rejects`` and AMQP cannot carry the copy: that is called after `HOLD_AGAIN` seconds.
+        ``tell`` is called just before the ack, ``done`` after it.
         """
         where = route.where
 
@@ -285,12 +294,12 @@ class Settling:
                 tell()
                 message.ack_log_error(logger, self.consumer.connection_errors)
                 done()
-            elif again is not None:
+            elif again is not None and not (rejects is not None and isinstance(error, UnsendableError)):
                 logger.error("%s The message waits in this worker for another try.", error, extra={"queue": where})
                 self.consumer.timer.call_after(HOLD_AGAIN, self.consumer.call_soon, (again,))
             else:
                 logger.error("%s The message stays where it was.", error, extra={"queue": where})
-                message.reject_log_error(logger, self.consumer.connection_errors, not rejects())
+                message.reject_log_error(logger, self.consumer.connection_errors, not (rejects and rejects()))
 
         def act() -> None:
             publisher = self._publisher

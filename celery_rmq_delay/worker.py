@@ -13,7 +13,7 @@ from kombu import Consumer, Queue
 
 from . import headers as h
 from .applying import Applying, Step, ladder_in_force
-from .broker import Capabilities, beside, capabilities, copy_of
+from .broker import beside, capabilities
 from .calls import aware_eta
 from .config_events import check_hook
 from .exceptions import (
@@ -76,7 +76,6 @@ class WorkerSide(Settling):
         #: Whether suspects are to be taken as soon as the loop runs.
         self._suspects_due = False
         self._releasers: list[Releaser] = []
-        self._broker = Capabilities((0, 0, 0))
         #: The messages that wait for the pool to start their tasks, by identity, and their retries.
         self._unstarted: dict[int, tuple[Message, int]] = {}
         self.requeues = Requeues()
@@ -381,7 +380,7 @@ class WorkerSide(Settling):
             is_stopping=self._is_stopping,
             priority=h.whole_number(message.properties.get("priority")),
         )
-        self.delivered = message.delivery_tag
+        self.delivered = max(self.delivered, message.delivery_tag)  # suspects come on a channel of their own
         message.rmq_delay = self
         message.raw_headers = raw
         message.delivery_info["redelivered"] = found.redelivered
@@ -455,7 +454,7 @@ class WorkerSide(Settling):
             headers["eta"] = None  # the broker's clock it is that counts; a longer one is held again
         # Given back at once, it would come again at once, and as if it had been in a worker that died.
         again = partial(self._hold, message, delivery, retries, eta)
-        self.publish(message, copy_of(message, headers), route, again=again)
+        self.publish(message, self._parked_copy(message, headers, route), route, again=again)
 
     def _counts(self, queue: str) -> bool:
         """Whether the delivery count tells crashes; where nothing was ever rejected, the flag does.
@@ -488,6 +487,7 @@ class WorkerSide(Settling):
         self, message: Message, error: Exception, *, reason: str = "undecodable", traceback: str | None = None
     ) -> None:
         """Exhaust what cannot be read; Celery would ack it, and it would be lost, or end with it."""
+        self.delivered = max(self.delivered, message.delivery_tag)
         queue, _ = self._queue_of(message.delivery_info.get("consumer_tag", ""))
         logger.critical(  # not what the error says, which may quote the body: that is in the message's own headers
             "Cannot read a message of %s (%s, %s): %s. It goes to %s.",

@@ -252,6 +252,7 @@ class _Drain:
         self._mover, self._queue, self._publisher = mover, queue, publisher
         self._connection: Connection = mover._connection
         self._report, self._plan, self._window = mover._report, mover._plan, mover._window
+        self._sorts = capabilities(self._connection).sorts_quorum
         self._channel: Any = self._connection.channel()
         self._channel.auto_decode = False
         self._backlog: deque[amqp.Message] = deque()
@@ -305,7 +306,7 @@ class _Drain:
         message = self._channel.message_to_python(raw)
         try:
             copies = self._plan.copies(self._queue, message)
-            made = [_made(message, copy) for copy in copies]
+            made = [_made(message, copy, sorts=self._sorts) for copy in copies]
         except LeftError as error:
             self._hold(message, str(error))
             return
@@ -371,9 +372,11 @@ class _Drain:
         return ready_counts(self._connection, [self._queue])[self._queue] or 0
 
 
-def _made(message: Message, copy: Copy) -> amqp.Message:
+def _made(message: Message, copy: Copy, *, sorts: bool) -> amqp.Message:
     """Return a copy as it is published. Raises `LeftError` where AMQP cannot carry its headers."""
     made = copy_of(message, copy.headers)
+    if sorts and copy.route.sorts:
+        h.put_priority_away(made.properties, made.headers)
     try:
         made._serialize_properties()
     except (AMQPError, AttributeError, TypeError, ValueError, struct.error) as error:

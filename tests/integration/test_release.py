@@ -159,6 +159,14 @@ def test_a_task_that_is_not_parked_is_named(lab: Lab) -> None:
     assert (found.released, found.not_found) == (["a"], ["due"])
 
 
+def test_a_task_is_released_to_a_queue_that_was_deleted_and_declared_again(lab: Lab) -> None:
+    _, plan = opened(lab)
+    lab.publish(rung(plan, 1), headers={"id": "a"})
+    lab.channel.queue_unbind(plan.queue, plan.names.returns, return_key(plan.queue, 1))
+    assert release(lab.connection, [plan], task_ids=["a"]).released == ["a"]
+    assert lab.get(plan.queue, ack=True).headers["id"] == "a"
+
+
 def test_a_task_stays_parked_where_there_is_no_way_back(lab: Lab) -> None:
     _, plan = opened(lab)
     lab.publish(rung(plan, 1), headers={"id": "a"})

@@ -10,6 +10,7 @@ from celery_rmq_delay.scan import scanning
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.broker import erlang_binary
 from celery_rmq_delay.topology.apply import ready_counts
+from tests.support.brokers.alarms import slow_disk
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import opened
 from tests.support.waiting import wait_for
@@ -63,13 +64,6 @@ def test_a_release_frees_an_expired_message_that_another_client_left_behind(
     assert ready_counts(holding.connection, [plan.queue, rung.name]) == {plan.queue: 0, rung.name: 0}
     release(holding.connection, [plan], everything=True)
     holding.get(plan.queue, ack=True)
-
-
-def slow_disk(broker: PrivateBroker) -> None:
-    """Stop the log for a second that quorum queues write each command to before they carry it out."""
-    broker.evaluate(
-        "spawn(fun() -> erlang:suspend_process(whereis(ra_log_wal)), timer:sleep(1000) end), timer:sleep(100), ok"
-    )
 
 
 def test_messages_that_were_inspected_are_back_when_the_inspection_ends_on_a_slow_disk(

@@ -130,6 +130,23 @@ def test_what_a_thread_publishes_waits_for_the_event_loop(classic_lab: Lab, side
     assert classic_lab.get(target, ack=True)
 
 
+def test_an_exhausted_message_with_headers_that_leave_no_room_for_ours_is_rejected(
+    classic_lab: Lab, side: Settling
+) -> None:
+    queue, dead = classic_lab.queue(), classic_lab.queue()
+    classic_lab.channel.queue_delete(queue)
+    classic_lab.queue(queue, **{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
+    side.applied.add(queue)
+    classic_lab.publish(queue, headers={"id": "a", "task": "t", "x": "y" * (131_072 - 300)})
+    message: Any = Queue(queue, no_declare=True)(side.consumer.connection.channel()).get()
+    message.raw_headers = message.headers
+
+    side.exhaust(message, queue=queue, retries=3, reason="retries_used", exception=ValueError("no"), traceback="t")
+    side.consumer.run()
+
+    assert classic_lab.get(dead, ack=True).headers["id"] == "a"
+
+
 @pytest.mark.brokers
 def test_a_worker_that_stops_waits_until_quorum_queues_have_its_acks(quorum_lab: Lab) -> None:
     queue = quorum_lab.queue()

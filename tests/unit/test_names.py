@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from celery_rmq_delay.config import QueueType
 from celery_rmq_delay.durations import MAX_TTL_MS
 from celery_rmq_delay.exceptions import SettingsError
-from celery_rmq_delay.names import Names, check_name, is_derived, return_key, rung_of, rung_queue, suspects
+from celery_rmq_delay.names import (
+    Names,
+    check_name,
+    is_derived,
+    origin_of,
+    return_key,
+    rung_of,
+    rung_queue,
+    suspects,
+)
 
 NASTY = ["a", "a.first", "a.retry", "a.retry.1", "a@1", "return", "dlx", "a.ladder", "a.ladder.12345678", "a.retry.1.x"]
 queues = st.one_of(
@@ -106,3 +115,11 @@ def test_a_name_over_255_bytes_is_refused_with_its_size() -> None:
     assert check_name("x" * 255, "prefix") == "x" * 255
     with pytest.raises(SettingsError, match=r"prefix: found 'ü+'\. This name has 256 bytes and AMQP allows 255"):
         check_name("ü" * 128, "prefix")
+
+
+@pytest.mark.parametrize("queue", ["q", "a.retry.eu", "a.retry.1.5s.b", "q.suspects"])
+@pytest.mark.parametrize("prefix", ["rmq_delay", "p.retry.1.5s"])
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_delay_queue_tells_its_origin_queue(queue: str, prefix: str, kind: QueueType) -> None:
+    assert origin_of(rung_queue(queue, 2, 90_000, prefix, kind)) == queue
+    assert origin_of(queue) is None

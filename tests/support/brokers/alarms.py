@@ -24,3 +24,11 @@ def alarm(broker: PrivateBroker, resource: str = "memory") -> Iterator[None]:
         yield
     finally:
         broker.evaluate(f"rabbit_alarm:clear_alarm({source})")
+
+
+def slow_disk(broker: PrivateBroker, milliseconds: int = 1000) -> None:
+    """Stop the log for a while that quorum queues write each command to before they carry it out."""
+    broker.evaluate(
+        f"spawn(fun() -> erlang:suspend_process(whereis(ra_log_wal)), timer:sleep({milliseconds}) end), "
+        "timer:sleep(100), ok"
+    )
