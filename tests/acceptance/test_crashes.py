@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from celery_rmq_delay.testing import PrivateBroker
-from tests.support.brokers.alarms import slow_disk
 from tests.support.brokers.connections import close_connections
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.policies import policy
@@ -99,34 +98,6 @@ def test_a_redelivered_message_runs_at_once_in_a_queue_that_can_have_no_ladder(m
 
     assert result.get(timeout=SECONDS) == 1
     assert "suspects" not in worker.logs()
-
-
-@pytest.mark.slow
-@pytest.mark.brokers
-def test_a_warm_shutdown_waits_for_the_acks_of_what_came_before_a_suspect(
-    make_lab: Callable[..., Lab], own_broker: PrivateBroker
-) -> None:
-    lab = make_lab("quorum")
-    lab.worker("prefork", 1).kill("SIGTERM")  # applies the ladder
-    suspect = lab.task("healthy").delay(1)
-    with lab.app.connection_for_write() as connection:
-        channel: Any = connection.channel()
-        [message] = wait_for_messages(channel, "shop", 1)
-        worker = lab.worker("threads", 66)
-        for _ in range(64):
-            lab.task("gated").delay()
-        wait_for(lambda: len(lab.attempts()) == 64, "tasks that wait for the gate")
-        channel.basic_publish(message, "", "shop.suspects")
-    assert suspect.get(timeout=SECONDS) == 1
-
-    os.kill(worker.container.pid, signal.SIGTERM)
-    slow_disk(own_broker, 700)
-    lab.redis.rpush(f"{lab.config.attempts}:gate", *range(64))
-    worker.container.wait(SECONDS)
-
-    lab.worker("prefork", 1)
-    assert lab.task("healthy").delay(2).get(timeout=SECONDS) == 2
-    assert len(lab.attempts()) == 66
 
 
 def test_a_suspect_that_the_broker_refuses_is_tried_again_each_second(
