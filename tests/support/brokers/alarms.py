@@ -26,9 +26,8 @@ def alarm(broker: PrivateBroker, resource: str = "memory") -> Iterator[None]:
         broker.evaluate(f"rabbit_alarm:clear_alarm({source})")
 
 
-def slow_disk(broker: PrivateBroker, milliseconds: int = 1000) -> None:
-    """Stop the log for a while that quorum queues write each command to before they carry it out."""
+def slow_disk(broker: PrivateBroker) -> None:
+    """Stop the log for a second that quorum queues write each command to before they carry it out."""
     broker.evaluate(
-        f"spawn(fun() -> erlang:suspend_process(whereis(ra_log_wal)), timer:sleep({milliseconds}) end), "
-        "timer:sleep(100), ok"
+        "spawn(fun() -> erlang:suspend_process(whereis(ra_log_wal)), timer:sleep(1000) end), timer:sleep(100), ok"
     )
