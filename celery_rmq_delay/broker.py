@@ -156,6 +156,14 @@ def copy_of(message: ReceivedMessage, headers: dict[str, Any]) -> amqp.Message:
     )
 
 
+def parked_copy(message: ReceivedMessage, headers: dict[str, Any], route: Route, broker: Capabilities) -> amqp.Message:
+    """Return a copy for the delay queues of a route: without its priority where they would go by it."""
+    copy = copy_of(message, headers)
+    if route.sorts and broker.sorts_quorum:
+        h.put_priority_away(copy.properties, copy.headers)
+    return copy
+
+
 def return_log_error(message: ReceivedMessage, errors: tuple[type[BaseException], ...]) -> None:
     """Give a message back to its queue with ``basic.nack``, as kombu's ``reject_log_error`` does with ``basic.reject``.
 

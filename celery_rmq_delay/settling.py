@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from . import headers as h
-from .broker import CONFIRM_TIMEOUT, Capabilities, copy_of, return_log_error
+from .broker import CONFIRM_TIMEOUT, Capabilities, copy_of, parked_copy, return_log_error
 from .confirming import ConfirmingConnection
 from .exceptions import PublishError, UnsendableError
 from .failures import message_of, type_name
@@ -25,7 +25,6 @@ from .topology.exact import Route
 from .topology.native import NativeRetry
 
 if TYPE_CHECKING:
-    import amqp
     from celery import Task
     from kombu.message import Message
 
@@ -217,16 +216,9 @@ class Settling:
         else:
             exact = self.delay.exact
             route = exact.along(self._topology, delay_ms, delivery.queue, "countdown", delay_ms / 1000)
-        copy = self._parked_copy(message, self._forwarded(message, retries + 1, route.headers), route)
+        copy = parked_copy(message, self._forwarded(message, retries + 1, route.headers), route, self._broker)
         again = partial(self.park, message, delivery, task, retries, rung, delay_ms, tell)
         self.publish(message, copy, route, again=again, tell=tell)
-
-    def _parked_copy(self, message: Message, headers: dict[str, Any], route: Route) -> amqp.Message:
-        """Return a copy for delay queues."""
-        copy = copy_of(message, headers)
-        if route.sorts and self._broker.sorts_quorum:
-            h.put_priority_away(copy.properties, copy.headers)
-        return copy
 
     def _native(self, queue: str, among_suspects: bool) -> NativeRetry | None:
         """Return how the queue of a delivery holds its retries by itself; None where it does not."""

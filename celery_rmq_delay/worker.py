@@ -13,7 +13,7 @@ from kombu import Consumer, Queue
 
 from . import headers as h
 from .applying import Applying, Step, ladder_in_force
-from .broker import beside, capabilities
+from .broker import beside, capabilities, parked_copy
 from .calls import aware_eta
 from .config_events import check_hook
 from .exceptions import (
@@ -454,7 +454,7 @@ class WorkerSide(Settling):
             headers["eta"] = None  # the broker's clock it is that counts; a longer one is held again
         # Given back at once, it would come again at once, and as if it had been in a worker that died.
         again = partial(self._hold, message, delivery, retries, eta)
-        self.publish(message, self._parked_copy(message, headers, route), route, again=again)
+        self.publish(message, parked_copy(message, headers, route, self._broker), route, again=again)
 
     def _counts(self, queue: str) -> bool:
         """Whether the delivery count tells crashes; where nothing was ever rejected, the flag does.

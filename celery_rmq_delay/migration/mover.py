@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from amqp.exceptions import AMQPError, NotFound
 
 from .. import headers as h
-from ..broker import CONFIRM_TIMEOUT, ConfirmingPublisher, capabilities, copy_of
+from ..broker import CONFIRM_TIMEOUT, Capabilities, ConfirmingPublisher, capabilities, parked_copy
 from ..exceptions import OutcomeUnknownError, PublishError, RmqDelayError
 from ..scan import SCAN_LIMIT, give_back, scanning, work_off
 from ..topology.apply import ensure_queue, ready_counts
@@ -252,7 +252,7 @@ class _Drain:
         self._mover, self._queue, self._publisher = mover, queue, publisher
         self._connection: Connection = mover._connection
         self._report, self._plan, self._window = mover._report, mover._plan, mover._window
-        self._sorts = capabilities(self._connection).sorts_quorum
+        self._broker = capabilities(self._connection)
         self._channel: Any = self._connection.channel()
         self._channel.auto_decode = False
         self._backlog: deque[amqp.Message] = deque()
@@ -306,7 +306,7 @@ class _Drain:
         message = self._channel.message_to_python(raw)
         try:
             copies = self._plan.copies(self._queue, message)
-            made = [_made(message, copy, sorts=self._sorts) for copy in copies]
+            made = [_made(message, copy, self._broker) for copy in copies]
         except LeftError as error:
             self._hold(message, str(error))
             return
@@ -372,11 +372,9 @@ class _Drain:
         return ready_counts(self._connection, [self._queue])[self._queue] or 0
 
 
-def _made(message: Message, copy: Copy, *, sorts: bool) -> amqp.Message:
+def _made(message: Message, copy: Copy, broker: Capabilities) -> amqp.Message:
     """Return a copy as it is published. Raises `LeftError` where AMQP cannot carry its headers."""
-    made = copy_of(message, copy.headers)
-    if sorts and copy.route.sorts:
-        h.put_priority_away(made.properties, made.headers)
+    made = parked_copy(message, copy.headers, copy.route, broker)
     try:
         made._serialize_properties()
     except (AMQPError, AttributeError, TypeError, ValueError, struct.error) as error:

@@ -127,8 +127,8 @@ def arrive(
     """Return what a delivery is.
 
     ``known`` is the number of retries that its publisher counted, any header's value; ``priority`` the message's own,
-    which only a copy can leave behind. The broker's history counts only
-    where the routing key says that the message came back from a delay queue: a publisher can send any.
+    which only a copy can leave behind. The broker's history counts only where the routing key says that the message
+    came back from a delay queue: a publisher can send any.
     """
     queue, native = place.queue, place.native
     rung = 0 if place.among_suspects else rung_of(queue, routing_key)
