@@ -249,6 +249,15 @@ def exact_address(headers: Headers) -> tuple[str, int] | None:
     return (queue, due) if 0 < len(queue.encode(errors="replace")) <= MAX_NAME_BYTES else None
 
 
+def fulfilled_eta(headers: Headers) -> str | None:
+    """Return when a message with an exact delay was due, in ISO 8601; None where unsaid."""
+    address = exact_address(headers)
+    try:
+        return timestamp(datetime.fromtimestamp(address[1] / 1000, timezone.utc)) if address else None
+    except (OverflowError, ValueError, OSError):
+        return None
+
+
 def epoch_ms() -> int:
     """Return the time in milliseconds since the epoch, rounded up."""
     return -(-time.time_ns() // 1_000_000)

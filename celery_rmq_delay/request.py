@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from billiard.einfo import ExceptionWithTraceback
 from billiard.exceptions import TimeLimitExceeded, WorkerLostError
@@ -22,6 +22,9 @@ from .retry.delivery import KEY, Delivery, Parked, Path
 from .signals import task_exhausted, task_parked, task_recovered
 from .trace import LeanExceptionInfo, call_on_retry, store_retry
 from .worker import WorkerSide
+
+if TYPE_CHECKING:
+    from kombu.message import Message
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +44,13 @@ class RetryableRequest(stock.Request):
     _retry: Retry | None = None
     #: How many workers the task has killed that is given up for that.
     _crashes = 0
+
+    def __init__(self, message: Message, **options: Any) -> None:
+        super().__init__(message, **options)
+        delivery = self._delivery
+        if delivery is not None and not delivery.rung and h.DUE in message.raw_headers:
+            # For the task alone: Celery, which might wait for it by its own clock, has looked already.
+            self._request_dict["eta"] = h.fulfilled_eta(message.raw_headers)
 
     @property
     def _delivery(self) -> Delivery | None:

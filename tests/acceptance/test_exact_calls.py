@@ -118,8 +118,10 @@ def test_what_a_call_says_besides_its_countdown_is_there_when_it_runs(running: L
         shadow="facts-of-north",
     )
     facts = result.get(timeout=SECONDS)
+    (attempt,) = running.attempts(result.id)
 
     assert facts.pop("expires") is not None
+    assert attempt["at"] - BUSY < datetime.fromisoformat(facts.pop("eta")).timestamp() <= attempt["at"]
     assert facts.pop("stamps")["order"] in ("o-1", ["o-1"])
     assert facts == {
         "priority": 3,
@@ -127,7 +129,6 @@ def test_what_a_call_says_besides_its_countdown_is_there_when_it_runs(running: L
         "tenant": "north",
         "timelimit": [50, None],
         "shadow": "facts-of-north",
-        "eta": None,
         "retries": 0,
     }
 
