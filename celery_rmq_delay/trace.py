@@ -96,7 +96,7 @@ class LeanInfo(trace.TraceInfo):
         finally:
             del tb
             einfo.let_go()
-            _forget_frames(reason)
+            _forget_frames(reason, cause)
         return einfo
 
     def handle_failure(
@@ -126,6 +126,8 @@ class LeanInfo(trace.TraceInfo):
             trace.traceback_clear(exc)
         finally:
             einfo.let_go()
+            if not req.get("is_eager"):  # whoever called the task is to see where it failed
+                _forget_frames(exc, self.retval)
         return einfo
 
 
@@ -156,12 +158,16 @@ def store_retry(task: Task[Any, Any], request: Any, exc: Any, traceback: str | N
         )
 
 
-def _forget_frames(exception: BaseException) -> None:
-    """Part exceptions from their tracebacks: each is a cycle with the frame that handles it, left to the collector."""
-    current: BaseException | None = exception
-    while current is not None and current.__traceback__ is not None:
-        current.__traceback__ = None
-        current = current.__cause__ or current.__context__
+def _forget_frames(*exceptions: BaseException | None) -> None:
+    """Part exceptions from their tracebacks: each is a cycle with the frame that handles it, left to the collector.
+
+    What stands for one that cannot be pickled has its traceback, too.
+    """
+    for exception in exceptions:
+        current = exception
+        while current is not None and current.__traceback__ is not None:
+            current.__traceback__ = None
+            current = current.__cause__ or current.__context__
 
 
 class LeanTrace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import pickle
 import sys
 import weakref
@@ -169,6 +170,35 @@ def test_a_retry_is_stored_and_signalled_as_celerys(app: Celery) -> None:
     assert (result.state, info.state) == ("RETRY", "RETRY")
     assert isinstance(result.result, ValueError)
     assert isinstance(einfo, LeanExceptionInfo)
+
+
+@pytest.mark.parametrize("ends", ["failure", "retry"])
+def test_a_failed_attempt_leaves_nothing_to_the_garbage_collector(
+    app: Celery, caplog: pytest.LogCaptureFixture, ends: str
+) -> None:
+    class Declined(Exception):
+        pass
+
+    gone: list[weakref.ref[Declined]] = []
+
+    @app.task(base=RetryableTask, name="t", autoretry_for=(), shared=False)
+    def t() -> None:
+        try:
+            error = Declined()
+            gone.append(weakref.ref(error))
+            raise error
+        except Declined as declined:
+            if ends == "retry":
+                raise Parked.of(Retry("again", declined, 5), Path.REJECT, 1) from declined
+            raise
+
+    caplog.set_level(logging.CRITICAL, "celery.app.trace")  # pytest keeps what is logged
+    gc.disable()
+    try:
+        run(t)
+        assert gone[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_a_backend_that_is_away_turns_no_retry_into_a_failure(
