@@ -52,12 +52,15 @@ class Reporter:
         self._complained: set[str] = set()
         #: Which series of ticks goes on: a consumer that connects anew may keep the timers of the one before, or not.
         self._series: object = None
+        #: The event loop's.
+        self._thread = 0
 
     # -- the consumer's life ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Connect, with each new connection of the consumer. Blocks; the loop does not run yet."""
         self._writer.start()
+        self._thread = threading.get_ident()
         self._series = series = object()
         self._tick_later(series)
 
@@ -109,7 +112,7 @@ class Reporter:
             self.send()
         elif not self._is_waiting:
             self._is_waiting = True
-            self._guarded("timer", self._consumer.timer.call_after, LINGER, self.send)
+            self._guarded("timer", self._send_later)
 
     def tell_undecodable(self, message: Message, queue: str, exception: BaseException, reason: str) -> None:
         """Send the event of a message that nobody could read."""
@@ -123,6 +126,13 @@ class Reporter:
         made = [self._guarded(each.kind, self._maker.of_task, each) for each in told]
         if made:
             self._guarded("connection", self._writer.write, *filter(None, made))
+
+    def _send_later(self) -> None:
+        timer, hub = self._consumer.timer, self._consumer.hub
+        if hub is None or threading.get_ident() == self._thread:
+            timer.call_after(LINGER, self.send)
+        else:  # a thread of the pool: a hub's timer is for the loop's alone
+            hub.call_soon(timer.call_after, LINGER, self.send)
 
     def _send_rollups(self, before: int | None) -> None:
         with self._lock:

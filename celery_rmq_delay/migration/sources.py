@@ -72,7 +72,7 @@ def source(
         "Messages inside the exchange of the plugin cannot be taken out of it: they arrive by themselves when they are "
         "due. Let the plugin be on until then, with exact_delays=['levels', 'plugin'] if you go to levels. The "
         "management API shows how many there are: messages_delayed of the exchange "
-        f"{options.names.prefix}.plugin at /api/exchanges."
+        f"{options.names.prefix}.delayed at /api/exchanges."
     )
 
 

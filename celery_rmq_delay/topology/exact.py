@@ -191,13 +191,15 @@ def safety_net(names: Names, exhausted: str) -> Objects:
     return Objects(exchanges=(Exchange(name, "fanout"),), bindings=(Binding(name, exhausted),))
 
 
+def arrival_frame(options: Options) -> Objects:
+    """Return what hands messages to queues by their names, but for the bindings of queues."""
+    exchange = Exchange(arrivals(options.names), "direct", undeliverable(options.names))
+    return safety_net(options.names, options.exhausted) + Objects(exchanges=(exchange,))
+
+
 def arrival(options: Options, queue: str) -> Objects:
     """Return what hands messages to ``queue`` by its name, on the dead-letter path too."""
-    name = arrivals(options.names)
-    return safety_net(options.names, options.exhausted) + Objects(
-        exchanges=(Exchange(name, "direct", undeliverable(options.names)),),
-        bindings=(Binding(name, queue, key=queue),),
-    )
+    return arrival_frame(options) + Objects(bindings=(Binding(arrivals(options.names), queue, key=queue),))
 
 
 def due_headers(delay_ms: int, queue: str, now_ms: int | None = None) -> dict[str, Any]:

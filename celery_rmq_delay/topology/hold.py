@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from ..durations import MAX_TTL_MS, format_ms
 from ..names import MAX_NAME_BYTES, digest
-from .exact import Options, Route, arrival, arrivals, due_headers, safety_net, undeliverable, units
-from .objects import Exchange, Objects, Queue, arguments
+from .exact import Options, Route, arrival, arrival_frame, arrivals, due_headers, units
+from .objects import Objects, Queue, arguments
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -41,10 +41,7 @@ class Hold:
 
     def frame(self) -> Objects:
         """Return the exchange that the queues share."""
-        names = self._options.names
-        return safety_net(self._options.names, self._options.exhausted) + Objects(
-            exchanges=(Exchange(arrivals(names), "direct", undeliverable(names)),)
-        )
+        return arrival_frame(self._options)
 
     def route(self, delay_ms: int, queue: str) -> Route:
         """Return the way through the queue of this delay and destination."""

@@ -6,14 +6,15 @@ for those who have it.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
-from amqp.exceptions import AMQPError
+from amqp.exceptions import AccessRefused, AMQPError, NotFound
 
 from ..broker import another
 from ..exceptions import TopologyError
 from . import apply
-from .exact import Options, Route, due_headers
+from .exact import Options, Route, arrival, arrival_frame, arrivals, due_headers
 from .objects import Binding, Exchange, Objects
 
 if TYPE_CHECKING:
@@ -32,26 +33,32 @@ class Plugin:
     max_ms = _LONGEST
 
     def __init__(self, options: Options) -> None:
-        self.exchange = f"{options.names.prefix}.plugin"
+        self._options = options
+        self._exchange = Exchange(f"{options.names.prefix}.delayed", "x-delayed-message", delays="fanout")
         self._routes: dict[str, Objects] = {}
 
     def frame(self) -> Objects:
-        """Return the exchange.
+        """Return the exchange, and the one that it hands over to what is due.
 
-        It has no alternate exchange, which would get every delayed message at once.
+        An alternate exchange of its own would get every delayed message at once; the other one has one, for what comes
+        to a queue that is gone.
         """
-        return Objects(exchanges=(Exchange(self.exchange, "x-delayed-message", delays="direct"),))
+        own = Objects(
+            exchanges=(self._exchange,),
+            bindings=(Binding(self._exchange.name, arrivals(self._options.names), to="exchange"),),
+        )
+        return arrival_frame(self._options) + own
 
     def route(self, delay_ms: int, queue: str) -> Route:
         """Return the way through the exchange."""
         if queue not in self._routes:
-            self._routes[queue] = self.frame() + Objects(bindings=(Binding(self.exchange, queue, key=queue),))
+            self._routes[queue] = self.frame() + arrival(self._options, queue)
         return Route(
-            exchange=self.exchange,
+            exchange=self._exchange.name,
             routing_key=queue,
             delay_ms=delay_ms,
             objects=self._routes[queue],
-            key=(self.exchange, queue),
+            key=(self._exchange.name, queue),
             headers={"x-delay": delay_ms, **due_headers(delay_ms, queue)},
             mandatory=False,
         )
@@ -65,16 +72,28 @@ class Plugin:
         try:
             with another(connection) as own:  # RabbitMQ 3.10 closes the connection, 4.0 and 4.3 the channel
                 own.ensure_connection(max_retries=1)
-                channel = own.channel()
-                for exchange in self.frame().exchanges:
-                    apply.declare_nowait(channel, exchange)
-                apply.synchronise(channel)
+                self._declare(own)
+        except NotFound as error:
+            raise TopologyError(
+                f"The exchange {self._exchange.name!r} does not exist, and the broker's user may not declare it: let "
+                "`celery -A proj rmq-delay apply` run as a user who may."
+            ) from error
         except AMQPError as error:
             found = getattr(error, "reply_text", error)
-            if "unknown exchange type" not in str(found):
-                raise TopologyError(f"{found}. Drain and delete the exchange {self.exchange!r}.") from error
+            # "invalid" where it is disabled, and the exchange is still there.
+            if not re.search("(unknown|invalid) exchange type", str(found)):
+                mend = f"Drain and delete the exchange {self._exchange.name!r}."
+                raise TopologyError(f"{found}. {mend}") from error
             raise TopologyError(
                 "exact_delays asks for 'plugin', and the broker does not know the exchange type x-delayed-message "
                 f"({found}). Enable rabbitmq_delayed_message_exchange, "
                 'or write exact_delays=["plugin", "levels"].'
             ) from error
+
+    def _declare(self, connection: Connection) -> None:
+        channel = connection.channel()
+        try:
+            apply.declare_nowait(channel, self._exchange)
+            apply.synchronise(channel)
+        except AccessRefused:  # without the permission to declare it, that it exists has to be enough
+            connection.channel().exchange_declare(self._exchange.name, self._exchange.type, passive=True)

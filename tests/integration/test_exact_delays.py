@@ -7,12 +7,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 from amqp.exceptions import NotFound
 from celery import Celery
+from kombu import Connection
 
 from celery_rmq_delay.broker import ConfirmingPublisher
 from celery_rmq_delay.delay import delay_of
@@ -23,13 +25,16 @@ from celery_rmq_delay.exhausted import Selection, list_exhausted, requeue
 from celery_rmq_delay.headers import DUE, EXCHANGE, GENERATION, ROUTING_KEY, TO
 from celery_rmq_delay.looping import Releaser
 from celery_rmq_delay.status import read_status
+from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.loop import Loop
+from celery_rmq_delay.topology.plugin import Plugin
 from celery_rmq_delay.worker import WorkerSide
 from tests.support.brokers.delays import TICK, assert_on_time, held
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import shop
 from tests.support.waiting import wait_for
+from tests.support.workers.roles import Permissions, add_user
 
 pytestmark = pytest.mark.brokers
 
@@ -206,6 +211,23 @@ def test_doctor_says_that_the_broker_has_no_plugin(make_app: MakeApp) -> None:
     assert "x-delayed-message" in found["exact-topology"].found
     with pytest.raises(TopologyError, match="Enable rabbitmq_delayed_message_exchange"):
         call(app, 1)
+
+
+def test_who_may_not_declare_the_plugins_exchange_uses_the_one_that_is_there(
+    lab: Lab, make_app: MakeApp, own_broker: PrivateBroker
+) -> None:
+    app = make_app(exact_delays="plugin")
+    (plugin,) = delay_of(app).exact.topologies
+    assert isinstance(plugin, Plugin)
+    plugin._exchange = replace(plugin._exchange, type="fanout", delays=None)  # the type that this broker has not
+    url = add_user(own_broker, lab.url, Permissions("", ".*", ".*"))
+
+    with Connection(url) as restricted, pytest.raises(TopologyError, match="may not declare it: let"):
+        plugin.check(restricted)
+    lab.channel.exchange_declare(plugin._exchange.name, "fanout", durable=True, auto_delete=False)
+
+    with Connection(url) as restricted:
+        plugin.check(restricted)
 
 
 # -- the loop --------------------------------------------------------------------------------------------------------

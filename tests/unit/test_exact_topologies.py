@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -15,10 +16,11 @@ from celery_rmq_delay.exceptions import DelayError, SettingsError
 from celery_rmq_delay.headers import DUE, TO
 from celery_rmq_delay.names import MAX_NAME_BYTES, Names
 from celery_rmq_delay.topology import exact
-from celery_rmq_delay.topology.exact import Options, Route
+from celery_rmq_delay.topology.exact import Options, Route, Topology
 from celery_rmq_delay.topology.hold import LEASE_MS, Hold, bucket
 from celery_rmq_delay.topology.levels import Levels, routing_key, word
 from celery_rmq_delay.topology.objects import Objects
+from celery_rmq_delay.topology.plugin import Plugin
 from tests.support.brokers.topics import matches
 
 QUEUES = st.text(min_size=1, max_size=80).filter(lambda name: len(name.encode()) <= MAX_NAME_BYTES)
@@ -41,13 +43,15 @@ def walk(objects: Objects, route: Route) -> tuple[list[str], list[str]]:
         if not exchange:
             reached = [("queue", key)]
         else:
-            kind = exchanges[exchange].type
+            kind = exchanges[exchange].delays or exchanges[exchange].type
             reached = [
                 (each.to, each.destination)
                 for each in objects.bindings
                 if each.source == exchange
                 and (kind == "fanout" or (matches(each.key, key) if kind == "topic" else each.key == key))
             ]
+            if not reached and exchanges[exchange].alternate:
+                reached = [("exchange", str(exchanges[exchange].alternate))]
         for to, name in dict.fromkeys(reached):
             if to == "exchange":
                 todo.append((name, key))
@@ -63,6 +67,16 @@ def walk(objects: Objects, route: Route) -> tuple[list[str], list[str]]:
 def waited(objects: Objects, route: Route, passed: list[str]) -> int:
     ttls = {queue.name: queue.arguments.get("x-message-ttl", 0) for queue in (*objects.queues, *route.leased)}
     return sum(ttls[name] for name in passed)
+
+
+@pytest.mark.parametrize("topology", [Levels(options()), Hold(options()), Plugin(options())])
+def test_what_comes_to_a_queue_that_is_gone_is_exhausted(topology: Topology) -> None:
+    route = topology.route(5_000, "shop")
+    objects = topology.frame() + route.objects + topology.route(5_000, "other").objects
+    assert walk(objects, route)[1] == ["shop"]
+
+    without = tuple(each for each in objects.bindings if each.destination != "shop")
+    assert walk(replace(objects, bindings=without), route)[1] == ["p.exhausted"]
 
 
 @given(delay=st.integers(1, 2**28 * 1000 - 1000), queue=QUEUES, other=QUEUES)
