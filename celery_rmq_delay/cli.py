@@ -5,8 +5,8 @@ Exit codes: 0 all is well, 1 something needs a person (an error, too), 2 for ``p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from celery.bin.base import handle_preload_options
@@ -42,6 +42,13 @@ from .topology.pending import pending
 from .topology.prune import prune as prune_ladders
 from .topology.switch import apply_plan
 
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from .delay import Delay
+
+_T = TypeVar("_T")
+
 
 @click.group(name="rmq-delay")
 @click.pass_context
@@ -67,11 +74,7 @@ def plan(
     with connected(ctx.obj.app) as (delay, connection):
         bindings: Bindings | None = None
         if not no_management:
-            try:
-                with Management.of(connection, management_url, delay.settings.management_url) as management:
-                    bindings = management.bindings()
-            except ManagementError as error:
-                click.echo(f"Bindings are not compared: {error}\nWith --no-management this is not tried.", err=True)
+            bindings = _asked(delay, connection, management_url, Management.bindings, "Bindings are not compared")
         found = [
             pending(connection, each, applied(connection, each), bindings) for each in plans(connection, delay, only)
         ]
@@ -81,6 +84,18 @@ def plan(
                 found.append(event_pending(connection, delay))
     show([each.to_json() for each in found], text.plan_text(found), as_json=as_json)
     ctx.exit(1 if any(each.conflicts for each in found) else CHANGES_WAIT if any(found) else 0)
+
+
+def _asked(
+    delay: Delay, connection: Connection, url: str | None, ask: Callable[[Management], _T], missing: str
+) -> _T | None:
+    """Return what the management API answers; None, and a word about what is ``missing``, where it cannot be asked."""
+    try:
+        with Management.of(connection, url, delay.settings.management_url) as management:
+            return ask(management)
+    except ManagementError as error:
+        click.echo(f"{missing}: {error}\nWith --no-management this is not tried.", err=True)
+        return None
 
 
 @rmq_delay.command(cls=Command)
@@ -112,11 +127,20 @@ def apply(ctx: click.Context, only: tuple[str, ...], as_json: bool) -> None:
 
 
 @rmq_delay.command(cls=Command)
-@options(only, as_json)
-def status(ctx: click.Context, only: tuple[str, ...], as_json: bool) -> None:
-    """Show by queue and tier how many tasks are parked and when the next is due, and how many are exhausted."""
-    with connected(ctx.obj.app) as (_, connection):
+@options(only, management_option, no_management_option, as_json)
+def status(
+    ctx: click.Context, only: tuple[str, ...], management_url: str | None, no_management: bool, as_json: bool
+) -> None:
+    """Show by queue and tier how many tasks are parked and when the next is due, and how many are exhausted.
+
+    What "native" queues hold is counted where the management API can be asked for it.
+    """
+    with connected(ctx.obj.app) as (delay, connection):
         found = read_status(ctx.obj.app, connection, only)
+        if found.native and not no_management:
+            missing = "What native queues hold is not counted"
+            details = _asked(delay, connection, management_url, Management.queues, missing)
+            found = found.with_held(details or {})
     show(found.to_json(), text.status_text(found), as_json=as_json)
 
 

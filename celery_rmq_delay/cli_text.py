@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 
 from .adoption import Outcome as AdoptionOutcome
 from .adoption import UndoPlan
@@ -58,14 +59,20 @@ def status_text(status: Status) -> str:
     if status.events is not None:
         waiting = "does not exist yet" if status.events.waiting is None else f"{status.events.waiting} waiting"
         lines.append(f"events ({status.events.queue}): {waiting}")
-    native = [queue.queue for queue in status.queues if queue.retry == "native"]
-    lines += [f"{queue} holds its retries itself: the broker does not show how many" for queue in native]
+    lines += map(_held_line, status.native)
     return "\n".join([table(headings, rows), "", *lines])
 
 
 def _exact_line(exact: ExactStatus) -> str:
     waiting = "the broker does not show how many wait" if exact.waiting is None else f"{exact.waiting} waiting"
     return f"exact delays ({exact.topology}, unit {format_ms(exact.unit_ms)}): {waiting}"
+
+
+def _held_line(queue: QueueStatus) -> str:
+    if queue.held is None:
+        return f"{queue.queue} holds its retries itself: only the management API of RabbitMQ shows how many"
+    due = f", the next until {_moment(queue.held_due)}" if queue.held_due else ""
+    return f"{queue.queue} holds its retries itself: {queue.held} messages{due}"
 
 
 def _status_rows(queue: QueueStatus) -> Iterator[tuple[object, ...]]:
@@ -81,8 +88,12 @@ def _count(count: int | None) -> str:
 
 def _due(tier: TierStatus) -> str | None:
     if tier.oldest_due is not None:
-        return f"{tier.oldest_due:%Y-%m-%d %H:%M:%SZ}"
+        return _moment(tier.oldest_due)
     return None if tier.due_within_ms is None else f"within {format_ms(tier.due_within_ms)}"
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%SZ}"
 
 
 def findings_text(found: Iterable[Finding]) -> str:

@@ -28,7 +28,8 @@ _T = TypeVar("_T")
 
 _PORTS = {"http": 15672, "https": 15671}
 _COLUMNS = (
-    "name,type,arguments,policy,operator_policy,effective_policy_definition,messages_dlx,durable,exclusive,auto_delete"
+    "name,type,arguments,policy,operator_policy,effective_policy_definition,messages_dlx,durable,exclusive,auto_delete,"
+    "messages_delayed,next_delayed_at"
 )
 _BINDING = ("source", "destination", "destination_type", "routing_key", "arguments")
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404
@@ -40,6 +41,8 @@ class QueueDetail:
 
     ``policy`` is the name of its user policy, ``policy_definition`` what policies and operator policies together set.
     ``dead_letters_waiting`` counts messages that died and are kept until a queue takes them (quorum, at-least-once).
+    ``held`` counts those that the queue holds for a delayed retry (quorum, RabbitMQ 4.3), None where nothing is said;
+    ``next_due_ms`` is when the next of them is due (ms since the epoch), None where none is held.
     """
 
     name: str
@@ -50,6 +53,8 @@ class QueueDetail:
     dead_letters_waiting: int
     operator_policy: str | None = None
     lasting: bool = True
+    held: int | None = None
+    next_due_ms: int | None = None
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> QueueDetail:
@@ -63,6 +68,8 @@ class QueueDetail:
             dead_letters_waiting=int(data.get("messages_dlx") or 0),
             operator_policy=_some_text(data.get("operator_policy")),
             lasting=bool(data.get("durable", True)) and not data.get("exclusive") and not data.get("auto_delete"),
+            held=_some_number(data.get("messages_delayed")),
+            next_due_ms=_some_number(data.get("next_delayed_at")),
         )
 
 
@@ -289,6 +296,10 @@ def _peers(queue: Mapping[str, Any]) -> list[str]:
 
 def _some_text(value: object) -> str | None:
     return str(value) if value else None
+
+
+def _some_number(value: object) -> int | None:
+    return value if isinstance(value, int) else None
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

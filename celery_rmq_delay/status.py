@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from celery import Celery
     from kombu import Connection
 
+    from .management import QueueDetail
     from .topology.ladder import LadderPlan
 
 
@@ -55,8 +56,9 @@ class TierStatus:
 class QueueStatus:
     """One origin queue. ``ready`` and ``suspects`` are counts of messages; None where that queue does not exist.
 
-    ``retry`` is its setting. A ``native`` queue holds its retries itself, and the broker counts them nowhere: its tiers
-    have only the copies.
+    ``retry`` is its setting. A ``native`` queue holds its retries itself: its tiers have only the copies, and ``held``
+    is how many it holds, ``held_due`` when the next of them is due, as the management API last said; None where it was
+    not asked, or said nothing.
     """
 
     queue: str
@@ -65,6 +67,8 @@ class QueueStatus:
     suspects: int | None
     tiers: tuple[TierStatus, ...]
     retry: RetryMode = "ladder"
+    held: int | None = None
+    held_due: datetime | None = None
 
     @property
     def parked(self) -> int:
@@ -73,7 +77,8 @@ class QueueStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
-        return {**vars(self), "parked": self.parked, "tiers": [tier.to_json() for tier in self.tiers]}
+        due = self.held_due.isoformat(timespec="seconds") if self.held_due else None
+        return {**vars(self), "held_due": due, "parked": self.parked, "tiers": [tier.to_json() for tier in self.tiers]}
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,18 @@ class Status:
     exact: tuple[ExactStatus, ...] = ()
     events: EventStatus | None = None
 
+    @property
+    def native(self) -> list[QueueStatus]:
+        """The queues that hold their retries themselves."""
+        return [queue for queue in self.queues if queue.retry == "native"]
+
+    def with_held(self, details: Mapping[str, QueueDetail]) -> Status:
+        """Return the same with what the management API says of the queues that hold their retries themselves."""
+        queues = (
+            _with_held(queue, details.get(queue.queue)) if queue.retry == "native" else queue for queue in self.queues
+        )
+        return replace(self, queues=tuple(queues))
+
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         return {
@@ -98,6 +115,15 @@ class Status:
             "exact": [each.to_json() for each in self.exact],
             "events": self.events.to_json() if self.events else None,
         }
+
+
+def _with_held(queue: QueueStatus, detail: QueueDetail | None) -> QueueStatus:
+    if detail is None:
+        return queue
+    due = detail.next_due_ms
+    return replace(
+        queue, held=detail.held, held_due=datetime.fromtimestamp(due / 1000, timezone.utc) if due is not None else None
+    )
 
 
 def read_status(app: Celery, connection: Connection, only: Iterable[str] = ()) -> Status:

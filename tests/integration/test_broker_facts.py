@@ -281,7 +281,7 @@ def test_what_a_lost_worker_had_prefetched_counts_as_what_it_ran(native_lab: Lab
 
 
 @pytest.mark.parametrize("kind", ["returned", "failed"])
-def test_what_a_queue_holds_is_in_no_count_but_can_be_purged(native_lab: Lab, kind: str) -> None:
+def test_what_a_queue_holds_is_in_no_count_of_amqp_but_can_be_purged(native_lab: Lab, kind: str) -> None:
     lab = native_lab
     queue = holding(lab, kind, longest=60_000, shortest=60_000)
     for _ in range(3):

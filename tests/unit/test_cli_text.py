@@ -103,11 +103,19 @@ def test_a_state_tells_due_times_bounds_and_remarks() -> None:
     ]
 
 
-def test_a_native_queue_is_said_to_hold_what_nobody_counts() -> None:
-    queues = (QueueStatus("mails", "quorum", 0, 0, (), "native"), QueueStatus("payments", "quorum", 0, 0, ()))
+def test_what_a_native_queue_holds_is_said_as_the_management_api_knows_it() -> None:
+    due = datetime(2026, 11, 20, 18, 30, tzinfo=timezone.utc)
+    queues = (
+        QueueStatus("mails", "quorum", 0, 0, (), "native"),
+        QueueStatus("calls", "quorum", 0, 0, (), "native", held=2, held_due=due),
+        QueueStatus("idle", "quorum", 0, 0, (), "native", held=0),
+        QueueStatus("payments", "quorum", 0, 0, ()),
+    )
     said = status_text(Status(queues, "rmq_delay.exhausted", 0)).splitlines()
     assert [line for line in said if "holds" in line] == [
-        "mails holds its retries itself: the broker does not show how many"
+        "mails holds its retries itself: only the management API of RabbitMQ shows how many",
+        "calls holds its retries itself: 2 messages, the next until 2026-11-20 18:30:00Z",
+        "idle holds its retries itself: 0 messages",
     ]
 
 
