@@ -142,8 +142,13 @@ def _exhausted_queue(raw: Mapping[str, Any], prefix: str, setting: str) -> str:
     return check_name(_text(raw["exhausted_queue"], where), where)
 
 
-def check_queue_name(settings: Settings, queue: str, setting: str = "rmq_delay") -> None:
-    """Raise `SettingsError` when a name derived from ``queue`` would be too long for AMQP, or ``queue`` is one."""
+def check_queue_name(
+    settings: Settings, queue: str, setting: str = "rmq_delay", tasks: Iterable[Ladder | None] = ()
+) -> None:
+    """Raise `SettingsError` when a name derived from ``queue`` would be too long for AMQP, or ``queue`` is one.
+
+    ``tasks``: the ladders that tasks have of their own there; None is the queue's.
+    """
     own = settings.for_queue(queue)
     if own is None:
         return
@@ -152,7 +157,8 @@ def check_queue_name(settings: Settings, queue: str, setting: str = "rmq_delay")
         mend = "This package gives such names to queues of its own: rename the queue, or set False to leave it alone."
         raise SettingsError(f"{setting}.queues", queue, mend)
     longest = settings.names.lane0(queue, "0" * 8, 1000)
-    ttls = ((rung, ttl) for rung in range(1, len(own.ladder) + 1) for ttl in own.ladder.lane_ttls(rung))
+    ladders = {own.ladder, *filter(None, tasks)}
+    ttls = ((rung, ttl) for each in ladders for rung in range(1, len(each) + 1) for ttl in each.lane_ttls(rung))
     rungs = (rung_queue(queue, rung, ttl, settings.prefix, "quorum") for rung, ttl in ttls)  # the longer names
     longest = max(longest, *rungs, key=lambda name: len(name.encode()))
     size = len(longest.encode())

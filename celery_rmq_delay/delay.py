@@ -204,14 +204,15 @@ class Delay:
         settings = self.settings.for_queue(queue)
         if settings is None:
             raise RmqDelayError(f"rmq_delay.queues[{queue!r}] is False: this queue is left alone.")
-        check_queue_name(self.settings, queue, self.setting)
+        own = self.tasks_of(queue) if tasks else {}
+        check_queue_name(self.settings, queue, self.setting, own.values())
         return LadderPlan(
             names=self.settings.names,
             queue=queue,
             queue_type=self.queue_type(self.app.amqp.queues.get(queue), queue),
             exhausted=self.settings.exhausted_queue,
             ladder=settings.ladder,
-            tasks=self.tasks_of(queue) if tasks else {},
+            tasks=own,
             reason_routing=reason_routing,
         )
 

@@ -220,6 +220,15 @@ def test_the_longest_name_that_a_queue_needs_is_what_counts() -> None:
         check_queue_name(settings, "x" * (256 - 37))
 
 
+def test_names_of_a_tasks_own_tiers_count_too() -> None:
+    """`<queue>.retry.1.364d23h59m59.999s.quorum@p` has 35 bytes beside the queue's own name."""
+    settings, own = parse_settings({"prefix": "p"}), Ladder((31_535_999_999,))
+    check_queue_name(settings, "x" * (256 - 35))
+    check_queue_name(settings, "x" * (255 - 35), tasks=[None, own])
+    with pytest.raises(SettingsError, match=r"256 bytes .*: shorten the queue or the prefix"):
+        check_queue_name(settings, "x" * (256 - 35), tasks=[None, own])
+
+
 def test_a_management_url_is_kept_and_its_credentials_are_never_shown() -> None:
     url = "https://admin:hidden@rabbit.example:15671/path"
     settings = parse_settings({"management_url": url})

@@ -140,6 +140,13 @@ def test_messages_get_the_lane_of_their_own_app_where_a_ladder_has_jitter() -> N
     assert {headers.get("tenant") for headers in sent[::2]} == {"north"}
 
 
+def test_what_was_routed_before_install_is_routed_to_queues_with_ladders_afterwards() -> None:
+    app = bare_app({"tiers": ["1s"]})
+    assert not isinstance(app.amqp.router.route({}, "shop.charge")["queue"], OriginQueue)
+    install(app)
+    assert isinstance(app.amqp.router.route({}, "shop.charge")["queue"], OriginQueue)
+
+
 def test_a_second_call_with_another_management_url_shows_no_credentials() -> None:
     app = bare_app()
     install(app)
