@@ -174,11 +174,11 @@ class ConfirmingConnection:
     thread that reads this connection. A connection that is lost is opened again, with back-off, and what has no answer
     yet is published again: only what the lost one had taken without an answer can be doubled.
 
-    ``on_ended`` is called when the broker has ended the channel: something that is published to may be missing.
+    ``on_missing`` is called when the broker has ended the channel: something that is published to may be missing.
     """
 
-    def __init__(self, consumer: Any, source: Connection, on_ended: Callable[[], object] = bool) -> None:
-        self._consumer, self._source, self._on_ended = consumer, source, on_ended
+    def __init__(self, consumer: Any, source: Connection, on_missing: Callable[[], object] = bool) -> None:
+        self._consumer, self._source, self._on_missing = consumer, source, on_missing
         self._errors: tuple[type[BaseException], ...] = (*consumer.connection_errors, amqp.ChannelError)
         self._name = f"celery_rmq_delay copies of {consumer.hostname}"
         #: Without a hub several threads come here.
@@ -312,7 +312,7 @@ class ConfirmingConnection:
                 self._publisher.refuse(PublishError(f"The broker refused a message: {error.reply_text}."))
             else:
                 self._careful_until = time.monotonic() + _CAREFUL
-            self._on_ended()
+            self._on_missing()
         if refused or time.monotonic() - link.opened_at > STABLE:
             self._backoff.reset()
         self._try_later(error)

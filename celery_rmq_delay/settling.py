@@ -16,7 +16,7 @@ from celery.worker import state
 from . import headers as h
 from .broker import CONFIRM_TIMEOUT, Capabilities, copy_of, parked_copy, return_log_error
 from .confirming import ConfirmingConnection
-from .exceptions import PublishError, UnsendableError
+from .exceptions import PublishError, UnroutableError, UnsendableError
 from .failures import message_of, type_name
 from .names import suspects
 from .redaction import shortened
@@ -68,7 +68,7 @@ class Settling:
         """Publish beside a new connection of the consumer from now on, from the thread that calls this. Blocks."""
         self.close()
         self._thread, self._pid = threading.get_ident(), os.getpid()
-        self._publisher = publisher = ConfirmingConnection(self.consumer, connection, self.on_ended)
+        self._publisher = publisher = ConfirmingConnection(self.consumer, connection, self.on_missing)
         publisher.open()
         return publisher
 
@@ -77,8 +77,8 @@ class Settling:
         if self._publisher is not None:
             self._publisher.close()
 
-    def on_ended(self) -> None:
-        """Look after what is published to: the broker has ended a channel for it."""
+    def on_missing(self) -> None:
+        """Look after what is published to: some of it may be missing."""
 
     def choose(self, connection: Any) -> None:
         """Send exact delays the way that the broker behind ``connection`` can hold them. Raises `TopologyError`."""
@@ -288,6 +288,8 @@ class Settling:
                 done()
             elif again is not None and not (rejects is not None and isinstance(error, UnsendableError)):
                 logger.error("%s The message waits in this worker for another try.", error, extra={"queue": where})
+                if isinstance(error, UnroutableError):
+                    self.on_missing()
                 self.consumer.timer.call_after(HOLD_AGAIN, self.consumer.call_soon, (again,))
             else:
                 logger.error("%s The message stays where it was.", error, extra={"queue": where})

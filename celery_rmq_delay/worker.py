@@ -266,9 +266,9 @@ class WorkerSide(Settling):
         self._take(name)
         self.consumer.add_task_queue(name)
 
-    def on_ended(self) -> None:
-        """Declare again what copies are published to: somebody may have deleted an exchange."""
-        logger.warning("The broker has ended a channel for a copy: what copies are published to is declared again")
+    def on_missing(self) -> None:
+        """Declare again what copies are published to: somebody may have deleted some of it."""
+        logger.warning("What copies are published to may be missing: it is declared again")
         self._applying_now.later(self._exact_step)
         for name in list(self.applied):
             self._applying_now.later(self._step(name))

@@ -193,12 +193,16 @@ def test_a_message_that_cannot_be_parked_waits_for_another_try_and_is_no_crash(c
     }
 
 
-@pytest.mark.parametrize("pool", ["prefork", pytest.param("gevent", marks=pytest.mark.slow)])
-def test_a_worker_declares_again_an_exchange_that_was_deleted_before_a_retry(classic_exact: Lab, pool: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "pool"),
+    [("exchange", "prefork"), ("queue", "prefork"), pytest.param("exchange", "gevent", marks=pytest.mark.slow)],
+)
+def test_a_worker_declares_again_what_was_deleted_before_a_retry(classic_exact: Lab, kind: str, pool: str) -> None:
     worker = classic_exact.worker(pool)
-    exchange = classic_exact.app._rmq_delay.exact.topologies[0].route(600, "shop").exchange
+    entry = classic_exact.app._rmq_delay.exact.topologies[0].route(600, "shop").exchange  # a level's queue has its name
     with classic_exact.app.connection_for_write() as connection:
-        connection.default_channel.exchange_delete(exchange)
+        channel = connection.default_channel
+        (channel.exchange_delete if kind == "exchange" else channel.queue_delete)(entry)
 
     result = classic_exact.task("explicit").delay(0.6)
 
