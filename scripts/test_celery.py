@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,6 +20,7 @@ CACHE = ROOT / ".cache" / "celery"
 TIMEOUT = 120
 #: The plugin that makes every task of the suite a `RetryableTask`.
 RETRYABLE = "tests.support.celery_suite"
+VARIANTS = {"plain": "", "retryable": f"-p {RETRYABLE}"}
 
 
 def say(line: str) -> None:
@@ -45,10 +47,10 @@ def suite() -> Path:
 
 def run(name: str, plugin: str, arguments: list[str]) -> dict[str, str]:
     """Run the suite on servers of its own; return the outcome of each test."""
-    say(f"\n##### {name} #####")
-    report = CACHE / f"{name}.xml"
+    report, log = CACHE / f"{name}.xml", CACHE / f"{name}.log"
     report.unlink(missing_ok=True)
-    with PrivateBroker() as broker, PrivateRedis() as redis:
+    say(f"{name} tasks: the output goes to {log.relative_to(ROOT)}")
+    with PrivateBroker() as broker, PrivateRedis() as redis, log.open("w") as output:
         environment = os.environ | {
             "TEST_BROKER": broker.url,
             "CELERY_BROKER_URL": broker.url,  # some tests name none
@@ -65,15 +67,26 @@ def run(name: str, plugin: str, arguments: list[str]) -> dict[str, str]:
             f"--timeout={TIMEOUT}",
             "-p",
             "no:xdist",
+            "-p",
+            "no:cacheprovider",
             "-v",
         ]
         subprocess.run(  # noqa: S603
             [sys.executable, "-m", "pytest", "t/integration", *options, *arguments],
             cwd=suite(),
             env=environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
             check=False,
         )
+    if not report.exists():
+        raise SystemExit(f"The run with {name} tasks has made no report. The end of its output:\n{tail(log)}")
     return outcomes(report)
+
+
+def tail(log: Path) -> str:
+    """Return the end of a log."""
+    return "\n".join(log.read_text(errors="replace").splitlines()[-40:])
 
 
 def outcomes(report: Path) -> dict[str, str]:
@@ -91,7 +104,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("arguments", nargs="*", help="options for pytest, after --")
     arguments = parser.parse_args().arguments
-    plain, retryable = run("plain", "", arguments), run("retryable", f"-p {RETRYABLE}", arguments)
+    suite()
+    with ThreadPoolExecutor() as side_by_side:  # each mostly waits
+        runs = [side_by_side.submit(run, name, plugin, arguments) for name, plugin in VARIANTS.items()]
+        plain, retryable = (each.result() for each in runs)
     passed = {name for name, outcome in plain.items() if outcome == "passed"}
     worse = sorted(name for name in passed if retryable.get(name) != "passed")
     say(f"\nCelery {version('celery')}: {len(plain)} tests")
