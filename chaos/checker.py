@@ -3,6 +3,7 @@
 * **lost**: a confirmed task that did not end as its plan says; one without a confirm that only half happened.
 * **early**: an attempt that began before its delay was over since the end of the attempt before.
 * **twice**: an execution too many that no strike explains.
+* **blamed**: a task that was sent to the suspects though no strike had ended a worker or a connection.
 * **wrong**: an execution that the plan, the ladder, or the attempts before do not allow.
 * **rows**, **files**: tables or history files that do not say what happened.
 
@@ -93,6 +94,7 @@ def check(book: Book, evidence: Evidence) -> Verdict:
             *_wrong(book, story),
             *_early(book, story),
             *_twice(story, interruptions, explained),
+            *_blamed(book, story),
             *_rows(book, story, evidence),
         ):
             verdict.findings.append(finding)
@@ -341,6 +343,15 @@ def _twice(story: Story, interruptions: list[Interruption], explained: Counter[s
             else:
                 yield Finding("twice", story.id, f"attempt {attempt} ran {len(runs)} times, and no strike explains it")
                 break
+
+
+# -- blamed ------------------------------------------------------------------------------------------------------------
+
+
+def _blamed(book: Book, story: Story) -> Iterator[Finding]:
+    for at, boss in story.suspected:
+        if not any(strike.effect in _REDELIVERS for strike in book.between(story.sent, at)):
+            yield Finding("blamed", story.id, f"sent to the suspects by {boss}, and no strike explains it")
 
 
 # -- rows and files ----------------------------------------------------------------------------------------------------

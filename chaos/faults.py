@@ -68,32 +68,45 @@ def kill_publisher(world: World, dice: Random) -> Iterator[Victims]:
 # -- deployments -------------------------------------------------------------------------------------------------------
 
 
-def roll(world: World, version: int) -> Iterator[Victims]:
+def _replace(world: World, worker: Supervised) -> Victims:
+    """End a worker in good order, and start it with the settings of now; return whom that killed after all."""
+    pids = worker.pids()
+    in_order = worker.change(world.config(worker.name).environ())
+    wait_for(lambda: world.is_ready(worker), f"the new {worker.name}", 120, pause=0.1)
+    return Victims() if in_order else Victims(pids, Effect.WORKER)
+
+
+@contextmanager
+def restart_worker(world: World, dice: Random) -> Iterator[Victims]:
+    """Restart a worker in good order."""
+    yield _replace(world, running(world.workers, dice))
+
+
+def roll(world: World, version: int) -> Victims:
     """Replace all workers: one new beside the old ones at first, then one after the other, in good order."""
-    old = [pid for worker in world.workers for pid in worker.pids()]
     world.begin_ladder(version)
     extra = world.add_worker()
     world.await_workers()
-    for worker in world.workers[:-1]:
-        worker.change(world.config(worker.name).environ())
-        wait_for(lambda worker=worker: world.is_ready(worker), f"the new {worker.name}", 120, pause=0.1)
+    killed = [pid for worker in world.workers[:-1] for pid in _replace(world, worker).pids or ()]
     gone = extra.pids()
     world.workers.remove(extra)
-    extra.retire()
+    if not extra.retire():
+        killed += gone
     world.end_ladders()
-    yield Victims(old + gone)
+    return Victims(killed, Effect.WORKER if killed else None)
 
 
 @contextmanager
 def upgrade_workers(world: World, _dice: Random) -> Iterator[Victims]:
     """Replace all workers by such with the same settings."""
-    yield from roll(world, world.version)
+    yield roll(world, world.version)
 
 
 @contextmanager
 def change_ladders(world: World, _dice: Random) -> Iterator[Victims]:
-    """Replace all workers by such with other tiers."""
-    yield from roll(world, (world.version + 1) % len(ladders(world.load.unit)))
+    """Replace all workers by such with other tiers; any of them may meet a message between two ladders."""
+    roll(world, (world.version + 1) % len(ladders(world.load.unit)))
+    yield Victims(None)
 
 
 # -- servers -----------------------------------------------------------------------------------------------------------
@@ -214,7 +227,8 @@ _PROCESSES = (
     _fault("kill a worker", kill_worker, Effect.WORKER, WORKERS),
     _fault("kill the collector", kill_collector, Effect.NONE, COLLECTOR),
     _fault("kill a publisher", kill_publisher, Effect.NONE, PUBLISHERS),
-    _fault("upgrade the workers", upgrade_workers, Effect.WORKER, WORKERS, takes=12.0),
+    _fault("restart a worker", restart_worker, Effect.NONE, WORKERS, takes=6.0),
+    _fault("upgrade the workers", upgrade_workers, Effect.NONE, WORKERS, takes=12.0),
     _fault("change the ladders", change_ladders, Effect.WORKER, WORKERS, takes=12.0),
 )
 _SERVERS = (

@@ -65,21 +65,24 @@ class Supervised:
         finally:
             self._lock.release()
 
-    def retire(self, timeout: float = 30.0) -> None:
-        """End it in good order, or with SIGKILL after ``timeout`` seconds, for good."""
+    def retire(self, timeout: float = 60.0) -> bool:
+        """End it for good: in good order, or with SIGKILL after ``timeout`` seconds; tell whether in good order."""
         with self._lock:
             self.wanted = False
-            if self._process is not None:
-                self._process.end("term", timeout=timeout)
-                self._process.close()
-                self._process = None
+            if self._process is None:
+                return True
+            in_order = self._process.end("term", timeout=timeout)
+            self._process.close()
+            self._process = None
+            return in_order
 
-    def change(self, environ: dict[str, str]) -> None:
-        """Use another environment from the next start on; end it in good order."""
+    def change(self, environ: dict[str, str]) -> bool:
+        """Use another environment from the next start on; end it as `retire` does."""
         with self._lock:
-            self.retire()
+            in_order = self.retire()
             self._environ = {**self._environ, **environ}
             self.wanted = True
+            return in_order
 
 
 class Supervisor:

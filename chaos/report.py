@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from chaos.run import Striker
     from chaos.world import World
 
-KINDS = ("lost", "early", "twice", "wrong", "rows", "files")
+KINDS = ("lost", "early", "twice", "blamed", "wrong", "rows", "files")
 _MEANINGS = {
     "lost": "lost",
     "early": "early",
     "twice": "twice, unexplained",
+    "blamed": "suspected, unexplained",
     "wrong": "otherwise wrong",
     "rows": "rows that do not agree",
     "files": "history files that do not agree",

@@ -78,7 +78,7 @@ class Striker:
         self._world.ledger.note(
             "strike",
             name=fault.name,
-            effect=fault.effect.value,
+            effect=(victims.effect or fault.effect).value,
             since=since,
             until=time.monotonic(),
             pids=victims.pids,

@@ -34,9 +34,13 @@ class Effect(str, Enum):
 
 @dataclass
 class Victims:
-    """The processes that a strike met; None are all of them. A fault may add to them as it goes on."""
+    """The processes that a strike met; None are all of them. A fault may add to them as it goes on.
+
+    ``effect`` is that of the strike, where it was another than that of its fault.
+    """
 
     pids: list[int] | None = field(default_factory=list)
+    effect: Effect | None = None
 
 
 @dataclass(frozen=True)

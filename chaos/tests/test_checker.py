@@ -173,7 +173,8 @@ def test_two_strikes_explain_two() -> None:
 
 
 def test_a_copy_to_the_suspects_that_a_strike_met_may_be_doubled() -> None:
-    tale = Tale().sent(fails=0).suspected(100.2).ran(0, 100.5, "ok").ran(0, 100.9, "ok", pid=22, boss=2)
+    tale = Tale().sent(fails=0).struck(Effect.WORKER, 100.1, pids=[3]).suspected(100.2)
+    tale.ran(0, 100.5, "ok").ran(0, 100.9, "ok", pid=22, boss=2)
     assert tale.found() == ["twice"]
     assert tale.struck(Effect.WORKER, 100.3, pids=[1]).found() == []
 
@@ -257,6 +258,17 @@ def test_a_retry_without_a_confirm_may_go_on_with_the_arguments_it_had(effect: E
 
 def test_what_ran_and_was_never_sent_is_found() -> None:
     assert recovered().ran(0, 100.0, "ok", task="stranger").found() == ["wrong"]
+
+
+# -- blamed ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("effect", ALL)
+def test_a_suspect_needs_a_strike_that_ended_a_worker_or_a_connection(effect: Effect) -> None:
+    ends = effect in (Effect.WORKER, Effect.CONNECTION, Effect.BROKER)
+    assert ("blamed" in recovered().suspected(101.0).struck(effect, 100.8).found()) is not ends
+    assert "blamed" in recovered().suspected(101.0).struck(effect, 101.1).found()
+    assert "blamed" in recovered().suspected(101.0).struck(effect, 99.0).found()
 
 
 # -- rows and files ----------------------------------------------------------------------------------------------------
