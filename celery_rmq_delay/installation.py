@@ -75,6 +75,6 @@ def _declare_origin_queues(app: Celery, delay: Delay) -> None:
     amqp.queues_cls = queues_class(delay)
     if "queues" in vars(amqp):  # somebody looked at the queues before: what they hold is made anew
         amqp.queues = amqp.Queues(dict(amqp.queues))
-        router: Any = vars(amqp).get("router")  # it keeps the queues that it was made with
+        router = vars(amqp).get("router")  # it keeps the queues that it was made with
         if isinstance(router, Router):
-            router.queues = amqp.queues
+            setattr(router, "queues", amqp.queues)  # noqa: B010 - the stubs lack it
