@@ -8,9 +8,9 @@ from typing import Any
 
 from celery import bootsteps
 
-from . import control  # noqa: F401 - registers the command of workers
+from . import control, hooks  # noqa: F401 - `control` registers the command of workers
 from .delay import Delay, delay_of
-from .exceptions import TransportError
+from .exceptions import RmqDelayError, TransportError, UnknownVersionError
 from .frames import tolerant
 from .intake import guard
 from .pools import keep_written
@@ -42,16 +42,21 @@ class LadderStep(bootsteps.StartStopStep):
         setattr(c, ATTRIBUTE, self._worker)
 
     def _worker_side(self, c: Any, delay: Delay) -> WorkerSide | None:
+        """Return what this package adds to the worker; None where it cannot add anything, and is not ``strict``."""
         driver = c.conninfo.transport.driver_type
-        if driver == "amqp":
+        error: RmqDelayError | None = None
+        if driver != "amqp":
+            error = TransportError(
+                f"The broker's transport is {driver!r}: only RabbitMQ can hold delays, so retries stay Celery's own "
+                "and wait in the worker. Use an amqp:// broker_url, or do not install celery_rmq_delay."
+            )
+        elif text := hooks.complaint():
+            error = UnknownVersionError(text)
+        if error is None:
             return WorkerSide(c, delay)
-        text = (
-            f"The broker's transport is {driver!r}: only RabbitMQ can hold delays, so retries stay Celery's own and "
-            "wait in the worker. Use an amqp:// broker_url, or do not install celery_rmq_delay."
-        )
         if delay.settings.strict:
-            raise TransportError(text)
-        logger.warning(text)
+            raise error
+        logger.warning(error)
         return None
 
     def start(self, c: Any) -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "SettingsError",
     "TopologyError",
     "TransportError",
+    "UnknownVersionError",
     "UnroutableError",
 ]
 
@@ -55,6 +56,10 @@ class AdoptionError(RmqDelayError):
 
 class LockTimeoutError(TopologyError):
     """Another process kept the record of a queue's ladder for too long."""
+
+
+class UnknownVersionError(RmqDelayError):
+    """The installed Celery, kombu, billiard or py-amqp lacks what this package needs of it."""
 
 
 class TransportError(RmqDelayError):

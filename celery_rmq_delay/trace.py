@@ -21,6 +21,7 @@ from celery.app import trace
 from celery.exceptions import Retry
 from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
 
+from .hooks import missing
 from .tracebacks import format_exception
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ class LeanTrace:
         return None if task is None else vars(task).get(self._KEY)
 
     def __set__(self, task: Task[Any, Any], tracer: Tracer | None) -> None:
-        if tracer is not None:
+        if tracer is not None and not missing():
             known = _closure(tracer)
             tracer = trace.build_tracer(
                 task.name,

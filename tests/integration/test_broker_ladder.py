@@ -15,7 +15,7 @@ from celery import Celery, chain, chord
 from celery import current_app as celery_current_app
 
 import celery_rmq_delay
-from celery_rmq_delay import RetryableTask
+from celery_rmq_delay import RetryableTask, hooks
 from celery_rmq_delay.delay import delay_of
 from celery_rmq_delay.request import RetryableRequest
 from celery_rmq_delay.testing import BrokerLadder, LadderClock, NotFinishedError, exhausted, parked, recovered
@@ -60,6 +60,27 @@ def test_the_rungs_are_the_brokers_and_last_as_long_as_the_clock_says(app: Celer
     assert attempts[1].at - attempts[0].at >= short / 1000
     with app.connection_for_read() as connection:
         assert ready_counts(connection, [f"mails.retry.1.{short}ms"]) == {f"mails.retry.1.{short}ms": 0}
+
+
+def test_a_worker_that_lacks_a_hook_says_so_and_retries_as_celery_does(
+    app: Celery, rmq_worker: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.task(base=RetryableTask, bind=True, name="refund", shared=False)
+    def refund(self: Any) -> int:
+        if not self.request.retries:
+            raise self.retry(countdown=0.1)
+        return int(self.request.retries)
+
+    monkeypatch.setitem(hooks.HOOKS, "celery.worker.request:Request", ("_settled_by",))
+    hooks.missing.cache_clear()
+    try:
+        assert rmq_worker(app).send(refund.s()).get(timeout=SECONDS) == 1
+    finally:
+        hooks.missing.cache_clear()
+    (told,) = [record for record in caplog.records if "Retries stay Celery's own" in record.getMessage()]
+    assert "celery.worker.request:Request._settled_by" in told.getMessage()
+    with app.connection_for_read() as connection:
+        assert set(ready_counts(connection, ["celery.suspects", "celery.retry.1.10s"]).values()) == {None}
 
 
 def test_chains_chords_and_results_work(app: Celery, rmq_worker: Start) -> None:

@@ -1,0 +1,117 @@
+"""What this package uses of Celery, kombu, billiard and py-amqp beyond their promises, all of it in one place.
+
+A worker looks for it when it starts. Where some of it is missing, in a version to come, the worker goes on as Celery's
+own: retries wait in it, and no message is lost.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib import import_module
+from importlib.metadata import version
+from types import CodeType
+from typing import Any
+
+from kombu.utils.imports import symbol_by_name
+
+#: The first and the last versions that were tried, and have all of it.
+TRIED = {
+    "celery": ("5.4.0", "5.7.0"),
+    "kombu": ("5.3.4", "5.7.0"),
+    "billiard": ("4.2.0", "4.3.2"),
+    "amqp": ("5.1.1", "5.4.2"),
+}
+
+#: By module, class or function: its attributes and those of its instances, or its parameters.
+HOOKS: dict[str, tuple[str, ...]] = {
+    # What comes in: who receives a message, and who takes what nobody can read.
+    "celery.worker.consumer.consumer:Consumer": (
+        *("create_task_handler", "on_decode_error", "on_unknown_message", "on_unknown_task", "on_invalid_task"),
+        *("add_task_queue", "cancel_task_queue", "call_soon", "conninfo", "hub", "pool", "task_consumer", "timer"),
+    ),
+    "celery.worker.strategy": ("default",),
+    "celery.worker.state": ("should_terminate",),
+    "kombu:Consumer": ("_active_tags", "add_queue", "cancel_by_queue", "consuming_from"),
+    # How an attempt ends, in the main process.
+    "celery.worker.request": ("create_request_cls", "task_ready", "safe_repr", "safe_str"),
+    "celery.worker.request:Request": (
+        *("_already_cancelled", "_announce_revoked", "_connection_errors", "_context", "_message", "_on_ack"),
+        *("_on_reject", "_request_dict", "acknowledge", "acknowledged", "on_accepted", "on_failure", "on_retry"),
+        *("on_timeout", "reject", "store_errors"),
+    ),
+    "kombu.message:Message": ("_state", "acknowledged", "ack_log_error", "reject_log_error"),
+    # The same in the process, or the thread, of the task.
+    "celery.app.task:Task": ("_get_exec_options", "signature_from_request"),
+    "celery.app.trace": ("LOG_RETRY", "get_task_name", "info", "logger", "traceback_clear"),
+    "celery.app.trace:TraceInfo": ("_log_error", "handle_failure", "handle_retry", "retval"),
+    "celery.app.trace:build_tracer": ("Info", "app", "hostname", "loader"),
+    "billiard.einfo:ExceptionInfo": ("exception", "internal", "tb", "traceback", "type"),
+    "billiard.einfo:ExceptionWithTraceback": ("exc",),
+    # Tasks that prefork's pool has handed to a process.
+    "celery.concurrency.asynpool:AsynPool": ("_active_writers", "_cache", "_flush_writer", "flush", "outbound_buffer"),
+    "billiard.process:BaseProcess": ("_is_alive",),
+    "billiard.pool:ApplyResult": ("_accepted", "_write_to", "worker_pids"),
+    # Who publishes: calls, retries and copies, with confirm.
+    "celery.app.base:Celery": ("_tasks", "send_task", "steps"),
+    "celery.app.amqp:AMQP": ("Queues", "default_queue", "queues", "queues_cls", "router", "send_task_message"),
+    "celery.app.amqp:Queues": ("_add", "consume_from"),
+    "celery.app.routes:Router": ("queues",),
+    "celery.app.control:Inspect": ("_request",),
+    "kombu:Connection": ("collect", "declared_entities", "info", "revive"),
+    "amqp:Connection": ("bytes_recv", "frame_handler", "frame_writer", "on_blocked", "on_unblocked"),
+    "amqp:Channel": ("_callbacks", "callbacks", "events", "send_method"),
+    "amqp:Message": ("_load_properties", "_serialize_properties", "inbound_body", "inbound_header"),
+    "amqp.method_framing": ("frame_handler", "frame_writer"),
+    "amqp.transport:_AbstractTransport": ("connected", "having_timeout", "raise_on_initial_eintr", "sock", "write"),
+}
+
+
+@lru_cache(maxsize=1)
+def missing() -> tuple[str, ...]:
+    """Return which of the hooks the installed versions do not have, by their full names."""
+    return tuple(_missing())
+
+
+def _missing() -> Iterator[str]:
+    for where, names in HOOKS.items():
+        try:
+            owner = symbol_by_name(where) if ":" in where else import_module(where)
+        except (AttributeError, ImportError):  # noqa: PERF203 - looked at once
+            yield where
+        else:
+            known = _names(owner)
+            yield from (f"{where}.{name}" for name in names if name not in known)
+
+
+def _names(owner: Any) -> set[str]:
+    """Return the parameters of a function; of a class its attributes, and what its methods name."""
+    if inspect.isfunction(owner):
+        return set(inspect.signature(owner).parameters)
+    found = set(dir(owner))
+    for each in owner.__mro__ if isinstance(owner, type) else ():
+        for value in vars(each).values():
+            function = getattr(value, "__func__", getattr(value, "fget", value))
+            if inspect.isfunction(function):
+                found |= _used(inspect.unwrap(function).__code__)
+    return found
+
+
+def _used(code: CodeType) -> set[str]:
+    inner = (each for each in code.co_consts if isinstance(each, CodeType))
+    return {*code.co_names, *code.co_varnames}.union(*map(_used, inner))
+
+
+def complaint() -> str | None:
+    """Return what to tell people where hooks are missing; None where all are there."""
+    gone = missing()
+    if not gone:
+        return None
+    installed = ", ".join(f"{name} {version(name)}" for name in TRIED)
+    tried = ", ".join(f"{name} {first} to {last}" for name, (first, last) in TRIED.items())
+    return (
+        f"The installed versions ({installed}) lack what this package needs of them: {', '.join(gone)}. Retries stay "
+        f"Celery's own and wait in the worker. Use versions that it was tried with ({tried}), or a newer "
+        "celery-rmq-delay."
+    )

@@ -1,0 +1,98 @@
+"""What the package uses of Celery and its libraries beyond their promises: listed, looked for, done without."""
+
+from __future__ import annotations
+
+import ast
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from celery import Celery
+from celery.app.trace import build_tracer
+
+import celery_rmq_delay
+from celery_rmq_delay import RetryableTask, hooks
+from celery_rmq_delay.trace import LeanInfo
+
+PACKAGE = Path(str(celery_rmq_delay.__file__)).parent
+#: The package's modules that run in workers and publishers.
+MODULES = [path for path in PACKAGE.rglob("*.py") if not {"testing", "contrib", "analytics"} & set(path.parts)]
+#: Private names of the package itself, of the standard library, and of modules that are used in tools only.
+OWN = {"_asdict", "_fields", "_replace", "_queue"}
+
+
+@pytest.fixture
+def gone(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A hook that the installed Celery does not have."""
+    monkeypatch.setitem(hooks.HOOKS, "celery.worker.request:Request", ("_message", "_settled_by"))
+    hooks.missing.cache_clear()
+    yield "celery.worker.request:Request._settled_by"
+    hooks.missing.cache_clear()
+
+
+def private(path: Path) -> Iterator[str]:
+    """Yield the private attributes that a module takes of others than itself."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            yield node.attr
+
+
+def defined(path: Path) -> Iterator[str]:
+    """Yield the private names that a module gives."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, (ast.Attribute, ast.Name)) and isinstance(node.ctx, ast.Store):
+            yield node.attr if isinstance(node, ast.Attribute) else node.id
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+
+
+def test_the_installed_versions_have_all_hooks() -> None:
+    assert hooks.missing() == ()
+    assert hooks.complaint() is None
+
+
+def test_every_private_name_that_is_used_is_a_hook() -> None:
+    listed = {name for names in hooks.HOOKS.values() for name in names}
+    own = {name for path in MODULES for name in defined(path)}
+    unknown = {path.name: set(private(path)) - own - listed - OWN for path in MODULES}
+    assert {name: found for name, found in unknown.items() if found} == {}
+
+
+def test_every_hook_is_used() -> None:
+    sources = "\n".join(path.read_text() for path in MODULES if path.name != "hooks.py")
+    unused = [name for names in hooks.HOOKS.values() for name in names if name not in sources]
+    assert unused == []
+
+
+def test_what_is_missing_is_told_with_the_versions_that_have_it(gone: str) -> None:
+    assert hooks.missing() == (gone,)
+    text = hooks.complaint()
+    assert text is not None
+    assert f"lack what this package needs of them: {gone}. Retries stay Celery's own" in text
+    assert "celery 5.4.0 to 5.7.0" in text
+
+
+@pytest.mark.parametrize("where", ["celery.no_such_module", "celery:NoSuchClass"])
+def test_a_place_that_is_gone_is_missing(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    monkeypatch.setitem(hooks.HOOKS, where, ("name",))
+    hooks.missing.cache_clear()
+    assert hooks.missing() == (where,)
+    monkeypatch.undo()
+    hooks.missing.cache_clear()
+
+
+def test_tasks_keep_celerys_own_record_of_failures_where_a_hook_is_missing(
+    gone: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Celery("test", broker="memory://", set_as_current=False)
+
+    @app.task(base=RetryableTask, name="t", shared=False)
+    def t() -> None: ...
+
+    with caplog.at_level(logging.WARNING):
+        t.__trace__ = build_tracer("t", t, app=app)
+    cells = dict(zip(t.__trace__.__code__.co_freevars, t.__trace__.__closure__, strict=True))
+    assert cells["Info"].cell_contents is not LeanInfo
