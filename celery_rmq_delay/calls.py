@@ -15,7 +15,6 @@ from kombu.entity import Exchange, Queue
 from .exceptions import DelayError
 from .forward import Redirect, confirming, connection_of, pooled
 from .headers import LANE, exact_address
-from .hooks import missing
 from .ladders import lane_of
 from .topology.exact import until_ms, whole_ms
 
@@ -80,7 +79,7 @@ class SendTask:
     def _holds(self, name: str, options: dict[str, Any]) -> bool:
         from .task import is_retryable  # here, as the task module needs the forward path, too
 
-        if missing() or not (self._delay.settings.exact.every_task or is_retryable(self._task(name, options))):
+        if not (self._delay.settings.exact.every_task or is_retryable(self._task(name, options))):
             return False
         driver: str = pooled(self._app).transport.driver_type
         return driver == "amqp"
