@@ -136,6 +136,11 @@ class Plan:
         }
         return Copy(Route("", self._poison.name), {**h.without_dead_letters(found.headers), **more}, "poisoned", reason)
 
+    def poisoned(self, queue: str, message: Message, refused: Copy, reason: str) -> Copy:
+        """Return the copy of a message that goes to the poison queue in place of one that its queue has refused."""
+        found = Waiting(queue, message.delivery_info["routing_key"], message.headers, message.body)
+        return self._poisoned(message, found, f"for queue {refused.by!r} {reason}; its other queues have it")
+
     def prepare(self, copy: Copy) -> None:
         """Declare what a copy's route needs. Blocks."""
         if copy.counted == "moved":
@@ -154,8 +159,11 @@ class Plan:
 class _Moving:
     message: Message
     copies: list[Copy]
+    #: How many of them have no answer yet.
     waiting: int
-    failed: list[str] = field(default_factory=list)
+    #: Those that were not taken, and why.
+    refused: list[tuple[Copy, str]] = field(default_factory=list)
+    is_poisoned: bool = False
 
 
 class Mover:
@@ -257,6 +265,8 @@ class _Drain:
         self._channel.auto_decode = False
         self._backlog: deque[amqp.Message] = deque()
         self._held: dict[int, None] = {}
+        #: Messages of which some queues have a copy, and others have refused theirs.
+        self._partly: deque[_Moving] = deque()
         self._moving = 0
         self._prefetch = 0
         self._handled = 0
@@ -317,27 +327,45 @@ class _Drain:
         self._moving += 1
         moving = _Moving(message, copies, len(copies))
         for copy, each in zip(copies, made, strict=True):
-            self._publisher.publish(each, copy.route, partial(self._done, moving))
+            self._publisher.publish(each, copy.route, partial(self._done, moving, copy))
 
-    def _done(self, moving: _Moving, error: PublishError | None) -> None:
+    def _done(self, moving: _Moving, copy: Copy, error: PublishError | None) -> None:
         if error is None:
             self._report.copies += 1
         else:
-            moving.failed.append(f"not taken: {error}")
+            moving.refused.append((copy, f"not taken: {error}"))
         moving.waiting -= 1
         if not moving.waiting:
             self._settle(moving)
 
     def _settle(self, moving: _Moving) -> None:
+        taken = len(moving.copies) - len(moving.refused)
+        if moving.refused and taken and not moving.is_poisoned:
+            self._partly.append(moving)
+            return
         self._moving -= 1
-        if moving.failed:
-            self._report.copies -= len(moving.copies) - len(moving.failed)
-            self._hold(moving.message, moving.failed[0])
+        if moving.refused:
+            self._report.copies -= taken
+            self._hold(moving.message, moving.refused[0][1])
             return
         self._channel.basic_ack(moving.message.delivery_tag)
         self._report.taken += 1
         self._mover.count(moving.copies)
         self._mover._progress(1)
+
+    def _poison_the_rest(self) -> None:
+        """Let the poison queue have what some queues refused of messages that others have: none gets them twice."""
+        while self._partly:
+            moving = self._partly.popleft()
+            rest = [self._plan.poisoned(self._queue, moving.message, copy, why) for copy, why in moving.refused]
+            refused = [copy for copy, _ in moving.refused]
+            moving.copies = [copy for copy in moving.copies if copy not in refused] + rest
+            moving.refused, moving.waiting, moving.is_poisoned = [], len(rest), True
+            for copy in rest:
+                self._plan.prepare(copy)
+                self._publisher.publish(
+                    _made(moving.message, copy, self._broker), copy.route, partial(self._done, moving, copy)
+                )
 
     def _hold(self, message: Message, reason: str) -> None:
         """Keep a message unacked until the end, with room for others beside it."""
@@ -350,6 +378,7 @@ class _Drain:
 
     def _wait(self) -> bool:
         """Wait for deliveries and confirms; return whether any came."""
+        self._poison_the_rest()
         began = time.monotonic()
         while not self._drained():
             if not self._moving:

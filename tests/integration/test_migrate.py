@@ -101,6 +101,30 @@ def test_what_is_due_goes_straight_to_its_queue_and_a_key_of_two_queues_to_both(
     adds_up(report)
 
 
+def test_what_one_of_two_queues_refuses_is_poisoned_and_the_other_gets_it_once(
+    make_movers: Callable[..., Movers],
+) -> None:
+    movers = make_movers("classic")
+    movers.declare_native()
+    full = {"x-max-length": 0, "x-overflow": "reject-publish"}
+    movers.lab.channel.queue_delete("mails")
+    movers.lab.channel.queue_declare("mails", durable=True, auto_delete=False, arguments=full)
+    movers.app.amqp.queues["mails"].routing_key = "orders.key"
+    headers = {"id": "a", "task": "shop.charge", "eta": "2020-01-01T00:00:00+00:00"}
+    movers.put(f"{'0.' * 14}1.{'0.' * 13}orders.key", application_headers=headers, exchange="celery_delayed_27")
+
+    report = movers.migrate("celery-native")
+
+    ((reason, count),) = report.poisoned.items()
+    assert (report.taken, report.delivered, count, report.left) == (1, {"orders": 1}, 1, {})
+    assert reason.startswith("for queue 'mails' not taken: ")
+    adds_up(report)
+    assert movers.migrate("celery-native").taken == 0
+    assert movers.count("orders") == 1
+    (kept,) = movers.take("p.migrate.poison", 1)
+    assert kept.headers["id"] == "a"
+
+
 def test_a_limit_and_a_filter_leave_the_others_in_their_order(quorum: Movers) -> None:
     quorum.declare_native()
     ids = list(quorum.native(*[5000] * 50))
