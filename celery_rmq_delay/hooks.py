@@ -1,7 +1,7 @@
 """What this package uses of Celery, kombu, billiard and py-amqp beyond their promises, all of it in one place.
 
 A worker looks for it when it starts. Where some of it is missing, in a version to come, the worker goes on as Celery's
-own: retries wait in it, and no message is lost.
+own: it retries tasks as Celery does, and acks those that have failed for good.
 """
 
 from __future__ import annotations
@@ -112,6 +112,6 @@ def complaint() -> str | None:
     tried = ", ".join(f"{name} {first} to {last}" for name, (first, last) in TRIED.items())
     return (
         f"The installed versions ({installed}) lack what this package needs of them: {', '.join(gone)}. Retries stay "
-        f"Celery's own and wait in the worker. Use versions that it was tried with ({tried}), or a newer "
+        f"Celery's own. Use versions that it was tried with ({tried}), or a newer "
         "celery-rmq-delay."
     )

@@ -18,7 +18,7 @@ from . import events
 from . import headers as h
 from .event_making import Waits
 from .retry.decision import Action, Attempt, End, Ending, end
-from .retry.delivery import KEY, Delivery, Parked, Path
+from .retry.delivery import KEY, Delivery, Parked, Path, delivery_of
 from .signals import task_exhausted, task_parked, task_recovered
 from .trace import LeanExceptionInfo, call_on_retry, store_retry
 from .worker import WorkerSide
@@ -54,8 +54,7 @@ class RetryableRequest(stock.Request):
 
     @property
     def _delivery(self) -> Delivery | None:
-        delivery: Delivery | None = self._request_dict.get(KEY)
-        return delivery
+        return delivery_of(self._request_dict)
 
     @property
     def _worker(self) -> WorkerSide:

@@ -57,6 +57,8 @@ class Settling:
         self.applied: set[str] = set()
         #: What tells of the messages before they are settled; None where events are off.
         self.reporter: Reporter | None = None
+        #: The messages of tasks that wait for another try of their copy, by identity.
+        self._waiting: dict[int, Message] = {}
         #: At least how many messages came on the channel of the origin queues.
         self.delivered = 0
         self._publisher: ConfirmingConnection | None = None
@@ -80,6 +82,9 @@ class Settling:
     def on_missing(self) -> None:
         """Look after what is published to: some of it may be missing."""
 
+    def return_waiting(self) -> None:
+        """Let go of what waits for another try of its copy: the worker stops."""
+
     def choose(self, connection: Any) -> None:
         """Send exact delays the way that the broker behind ``connection`` can hold them. Raises `TopologyError`."""
         self._topology = self.delay.exact.topology(connection)
@@ -98,7 +103,11 @@ class Settling:
         """
         if self._publisher is not None:
             cold = state.should_terminate not in (None, False)
-            self._publisher.drain(COLD_TIMEOUT if cold else CONFIRM_TIMEOUT)
+            timeout = COLD_TIMEOUT if cold else CONFIRM_TIMEOUT
+            self._publisher.drain(timeout)
+            if self._waiting:
+                self.return_waiting()
+                self._publisher.drain(timeout)
             self.close()
             if not cold:
                 self._let_acks_arrive()
@@ -290,6 +299,8 @@ class Settling:
                 logger.error("%s The message waits in this worker for another try.", error, extra={"queue": where})
                 if isinstance(error, UnroutableError):
                     self.on_missing()
+                if hasattr(message, "rmq_delay"):  # and no message that nobody can read
+                    self._waiting[id(message)] = message
                 self.consumer.timer.call_after(HOLD_AGAIN, self.consumer.call_soon, (again,))
             else:
                 logger.error("%s The message stays where it was.", error, extra={"queue": where})
@@ -297,6 +308,7 @@ class Settling:
 
         def act() -> None:
             publisher = self._publisher
+            self._waiting.pop(id(message), None)
             if publisher is None or _is_lost(message):
                 logger.warning(_LOST, where)  # no copy beside it
             else:

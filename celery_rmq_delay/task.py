@@ -19,7 +19,7 @@ from .durations import DelayLike
 from .exceptions import PublishError, RmqDelayError, TopologyError
 from .forward import publish_retry
 from .retry.decision import next_delay
-from .retry.delivery import KEY, Delivery, Parked, Path
+from .retry.delivery import Delivery, Parked, Path, delivery_of
 from .topology.exact import until_ms, whole_ms
 from .trace import LeanTrace
 
@@ -40,7 +40,7 @@ class LadderBudget:
         if task is None:
             return None
         delay = find_delay(task.app)
-        delivery = task.request.get(KEY)
+        delivery = delivery_of(task.request)
         if delay is None:
             return Task.max_retries
         if delivery is None:  # eager: a retry is a call, and has to end
@@ -111,7 +111,7 @@ class RetryableTask(_Task):
             raise exc  # Celery's autoretry_for lets only Ignore and Retry pass
         request: Any = self.request  # takes our mark
         given: Any = exc  # the stubs allow no other than an Exception
-        delivery: Delivery | None = request.get(KEY)
+        delivery = delivery_of(request)
         delay = find_delay(self.app)
         if delivery is None or delay is None or request.called_directly or request.is_eager:
             return super().retry(args, kwargs, given, throw, eta, countdown, max_retries, **options)

@@ -7,11 +7,12 @@ Flower read: the exception and the text of its traceback. Hooks in the child sti
 
 from __future__ import annotations
 
+import inspect
 import logging
 import socket
 import sys
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -97,7 +98,6 @@ class LeanInfo(trace.TraceInfo):
         finally:
             del tb
             einfo.let_go()
-            _forget_frames(reason, cause)
         return einfo
 
     def handle_failure(
@@ -127,8 +127,6 @@ class LeanInfo(trace.TraceInfo):
             trace.traceback_clear(exc)
         finally:
             einfo.let_go()
-            if not req.get("is_eager"):  # whoever called the task is to see where it failed
-                _forget_frames(exc, self.retval)
         return einfo
 
 
@@ -171,6 +169,21 @@ def _forget_frames(*exceptions: BaseException | None) -> None:
             current = current.__cause__ or current.__context__
 
 
+def _parting(tracer: Tracer) -> Tracer:
+    """Return a tracer that parts what an attempt raised from its frames, once hooks and signals are through with it."""
+
+    @wraps(tracer)
+    def trace_task(uuid: str, args: Any, kwargs: Any, request: Any = None) -> Any:
+        traced = tracer(uuid, args, kwargs, request)
+        info = traced[1]
+        if info is not None and not (request or {}).get("is_eager"):  # who calls a task is to see where it failed
+            raised = info.retval
+            _forget_frames(raised, getattr(raised, "exc", None), traced[0].exception)
+        return traced
+
+    return trace_task
+
+
 class LeanTrace:
     """Descriptor for ``Task.__trace__``: whoever sets a task's tracer gets one that keeps the lean record.
 
@@ -185,19 +198,22 @@ class LeanTrace:
     def __set__(self, task: Task[Any, Any], tracer: Tracer | None) -> None:
         if tracer is not None and not missing():
             known = _closure(tracer)
-            tracer = trace.build_tracer(
-                task.name,
-                task,
-                loader=task.app.loader,
-                hostname=known.get("hostname") or socket.gethostname(),
-                app=task.app,
-                Info=LeanInfo,
+            tracer = _parting(
+                trace.build_tracer(
+                    task.name,
+                    task,
+                    loader=task.app.loader,
+                    hostname=known.get("hostname") or socket.gethostname(),
+                    app=task.app,
+                    Info=LeanInfo,
+                )
             )
         vars(task)[self._KEY] = tracer
 
 
 def _closure(function: Tracer) -> dict[str, Any]:
     """Return what the given tracer was built with: the worker's host name is nowhere else to be had."""
+    function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)
     cells = getattr(function, "__closure__", None) or ()
     return {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)} if code else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,8 @@ _AS_BEFORE = (
     "The ladder of queue %s cannot be applied: %s The queue is consumed with the ladder that was applied before. "
     "Trying again"
 )
+#: Seconds between two looks after what copies are published to.
+_LOOKS_AGAIN = 10.0
 #: Seconds to wait for a record that another process holds: where the ladder has to be applied, and where it was before.
 _PATIENCE, _LITTLE_PATIENCE = 30.0, 5.0
 
@@ -84,6 +87,7 @@ class WorkerSide(Settling):
         #: Whether the worker starts, and ends for what is wrong with its configuration.
         self._starts = True
         self._applying: Applying | None = None
+        self._looks_again_at = 0.0
 
     # -- connecting ----------------------------------------------------------------------------------------------
 
@@ -108,6 +112,7 @@ class WorkerSide(Settling):
         self._suspects_due = True
         self._tags.clear()
         self._unstarted.clear()
+        self._waiting.clear()
         self.applied.clear()
         self._applying = Applying(self.consumer, publisher)
         self.delay.on_declared = self.add_queue
@@ -267,8 +272,11 @@ class WorkerSide(Settling):
         self.consumer.add_task_queue(name)
 
     def on_missing(self) -> None:
-        """Declare again what copies are published to: somebody may have deleted some of it."""
-        logger.warning("What copies are published to may be missing: it is declared again")
+        """Apply again what copies are published to, now and then: somebody may have deleted some of it."""
+        if time.monotonic() < self._looks_again_at:
+            return
+        self._looks_again_at = time.monotonic() + _LOOKS_AGAIN
+        logger.warning("Something that copies are published to is missing: the ladders of all queues are looked after")
         self._applying_now.later(self._exact_step)
         for name in list(self.applied):
             self._applying_now.later(self._step(name))
@@ -318,6 +326,12 @@ class WorkerSide(Settling):
             if not message.acknowledged:
                 self._return(message, retries)
         self._unstarted.clear()
+
+    def return_waiting(self) -> None:
+        """Move each message whose copy was not taken to the end of its queue, for the same reason: it runs again."""
+        for message in list(self._waiting.values()):
+            if not message.acknowledged:
+                self._return(message, message.headers["retries"])
 
     def requeue(self, message: Message, delivery: Delivery, retries: int, task: str) -> None:
         """Move a message that its task rejects with ``requeue=True`` to the end of its origin queue.

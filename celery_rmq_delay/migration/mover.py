@@ -346,7 +346,11 @@ class _Drain:
         self._moving -= 1
         if moving.refused:
             self._report.copies -= taken
-            self._hold(moving.message, moving.refused[0][1])
+            others = [copy.by for copy in moving.copies if copy.counted != "poisoned"] if moving.is_poisoned else []
+            reason = moving.refused[0][1]
+            if others:
+                reason += f"; {', '.join(others)} have it already, and get it again with the next run"
+            self._hold(moving.message, reason)
             return
         self._channel.basic_ack(moving.message.delivery_tag)
         self._report.taken += 1

@@ -38,6 +38,15 @@ class Delivery(NamedTuple):
     path: Path
 
 
+def delivery_of(request: Any) -> Delivery | None:
+    """Return what this worker has noted in a task's request, or its dictionary; None where it has noted nothing.
+
+    What a message itself has under that name is none of ours.
+    """
+    found = request.get(KEY)
+    return found if isinstance(found, Delivery) else None
+
+
 class Parked(Retry):
     """The `Retry` that says how the message gets to its delay queue, and to which rung, or with which exact delay."""
 

@@ -7,6 +7,7 @@ for those who have it.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from amqp.exceptions import AccessRefused, AMQPError, NotFound
@@ -72,7 +73,7 @@ class Plugin:
         try:
             with another(connection) as own:  # RabbitMQ 3.10 closes the connection, 4.0 and 4.3 the channel
                 own.ensure_connection(max_retries=1)
-                self._declare(own)
+                self._probe(own)
         except NotFound as error:
             raise TopologyError(
                 f"The exchange {self._exchange.name!r} does not exist, and the broker's user may not declare it: let "
@@ -82,18 +83,19 @@ class Plugin:
             found = getattr(error, "reply_text", error)
             # "invalid" where it is disabled, and the exchange is still there.
             if not re.search("(unknown|invalid) exchange type", str(found)):
-                mend = f"Drain and delete the exchange {self._exchange.name!r}."
-                raise TopologyError(f"{found}. {mend}") from error
+                raise TopologyError(f"{found}. The plugin cannot be used.") from error
             raise TopologyError(
                 "exact_delays asks for 'plugin', and the broker does not know the exchange type x-delayed-message "
                 f"({found}). Enable rabbitmq_delayed_message_exchange, "
                 'or write exact_delays=["plugin", "levels"].'
             ) from error
 
-    def _declare(self, connection: Connection) -> None:
+    def _probe(self, connection: Connection) -> None:
+        """Declare an exchange of that type, and delete it: the real one is declared with its binding, or not at all."""
         channel = connection.channel()
+        probe = replace(self._exchange, name=f"{self._exchange.name}.probe")
         try:
-            apply.declare_nowait(channel, self._exchange)
-            apply.synchronise(channel)
-        except AccessRefused:  # without the permission to declare it, that it exists has to be enough
+            apply.declare_nowait(channel, probe)
+            channel.exchange_delete(probe.name)
+        except AccessRefused:  # without the permission to declare it, that the real one exists has to be enough
             connection.channel().exchange_declare(self._exchange.name, self._exchange.type, passive=True)

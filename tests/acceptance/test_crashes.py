@@ -100,6 +100,23 @@ def test_a_redelivered_message_runs_at_once_in_a_queue_that_can_have_no_ladder(m
     assert "suspects" not in worker.logs()
 
 
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.slow)])
+def test_a_task_whose_copy_waits_when_its_worker_stops_is_no_suspect(
+    classic_lab: Lab, own_broker: PrivateBroker, pool: str
+) -> None:
+    with policy(own_broker, "full", "^shop.retry.", TAKES_NOTHING, vhost=classic_lab.vhost):
+        worker = classic_lab.worker(pool, 1)
+        result = classic_lab.task("fails").apply_async((2,), retries=1)  # its first retry is a copy for the second rung
+        wait_for(lambda: "waits in this worker for another try" in worker.logs())
+        os.kill(worker.container.pid, signal.SIGTERM)
+        worker.container.wait(SECONDS)
+
+    after = classic_lab.worker(pool, 1)
+    assert result.get(timeout=SECONDS) == 2
+    assert "among the suspects" not in after.logs()
+    assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [1, 1, 2]
+
+
 def test_a_suspect_that_the_broker_refuses_is_tried_again_each_second(
     classic_lab: Lab, own_broker: PrivateBroker
 ) -> None:

@@ -224,6 +224,10 @@ def test_who_may_not_declare_the_plugins_exchange_uses_the_one_that_is_there(
 
     with Connection(url) as restricted, pytest.raises(TopologyError, match="may not declare it: let"):
         plugin.check(restricted)
+    plugin.check(lab.connection)  # a look declares nothing, as the exchange without its binding would drop what is due
+    for name in (plugin._exchange.name, f"{plugin._exchange.name}.probe"):
+        with pytest.raises(NotFound):
+            lab.connection.channel().exchange_declare(name, "fanout", passive=True)
     lab.channel.exchange_declare(plugin._exchange.name, "fanout", durable=True, auto_delete=False)
 
     with Connection(url) as restricted:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 import logging
 import pickle
 import sys
@@ -132,13 +133,16 @@ def test_hooks_and_backend_get_the_same_of_both_kinds_of_task(app: Celery, base:
         def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
             seen.append((type(exc), str(exc), task_id, args, isinstance(einfo, ExceptionInfo), einfo.tb is not None))
 
+        def after_return(self, status: str, retval: Any, *_: Any) -> None:
+            seen.append((status, retval.__traceback__ is not None))
+
     @app.task(base=Hooked, name="t", autoretry_for=(), shared=False)
     def t(number: int) -> None:
         raise ValueError(number)
 
     einfo, info, *_ = run(t, 7)
     result = app.AsyncResult("some-id")
-    assert seen == [(ValueError, "7", "some-id", (7,), True, True)]
+    assert seen == [(ValueError, "7", "some-id", (7,), True, True), ("FAILURE", True)]
     assert result.state == "FAILURE"
     assert isinstance(result.result, ValueError)
     assert result.traceback is not None
@@ -233,7 +237,8 @@ def test_who_sets_a_tracer_gets_one_with_the_lean_record(app: Celery) -> None:
     assert t.__trace__ is None
     t.__trace__ = given = build_tracer("t", t, app=app, hostname="celery@here")
     assert t.__trace__ is not given
-    cells = dict(zip(t.__trace__.__code__.co_freevars, t.__trace__.__closure__, strict=True))
+    tracer = inspect.unwrap(t.__trace__)
+    cells = dict(zip(tracer.__code__.co_freevars, tracer.__closure__, strict=True))
     assert cells["Info"].cell_contents is LeanInfo
     assert cells["hostname"].cell_contents == "celery@here"
     t.__trace__ = None
