@@ -74,7 +74,8 @@ def test_a_worker_that_lacks_a_hook_says_so_and_retries_as_celery_does(
     monkeypatch.setitem(hooks.HOOKS, "celery.worker.request:Request", ("_settled_by",))
     hooks.missing.cache_clear()
     try:
-        assert rmq_worker(app).send(refund.s()).get(timeout=SECONDS) == 1
+        forged = refund.s().set(headers={"rmq_delay": ["refund"]})
+        assert rmq_worker(app).send(forged).get(timeout=SECONDS) == 1
     finally:
         hooks.missing.cache_clear()
     (told,) = [record for record in caplog.records if "Retries stay Celery's own" in record.getMessage()]
