@@ -52,6 +52,10 @@ class Exchanges:
         else:
             self._known.setdefault(name, _Exchange(kind, dict(arguments or {})))
 
+    def delete(self, name: str) -> None:
+        """Remove an exchange; one that is not there is no error."""
+        self._known.pop(name, None)
+
     def bind(
         self, source: str, to: Destination, destination: str, key: str, arguments: Mapping[str, Any] | None
     ) -> None:

@@ -84,6 +84,9 @@ class _Channel(base.StdChannel):  # type: ignore[misc]  # comes without types
     ) -> None:
         self._checked(self.broker.exchanges.declare, exchange, type, arguments, passive=passive)
 
+    def exchange_delete(self, exchange: str, **_: Any) -> None:
+        self.broker.exchanges.delete(exchange)
+
     def queue_declare(self, queue: str = "", passive: bool = False, arguments: Any = None, **_: Any) -> Any:
         queue = queue or f"amq.gen-{uuid.uuid4().hex}"
         if passive:
