@@ -72,7 +72,7 @@ def _replace(world: World, worker: Supervised) -> Victims:
     """End a worker in good order, and start it with the settings of now; return whom that killed after all."""
     pids = worker.pids()
     in_order = worker.change(world.config(worker.name).environ())
-    wait_for(lambda: world.is_ready(worker), f"the new {worker.name}", 120, pause=0.1)
+    world.await_worker(worker)
     return Victims() if in_order else Victims(pids, Effect.WORKER)
 
 

@@ -171,7 +171,11 @@ class World:
     def await_workers(self) -> None:
         """Wait until every worker has said that it is ready since its last start."""
         for worker in self.workers:
-            wait_for(lambda worker=worker: self.is_ready(worker), f"worker {worker.name}", 120, pause=0.1)
+            self.await_worker(worker)
+
+    def await_worker(self, worker: Supervised) -> None:
+        """Wait until a worker has said so."""
+        wait_for(lambda: self.is_ready(worker), f"worker {worker.name}", 120, pause=0.1)
 
     def is_ready(self, worker: Supervised) -> bool:
         """Return whether the running process of a worker has said that it is ready."""

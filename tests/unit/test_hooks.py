@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,15 +83,13 @@ def test_a_place_that_is_gone_is_missing(monkeypatch: pytest.MonkeyPatch, where:
     hooks.missing.cache_clear()
 
 
-def test_tasks_keep_celerys_own_record_of_failures_where_a_hook_is_missing(
-    gone: str, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.usefixtures("gone")
+def test_tasks_keep_celerys_own_record_of_failures_where_a_hook_is_missing() -> None:
     app = Celery("test", broker="memory://", set_as_current=False)
 
     @app.task(base=RetryableTask, name="t", shared=False)
     def t() -> None: ...
 
-    with caplog.at_level(logging.WARNING):
-        t.__trace__ = build_tracer("t", t, app=app)
+    t.__trace__ = build_tracer("t", t, app=app)
     cells = dict(zip(t.__trace__.__code__.co_freevars, t.__trace__.__closure__, strict=True))
     assert cells["Info"].cell_contents is not LeanInfo
