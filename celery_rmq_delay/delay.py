@@ -115,6 +115,12 @@ class Delay:
         else:
             self.adopted[queue] = adoption
 
+    def learned(self, queue: str) -> tuple[object, ...]:
+        """Return a key of what has been found out about a queue since the app was set up: all that can change."""
+        adoption = self.adopted.get(queue)
+        generation = None if adoption is None else (adoption.generation, adoption.in_force)
+        return queue in self.foreign, self.foreign_type.get(queue), generation
+
     def is_quorum(self, queue: str) -> bool:
         """Return whether an origin queue is a quorum queue: as the broker says where it is known, or as declared."""
         adoption = self.adopted.get(queue)

@@ -75,6 +75,8 @@ class WorkerSide(Settling):
     def __init__(self, consumer: Any, delay: Delay) -> None:
         super().__init__(consumer, delay)
         self._tags: dict[str, str] = {}
+        #: What was found of queues, by all that it depends on and that can change on one connection.
+        self._places: dict[tuple[object, ...], Place | None] = {}
         self._suspects: Consumer | None = None
         #: Whether suspects are to be taken as soon as the loop runs.
         self._suspects_due = False
@@ -111,6 +113,7 @@ class WorkerSide(Settling):
         )
         self._suspects_due = True
         self._tags.clear()
+        self._places.clear()
         self._unstarted.clear()
         self._waiting.clear()
         self.applied.clear()
@@ -418,6 +421,13 @@ class WorkerSide(Settling):
 
     def _place(self, tag: str, task: Task[Any, Any]) -> Place | None:
         """Return what is known of the queue of a delivery; None where the queue is left alone."""
+        queue, _ = self._queue_of(tag)
+        known = (tag, task.name, queue in self.applied, self.delay.learned(queue))
+        if known not in self._places:
+            self._places[known] = self._find_place(tag, task)
+        return self._places[known]
+
+    def _find_place(self, tag: str, task: Task[Any, Any]) -> Place | None:
         queue, among_suspects = self._queue_of(tag)
         delay = self.delay
         settings = delay.settings.for_queue(queue)
