@@ -47,10 +47,10 @@ class RetryableRequest(stock.Request):
 
     def __init__(self, message: Message, **options: Any) -> None:
         super().__init__(message, **options)
-        delivery = self._delivery
-        if delivery is not None and not delivery.rung and h.DUE in message.raw_headers:
+        raw = getattr(message, "raw_headers", {})  # nothing where the queue is left alone
+        if h.DUE in raw and not self._request_dict[KEY].rung:
             # For the task alone: Celery, which might wait for it by its own clock, has looked already.
-            self._request_dict["eta"] = h.fulfilled_eta(message.raw_headers)
+            self._request_dict["eta"] = h.fulfilled_eta(raw)
 
     @property
     def _delivery(self) -> Delivery | None:
@@ -163,12 +163,15 @@ class RetryableRequest(stock.Request):
         )
 
     def _decide(self) -> Ending:
-        delivery, delay = self._request_dict[KEY], self._worker.delay
-        is_last = getattr(self._failure, "is_last", False)  # `Task.retry` has refused one
-        budget = self._retries if is_last else delay.budget(delivery.queue, self.task)
-        attempt = Attempt(delivery, delay.ladder(delivery.queue, self.task), self._retries, budget)
+        delivery, worker = self._request_dict[KEY], self._worker
+        ladder = worker.delay.ladder(delivery.queue, self.task)
         parked = self._retry if isinstance(self._retry, Parked) else None
-        return end(self._end, attempt, parked, rejects=self._worker.dead_letters(delivery.queue))
+        if parked or getattr(self._failure, "is_last", False):  # `Task.retry` has looked: it allows one, or none
+            budget = None if parked else self._retries
+        else:
+            budget = worker.delay.budget(delivery.queue, self.task)
+        attempt = Attempt(delivery, ladder, self._retries, budget)
+        return end(self._end, attempt, parked, rejects=worker.dead_letters(delivery.queue))
 
     # -- what becomes of the message ---------------------------------------------------------------------------------
 

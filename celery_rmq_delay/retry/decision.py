@@ -215,14 +215,17 @@ class Ending(NamedTuple):
     reason: str | None = None
 
 
-#: Why a task is discarded.
-_DISCARDED = {End.IGNORED: "ignored", End.REVOKED: "revoked", End.EXPIRED: "expired"}
-_PLAIN = {
-    End.SUCCEEDED: Action.ACK,
-    End.REQUEUED: Action.RETURN,
-    End.NOT_STARTED: Action.RETURN,
-    End.REJECTED: Action.LEAVE,
-    End.ABANDONED: Action.LEAVE,
+#: What becomes of the message of an attempt that is not repeated, whatever else is known.
+_SETTLED = {
+    End.SUCCEEDED: Ending(Action.ACK),
+    End.REQUEUED: Ending(Action.RETURN),
+    End.NOT_STARTED: Ending(Action.RETURN),
+    End.REJECTED: Ending(Action.LEAVE),
+    End.ABANDONED: Ending(Action.LEAVE),
+    End.IGNORED: Ending(Action.ACK, reason="ignored"),
+    End.REVOKED: Ending(Action.ACK, reason="revoked"),
+    End.EXPIRED: Ending(Action.ACK, reason="expired"),
+    End.CRASHED: Ending(Action.EXHAUST, reason="crashed"),
 }
 
 
@@ -242,12 +245,8 @@ def next_delay(
 
 def end(how: End, attempt: Attempt, parked: Parked | None = None, *, rejects: bool = True) -> Ending:
     """Return what becomes of a message. ``parked`` is what `Task.retry` has decided; ``rejects`` as in `Place`, now."""
-    if how in _PLAIN:
-        return Ending(_PLAIN[how])
-    if how in _DISCARDED:
-        return Ending(Action.ACK, reason=_DISCARDED[how])
-    if how is End.CRASHED:
-        return Ending(Action.EXHAUST, reason="crashed")
+    if how in _SETTLED:
+        return _SETTLED[how]
     if parked is not None:
         path, rung, delay_ms = parked.path, parked.rung, parked.delay_ms
     elif how is End.FAILED or attempt.is_used_up:
