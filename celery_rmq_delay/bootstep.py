@@ -12,6 +12,7 @@ from . import control, hooks  # noqa: F401 - `control` registers the command of 
 from .delay import Delay, delay_of
 from .exceptions import RmqDelayError, TransportError, UnknownVersionError
 from .frames import tolerant
+from .heartbeats import wait_for_nothing
 from .intake import guard
 from .pools import keep_written
 from .strategy import ATTRIBUTE
@@ -37,6 +38,7 @@ class LadderStep(bootsteps.StartStopStep):
         self._worker = self._worker_side(c, delay)
         if self._worker is not None:
             c.app.conf.broker_transport_options = tolerant(c.app.conf.broker_transport_options)
+            wait_for_nothing(c)
             guard(c, self._worker)
             c.cancel_task_queue = partial(self._worker.cancel_queue, c.cancel_task_queue)
         setattr(c, ATTRIBUTE, self._worker)

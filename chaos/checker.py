@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chaos.book import SETTLE, Book, Execution, Story, Struck
-from chaos.evidence import Evidence
+from chaos.evidence import Evidence, Record
 from chaos.strikes import Effect
 
 #: Seconds by which the broker's clock, in whole milliseconds, may be off.
@@ -210,12 +210,14 @@ def _lost(
             else ""
         )
         yield Finding("lost", story.id, f"neither done nor exhausted{where}")
-    elif exhausted and story.plan.kind != "hopeless" and not _may_be_exhausted(book, story, interruptions):
+    elif exhausted and story.plan.kind != "hopeless" and not _may_be_exhausted(book, story, record, interruptions):
         yield Finding("wrong", story.id, f"exhausted ({record.reason if record else ''}), and its plan is to end well")
 
 
-def _may_be_exhausted(book: Book, story: Story, interruptions: list[Interruption]) -> bool:
+def _may_be_exhausted(book: Book, story: Story, record: Record, interruptions: list[Interruption]) -> bool:
     """A pool process that was killed costs an attempt; a result that cannot be stored is a failure, by Celery."""
+    if record.reason == "undeliverable":
+        return any(strike.effect is Effect.GONE and strike.until >= story.sent for strike in book.strikes)
     unstored = any(_is_unstored(book, each) for each in story.executions)
     return any(each.strike.effect is Effect.CHILD for each in interruptions) or unstored
 

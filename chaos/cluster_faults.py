@@ -80,5 +80,6 @@ CLUSTER_FAULTS = (
     Fault("half-open to a node", half_open_to_a_node, Effect.CONNECTION, lasts=(2.0, 12.0), touches=NODES),
 )
 
-#: Those of a single node go, but for alarms; nodes are restarted one by one here.
-FAULTS_OF_CLUSTERS = (*(fault for fault in FAULTS if fault.name != "restart the broker"), *CLUSTER_FAULTS)
+#: Nodes are restarted one by one here, and all queues are quorum queues.
+_OF_ONE_NODE = {"restart the broker", "change a queue's type"}
+FAULTS_OF_CLUSTERS = (*(fault for fault in FAULTS if fault.name not in _OF_ONE_NODE), *CLUSTER_FAULTS)

@@ -66,9 +66,8 @@ def gather(world: World) -> Evidence:
 
 
 def _ids(world: World, queue: str) -> list[str]:
-    node = next(node for node in world.nodes if node.pid is not None)
     found = []
-    with amqp.Connection(f"127.0.0.1:{node.port}", "guest", "guest") as connection:
+    with amqp.Connection(f"127.0.0.1:{world.living_node.port}", "guest", "guest") as connection:
         channel: Any = connection.channel()
         while message := channel.basic_get(queue):
             found.append(str((message.headers or {}).get("id")))

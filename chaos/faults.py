@@ -9,10 +9,18 @@ from contextlib import contextmanager, suppress
 from random import Random
 
 from chaos import clock
+from chaos.operators import (
+    broad_policy,
+    change_ladders,
+    change_queue_type,
+    lose_records,
+    restart_in_alarm,
+    restart_worker,
+    upgrade_workers,
+)
 from chaos.processes import Supervised
-from chaos.project import ladders
 from chaos.strikes import Effect, Fault, Victims
-from chaos.world import World
+from chaos.world import World, running
 from tests.support.brokers import alarms
 from tests.support.waiting import wait_for
 
@@ -26,17 +34,10 @@ def kill(pids: Sequence[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def running(processes: Sequence[Supervised], dice: Random) -> Supervised:
-    """Return one of the processes that run."""
-    found = wait_for(lambda: [each for each in processes if each.pid is not None], "a process that runs")
-    chosen: Supervised = dice.choice(found)
-    return chosen
-
-
 @contextmanager
 def kill_child(world: World, dice: Random) -> Iterator[Victims]:
     """Kill one process of a worker's pool."""
-    children = wait_for(lambda: running(world.workers, dice).children(), "a process of a pool")
+    children = wait_for(lambda: world.running_worker(dice).children(), "a process of a pool")
     victims = Victims([dice.choice(children)])
     kill(victims.pids or ())
     yield victims
@@ -45,7 +46,7 @@ def kill_child(world: World, dice: Random) -> Iterator[Victims]:
 @contextmanager
 def kill_worker(world: World, dice: Random) -> Iterator[Victims]:
     """Kill a worker's main process, whose children the kernel then kills; or all of them, the children first."""
-    pids = running(world.workers, dice).pids()
+    pids = world.running_worker(dice).pids()
     kill(pids[:1] if dice.random() < 0.5 else pids[::-1])
     yield Victims(pids)
 
@@ -63,50 +64,6 @@ def kill_publisher(world: World, dice: Random) -> Iterator[Victims]:
     if world.is_publishing:
         kill(dice.choice([each for each in world.publishers if each.wanted]).pids())
     yield Victims()
-
-
-# -- deployments -------------------------------------------------------------------------------------------------------
-
-
-def _replace(world: World, worker: Supervised) -> Victims:
-    """End a worker in good order, and start it with the settings of now; return whom that killed after all."""
-    pids = worker.pids()
-    in_order = worker.change(world.config(worker.name).environ())
-    world.await_worker(worker)
-    return Victims() if in_order else Victims(pids, Effect.WORKER)
-
-
-@contextmanager
-def restart_worker(world: World, dice: Random) -> Iterator[Victims]:
-    """Restart a worker in good order."""
-    yield _replace(world, running(world.workers, dice))
-
-
-def roll(world: World, version: int) -> Victims:
-    """Replace all workers: one new beside the old ones at first, then one after the other, in good order."""
-    world.begin_ladder(version)
-    extra = world.add_worker()
-    world.await_workers()
-    killed = [pid for worker in world.workers[:-1] for pid in _replace(world, worker).pids or ()]
-    gone = extra.pids()
-    world.workers.remove(extra)
-    if not extra.retire():
-        killed += gone
-    world.end_ladders()
-    return Victims(killed, Effect.WORKER if killed else None)
-
-
-@contextmanager
-def upgrade_workers(world: World, _dice: Random) -> Iterator[Victims]:
-    """Replace all workers by such with the same settings."""
-    yield roll(world, world.version)
-
-
-@contextmanager
-def change_ladders(world: World, _dice: Random) -> Iterator[Victims]:
-    """Replace all workers by such with other tiers; any of them may meet a message between two ladders."""
-    roll(world, (world.version + 1) % len(ladders(world.load.unit)))
-    yield Victims(None)
 
 
 # -- servers -----------------------------------------------------------------------------------------------------------
@@ -188,6 +145,22 @@ def half_open(world: World, dice: Random) -> Iterator[Victims]:
 
 
 @contextmanager
+def fail_over(world: World, dice: Random) -> Iterator[Victims]:
+    """Let a client reach only the last of its URLs: the others, the one in use among them, let nobody in."""
+    chosen = client(world, dice)
+    victims = Victims(chosen.pids())
+    *others, _ = world.link(chosen.name).in_order()
+    for proxy in others:
+        proxy.refuse()
+    try:
+        yield victims
+    finally:
+        for proxy in others:
+            proxy.admit()
+        victims.pids = [*(victims.pids or ()), *chosen.pids()]
+
+
+@contextmanager
 def slow_network(world: World, dice: Random) -> Iterator[Victims]:
     """Delay all that is said to and by the broker, and let little of it through."""
     latency = dice.uniform(0.02, 0.2)
@@ -218,6 +191,9 @@ WORKERS, BROKER, REDIS, POSTGRES = "the workers", "the broker", "Redis", "Postgr
 COLLECTOR, PUBLISHERS, NETWORK, CLOCK = "the collector", "the publishers", "the network", "the clock"
 
 
+_ALL = (WORKERS, BROKER, COLLECTOR, PUBLISHERS, NETWORK)
+
+
 def _fault(name: str, strike: object, effect: Effect, *touches: str, **more: object) -> Fault:
     return Fault(name, strike, effect, touches=frozenset(touches), **more)  # type: ignore[arg-type]
 
@@ -227,9 +203,15 @@ _PROCESSES = (
     _fault("kill a worker", kill_worker, Effect.WORKER, WORKERS),
     _fault("kill the collector", kill_collector, Effect.NONE, COLLECTOR),
     _fault("kill a publisher", kill_publisher, Effect.NONE, PUBLISHERS),
+)
+_OPERATORS = (
     _fault("restart a worker", restart_worker, Effect.NONE, WORKERS, takes=6.0),
+    _fault("restart in an alarm", restart_in_alarm, Effect.WORKER, WORKERS, BROKER, lasts=(1.0, 5.0), takes=6.0),
     _fault("upgrade the workers", upgrade_workers, Effect.NONE, WORKERS, takes=12.0),
     _fault("change the ladders", change_ladders, Effect.WORKER, WORKERS, takes=12.0),
+    _fault("lose the records", lose_records, Effect.NONE, WORKERS, BROKER, takes=12.0),
+    _fault("broad policy", broad_policy, Effect.NONE, BROKER, lasts=(2.0, 6.0), takes=6.0),
+    _fault("change a queue's type", change_queue_type, Effect.GONE, *_ALL, takes=25.0),
 )
 _SERVERS = (
     _fault("restart the broker", restart_broker, Effect.BROKER, BROKER, takes=10.0),
@@ -241,9 +223,10 @@ _SERVERS = (
 _NETWORK = (
     _fault("cut connections", cut_connections, Effect.CONNECTION, NETWORK),
     _fault("half-open connections", half_open, Effect.CONNECTION, NETWORK, lasts=(2.0, 12.0)),
+    _fault("fail over", fail_over, Effect.CONNECTION, NETWORK, lasts=(2.0, 10.0)),
     _fault("slow network", slow_network, Effect.STALL, NETWORK, lasts=(3.0, 10.0)),
 )
 _CLOCK = (_fault("clock step", step_clock, Effect.NONE, CLOCK, lasts=(2.0, 8.0)),)
 
 #: The clock is stepped only where there is what steps it.
-FAULTS: tuple[Fault, ...] = (*_PROCESSES, *_SERVERS, *_NETWORK, *(_CLOCK if clock.library() else ()))
+FAULTS: tuple[Fault, ...] = (*_PROCESSES, *_OPERATORS, *_SERVERS, *_NETWORK, *(_CLOCK if clock.library() else ()))

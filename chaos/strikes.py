@@ -28,6 +28,8 @@ class Effect(str, Enum):
     STALL = "stall"
     #: Ends the result backend: holds up who stores a result; one that cannot be stored is a failure, by Celery.
     RESULTS = "results"
+    #: Deletes an origin queue for a while: what is due meanwhile is exhausted as undeliverable.
+    GONE = "gone"
     #: Nothing that tasks could notice.
     NONE = "none"
 

@@ -65,8 +65,8 @@ class Tale:
         self.lines.append({"kind": "suspected", "id": "t", "at": at, "boss": boss})
         return self
 
-    def row(self, state: str, attempt: int, task: str = "t") -> Tale:
-        self.evidence.records[task] = Record(state, attempt, "")
+    def row(self, state: str, attempt: int, task: str = "t", reason: str = "") -> Tale:
+        self.evidence.records[task] = Record(state, attempt, reason)
         return self
 
     def told(self, kind: str, attempt: int, task: str = "t", *, rows: bool = True, files: bool = True) -> Tale:

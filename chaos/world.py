@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from celery_rmq_delay.testing import PrivateBroker, PrivateCluster, PrivatePostgres, PrivateRedis
@@ -51,17 +51,31 @@ class Load:
 
 
 class Link:
-    """The way of one client to the broker: a proxy for each node, of which it tries the ``first`` one first."""
+    """The way of one client to the broker: a proxy for each of three URLs, of which it tries the ``first`` one first.
+
+    They lead to a node each, or all to the same.
+    """
 
     def __init__(self, nodes: Sequence[PrivateBroker], first: int, exit_stack: ExitStack) -> None:
-        self.proxies = [exit_stack.enter_context(Proxy(node.port)) for node in nodes]
-        self._first = first % len(nodes)
+        ports = [node.port for node in nodes] if len(nodes) > 1 else [nodes[0].port] * 3
+        self.proxies = [exit_stack.enter_context(Proxy(port)) for port in ports]
+        self._first = first % len(ports)
+
+    def in_order(self) -> list[Proxy]:
+        """Return the proxies as the client tries them."""
+        return [*self.proxies[self._first :], *self.proxies[: self._first]]
 
     @property
     def url(self) -> str:
-        """The broker as the client sees it: the URLs of all nodes."""
-        proxies = [*self.proxies[self._first :], *self.proxies[: self._first]]
-        return ";".join(f"amqp://guest:guest@127.0.0.1:{proxy.port}//" for proxy in proxies)
+        """The broker as the client sees it: three URLs."""
+        return ";".join(f"amqp://guest:guest@127.0.0.1:{proxy.port}//" for proxy in self.in_order())
+
+
+def running(processes: Sequence[Supervised], dice: Random) -> Supervised:
+    """Return one of the processes that run."""
+    found = wait_for(lambda: [each for each in processes if each.pid is not None], "a process that runs")
+    chosen: Supervised = dice.choice(found)
+    return chosen
 
 
 class World:
@@ -76,6 +90,7 @@ class World:
         self.ledger = Ledger(self.book, "world")
         self.supervisor = Supervisor()
         self.links: dict[str, Link] = {}
+        self.queue_types = dict(zip(QUEUES, load.queue_types, strict=True))
         self.workers: list[Supervised] = []
         self.publishers: list[Supervised] = []
         self.version = self._workers_ever = 0
@@ -135,6 +150,11 @@ class World:
 
     # -- its processes ---------------------------------------------------------------------------------------------
 
+    @property
+    def living_node(self) -> PrivateBroker:
+        """A node of the broker that runs."""
+        return next(node for node in self.nodes if node.pid is not None)
+
     def link(self, name: str) -> Link:
         """Return the way of a client to the broker."""
         if name not in self.links:
@@ -151,10 +171,18 @@ class World:
             seed=self.load.seed,
             unit=self.load.unit,
             version=self.version if version is None else version,
-            queue_types=dict(zip(QUEUES, self.load.queue_types, strict=True)),
+            queue_types=dict(self.queue_types),
         )
 
-    def add_worker(self) -> Supervised:
+    def environ(self, name: str, **more: str) -> dict[str, str]:
+        """Return the whole environment of a command of the app."""
+        return {**os.environ, **self.config(name).environ(), **more}
+
+    def running_worker(self, dice: Random) -> Supervised:
+        """Return one of the workers that run."""
+        return running(self.workers, dice)
+
+    def add_worker(self, version: int | None = None) -> Supervised:
         """Start one more worker, with the ladders of now. The first has a clock of its own, where that can be."""
         self._workers_ever += 1
         name = f"w{self._workers_ever}"
@@ -164,7 +192,7 @@ class World:
             "--without-mingle", "--without-gossip", "--pool", "prefork", "--concurrency", str(self.load.concurrency),
             "--queues", ",".join(QUEUES),
         ]  # fmt: skip
-        worker = Supervised(name, command, {**self.config(name).environ(), **environ}, self.folder)
+        worker = Supervised(name, command, {**self.config(name, version).environ(), **environ}, self.folder)
         self.workers.append(self.supervisor.add(worker))
         return worker
 
@@ -249,8 +277,8 @@ class World:
 
     def queues(self) -> dict[str, int]:
         """Return how many messages are in each queue, records left out; those in delivery count."""
-        node = next(node for node in self.nodes if node.pid is not None)
-        listed = json.loads(node.rabbitmqctl("list_queues", "--silent", "--formatter", "json", "name", "messages"))
+        said = self.living_node.rabbitmqctl("list_queues", "--silent", "--formatter", "json", "name", "messages")
+        listed = json.loads(said)
         return {each["name"]: each["messages"] for each in listed if not each["name"].endswith(".record")}
 
     def dead_letters(self) -> int:
@@ -280,13 +308,14 @@ class World:
     def _traces(self) -> int:
         return sum(path.stat().st_size for path in self.book.iterdir())
 
+    def retire_workers(self) -> None:
+        """End all workers at once, in good order."""
+        with ThreadPoolExecutor(len(self.workers)) as pool:
+            list(pool.map(Supervised.retire, self.workers))
+
     def close_books(self) -> None:
         """End workers, then the collector, in good order, so that all they know is written down."""
-        threads = [threading.Thread(target=worker.retire, args=(60,)) for worker in self.workers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        self.retire_workers()
         wait_for(
             lambda: not any(self.queues().get(each) for each in (EVENTS, EXHAUSTED)), "the collector", 120, pause=0.3
         )

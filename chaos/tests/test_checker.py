@@ -235,6 +235,12 @@ def test_a_result_that_cannot_be_stored_ends_a_recovered_task_among_the_exhauste
     assert tale.struck(Effect.RESULTS, 101.5, 103.0).found() == []
 
 
+def test_only_a_queue_that_was_gone_meanwhile_makes_a_parked_task_undeliverable() -> None:
+    tale = Tale().sent().ran(0, 100.5).told("parked", 0).told("exhausted", 0).row("EXHAUSTED", 0, reason="undeliverable")
+    assert tale.struck(Effect.GONE, 90.0).found() == ["wrong"]
+    assert tale.struck(Effect.GONE, 101.2, 103.0).found() == []
+
+
 def test_a_task_that_would_have_ended_well_and_is_exhausted_is_found() -> None:
     tale = Tale().sent(fails=0).ran(0, 100.5, "ok").told("exhausted", 0).row("EXHAUSTED", 0)
     assert tale.found() == ["wrong"]

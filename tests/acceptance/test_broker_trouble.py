@@ -28,8 +28,6 @@ from tests.support.workers.project import Config
 
 #: What each worker of these tests logs when its copies have to wait.
 BLOCKED = "RabbitMQ has a memory or disk alarm and takes no copies"
-#: Stock workers wait at their end for the answer to a heartbeat event, which in an alarm does not come.
-QUIET = "--without-heartbeat"
 POOLS = pytest.mark.parametrize(
     "pool", ["prefork", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("gevent", "threads", "solo"))]
 )
@@ -88,7 +86,7 @@ def test_a_worker_parks_its_retries_with_two_of_three_brokers_down(classic_lab: 
 
 def behind_a_gate(lab: Lab, *options: Any, config: Config | None = None) -> tuple[Worker, Callable[[], Any]]:
     """Start a worker of one process whose only task is running; return what lets it go on with the others."""
-    worker = lab.worker(*(options or ("prefork", 1, QUIET)), config=config)
+    worker = lab.worker(*(options or ("prefork", 1)), config=config)
     gate = lab.task("gated").delay()
     wait_for(lambda: lab.attempts(gate.id), "the task at the gate")
     return worker, lambda: lab.redis.rpush(f"{lab.config.attempts}:gate", "open")
@@ -117,7 +115,7 @@ def test_healthy_tasks_go_on_in_an_alarm_while_an_exhausted_one_waits_for_its_en
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str, pool: str
 ) -> None:
     lab = make_lab(queue_type)
-    worker, open_gate = behind_a_gate(lab, pool, 1, QUIET)
+    worker, open_gate = behind_a_gate(lab, pool, 1)
     given_up = lab.task("gives_up").delay()
     healthy = [lab.task("healthy").delay(number) for number in range(20)]
     with alarm(own_broker):
@@ -137,15 +135,31 @@ def test_a_worker_that_starts_in_an_alarm_takes_tasks_if_its_ladder_was_applied(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str
 ) -> None:
     lab = make_lab(queue_type)
-    stopped(lab.worker("prefork", 1, QUIET))
+    stopped(lab.worker("prefork", 1))
     results = [lab.task("fails").delay(fails) for fails in (0, 1)]
     with alarm(own_broker):
-        worker = lab.worker("prefork", 1, QUIET)
+        worker = lab.worker("prefork", 1)
         assert [result.get(timeout=SECONDS) for result in results] == [0, 1]
         assert "is consumed with the ladder that was applied before" in worker.logs()
 
     wait_for(lambda: "The ladder of queue shop is applied" in worker.logs())
     assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("confirms", [False, True])
+def test_a_worker_that_sends_heartbeats_starts_works_and_stops_in_an_alarm(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker, confirms: bool
+) -> None:
+    lab = make_lab()
+    config = replace(lab.config, conf={"broker_transport_options": {"confirm_publish": confirms}})
+    stopped(lab.worker("prefork", 1, config=config))
+    results = [lab.task("fails").delay(fails) for fails in (0, 1, 2)]
+    with alarm(own_broker):
+        worker = lab.worker("prefork", 1, "--heartbeat-interval", "1", config=config)
+        assert [result.get(timeout=SECONDS) for result in results] == [0, 1, 2]
+        time.sleep(3)  # heartbeats that nobody reads
+        assert stopped(worker) < CONFIRM_TIMEOUT
 
 
 @pytest.mark.brokers
@@ -156,7 +170,7 @@ def test_a_queue_without_a_ladder_waits_for_the_end_of_an_alarm_and_others_do_no
     waits = lab.task("fails").delay(1)
     goes_on = lab.task("healthy").apply_async((1,), queue="other")
     with alarm(own_broker):
-        worker = lab.worker("prefork", 1, QUIET, "--queues", "shop,other")
+        worker = lab.worker("prefork", 1, "--queues", "shop,other")
         assert goes_on.get(timeout=SECONDS) == 1
         assert "The queue is not consumed until it is" in worker.logs()
         assert not lab.attempts(waits.id)
@@ -194,7 +208,7 @@ def test_a_strict_worker_ends_when_its_ladder_cannot_be_applied(
     lab = make_lab(strict=True)
     lab.task("healthy").delay(1)  # declares the queue
     with alarm(own_broker) if trouble == "alarm" else held_record(lab), pytest.raises(AssertionError):
-        lab.worker("prefork", 1, QUIET)
+        lab.worker("prefork", 1)
 
     error = "BrokerBlockedError" if trouble == "alarm" else "LockTimeoutError"
     assert f"Unrecoverable error: {error}" in lab.workers[-1].logs()

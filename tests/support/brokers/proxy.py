@@ -27,7 +27,7 @@ class Proxy:
         self.port = int(self._server.getsockname()[1])
         self._lock = threading.Lock()
         self._pairs: set[_Pair] = set()
-        self._deaf = threading.Event()
+        self._deaf, self._refuses = threading.Event(), threading.Event()
         self._latency, self._chunk = 0.0, _CHUNK
         self._thread = threading.Thread(target=self._accept, name="proxy", daemon=True)
 
@@ -62,6 +62,15 @@ class Proxy:
             pair.close()
         self._deaf.clear()
 
+    def refuse(self) -> None:
+        """End all connections, and each new one as soon as it is there, as a balancer with no server does."""
+        self._refuses.set()
+        self.cut()
+
+    def admit(self) -> None:
+        """Forward new connections again."""
+        self._refuses.clear()
+
     def slow(self, latency: float, bytes_per_second: float | None = None) -> None:
         """Delay everything by ``latency`` seconds each way, and let only so much through; 0 is as fast as it goes."""
         self._chunk = _CHUNK if not bytes_per_second else max(1, int(bytes_per_second * latency))
@@ -77,6 +86,9 @@ class Proxy:
                 client, _ = self._server.accept()
             except OSError:
                 return
+            if self._refuses.is_set():
+                client.close()
+                continue
             try:
                 server = socket.create_connection(self._target)
             except OSError:
