@@ -24,7 +24,7 @@ ONCE = tuple(fault for fault in FAULTS if fault.name != "upgrade the workers")
 def test_faults_lose_nothing_and_run_nothing_early_or_twice_without_a_reason(
     rmq_installation: Installation, tmp_path: Path
 ) -> None:
-    load = Load(SEED, tasks=300, duration=35, unit=0.3, workers=2, publishers=1)
+    load = Load(SEED, tasks=600, duration=120, unit=0.3, workers=2, publishers=1)
     try:
         world = World(tmp_path, load, PrivateBroker(rmq_installation.server, rmq_installation.root))
     except ServerNotFoundError as error:
