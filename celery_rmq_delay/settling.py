@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 
 from . import headers as h
+from .backoff import Backoff
 from .broker import CONFIRM_TIMEOUT, Capabilities, copy_of, parked_copy, return_log_error
 from .confirming import ConfirmingConnection
 from .exceptions import PublishError, UnroutableError, UnsendableError
@@ -59,6 +60,8 @@ class Settling:
         self.reporter: Reporter | None = None
         #: The messages of tasks that wait for another try of their copy, by identity.
         self._waiting: dict[int, Message] = {}
+        #: By destination: when what waits for it is told again, in seconds of the monotonic clock, and the pauses.
+        self._told: dict[str, tuple[float, Backoff]] = {}
         #: At least how many messages came on the channel of the origin queues.
         self.delivered = 0
         self._publisher: ConfirmingConnection | None = None
@@ -292,15 +295,16 @@ class Settling:
                 logger.warning(_LOST, where)
                 return
             if error is None:
+                self._told.pop(where, None)
                 tell()
                 message.ack_log_error(logger, self.consumer.connection_errors)
                 done()
             elif again is not None and not (rejects is not None and isinstance(error, UnsendableError)):
-                logger.error("%s The message waits in this worker for another try.", error, extra={"queue": where})
-                if isinstance(error, UnroutableError):
-                    self.on_missing()
                 if hasattr(message, "rmq_delay"):  # and no message that nobody can read
                     self._waiting[id(message)] = message
+                self._tell_waiting(where, error)
+                if isinstance(error, UnroutableError):
+                    self.on_missing()
                 self.consumer.timer.call_after(HOLD_AGAIN, self.consumer.call_soon, (again,))
             else:
                 logger.error("%s The message stays where it was.", error, extra={"queue": where})
@@ -318,6 +322,15 @@ class Settling:
             act()
         else:  # the loop may have connected anew before it comes to this
             self.consumer.call_soon(act)
+
+    def _tell_waiting(self, where: str, error: PublishError) -> None:
+        """Log what waits for a destination: of all such messages, and all their tries, ever more seldom."""
+        now = time.monotonic()
+        again_at, pauses = self._told.get(where, (now, Backoff(longest=60.0)))
+        if now >= again_at:
+            self._told[where] = now + pauses.pause(), pauses
+            text = "%s The message waits in this worker for another try. Waiting: %d"
+            logger.error(text, error, max(1, len(self._waiting)), extra={"queue": where})
 
     def dead_letters(self, queue: str) -> bool:
         """Whether a rejected message of ``queue`` stays in the broker."""

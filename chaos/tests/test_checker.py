@@ -236,7 +236,9 @@ def test_a_result_that_cannot_be_stored_ends_a_recovered_task_among_the_exhauste
 
 
 def test_only_a_queue_that_was_gone_meanwhile_makes_a_parked_task_undeliverable() -> None:
-    tale = Tale().sent().ran(0, 100.5).told("parked", 0).told("exhausted", 0).row("EXHAUSTED", 0, reason="undeliverable")
+    tale = (
+        Tale().sent().ran(0, 100.5).told("parked", 0).told("exhausted", 0).row("EXHAUSTED", 0, reason="undeliverable")
+    )
     assert tale.struck(Effect.GONE, 90.0).found() == ["wrong"]
     assert tale.struck(Effect.GONE, 101.2, 103.0).found() == []
 
