@@ -1,39 +1,105 @@
-"""Celery's own events, a worker's heartbeat among them, wait for no answer of the broker.
+"""What a worker says of itself waits for no answer of the broker: its events, and its remote control.
 
-They go over a connection of their own, from the event loop. In a memory or disk alarm RabbitMQ reads nothing more from
-it: with ``confirm_publish`` the loop stands still from the next heartbeat on until the alarm is over, and nothing is
-consumed that could end it. Without, the end of the worker waits for the answer to the connection's close.
+Celery sends both from the event loop. In a memory or disk alarm RabbitMQ reads nothing more from a connection that has
+published. With ``confirm_publish`` the loop stands still from the next heartbeat on until the alarm is over, and
+nothing is consumed that could end it. Without, it stands still when the kernel takes no more bytes, or at the next
+question that needs an answer, such as the connection's close.
 """
 
 from __future__ import annotations
 
-from functools import partial
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+import kombu
 
+if TYPE_CHECKING:
+    from celery import Celery
     from kombu import Connection
 
-#: Seconds to wait for the broker when the connection closes.
-CLOSE_TIMEOUT = 1.0
+#: Seconds to wait for the broker's answer, as to the close of a connection.
+PATIENCE = 1.0
 
 
 def wait_for_nothing(consumer: Any) -> None:
-    """Let the connection that ``consumer`` opens for events neither confirm nor wait long for its close."""
+    """Let neither the events of ``consumer``'s worker nor its remote control wait for a broker that has an alarm."""
 
     def connection_for_write(url: str | None = None, heartbeat: float | None = None) -> Connection:
-        options = {"confirm_publish": False}
-        connection: Any = consumer.app.connection_for_write(url=url, heartbeat=heartbeat, transport_options=options)
-        consumer.ensure_connected(connection)
-        connection.close = partial(_close, connection, connection.close)
-        return connection  # type: ignore[no-any-return]
+        return _Line(consumer.app, consumer.ensure_connected, url=url, heartbeat=heartbeat).connection
 
     consumer.connection_for_write = connection_for_write
+    consumer.app.control.mailbox.producer_pool = _Producers(consumer)
 
 
-def _close(connection: Any, close: Callable[[], None]) -> None:
-    sock = getattr(getattr(connection.connection, "transport", None), "sock", None) if connection.connected else None
-    if sock is not None:
-        sock.settimeout(CLOSE_TIMEOUT)
-    close()
+class _Line:
+    """A connection that does not confirm, drops what is published while the broker blocks it, and closes in time."""
+
+    def __init__(self, app: Celery, connect: Callable[[Connection], object], **options: Any) -> None:
+        self.blocked = False
+        told = {"confirm_publish": False, "on_blocked": self._on_blocked, "on_unblocked": self._on_unblocked}
+        self.connection: Connection = app.connection_for_write(transport_options=told, **options)
+        connect(self.connection)
+        line: Any = self.connection  # the stubs let no method be replaced
+        channel: Any = line.default_channel
+        self._publish, self._close = channel.basic_publish, line.close
+        channel.basic_publish, line.close = self.publish, self.close
+
+    def publish(self, *arguments: Any, **options: Any) -> None:
+        """Publish, unless the broker reads nothing."""
+        if self.blocked:
+            self.look()
+        if not self.blocked:
+            self._publish(*arguments, **options)
+
+    def look(self) -> None:
+        """Find out whether the broker blocks the connection, or no longer does so."""
+        with suppress(TimeoutError):
+            self.connection.drain_events(timeout=0)
+
+    def close(self) -> None:
+        """Close the connection, in good order where the broker answers in time."""
+        self.hurry()
+        self._close()
+
+    def hurry(self) -> None:
+        """Wait for no answer longer than `PATIENCE`."""
+        transport = getattr(self.connection.connection, "transport", None) if self.connection.connected else None
+        if (sock := getattr(transport, "sock", None)) is not None:  # none in memory
+            with suppress(OSError):  # its other end may be gone
+                sock.settimeout(PATIENCE)
+
+    def _on_blocked(self, _reason: str) -> None:
+        self.blocked = True
+
+    def _on_unblocked(self) -> None:
+        self.blocked = False
+
+
+class _Producers:
+    """Stands for the pool that remote control takes its producers from: one line, and a new one where it is blocked."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer, self._lock = consumer, threading.Lock()
+        self._line: _Line | None = None
+
+    @contextmanager
+    def acquire(self, *_: Any, **__: Any) -> Iterator[kombu.Producer]:
+        """Lend the producer."""
+        with self._lock:
+            yield kombu.Producer(self._usable().connection, auto_declare=False)
+
+    def _usable(self) -> _Line:
+        line = self._line
+        if line is not None and line.connection.connected:
+            try:
+                line.look()
+            except self._consumer.connection_errors:
+                line.blocked = True
+        if line is None or line.blocked or not line.connection.connected:
+            if line is not None:
+                line.connection.collect()
+            line = self._line = _Line(self._consumer.app, kombu.Connection.connect)
+            line.hurry()
+        return line

@@ -33,6 +33,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
         # The connection for Celery's own events.
         *("connection_for_write", "ensure_connected"),
     ),
+    "kombu.pidbox:Mailbox": ("producer_pool",),
     "celery.worker.strategy": ("default",),
     "celery.worker.state": ("should_terminate",),
     "kombu:Consumer": ("_active_tags", "add_queue", "cancel_by_queue", "consuming_from"),

@@ -422,7 +422,7 @@ class WorkerSide(Settling):
     def _place(self, tag: str, task: Task[Any, Any]) -> Place | None:
         """Return what is known of the queue of a delivery; None where the queue is left alone."""
         queue, _ = self._queue_of(tag)
-        known = (tag, task.name, queue in self.applied, self.delay.learned(queue))
+        known = (tag, queue, task.name, queue in self.applied, self.delay.learned(queue))
         if known not in self._places:
             self._places[known] = self._find_place(tag, task)
         return self._places[known]

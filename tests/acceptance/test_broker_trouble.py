@@ -40,6 +40,11 @@ def proxied(lab: Lab) -> Iterator[tuple[Proxy, Config]]:
         yield proxy, replace(lab.config, broker=elsewhere(lab.config.broker, proxy.port))
 
 
+def confirming(lab: Lab, confirms: bool) -> Config:
+    """Return the lab's settings, in which each publish waits for its confirm, or not."""
+    return replace(lab.config, conf={"broker_transport_options": {"confirm_publish": confirms}})
+
+
 @contextmanager
 def held_record(lab: Lab, queue: str = "shop") -> Iterator[None]:
     """Hold the record of a queue, as a process does that hangs while it applies a ladder."""
@@ -146,20 +151,55 @@ def test_a_worker_that_starts_in_an_alarm_takes_tasks_if_its_ladder_was_applied(
     assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1
 
 
+CONFIRMS = pytest.mark.parametrize("confirms", [False, True])
+
+
 @pytest.mark.brokers
-@pytest.mark.parametrize("confirms", [False, True])
-def test_a_worker_that_sends_heartbeats_starts_works_and_stops_in_an_alarm(
+@CONFIRMS
+def test_a_worker_that_tells_of_itself_starts_works_and_stops_in_an_alarm(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, confirms: bool
 ) -> None:
     lab = make_lab()
-    config = replace(lab.config, conf={"broker_transport_options": {"confirm_publish": confirms}})
+    config = confirming(lab, confirms)
+    lab.worker("prefork", 1, config=config)  # somebody to answer the other's hello
     stopped(lab.worker("prefork", 1, config=config))
     results = [lab.task("fails").delay(fails) for fails in (0, 1, 2)]
     with alarm(own_broker):
-        worker = lab.worker("prefork", 1, "--heartbeat-interval", "1", config=config)
+        worker = lab.worker("prefork", 1, "--heartbeat-interval", "1", config=config, quiet=False)
         assert [result.get(timeout=SECONDS) for result in results] == [0, 1, 2]
         time.sleep(3)  # heartbeats that nobody reads
         assert stopped(worker) < CONFIRM_TIMEOUT
+
+
+@pytest.mark.brokers
+@CONFIRMS
+def test_a_worker_that_loses_its_connection_in_an_alarm_consumes_again_in_it(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker, confirms: bool
+) -> None:
+    lab = make_lab()
+    with proxied(lab) as (proxy, _):
+        config = replace(confirming(lab, confirms), broker=elsewhere(lab.config.broker, proxy.port))
+        worker = lab.worker("prefork", 1, "--heartbeat-interval", "1", config=config, quiet=False)
+        results = [lab.task("fails").apply_async((0,), countdown=6) for _ in range(3)]
+        with alarm(own_broker):
+            time.sleep(2)
+            proxy.cut()
+            wait_for(lambda: "is consumed with the ladder that was applied before" in worker.logs())
+            assert [result.get(timeout=SECONDS) for result in results] == [0, 0, 0]
+
+
+@pytest.mark.brokers
+def test_events_that_the_broker_does_not_read_cost_a_worker_no_connection(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker
+) -> None:
+    lab = make_lab()
+    worker, open_gate = behind_a_gate(lab, "prefork", 1, "--task-events")
+    large = [lab.task("healthy").apply_async((number,), argsrepr="x" * 60_000) for number in range(200)]
+    with alarm(own_broker):
+        open_gate()
+        assert [result.get(timeout=SECONDS) for result in large] == list(range(200))
+    assert "Connection to broker lost" not in worker.logs()
+    assert "among the suspects" not in worker.logs()
 
 
 @pytest.mark.brokers

@@ -52,12 +52,17 @@ class Lab:
         return self.config.broker.rpartition("/")[2]
 
     def worker(
-        self, pool: str = "prefork", concurrency: int = 2, *options: str, config: Config | None = None
+        self,
+        pool: str = "prefork",
+        concurrency: int = 2,
+        *options: str,
+        config: Config | None = None,
+        quiet: bool = True,
     ) -> Worker:
+        """Start a worker; one that is not ``quiet`` talks with the others."""
         name = f"w{next(self._names)}"
         arguments = (
-            "--without-mingle",
-            "--without-gossip",
+            *(("--without-mingle", "--without-gossip") if quiet else ()),
             "--pool",
             pool,
             "--concurrency",
