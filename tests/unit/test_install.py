@@ -8,6 +8,7 @@ import pytest
 from celery import Celery, signals
 
 from celery_rmq_delay import RetryableTask, SettingsError, install
+from celery_rmq_delay.config import NOT_SET
 from celery_rmq_delay.delay import delay_of, find_delay
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.headers import LANE
@@ -74,6 +75,31 @@ def test_more_retries_than_tiers_are_an_error_that_names_the_task() -> None:
     with pytest.raises(SettingsError, match=r"max_retries of task greedy: found 3"):
         app.finalize(auto=False)
         greedy()
+
+
+def test_max_retries_may_be_a_property_and_may_be_set_later() -> None:
+    class Asked(RetryableTask):
+        abstract = True
+
+        @property
+        def max_retries(self) -> int:
+            return 1
+
+    app = bare_app({"tiers": ["1s", "2s"]})
+    install(app)
+
+    @app.task(base=Asked, name="asked", shared=False)
+    def asked() -> None: ...
+
+    @app.task(base=RetryableTask, name="set_later", shared=False)
+    def set_later() -> None: ...
+
+    app.finalize(auto=False)
+    asked()
+    assert app.tasks["asked"].max_retries_set == 1
+    assert app.tasks["set_later"].max_retries_set is NOT_SET
+    app.tasks["set_later"].max_retries = 2
+    assert app.tasks["set_later"].max_retries_set == 2
 
 
 def test_a_task_defined_before_install_is_checked_too() -> None:

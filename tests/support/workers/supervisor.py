@@ -27,6 +27,13 @@ class Supervisor:
                     self.restarts += 1
                     worker.container.start()
 
+    def kill(self, worker: Worker) -> None:
+        """Kill a worker that runs, and wait until it is started again: two kills never meet the same process."""
+        wait_for(lambda: not worker.exited, "a worker that runs")
+        before = self.restarts
+        worker.kill("SIGKILL")
+        wait_for(lambda: self.restarts > before, "the worker's next start")
+
     def __enter__(self) -> Supervisor:
         self._thread.start()
         return self
