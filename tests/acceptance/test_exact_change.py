@@ -14,7 +14,7 @@ from celery import Celery
 
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import wait_for
-from tests.support.workers.lab import Lab
+from tests.support.workers.lab import Lab, close_app
 from tests.support.workers.nodes import Worker
 from tests.support.workers.project import make_app
 
@@ -69,7 +69,7 @@ def roll(lab: Lab, calls: int, steps: list[dict[str, Any]], countdowns: tuple[fl
         travellers.send(app, calls // MORE, (1, 5))
         retire(lab, workers.pop(0))
         travellers.send(app, calls // MORE, (1, 5))
-        app.close()
+        close_app(app)
     expected = travellers.expected
     wait_for(travellers.done, "every attempt", 150, pause=0.2)
     wait_for(lambda: travellers.attempts().keys() >= expected, "every attempt")

@@ -16,7 +16,7 @@ from celery import Celery
 from kombu import Exchange, Queue
 
 from tests.support.waiting import BUSY, wait_for
-from tests.support.workers.lab import Lab
+from tests.support.workers.lab import Lab, close_app
 from tests.support.workers.project import Config, make_app
 
 TOPOLOGIES = (
@@ -142,4 +142,4 @@ def test_delays_are_never_early_and_lead_once_to_the_right_queue(make_lab: Calla
             wrong[task_id] = (each, [(queue, round(when - each.before - each.delay, 3)) for queue, when in came])
     assert wrong == {}, f"{len(wrong)} of {len(sent)}: {list(wrong.values())[:10]}"
     for app in apps:
-        app.close()
+        close_app(app)

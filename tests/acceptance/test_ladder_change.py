@@ -16,7 +16,7 @@ from celery_rmq_delay.topology.pending import pending
 from celery_rmq_delay.topology.prune import prune
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import SECONDS, wait_for
-from tests.support.workers.lab import Lab
+from tests.support.workers.lab import Lab, close_app
 from tests.support.workers.project import make_app
 
 #: In each of the three stages.
@@ -69,6 +69,7 @@ def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_rungs_go
         prune(connection, plan, now=True)
     pruned, kept = lab.rung(1, 300), delay_of(app).rung_queue("shop", 1, plan.ladder.tiers_ms[0])
     assert lab.counts(pruned, kept) == {pruned: None, kept: 0}
+    close_app(app)
 
 
 @EITHER_TYPE
@@ -94,4 +95,5 @@ def test_workers_start_after_their_queue_was_declared_again_as_the_other_type(
         assert lab.parked() == 10, "the old ones are where they were"
         assert not pending(connection, plan, applied(connection, plan))
         assert len(release(connection, [plan], everything=True).released) == len(results)
+    close_app(app)
     assert [result.get(timeout=SECONDS) for result in results] == [1] * len(results)

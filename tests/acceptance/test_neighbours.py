@@ -22,7 +22,7 @@ from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.apply import consumer_count
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import BUSY, SECONDS, wait_for
-from tests.support.workers.lab import Lab
+from tests.support.workers.lab import Lab, close_app
 from tests.support.workers.project import VARIABLE, make_app
 
 
@@ -78,7 +78,7 @@ def test_a_chord_that_celerys_own_task_joins_works_where_all_tasks_are_retryable
     assert found.get(timeout=SECONDS) == 12
     assert "celery.chord_unlock" in worker.logs()
     wait_for(lambda: not any(lab.counts("shop", "shop.suspects", "rmq_delay.exhausted").values()))
-    app.close()
+    close_app(app)
 
 
 def test_flower_shows_retries_and_failures(make_lab: Callable[..., Lab], tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_producer_that_is_another_app_with_other_tiers_publishes_to_the_same_q
     other = make_app(replace(running_classic.config, rmq_delay={"tiers": ["1h"]}))
 
     assert other.tasks["fails"].delay(2).get(timeout=SECONDS) == 2
-    other.close()
+    close_app(other)
 
 
 def test_a_producer_without_this_package_publishes_to_a_queue_it_does_not_declare(running_classic: Lab) -> None:
@@ -256,7 +256,7 @@ def test_a_producer_without_this_package_publishes_to_a_queue_it_does_not_declar
     other.conf.task_default_queue = "shop"
 
     assert other.send_task("fails", (2,)).get(timeout=SECONDS) == 2
-    other.close()
+    close_app(other)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from tests.support.django.databases import Database
 from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.foreign import publish, task_message
 from tests.support.workers.hostile_messages import body
-from tests.support.workers.lab import Lab
+from tests.support.workers.lab import Lab, close_app
 from tests.support.workers.project import make_app
 from tests.support.workers.roles import PASSWORD, add_user, roles
 
@@ -235,6 +235,7 @@ def test_no_payload_and_no_password_gets_into_our_logs_and_events(
     commands += ("capacity --rate 1/s --failure-rate 1%", "adopt --queue shop --yes", "release no-such-task")
     for command in commands:
         assert PASSWORD not in run(app, *command.split(), code=None).output, command
+    close_app(app)
     with closing(Rig(lab.config.broker, sqlite.environ)) as rig:
         rig.tell(*FATES.values(), CANARY.encode())
         with rig.command("--once", "--verbosity", "3", BROKER_URL=url) as collector:

@@ -136,12 +136,19 @@ class Lab:
         if keys:
             self.redis.delete(*keys)
         self.redis.close()
-        # The app's own `close` leaves its connections to the garbage collector, whose warnings end some later test.
-        if isinstance(self.app.backend, RedisBackend):
-            self.app.backend.result_consumer.stop()
-            self.app.backend.client.connection_pool.disconnect()
-        self.app.pool.force_close_all()
-        self.app.close()
+        close_app(self.app)
+
+
+def close_app(app: Celery) -> None:
+    """Close an app that has sent tasks.
+
+    Its own `close` leaves its connections to the garbage collector, whose warnings end some later test.
+    """
+    if isinstance(app.backend, RedisBackend):
+        app.backend.result_consumer.stop()
+        app.backend.client.connection_pool.disconnect()
+    app.pool.force_close_all()
+    app.close()
 
 
 @contextmanager
