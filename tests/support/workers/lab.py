@@ -136,18 +136,18 @@ class Lab:
         if keys:
             self.redis.delete(*keys)
         self.redis.close()
+        self.app.pool.force_close_all()  # that of all apps of this broker
         close_app(self.app)
 
 
 def close_app(app: Celery) -> None:
-    """Close an app that has sent tasks.
+    """Close an app that has sent tasks to a broker that others go on with.
 
     Its own `close` leaves its connections to the garbage collector, whose warnings end some later test.
     """
     if isinstance(app.backend, RedisBackend):
         app.backend.result_consumer.stop()
         app.backend.client.connection_pool.disconnect()
-    app.pool.force_close_all()
     app.close()
 
 
