@@ -329,8 +329,7 @@ class Settling:
         again_at, pauses = self._told.get(where, (now, Backoff(longest=60.0)))
         if now >= again_at:
             self._told[where] = now + pauses.pause(), pauses
-            text = "%s The message waits in this worker for another try. Waiting: %d"
-            logger.error(text, error, max(1, len(self._waiting)), extra={"queue": where})
+            logger.error("%s The message waits in this worker for another try.", error, extra={"queue": where})
 
     def dead_letters(self, queue: str) -> bool:
         """Whether a rejected message of ``queue`` stays in the broker."""

@@ -130,7 +130,7 @@ def test_what_a_thread_publishes_waits_for_the_event_loop(classic_lab: Lab, side
     assert classic_lab.get(target, ack=True)
 
 
-def test_messages_that_wait_for_a_full_queue_are_told_of_once_and_then_ever_more_seldom(
+def test_messages_that_wait_for_a_full_queue_are_told_of_ever_more_seldom(
     classic_lab: Lab, side: Settling, caplog: pytest.LogCaptureFixture
 ) -> None:
     full = classic_lab.queue(**{"x-max-length": 0, "x-overflow": "reject-publish"})
@@ -139,21 +139,12 @@ def test_messages_that_wait_for_a_full_queue_are_told_of_once_and_then_ever_more
     for message in messages:
         message.rmq_delay = side
 
-    def told() -> list[str]:
+    for _ in range(20):
         for message in messages:
             side._copy_to(full, message, 0, {}, again=bool)
         side._publisher.drain(SECONDS)
-        said = "The message waits in this worker for another try. "
-        found = [record.getMessage().partition(said)[2] for record in caplog.records if said in record.getMessage()]
-        caplog.clear()
-        return found
-
-    first, *more = told()
-    assert first == "Waiting: 1"
-    wait_for(lambda: more.extend(told()) or more[-1:] == ["Waiting: 5"], "the next time, after a second")
-    for _ in range(20):
-        more += told()
-    assert len(more) < 10, "100 refusals"
+    told = [record for record in caplog.records if "waits in this worker for another try" in record.getMessage()]
+    assert 1 <= len(told) < 10, "of 100 refusals"
 
 
 def test_an_exhausted_message_with_headers_that_leave_no_room_for_ours_is_rejected(
