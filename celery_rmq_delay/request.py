@@ -166,8 +166,10 @@ class RetryableRequest(stock.Request):
         delivery, worker = self._request_dict[KEY], self._worker
         ladder = worker.delay.ladder(delivery.queue, self.task)
         parked = self._retry if isinstance(self._retry, Parked) else None
-        if parked or getattr(self._failure, "is_last", False):  # `Task.retry` has looked: it allows one, or none
-            budget = None if parked else self._retries
+        if parked:  # `Task.retry` has looked
+            budget = None
+        elif getattr(self._failure, "is_last", False):  # and has refused one
+            budget = self._retries
         else:
             budget = worker.delay.budget(delivery.queue, self.task)
         attempt = Attempt(delivery, ladder, self._retries, budget)

@@ -421,14 +421,13 @@ class WorkerSide(Settling):
 
     def _place(self, tag: str, task: Task[Any, Any]) -> Place | None:
         """Return what is known of the queue of a delivery; None where the queue is left alone."""
-        queue, _ = self._queue_of(tag)
+        queue, among_suspects = self._queue_of(tag)
         known = (tag, queue, task.name, queue in self.applied, self.delay.learned(queue))
         if known not in self._places:
-            self._places[known] = self._find_place(tag, task)
+            self._places[known] = self._find_place(queue, among_suspects, task)
         return self._places[known]
 
-    def _find_place(self, tag: str, task: Task[Any, Any]) -> Place | None:
-        queue, among_suspects = self._queue_of(tag)
+    def _find_place(self, queue: str, among_suspects: bool, task: Task[Any, Any]) -> Place | None:
         delay = self.delay
         settings = delay.settings.for_queue(queue)
         if settings is None:

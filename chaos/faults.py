@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from random import Random
 
 from chaos import clock
@@ -18,10 +18,11 @@ from chaos.operators import (
     restart_worker,
     upgrade_workers,
 )
-from chaos.processes import Supervised
+from chaos.processes import Supervised, running
 from chaos.strikes import Effect, Fault, Victims
-from chaos.world import World, running
+from chaos.world import World
 from tests.support.brokers import alarms
+from tests.support.brokers.proxy import Proxy
 from tests.support.waiting import wait_for
 
 # -- processes ---------------------------------------------------------------------------------------------------------
@@ -37,7 +38,7 @@ def kill(pids: Sequence[int]) -> None:
 @contextmanager
 def kill_child(world: World, dice: Random) -> Iterator[Victims]:
     """Kill one process of a worker's pool."""
-    children = wait_for(lambda: world.running_worker(dice).children(), "a process of a pool")
+    children = wait_for(lambda: running(world.workers, dice).children(), "a process of a pool")
     victims = Victims([dice.choice(children)])
     kill(victims.pids or ())
     yield victims
@@ -46,7 +47,7 @@ def kill_child(world: World, dice: Random) -> Iterator[Victims]:
 @contextmanager
 def kill_worker(world: World, dice: Random) -> Iterator[Victims]:
     """Kill a worker's main process, whose children the kernel then kills; or all of them, the children first."""
-    pids = world.running_worker(dice).pids()
+    pids = running(world.workers, dice).pids()
     kill(pids[:1] if dice.random() < 0.5 else pids[::-1])
     yield Victims(pids)
 
@@ -129,35 +130,31 @@ def cut_connections(world: World, dice: Random) -> Iterator[Victims]:
 
 
 @contextmanager
-def half_open(world: World, dice: Random) -> Iterator[Victims]:
-    """Let the connections of a client go silent without an end; new ones are whole. Cut the old ones in the end."""
-    chosen = client(world, dice)
+def _held_up(
+    chosen: Supervised, proxies: Sequence[Proxy], begin: Callable[[Proxy], None], end: Callable[[Proxy], None]
+) -> Iterator[Victims]:
+    """Do something to the proxies of a client, and undo it in the end; it may have been started again meanwhile."""
     victims = Victims(chosen.pids())
-    proxies = world.link(chosen.name).proxies
     for proxy in proxies:
-        proxy.hold()
+        begin(proxy)
     try:
         yield victims
     finally:
         for proxy in proxies:
-            proxy.cut()
+            end(proxy)
         victims.pids = [*(victims.pids or ()), *chosen.pids()]
 
 
-@contextmanager
-def fail_over(world: World, dice: Random) -> Iterator[Victims]:
+def half_open(world: World, dice: Random) -> AbstractContextManager[Victims]:
+    """Let the connections of a client go silent without an end; new ones are whole. Cut the old ones in the end."""
+    chosen = client(world, dice)
+    return _held_up(chosen, world.link(chosen.name).proxies, Proxy.hold, Proxy.cut)
+
+
+def fail_over(world: World, dice: Random) -> AbstractContextManager[Victims]:
     """Let a client reach only the last of its URLs: the others, the one in use among them, let nobody in."""
     chosen = client(world, dice)
-    victims = Victims(chosen.pids())
-    *others, _ = world.link(chosen.name).in_order()
-    for proxy in others:
-        proxy.refuse()
-    try:
-        yield victims
-    finally:
-        for proxy in others:
-            proxy.admit()
-        victims.pids = [*(victims.pids or ()), *chosen.pids()]
+    return _held_up(chosen, world.link(chosen.name).in_order()[:-1], Proxy.refuse, Proxy.admit)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from random import Random
 import amqp
 
 from chaos.plans import QUEUES
-from chaos.processes import CHECKOUT, Supervised
+from chaos.processes import Supervised, environment, running
 from chaos.project import ladders
 from chaos.strikes import Effect, Victims
 from chaos.world import World
@@ -38,13 +38,13 @@ def _replace(world: World, worker: Supervised) -> Victims:
 @contextmanager
 def restart_worker(world: World, dice: Random) -> Iterator[Victims]:
     """Restart a worker in good order."""
-    yield _replace(world, world.running_worker(dice))
+    yield _replace(world, running(world.workers, dice))
 
 
 @contextmanager
 def restart_in_alarm(world: World, dice: Random) -> Iterator[Victims]:
     """Restart a worker in a memory alarm, in which nothing can be published: what it held is delivered again."""
-    worker = world.running_worker(dice)
+    worker = running(world.workers, dice)
     pids = worker.pids()
     with alarms.alarm(dice.choice(world.nodes)):
         _replace(world, worker)
@@ -93,7 +93,7 @@ def lose_records(world: World, dice: Random) -> Iterator[Victims]:
     wait_for(lambda: intruder.starts > 1, "a worker with other ladders is refused", 120)
     intruder.retire()
     assert "The record of the ladder of queue" in (world.folder / f"{intruder.name}.log").read_text()
-    yield _replace(world, world.running_worker(dice))
+    yield _replace(world, running(world.workers, dice))
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def change_queue_type(world: World, _dice: Random) -> Iterator[Victims]:
         channel.queue_delete(queue, if_unused=True, if_empty=True)
     subprocess.run(
         [sys.executable, "-m", "celery", "-A", "chaos.worker", "rmq-delay", "apply"],
-        env=world.environ("apply", PYTHONPATH=str(CHECKOUT)),
+        env=environment(**world.config("apply").environ()),
         check=True,
         capture_output=True,
     )

@@ -8,14 +8,21 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import psutil
 
 from celery_rmq_delay.testing.process import KeptProcess
+from tests.support.waiting import wait_for
 
 CHECKOUT = Path(__file__).parents[1]
 #: Seconds between two looks.
 _PAUSE = 0.05
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return the environment of a process of the run: the present one, with the checkout to import from."""
+    return {**os.environ, "PYTHONPATH": str(CHECKOUT), **more}
 
 
 class Supervised:
@@ -58,8 +65,7 @@ class Supervised:
                 self.wanted = False
                 return
             if self._process is None:
-                environ = {**os.environ, "PYTHONPATH": str(CHECKOUT), **self._environ}
-                self._process = KeptProcess(self._spec, env=environ, output=self._log)
+                self._process = KeptProcess(self._spec, env=environment(**self._environ), output=self._log)
             self._process.start()
             self.starts += 1
         finally:
@@ -83,6 +89,13 @@ class Supervised:
             self._environ = {**self._environ, **environ}
             self.wanted = True
             return in_order
+
+
+def running(processes: Sequence[Supervised], dice: Random) -> Supervised:
+    """Return one of the processes that run."""
+    found = wait_for(lambda: [each for each in processes if each.pid is not None], "a process that runs")
+    chosen: Supervised = dice.choice(found)
+    return chosen
 
 
 class Supervisor:

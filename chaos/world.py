@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -12,14 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 from celery_rmq_delay.testing import PrivateBroker, PrivateCluster, PrivatePostgres, PrivateRedis
 from chaos import clock
 from chaos.ledger import Ledger, read
 from chaos.plans import QUEUES
-from chaos.processes import CHECKOUT, Supervised, Supervisor
+from chaos.processes import CHECKOUT, Supervised, Supervisor, environment
 from chaos.project import Config, ladders
 from tests.support.brokers.proxy import Proxy
 from tests.support.waiting import wait_for
@@ -69,13 +67,6 @@ class Link:
     def url(self) -> str:
         """The broker as the client sees it: three URLs."""
         return ";".join(f"amqp://guest:guest@127.0.0.1:{proxy.port}//" for proxy in self.in_order())
-
-
-def running(processes: Sequence[Supervised], dice: Random) -> Supervised:
-    """Return one of the processes that run."""
-    found = wait_for(lambda: [each for each in processes if each.pid is not None], "a process that runs")
-    chosen: Supervised = dice.choice(found)
-    return chosen
 
 
 class World:
@@ -174,14 +165,6 @@ class World:
             queue_types=dict(self.queue_types),
         )
 
-    def environ(self, name: str, **more: str) -> dict[str, str]:
-        """Return the whole environment of a command of the app."""
-        return {**os.environ, **self.config(name).environ(), **more}
-
-    def running_worker(self, dice: Random) -> Supervised:
-        """Return one of the workers that run."""
-        return running(self.workers, dice)
-
     def add_worker(self, version: int | None = None) -> Supervised:
         """Start one more worker, with the ladders of now. The first has a clock of its own, where that can be."""
         self._workers_ever += 1
@@ -252,7 +235,7 @@ class World:
         """Run a command of the example project to its end."""
         subprocess.run(
             [sys.executable, "-W", "ignore", str(MANAGE), *arguments],
-            env={**os.environ, "PYTHONPATH": str(CHECKOUT), **self.collector_environ},
+            env=environment(**self.collector_environ),
             check=True,
         )
 
