@@ -21,7 +21,7 @@ TRIED = {
     "celery": ("5.4.0", "5.7.0"),
     "kombu": ("5.3.4", "5.7.0"),
     "billiard": ("4.2.0", "4.3.2"),
-    "amqp": ("5.1.1", "5.4.2"),
+    "amqp": ("5.4.0", "5.4.2"),
 }
 
 #: By module, class or function: its attributes and those of its instances, or its parameters.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from celery import chain, chord, group
@@ -103,6 +104,25 @@ def test_one_tier_that_repeats_retries_for_ever(make_lab: Callable[..., Lab], qu
     assert [hook[0] for hook in lab.noted("hooks")] == ["on_retry"] * 50
     assert lab.parked() == 0
     assert not any(lab.counts("shop", "shop.suspects", "rmq_delay.exhausted").values())
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+def test_threads_without_an_event_loop_settle_each_message_once(
+    make_lab: Callable[..., Lab], queue_type: str
+) -> None:
+    lab = make_lab(queue_type)
+    given_up = [lab.task("gives_up").delay() for _ in range(100)]
+    parked = [lab.task("fails").delay(1) for _ in range(100)]
+    copied = [lab.task("own_tiers").delay() for _ in range(100)]
+    worker = lab.worker("threads", 8, config=replace(lab.config, event_loop=False))
+
+    assert [result.get(timeout=SECONDS) for result in parked] == [1] * 100
+    exhausted = [*given_up, *copied]
+    wait_for(lambda: lab.count("rmq_delay.exhausted") >= len(exhausted), "exhausted tasks")
+    found = [message.headers["id"] for message in lab.take("rmq_delay.exhausted")]
+    assert sorted(found) == sorted(result.id for result in exhausted)
+    assert {len(lab.attempts(result.id)) for result in parked} == {2}
+    assert "Connection to broker lost" not in worker.logs()
 
 
 def test_an_exception_to_give_up_on_is_exhausted_at_once(running_classic: Lab) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import redis
 from celery import Celery, signals
 from celery.exceptions import Reject
+from celery.worker import WorkController
 
 import celery_rmq_delay
 from celery_rmq_delay import RetryableTask
@@ -38,6 +39,8 @@ class Config:
     for_all_tasks: bool = False
     #: The kind of event after which, and before its message is settled, the worker is killed: the first time.
     killed_after: str | None = None
+    #: Whether workers have Celery's event loop, which they have not on Windows.
+    event_loop: bool = True
 
     def dumps(self) -> str:
         return json.dumps(asdict(self))
@@ -337,6 +340,8 @@ def kill_after(kind: str, store: redis.Redis, key: str) -> None:
 if VARIABLE in os.environ:
     config = Config(**json.loads(os.environ[VARIABLE]))
     app = make_app(config)
+    if not config.event_loop:
+        WorkController.should_use_eventloop = lambda _worker: False
     if config.killed_after:
         kill_after(config.killed_after, redis.Redis.from_url(config.backend), f"{config.attempts}:killed")
 
