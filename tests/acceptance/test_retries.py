@@ -107,9 +107,7 @@ def test_one_tier_that_repeats_retries_for_ever(make_lab: Callable[..., Lab], qu
 
 
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
-def test_threads_without_an_event_loop_settle_each_message_once(
-    make_lab: Callable[..., Lab], queue_type: str
-) -> None:
+def test_threads_without_an_event_loop_settle_each_message_once(make_lab: Callable[..., Lab], queue_type: str) -> None:
     lab = make_lab(queue_type)
     given_up = [lab.task("gives_up").delay() for _ in range(100)]
     parked = [lab.task("fails").delay(1) for _ in range(100)]
