@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path as File
 from typing import Any, NamedTuple
 
@@ -134,26 +135,28 @@ PATHS = {
 }
 
 
+def way_of_retry(facts: Row) -> tuple[Path, int]:
+    changed, exact, native, planned, source, rejects, copies, fits = facts
+    ladder = Ladder((1000, 1000, 1000)) if native == "yes" else LADDER
+    place = Place(
+        "q",
+        source == "suspects",
+        is_applied=planned == "yes",
+        rejects=rejects == "yes",
+        flags_returned=copies == "yes",
+        native=NativeRetry(ladder) if native == "yes" else None,
+    )
+    key = "q@1" if fits == "yes" else "q@3"
+    found = arrive({"retries": 1}, place, ladder, known=1, routing_key=key, redelivered=False)
+    return next_delay(found.delivery, ladder, found.retries, is_exact=exact == "yes", is_changed=changed == "yes")
+
+
 @pytest.mark.parametrize("row", RETRY.cases())
 def test_a_retry_takes_the_path_that_the_table_says(row: Row) -> None:
-    for changed, exact, native, planned, source, rejects, copies, fits in RETRY.cells(row):
-        if native == "yes" and planned == "no":
-            continue  # a queue whose ladder is not applied holds nothing
-        ladder = Ladder((1000, 1000, 1000)) if native == "yes" else LADDER
-        place = Place(
-            "q",
-            source == "suspects",
-            is_applied=planned == "yes",
-            rejects=rejects == "yes",
-            flags_returned=copies == "yes",
-            native=NativeRetry(ladder) if native == "yes" else None,
-        )
-        key = "q@1" if fits == "yes" else "q@3"
-        arrived = arrive({"retries": 1}, place, ladder, known=1, routing_key=key, redelivered=False)
-        path, rung = next_delay(
-            arrived.delivery, ladder, arrived.retries, is_exact=exact == "yes", is_changed=changed == "yes"
-        )
-        assert (path, rung) == (PATHS[row[-1]], 2)
+    for facts in RETRY.cells(row):
+        _, _, native, planned, *_ = facts
+        if native == "no" or planned == "yes":  # a queue whose ladder is not applied holds nothing
+            assert way_of_retry(facts) == (PATHS[row[-1]], 2)
 
 
 @pytest.mark.parametrize(("sorts", "priority", "path"), [(1, 1, Path.COPY), (1, 0, Path.REJECT), (0, 9, Path.REJECT)])
@@ -221,6 +224,69 @@ def test_a_lost_process_publishes_no_new_message() -> None:
     """The old one goes on: only the task itself could have made the new one."""
     attempt = Attempt(Delivery("q", 0, None, Path.PUBLISH), LADDER, 0, 3)
     assert end(End.LOST, attempt) == Ending(Action.PARK, Path.COPY, 1)
+
+
+def _other(action: Action) -> Action:
+    return Action.LEAVE if action is Action.ACK else Action.ACK
+
+
+#: By table: the test of its rows, the function that it is about, and another answer of that function.
+CHANGED: dict[str, tuple[Table, Callable[[Row], None], str, Callable[[Any], Any]]] = {
+    "interrupted": (
+        INTERRUPTED,
+        test_a_delivery_is_interrupted_as_the_table_says,
+        "arrive",
+        lambda found: found._replace(action=Action.RUN if found.action is not Action.RUN else Action.SUSPECT),
+    ),
+    "arrival": (
+        ARRIVAL,
+        partial(test_a_delivered_message_goes_where_the_table_says, max_crashes=3),
+        "arrive",
+        lambda found: found._replace(action=_other(found.action)),
+    ),
+    "retry": (
+        RETRY,
+        test_a_retry_takes_the_path_that_the_table_says,
+        "way_of_retry",
+        lambda found: (Path.COPY if found[0] is not Path.COPY else Path.REJECT, found[1]),
+    ),
+    "ended": (
+        ENDED,
+        test_a_message_is_settled_as_the_table_says,
+        "end",
+        lambda found: found._replace(action=_other(found.action)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_another_decision_in_one_row_fails_the_test_of_this_row_only(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each, check, function, change = CHANGED[name]
+    decide = globals()[function]
+    asked: list[str] = []
+    changed: set[str] = set()
+
+    def deciding(*facts: Any, **more: Any) -> Any:
+        asked.append(repr((facts, more)))
+        found = decide(*facts, **more)
+        return change(found) if asked[-1] in changed else found
+
+    def fails(row: Row) -> bool:
+        asked.clear()
+        try:
+            check(row)
+        except AssertionError:
+            return True
+        return False
+
+    monkeypatch.setitem(globals(), function, deciding)
+    for wrong in each.rows:
+        changed.clear()
+        assert not fails(wrong)
+        changed.update(asked)
+        assert [row for row in each.rows if fails(row)] == [wrong]
 
 
 def test_every_way_to_end_is_in_the_table() -> None:
