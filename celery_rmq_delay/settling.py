@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,8 @@ COLD_TIMEOUT = 5.0
 ACKS_AT_ONCE = 32
 #: Seconds to wait for these answers, which wait for a disk: at least, and however slowly the broker answers.
 ACKS_SHORTEST, ACKS_LONGEST = 1.0, 5.0
+#: Seconds without a delivery after which a quorum queue has handed out what the acks allow: at least.
+QUIET = 0.2
 _LOST = "The connection of a message for %s is gone: it is delivered again"
 #: Seconds after which a message that could not be moved to the delay queues is tried again.
 HOLD_AGAIN = 1.0
@@ -115,21 +118,44 @@ class Settling:
             if not cold:
                 self._let_acks_arrive()
 
+    def take_the_rest(self) -> None:
+        """Receive what quorum queues hand out for the acks so far, before their consumers are cancelled.
+
+        What such a queue hands out while it cancels a consumer reaches no worker, and comes back flagged as if it had
+        been in one that died. A consumer whose prefetch is used up is handed nothing.
+        """
+        answered = self._seconds_to_answer()
+        if answered is None:
+            return
+        quiet, now = max(QUIET, 5 * answered), time.monotonic()
+        until, latest, delivered = now + quiet, now + 5 * quiet, self.delivered
+        with suppress(*self.consumer.connection_errors):
+            while (now := time.monotonic()) < min(until, latest):
+                with suppress(TimeoutError):
+                    self.consumer.connection.drain_events(timeout=until - now)
+                if self.delivered != delivered:
+                    until, delivered = time.monotonic() + quiet, self.delivered
+
     def _let_acks_arrive(self) -> None:
         """Wait until RabbitMQ has worked off the acks for quorum queues.
 
         It forgets what it has not passed on to them when the channel closes: those messages are delivered again. The
         sure way, `work_off`, would take a message that this worker does not want.
         """
+        if self.delivered > ACKS_AT_ONCE and (answered := self._seconds_to_answer()) is not None:
+            time.sleep(min(ACKS_LONGEST, max(ACKS_SHORTEST, 5 * answered)))
+
+    def _seconds_to_answer(self) -> float | None:
+        """Return how long the broker takes to read all acks and to answer; None without a quorum queue."""
         queue = next((name for name in self.applied if self.delay.is_quorum(name)), None)
-        if queue is None or self.delivered <= ACKS_AT_ONCE:
-            return
+        if queue is None:
+            return None
         began = time.monotonic()
         try:
-            self.consumer.task_consumer.channel.queue_declare(queue, passive=True)  # after all acks
+            self.consumer.task_consumer.channel.queue_declare(queue, passive=True)
         except self.consumer.connection_errors:
-            return
-        time.sleep(min(ACKS_LONGEST, max(ACKS_SHORTEST, 5 * (time.monotonic() - began))))
+            return None
+        return time.monotonic() - began
 
     def _suspect(self, message: Message, delivery: Delivery, retries: int, crashed: int) -> None:
         task_id = message.raw_headers.get("id")

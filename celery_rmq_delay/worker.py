@@ -200,6 +200,7 @@ class WorkerSide(Settling):
     def cancel_queue(self, cancel: Callable[[str], object], name: str) -> None:
         """Let Celery ``cancel`` the consumer of a queue, and cancel that of its suspects."""
         self._read_tags()  # of what is on its way
+        self.take_the_rest()
         cancel(name)
         if self._suspects is not None:
             self._suspects.cancel_by_queue(suspects(name))
@@ -310,6 +311,7 @@ class WorkerSide(Settling):
         self._suspects_due = False
         if self._applying is not None:
             self._applying.stop()
+        self.take_the_rest()
         if self._suspects is not None:
             self._suspects.cancel()
         for releaser in self._releasers:

@@ -296,6 +296,43 @@ def test_a_warm_shutdown_returns_many_messages_once(lab: Lab) -> None:
     assert "suspects" not in second.logs()
 
 
+def suspend_until_it_is_asked(broker: PrivateBroker, lab: Lab, queue: str) -> None:
+    """Let a quorum queue do nothing until somebody waits for its answer: the acks before lie with it until then."""
+    name = f'rabbit_misc:r(<<"{lab.vhost}">>, queue, <<"{queue}">>)'
+    broker.evaluate(
+        f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), Pid = whereis(element(1, amqqueue:get_pid(Q))), sys:suspend(Pid), "
+        "spawn(fun() -> (fun Look(0) -> sys:resume(Pid); Look(N) -> "
+        "{messages, Found} = process_info(Pid, messages), "
+        "case [Call || {'$gen_call', _, _} = Call <- Found] of "
+        "[] -> timer:sleep(1), Look(N - 1); _ -> sys:resume(Pid) end end)(60000) end)"
+    )
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("first", ["stops", "is told to consume no more"])
+def test_a_worker_blames_no_task_that_its_last_acks_let_come(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker, first: str
+) -> None:
+    """A quorum queue flags what it hands out while it cancels a consumer, and no worker has seen it."""
+    lab = make_lab("quorum")
+    worker = lab.worker("prefork", 1, "--prefetch-multiplier", "2")
+    gate = lab.task("gated").delay()
+    wait_for(lambda: lab.attempts(gate.id), "the task at the gate")
+    results = [lab.task("healthy").delay(number) for number in range(20)]
+    wait_for(lambda: lab.count("shop") == 19, "a task behind the gate")
+    suspend_until_it_is_asked(own_broker, lab, "shop")
+    lab.redis.rpush(f"{lab.config.attempts}:gate", "open")
+    wait_for(lambda: results[0].ready(), "two tasks that are done")
+    if first == "is told to consume no more":
+        assert lab.app.control.cancel_consumer("shop", reply=True, timeout=SECONDS, limit=1)
+    worker.kill("SIGTERM")
+
+    second = lab.worker("prefork", 1)
+    assert [result.get(timeout=SECONDS) for result in results] == list(range(20))
+    assert len(lab.attempts()) == 21
+    assert "suspects" not in second.logs()
+
+
 @EITHER_TYPE
 def test_a_warm_shutdown_blames_no_suspect_that_it_never_started(make_lab: Callable[..., Lab], queue_type: str) -> None:
     lab = make_lab(queue_type, max_crashes=0)
