@@ -91,6 +91,7 @@ class _Link:
         properties = {**given.get("client_properties", {}), "connection_name": name}
         options = {
             **keeps_waiting(given),
+            "confirm_publish": False,  # py-amqp would wait for the confirm of a probe, on a socket that does not wait
             "client_properties": properties,
             "frame_writer": self._frame_writer,
             "on_blocked": self._on_blocked,

@@ -68,8 +68,7 @@ class OriginQueue(Queue):
             declared = super().queue_declare(nowait=False, channel=probe)
         except PreconditionFailed as error:
             self._found_foreign(delay, error, channel.connection.client)
-            if delay.is_native(self.name):
-                self._find_type(delay, channel, str(error.reply_text))
+            self._find_type(delay, channel, str(error.reply_text))
             declared = self._look_at_it(channel)
         finally:
             if probe.is_open:

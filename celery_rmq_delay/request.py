@@ -131,6 +131,11 @@ class RetryableRequest(stock.Request):
             self._worker.started(self._message)
             super().reject(requeue)
 
+    def _announce_cancelled(self, *args: Any, **options: Any) -> None:
+        if self._delivery is not None and not self.acknowledged:
+            self._worker.abandon(self._message, self._retries)
+        super()._announce_cancelled(*args, **options)
+
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         self._end = End.EXPIRED if expired else End.REVOKED
         super()._announce_revoked(reason, terminated, signum, expired)

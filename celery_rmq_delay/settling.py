@@ -330,7 +330,7 @@ class Settling:
                     self._waiting[id(message)] = message
                 self._tell_waiting(where, error)
                 if isinstance(error, UnroutableError):
-                    self.on_missing()
+                    self.consumer.call_soon(self.on_missing)  # it uses the connection that has just been read
                 self.consumer.timer.call_after(HOLD_AGAIN, self.consumer.call_soon, (again,))
             else:
                 logger.error("%s The message stays where it was.", error, extra={"queue": where})

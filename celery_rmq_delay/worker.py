@@ -321,8 +321,12 @@ class WorkerSide(Settling):
         """Note that the task of a message runs, or that the message is settled without that."""
         self._unstarted.pop(id(message), None)
 
+    def abandon(self, message: Message, retries: int) -> None:
+        """Note that a cold shutdown has ended the process of a task: its message is treated as if it had not run."""
+        self._unstarted[id(message)] = message, retries
+
     def return_unstarted(self) -> None:
-        """Move each message whose task was never started to the end of its queue.
+        """Move each message whose task was never started, or abandoned, to the end of its queue.
 
         For a shutdown, when the pool has stopped. What the broker takes back as the connection closes comes with the
         same marks as the messages of a worker that died.
@@ -379,7 +383,7 @@ class WorkerSide(Settling):
         """Read a delivery: put its attempt count and `Delivery` where Celery and the task look.
 
         Returns what to do with it, None where its queue is left alone. What is not to be run or given up is on its way
-        to another queue when this returns.
+        to another queue when this returns, or will be when the worker has stopped.
         """
         info, raw = message.arrived, message.headers
         place = self._place(info["consumer_tag"], task)
@@ -415,9 +419,8 @@ class WorkerSide(Settling):
             self._suspect(message, found.delivery, found.retries, found.crashes)
         elif found.action is Action.HOLD:
             self._hold(message, found.delivery, found.retries, eta)
-        elif found.action is Action.RETURN:  # it came while its consumer was cancelled
-            self._return(message, found.retries)
-        elif place.is_applied and found.action is Action.RUN:
+        elif place.is_applied and found.action in (Action.RUN, Action.RETURN):
+            # One to return waits for its consumer's end: it would come again at once.
             self._unstarted[id(message)] = message, found.retries
         return found
 
@@ -482,13 +485,12 @@ class WorkerSide(Settling):
         self.publish(message, parked_copy(message, headers, route, self._broker), route, again=again)
 
     def _counts(self, queue: str) -> bool:
-        """Whether the delivery count tells crashes; where nothing was ever rejected, the flag does.
+        """Whether the delivery count tells crashes, as in quorum queues; elsewhere the flag does.
 
-        Workers with other settings may reject in a queue that is foreign only as it is not native.
+        Workers with other settings may reject in a queue that is foreign here.
         """
-        if queue in self.delay.foreign and queue not in self.delay.adopted:
-            return self.delay.is_native(queue) and self.delay.foreign_type.get(queue) == "quorum"
-        return self.delay.is_quorum(queue)
+        known = self.delay.foreign_type.get(queue) if queue not in self.delay.adopted else None
+        return known == "quorum" if known else self.delay.is_quorum(queue)
 
     def _queue_of(self, tag: str) -> tuple[str, bool]:
         """Return (origin queue, whether the delivery comes from its suspects)."""

@@ -61,9 +61,9 @@ class End(str, Enum):
     REJECTED = "rejected"
     #: It killed too many workers among the suspects.
     CRASHED = "crashed"
-    #: The worker shuts down and has not started it.
+    #: The worker shuts down and has not started it, or does not wait for it.
     NOT_STARTED = "not started"
-    #: The worker shuts down and does not wait for it, or Celery has cancelled it as the connection was lost.
+    #: Its process was ended before it had an end: what becomes of its message is decided, or the broker's to decide.
     ABANDONED = "abandoned"
 
 

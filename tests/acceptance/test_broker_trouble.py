@@ -191,6 +191,25 @@ def test_a_worker_that_loses_its_connection_in_an_alarm_consumes_again_in_it(
 
 
 @pytest.mark.brokers
+@CONFIRMS
+@pytest.mark.parametrize(
+    "pool", ["prefork", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("threads", "solo"))]
+)
+def test_tasks_are_exhausted_once_although_somebody_has_deleted_the_exhausted_queue(
+    classic_lab: Lab, confirms: bool, pool: str
+) -> None:
+    worker = classic_lab.worker(pool, 2, config=confirming(classic_lab, confirms))
+    with classic_lab.app.connection_for_write() as connection:
+        connection.channel().queue_delete("rmq_delay.exhausted")
+    given_up = [classic_lab.task("gives_up").delay() for _ in range(10)]
+    wait_for(lambda: classic_lab.count("rmq_delay.exhausted") >= len(given_up))
+
+    assert sorted(exhausted(classic_lab)) == sorted(result.id for result in given_up)
+    assert [len(classic_lab.attempts(result.id)) for result in given_up] == [1] * 10
+    assert "No connection to publish copies on" not in worker.logs()
+
+
+@pytest.mark.brokers
 def test_events_that_the_broker_does_not_read_cost_a_worker_no_connection(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker
 ) -> None:

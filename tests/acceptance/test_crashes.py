@@ -300,8 +300,8 @@ def suspend_until_it_is_asked(broker: PrivateBroker, lab: Lab, queue: str) -> No
     """Let a quorum queue do nothing until somebody waits for its answer: the acks before lie with it until then."""
     name = f'rabbit_misc:r(<<"{lab.vhost}">>, queue, <<"{queue}">>)'
     broker.evaluate(
-        f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), Pid = whereis(element(1, amqqueue:get_pid(Q))), sys:suspend(Pid), "
-        "spawn(fun() -> (fun Look(0) -> sys:resume(Pid); Look(N) -> "
+        f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), Pid = whereis(element(1, amqqueue:get_pid(Q))), "
+        "sys:suspend(Pid), spawn(fun() -> (fun Look(0) -> sys:resume(Pid); Look(N) -> "
         "{messages, Found} = process_info(Pid, messages), "
         "case [Call || {'$gen_call', _, _} = Call <- Found] of "
         "[] -> timer:sleep(1), Look(N - 1); _ -> sys:resume(Pid) end end)(60000) end)"
@@ -331,6 +331,23 @@ def test_a_worker_blames_no_task_that_its_last_acks_let_come(
     assert [result.get(timeout=SECONDS) for result in results] == list(range(20))
     assert len(lab.attempts()) == 21
     assert "suspects" not in second.logs()
+
+
+@EITHER_TYPE
+def test_cold_shutdowns_blame_no_task_that_they_end(make_lab: Callable[..., Lab], queue_type: str) -> None:
+    lab = make_lab(queue_type, max_crashes=0)
+    long = lab.task("sleeps").delay(3.0)
+    for turn in (1, 2):
+        worker = lab.worker("prefork", 1)
+        wait_for(lambda turn=turn: len(lab.attempts(long.id)) == turn)
+        os.kill(worker.container.pid, signal.SIGQUIT)
+        worker.container.wait(SECONDS)
+        assert "suspects" not in worker.logs()
+
+    last = lab.worker("prefork", 1)
+    assert long.get(timeout=SECONDS) == "slept"
+    assert len(lab.attempts(long.id)) == 3
+    assert "suspects" not in last.logs()
 
 
 @EITHER_TYPE

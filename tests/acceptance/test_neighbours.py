@@ -249,6 +249,20 @@ def test_a_producer_that_is_another_app_with_other_tiers_publishes_to_the_same_q
     close_app(other)
 
 
+@pytest.mark.brokers
+@EITHER_TYPE
+def test_a_worker_blames_no_task_that_one_with_another_prefix_has_rejected(
+    make_lab: Callable[..., Lab], queue_type: str
+) -> None:
+    lab = make_lab(queue_type)
+    other = replace(lab.config, rmq_delay={**lab.config.rmq_delay, "prefix": "second"})
+    workers = [lab.worker("prefork", 2), lab.worker("prefork", 2, config=other)]
+    results = [lab.task("fails").delay(2) for _ in range(40)]
+
+    assert [result.get(timeout=SECONDS) for result in results] == [2] * 40
+    assert not any("suspects" in worker.logs() for worker in workers)
+
+
 def test_a_producer_without_this_package_publishes_to_a_queue_it_does_not_declare(running_classic: Lab) -> None:
     config = running_classic.config
     other = Celery("other", broker=config.broker, backend=config.backend, set_as_current=False)

@@ -59,8 +59,8 @@ ENDS = {
     "too many killed workers": End.CRASHED,
     "`Reject(requeue=True)`": End.REQUEUED,
     "`Reject(requeue=False)`": End.REJECTED,
-    "a warm shutdown before it began": End.NOT_STARTED,
-    "a cold shutdown, or a lost connection that cancels it": End.ABANDONED,
+    "a warm shutdown before it began, or a cold one": End.NOT_STARTED,
+    "a lost connection that cancels it": End.ABANDONED,
 }
 INTERRUPTED = table(
     "Whether an earlier delivery was interrupted",
