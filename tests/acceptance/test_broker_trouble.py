@@ -193,7 +193,7 @@ def test_a_worker_that_loses_its_connection_in_an_alarm_consumes_again_in_it(
 @pytest.mark.brokers
 @CONFIRMS
 @pytest.mark.parametrize(
-    "pool", ["prefork", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("threads", "solo"))]
+    "pool", ["threads", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("prefork", "solo"))]
 )
 def test_tasks_are_exhausted_once_although_somebody_has_deleted_the_exhausted_queue(
     classic_lab: Lab, confirms: bool, pool: str
