@@ -87,7 +87,8 @@ def lose_records(world: World, dice: Random) -> Iterator[Victims]:
     """Purge what says which ladders are in force: no worker with other ones may start, and one with these may."""
     with _channel(world) as channel:
         for queue in QUEUES:
-            channel.queue_purge(f"rmq_delay.{queue}.record")
+            record = f"rmq_delay.{queue}.record"
+            wait_for(lambda record=record: channel.queue_purge(record), "the record, which a reader may hold")
     intruder = world.add_worker(_next_version(world))
     world.workers.remove(intruder)
     wait_for(lambda: intruder.starts > 1, "a worker with other ladders is refused", 120)
