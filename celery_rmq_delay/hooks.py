@@ -40,17 +40,9 @@ HOOKS: dict[str, tuple[str, ...]] = {
     # How an attempt ends, in the main process.
     "celery.worker.request": ("create_request_cls", "task_ready", "safe_repr", "safe_str"),
     "celery.worker.request:Request": (
-        *(
-            "_already_cancelled",
-            "_announce_cancelled",
-            "_announce_revoked",
-            "_connection_errors",
-            "_context",
-            "_message",
-            "_on_ack",
-        ),
-        *("_on_reject", "_request_dict", "acknowledge", "acknowledged", "on_accepted", "on_failure", "on_retry"),
-        *("on_timeout", "reject", "store_errors"),
+        *("_already_cancelled", "_announce_cancelled", "_announce_revoked", "_connection_errors", "_context"),
+        *("_message", "_on_ack", "_on_reject", "_request_dict", "acknowledge", "acknowledged", "on_accepted"),
+        *("on_failure", "on_retry", "on_timeout", "reject", "store_errors"),
     ),
     "kombu.message:Message": ("_state", "acknowledged", "ack_log_error", "reject_log_error"),
     # The same in the process, or the thread, of the task.

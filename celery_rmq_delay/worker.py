@@ -322,7 +322,7 @@ class WorkerSide(Settling):
         self._unstarted.pop(id(message), None)
 
     def abandon(self, message: Message, retries: int) -> None:
-        """Note that a cold shutdown has ended the process of a task: its message is treated as if it had not run."""
+        """Note that a cold shutdown has ended the process of a task: its message is returned as if it had not run."""
         self._unstarted[id(message)] = message, retries
 
     def return_unstarted(self) -> None:

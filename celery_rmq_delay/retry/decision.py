@@ -63,7 +63,7 @@ class End(str, Enum):
     CRASHED = "crashed"
     #: The worker shuts down and has not started it, or does not wait for it.
     NOT_STARTED = "not started"
-    #: Its process was ended before it had an end: what becomes of its message is decided, or the broker's to decide.
+    #: Celery has ended its process: at a cold shutdown, which returns its message, or as the connection was lost.
     ABANDONED = "abandoned"
 
 
