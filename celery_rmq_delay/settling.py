@@ -42,7 +42,7 @@ COLD_TIMEOUT = 5.0
 ACKS_AT_ONCE = 32
 #: Seconds to wait for these answers, which wait for a disk: at least, and however slowly the broker answers.
 ACKS_SHORTEST, ACKS_LONGEST = 1.0, 5.0
-#: Seconds without a delivery after which a quorum queue has handed out what the acks allow: at least.
+#: Seconds, at least, without a delivery after which a quorum queue has delivered all that the acks make room for.
 QUIET = 0.2
 _LOST = "The connection of a message for %s is gone: it is delivered again"
 #: Seconds after which a message that could not be moved to the delay queues is tried again.
@@ -119,10 +119,10 @@ class Settling:
                 self._let_acks_arrive()
 
     def take_the_rest(self) -> None:
-        """Receive what quorum queues hand out for the acks so far, before their consumers are cancelled.
+        """Receive the messages that the acks so far make quorum queues deliver, before their consumers are cancelled.
 
-        What such a queue hands out while it cancels a consumer reaches no worker, and comes back flagged as if it had
-        been in one that died. A consumer whose prefetch is used up is handed nothing.
+        A message that such a queue assigns to a consumer while that is cancelled reaches no worker, and is redelivered
+        as if a worker had died with it. A consumer whose prefetch is used up is assigned none. Blocks.
         """
         answered = self._seconds_to_answer()
         if answered is None:

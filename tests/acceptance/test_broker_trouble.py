@@ -19,6 +19,7 @@ from celery_rmq_delay.testing.ports import free_port
 from celery_rmq_delay.topology.record import locked_record
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.connections import close_connections
+from tests.support.brokers.erlang import queue_resource
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.proxy import Proxy, elsewhere
 from tests.support.waiting import SECONDS, wait_for
@@ -55,7 +56,7 @@ def held_record(lab: Lab, queue: str = "shop") -> Iterator[None]:
 
 def unacknowledged(broker: PrivateBroker, lab: Lab, queue: str) -> int:
     """Return how many messages of a queue are delivered and not acknowledged."""
-    name = f'rabbit_misc:r(<<"{lab.vhost}">>, queue, <<"{queue}">>)'
+    name = queue_resource(lab.vhost, queue)
     found = broker.evaluate(
         f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), rabbit_amqqueue:info(Q, [messages_unacknowledged])"
     )

@@ -16,6 +16,7 @@ import pytest
 
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.connections import close_connections
+from tests.support.brokers.erlang import queue_resource
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.policies import policy
 from tests.support.brokers.proxy import Proxy, elsewhere
@@ -298,9 +299,8 @@ def test_a_warm_shutdown_returns_many_messages_once(lab: Lab) -> None:
 
 def suspend_until_it_is_asked(broker: PrivateBroker, lab: Lab, queue: str) -> None:
     """Let a quorum queue do nothing until somebody waits for its answer: the acks before lie with it until then."""
-    name = f'rabbit_misc:r(<<"{lab.vhost}">>, queue, <<"{queue}">>)'
     broker.evaluate(
-        f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), Pid = whereis(element(1, amqqueue:get_pid(Q))), "
+        f"{{ok, Q}} = rabbit_amqqueue:lookup({queue_resource(lab.vhost, queue)}), Pid = whereis(element(1, amqqueue:get_pid(Q))), "
         "sys:suspend(Pid), spawn(fun() -> (fun Look(0) -> sys:resume(Pid); Look(N) -> "
         "{messages, Found} = process_info(Pid, messages), "
         "case [Call || {'$gen_call', _, _} = Call <- Found] of "

@@ -8,9 +8,9 @@ from celery_rmq_delay.broker import capabilities
 from celery_rmq_delay.release import release
 from celery_rmq_delay.scan import scanning
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.broker import erlang_binary
 from celery_rmq_delay.topology.apply import ready_counts
 from tests.support.brokers.alarms import slow_disk
+from tests.support.brokers.erlang import queue_resource
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import opened
 from tests.support.waiting import wait_for
@@ -28,9 +28,8 @@ def holding(quorum_lab: Lab) -> Lab:
 
 def expire(lab: Lab, broker: PrivateBroker, queue: str) -> None:
     """Let the messages of a quorum queue have expired without its timer: set back all times to come in its state."""
-    vhost = erlang_binary(lab.connection.virtual_host)
     broker.evaluate(
-        f"{{ok, Queue}} = rabbit_amqqueue:lookup(rabbit_misc:r({vhost}, queue, {erlang_binary(queue)})), "
+        f"{{ok, Queue}} = rabbit_amqqueue:lookup({queue_resource(lab.connection.virtual_host, queue)}), "
         "{Process, _} = amqqueue:get_pid(Queue), "
         "Now = erlang:system_time(millisecond), "
         "sys:replace_state(Process, fun "
