@@ -300,8 +300,9 @@ def test_a_warm_shutdown_returns_many_messages_once(lab: Lab) -> None:
 def suspend_until_it_is_asked(broker: PrivateBroker, lab: Lab, queue: str) -> None:
     """Let a quorum queue do nothing until somebody waits for its answer: the acks before lie with it until then."""
     broker.evaluate(
-        f"{{ok, Q}} = rabbit_amqqueue:lookup({queue_resource(lab.vhost, queue)}), Pid = whereis(element(1, amqqueue:get_pid(Q))), "
-        "sys:suspend(Pid), spawn(fun() -> (fun Look(0) -> sys:resume(Pid); Look(N) -> "
+        f"{{ok, Q}} = rabbit_amqqueue:lookup({queue_resource(lab.vhost, queue)}), "
+        "Pid = whereis(element(1, amqqueue:get_pid(Q))), sys:suspend(Pid), "
+        "spawn(fun() -> (fun Look(0) -> sys:resume(Pid); Look(N) -> "
         "{messages, Found} = process_info(Pid, messages), "
         "case [Call || {'$gen_call', _, _} = Call <- Found] of "
         "[] -> timer:sleep(1), Look(N - 1); _ -> sys:resume(Pid) end end)(60000) end)"
