@@ -131,7 +131,7 @@ class Lab:
 
     def close(self) -> None:
         for worker in self.workers:
-            worker.kill("SIGKILL")
+            worker.container.end()
         keys = self.redis.keys(f"{self.config.attempts}*")
         if keys:
             self.redis.delete(*keys)

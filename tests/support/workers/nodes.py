@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,8 @@ import psutil
 import redis
 from pytest_celery import CeleryTestWorker
 
-from tests.support.waiting import SECONDS
+from tests.support.waiting import BUSY, SECONDS
+from tests.support.workers.program import Program
 from tests.support.workers.project import VARIABLE, Config
 
 
@@ -28,29 +28,12 @@ class WorkerProcess:
         self.celeryconfig: dict[str, Any] = {}
         self._config, self._options = config, options
         self._log = folder / f"{name}.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Program | None = None
 
     def start(self) -> None:
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "celery",
-                    "-A",
-                    "tests.support.workers.project",
-                    "worker",
-                    "--hostname",
-                    f"{self.name}@test",
-                    "--loglevel",
-                    "INFO",
-                    *self._options,
-                ],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, VARIABLE: self._config.dumps()},
-            )
+        arguments = ["-A", "tests.support.workers.project", "worker", "--hostname", f"{self.name}@test"]
+        environ = {**os.environ, VARIABLE: self._config.dumps()}
+        self._process = Program([*arguments, "--loglevel", "INFO", *self._options], environ, self._log)
 
     @property
     def pid(self) -> int:
@@ -88,17 +71,24 @@ class WorkerProcess:
         number = getattr(signal_module, signal) if isinstance(signal, str) else signal
         process = self._process  # a supervisor may start another one as soon as this one has ended
         assert process is not None
-        try:
-            if number == signal_module.SIGKILL:
+        if number == signal_module.SIGKILL:
+            with contextlib.suppress(ProcessLookupError):  # it has no session of its own yet
                 os.killpg(process.pid, number)
-            else:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, number)
-        except ProcessLookupError:
-            return
         if number in (signal_module.SIGKILL, signal_module.SIGTERM):
             process.wait(SECONDS)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal_module.SIGKILL)
+
+    def end(self) -> None:
+        """End it at once, or in good order where coverage is measured, which is written at a process's end."""
+        if "COVERAGE_PROCESS_CONFIG" in os.environ and self.status == "running":
+            os.kill(self.pid, signal_module.SIGTERM)
+            with contextlib.suppress(AssertionError):  # some tasks never end
+                self.wait(BUSY)
+        self.kill("SIGKILL")
 
     def reload(self) -> None:
         """Nothing to read anew."""

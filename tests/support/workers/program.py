@@ -1,0 +1,78 @@
+"""A Celery worker as a process that does not import Celery anew: it is forked from one that has."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from multiprocessing import connection
+from pathlib import Path
+
+_LOADED = multiprocessing.get_context("forkserver")
+_LOADED.set_forkserver_preload(
+    [
+        "celery.apps.worker",
+        "celery.backends.redis",
+        "celery.bin.celery",
+        "celery.concurrency.prefork",
+        "celery.worker.components",
+        "celery.worker.consumer",
+        "celery_rmq_delay.bootstep",
+        "celery_rmq_delay.control",
+        "celery_rmq_delay.task",
+        "kombu.transport.pyamqp",
+        "redis",
+        "tests.support.workers.matrix",
+    ]
+)
+#: Gevent patches the standard library, which has to be done before anything else is imported.
+_BARE = multiprocessing.get_context("spawn")
+
+
+class Program:
+    """A running ``celery`` with these arguments in a session of its own; what it says goes to the end of ``log``."""
+
+    _one_at_a_time = threading.Lock()  # an exit code can be read once, by whoever asks first
+
+    def __init__(self, arguments: Sequence[str], environ: dict[str, str], log: Path) -> None:
+        context = _BARE if "gevent" in arguments else _LOADED
+        self._process = context.Process(target=_run, args=(arguments, environ, log, os.getcwd()), daemon=True)
+        with self._one_at_a_time:
+            self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        """Return its exit code once it has ended; that of a signal is negative."""
+        with self._one_at_a_time:
+            return self._process.exitcode
+
+    def wait(self, seconds: float) -> int:
+        """Wait for its end and return its exit code."""
+        ended = connection.wait([self._process.sentinel], seconds)
+        assert ended, f"process {self.pid} still runs after {seconds:g} s"
+        with self._one_at_a_time:
+            self._process.join()
+            code = self._process.exitcode
+        assert code is not None
+        return code
+
+
+def _run(arguments: Sequence[str], environ: dict[str, str], log: Path, folder: str) -> None:
+    os.setsid()
+    os.chdir(folder)
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    for output in (1, 2):
+        os.dup2(descriptor, output)
+    os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(environ)
+    sys.argv = ["celery", *arguments]
+    from celery.__main__ import main
+
+    main()
