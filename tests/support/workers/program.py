@@ -38,7 +38,7 @@ class Program:
 
     def __init__(self, arguments: Sequence[str], environ: dict[str, str], log: Path) -> None:
         context = _BARE if "gevent" in arguments else _LOADED
-        self._process = context.Process(target=_run, args=(arguments, environ, log, os.getcwd()), daemon=True)
+        self._process = context.Process(target=_run, args=(arguments, environ, log, Path.cwd()), daemon=True)
         with self._one_at_a_time:
             self._process.start()
 
@@ -63,7 +63,7 @@ class Program:
         return code
 
 
-def _run(arguments: Sequence[str], environ: dict[str, str], log: Path, folder: str) -> None:
+def _run(arguments: Sequence[str], environ: dict[str, str], log: Path, folder: Path) -> None:
     os.setsid()
     os.chdir(folder)
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
