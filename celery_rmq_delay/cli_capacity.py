@@ -115,4 +115,4 @@ def _of_app(app: Celery, name: str | None, *, own: bool) -> tuple[Ladder, QueueT
         if name:
             raise SettingsError("--queue", name, "The settings leave this queue alone: it has no ladder.")
         settings = delay.settings.default
-    return settings.ladder, delay.queue_type(app.amqp.queues.get(queue), queue)
+    return settings.ladder, delay.queue_type(queue)

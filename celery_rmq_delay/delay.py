@@ -124,12 +124,15 @@ class Delay:
     def is_quorum(self, queue: str) -> bool:
         """Return whether an origin queue is a quorum queue: as the broker says where it is known, or as declared."""
         adoption = self.adopted.get(queue)
-        if adoption is not None:
-            return adoption.queue_type == "quorum"
-        return self.queue_type(self.app.amqp.queues.get(queue), queue) == "quorum"
+        known = self.foreign_type.get(queue) if adoption is None else adoption.queue_type
+        return (known or self.queue_type(queue)) == "quorum"
 
-    def queue_type(self, queue: KombuQueue | None, name: str) -> QueueType:
-        """Return the type of an origin queue: as set, or as it is declared."""
+    def queue_type(self, name: str, queue: KombuQueue | None = None) -> QueueType:
+        """Return the type that an origin queue is declared with, which is that of its delay queues.
+
+        A queue that exists already can have another one: see `is_quorum`. ``queue``: where it is none of the app's yet.
+        """
+        queue = queue or self.app.amqp.queues.get(name)
         settings = self.settings.for_queue(name)
         if settings is not None and settings.queue_type is not None:
             return settings.queue_type
@@ -137,18 +140,17 @@ class Delay:
 
     def rung_queue(self, queue: str, rung: int, ttl_ms: int) -> str:
         """Return the name of the delay queue of a rung of an origin queue."""
-        queue_type = self.queue_type(self.app.amqp.queues.get(queue), queue)
-        return rung_queue(queue, rung, ttl_ms, self.settings.prefix, queue_type)
+        return rung_queue(queue, rung, ttl_ms, self.settings.prefix, self.queue_type(queue))
 
     def is_native(self, queue: str) -> bool:
         """Return whether the settings leave the retries of an origin queue to RabbitMQ's own delayed retry."""
         settings = self.settings.for_queue(queue)
         return settings is not None and settings.retry == "native"
 
-    def native(self, queue: KombuQueue | None, name: str) -> NativeRetry | None:
+    def native(self, name: str, queue: KombuQueue | None = None) -> NativeRetry | None:
         """Return how an origin queue holds its retries by itself; None where it does not, as a classic queue."""
         settings = self.settings.for_queue(name)
-        if settings is None or settings.retry != "native" or self.queue_type(queue, name) != "quorum":
+        if settings is None or settings.retry != "native" or self.queue_type(name, queue) != "quorum":
             return None
         return NativeRetry(settings.ladder)
 
@@ -215,7 +217,7 @@ class Delay:
         return LadderPlan(
             names=self.settings.names,
             queue=queue,
-            queue_type=self.queue_type(self.app.amqp.queues.get(queue), queue),
+            queue_type=self.queue_type(queue),
             exhausted=self.settings.exhausted_queue,
             ladder=settings.ladder,
             tasks=own,

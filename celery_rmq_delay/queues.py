@@ -41,8 +41,8 @@ class OriginQueue(Queue):
         """Return ``queue`` with the dead-letter arguments of its ladder."""
         origin = cls(**queue.as_dict())
         origin.delay = delay
-        kind = delay.queue_type(queue, queue.name)
-        native = delay.native(queue, queue.name)
+        kind = delay.queue_type(queue.name, queue)
+        native = delay.native(queue.name, queue)
         origin.queue_arguments = {
             **origin_arguments(delay.settings.names, queue.name, kind),
             **(native.arguments() if native else {}),

@@ -250,7 +250,7 @@ class Settling:
         if delay_ms is None:
             ladder = self.delay.ladder(delivery.queue, task)
             name = self.delay.rung_queue(delivery.queue, rung, ladder.ttl(rung, delivery.lane))
-            route = Route("", name, sorts=self.delay.is_quorum(delivery.queue))
+            route = Route("", name, sorts=self.delay.queue_type(delivery.queue) == "quorum")
         else:
             exact = self.delay.exact
             route = exact.along(self._topology, delay_ms, delivery.queue, "countdown", delay_ms / 1000)
@@ -262,7 +262,7 @@ class Settling:
         """Return how the queue of a delivery holds its retries by itself; None where it does not."""
         if among_suspects or queue in self.delay.foreign:
             return None
-        return self.delay.native(self.consumer.app.amqp.queues.get(queue), queue)
+        return self.delay.native(queue)
 
     def give_back(self, message: Message, delivery: Delivery) -> None:
         """Leave a message to its queue, which holds it for the delay of the next tier."""

@@ -216,7 +216,7 @@ class WorkerSide(Settling):
 
     def _apply(self, name: str, connection: Connection) -> None:
         """Apply the ladder of a queue, in whatever thread. Blocks."""
-        quorum = self.delay.is_quorum(name) and self.delay.foreign_type.get(name) != "classic"
+        quorum = self.delay.is_quorum(name) and self.delay.queue_type(name) == "quorum"
         if self.delay.is_native(name) and (refused := refusal(name, self._broker, quorum=quorum)):
             raise TopologyError(refused)
         plan = self._plan(name)
@@ -443,12 +443,12 @@ class WorkerSide(Settling):
             among_suspects,
             is_applied=queue in self.applied,
             is_planned=delay.is_planned(queue, task),
-            counts=self._counts(queue),
+            counts=is_quorum,
             broker=self._broker,
             rejects=delay.rejects(queue),
             rejections_allowed=delay.rejections_allowed(queue),
             flags_returned=self._broker.flags_returned and not is_quorum,
-            sorts=self._broker.sorts_quorum and is_quorum,
+            sorts=self._broker.sorts_quorum and delay.queue_type(queue) == "quorum",
             native=self._native(queue, among_suspects),
             max_crashes=settings.max_crashes,
         )
@@ -483,14 +483,6 @@ class WorkerSide(Settling):
         # Given back at once, it would come again at once, and as if it had been in a worker that died.
         again = partial(self._hold, message, delivery, retries, eta)
         self.publish(message, parked_copy(message, headers, route, self._broker), route, again=again)
-
-    def _counts(self, queue: str) -> bool:
-        """Whether the delivery count tells crashes, as in quorum queues; elsewhere the flag does.
-
-        Workers with other settings may reject in a queue that is foreign here.
-        """
-        known = self.delay.foreign_type.get(queue) if queue not in self.delay.adopted else None
-        return known == "quorum" if known else self.delay.is_quorum(queue)
 
     def _queue_of(self, tag: str) -> tuple[str, bool]:
         """Return (origin queue, whether the delivery comes from its suspects)."""

@@ -223,9 +223,13 @@ def test_the_queue_of_another_type_than_the_settings_is_known_by_its_own(existin
     queue.queue_arguments["x-queue-type"] = other
     delay = delay_of(shop.app)
     assert delay.is_quorum(shop.queue) == (other == "quorum")
+    with shop.app.connection_for_write() as connection:
+        queue.bind(connection.channel()).declare()  # what refuses it, tells its type
+    assert delay.is_quorum(shop.queue) == (other == "classic")
     shop.command("--yes")
     delay.learn(shop.queue, shop.adoption())
     assert delay.is_quorum(shop.queue) == (other == "classic")
+    assert delay.queue_type(shop.queue) == other
     shop.plan = plan_of(shop.lab, shop.app)  # delay queues have the type of the settings
     shop.assert_climbs()
 
