@@ -81,7 +81,7 @@ class LadderStep(bootsteps.StartStopStep):
         if self._worker is None:
             return
         if c.connection is not None:
-            self._worker.return_unstarted()
+            self._worker.return_what_is_left()
             self._worker.disconnect()
         if self._worker.reporter is not None:
             self._worker.reporter.close()

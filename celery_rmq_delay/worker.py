@@ -81,8 +81,9 @@ class WorkerSide(Settling):
         #: Whether suspects are to be taken as soon as the loop runs.
         self._suspects_due = False
         self._releasers: list[Releaser] = []
-        #: The messages that wait for the pool to start their tasks, by identity, and their retries.
-        self._unstarted: dict[int, tuple[Message, int]] = {}
+        #: The messages that go to the end of their queue if the worker stops now, by identity, and their retries: their
+        #: tasks have not started, or a cold shutdown has ended them.
+        self._to_return: dict[int, tuple[Message, int]] = {}
         self.requeues = Requeues()
         #: The queues whose ladders this process has applied, on whatever connection.
         self._known: set[str] = set()
@@ -114,7 +115,7 @@ class WorkerSide(Settling):
         self._suspects_due = True
         self._tags.clear()
         self._places.clear()
-        self._unstarted.clear()
+        self._to_return.clear()
         self._waiting.clear()
         self.applied.clear()
         self._applying = Applying(self.consumer, publisher)
@@ -319,22 +320,22 @@ class WorkerSide(Settling):
 
     def started(self, message: Message) -> None:
         """Note that the task of a message runs, or that the message is settled without that."""
-        self._unstarted.pop(id(message), None)
+        self._to_return.pop(id(message), None)
 
     def abandon(self, message: Message, retries: int) -> None:
         """Note that a cold shutdown has ended the process of a task: its message is returned as if it had not run."""
-        self._unstarted[id(message)] = message, retries
+        self._to_return[id(message)] = message, retries
 
-    def return_unstarted(self) -> None:
-        """Move each message whose task was never started, or abandoned, to the end of its queue.
+    def return_what_is_left(self) -> None:
+        """Move each message whose task has not started, or was ended by a cold shutdown, to the end of its queue.
 
         For a shutdown, when the pool has stopped. What the broker takes back as the connection closes comes with the
         same marks as the messages of a worker that died.
         """
-        for message, retries in self._unstarted.values():
+        for message, retries in self._to_return.values():
             if not message.acknowledged:
                 self._return(message, retries)
-        self._unstarted.clear()
+        self._to_return.clear()
 
     def return_waiting(self) -> None:
         """Move each message whose copy was not taken to the end of its queue, for the same reason: it runs again."""
@@ -421,7 +422,7 @@ class WorkerSide(Settling):
             self._hold(message, found.delivery, found.retries, eta)
         elif place.is_applied and found.action in (Action.RUN, Action.RETURN):
             # One to return waits for its consumer's end: it would come again at once.
-            self._unstarted[id(message)] = message, found.retries
+            self._to_return[id(message)] = message, found.retries
         return found
 
     def _place(self, tag: str, task: Task[Any, Any]) -> Place | None:
