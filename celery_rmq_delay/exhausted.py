@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import headers as h
 from .broker import copy_of
 from .exceptions import PublishError, RmqDelayError
+from .names import rung_of
 from .scan import SCAN_LIMIT, Scan, scanning
 
 if TYPE_CHECKING:
@@ -221,7 +222,7 @@ def describe(message: Message) -> ExhaustedMessage:
         task_id=_text(h.task_id(raw, message.properties)),
         task=_text(raw.get("task")),
         queue=queue,
-        reason=_text(raw.get(h.REASON) or _reason(raw, died)),
+        reason=_text(raw.get(h.REASON) or _reason(raw, died, rung_of(queue or "", _key(message)))),
         exception=_text(raw.get(h.EXCEPTION)),
         message=_text(raw.get(h.MESSAGE)),
         attempts=_attempts(raw, queue),
@@ -230,10 +231,16 @@ def describe(message: Message) -> ExhaustedMessage:
     )
 
 
-def _reason(raw: h.Headers, died: dict[str, Any]) -> object:
-    """Return why the broker put a message there, whose newest death is ``died``."""
+def _key(message: Message) -> str:
+    return str((message.delivery_info or {}).get("routing_key", ""))
+
+
+def _reason(raw: h.Headers, died: dict[str, Any], rung: int) -> object:
+    """Return why the broker put a message there, which had come from ``rung``, and whose newest death is ``died``."""
     if h.is_due(died) or (died.get("reason") == "expired" and h.TO in raw and died.get("queue") != raw[h.TO]):
         return "undeliverable"  # it was due, and its queue was gone
+    if died.get("reason") == "rejected" and not rung:
+        return "undeliverable"  # it was to go to the first rung, which was gone
     return died.get("reason")
 
 

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .config import QueueType
 
+#: Counts the ways in which ladders were made of broker objects, whose arguments cannot be changed.
+_OBJECTS = 2
+
 
 @dataclass(frozen=True)
 class Ladder:
@@ -40,10 +43,7 @@ class Ladder:
     @cached_property
     def id(self) -> str:
         """A short digest of everything that makes this ladder, so that a changed ladder is another ladder."""
-        made_of = asdict(self)
-        if self.queue_type == "classic":  # as the ids in brokers were made when a ladder had no type
-            del made_of["queue_type"]
-        text = json.dumps(made_of, sort_keys=True)
+        text = json.dumps([_OBJECTS, asdict(self)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def rung_after(self, retries: int) -> int:

@@ -2,7 +2,7 @@
 
     Q --reject--> dlx --rejected--> tasks --own tiers--> ladder.<id> --Q@k--> rung k+1 --TTL--> return --Q@k--> Q
                    |                  |                     |                             `--Q is gone--> exhausted
-                   |                  |                     `--unknown key--> first --> rung 1
+                   |                  |                     `--unknown key--> first --> rung 1 (gone: exhausted)
                    `--other deaths--> other                 `--Q@N--> exhausted
                                       `--any other task--> ladder (switch, stand-in: standby) --> ladder.<id>
 
@@ -90,7 +90,8 @@ class LadderPlan:
         """Return one ladder's exchanges, delay queues and bindings; keys up to ``highest`` end somewhere."""
         names, queue, exchange = self.names, self.queue, self.names.ladder(self.queue, ladder.id)
         first = names.first(queue, ladder.id)
-        found = Objects(exchanges=(Exchange(first, "fanout"), Exchange(exchange, "direct", first)))
+        exchanges = (Exchange(first, "fanout", undeliverable(names)), Exchange(exchange, "direct", first))
+        found = safety_net(names, self.exhausted) + Objects(exchanges)
         for rung in range(1, len(ladder) + 1):
             found += self._rung(ladder, rung)
             key = "" if rung == 1 else return_key(queue, rung - 1)
@@ -115,7 +116,7 @@ class LadderPlan:
             for lane, queue in enumerate(queues)
         )
         return Objects(
-            exchanges=(Exchange(lane0, "fanout"), Exchange(over, "headers", lane0)),
+            exchanges=(Exchange(lane0, "fanout", undeliverable(self.names)), Exchange(over, "headers", lane0)),
             queues=queues,
             bindings=(Binding(lane0, queues[0].name), *lanes),
         )

@@ -111,6 +111,32 @@ def test_a_message_that_is_due_after_its_queue_was_deleted_is_exhausted(lab: Lab
 
 
 @pytest.mark.brokers
+@pytest.mark.parametrize("tiers", [{"tiers": ["1h"]}, {"tiers": ["1h"], "jitter": 0.2}], ids=["plain", "jitter"])
+def test_a_message_that_is_rejected_after_its_delay_queue_was_deleted_is_exhausted(
+    lab: Lab, tiers: dict[str, Any]
+) -> None:
+    _, plan = opened(lab, **tiers)
+    for _, _, rung in plan.rung_queues(plan.ladders.values()):
+        lab.channel.queue_delete(rung.name)
+    lab.publish(plan.queue, headers={"id": "a", "task": "t"})
+    lab.reject(lab.get(plan.queue))
+
+    wait_for(lambda: ready_counts(lab.connection, [plan.exhausted])[plan.exhausted], "the exhausted message")
+    (found,) = list_exhausted(lab.connection, settings_of(lab)).done
+    assert (found.task_id, found.queue, found.reason, found.attempts) == ("a", plan.queue, "undeliverable", 1)
+
+
+@pytest.mark.brokers
+def test_a_message_whose_next_delay_queue_was_deleted_waits_in_the_first(lab: Lab) -> None:
+    _, plan = opened(lab, tiers=["100ms", "1h"])
+    lab.channel.queue_delete(plan.rung_queue(2, 3_600_000).name)
+    lab.publish(plan.queue, headers={"id": "a", "task": "t"})
+    for _ in range(3):
+        lab.reject(lab.get(plan.queue))
+    assert lab.get(plan.queue).headers["id"] == "a"
+
+
+@pytest.mark.brokers
 def test_text_in_another_encoding_keeps_its_bytes(classic_lab: Lab) -> None:
     lab = classic_lab
     target, name = lab.queue(), bury(lab)
