@@ -90,8 +90,7 @@ class LadderPlan:
         """Return one ladder's exchanges, delay queues and bindings; keys up to ``highest`` end somewhere."""
         names, queue, exchange = self.names, self.queue, self.names.ladder(self.queue, ladder.id)
         first = names.first(queue, ladder.id)
-        exchanges = (Exchange(first, "fanout", undeliverable(names)), Exchange(exchange, "direct", first))
-        found = safety_net(names, self.exhausted) + Objects(exchanges)
+        found = Objects((Exchange(first, "fanout", undeliverable(names)), Exchange(exchange, "direct", first)))
         for rung in range(1, len(ladder) + 1):
             found += self._rung(ladder, rung)
             key = "" if rung == 1 else return_key(queue, rung - 1)

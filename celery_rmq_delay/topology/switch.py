@@ -22,6 +22,7 @@ from ..exceptions import TopologyError
 from ..ladders import Ladder
 from . import apply
 from .adoption import Adoption
+from .exact import safety_net
 from .ladder import LadderPlan
 from .objects import Binding, Exchange, Objects, arguments
 from .record import Record, locked_record
@@ -219,7 +220,8 @@ class _Switch:
             return
         there, highest = replace(self.plan, exhausted=old), self.applied.highest_rung
         ladders = [there.ladder_objects(each, highest).bindings for each in self.applied.ladders.values()]
-        for binding in (each for bindings in (*ladders, *_reason_bindings(there)) for each in bindings):
+        shared = safety_net(there.names, old).bindings
+        for binding in (each for bindings in (*ladders, *_reason_bindings(there), shared) for each in bindings):
             if binding.destination == old:
                 apply.unbind(self.channel, binding)
 

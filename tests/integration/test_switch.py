@@ -18,6 +18,7 @@ from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.topology.apply import ready_counts
+from celery_rmq_delay.topology.exact import undeliverable
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers.kinds import EITHER_TYPE
@@ -282,6 +283,7 @@ def test_another_exhausted_queue_gets_all_that_ends_and_the_old_one_nothing(lab:
     ends = [(names.ladder(queue, key), return_key(queue, len(ladder))) for key, ladder in old.ladders.items()]
     if lab.tells_death_reason:
         ends.append((names.other(queue), ""))
+    ends.append((undeliverable(names), ""))
     for exchange, key in ends:
         lab.publish(key, exchange=exchange)
 
