@@ -42,11 +42,13 @@ def interrupted(lab: Lab, message: amqp.Message) -> bool:
     )
 
 
-def lose_worker(lab: Lab, queue: str) -> None:
-    """Take a message on a connection of its own and lose it with the connection."""
+def lose_worker(lab: Lab, queue: str) -> float:
+    """Take a message on a connection of its own and lose it with the connection; return when, just before."""
     connection = lab.connect()
     wait_for(lambda: connection.default_channel.basic_get(queue), f"a message in {queue}")
+    lost = time.monotonic()
     connection.collect()
+    return lost
 
 
 def flagged_after_return(lab: Lab) -> bool:
@@ -225,16 +227,17 @@ def brokers_counts(message: amqp.Message) -> tuple[int, int]:
     return h.whole_number(headers.get("x-acquired-count")), h.whole_number(headers.get("x-delivery-count"))
 
 
-def end_delivery(lab: Lab, queue: str, how: str) -> None:
-    """Take a message and let its delivery end."""
+def end_delivery(lab: Lab, queue: str, how: str) -> float:
+    """Take a message and let its delivery end; return when, just before: the broker's clock runs from then on."""
     if how == "lost":
-        lose_worker(lab, queue)
-    elif how == "closed":
-        lab.get(queue)
+        return lose_worker(lab, queue)
+    message, ended = lab.get(queue), time.monotonic()
+    if how == "closed":
         lab.channel.close()
         lab.channel = lab.connection.channel()
     else:
-        lab.give_back(lab.get(queue), how)
+        lab.give_back(message, how)
+    return ended
 
 
 @pytest.mark.parametrize("kind", ["returned", "failed", "all"])
@@ -255,8 +258,7 @@ def test_a_nack_is_returned_and_a_reject_or_a_lost_worker_has_failed(
     queue = holding(lab, kind)
     lab.publish(queue)
     for done in range(1, 4):
-        end_delivery(lab, queue, how)
-        ended = time.monotonic()
+        ended = end_delivery(lab, queue, how)
         message = lab.get(queue)
         waited = time.monotonic() - ended
         assert message.delivery_info["redelivered"]
@@ -299,8 +301,7 @@ def test_a_restart_of_the_broker_keeps_what_is_held_for_as_long_as_it_was(rmq_in
         lab = Lab(broker.url, "quorum")
         queue = holding(lab, "returned", longest=8000, shortest=8000)
         lab.publish(queue, "held")
-        lab.give_back(lab.get(queue))
-        given_back = time.monotonic()
+        given_back = end_delivery(lab, queue, "returned")
         lab.publish(queue, "unanswered")
         lab.get(queue)
         lab.connection.collect()
@@ -381,8 +382,7 @@ def test_a_policy_gives_a_queue_delayed_retry(native_lab: Lab, own_broker: Priva
     definition = {"delayed-retry-type": "returned", "delayed-retry-min": 150, "delayed-retry-max": 150}
     with policy(own_broker, queue, f"^{queue}$", definition, kind="quorum_queues"):
         lab.publish(queue)
-        lab.give_back(lab.get(queue))
-        given_back = time.monotonic()
+        given_back = end_delivery(lab, queue, "returned")
         lab.get(queue, ack=True)
         assert time.monotonic() - given_back >= 0.14
 
