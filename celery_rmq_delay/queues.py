@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any
 
 from amqp import Channel as AMQPChannel
@@ -25,6 +26,12 @@ logger = logging.getLogger(__name__)
 
 #: Arguments that RabbitMQ 4.3 compares once it has found the type to be the same.
 _COMPARED_AFTER_TYPE = ("x-delivery-limit", "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max")
+#: How RabbitMQ tells the argument of a queue that differs from what is declared.
+_HAS = re.compile(
+    r"inequivalent arg '(?P<name>[^']+)' .* current is the value "
+    r"('(?P<text>.*)' of type 'longstr'|'(?P<number>-?\d+)' of type '\w+')",
+    re.DOTALL,
+)
 
 
 class OriginQueue(Queue):
@@ -93,20 +100,33 @@ class OriginQueue(Queue):
         logger.warning(text)
 
     def _find_type(self, delay: Delay, channel: Any, refused: str) -> None:
-        """Learn the type of a queue from what the broker refuses; without success it stays unknown."""
-        if any(f"'{each}'" in refused for each in _COMPARED_AFTER_TYPE):
-            delay.foreign_type[self.name] = "quorum"
-            return
-        probe = channel.connection.channel()
-        try:
-            probe.queue_declare(self.name, durable=True, auto_delete=False, arguments={"x-queue-type": "quorum"})
-            delay.foreign_type[self.name] = "quorum"
-        except PreconditionFailed as error:
-            if "'x-queue-type'" in str(error.reply_text):
+        """Learn the type of a queue from what the broker refuses; without success it stays unknown.
+
+        It names one argument after the other, with the value that the queue has: declared as a quorum queue with all of
+        them, it is one, or the type is what is refused.
+        """
+        arguments: dict[str, Any] = {"x-queue-type": "quorum"}
+        while True:
+            if any(f"'{each}'" in refused for each in _COMPARED_AFTER_TYPE):
+                delay.foreign_type[self.name] = "quorum"
+                return
+            probe = channel.connection.channel()
+            try:
+                probe.queue_declare(self.name, durable=True, auto_delete=False, arguments=arguments)
+                delay.foreign_type[self.name] = "quorum"
+                return
+            except PreconditionFailed as error:
+                refused = str(error.reply_text)
+            finally:
+                if probe.is_open:
+                    probe.close()
+            if "'x-queue-type'" in refused:
                 delay.foreign_type[self.name] = "classic"
-        finally:
-            if probe.is_open:
-                probe.close()
+                return
+            found = _HAS.search(refused)
+            if found is None or found["name"] in arguments:
+                return
+            arguments[found["name"]] = int(found["number"]) if found["number"] else found["text"]
 
     def _look_at_it(self, channel: Any) -> Any:
         """Ask for the queue as it is: it exists, with arguments that nobody needs to guess."""

@@ -251,11 +251,15 @@ def test_a_producer_that_is_another_app_with_other_tiers_publishes_to_the_same_q
 
 @pytest.mark.brokers
 @EITHER_TYPE
+@pytest.mark.parametrize("same_type", [True, False], ids=["same-type", "other-type"])
 def test_a_worker_blames_no_task_that_one_with_another_prefix_has_rejected(
-    make_lab: Callable[..., Lab], queue_type: str
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str, same_type: bool
 ) -> None:
+    if queue_type == "quorum" and not same_type and own_broker.version < (4, 0, 0):
+        pytest.skip("before RabbitMQ 4.0 a worker that says classic cannot consume a quorum queue")
     lab = make_lab(queue_type)
-    other = replace(lab.config, rmq_delay={**lab.config.rmq_delay, "prefix": "second"})
+    declared = queue_type if same_type else {"quorum": "classic", "classic": "quorum"}[queue_type]
+    other = replace(lab.config, queue_type=declared, rmq_delay={**lab.config.rmq_delay, "prefix": "second"})
     workers = [lab.worker("prefork", 2), lab.worker("prefork", 2, config=other)]
     results = [lab.task("fails").delay(2) for _ in range(40)]
 

@@ -216,15 +216,28 @@ def test_a_policy_written_by_hand_is_noted_and_taken_over(existing: Callable[...
     assert set(shop.policies()) == {"theirs", shop.policy}
 
 
-def test_the_queue_of_another_type_than_the_settings_is_known_by_its_own(existing: Callable[..., Shop]) -> None:
-    shop = existing()
+def declared_as_another_type(shop: Shop) -> str:
+    """Declare a shop's queue as one of the other type, which is refused; return that type."""
     queue = shop.app.amqp.queues[shop.queue]
     other = "quorum" if shop.lab.queue_type == "classic" else "classic"
     queue.queue_arguments["x-queue-type"] = other
-    delay = delay_of(shop.app)
-    assert delay.is_quorum(shop.queue) == (other == "quorum")
+    assert delay_of(shop.app).is_quorum(shop.queue) == (other == "quorum")
     with shop.app.connection_for_write() as connection:
-        queue.bind(connection.channel()).declare()  # what refuses it, tells its type
+        queue.bind(connection.channel()).declare()
+    return other
+
+
+@pytest.mark.brokers
+def test_the_type_of_a_queue_is_known_whatever_else_it_was_declared_with(existing: Callable[..., Shop]) -> None:
+    shop = existing(**{"x-dead-letter-exchange": "elsewhere", "x-message-ttl": 3_600_000, "x-max-length": 1000})
+    other = declared_as_another_type(shop)
+    assert delay_of(shop.app).is_quorum(shop.queue) == (other == "classic")
+
+
+def test_the_queue_of_another_type_than_the_settings_is_known_by_its_own(existing: Callable[..., Shop]) -> None:
+    shop = existing()
+    other = declared_as_another_type(shop)
+    delay = delay_of(shop.app)
     assert delay.is_quorum(shop.queue) == (other == "classic")
     shop.command("--yes")
     delay.learn(shop.queue, shop.adoption())

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from collections.abc import Sequence
-from multiprocessing import connection
+from multiprocessing import connection, forkserver
 from pathlib import Path
 
 _LOADED = multiprocessing.get_context("forkserver")
@@ -29,6 +31,8 @@ _LOADED.set_forkserver_preload(
 )
 #: Gevent patches the standard library, which has to be done before anything else is imported.
 _BARE = multiprocessing.get_context("spawn")
+#: For Linux: which signal a process gets when its parent ends, as the server does when the tests were killed.
+_PR_SET_PDEATHSIG = 1
 
 
 class Program:
@@ -65,6 +69,9 @@ class Program:
 
 def _run(arguments: Sequence[str], environ: dict[str, str], log: Path, folder: Path) -> None:
     os.setsid()
+    if sys.platform == "linux" and "gevent" not in arguments:  # the others' parent is the server, this one's a thread
+        os.close(forkserver._forkserver._forkserver_alive_fd)  # each fork would keep the server alive by it
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.chdir(folder)
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for output in (1, 2):
@@ -72,6 +79,7 @@ def _run(arguments: Sequence[str], environ: dict[str, str], log: Path, folder: P
     os.close(descriptor)
     os.environ.clear()
     os.environ.update(environ)
+    multiprocessing.current_process().name = "MainProcess"  # as logs name it
     sys.argv = ["celery", *arguments]
     from celery.__main__ import main
 
