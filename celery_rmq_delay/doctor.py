@@ -172,15 +172,12 @@ def _dead_lettering(
     policies: Iterable[Policy],
 ) -> Iterator[Finding]:
     """Compare an existing origin queue with its declaration: an active declare of what exists changes nothing."""
-    channel = connection.channel()
     try:
-        KombuQueue.queue_declare(delay.app.amqp.queues[plan.queue], channel=channel)
+        with connection.channel() as channel:
+            KombuQueue.queue_declare(delay.app.amqp.queues[plan.queue], channel=channel)
         return
     except ChannelError as error:
         problem = str(error.reply_text)
-    finally:
-        if channel.is_open:
-            channel.close()
     yield from adoption_findings(plan, state.adoption, detail, policies)
     adopted = state.adoption is not None and state.adoption.in_force
     by_policy = detail is not None and detail.policy_definition.get(DLX) == plan.names.dlx(plan.queue)

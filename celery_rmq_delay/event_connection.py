@@ -98,16 +98,13 @@ def connect_events(source: Connection, delay: Delay) -> Connection:
 def declare_events(connection: Connection, delay: Delay) -> None:
     """Declare the queue of events; one with other arguments only earns a warning."""
     queue = events_queue(delay)
-    channel = connection.channel()
     try:
-        declare_nowait(channel, queue)
-        synchronise(channel)
+        with connection.channel() as channel:
+            declare_nowait(channel, queue)
+            synchronise(channel)
     except PreconditionFailed as error:
         logger.warning(
             "The queue of events exists with other arguments (%s): it is used as it is. To change it, delete it when "
             "it is empty, then run `celery -A proj rmq-delay apply`.",
             error.reply_text,
         )
-    finally:
-        if channel.is_open:
-            channel.close()

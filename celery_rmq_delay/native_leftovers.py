@@ -69,14 +69,11 @@ def look(connection: Connection) -> Leftovers | None:
 
 def exchange_exists(connection: Connection, name: str) -> bool:
     """Return whether an exchange is there, of whatever type."""
-    channel = connection.channel()
     try:
-        channel.exchange_declare(name, "topic", passive=True)
+        with connection.channel() as channel:
+            channel.exchange_declare(name, "topic", passive=True)
     except NotFound:
         return False
-    finally:
-        if channel.is_open:
-            channel.close()
     return True
 
 

@@ -20,12 +20,11 @@ from .topology.switch import Applied
 if TYPE_CHECKING:
     from kombu import Connection
 
+    from .config import QueueType
     from .delay import Delay
 
 logger = logging.getLogger(__name__)
 
-#: Arguments that RabbitMQ 4.3 compares once it has found the type to be the same.
-_COMPARED_AFTER_TYPE = ("x-delivery-limit", "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max")
 #: How RabbitMQ tells the argument of a queue that differs from what is declared.
 _HAS = re.compile(
     r"inequivalent arg '(?P<name>[^']+)' .* current is the value "
@@ -70,16 +69,14 @@ class OriginQueue(Queue):
             return super().queue_declare(nowait=nowait, passive=passive, channel=channel)
         if self.name in delay.foreign:
             return self._look_at_it(channel)
-        probe = channel.connection.channel()
         try:
-            declared = super().queue_declare(nowait=False, channel=probe)
+            with channel.connection.channel() as probe:
+                declared = super().queue_declare(nowait=False, channel=probe)
         except PreconditionFailed as error:
             self._found_foreign(delay, error, channel.connection.client)
-            self._find_type(delay, channel, str(error.reply_text))
+            if kind := self._find_type(channel):
+                delay.foreign_type[self.name] = kind
             declared = self._look_at_it(channel)
-        finally:
-            if probe.is_open:
-                probe.close()
         if delay.on_declared is not None:
             delay.on_declared(self.name)
         return declared
@@ -99,33 +96,26 @@ class OriginQueue(Queue):
         delay.foreign.add(self.name)
         logger.warning(text)
 
-    def _find_type(self, delay: Delay, channel: Any, refused: str) -> None:
-        """Learn the type of a queue from what the broker refuses; without success it stays unknown.
+    def _find_type(self, channel: Any) -> QueueType | None:
+        """Return the type of a queue, which the broker's refusals tell; None where they do not.
 
-        It names one argument after the other, with the value that the queue has: declared as a quorum queue with all of
-        them, it is one, or the type is what is refused.
+        They name one argument after the other, with the value that the queue has: declared as a quorum queue with all
+        of them, it is one, or the type is what is refused.
         """
         arguments: dict[str, Any] = {"x-queue-type": "quorum"}
         while True:
-            if any(f"'{each}'" in refused for each in _COMPARED_AFTER_TYPE):
-                delay.foreign_type[self.name] = "quorum"
-                return
-            probe = channel.connection.channel()
             try:
-                probe.queue_declare(self.name, durable=True, auto_delete=False, arguments=arguments)
-                delay.foreign_type[self.name] = "quorum"
-                return
+                with channel.connection.channel() as probe:
+                    probe.queue_declare(self.name, durable=True, auto_delete=False, arguments=arguments)
             except PreconditionFailed as error:
                 refused = str(error.reply_text)
-            finally:
-                if probe.is_open:
-                    probe.close()
+            else:
+                return "quorum"
             if "'x-queue-type'" in refused:
-                delay.foreign_type[self.name] = "classic"
-                return
+                return "classic"
             found = _HAS.search(refused)
             if found is None or found["name"] in arguments:
-                return
+                return None
             arguments[found["name"]] = int(found["number"]) if found["number"] else found["text"]
 
     def _look_at_it(self, channel: Any) -> Any:

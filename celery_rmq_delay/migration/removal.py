@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from amqp.exceptions import NotFound
@@ -90,11 +91,5 @@ def _unbind(connection: Connection, app: Celery) -> None:
 
 def _apart(connection: Connection, act: Callable[..., object]) -> None:
     """Do something on a channel of its own; what it is about may be gone."""
-    channel = connection.channel()
-    try:
+    with suppress(NotFound), connection.channel() as channel:
         act(channel)
-    except NotFound:
-        pass
-    finally:
-        if channel.is_open:
-            channel.close()

@@ -32,17 +32,15 @@ def declare(channel: Channel, objects: Objects) -> None:
 
 def all_exist(connection: Connection, objects: Objects) -> bool:
     """Return whether every exchange and queue is there, whatever its arguments. Asks in one pipelined burst."""
-    channel = connection.channel()
     try:
-        for exchange in objects.exchanges:
-            channel.exchange_declare(exchange.name, exchange.type, passive=True, nowait=True)
-        for queue in objects.queues:
-            channel.queue_declare(queue.name, passive=True, nowait=True)
-        synchronise(channel)
+        with connection.channel() as channel:
+            for exchange in objects.exchanges:
+                channel.exchange_declare(exchange.name, exchange.type, passive=True, nowait=True)
+            for queue in objects.queues:
+                channel.queue_declare(queue.name, passive=True, nowait=True)
+            synchronise(channel)
     except NotFound:
         return False
-    finally:
-        _close(channel)
     return True
 
 
@@ -54,13 +52,11 @@ def ensure_queue(connection: Connection, queue: Queue) -> None:
 
 def declare_queue(connection: Connection, queue: Queue) -> bool:
     """Declare ``queue``; return False where a queue of that name exists with other arguments, which it keeps."""
-    channel = connection.channel()
     try:
-        declare(channel, Objects(queues=(queue,)))
+        with connection.channel() as channel:
+            declare(channel, Objects(queues=(queue,)))
     except ConflictError:
         return False
-    finally:
-        _close(channel)
     return True
 
 
@@ -73,13 +69,11 @@ def delete_unused(connection: Connection, queue: Queue) -> bool:
         return False
     # Quorum queues cannot be deleted on condition (540 closes the connection), so there the counts have to do.
     on_condition = queue.arguments.get("x-queue-type") != "quorum"
-    channel = connection.channel()
     try:
-        channel.queue_delete(queue.name, if_unused=on_condition, if_empty=on_condition)
+        with connection.channel() as channel:
+            channel.queue_delete(queue.name, if_unused=on_condition, if_empty=on_condition)
     except PreconditionFailed:
         return False
-    finally:
-        _close(channel)
     return True
 
 
@@ -177,25 +171,23 @@ def drift(connection: Connection, objects: Objects) -> list[Drift]:
 
 
 def _problem(connection: Connection, found: Exchange | Queue) -> str | None:
-    channel = connection.channel()
     exists = False
     try:
-        if isinstance(found, Exchange):
-            channel.exchange_declare(found.name, found.type, passive=True)
-        else:
-            channel.queue_declare(found.name, passive=True)
-        exists = True
-        # An active declare compares the arguments now, and creates nothing.
-        declare_nowait(channel, found)
-        synchronise(channel)
+        with connection.channel() as channel:
+            if isinstance(found, Exchange):
+                channel.exchange_declare(found.name, found.type, passive=True)
+            else:
+                channel.queue_declare(found.name, passive=True)
+            exists = True
+            # An active declare compares the arguments now, and creates nothing.
+            declare_nowait(channel, found)
+            synchronise(channel)
     except NotFound:
         return "missing"
     except AccessRefused as error:  # without the permission to declare it, that it exists has to be enough
         return None if exists else str(error.reply_text)
     except ChannelError as error:
         return str(error.reply_text)
-    finally:
-        _close(channel)
     return None
 
 
@@ -209,10 +201,10 @@ def ready_counts(connection: Connection, queues: Iterable[str]) -> dict[str, int
                 counts[name] = channel.queue_declare(name, passive=True).message_count
             except NotFound:  # noqa: PERF203 - each answer is a round trip to the broker
                 counts[name] = None
-                _close(channel)
+                channel.close()
                 channel = connection.channel()
     finally:
-        _close(channel)
+        channel.close()
     return counts
 
 
@@ -229,15 +221,8 @@ def unconsumed(connection: Connection, queue: str) -> int | None:
 
 
 def _look(connection: Connection, queue: str) -> Any:
-    channel = connection.channel()
     try:
-        return channel.queue_declare(queue, passive=True)
+        with connection.channel() as channel:
+            return channel.queue_declare(queue, passive=True)
     except NotFound:
         return None
-    finally:
-        _close(channel)
-
-
-def _close(channel: Channel) -> None:
-    if channel.is_open:
-        channel.close()
