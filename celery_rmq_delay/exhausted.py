@@ -236,7 +236,7 @@ def _key(message: Message) -> str:
 
 
 def _reason(raw: h.Headers, died: dict[str, Any], rung: int) -> object:
-    """Return why the broker put a message there, which had come from ``rung``, and whose newest death is ``died``."""
+    """Return why the broker exhausted a message. ``died``: its newest death; ``rung``: where it waited last, or 0."""
     if h.is_due(died) or (died.get("reason") == "expired" and h.TO in raw and died.get("queue") != raw[h.TO]):
         return "undeliverable"  # it was due, and its queue was gone
     if died.get("reason") == "rejected" and not rung:
