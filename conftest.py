@@ -46,6 +46,7 @@ TOGETHER = {
         "tests/integration/test_management.py",
         "tests/integration/test_migrate_managed.py",
         "tests/integration/test_private_broker.py",
+        "tests/integration/test_status_managed.py",
     ),
 }
 

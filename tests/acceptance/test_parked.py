@@ -12,25 +12,25 @@ from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import wait_for
 from tests.support.workers.lab import Lab
 
-TASKS = 1000
 #: Seconds, of the lab's ladder.
 FIRST_TIER = 0.3
 
 
 @EITHER_TYPE
-def test_a_thousand_retries_come_once_and_never_early(lab: Lab) -> None:
+@pytest.mark.parametrize("tasks", [300, pytest.param(1_000, marks=pytest.mark.slow)])
+def test_many_retries_come_once_and_never_early(lab: Lab, tasks: int) -> None:
     """How late they are is what `benchmarks.peers` measures."""
     lab.worker("prefork", 2, "--loglevel", "ERROR")
     sampled = lab.task("sampled")
-    for _ in range(TASKS):
+    for _ in range(tasks):
         sampled.delay()
-    wait_for(lambda: lab.redis.llen(lab.config.attempts) >= 2 * TASKS, "all retries")
+    wait_for(lambda: lab.redis.llen(lab.config.attempts) >= 2 * tasks, "all retries")
     times: dict[str, dict[str, float]] = collections.defaultdict(dict)
     for line in lab.redis.lrange(lab.config.attempts, 0, -1):
         task_id, attempt, at = line.decode().split()
         assert attempt not in times[task_id]
         times[task_id][attempt] = float(at)
-    assert len(times) == TASKS
+    assert len(times) == tasks
     assert all(attempts["1"] - attempts["0"] >= FIRST_TIER for attempts in times.values())
 
 

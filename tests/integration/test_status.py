@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from celery_rmq_delay.broker import capabilities
-from celery_rmq_delay.management import Management
 from celery_rmq_delay.names import suspects
 from celery_rmq_delay.retry.crashes import was_interrupted
 from celery_rmq_delay.scan import looks_leave_no_trace
 from celery_rmq_delay.status import QueueStatus, queue_status, read_status
-from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.record import peek_record
 from celery_rmq_delay.topology.switch import apply_plan
@@ -124,28 +122,6 @@ def test_a_rung_that_old_and_new_ladder_share_is_not_retired(lab: Lab) -> None:
         (7_200_000, False),
         (10_800_000, True),
     ]
-
-
-def test_what_a_native_queue_holds_is_counted_by_the_management_api(managed: PrivateBroker, managed_lab: Lab) -> None:
-    lab = managed_lab
-    if lab.queue_type == "classic" or not capabilities(lab.connection).delays_retries:
-        pytest.skip("Quorum queues hold retries, since RabbitMQ 4.3.1")
-    app = shop(lab, retry="native", tiers=["1h"])
-    queue = app.conf.task_default_queue
-    app.amqp.queues[queue](lab.channel).declare()
-    for _ in range(2):
-        lab.publish(queue)
-        lab.give_back(lab.get(queue))
-
-    def look() -> QueueStatus | None:
-        with Management.of(lab.connection, managed.management_url) as management:
-            (found,) = read_status(app, lab.connection).with_held(management.queues()).native
-        return found if found.held else None
-
-    found: QueueStatus = wait_for(look, "the statistics")
-    assert (found.held, found.parked) == (2, 0)
-    assert found.held_due is not None
-    assert timedelta(minutes=50) < found.held_due - datetime.now(timezone.utc) <= timedelta(hours=1)
 
 
 def test_what_is_not_in_the_broker_is_missing_and_stays_so(lab: Lab) -> None:

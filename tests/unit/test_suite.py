@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 from tests.support import ROOT
 
 FOLDERS = ("tests", "chaos/tests", "benchmarks/tests")
@@ -41,3 +43,15 @@ def test_what_tests_share_is_in_the_folder_for_it() -> None:
 def test_names_of_tests_can_be_read_at_a_glance() -> None:
     names = [node.name for path in MODULES for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)]
     assert [name for name in names if name.startswith("test_") and len(name) > LONGEST] == []
+
+
+def test_one_process_has_all_files_that_use_the_broker_with_the_management_api(pytestconfig: pytest.Config) -> None:
+    together = pytestconfig.pluginmanager.get_plugin(str(ROOT / "conftest.py")).TOGETHER["managed"]
+    fixtures = {"managed", "managed_lab", "managed_vhost"}
+    using = {
+        str(path)
+        for path in MODULES
+        for node in ast.walk(parsed(path))
+        if path.name.startswith("test_") and isinstance(node, ast.arg) and node.arg in fixtures
+    }
+    assert using == set(together)
