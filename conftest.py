@@ -9,7 +9,7 @@ import pytest
 from django.conf import settings as django_settings
 from hypothesis import HealthCheck, settings
 
-from tests.support import ROOT
+from tests.support import ROOT, environment
 from tests.support.django import settings as test_settings
 
 pytest_plugins = ["tests.support.reports", "tests.support.brokers.fixtures", "tests.support.django.fixtures"]
@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Not by DJANGO_SETTINGS_MODULE: with that, Celery takes every app of every test for one of a Django project.
     """
-    os.environ.pop("PYTHONUNBUFFERED", None)  # what a test starts has to flush what it prints by itself
+    environment.clean(os.environ)
     django_settings.configure(**{name: value for name, value in vars(test_settings).items() if name.isupper()})
 
 

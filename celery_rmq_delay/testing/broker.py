@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
 import secrets
@@ -9,8 +10,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote
@@ -262,11 +261,14 @@ class PrivateBroker(PrivateServer):
     def _serves_management(self) -> bool:
         if self.settings.management_port is None:
             return True
+        page = http.client.HTTPConnection("127.0.0.1", self.settings.management_port, timeout=5)  # by no proxy
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.settings.management_port}/", timeout=5):
-                return True
-        except (OSError, urllib.error.URLError):
+            page.request("GET", "/")
+            return page.getresponse().status == http.HTTPStatus.OK
+        except (OSError, http.client.HTTPException):
             return False
+        finally:
+            page.close()
 
     def _tool(self, program: str, *args: str, stdin: str | None = None, timeout: float) -> str:
         path = self.installation.program(program)

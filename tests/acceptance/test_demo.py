@@ -66,7 +66,8 @@ class Demo:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
             pytest.fail(f"The demo still runs after {timeout:g} s: {self.processes()}\n{self.output}")
-        self._reader.join(timeout=10)
+        self._reader.join(SECONDS)
+        assert not self._reader.is_alive(), f"Something of the demo still has its output open: {self.processes()}"
         return code
 
     def left_behind(self) -> list[str]:

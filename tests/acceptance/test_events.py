@@ -14,7 +14,7 @@ from celery_rmq_delay.exhausted import Selection, requeue
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.connections import close_connections
-from tests.support.waiting import SECONDS, wait_for
+from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.foreign import publish, task_message
 from tests.support.workers.lab import TIERS, Lab
 
@@ -101,7 +101,7 @@ def test_every_step_of_a_task_is_told_once(events: Callable[..., Events], pool: 
         assert event.started_at is not None
         assert before - timedelta(seconds=1) < event.started_at <= event.occurred_at
         assert event.runtime_ms is not None
-        assert 0 <= event.runtime_ms < 5_000
+        assert 0 <= event.runtime_ms < 1_000 * BUSY
     for event in (first, second, *last[:3]):
         assert (event.tier, event.delay_ms) == (event.attempt + 1, LADDER[event.attempt])
         assert event.delay_queue == f"shop.retry.{event.tier}.{event.delay_ms}ms"
@@ -113,7 +113,8 @@ def test_every_step_of_a_task_is_told_once(events: Callable[..., Events], pool: 
     assert (first.root_id, first.args_preview) == ("root", "('password=[redacted]',)")
     assert first.first_failed_at == first.occurred_at
     assert third.first_failed_at is not None
-    assert abs(third.first_failed_at - first.occurred_at) < timedelta(seconds=1.1)  # x-death tells whole seconds
+    # When the broker got the first rejection, in whole seconds.
+    assert timedelta(seconds=-1) < third.first_failed_at - first.occurred_at < timedelta(seconds=BUSY)
     assert (third.exception_type, third.due_at, third.reason) == (None, None, None)
     assert last[3].reason == "retries_used"
     assert last[3].tier is None

@@ -124,7 +124,8 @@ def test_a_whole_list_is_frozen_by_its_filter_and_late_arrivals_are_not_swept_in
 def test_more_than_the_page_has_shown_is_asked_about_again(client: Client) -> None:
     seed.record(0)
     page = ask(client, "discard", select_across="1")
-    seed.record(4)  # its state changed earlier, and it was written down later
+    # Its state changed earlier, and it was written down later.
+    seed.record(4, changed_at=seed.now() - timedelta(hours=1))
     again = confirm(client, page)
     assert again.status_code == 200
     assert "look at the numbers again" in again.content.decode()

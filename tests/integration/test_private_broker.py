@@ -26,14 +26,14 @@ from celery_rmq_delay.testing import (
 from celery_rmq_delay.testing.broker import _name_hosts
 from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.testing.plugin import skip_or_fail
-from celery_rmq_delay.testing.ports import is_free
+from celery_rmq_delay.testing.ports import free_port, is_free
 from tests.support.waiting import SECONDS, wait_for
 
 HOLDER = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits it ignored
 from celery_rmq_delay.testing import PrivateBroker
-broker = PrivateBroker(sys.argv[1] or None, sys.argv[2] or None)
+broker = PrivateBroker(sys.argv[1] or None, sys.argv[2] or None, management=True)
 broker.start()
 print(broker.pid, broker.port, broker.settings.epmd_port, broker.log_path.parent.parent, flush=True)
 sys.stdin.read()
@@ -188,9 +188,12 @@ def test_durable_messages_survive_a_restart_and_a_kill(where: tuple[str, str | N
 @pytest.mark.parametrize(
     "ending", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)], ids=["SIGKILL", "SIGINT"]
 )
-def test_nothing_is_left_when_the_owner_ends(where: tuple[str, str | None], ending: signal.Signals) -> None:
+def test_a_broker_starts_beside_a_proxy_and_leaves_nothing_when_its_owner_ends(
+    where: tuple[str, str | None], ending: signal.Signals
+) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, where[0], where[1] or ""],
+        env={**os.environ, "http_proxy": f"http://127.0.0.1:{free_port()}"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

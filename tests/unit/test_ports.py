@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from celery_rmq_delay.testing import PrivateServerError, ports
 
 ANOTHER = """
+import os
 from celery_rmq_delay.testing import PrivateServerError, ports
 ports._RANGE = {range}
+ports._reservations = lambda: reserved
+reserved = os.open({reserved!r}, os.O_RDWR)
 try:
     while True:
         print(ports.free_port(), flush=True)
@@ -21,12 +26,16 @@ input()
 """
 
 
-def test_two_processes_never_get_the_same_port_while_both_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_never_get_the_same_port_while_both_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first = next(port for port in range(15_000, 32_000, 8) if all(map(ports.is_free, range(port, port + 8))))
     monkeypatch.setattr(ports, "_RANGE", (first, first + 7))
+    # These two share a file of their own: another run of this test wants the same ports.
+    reserved = tmp_path / "reserved"
+    descriptor = os.open(reserved, os.O_RDWR | os.O_CREAT)
+    monkeypatch.setattr(ports, "_reservations", lambda: descriptor)
     mine = {ports.free_port() for _ in range(3)}
     with subprocess.Popen(
-        [sys.executable, "-c", ANOTHER.format(range=(first, first + 7))],
+        [sys.executable, "-c", ANOTHER.format(range=(first, first + 7), reserved=str(reserved))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -39,3 +48,4 @@ def test_two_processes_never_get_the_same_port_while_both_run(monkeypatch: pytes
             ports.free_port()
         other.communicate("\n")
     assert ports.free_port() in theirs, "what a process had is free once it has ended"
+    os.close(descriptor)

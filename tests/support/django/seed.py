@@ -89,7 +89,7 @@ def record(number: int, state: str = TaskState.EXHAUSTED, **more: Any) -> TaskRe
         "delay_ms": LADDER[attempt % len(LADDER)],
         "ladder_ms": LADDER,
         "parked_at": parked_at,
-        "due_at": None if exhausted else now + timedelta(seconds=40 * number - 155),
+        "due_at": None if exhausted else now + timedelta(minutes=20 * number - 50),
         "first_failed_at": parked_at - timedelta(hours=2),
         "exhausted_at": parked_at if exhausted else None,
         "exception_type": error,
