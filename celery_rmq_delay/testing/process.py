@@ -18,6 +18,8 @@ from pathlib import Path
 from celery_rmq_delay.testing.errors import PrivateServerError, ServerStartError
 
 _KEEPER = Path(__file__).with_name("_keeper.py")
+ANSWER_TIMEOUT = 90.0
+"""Seconds a keeper may take to execute its server."""
 
 
 class KeptProcess:
@@ -80,13 +82,21 @@ class KeptProcess:
         self._news.put("gone")
 
     def start(self) -> None:
-        """Start the server, which must not be running; under another keeper where that one has ended, too."""
+        """Start the server, which must not be running; under another keeper where that one has ended, too.
+
+        :raises ServerStartError: when it cannot be executed, or its keeper does not answer.
+        """
         if self._keeper.poll() is not None and not self._is_closed:
             self._let_go()
             self._keep()
         self.exit_code, self.was_ordered_to_end = None, False
         self._order("start")
-        word, _, rest = self._news.get(timeout=30).partition(" ")
+        try:
+            word, _, rest = self._news.get(timeout=ANSWER_TIMEOUT).partition(" ")
+        except queue.Empty:
+            raise ServerStartError(
+                f"The server's keeper, process {self._keeper.pid}, did not start it within {ANSWER_TIMEOUT:g} s."
+            ) from None
         if word != "started":
             raise ServerStartError(f"The server could not be executed: {rest or word}.")
         self.pid = int(rest)

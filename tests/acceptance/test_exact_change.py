@@ -63,7 +63,7 @@ def roll(lab: Lab, calls: int, steps: list[dict[str, Any]], countdowns: tuple[fl
     for settings in steps:
         # A loop of another unit or type is not released by the workers to come: it has to be empty.
         if "exact_unit" in settings or "exact_queue_type" in settings:
-            wait_for(lambda: not loops(lab), "empty loops", 60, pause=0.2)
+            wait_for(lambda: not loops(lab), "empty loops", pause=0.2)
         app = make_app(replace(lab.config, rmq_delay=settings))
         workers.append(start(lab, settings))
         travellers.send(app, calls // MORE, (1, 5))
@@ -71,7 +71,7 @@ def roll(lab: Lab, calls: int, steps: list[dict[str, Any]], countdowns: tuple[fl
         travellers.send(app, calls // MORE, (1, 5))
         close_app(app)
     expected = travellers.expected
-    wait_for(travellers.done, "every attempt", 150, pause=0.2)
+    wait_for(travellers.done, "every attempt", pause=0.2)
     wait_for(lambda: travellers.attempts().keys() >= expected, "every attempt")
 
     found = travellers.attempts()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import amqp
 import kombu
+import psutil
 import pytest
 
 from celery_rmq_delay.testing import (
@@ -22,6 +23,7 @@ from celery_rmq_delay.testing import (
     PrivateServerError,
     ServerNotFoundError,
     ServerStartError,
+    process,
 )
 from celery_rmq_delay.testing.broker import _name_hosts
 from celery_rmq_delay.testing.installation import Installation
@@ -217,6 +219,18 @@ def test_a_node_that_cannot_start_says_why(where: tuple[str, str | None]) -> Non
     with pytest.raises(ServerStartError, match=r"(?s)ended with code.*no\.such\.setting"), broker:
         pass
     assert broker.pid is None
+
+
+def test_a_keeper_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "ANSWER_TIMEOUT", 0.1)
+    before = psutil.Process().children()
+    kept = process.KeptProcess(["true"], env={}, output=tmp_path / "output.txt")
+    (keeper,) = {*psutil.Process().children()} - {*before}
+    keeper.suspend()
+    with pytest.raises(ServerStartError, match=rf"keeper, process {keeper.pid}, did not start it within 0\.1 s"):
+        kept.start()
+    keeper.resume()
+    kept.close()
 
 
 def test_a_missing_server_is_named_with_what_mends_it() -> None:

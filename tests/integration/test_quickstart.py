@@ -80,7 +80,7 @@ def test_the_test_on_the_how_to_page_passes(rmq_vhost: str, tmp_path: Path) -> N
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

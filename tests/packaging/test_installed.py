@@ -61,7 +61,7 @@ def test_a_task_climbs_its_ladder(bare: Environment, rmq_vhost: str, tmp_path: P
         ) as worker,
     ):
         try:
-            wait_for(lambda: " ready." in log.read_text() or worker.poll() is not None, "the worker", seconds=120)
+            wait_for(lambda: " ready." in log.read_text() or worker.poll() is not None, "the worker")
             sent = bare.run("send.py", cwd=tmp_path, BROKER_URL=rmq_vhost)
         finally:
             worker.kill()

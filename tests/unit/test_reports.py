@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from tests.support import ROOT
+from tests.support.waiting import SECONDS
 
 FAILS_AMONG_FINALIZERS = """
 import ast, gc
@@ -51,7 +52,7 @@ def test_a_failure_is_reported_while_finalizers_parse_source(tmp_path: Path) -> 
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=SECONDS,
     )
     assert (done.returncode, "1 failed" in done.stdout) == (1, True), done.stdout
     assert "SystemError" not in done.stdout

@@ -15,6 +15,7 @@ from zipfile import Path as ZipPath
 from packaging.requirements import Requirement
 
 from tests.support import ROOT
+from tests.support.waiting import SECONDS
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Built:
 def build(folder: Path) -> Built:
     """Build the sdist from the checkout, and the wheel from the sdist. The backend is the one installed here."""
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,), (sdist,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     return Built(wheel, sdist)
@@ -41,7 +42,7 @@ class Environment:
     python: Path
 
     def run(
-        self, *arguments: str, cwd: Path, seconds: float = 120, **variables: str
+        self, *arguments: str, cwd: Path, seconds: float = SECONDS, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """Run its Python; return what came of it, with both outputs in ``stdout``."""
         return subprocess.run(
@@ -65,7 +66,7 @@ def install(wheel: Path, folder: Path, *more: str) -> Environment:
     The dependencies are links to those that the tests run with, so that nothing is downloaded: a test that needs an
     index fails when the index does.
     """
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=SECONDS)
     environment = Environment(folder / "bin" / "python")
     paths = sysconfig.get_paths(vars={"base": str(folder), "platbase": str(folder)})
     site = Path(paths["purelib"])
@@ -75,10 +76,18 @@ def install(wheel: Path, folder: Path, *more: str) -> Environment:
             link = site / name
             if not link.exists():
                 link.symlink_to(Path(str(found.locate_file(name))))
-    pip = [sys.executable, "-m", "pip", "--python", str(environment.python), "--disable-pip-version-check"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(environment.python),
+        "--disable-pip-version-check",
+        "--isolated",
+    ]
     for command in (["install", "--quiet", "--no-index", "--no-deps", str(wheel)], ["check"]):
         done = subprocess.run(
-            [*pip, *command], env=environment.variables(), capture_output=True, text=True, timeout=120
+            [*pip, *command], env=environment.variables(), capture_output=True, text=True, timeout=SECONDS
         )
         assert done.returncode == 0, done.stdout + done.stderr
     return environment
