@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import ROOT, environment
 from tests.support.django import settings as test_settings
+from tests.support.waiting import PAUSES
 
 pytest_plugins = ["tests.support.reports", "tests.support.brokers.fixtures", "tests.support.django.fixtures"]
 
@@ -51,12 +52,24 @@ TOGETHER = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that finds tests which depend on being in time."""
+    parser.addoption(
+        "--pauses",
+        type=float,
+        default=0,
+        metavar="SECONDS",
+        help="pause tests for up to SECONDS after one of three waits, as a busy machine does: all should still pass",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Give Django its settings, for the tests that pytest-django marks.
 
     Not by DJANGO_SETTINGS_MODULE: with that, Celery takes every app of every test for one of a Django project.
     """
     environment.clean(os.environ)
+    PAUSES.seconds = config.getoption("--pauses")
     django_settings.configure(**{name: value for name, value in vars(test_settings).items() if name.isupper()})
 
 
@@ -67,6 +80,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(name)
     if hasattr(config, "workerinput"):  # what takes longest is not to be left at the end, with the other processes idle
         items.sort(key=_place)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Choose the pauses of ``--pauses``."""
+    PAUSES.begin(item.nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)

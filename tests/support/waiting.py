@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +12,34 @@ SECONDS = 240.0
 BUSY = 30.0
 
 
+class Pauses:
+    """Pauses of the test process after some of its waits, as a busy machine makes them; none unless ``seconds`` is set.
+
+    No test may depend on being in time: each should pass with them.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._dice = random.Random()
+
+    def begin(self, test: str) -> None:
+        """Choose the pauses of a test: the same ones each time."""
+        self._dice.seed(test)
+
+    def pause(self) -> None:
+        """Pause for up to ``seconds``, one time in three."""
+        if self.seconds and self._dice.random() < 1 / 3:
+            time.sleep(self._dice.uniform(0, self.seconds))
+
+
+PAUSES = Pauses()
+
+
 def wait_for(condition: Callable[[], Any], what: str = "", seconds: float = SECONDS, pause: float = 0.01) -> Any:
     """Return the first true value of ``condition``; fail after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"{what or condition}: not within {seconds:g} s"
         time.sleep(pause)
+    PAUSES.pause()
     return found
