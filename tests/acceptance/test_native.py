@@ -94,10 +94,11 @@ def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(n
 
 
 def test_a_retry_leaves_no_message_in_any_delay_queue(native: Lab, kind: str) -> None:
-    result = native.task("fails").delay(2)
-    wait_for(lambda: result.state == "RETRY")
-    while not result.ready():
-        assert native.parked() == 0
+    with stored_states(native) as seen:
+        result = native.task("fails").delay(2)
+        while not result.ready():
+            assert native.parked() == 0
+        assert "RETRY" in seen({2: result})[2]
     assert_waited(waits(native, result.id), WAITS[kind][:2])
 
 
