@@ -86,6 +86,10 @@ class Lab:
     def noted(self, what: str) -> list[Any]:
         return [json.loads(line) for line in self.redis.lrange(f"{self.config.attempts}:{what}", 0, -1)]
 
+    def open_gate(self, times: int = 1) -> None:
+        """Let so many attempts go on that wait at the gate, or will."""
+        self.redis.rpush(f"{self.config.attempts}:gate", *["open"] * times)
+
     def counts(self, *queues: str) -> dict[str, int | None]:
         with self.app.connection_for_read() as connection:
             return ready_counts(connection, queues)

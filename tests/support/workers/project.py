@@ -70,7 +70,8 @@ def make_app(config: Config) -> Celery:
     app.conf.update(config.conf)
     if config.install:
         celery_rmq_delay.install(app)
-    register(app, redis.Redis.from_url(config.backend), config.attempts)
+    store = redis.Redis.from_url(config.backend, socket_timeout=None)  # a gate may be shut for longer
+    register(app, store, config.attempts)
     return app
 
 
@@ -261,10 +262,13 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
         return "slept"
 
     @task(name="gated")
-    def gated(self: Any) -> None:
-        """Run until the test opens the gate."""
+    def gated(self: Any, fail: int = 0) -> str:
+        """Run until the test opens the gate, and then fail, the first ``fail`` times."""
         note(self)
         store.blpop([f"{attempts}:gate"])
+        if self.request.retries < fail:
+            raise Boom("behind the gate")
+        return "passed"
 
     @task(name="overruns", time_limit=1)
     def overruns(self: Any) -> str:
