@@ -135,7 +135,7 @@ def test_a_task_that_requeues_itself_into_a_full_queue_is_tried_again_and_not_bl
     result = classic_lab.task("asks_again").delay(1, gated=True)
     wait_for(lambda: classic_lab.attempts(result.id))
     with policy(own_broker, "full", "^shop$", TAKES_NOTHING, vhost=classic_lab.vhost):
-        classic_lab.redis.rpush(f"{classic_lab.config.attempts}:gate", 1, 1)
+        classic_lab.open_gate(2)
         wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
 
     assert result.get(timeout=SECONDS) == "asked"
@@ -175,11 +175,13 @@ def test_an_exhausted_task_that_the_broker_refuses_waits_for_it_and_runs_no_more
 def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(
     lab: Lab, own_broker: PrivateBroker, fails: int
 ) -> None:
-    lab.worker("prefork", 1)
-    result = lab.task("sleeps").delay(1.5, fails)
+    worker = lab.worker("prefork", 1)
+    result = lab.task("gated").delay(fails)
     wait_for(lambda: lab.attempts(result.id))
 
     close_connections(own_broker)
+    wait_for(lambda: worker.logs().count("received") == 2, "the task once more")
+    lab.open_gate(2 + fails)
 
     wait_for(lambda: len(lab.attempts(result.id)) >= 2 + fails)
     wait_for(lambda: result.state == "SUCCESS")
@@ -193,11 +195,14 @@ def test_a_connection_lost_before_the_last_attempt_ends_exhausts_the_task_once(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str
 ) -> None:
     lab = make_lab(queue_type, tiers=["100ms"])
-    lab.worker("prefork", 1)
-    result = lab.task("sleeps").delay(1.5, 99)
+    worker = lab.worker("prefork", 1)
+    result = lab.task("gated").delay(99)
+    lab.open_gate()
     wait_for(lambda: len(lab.attempts(result.id)) == 2)
 
     close_connections(own_broker)
+    wait_for(lambda: worker.logs().count("received") == 3, "the last attempt once more")
+    lab.open_gate(2)
 
     wait_for(lambda: len(lab.attempts(result.id)) == 3)
     wait_for(lambda: lab.count("rmq_delay.exhausted"))
@@ -208,15 +213,18 @@ def test_a_connection_lost_before_the_last_attempt_ends_exhausts_the_task_once(
 @EITHER_TYPE
 def test_a_warm_shutdown_settles_what_was_running(lab: Lab) -> None:
     worker = lab.worker("prefork", 2)
-    parks, exhausts = lab.task("sleeps").delay(1.0, 1), lab.task("limited").apply_async(countdown=0)
+    parks, exhausts = lab.task("gated").delay(1), lab.task("limited").apply_async(countdown=0)
     wait_for(lambda: lab.attempts(parks.id))
 
     os.kill(worker.container.pid, signal.SIGTERM)
+    wait_for(lambda: "Warm shutdown" in worker.logs())
+    lab.open_gate()
     worker.container.wait(SECONDS)
 
     assert parks.state == "RETRY"
     lab.worker()
-    assert parks.get(timeout=SECONDS) == "slept"
+    lab.open_gate()
+    assert parks.get(timeout=SECONDS) == "passed"
     assert [attempt["retries"] for attempt in lab.attempts(parks.id)] == [0, 1]
     wait_for(lambda: exhausts.state == "FAILURE")
     assert len(wait_for(lambda: lab.take("rmq_delay.exhausted"))) == 1
@@ -288,7 +296,7 @@ def test_a_warm_shutdown_returns_many_messages_once(lab: Lab) -> None:
     wait_for(lambda: worker.logs().count("Task healthy") == len(results))
 
     os.kill(worker.container.pid, signal.SIGTERM)
-    lab.redis.rpush(f"{lab.config.attempts}:gate", "open")
+    lab.open_gate()
     worker.container.wait(SECONDS)
 
     second = lab.worker("prefork", 1)
@@ -322,7 +330,7 @@ def test_a_worker_blames_no_task_that_its_last_acks_let_come(
     results = [lab.task("healthy").delay(number) for number in range(20)]
     wait_for(lambda: lab.count("shop") == 19, "a task behind the gate")
     suspend_until_it_is_asked(own_broker, lab, "shop")
-    lab.redis.rpush(f"{lab.config.attempts}:gate", "open")
+    lab.open_gate()
     wait_for(lambda: results[0].ready(), "two tasks that are done")
     if first == "is told to consume no more":
         assert lab.app.control.cancel_consumer("shop", reply=True, timeout=SECONDS, limit=1)
@@ -337,7 +345,7 @@ def test_a_worker_blames_no_task_that_its_last_acks_let_come(
 @EITHER_TYPE
 def test_cold_shutdowns_blame_no_task_that_they_end(make_lab: Callable[..., Lab], queue_type: str) -> None:
     lab = make_lab(queue_type, max_crashes=0)
-    long = lab.task("sleeps").delay(3.0)
+    long = lab.task("gated").delay()
     for turn in (1, 2):
         worker = lab.worker("prefork", 1)
         wait_for(lambda turn=turn: len(lab.attempts(long.id)) == turn)
@@ -346,7 +354,9 @@ def test_cold_shutdowns_blame_no_task_that_they_end(make_lab: Callable[..., Lab]
         assert "suspects" not in worker.logs()
 
     last = lab.worker("prefork", 1)
-    assert long.get(timeout=SECONDS) == "slept"
+    wait_for(lambda: len(lab.attempts(long.id)) == 3)
+    lab.open_gate()
+    assert long.get(timeout=SECONDS) == "passed"
     assert len(lab.attempts(long.id)) == 3
     assert "suspects" not in last.logs()
 
