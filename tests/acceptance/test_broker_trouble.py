@@ -95,7 +95,7 @@ def behind_a_gate(lab: Lab, *options: Any, config: Config | None = None) -> tupl
     worker = lab.worker(*(options or ("prefork", 1)), config=config)
     gate = lab.task("gated").delay()
     wait_for(lambda: lab.attempts(gate.id), "the task at the gate")
-    return worker, lambda: lab.redis.rpush(f"{lab.config.attempts}:gate", "open")
+    return worker, lab.open_gate
 
 
 @contextmanager
