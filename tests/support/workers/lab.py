@@ -17,6 +17,8 @@ from celery import Celery
 from celery.backends.redis import RedisBackend
 
 from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.inventory import plans
+from celery_rmq_delay.release import release
 from celery_rmq_delay.topology.apply import ready_counts
 from tests.support.losses import Losses
 from tests.support.waiting import wait_for
@@ -89,6 +91,12 @@ class Lab:
     def open_gate(self, times: int = 1) -> None:
         """Let so many attempts go on that wait at the gate, or will."""
         self.redis.rpush(f"{self.config.attempts}:gate", *["open"] * times)
+
+    def release(self, task_id: str) -> None:
+        """Let a parked task come back at once."""
+        with self.app.connection_for_write() as connection:
+            found = release(connection, plans(connection, delay_of(self.app)), task_ids=[task_id])
+        assert found.released == [task_id], found
 
     def counts(self, *queues: str) -> dict[str, int | None]:
         with self.app.connection_for_read() as connection:
