@@ -140,7 +140,7 @@ def test_every_queue_gets_a_ladder_but_those_that_the_settings_leave_alone(
         queues={"routed": {"tiers": ["100ms"]}, "plain": False},
     )
     lab.worker("prefork", 2, "--queues", "shop,routed,missing,plain")
-    lab.app.control.add_consumer("late", reply=True, timeout=10)
+    lab.app.control.add_consumer("late", reply=True, timeout=SECONDS, limit=1)
     fails = lab.task("fails")
     results = {"routed": fails.delay(1)}
     results |= {queue: fails.apply_async((1,), queue=queue) for queue in ("missing", "late")}
