@@ -33,27 +33,42 @@ def test_fails():
 """
 
 
-def test_a_failure_is_reported_while_finalizers_parse_source(tmp_path: Path) -> None:
-    """On CPython 3.11 it would be an internal error of pytest, which ends the run."""
-    (tmp_path / "test_odd.py").write_text(FAILS_AMONG_FINALIZERS)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "tests.support.reports",
-        "-p",
-        "no:cacheprovider",
-        "--rootdir",
-        tmp_path,
-    ]
+REPORTS_SLOWLY = """
+import time, pytest
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(call):
+    if call.excinfo:
+        time.sleep(1.5)  # as it takes on a busy machine
+"""
+
+
+def report_of(folder: Path, *options: str) -> tuple[int, str]:
+    """Return the exit code and the output of a pytest that has the tests of a folder, and only our reports."""
+    plugins = ("-p", "tests.support.reports", "-p", "no:cacheprovider")
     done = subprocess.run(
-        [*command, tmp_path],
+        [sys.executable, "-m", "pytest", *plugins, *options, "--rootdir", folder, folder],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
         timeout=SECONDS,
     )
-    assert (done.returncode, "1 failed" in done.stdout) == (1, True), done.stdout
-    assert "SystemError" not in done.stdout
-    assert "Odd: an odd one" in done.stdout
+    return done.returncode, done.stdout
+
+
+def test_a_failure_is_reported_while_finalizers_parse_source(tmp_path: Path) -> None:
+    """On CPython 3.11 it would be an internal error of pytest, which ends the run."""
+    (tmp_path / "test_odd.py").write_text(FAILS_AMONG_FINALIZERS)
+    code, output = report_of(tmp_path)
+    assert (code, "1 failed" in output) == (1, True), output
+    assert "SystemError" not in output
+    assert "Odd: an odd one" in output
+
+
+def test_a_timeout_does_not_interrupt_the_report_of_a_failure(tmp_path: Path) -> None:
+    """It would be an internal error of pytest, which ends the run."""
+    (tmp_path / "conftest.py").write_text(REPORTS_SLOWLY)
+    (tmp_path / "test_slow.py").write_text("def test_fails(): assert 0\ndef test_passes(): ...")
+    code, output = report_of(tmp_path, "-p", "pytest_timeout", "--timeout", "1")
+    assert (code, "1 failed, 1 passed" in output) == (1, True), output
+    assert "INTERNALERROR" not in output
