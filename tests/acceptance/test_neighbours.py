@@ -84,7 +84,6 @@ def test_flower_shows_retries_and_failures(make_lab: Callable[..., Lab], tmp_pat
     lab = make_lab(tiers=["1h"])
     lab.worker("prefork", 2, "--task-events")
     port = free_port()
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("FLOWER_")}
     with (tmp_path / "flower.log").open("wb") as log:
         flower = subprocess.Popen(
             [
@@ -99,7 +98,7 @@ def test_flower_shows_retries_and_failures(make_lab: Callable[..., Lab], tmp_pat
             ],
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**environ, VARIABLE: lab.config.dumps(), "FLOWER_UNAUTHENTICATED_API": "true"},
+            env={**os.environ, VARIABLE: lab.config.dumps(), "FLOWER_UNAUTHENTICATED_API": "true"},
         )
     try:
 
