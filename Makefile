@@ -10,6 +10,8 @@ SETUP := $(PYTHON) scripts/setup.py
 ARGS ?=
 ONCE ?=
 export ONCE
+# Another project's settings are not for the demo and the tests.
+unexport DJANGO_SETTINGS_MODULE
 # The suite mostly waits, so that some processes share it; what is chosen with ARGS runs in one.
 PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
 MAKEFLAGS += --no-print-directory

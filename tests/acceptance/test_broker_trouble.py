@@ -90,21 +90,21 @@ def test_a_worker_parks_its_retries_with_two_of_three_brokers_down(classic_lab: 
     assert "Connection to broker lost" not in worker.logs()
 
 
-def behind_a_gate(lab: Lab, *options: Any, config: Config | None = None) -> tuple[Worker, Callable[[], Any]]:
-    """Start a worker of one process whose only task is running; return what lets it go on with the others."""
+def behind_a_gate(lab: Lab, *options: Any, config: Config | None = None) -> Worker:
+    """Start a worker of one process whose only task is running, until ``lab.open_gate()`` lets it go on."""
     worker = lab.worker(*(options or ("prefork", 1)), config=config)
     gate = lab.task("gated").delay()
     wait_for(lambda: lab.attempts(gate.id), "the task at the gate")
-    return worker, lab.open_gate
+    return worker
 
 
 @contextmanager
 def a_copy_that_waits(lab: Lab, broker: PrivateBroker) -> Iterator[tuple[Worker, Any]]:
     """Let the block begin in an alarm, with a worker and a task of it whose copy waits for the end."""
-    worker, open_gate = behind_a_gate(lab)
+    worker = behind_a_gate(lab)
     given_up = lab.task("gives_up").delay()
     with alarm(broker):
-        open_gate()
+        lab.open_gate()
         wait_for(lambda: BLOCKED in worker.logs())
         yield worker, given_up
 
@@ -121,11 +121,11 @@ def test_healthy_tasks_go_on_in_an_alarm_while_an_exhausted_one_waits_for_its_en
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str, pool: str
 ) -> None:
     lab = make_lab(queue_type)
-    worker, open_gate = behind_a_gate(lab, pool, 1)
+    worker = behind_a_gate(lab, pool, 1)
     given_up = lab.task("gives_up").delay()
     healthy = [lab.task("healthy").delay(number) for number in range(20)]
     with alarm(own_broker):
-        open_gate()
+        lab.open_gate()
         assert [result.get(timeout=SECONDS) for result in healthy] == list(range(20))
         wait_for(lambda: BLOCKED in worker.logs())
         assert lab.count("rmq_delay.exhausted") == 0
@@ -215,10 +215,10 @@ def test_events_that_the_broker_does_not_read_cost_a_worker_no_connection(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker
 ) -> None:
     lab = make_lab()
-    worker, open_gate = behind_a_gate(lab, "prefork", 1, "--task-events")
+    worker = behind_a_gate(lab, "prefork", 1, "--task-events")
     large = [lab.task("healthy").apply_async((number,), argsrepr="x" * 60_000) for number in range(200)]
     with alarm(own_broker):
-        open_gate()
+        lab.open_gate()
         assert [result.get(timeout=SECONDS) for result in large] == list(range(200))
     assert "Connection to broker lost" not in worker.logs()
     assert "among the suspects" not in worker.logs()
@@ -295,11 +295,11 @@ def test_a_lost_connection_for_copies_is_opened_again_and_no_task_runs_twice(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str
 ) -> None:
     lab = make_lab(queue_type)
-    worker, open_gate = behind_a_gate(lab)
+    worker = behind_a_gate(lab)
     given_up = [lab.task("gives_up").delay() for _ in range(3)]
     close_copies(own_broker)
     wait_for(lambda: "No connection to publish copies on" in worker.logs())
-    open_gate()
+    lab.open_gate()
 
     wait_for(lambda: lab.count("rmq_delay.exhausted") == len(given_up))
     assert sorted(exhausted(lab)) == sorted(result.id for result in given_up)

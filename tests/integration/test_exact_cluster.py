@@ -125,7 +125,6 @@ def test_messages_in_quorum_levels_and_rungs_outlive_the_death_of_their_leaders_
             before = len(publisher.confirmed)
             wait_for(lambda: len(publisher.confirmed) > before + 20, "confirms of the others")
             victim.start()
-            parking.hasten(victim)
             wait_for(lambda: len(cluster.running_nodes()) == 3, "three nodes again")
         finally:
             publisher.ended.set()

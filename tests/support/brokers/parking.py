@@ -30,8 +30,8 @@ from tests.support import ROOT
 from tests.support.waiting import wait_for
 
 #: Seconds after which a quorum queue publishes a dead letter again that a dead node did not confirm: so long such a
-#: message may be late. RabbitMQ's own value, and that of the tests.
-OWN_DEAD_LETTER_TIMEOUT, DEAD_LETTER_TIMEOUT = 180, 5
+#: message may be late. RabbitMQ's own value is 180.
+DEAD_LETTER_TIMEOUT = 5
 #: How many dead letters a quorum queue has under way at a time: so many it may deliver twice when its node dies.
 DEAD_LETTERS_AT_ONCE = 32
 #: How many publishes may wait for their confirms at a time.
@@ -41,9 +41,14 @@ Message = tuple[int, Route]
 
 
 def hasten(node: PrivateBroker) -> None:
-    """Let the quorum queues of a node wait only `DEAD_LETTER_TIMEOUT` for what a dead node will never confirm."""
-    milliseconds = 1000 * DEAD_LETTER_TIMEOUT
-    node.evaluate(f"application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, {milliseconds})")
+    """Let the quorum queues of a node wait only `DEAD_LETTER_TIMEOUT` for what a dead node will never confirm.
+
+    A queue reads the value when it elects its leader. Queues that are declared later have it, and all of them once the
+    node has started again: an election may come before anybody can ask the node.
+    """
+    value = f"dead_letter_worker_publisher_confirm_timeout, {1000 * DEAD_LETTER_TIMEOUT}"
+    node.evaluate(f"application:set_env(rabbit, {value})")
+    (node.log_path.parent.parent / "advanced.config").write_text(f"[{{rabbit, [{{{value}}}]}}].\n")
 
 
 def metadata_to_disk(node: PrivateBroker) -> None:

@@ -29,8 +29,6 @@ _LOADED.set_forkserver_preload(
         "tests.support.workers.matrix",
     ]
 )
-#: Gevent patches the standard library, which has to be done before anything else is imported.
-_BARE = multiprocessing.get_context("spawn")
 #: For Linux: which signal a process gets when its parent ends, as the server does when the tests were killed.
 _PR_SET_PDEATHSIG = 1
 
@@ -41,8 +39,7 @@ class Program:
     _one_at_a_time = threading.Lock()  # an exit code can be read once, by whoever asks first
 
     def __init__(self, arguments: Sequence[str], environ: dict[str, str], log: Path) -> None:
-        context = _BARE if "gevent" in arguments else _LOADED
-        self._process = context.Process(target=_run, args=(arguments, environ, log, Path.cwd()), daemon=True)
+        self._process = _LOADED.Process(target=_run, args=(arguments, environ, log, Path.cwd()), daemon=True)
         with self._one_at_a_time:
             self._process.start()
 
@@ -69,7 +66,7 @@ class Program:
 
 def _run(arguments: Sequence[str], environ: dict[str, str], log: Path, folder: Path) -> None:
     os.setsid()
-    if sys.platform == "linux" and "gevent" not in arguments:  # the others' parent is the server, this one's a thread
+    if sys.platform == "linux":
         os.close(forkserver._forkserver._forkserver_alive_fd)  # each fork would keep the server alive by it
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.chdir(folder)
@@ -77,6 +74,8 @@ def _run(arguments: Sequence[str], environ: dict[str, str], log: Path, folder: P
     for output in (1, 2):
         os.dup2(descriptor, output)
     os.close(descriptor)
+    if "gevent" in arguments:  # which has to patch the standard library before anything else is imported
+        os.execve(sys.executable, [sys.executable, "-m", "celery", *arguments], environ)
     os.environ.clear()
     os.environ.update(environ)
     multiprocessing.current_process().name = "MainProcess"  # as logs name it
