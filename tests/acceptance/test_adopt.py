@@ -16,7 +16,7 @@ from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.commands import run
 from tests.support.waiting import wait_for
-from tests.support.workers.lab import Lab
+from tests.support.workers.lab import Lab, close_results
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +96,7 @@ def test_no_task_is_lost_or_runs_twice_while_its_queue_is_adopted_and_given_back
             fate = number % 5  # 4: exhausted
             fates[lab.task("fails").delay(fate if fate < 4 else 99).id] = fate
             number += 1
+        close_results(lab.app)
 
     publisher = threading.Thread(target=publish)
     publisher.start()

@@ -17,7 +17,7 @@ from celery_rmq_delay.testing.postgres import PrivatePostgres
 from tests.support.django.collecting import Rig
 from tests.support.django.databases import Database, migrated, postgres_database, using
 from tests.support.waiting import SECONDS, wait_for
-from tests.support.workers.lab import Lab
+from tests.support.workers.lab import Lab, close_results
 
 #: Tasks per second that come all the while; each fails at first and runs twice.
 RATE = 10
@@ -47,6 +47,7 @@ class Sender:
     def _send(self) -> None:
         while not self._stop.wait(1 / RATE):
             self.sent[self._task.delay(1).id] = time.time()
+        close_results(self._task.app)
 
 
 @pytest.fixture

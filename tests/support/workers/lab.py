@@ -157,10 +157,16 @@ def close_app(app: Celery) -> None:
 
     Its own `close` leaves its connections to the garbage collector, whose warnings end some later test.
     """
+    close_results(app)
+    app.close()
+
+
+def close_results(app: Celery) -> None:
+    """Close the connections of an app's results: those of the thread that calls this, as each has its own."""
     if isinstance(app.backend, RedisBackend):
+        app.backend.result_consumer.subscribed_to.clear()  # results that die later open a connection to unsubscribe
         app.backend.result_consumer.stop()
         app.backend.client.connection_pool.disconnect()
-    app.close()
 
 
 @contextmanager
