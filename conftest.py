@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,10 +11,14 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import ROOT, environment
 from tests.support.django import settings as test_settings
-from tests.support.leaks import LEAKS
 from tests.support.waiting import PAUSES
 
-pytest_plugins = ["tests.support.reports", "tests.support.brokers.fixtures", "tests.support.django.fixtures"]
+pytest_plugins = [
+    "tests.support.leaks",
+    "tests.support.reports",
+    "tests.support.brokers.fixtures",
+    "tests.support.django.fixtures",
+]
 
 #: Examples of each property: the same ones each time, more of them in `make test-all`; in `make fuzz` others each time.
 for name, number in {"quick": 20, "full": 100, "fuzz": 3_000}.items():
@@ -55,18 +58,13 @@ TOGETHER = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options that find tests which depend on being in time, or let others fail later."""
+    """Add the option that finds tests which depend on being in time."""
     parser.addoption(
         "--pauses",
         type=float,
         default=0,
         metavar="SECONDS",
         help="pause tests for up to SECONDS after one of three waits, as a busy machine does: all should still pass",
-    )
-    parser.addoption(
-        "--leaks",
-        action="store_true",
-        help="fail each test that leaves an open socket or file to the garbage collector, which warns in a later test",
     )
 
 
@@ -77,8 +75,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     environment.clean(os.environ)
     PAUSES.seconds = config.getoption("--pauses")
-    if config.getoption("--leaks"):
-        LEAKS.seek()
     django_settings.configure(**{name: value for name, value in vars(test_settings).items() if name.isupper()})
 
 
@@ -94,13 +90,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Choose the pauses of ``--pauses``."""
     PAUSES.begin(item.nodeid)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown() -> Iterator[None]:
-    """Look for what ``--leaks`` names when all fixtures of a test are gone."""
-    yield
-    LEAKS.check()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,35 +1,39 @@
-"""What a test leaves to the garbage collector: its warning ends whatever test is running then."""
+"""``pytest --leaks``: what a test leaves to the garbage collector, whose warning ends whatever test is running then."""
 
 from __future__ import annotations
 
 import gc
 import io
 import socket
+from collections.abc import Iterator
+
+import pytest
 
 
-class Leaks:
-    """Looks after each test for open sockets and files that nothing refers to any more."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option."""
+    parser.addoption(
+        "--leaks",
+        action="store_true",
+        help="fail each test that leaves an open socket or file behind as garbage",
+    )
 
-    def __init__(self) -> None:
-        self.are_sought = False
 
-    def seek(self) -> None:
-        """Look for them from now on; garbage is collected when a test has ended, and at no other time."""
-        self.are_sought = True
+def pytest_configure(config: pytest.Config) -> None:
+    """Let garbage wait for the end of its test."""
+    if config.getoption("--leaks"):
         gc.disable()
 
-    def check(self) -> None:
-        """Fail if the garbage has open sockets or files."""
-        if not self.are_sought:
-            return
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Look at the garbage when all fixtures of a test are gone."""
+    yield
+    if item.config.getoption("--leaks"):
         before = _open()
         gc.collect()
         found = sorted(before[each] for each in before.keys() - _open().keys())
         assert not found, f"left to the garbage collector: {', '.join(found)}"
-
-
-#: Those of this process: ``pytest --leaks`` looks for them.
-LEAKS = Leaks()
 
 
 def _open() -> dict[int, str]:

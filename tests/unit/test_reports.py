@@ -33,6 +33,19 @@ def test_fails():
 """
 
 
+LEAVES_A_SOCKET = """
+import socket
+
+def test_closes():
+    with socket.socket():
+        pass
+
+def test_leaves():
+    cycle = [socket.socket()]
+    cycle.append(cycle)
+"""
+
+
 REPORTS_SLOWLY = """
 import time, pytest
 
@@ -72,3 +85,11 @@ def test_a_timeout_does_not_interrupt_the_report_of_a_failure(tmp_path: Path) ->
     code, output = report_of(tmp_path, "-p", "pytest_timeout", "--timeout", "1")
     assert (code, "1 failed, 1 passed" in output) == (1, True), output
     assert "INTERNALERROR" not in output
+
+
+def test_a_test_that_leaves_a_socket_to_the_garbage_collector_is_found(tmp_path: Path) -> None:
+    (tmp_path / "test_sockets.py").write_text(LEAVES_A_SOCKET)
+    code, output = report_of(tmp_path, "-p", "tests.support.leaks", "--leaks")
+    assert (code, "2 passed, 1 error" in output) == (1, True), output
+    assert "ERROR at teardown of test_leaves" in output
+    assert "left to the garbage collector: <socket.socket fd=" in output
