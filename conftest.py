@@ -26,6 +26,8 @@ for name, number in {"quick": 20, "full": 100, "fuzz": 3_000}.items():
     settings.register_profile(name, patient, derandomize=name != "fuzz", max_examples=number)
 settings.load_profile("quick")
 
+#: Seconds that a slow test may take on a busy machine; ``timeout`` in pyproject.toml is that of the others.
+SLOW_TIMEOUT = 1_800
 #: Those whose tests take longest come first.
 FOLDERS = (
     "tests/spark",
@@ -79,10 +81,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests by their folder, so that ``-m integration`` needs no mark in each file."""
+    """Mark tests by their folder, so that ``-m integration`` needs no mark in each file; give slow ones their time."""
     for item in items:
         for name in MARKED & {*item.path.relative_to(ROOT).parts}:
             item.add_marker(name)
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
     if hasattr(config, "workerinput"):  # what takes longest is not to be left at the end, with the other processes idle
         items.sort(key=_place)
 

@@ -20,7 +20,6 @@ ONCE = tuple(fault for fault in FAULTS if fault.name != "upgrade the workers")
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_faults_lose_nothing_and_run_nothing_early_or_twice_without_a_reason(
     rmq_installation: Installation, tmp_path: Path
 ) -> None:

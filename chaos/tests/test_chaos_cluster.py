@@ -23,7 +23,6 @@ BRIEFLY = tuple(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_killed_silent_and_cut_off_nodes_lose_nothing_and_run_nothing_early_or_twice(
     rmq_installation: Installation, tmp_path: Path
 ) -> None:

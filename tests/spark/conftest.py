@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.spark.machine import TIMEOUT, SharedSpark
+from tests.support.spark.machine import MOST_SECONDS, MOST_SECONDS_SLOW, TIMEOUT, SharedSpark
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if Path(__file__).parent in item.path.parents and not item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(TIMEOUT))
 
 
@@ -26,7 +26,9 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpa
 
 
 @pytest.fixture
-def spark(shared_spark: SharedSpark) -> Iterator[SparkSession]:
+def spark(shared_spark: SharedSpark, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """The session that all tests share."""
-    with shared_spark.limited() as session:
+    with shared_spark.limited(
+        MOST_SECONDS_SLOW if request.node.get_closest_marker("slow") else MOST_SECONDS
+    ) as session:
         yield session

@@ -18,8 +18,8 @@ from tests.support.spark.cluster import STARTS_SOONER
 from tests.support.waiting import SECONDS
 
 T = TypeVar("T")
-#: Seconds that a test may take in all, and of them those in which it may use Spark.
-TIMEOUT, MOST_SECONDS = 900.0, 600.0
+#: Seconds that a quick test may take in all, and of them those in which it may use Spark; and those of a slow test.
+TIMEOUT, MOST_SECONDS, MOST_SECONDS_SLOW = 900.0, 600.0, 1_500.0
 
 
 class SharedSpark:
