@@ -124,6 +124,8 @@ class WorkerSide(Settling):
         self._connect_events()
         for name in list(self.consumer.app.amqp.queues.consume_from):
             self.add_queue(name)
+        consumer = self.consumer.task_consumer
+        consumer.add_queue = partial(self._add_to, consumer, consumer.add_queue)
         self._starts = False
         # What was delivered before the loop runs would meet a pool that does not take tasks yet.
         self.consumer.call_soon(self._take_suspects)
@@ -244,22 +246,19 @@ class WorkerSide(Settling):
         level, text = (logging.ERROR, _NOT_CONSUMED) if found is None else (logging.WARNING, _AS_BEFORE)
         logger.log(level, text, name, str(error) or repr(error), extra={"queue": name})
         if found is None:
-            self._leave(name)
+            self._read_tags()  # of what is on its way
+            self.consumer.task_consumer.cancel_by_queue(name)
             return
         if name in self.delay.foreign and name not in self._known:
             self.delay.learn(name, found.adoption)
         self._take(name)
 
-    def _leave(self, name: str) -> None:
-        """Do not consume a queue."""
-
-        def leave() -> None:
-            if name not in self.applied:
-                self._read_tags()  # of what is on its way
-                self.consumer.task_consumer.cancel_by_queue(name)
-
-        leave()
-        self.consumer.call_soon(leave)  # whoever has just declared it consumes it next
+    def _add_to(self, consumer: Consumer, add: Callable[[Queue], Queue], queue: Queue) -> Queue:
+        """Add a queue to the consumer, as the command `add_consumer` does, unless it has to wait for its ladder."""
+        added = add(queue)  # declares it, and so applies its ladder
+        if self._is_consumed(added.name) and added.name not in self.applied:
+            consumer.cancel_by_queue(added.name)
+        return added
 
     def _take(self, name: str) -> None:
         """Take the suspects of a queue whose ladder is applied; let what it rejects climb."""

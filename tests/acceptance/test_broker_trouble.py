@@ -241,6 +241,24 @@ def test_a_queue_without_a_ladder_waits_for_the_end_of_an_alarm_and_others_do_no
 
 
 @pytest.mark.brokers
+def test_a_queue_without_a_ladder_that_is_added_in_an_alarm_waits_for_its_end(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker
+) -> None:
+    lab = make_lab(queues={"other": False})
+    waiting = [lab.task("fails").delay(1) for _ in range(20)]
+    worker = lab.worker("prefork", 1, "--queues", "other")
+    os.kill(worker.container.pid, signal.SIGSTOP)
+    lab.app.control.add_consumer("shop")  # which nobody could publish in an alarm
+    with alarm(own_broker):
+        os.kill(worker.container.pid, signal.SIGCONT)
+        wait_for(lambda: "The queue is not consumed until it is" in worker.logs())
+
+    assert [each.get(timeout=SECONDS) for each in waiting] == [1] * len(waiting)
+    logs = worker.logs()
+    assert logs.index("The ladder of queue shop is applied") < logs.index(" received")
+
+
+@pytest.mark.brokers
 def test_a_worker_that_loses_its_connection_while_a_record_is_held_goes_on(classic_lab: Lab) -> None:
     with proxied(classic_lab) as (proxy, config):
         worker = classic_lab.worker("prefork", 1, config=config)
