@@ -255,6 +255,9 @@ class WorkerSide(Settling):
 
     def _add_to(self, consumer: Consumer, add: Callable[[Queue], Queue], queue: Queue) -> Queue:
         """Add a queue to the consumer, as the command `add_consumer` does, unless it has to wait for its ladder."""
+        queues = self.consumer.app.amqp.queues
+        if queue.name not in queues.consume_from:
+            queues.select_add(queue)  # as Celery does since 5.7 with a queue that it knows
         added = add(queue)  # declares it, and so applies its ladder
         if self._is_consumed(added.name) and added.name not in self.applied:
             consumer.cancel_by_queue(added.name)

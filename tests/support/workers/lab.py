@@ -164,8 +164,8 @@ def close_app(app: Celery) -> None:
 def close_results(app: Celery) -> None:
     """Close the connections of an app's results: those of the thread that calls this, as each has its own."""
     if isinstance(app.backend, RedisBackend):
-        app.backend.result_consumer.subscribed_to.clear()  # results that die later open a connection to unsubscribe
         app.backend.result_consumer.stop()
+        app.backend.result_consumer._pubsub = None  # results that die later would open a connection to unsubscribe
         app.backend.client.connection_pool.disconnect()
 
 
