@@ -248,7 +248,7 @@ def test_a_queue_without_a_ladder_that_is_added_in_an_alarm_waits_for_its_end(
     waiting = [lab.task("fails").delay(1) for _ in range(20)]
     worker = lab.worker("prefork", 1, "--queues", "other")
     os.kill(worker.container.pid, signal.SIGSTOP)
-    lab.app.control.add_consumer("shop")  # which nobody could publish in an alarm
+    lab.app.control.add_consumer("shop")  # an alarm would stop this publish
     with alarm(own_broker):
         os.kill(worker.container.pid, signal.SIGCONT)
         wait_for(lambda: "The queue is not consumed until it is" in worker.logs())
