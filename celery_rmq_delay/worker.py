@@ -87,6 +87,8 @@ class WorkerSide(Settling):
         self.requeues = Requeues()
         #: The queues whose ladders this process has applied, on whatever connection.
         self._known: set[str] = set()
+        #: The queues that are to be consumed when their ladders are applied.
+        self._postponed: set[str] = set()
         #: Whether the worker starts, and ends for what is wrong with its configuration.
         self._starts = True
         self._applying: Applying | None = None
@@ -117,6 +119,7 @@ class WorkerSide(Settling):
         self._places.clear()
         self._to_return.clear()
         self._waiting.clear()
+        self._postponed.clear()
         self.applied.clear()
         self._applying = Applying(self.consumer, publisher)
         self.delay.on_declared = self.add_queue
@@ -246,6 +249,7 @@ class WorkerSide(Settling):
         level, text = (logging.ERROR, _NOT_CONSUMED) if found is None else (logging.WARNING, _AS_BEFORE)
         logger.log(level, text, name, str(error) or repr(error), extra={"queue": name})
         if found is None:
+            self._postponed.add(name)
             self._read_tags()  # of what is on its way
             self.consumer.task_consumer.cancel_by_queue(name)
             return
@@ -258,8 +262,10 @@ class WorkerSide(Settling):
         queues = self.consumer.app.amqp.queues
         if queue.name not in queues.consume_from:
             queues.select_add(queue)  # as Celery does since 5.7 with a queue that it knows
-        added = add(queue)  # declares it, and so applies its ladder
-        if self._is_consumed(added.name) and added.name not in self.applied:
+        added = add(queue)  # declares it, and so applies its ladder, unless it was found to be foreign before
+        if added.name not in self._postponed:
+            self.add_queue(added.name)
+        if added.name in self._postponed:
             consumer.cancel_by_queue(added.name)
         return added
 
@@ -267,6 +273,7 @@ class WorkerSide(Settling):
         """Take the suspects of a queue whose ladder is applied; let what it rejects climb."""
         assert self._suspects is not None  # noqa: S101 - `connect` made it
         self.applied.add(name)
+        self._postponed.discard(name)
         self._suspects.add_queue(Queue(suspects(name), no_declare=True))
         if not self._suspects_due:
             self._suspects.consume()

@@ -22,7 +22,6 @@ from kombu.utils.imports import symbol_by_name
 from ..delay import Delay, delay_of
 from ..durations import parse_ms
 from ..inventory import origin_queues
-from ..strategy import ATTRIBUTE
 from ..trace import LeanExceptionInfo
 from .errors import NotFinishedError
 from .recorder import Recorder, Stories
@@ -144,9 +143,6 @@ class MemoryLadder(Stories):
         consumer = self._consumer
         for name in [name for name in self._app.amqp.queues if not consumer.task_consumer.consuming_from(name)]:
             consumer.add_task_queue(name)
-            worker = getattr(consumer, ATTRIBUTE)
-            if worker is not None:
-                worker.add_queue(name)
         found = self._broker.deliver_next()
         consumer.perform_pending_operations()
         if found:
