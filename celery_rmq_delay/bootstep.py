@@ -71,7 +71,7 @@ class LadderStep(bootsteps.StartStopStep):
         """Take nothing more; tasks that run may still finish. Where the connection is lost, neither is possible."""
         if self._worker is None:
             return
-        if c.connection is None:
+        if _is_lost(c):
             self._worker.lose()
         else:
             self._worker.stop_taking()
@@ -80,8 +80,13 @@ class LadderStep(bootsteps.StartStopStep):
         """Return what was never started, and wait for outstanding confirms, before the connection closes."""
         if self._worker is None:
             return
-        if c.connection is not None:
+        if not _is_lost(c):
             self._worker.return_what_is_left()
             self._worker.disconnect()
         if self._worker.reporter is not None:
             self._worker.reporter.close()
+
+
+def _is_lost(c: Any) -> bool:
+    """Whether a consumer has lost its connection. Celery before 5.7 stops its steps before it lets go of a lost one."""
+    return c.connection is None or not c.connection.connected

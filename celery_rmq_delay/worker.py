@@ -317,6 +317,7 @@ class WorkerSide(Settling):
 
     def stop_taking(self) -> None:
         """Take no more suspects, and release nothing more."""
+        self.delay.on_declared = None  # until `connect`
         self._read_tags()  # what comes while a consumer is cancelled has to be known, too
         self._suspects_due = False
         if self._applying is not None:
@@ -371,6 +372,7 @@ class WorkerSide(Settling):
 
     def lose(self) -> None:
         """Leave all that is unsettled to the broker: the consumer's connection is lost, and its copies with it."""
+        self.delay.on_declared = None  # until `connect`: Celery's next consumer declares its queues before that
         if self._applying is not None:
             self._applying.stop()
         self.close()
