@@ -315,13 +315,17 @@ class WorkerSide(Settling):
         own = suspects(plan.queue)  # declared by whoever was first
         return [each for each in drift(connection, plan.objects()) if each.name != own or each.problem == "missing"]
 
-    def stop_taking(self) -> None:
-        """Take no more suspects, and release nothing more."""
-        self.delay.on_declared = None  # until `connect`
-        self._read_tags()  # what comes while a consumer is cancelled has to be known, too
-        self._suspects_due = False
+    def _apply_no_more(self) -> None:
+        """Apply and add nothing until `connect`: Celery's next consumer declares its queues before that."""
+        self.delay.on_declared = None
         if self._applying is not None:
             self._applying.stop()
+
+    def stop_taking(self) -> None:
+        """Take no more suspects, and release nothing more."""
+        self._read_tags()  # what comes while a consumer is cancelled has to be known, too
+        self._suspects_due = False
+        self._apply_no_more()
         self.take_the_rest()
         if self._suspects is not None:
             self._suspects.cancel()
@@ -372,9 +376,7 @@ class WorkerSide(Settling):
 
     def lose(self) -> None:
         """Leave all that is unsettled to the broker: the consumer's connection is lost, and its copies with it."""
-        self.delay.on_declared = None  # until `connect`: Celery's next consumer declares its queues before that
-        if self._applying is not None:
-            self._applying.stop()
+        self._apply_no_more()
         self.close()
 
     # -- receiving -----------------------------------------------------------------------------------------------

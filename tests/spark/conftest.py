@@ -28,7 +28,6 @@ def shared_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedSpa
 @pytest.fixture
 def spark(shared_spark: SharedSpark, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """The session that all tests share."""
-    with shared_spark.limited(
-        MOST_SECONDS_SLOW if request.node.get_closest_marker("slow") else MOST_SECONDS
-    ) as session:
+    is_slow = request.node.get_closest_marker("slow") is not None
+    with shared_spark.limited(MOST_SECONDS_SLOW if is_slow else MOST_SECONDS) as session:
         yield session
