@@ -6,6 +6,8 @@ SHELL := /bin/sh
 PYTHON ?= python3
 RUN := .venv/bin/python
 NEXT := .cache/next
+OLDEST := .cache/oldest
+LIBRARIES := '^(celery|kombu|amqp|billiard|vine)='
 SETUP := $(PYTHON) scripts/setup.py
 ARGS ?=
 ONCE ?=
@@ -17,7 +19,7 @@ PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all test-brokers test-celery test-next coverage chaos lint typing docs fuzz screenshots bench clean
+.PHONY: help setup demo test test-all test-brokers test-celery test-oldest test-next coverage chaos lint typing docs fuzz screenshots bench clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1~\2/p' Makefile | awk -F~ '{ printf "%-22s %s\n", $$1, $$2 }'
@@ -46,10 +48,17 @@ test-celery: ## run Celery's own integration suite with plain and with retryable
 	@$(SETUP) --test-servers --group test --group celery-suite
 	@$(RUN) scripts/test_celery.py -- $(ARGS)
 
+test-oldest: ## run unit and acceptance tests with the oldest celery, kombu, billiard and amqp that are promised
+	@VENV=$(OLDEST) $(SETUP) --test-servers --group test
+	@$(OLDEST)/bin/python -c "from celery_rmq_delay.hooks import TRIED; print(*(f'{name}=={each[0]}' for name, each in TRIED.items()))" \
+		| xargs $(OLDEST)/bin/python -m pip install --quiet 'celery[redis]'
+	@$(OLDEST)/bin/python -m pip freeze | grep -E $(LIBRARIES)
+	@$(OLDEST)/bin/python -m pytest -m 'not slow' $(or $(ARGS),tests/unit tests/acceptance $(PROCESSES))
+
 test-next: ## run unit tests, the matrix and Celery's suite with pre-releases of celery, kombu and amqp
 	@VENV=$(NEXT) $(SETUP) --test-servers --group test --group celery-suite
 	@$(NEXT)/bin/python -m pip install --quiet --pre --upgrade celery kombu amqp billiard vine
-	@$(NEXT)/bin/python -m pip freeze | grep -E '^(celery|kombu|amqp|billiard|vine)='
+	@$(NEXT)/bin/python -m pip freeze | grep -E $(LIBRARIES)
 	@$(NEXT)/bin/python -m pytest -m 'not slow' tests/unit tests/acceptance/test_matrix.py $(PROCESSES)
 	@$(NEXT)/bin/python scripts/test_celery.py
 

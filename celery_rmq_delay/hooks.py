@@ -18,10 +18,10 @@ from kombu.utils.imports import symbol_by_name
 
 #: The first and the last versions that were tried, and have all of it.
 TRIED = {
-    "celery": ("5.4.0", "5.7.0"),
-    "kombu": ("5.3.4", "5.7.0"),
-    "billiard": ("4.2.0", "4.3.2"),
-    "amqp": ("5.4.0", "5.4.2"),
+    "celery": ("5.5.0", "5.7.0"),
+    "kombu": ("5.5.2", "5.7.0"),
+    "billiard": ("4.2.1", "4.3.2"),
+    "amqp": ("5.4.2", "5.4.2"),
 }
 
 #: By module, class or function: its attributes and those of its instances, or its parameters.

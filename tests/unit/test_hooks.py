@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
 from celery import Celery
 from celery.app.trace import build_tracer
+from packaging.requirements import Requirement
 
 import celery_rmq_delay
 from celery_rmq_delay import RetryableTask, hooks
@@ -53,6 +55,12 @@ def test_the_installed_versions_have_all_hooks() -> None:
     assert hooks.complaint() is None
 
 
+def test_the_oldest_versions_that_were_tried_are_those_that_the_package_asks_for() -> None:
+    asked = {each.name: str(each.specifier) for each in map(Requirement, requires("celery-rmq-delay") or ())}
+    for name, (first, _) in hooks.TRIED.items():
+        assert asked[name] == f">={first.removesuffix('.0')}"
+
+
 def test_every_private_name_that_is_used_is_a_hook() -> None:
     listed = {name for names in hooks.HOOKS.values() for name in names}
     own = {name for path in MODULES for name in defined(path)}
@@ -71,7 +79,7 @@ def test_what_is_missing_is_told_with_the_versions_that_have_it(gone: str) -> No
     text = hooks.complaint()
     assert text is not None
     assert f"lack what this package needs of them: {gone}. Retries stay Celery's own" in text
-    assert "celery 5.4.0 to 5.7.0" in text
+    assert "celery 5.5.0 to 5.7.0" in text
 
 
 @pytest.mark.parametrize("where", ["celery.no_such_module", "celery:NoSuchClass"])

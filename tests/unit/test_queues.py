@@ -6,7 +6,6 @@ import copy
 import pickle
 from typing import Any
 
-import celery
 import pytest
 from celery import Celery
 from kombu import Exchange, Queue
@@ -70,7 +69,6 @@ def test_a_quorum_queue_dead_letters_at_least_once(queue: Queue, settings: Any, 
     assert delay.plan("q", reason_routing=True).queue_type == "quorum"
 
 
-@pytest.mark.skipif(celery.VERSION < (5, 5), reason="task_default_queue_type came with Celery 5.5")
 def test_celerys_setting_of_the_queue_type_is_followed() -> None:
     app, delay = installed(task_default_queue="q", task_default_queue_type="quorum")
     assert app.amqp.queues["q"].queue_arguments == QUORUM
