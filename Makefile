@@ -12,8 +12,8 @@ SETUP := $(PYTHON) scripts/setup.py
 ARGS ?=
 ONCE ?=
 export ONCE
-# Another project's settings are not for the demo and the tests.
-unexport DJANGO_SETTINGS_MODULE
+# Another project's settings are not for the demo and the tests, nor is what makes warnings of other people's code.
+unexport DJANGO_SETTINGS_MODULE PYTHONWARNDEFAULTENCODING
 # The suite mostly waits, so that some processes share it; what is chosen with ARGS runs in one.
 PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
 MAKEFLAGS += --no-print-directory

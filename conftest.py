@@ -76,6 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Not by DJANGO_SETTINGS_MODULE: with that, Celery takes every app of every test for one of a Django project.
     """
     environment.clean(os.environ)
+    environment.take_signals()
     PAUSES.seconds = config.getoption("--pauses")
     django_settings.configure(**{name: value for name, value in vars(test_settings).items() if name.isupper()})
 

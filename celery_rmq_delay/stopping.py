@@ -1,14 +1,16 @@
 """Stop on SIGTERM and SIGINT, whatever the process has inherited.
 
 Shells, and many CI runners, start background jobs with SIGINT ignored, and Python installs no handler for an ignored
-signal: a command whose documented end is Ctrl-C has to install its own.
+signal: a command whose documented end is Ctrl-C has to install its own. Some supervisors start commands with signals
+blocked, which reach no handler.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -28,10 +30,23 @@ def handling(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
         return
     before = {number: signal.signal(number, handler) for number in numbers or STOP_SIGNALS}
     try:
-        yield
+        with _unblocked(before):
+            yield
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
+
+
+@contextmanager
+def _unblocked(numbers: Iterable[int]) -> Iterator[None]:
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

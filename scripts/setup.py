@@ -13,6 +13,7 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -194,6 +195,7 @@ def main() -> None:
     parser.add_argument("--test-servers", action="store_true", help="PostgreSQL and Chromium are needed, too")
     parser.add_argument("--trees", action="store_true", help="debootstrap is needed")
     options = parser.parse_args()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide that a command fails
     if sys.version_info < OLDEST_PYTHON:
         fail(f"Python {sys.version.split()[0]} is too old: 3.10 or newer is needed.")
     if packages := missing_packages(

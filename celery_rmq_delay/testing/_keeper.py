@@ -157,6 +157,9 @@ def main(spec: dict[str, Any]) -> None:
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    # Inherited, these would keep exit codes from the keeper, and signals from its server.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     owner = os.getppid()
     keeper = Keeper(spec)
     try:

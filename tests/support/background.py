@@ -1,10 +1,13 @@
-"""Programs that are started as background jobs."""
+"""Programs that are started in the background, by a shell or a supervisor."""
 
 from __future__ import annotations
 
 import signal
 
+from celery_rmq_delay.stopping import STOP_SIGNALS
+
 
 def as_a_background_job() -> None:
-    """Ignore SIGINT, as shells have it ignored in jobs that they start with ``&``; for ``preexec_fn``."""
+    """Ignore SIGINT, as in jobs that a shell starts with ``&``, and block what stops a command; for ``preexec_fn``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import MutableMapping
 
 #: Settings of Celery, Django, Flower, Spark and this package, which would reach real servers or change what a test
-#: sees; proxies, as all that tests connect to is on this machine; and what hides that a process does not flush.
+#: sees; those of PostgreSQL's clients; proxies, as all that tests connect to is on this machine; and what hides that a
+#: process does not flush.
 #: Where the trees of other RabbitMQ versions are, and where they come from, may be said.
 _OTHERS = re.compile(
     r"(CELERY|DJANGO|FLOWER|PYSPARK|SPARK)_.*"
     r"|RMQ_DELAY_(?!BROKER_TREES$|DEBIAN_MIRROR$).*"
     r"|(ALL|FTP|HTTPS?|NO)_PROXY"
-    r"|MASTER|PYTHONUNBUFFERED",
+    r"|MASTER|PYTHONUNBUFFERED|PG[A-Z]+",
     re.IGNORECASE,
 )
 
@@ -21,3 +23,12 @@ def clean(environ: MutableMapping[str, str]) -> None:
     """Remove the variables from an environment that would change what tests do."""
     for name in [name for name in environ if _OTHERS.fullmatch(name)]:
         del environ[name]
+
+
+def take_signals() -> None:
+    """Let signals do what they do by default if the process was started with some of them ignored or blocked.
+
+    Without SIGCHLD nobody learns how a child process ended; without SIGALRM no test reaches its time limit.
+    """
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])

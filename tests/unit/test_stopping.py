@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, in processes that have inherited SIGINT ignored."""
+"""SIGTERM and SIGINT, in processes that have inherited SIGINT ignored, and both blocked."""
 
 from __future__ import annotations
 
@@ -85,8 +85,14 @@ def test_the_second_signal_ends_a_migration_at_once(number: signal.Signals) -> N
 
 def test_handlers_are_afterwards_what_they_were() -> None:
     before = [signal.getsignal(number) for number in STOP_SIGNALS]
-    with handling(exit_at_once):
-        assert [signal.getsignal(number) for number in STOP_SIGNALS] == [exit_at_once] * 2
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        with handling(exit_at_once):
+            assert [signal.getsignal(number) for number in STOP_SIGNALS] == [exit_at_once] * 2
+            assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
 
 
