@@ -26,9 +26,9 @@ def clean(environ: MutableMapping[str, str]) -> None:
 
 
 def take_signals() -> None:
-    """Let signals do what they do by default if the process was started with some of them ignored or blocked.
+    """Undo what a process may have inherited: SIGCHLD ignored, and any signal blocked.
 
-    Without SIGCHLD nobody learns how a child process ended; without SIGALRM no test reaches its time limit.
+    While SIGCHLD is ignored, the exit codes of children are lost; while SIGALRM is blocked, tests have no time limit.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
