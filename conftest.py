@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -77,6 +78,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     environment.clean(os.environ)
     environment.take_signals()
+    if not hasattr(config, "workerinput"):  # the other processes of a run inherit its folder
+        own = ExitStack()
+        own.enter_context(environment.own_temporary_files())
+        config.add_cleanup(own.close)
+    try:
+        environment.have_files()
+    except RuntimeError as error:
+        raise pytest.UsageError(str(error)) from None
     PAUSES.seconds = config.getoption("--pauses")
     django_settings.configure(**{name: value for name, value in vars(test_settings).items() if name.isupper()})
 

@@ -1,13 +1,13 @@
 """Runs a private server and ends all of it when its owner says so or dies.
 
-Started as a script, ``python -I -S _keeper.py JSON``, never imported. The JSON object holds ``command`` and ``env``
-of the server, ``output`` (file that gets its stdout and stderr), ``helper`` (a second command that runs as long as
+Started as a script, ``python -I -S _keeper.py JSON``, never imported. The JSON object holds ``env`` (the environment of
+the commands), ``output`` (file that gets their stdout and stderr), ``helper`` (a second command that runs as long as
 the keeper, or null), ``remove`` (a directory to delete at the end), ``account`` (the ids of the user and the group that
 run the commands, or null) and ``farewell`` (the number of a signal that comes before the final SIGKILL, or null).
 
-Reads lines on stdin: ``start``, ``term``, ``int``, ``kill``, ``crash`` (SIGKILL to the server and to its children) and
-``quit``. Writes lines on stdout: ``started PID``, ``exited CODE``, ``failed REASON``. The end of stdin or of the parent
-process counts as ``quit``.
+Reads lines on stdin: ``start COMMAND`` (a JSON list), ``term``, ``int``, ``kill``, ``crash`` (SIGKILL to the server and
+to its children) and ``quit``. Writes lines on stdout: ``started PID``, ``exited CODE``, ``failed REASON``. The end of
+stdin or of the parent process ends the keeper as ``quit`` does.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Keeper:
         """Start the helper; the server waits for the order ``start``."""
         self.spec = spec
         self.server: subprocess.Popen[bytes] | None = None
+        self.has_started = False
         self.helper = self._spawn(spec["helper"]) if spec["helper"] else None
 
     def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
@@ -64,11 +65,13 @@ class Keeper:
                 preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
             )
 
-    def obey(self, order: str) -> None:
+    def obey(self, line: str) -> None:
         """Carry out one order."""
+        order, _, command = line.partition(" ")
         if order == "start" and self.server is None:
+            self.has_started = True
             try:
-                self.server = self._spawn(self.spec["command"])
+                self.server = self._spawn(json.loads(command))
             except OSError as error:
                 tell(f"failed {error}")
             else:
@@ -106,8 +109,11 @@ class Keeper:
             if ended is not None and ended.si_pid not in {p.pid for p in (self.server, self.helper) if p is not None}:
                 os.waitpid(ended.si_pid, 0)
 
-    def end(self) -> None:
-        """Kill what runs, orphans included, and delete the directory."""
+    def end(self, *, in_order: bool) -> None:
+        """Kill what runs, orphans included, and delete the directory.
+
+        :param in_order: the owner has asked for it, and not just ended.
+        """
         if self.server is not None and self.spec["farewell"]:
             self.server.send_signal(self.spec["farewell"])
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -120,6 +126,8 @@ class Keeper:
                 process.wait()
         self._end_orphans()
         if self.spec["remove"]:
+            if not in_order and not self.has_started:
+                time.sleep(2 * _FAREWELL_SECONDS)  # others write there, whose keepers end them now
             shutil.rmtree(self.spec["remove"], ignore_errors=True)
 
     def _end_orphans(self) -> None:
@@ -162,6 +170,7 @@ def main(spec: dict[str, Any]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     owner = os.getppid()
     keeper = Keeper(spec)
+    in_order = False
     try:
         buffer = b""
         # The owner's forked children may hold the pipe open after its death, hence the look at the parent's pid.
@@ -174,10 +183,11 @@ def main(spec: dict[str, Any]) -> None:
             *orders, buffer = (buffer + chunk).split(b"\n")
             for order in orders:
                 keeper.obey(order.decode())
-            if not chunk or b"quit" in orders:
+            in_order = b"quit" in orders
+            if not chunk or in_order:
                 return
     finally:
-        keeper.end()
+        keeper.end(in_order=in_order)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -16,10 +17,12 @@ from urllib.parse import quote, unquote, urlsplit
 from celery_rmq_delay.testing.context import PrivateServer
 from celery_rmq_delay.testing.errors import PrivateServerError, ServerNotFoundError
 from celery_rmq_delay.testing.ports import free_port
-from celery_rmq_delay.testing.process import KeptProcess, wait_until_ready
+from celery_rmq_delay.testing.process import KeptProcess, tails, wait_until_ready
 
 START_TIMEOUT = 60.0
 """Seconds a PostgreSQL server may take until it answers."""
+INITDB_TIMEOUT = 300.0
+"""Seconds ``initdb`` may take to make the server's files."""
 
 _FOLDERS = (
     "/usr/lib/postgresql/*/bin",
@@ -37,8 +40,9 @@ class PrivatePostgres(PrivateServer):
     >>> with PrivatePostgres() as postgres:  # doctest: +SKIP
     ...     DATABASES = {"default": postgres.django_database()}
 
-    PostgreSQL refuses to run as root: root runs it as the user ``postgres``, or ``nobody`` where there is none. It ends
-    with this process, however that ends.
+    PostgreSQL refuses to run as root: root runs it as the user ``postgres``, or ``nobody`` where there is none. Its
+    files are in the folder for temporary files, or in ``/tmp`` where that user cannot enter it. The server ends with
+    this process, however that ends, and its files with it.
 
     :param server: path of the ``postgres`` to run; default: the one in PATH, else the newest one installed.
     :param durable: flush every commit to the disk, as a server in production does; needed to measure, not to test.
@@ -121,16 +125,12 @@ class PrivatePostgres(PrivateServer):
 
     def _prepare(self) -> KeptProcess:
         account = _account()
-        home = Path(tempfile.mkdtemp(prefix="postgres-"))
+        folder = tempfile.gettempdir()
+        home = Path(tempfile.mkdtemp(prefix="postgres-", dir=folder if _lets_in(folder, account) else "/tmp"))  # noqa: S108
         self._log = home / "output.txt"
-        try:
-            self._initialise(home, account)
-        except BaseException:
-            shutil.rmtree(home, ignore_errors=True)
-            raise
         settings = {"listen_addresses": self.host, "unix_socket_directories": "", **({} if self.durable else _FAST)}
         options = [f"--{name}={value}" for name, value in settings.items()]
-        return KeptProcess(
+        process = KeptProcess(
             [str(self.server), "-D", str(home / "data"), "-p", str(self.port), *options],
             env=_environment(),
             output=self._log,
@@ -139,31 +139,26 @@ class PrivatePostgres(PrivateServer):
             # An immediate shutdown: it frees the kernel's shared memory, which SIGKILL leaves behind.
             farewell=signal.SIGQUIT,
         )
+        try:
+            self._initialise(process, home, account)
+        except BaseException:
+            process.close()
+            raise
+        return process
 
-    def _initialise(self, home: Path, account: tuple[int, int] | None) -> None:
+    def _initialise(self, process: KeptProcess, home: Path, account: tuple[int, int] | None) -> None:
         """Make the files of a server whose only user comes in with the password."""
         password_file = home / "password"
         password_file.write_text(self.password)
-        user, group = account or (None, None)
         if account:
             os.chown(home, *account)
             os.chown(password_file, *account)
         options = ["--auth=scram-sha-256", f"--pwfile={password_file}", "--encoding=UTF8", "--no-locale", "--no-sync"]
-        done = subprocess.run(  # noqa: S603 - the caller's own server
-            [self.server.with_name("initdb"), "-D", home / "data", f"--username={self.user}", *options],
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            cwd="/",
-            user=user,
-            group=group,
-            extra_groups=None if account is None else [],
-        )
-        if done.returncode != 0:
-            raise PrivateServerError(f"initdb ended with code {done.returncode} in {home}:\n{done.stdout}")
+        initdb = [str(self.server.with_name("initdb")), "-D", str(home / "data"), f"--username={self.user}", *options]
+        code = process.run(initdb, timeout=INITDB_TIMEOUT)
+        if code != 0:
+            end = f"still runs after {INITDB_TIMEOUT:g} s" if code is None else f"ended with code {code}"
+            raise PrivateServerError(f"initdb {end}.\n{tails([self._log])}")
         password_file.unlink()
 
     def _is_ready(self) -> bool:
@@ -243,6 +238,18 @@ def _account() -> tuple[int, int] | None:
         "PostgreSQL does not run as root, and there is neither a user postgres nor a user nobody to run it as. "
         "Run the tests as another user, or name a server with POSTGRES_URL."
     )
+
+
+def _lets_in(folder: str, account: tuple[int, int] | None) -> bool:
+    """Tell whether a user can reach what lies in a folder: enter it, and every folder above."""
+    if account is None:
+        return True
+    user, group = account
+    for each in (path.stat() for path in (Path(folder).resolve(), *Path(folder).resolve().parents)):
+        bit = stat.S_IXUSR if each.st_uid == user else stat.S_IXGRP if each.st_gid == group else stat.S_IXOTH
+        if not each.st_mode & bit:
+            return False
+    return True
 
 
 def _environment() -> dict[str, str]:

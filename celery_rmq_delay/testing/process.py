@@ -10,9 +10,10 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from celery_rmq_delay.testing.errors import PrivateServerError, ServerStartError
@@ -46,8 +47,8 @@ class KeptProcess:
         farewell: signal.Signals | None = None,
     ) -> None:
         """Start the keeper and the helper; the server starts with :meth:`start`."""
+        self._command = list(command)
         self._spec = {
-            "command": list(command),
             "env": dict(env),
             "output": str(output),
             "helper": list(helper) if helper else None,
@@ -86,11 +87,25 @@ class KeptProcess:
 
         :raises ServerStartError: when it cannot be executed, or its keeper does not answer.
         """
+        self._start(self._command)
+
+    def run(self, command: Sequence[str], *, timeout: float) -> int | None:
+        """Run a command to its end in the server's place, before the server starts.
+
+        :param timeout: seconds.
+        :returns: its exit code, or None when it still runs.
+        :raises ServerStartError: as :meth:`start` does.
+        """
+        self._start(command)
+        self._wait(timeout)
+        return self.exit_code
+
+    def _start(self, command: Sequence[str]) -> None:
         if self._keeper.poll() is not None and not self._is_closed:
             self._let_go()
             self._keep()
         self.exit_code, self.was_ordered_to_end = None, False
-        self._order("start")
+        self._order(f"start {json.dumps(list(command))}")
         try:
             word, _, rest = self._news.get(timeout=ANSWER_TIMEOUT).partition(" ")
         except queue.Empty:
@@ -115,10 +130,13 @@ class KeptProcess:
             return True
         self.was_ordered_to_end = True
         self._order(order)
+        self._wait(timeout)
+        return self.pid is None
+
+    def _wait(self, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         while self.pid is not None and (left := deadline - time.monotonic()) > 0:
             self._listen(timeout=left)
-        return self.pid is None
 
     def close(self) -> None:
         """Kill the server and everything it started, and wait until all is gone. Safe to call twice."""
@@ -162,6 +180,21 @@ class KeptProcess:
             return
         if word in {"exited", "gone"}:
             self.pid, self.exit_code = None, int(rest or -1)
+
+
+@contextlib.contextmanager
+def kept_folder(prefix: str, *, inside: str | None = None) -> Iterator[Path]:
+    """Make a directory that is deleted after the block; or, when this process dies before that, 10 s later.
+
+    :param prefix: the beginning of its name.
+    :param inside: where to make it; default: where temporary files are.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=inside))
+    keeper = KeptProcess([], env={}, output=folder / "output.txt", remove=folder)
+    try:
+        yield folder
+    finally:
+        keeper.close()
 
 
 def wait_until_ready(

@@ -6,7 +6,6 @@ import os
 import shlex
 import signal
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ import redis
 from celery_rmq_delay.stopping import STOP_SIGNALS, exit_at_once, handling
 from celery_rmq_delay.testing import PrivateBroker, PrivateRedis
 from celery_rmq_delay.testing.ports import free_port
-from celery_rmq_delay.testing.process import KeptProcess, wait_until_ready
+from celery_rmq_delay.testing.process import KeptProcess, kept_folder, wait_until_ready
 from django.core.management import call_command
 
 from .outages import feed_outages, mail_outages, payment_outages
@@ -165,7 +164,7 @@ class Stack:
 
     def _start(self) -> None:
         self._check_servers()
-        self.home = Path(self._exit.enter_context(tempfile.TemporaryDirectory(prefix="rmq-delay-demo-")))
+        self.home = self._exit.enter_context(kept_folder("rmq-delay-demo-"))
         if not self.broker_url:
             with self.step("RabbitMQ"):
                 broker = self._exit.enter_context(PrivateBroker(management=self.management))
@@ -216,7 +215,7 @@ class Stack:
     def _manage(self, name: str, *command: str) -> KeptProcess:
         process = KeptProcess(
             [sys.executable, str(PROJECT / "manage.py"), *command],
-            env={**os.environ, **self.environment},
+            env=self._inherited(),
             output=self._log(name),
             farewell=signal.SIGTERM,
         )
@@ -224,11 +223,15 @@ class Stack:
         process.start()
         return process
 
+    def _inherited(self) -> dict[str, str]:
+        """Return the environment of a process, whose temporary files go with the demo's."""
+        return {**os.environ, **self.environment, "TMPDIR": str(self.home)}
+
     def _start_worker(self) -> None:
         command = [sys.executable, "-m", "celery", "-A", "shop", "--workdir", str(PROJECT)]
         self.worker = KeptProcess(
             [*command, "worker", "--concurrency", "2", "--loglevel", "INFO"],
-            env={**os.environ, **self.environment},
+            env=self._inherited(),
             output=self.worker_log,
         )
         self._exit.callback(self._stop_worker)

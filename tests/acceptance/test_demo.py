@@ -21,7 +21,7 @@ from celery_rmq_delay.testing import PrivateBroker
 from example_django_project.demo.reconcile import Evidence, Sent, reconcile
 from tests.support import ROOT
 from tests.support.background import as_a_background_job
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, wait_for
 
 #: What is parked of the task that charges orders: its outage is sure to come, which rungs and lanes see it is not.
 LADDER = "payments.retry."
@@ -79,7 +79,7 @@ class Demo:
         return [
             " ".join(process.info["cmdline"])
             for process in psutil.process_iter(["cmdline", "environ"])
-            if (process.info["environ"] or {}).get("TMPDIR") == str(self.folder)
+            if str(self.folder) in (process.info["environ"] or {}).get("TMPDIR", "")
             or str(self.folder) in " ".join(process.info["cmdline"] or [])
         ]
 
@@ -215,6 +215,16 @@ def test_a_demo_that_is_stopped_leaves_nothing_running(
 
     assert demo.exit_code() == code, demo.output
     assert demo.left_behind() == []
+
+
+@pytest.mark.slow
+def test_a_demo_that_is_killed_leaves_nothing_running_and_no_files(start_demo: Callable[..., Demo]) -> None:
+    demo = start_demo("--orders", "20")
+    demo.wait_for(lambda: "settled" in demo.output)
+
+    demo.process.kill()
+
+    wait_for(lambda: not demo.left_behind(), "the end of its servers")
 
 
 @pytest.mark.slow

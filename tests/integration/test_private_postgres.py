@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +104,28 @@ def test_nothing_is_left_when_the_owner_is_killed(own_postgres: PrivatePostgres)
     wait_for(lambda: not folder.exists(), "the removal of the directory")
     assert not Path(f"/proc/{pid}").exists()
     assert is_free(port)
+
+
+def test_nothing_is_left_when_the_owner_is_killed_while_the_files_are_made() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)  # for the user that makes them
+        starting = subprocess.Popen(
+            [sys.executable, "-c", HOLDER], env={**os.environ, "TMPDIR": folder}, stdout=subprocess.PIPE
+        )
+        with starting:
+            wait_for(lambda: list(Path(folder).glob("postgres-*/data/base")), "the first files")
+            starting.kill()
+        wait_for(lambda: not list(Path(folder).iterdir()), "their removal")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL as another user")
+def test_the_folder_for_temporary_files_may_be_one_that_only_root_enters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with PrivatePostgres() as postgres:
+        assert run(postgres.url, "SELECT 1") == [(1,)]
 
 
 def test_a_missing_server_is_named_with_what_mends_it() -> None:

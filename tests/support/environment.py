@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 import signal
-from collections.abc import MutableMapping
+import tempfile
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+
+from celery_rmq_delay.testing.process import kept_folder
 
 #: Settings of Celery, Django, Flower, Spark and this package, which would reach real servers or change what a test
 #: sees; those of PostgreSQL's clients; proxies, as all that tests connect to is on this machine; and what hides that a
@@ -23,6 +29,45 @@ def clean(environ: MutableMapping[str, str]) -> None:
     """Remove the variables from an environment that would change what tests do."""
     for name in [name for name in environ if _OTHERS.fullmatch(name)]:
         del environ[name]
+
+
+#: Characters of a folder that leave room below it for the sockets of Python and Chromium: 107 are the limit.
+ROOM_FOR_SOCKETS = 45
+
+
+@contextmanager
+def own_temporary_files() -> Iterator[None]:
+    """Put temporary files, also those of servers and browsers, into a folder that goes with this process.
+
+    However it ends. It is not below TMPDIR where that is too long for the names of sockets. pytest keeps the folders
+    of the last tests where it always does.
+    """
+    inside = tempfile.gettempdir()
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", inside)
+    with kept_folder("tests-", inside=inside if len(inside) <= ROOM_FOR_SOCKETS else "/tmp") as folder:
+        folder.chmod(0o711)  # for PostgreSQL, which runs as another user than root
+        os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+        yield
+
+
+#: Open files and connections of a test process, and of each server that it starts.
+FILES = 1_024
+
+
+def have_files() -> None:
+    """Raise the number of files that a process may open to `FILES`, where it is lower.
+
+    :raises RuntimeError: when whoever started this process does not allow it.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= FILES:
+        return
+    if hard != resource.RLIM_INFINITY and hard < FILES:
+        raise RuntimeError(
+            f"These tests need {FILES:,} open files, and this process may have {hard:,} at most. Raise the hard limit: "
+            f"`ulimit -Hn {FILES}` as root, or LimitNOFILE of the service that starts them."
+        )
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, hard))
 
 
 def take_signals() -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
-from tests.support.environment import clean
-from tests.support.waiting import SECONDS
+import pytest
+
+from tests.support.environment import FILES, clean
+from tests.support.waiting import SECONDS, wait_for
 
 KEPT = {"BROKER_URL": "b", "HOME": "/root", "JAVA_HOME": "/java", "PATH": "/bin", "RMQ_DELAY_BROKER_TREES": "/trees"}
 CHANGING = (
@@ -50,3 +54,48 @@ print(subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode, 
         [sys.executable, "-c", code], capture_output=True, text=True, preexec_fn=as_a_daemon, timeout=SECONDS
     )
     assert (done.stdout, done.stderr) == ("3 set()\n", "")
+
+
+@pytest.mark.parametrize(
+    ("hard", "said"),
+    [
+        (FILES, f"{FILES}\n"),
+        (200, "RuntimeError: These tests need 1,024 open files, and this process may have 200 at most"),
+    ],
+)
+def test_a_test_run_takes_the_open_files_that_it_needs_or_says_what_is_missing(hard: int, said: str) -> None:
+    code = """
+import resource
+from tests.support.environment import have_files
+have_files()
+print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard)),
+        timeout=SECONDS,
+    )
+    assert said in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["ends", "is killed"])
+def test_a_runs_temporary_files_go_with_it_and_their_names_leave_room_for_sockets(tmp_path: Path, killed: bool) -> None:
+    (long := tmp_path / ("long" * 25)).mkdir()
+    code = f"""
+import os, signal, tempfile
+from tests.support.environment import own_temporary_files
+with own_temporary_files():
+    assert tempfile.gettempdir() == os.environ["TMPDIR"]
+    print(os.path.dirname(tempfile.mkstemp()[1]), flush=True)
+    {"os.kill(os.getpid(), signal.SIGKILL)" if killed else ""}
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(long)}, stdout=subprocess.PIPE, text=True
+    ) as process:
+        folder = Path(process.communicate(timeout=SECONDS)[0].strip())
+    assert process.returncode == (-signal.SIGKILL if killed else 0)
+    assert len(str(folder)) < 30
+    wait_for(lambda: not folder.exists(), "the removal of the files")
+    assert not list(long.iterdir())

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
 from playwright.sync_api import Page
 
 from tests.support import ROOT
 
-FOLDER = ROOT / "test-artifacts" / "screenshots"
+#: Beside the tests, or, where that cannot be written to, among temporary files.
+FOLDER = (ROOT if os.access(ROOT, os.W_OK) else Path(tempfile.gettempdir())) / "test-artifacts" / "screenshots"
 
 
 def shot(page: Page, name: str) -> Path:
-    """Save the whole page as ``test-artifacts/screenshots/NAME.png`` and return the path."""
+    """Save the whole page as ``NAME.png`` in `FOLDER` and return the path."""
     path = FOLDER / f"{name}.png"
     page.screenshot(path=path, full_page=True, animations="disabled")
     return path

@@ -33,7 +33,9 @@ class SharedSpark:
     def __init__(self, place: Path) -> None:
         self._conf = {
             # Where it ends by itself, the reason is in the folder.
-            "spark.driver.extraJavaOptions": f"{STARTS_SOONER} -XX:ErrorFile={place}/java-%p.log",
+            "spark.driver.extraJavaOptions": (
+                f"{STARTS_SOONER} -XX:ErrorFile={place}/java-%p.log -Djava.io.tmpdir={place}"
+            ),
             "spark.driver.memory": "1g",
             "spark.local.dir": str(place / "local"),
             "spark.sql.shuffle.partitions": "2",

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from multiprocessing import connection, forkserver
@@ -29,6 +30,8 @@ _LOADED.set_forkserver_preload(
         "tests.support.workers.matrix",
     ]
 )
+# Where it puts sockets: into the folder of this run, which goes with it. One of its own would stay where it is killed.
+multiprocessing.current_process()._config.setdefault("tempdir", tempfile.gettempdir())  # type: ignore[attr-defined]
 #: For Linux: which signal a process gets when its parent ends, as the server does when the tests were killed.
 _PR_SET_PDEATHSIG = 1
 
