@@ -114,6 +114,7 @@ class Keeper:
 
         :param in_order: the owner has asked for it, and not just ended.
         """
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self.server is not None and self.spec["farewell"]:
             self.server.send_signal(self.spec["farewell"])
             with contextlib.suppress(subprocess.TimeoutExpired):

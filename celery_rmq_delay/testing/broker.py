@@ -24,6 +24,15 @@ from celery_rmq_delay.testing.node import NodeSettings
 from celery_rmq_delay.testing.ports import free_port
 from celery_rmq_delay.testing.process import KeptProcess, wait_until_ready
 
+# Before RabbitMQ 4.3, deleting several quorum queues whose at-least-once dead-lettering is just being started, as it is
+# after a restart, ends the supervisor of all such dead-lettering for good: until the node is restarted, no queue
+# dead-letters at least once, and declaring one is answered with 541. So wait for leaders and for what dead-letters.
+_SETTLED = (
+    "[catch ra:members(amqqueue:get_pid(Q), 5000) "
+    "|| Q <- rabbit_amqqueue:list(%s), amqqueue:get_type(Q) =:= rabbit_quorum_queue], "
+    "[catch sys:get_state(W, 5000) || is_pid(whereis(rabbit_fifo_dlx_sup)), "
+    "{_, W, _, _} <- supervisor:which_children(rabbit_fifo_dlx_sup), is_pid(W)]"
+)
 START_TIMEOUT = 90.0
 """Seconds a node may take until it accepts AMQP connections."""
 
@@ -204,7 +213,8 @@ class PrivateBroker(PrivateServer):
 
     def delete_vhost(self, name: str) -> None:
         """Delete a vhost with its queues, exchanges and policies; its clients are disconnected."""
-        self.evaluate(f"rabbit_vhost:delete({erlang_binary(name)}, {erlang_binary('test')})")
+        binary = erlang_binary(name)
+        self.evaluate(f"{_SETTLED % binary}, rabbit_vhost:delete({binary}, {erlang_binary('test')})")
 
     @property
     def _home(self) -> Path:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
@@ -48,6 +49,7 @@ class KeptProcess:
     ) -> None:
         """Start the keeper and the helper; the server starts with :meth:`start`."""
         self._command = list(command)
+        self._folder = remove
         self._spec = {
             "env": dict(env),
             "output": str(output),
@@ -58,7 +60,11 @@ class KeptProcess:
         }
         self._owner = os.getpid()
         self._is_closed = False
-        self._keep()
+        try:
+            self._keep()
+        except BaseException:
+            self._remove()
+            raise
         self.pid: int | None = None
         self.exit_code: int | None = None
         self.was_ordered_to_end = False
@@ -150,9 +156,15 @@ class KeptProcess:
             except subprocess.TimeoutExpired:
                 self._keeper.kill()
                 self._keeper.wait()
+        self._remove()
         self._is_closed = True
         self._let_go()
         self.pid = None
+
+    def _remove(self) -> None:
+        """Delete the directory, which a keeper leaves that was killed."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _let_go(self) -> None:
         """Close what led to a keeper that has ended."""

@@ -144,6 +144,32 @@ def test_a_vhost_is_usable_at_once_and_gone_after_its_deletion(managed: PrivateB
         connection.connect()
 
 
+def test_a_vhost_deleted_right_after_a_crash_leaves_quorum_queues_dead_lettering(where: tuple[str, str | None]) -> None:
+    at_least_once = {
+        "x-queue-type": "quorum",
+        "x-dead-letter-exchange": "amq.fanout",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-message-ttl": 1,
+        "x-overflow": "reject-publish",
+    }
+    with PrivateBroker(*where) as broker:
+        with kombu.Connection(broker.vhost("gone")) as connection:
+            for number in range(12):
+                connection.default_channel.queue_declare(
+                    f"in{number}", durable=True, auto_delete=False, arguments=at_least_once
+                )
+        broker.kill()
+        broker.start()
+        broker.delete_vhost("gone")
+        with kombu.Connection(broker.vhost("next")) as connection:
+            channel = connection.default_channel
+            channel.queue_declare("in", durable=True, auto_delete=False, arguments=at_least_once)
+            channel.queue_declare("out", exclusive=True)
+            channel.queue_bind("out", "amq.fanout")
+            connection.Producer().publish("a message", routing_key="in")
+            wait_for(lambda: channel.basic_get("out", no_ack=True), "the dead letter")
+
+
 def test_a_tree_knows_its_machines_name_so_that_its_nodes_ask_no_name_server(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text(f"::1 localhost # {socket.gethostname()}\n192.0.2.1 other\n")
@@ -277,6 +303,17 @@ def test_a_server_that_ended_by_itself_runs_again_and_is_told_of(victim: str) ->
         assert server.revive() is None, "it was to end"
         assert server.pid is not None
     assert is_free(server.port)
+
+
+def test_a_servers_files_go_at_its_end_also_where_its_keeper_was_killed() -> None:
+    with PrivateRedis() as server:
+        assert server.pid is not None
+        folder = Path(f"/proc/{server.pid}/cwd").resolve()
+        keeper = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1]
+        os.kill(int(keeper), signal.SIGKILL)
+        wait_for(lambda: server.pid is None, "its end")
+        assert folder.name.startswith("redis-")
+    assert not folder.exists()
 
 
 def test_a_folder_that_the_start_script_cannot_take_is_refused(

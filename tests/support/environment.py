@@ -13,14 +13,15 @@ from contextlib import contextmanager
 from celery_rmq_delay.testing.process import kept_folder
 
 #: Settings of Celery, Django, Flower, Spark and this package, which would reach real servers or change what a test
-#: sees; those of PostgreSQL's clients; proxies, as all that tests connect to is on this machine; and what hides that a
-#: process does not flush.
+#: sees; those of PostgreSQL's clients; proxies, as all that tests connect to is on this machine; colours, which are
+#: codes in a text; and what changes Python itself, for example hides that a process does not flush.
 #: Where the trees of other RabbitMQ versions are, and where they come from, may be said.
 _OTHERS = re.compile(
     r"(CELERY|DJANGO|FLOWER|PYSPARK|SPARK)_.*"
     r"|RMQ_DELAY_(?!BROKER_TREES$|DEBIAN_MIRROR$).*"
     r"|(ALL|FTP|HTTPS?|NO)_PROXY"
-    r"|MASTER|PYTHONUNBUFFERED|PG[A-Z]+",
+    r"|(FORCE|NO)_COLOR|PY_COLORS|PYTHON(DEVMODE|OPTIMIZE|SAFEPATH|UNBUFFERED)"
+    r"|MASTER|PG[A-Z]+",
     re.IGNORECASE,
 )
 

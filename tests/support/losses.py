@@ -47,6 +47,6 @@ def run_alone(
     command = [sys.executable, "-m", "pytest", *options, str(folder)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     outcomes = defaultdict(set)
-    for outcome, name in re.findall(r"^(PASSED|FAILED|ERROR) \S*::(\w+)", done.stdout, re.M):
+    for outcome, name in re.findall(r"^(PASSED|FAILED|ERROR) [^:\n]*::(\w+)", done.stdout, re.M):
         outcomes[outcome].add(name)
     return dict(outcomes), done.stdout + done.stderr

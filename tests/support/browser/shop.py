@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import urllib.error
@@ -122,8 +121,6 @@ class Shop:
             except subprocess.TimeoutExpired:
                 stack.kill()
                 raise
-        if stack.returncode:  # it has not tidied up
-            shutil.rmtree(Path(self.environment["SQLITE_PATH"]).parent, ignore_errors=True)
 
     def _tell(self, order: object) -> None:
         stdin = self._pipe(self._stack.stdin)

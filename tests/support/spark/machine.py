@@ -34,7 +34,7 @@ class SharedSpark:
         self._conf = {
             # Where it ends by itself, the reason is in the folder.
             "spark.driver.extraJavaOptions": (
-                f"{STARTS_SOONER} -XX:ErrorFile={place}/java-%p.log -Djava.io.tmpdir={place}"
+                f'{STARTS_SOONER} "-XX:ErrorFile={place}/java-%p.log" "-Djava.io.tmpdir={place}"'
             ),
             "spark.driver.memory": "1g",
             "spark.local.dir": str(place / "local"),
