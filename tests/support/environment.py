@@ -38,10 +38,10 @@ ROOM_FOR_SOCKETS = 45
 
 @contextmanager
 def own_temporary_files() -> Iterator[None]:
-    """Put temporary files, also those of servers and browsers, into a folder that goes with this process.
+    """Put temporary files, also those of servers and browsers, into a folder that is deleted when this process ends.
 
-    However it ends. It is not below TMPDIR where that is too long for the names of sockets. pytest keeps the folders
-    of the last tests where it always does.
+    A killed process counts, too. Where TMPDIR is too long for the names of sockets, the folder is in ``/tmp``. pytest
+    keeps the folders of the last tests where it always does.
     """
     inside = tempfile.gettempdir()
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", inside)
@@ -58,7 +58,7 @@ FILES = 1_024
 def have_files() -> None:
     """Raise the number of files that a process may open to `FILES`, where it is lower.
 
-    :raises RuntimeError: when whoever started this process does not allow it.
+    :raises RuntimeError: when the hard limit is lower.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= FILES:

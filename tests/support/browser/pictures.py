@@ -10,7 +10,7 @@ from playwright.sync_api import Page
 
 from tests.support import ROOT
 
-#: Beside the tests, or, where that cannot be written to, among temporary files.
+#: Beside the tests, or, where that cannot be written to, among the run's temporary files, which are deleted at its end.
 FOLDER = (ROOT if os.access(ROOT, os.W_OK) else Path(tempfile.gettempdir())) / "test-artifacts" / "screenshots"
 
 
