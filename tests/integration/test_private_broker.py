@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -133,6 +134,11 @@ def test_the_node_listens_on_loopback_only(managed: PrivateBroker) -> None:
                 listening += 1
                 assert address in {"0100007F", "00000000000000000000000001000000"}
     assert listening >= 4
+
+
+def test_the_statistics_of_the_node_itself_have_their_default_interval(managed: PrivateBroker) -> None:
+    """In 3.10 they end with the management API's where a tool and a client have come from the same port number."""
+    assert re.search(r"\b5000\b", managed.evaluate("sys:get_state(rabbit_mgmt_external_stats)"))
 
 
 def test_a_vhost_is_usable_at_once_and_gone_after_its_deletion(managed: PrivateBroker) -> None:
