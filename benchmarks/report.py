@@ -12,6 +12,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.contenders import (
+    BEFORE,
     DRAMATIQ,
     DRAMATIQ_UNLOGGED,
     OURS,
@@ -102,6 +103,14 @@ class Results:
             cpu, plain = self.named(OURS, kind, "worker_cpu"), self.named(SUCCESS, kind, "worker_cpu")
             if cpu and plain:
                 found.append((f"worker CPU, {kind}: parked attempt / plain success", cpu / plain, "<= 1.5"))
+            for what, field in (("parked/s", "per_second"), ("worker CPU", "worker_cpu"), ("RSS", "peak_rss")):
+                now, before = self.named(OURS, kind, field), self.named(BEFORE, kind, field)
+                if now and before:
+                    more_is_better = field == "per_second"
+                    ratio = now / before if more_is_better else before / now
+                    found.append(
+                        (f"{what}, {kind}: {'now / before' if more_is_better else 'before / now'}", ratio, ">= 0.97")
+                    )
             growth = self.named(OURS, kind, "children_growth_warm")
             if growth is not None:
                 found.append((f"children's memory, {kind}: growth after 500 failures, MB", growth, "about 0"))

@@ -3,9 +3,10 @@
     python -m benchmarks.retry_roundtrip                     # everything, 3 rounds of 10,000 tasks
     python -m benchmarks.retry_roundtrip --tasks 2000 --rounds 1 --contenders celery-rmq-delay stock
     python -m benchmarks.retry_roundtrip --rabbitmq-root .cache/brokers/4.0 --markdown table.md --json runs.json
+    python -m benchmarks.retry_roundtrip --before HEAD~20    # this package only, beside itself at a commit
 
 A run publishes N tasks, starts a worker of two processes, and measures from the first attempt to the last. Every task
-fails, and its retry is an hour away, so that in the end N messages wait. Contenders take turns: A B C A B C. What comes
+fails, and its retry is an hour away, so that in the end N messages wait. Contenders take turns: A B C C B A. What comes
 after the wait is the business of `benchmarks.peers`.
 """
 
@@ -13,12 +14,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchmarks.brokers import Broker, open_broker
-from benchmarks.contenders import CONTENDERS, Contender
+from benchmarks.contenders import BEFORE, CHECKOUT, CONTENDERS, OURS, Contender
 from benchmarks.report import Results, machine, markdown, print_report
 from benchmarks.run import Options, RunError, measure_rate
 from benchmarks.telling import noted, progress
@@ -27,7 +32,6 @@ from benchmarks.telling import noted, progress
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     given = _parser().parse_args(arguments)
-    contenders = _chosen(given.contenders)
     options = Options(
         tasks=given.tasks,
         delay=given.delay,
@@ -37,7 +41,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     if options.profile is not None:
         options.profile.mkdir(parents=True, exist_ok=True)
-    with open_broker(given.broker_url, given.management_url, given.rabbitmq_root) as broker:
+    with (
+        _chosen(given.contenders, given.before) as contenders,
+        open_broker(given.broker_url, given.management_url, given.rabbitmq_root) as broker,
+    ):
         facts = machine(broker.version)
         results = _measure(contenders, broker, options, given.rounds)
     notes = _notes(options, given.rounds)
@@ -63,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--contenders", nargs="+", metavar="TEXT", help="only those whose NAME/QUEUE holds one of these texts"
     )
+    parser.add_argument("--before", metavar="COMMIT", help="compare this package with itself at a commit, and only so")
     parser.add_argument("--log-level", default="WARNING", choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"])
     parser.add_argument(
         "--dramatiq-threads", type=int, default=8, help="per process (%(default)s, dramatiq's own default)"
@@ -78,17 +86,39 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _chosen(texts: Sequence[str] | None) -> list[Contender]:
+@contextmanager
+def _chosen(texts: Sequence[str] | None, commit: str | None) -> Iterator[list[Contender]]:
     chosen = [each for each in CONTENDERS if not texts or any(text in each.key for text in texts)]
+    if commit is not None:
+        chosen = [each for each in chosen if each.name == OURS]
     if not chosen:
         raise SystemExit(f"No contender matches {texts}. There are: {', '.join(each.key for each in CONTENDERS)}")
-    return chosen
+    if commit is None:
+        yield chosen
+        return
+    with package_at(commit) as folder:
+        yield [again for each in chosen for again in (each, replace(each, name=BEFORE, folder=folder))]
+
+
+@contextmanager
+def package_at(commit: str) -> Iterator[Path]:
+    """Give a folder that has the package as it was at a commit, and these benchmarks."""
+    with TemporaryDirectory(prefix="benchmark-") as name:
+        folder = Path(name)
+        archive = folder / "package.tar"
+        command = ["git", "archive", "--output", str(archive), commit, "celery_rmq_delay"]
+        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"git has no package at {commit}: {done.stderr.strip()}")
+        shutil.unpack_archive(archive, folder)
+        (folder / "benchmarks").symlink_to(CHECKOUT / "benchmarks")
+        yield folder
 
 
 def _measure(contenders: Sequence[Contender], broker: Broker, options: Options, rounds: int) -> Results:
     results = Results(contenders)
     for number in range(1, rounds + 1):
-        for contender in contenders:
+        for contender in contenders if number % 2 else reversed(contenders):
             with noted(results.errors, contender.key):
                 rate = measure_rate(contender, broker, options)
                 results.rates[contender].append(rate)

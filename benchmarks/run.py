@@ -17,7 +17,6 @@ from benchmarks.brokers import Broker
 from benchmarks.contenders import TASK_QUEUES, Contender
 from benchmarks.processes import Usage, end, usage
 
-_ROOT = Path(__file__).parents[1]
 #: Attempts after which a process is warm: growth of memory from here on is growth by failing.
 WARM = 500
 #: Seconds without a new attempt after which a worker counts as stalled, and without CPU use as idle.
@@ -111,7 +110,7 @@ class Run:
         command += [self.contender.module, str(count), str(first)]
         done = subprocess.run(
             command + ([str(per_second)] if per_second else []),
-            cwd=_ROOT,
+            cwd=self.contender.folder,
             env=self.env,
             capture_output=True,
             timeout=600,
@@ -126,7 +125,7 @@ class Run:
         with (self.directory / "worker.log").open("wb") as log:
             process = subprocess.Popen(
                 command,
-                cwd=_ROOT,
+                cwd=self.contender.folder,
                 env=self.env,
                 stdout=log,
                 stderr=log,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,8 @@ class Contender:
     queue_type: str
     #: Whether its failed tasks wait for a retry: what is parked is counted at the broker, and lateness is measured.
     retries: bool = True
+    #: The folder that its processes run in, and have the package from.
+    folder: Path = CHECKOUT
 
     @property
     def key(self) -> str:
@@ -43,6 +48,7 @@ _CELERY, _DRAMATIQ, _TASKIQ, _FLOOR = (
     f"benchmarks.contenders.{name}" for name in ("celery_app", "dramatiq_app", "taskiq_app", "floor")
 )
 
+BEFORE = "celery-rmq-delay, before"
 OURS, STOCK, NATIVE = "celery-rmq-delay", "celery retry(countdown=)", "celery native delayed delivery"
 FAILURE, SUCCESS = "celery plain failure", "celery plain success"
 DRAMATIQ, DRAMATIQ_UNLOGGED = "dramatiq", "dramatiq, failures not logged"

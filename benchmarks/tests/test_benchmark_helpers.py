@@ -7,9 +7,13 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from benchmarks.attempts import AttemptLog, read_lateness, read_progress
+from benchmarks.contenders import CHECKOUT
 from benchmarks.memory_report import TYPES, Row, constants
 from benchmarks.processes import end, tree, usage
+from benchmarks.retry_roundtrip import package_at
 from celery_rmq_delay.capacity.costs import CONSTANTS
 from tests.support.waiting import wait_for
 
@@ -78,3 +82,17 @@ def test_the_constants_on_paper_are_those_that_the_benchmark_prints():
     assert set(found) == measured - {"many_queues"}
     kept = [each if each.kind == "quorum" else row(each.what, each.kind, each.size, each.size + 60) for each in rows]
     assert constants({"rss": 1}, kept, [300, 450])["classic_kept"] == 60
+
+
+@pytest.mark.skipif(not (CHECKOUT / ".git").exists(), reason="no git checkout: it has no earlier commit")
+def test_a_contender_of_an_earlier_commit_runs_the_package_of_that_commit():
+    with package_at("HEAD") as folder:
+        tell = "import benchmarks, celery_rmq_delay; print(benchmarks.__file__); print(celery_rmq_delay.__file__)"
+        told = subprocess.run([sys.executable, "-c", tell], cwd=folder, capture_output=True, text=True, check=True)
+    assert [Path(each).parent.parent for each in told.stdout.split()] == [folder, folder]
+
+
+@pytest.mark.skipif(not (CHECKOUT / ".git").exists(), reason="no git checkout: it has no earlier commit")
+def test_a_commit_that_git_does_not_know_is_named():
+    with pytest.raises(SystemExit, match="git has no package at no-such-commit"), package_at("no-such-commit"):
+        pass
