@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from amqp.exceptions import RecoverableConnectionError
 from celery import bootsteps
+from celery.bootsteps import RUN  # type: ignore[attr-defined]  # its stubs lack it
 
 from . import control, hooks  # noqa: F401 - `control` registers the command of workers
 from .delay import Delay, delay_of
@@ -40,6 +43,7 @@ class LadderStep(bootsteps.StartStopStep):
             c.app.conf.broker_transport_options = tolerant(c.app.conf.broker_transport_options)
             wait_for_nothing(c)
             guard(c, self._worker)
+            c.perform_pending_operations = partial(_perform, c, c.perform_pending_operations)
             c.cancel_task_queue = partial(self._worker.cancel_queue, c.cancel_task_queue)
         setattr(c, ATTRIBUTE, self._worker)
 
@@ -85,6 +89,17 @@ class LadderStep(bootsteps.StartStopStep):
             self._worker.disconnect()
         if self._worker.reporter is not None:
             self._worker.reporter.close()
+
+
+def _perform(c: Any, perform: Callable[[], None]) -> None:
+    """Carry out what was put off, and raise where the connection was lost meanwhile.
+
+    A worker without an event loop (gevent, eventlet, threads on Windows) logs what a callback raises, and goes on to
+    read: kombu then opens another connection, on which nothing is consumed.
+    """
+    perform()
+    if c.blueprint.state == RUN and _is_lost(c):
+        raise RecoverableConnectionError("The connection was lost while the worker waited for an answer.")
 
 
 def _is_lost(c: Any) -> bool:

@@ -5,7 +5,7 @@ Exit codes: 0 all is well, 1 something needs a person (an error, too), 2 for ``p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,6 +13,7 @@ from celery.bin.base import handle_preload_options
 
 from . import cli_text as text
 from . import exhausted as dead
+from .broker import capabilities
 from .cli_adopt import adopt
 from .cli_base import (
     CHANGES_WAIT,
@@ -35,9 +36,10 @@ from .event_connection import declare_events, event_pending
 from .exact_doctor import exact_pending
 from .exceptions import ManagementError
 from .inventory import applied, plans
-from .management import Bindings, Management
+from .management import Bindings, Management, QueueDetail
 from .release import release as release_parked
 from .status import read_status
+from .topology.deletion import delete_origin
 from .topology.pending import pending
 from .topology.prune import prune as prune_ladders
 from .topology.switch import apply_plan
@@ -171,6 +173,41 @@ def prune(ctx: click.Context, only: tuple[str, ...], now: bool, as_json: bool) -
     with connected(ctx.obj.app) as (delay, connection):
         found = [prune_ladders(connection, each, now=now) for each in plans(connection, delay, only)]
     show([each.to_json() for each in found], text.pruned_text(found), as_json=as_json)
+
+
+@rmq_delay.command("delete-queue", cls=Command)
+@options(
+    click.argument("queues", nargs=-1, required=True, metavar="QUEUE..."),
+    management_option,
+    no_management_option,
+    as_json,
+)
+def delete_queue(
+    ctx: click.Context, queues: tuple[str, ...], management_url: str | None, no_management: bool, as_json: bool
+) -> None:
+    """Delete origin queues that are empty and unused, to declare them again in another way.
+
+    What is due meanwhile is exhausted and can be requeued; a queue that is deleted by hand takes with it what has just
+    come back. Stop publishers and workers first. Exit code 1 when a queue stays.
+    """
+    with connected(ctx.obj.app) as (delay, connection):
+        details: Mapping[str, QueueDetail] | None = {}
+        if not no_management:
+            missing = "Delayed retries and waiting dead letters of quorum queues are not seen"
+            details = _asked(delay, connection, management_url, Management.queues, missing)
+            if details is None and capabilities(connection).delays_retries:
+                raise click.ClickException("Nothing is deleted: a quorum queue may hold retries that no client sees.")
+        exact = delay.exact.topology(connection)
+        found = [
+            delete_origin(connection, each, exact.route(1, each.queue), hidden=_hidden((details or {}).get(each.queue)))
+            for each in plans(connection, delay, queues)
+        ]
+    show([each.to_json() for each in found], text.deleted_text(found), as_json=as_json)
+    ctx.exit(0 if all(each.deleted for each in found) else 1)
+
+
+def _hidden(detail: QueueDetail | None) -> int:
+    return (detail.held or 0) + detail.dead_letters_waiting if detail else 0
 
 
 @rmq_delay.command(cls=Command)

@@ -15,6 +15,7 @@ from .policies import PolicyPlan, differences
 from .release import Released
 from .status import QueueStatus, Status, TierStatus
 from .tables import table
+from .topology.deletion import Deletion
 from .topology.pending import Pending, ladder_change
 from .topology.prune import Pruned
 
@@ -109,6 +110,17 @@ def pruned_text(found: Iterable[Pruned]) -> str:
         lines += [f"{each.queue}: deleted {name}" for name in each.deleted]
         lines += [f"{each.queue}: kept ladder {key}: {why}" for key, why in each.kept.items()]
     return "\n".join(lines) or "Nothing to prune."
+
+
+def deleted_text(found: Iterable[Deletion]) -> str:
+    """Return which queues were deleted, and why others stay."""
+    return "\n".join(
+        f"{each.queue}: deleted. What is due before it is declared again is exhausted as undeliverable."
+        if each.deleted
+        else f"{each.queue}: kept. It has {each.messages} messages, {each.hidden} delayed retries or waiting dead "
+        f"letters, and {each.consumers} consumers: wait until it is empty, stop its workers, and try again."
+        for each in found
+    )
 
 
 def released_text(result: Released) -> str:

@@ -206,7 +206,7 @@ _OPERATORS = (
     _fault("restart in an alarm", restart_in_alarm, Effect.WORKER, WORKERS, BROKER, lasts=(1.0, 5.0), takes=6.0),
     _fault("upgrade the workers", upgrade_workers, Effect.NONE, WORKERS, takes=12.0),
     _fault("change the ladders", change_ladders, Effect.WORKER, WORKERS, takes=12.0),
-    _fault("lose the records", lose_records, Effect.NONE, WORKERS, BROKER, takes=12.0),
+    _fault("lose the records", lose_records, Effect.NONE, WORKERS, BROKER, NETWORK, takes=20.0),
     _fault("broad policy", broad_policy, Effect.NONE, BROKER, lasts=(2.0, 6.0), takes=6.0),
     _fault("change a queue's type", change_queue_type, Effect.GONE, *_ALL, takes=25.0),
 )

@@ -83,8 +83,13 @@ def change_ladders(world: World, _dice: Random) -> Iterator[Victims]:
 
 
 @contextmanager
-def lose_records(world: World, dice: Random) -> Iterator[Victims]:
-    """Purge what says which ladders are in force: no worker with other ones may start, and one with these may."""
+def lose_records(world: World, _dice: Random) -> Iterator[Victims]:
+    """Purge what says which ladders are in force: no worker with other ones may start, and those with these may.
+
+    While they run, any of them may connect again and write it anew, so they are ended, in good order.
+    """
+    pids = [pid for worker in world.workers for pid in worker.pids()]
+    in_order = world.retire_workers()
     with _channel(world) as channel:
         for queue in QUEUES:
             record = f"rmq_delay.{queue}.record"
@@ -94,7 +99,15 @@ def lose_records(world: World, dice: Random) -> Iterator[Victims]:
     wait_for(lambda: intruder.starts > 1, "a worker with other ladders is refused", 120)
     intruder.retire()
     assert "The record of the ladder of queue" in (world.folder / f"{intruder.name}.log").read_text()
-    yield _replace(world, running(world.workers, dice))
+    _start(world)
+    yield Victims() if in_order else Victims(pids, Effect.WORKER)
+
+
+def _start(world: World) -> None:
+    """Start the workers again that have been retired."""
+    for worker in world.workers:
+        worker.change({})
+    world.await_workers()
 
 
 @contextmanager
@@ -122,24 +135,17 @@ def change_queue_type(world: World, _dice: Random) -> Iterator[Victims]:
     publishers = [each for each in world.publishers if each.wanted]
     for publisher in publishers:
         publisher.retire()
-    _stop_workers_with_nothing_in(world, queue)
+    _delete_queue(world, queue)
     world.queue_types[queue] = "classic" if world.queue_types[queue] == "quorum" else "quorum"
-    with _channel(world) as channel:
-        channel.queue_delete(queue, if_unused=True, if_empty=True)
-    subprocess.run(
-        [sys.executable, "-m", "celery", "-A", "chaos.worker", "rmq-delay", "apply"],
-        env=environment(**world.config("apply").environ()),
-        check=True,
-        capture_output=True,
-    )
+    _rmq_delay(world, "apply").check_returncode()
     yield Victims(None)
     for process in (*world.workers, *publishers):
         process.change(world.config(process.name).environ())
     world.await_workers()
 
 
-def _stop_workers_with_nothing_in(world: World, queue: str) -> None:
-    """End all workers in good order at a moment at which ``queue`` and its suspects are empty."""
+def _delete_queue(world: World, queue: str) -> None:
+    """End all workers in good order, and delete ``queue``: at a moment at which it and its suspects are empty."""
 
     def is_empty() -> bool:
         counts = world.queues()
@@ -148,11 +154,17 @@ def _stop_workers_with_nothing_in(world: World, queue: str) -> None:
     while True:
         wait_for(is_empty, f"{queue} is empty", 60, pause=0.3)
         world.retire_workers()
-        if is_empty():
+        if is_empty() and _rmq_delay(world, "delete-queue", "--no-management", queue).returncode == 0:
             return
-        for worker in world.workers:
-            worker.change({})
-        world.await_workers()
+        _start(world)
+
+
+def _rmq_delay(world: World, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "celery", "-A", "chaos.worker", "rmq-delay", *arguments],
+        env=environment(**world.config("apply").environ()),
+        capture_output=True,
+    )
 
 
 @contextmanager

@@ -291,10 +291,10 @@ class World:
     def _traces(self) -> int:
         return sum(path.stat().st_size for path in self.book.iterdir())
 
-    def retire_workers(self) -> None:
-        """End all workers at once, in good order."""
+    def retire_workers(self) -> bool:
+        """End all workers at once, in good order; return whether none had to be killed."""
         with ThreadPoolExecutor(len(self.workers)) as pool:
-            list(pool.map(Supervised.retire, self.workers))
+            return all(list(pool.map(Supervised.retire, self.workers)))
 
     def close_books(self) -> None:
         """End workers, then the collector, in good order, so that all they know is written down."""

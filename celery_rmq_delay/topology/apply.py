@@ -62,7 +62,7 @@ def declare_queue(connection: Connection, queue: Queue) -> bool:
 
 def delete_unused(connection: Connection, queue: Queue) -> bool:
     """Delete a queue that nobody consumes and that has no ready message; return whether it is gone."""
-    declared = _look(connection, queue.name)
+    declared = look(connection, queue.name)
     if declared is None:
         return True
     if declared.message_count or declared.consumer_count:
@@ -210,17 +210,18 @@ def ready_counts(connection: Connection, queues: Iterable[str]) -> dict[str, int
 
 def consumer_count(connection: Connection, queue: str) -> int | None:
     """Return how many consumers a queue has; None where it does not exist."""
-    declared = _look(connection, queue)
+    declared = look(connection, queue)
     return None if declared is None else int(declared.consumer_count)
 
 
 def unconsumed(connection: Connection, queue: str) -> int | None:
     """Return how many messages lie in a queue that nobody consumes; None where somebody does, or there is no queue."""
-    declared = _look(connection, queue)
+    declared = look(connection, queue)
     return None if declared is None or declared.consumer_count else int(declared.message_count)
 
 
-def _look(connection: Connection, queue: str) -> Any:
+def look(connection: Connection, queue: str) -> Any:
+    """Return what a passive declaration says of a queue; None where there is none."""
     try:
         with connection.channel() as channel:
             return channel.queue_declare(queue, passive=True)

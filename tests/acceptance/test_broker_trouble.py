@@ -270,6 +270,17 @@ def test_a_worker_that_loses_its_connection_while_a_record_is_held_goes_on(class
         wait_for(lambda: "The ladder of queue shop is applied" in worker.logs())
 
 
+@pytest.mark.parametrize("pool", ["threads", pytest.param("gevent", marks=pytest.mark.slow)])
+def test_a_worker_that_loses_its_connection_while_it_waits_for_an_answer_consumes_again(
+    classic_lab: Lab, own_broker: PrivateBroker, pool: str
+) -> None:
+    config = replace(classic_lab.config, asks_on=True, event_loop=False)
+    classic_lab.worker(pool, 2, config=config)
+    close_connections(own_broker)
+
+    assert classic_lab.task("healthy").delay(1).get(timeout=SECONDS) == 1
+
+
 @pytest.mark.slow
 def test_a_worker_that_starts_while_a_record_is_held_waits_for_it(classic_lab: Lab) -> None:
     result = classic_lab.task("fails").delay(1)

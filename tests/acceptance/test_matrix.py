@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from celery.utils import uuid
 
 from celery_rmq_delay.delay import delay_of
-from tests.support.waiting import wait_for
+from celery_rmq_delay.testing import PrivateBroker
+from tests.support.brokers.connections import close_connections
+from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import Lab
-from tests.support.workers.matrix import OPTIONS, OUTCOMES, Expected, expected, name_of
+from tests.support.workers.matrix import AT_THE_GATE, OPTIONS, OUTCOMES, Expected, expected, name_of
+from tests.support.workers.nodes import Worker
 
 #: What the queues have to have at the end.
-QUEUES = ("shop", "shop.suspects")
+QUEUES = ("shop", "shop.suspects", "other", "other.suspects")
 #: Queue type, pool, and whether all cells are tried, or each outcome once.
 SOME = [("quorum", "prefork", False), ("classic", "threads", False)]
 ALL = [
@@ -32,6 +39,19 @@ def some(pool: str, queue_type: str) -> list[tuple[str, str]]:
     return [(outcome, options[(k + shift) % len(options)]) for k, outcome in enumerate(OUTCOMES)]
 
 
+def terminate(lab: Lab, task_ids: set[str]) -> None:
+    """Revoke each of these tasks while it runs, and end its process."""
+
+    def all_ended() -> bool:
+        running = {attempt["id"] for attempt in lab.attempts()} & task_ids
+        if running:
+            lab.app.control.revoke(list(running), terminate=True)
+            task_ids.difference_update(running)
+        return not task_ids
+
+    wait_for(all_ended, "every task that is to be terminated")
+
+
 @pytest.mark.parametrize(("queue_type", "pool", "whole"), [*SOME, *ALL])
 def test_what_becomes_of_a_task_is_what_the_table_says(
     running_labs: Callable[..., Lab], pool: str, queue_type: str, whole: bool
@@ -41,7 +61,12 @@ def test_what_becomes_of_a_task_is_what_the_table_says(
     cells = [(outcome, option) for outcome, option in cells if pool in (OUTCOMES[outcome].pools or (pool,))]
     ladder = delay_of(lab.app).settings.default.ladder
     wanted = {cell: expected(*cell, ladder) for cell in cells}
-    results = {cell: lab.task(name_of(*cell)).apply_async(**OPTIONS[cell[1]][1]) for cell in cells}
+    ids = {cell: uuid() for cell in cells}
+    if revoked := [ids[cell] for cell in cells if OUTCOMES[cell[0]].revoked == "before it is sent"]:
+        assert lab.app.control.revoke(revoked, reply=True, timeout=SECONDS, limit=1)
+    for cell in cells:
+        lab.task(name_of(*cell)).apply_async(task_id=ids[cell], **OPTIONS[cell[1]][1] | OUTCOMES[cell[0]].call)
+    terminate(lab, {ids[cell] for cell in cells if OUTCOMES[cell[0]].revoked == "while it runs"})
 
     def found() -> dict[tuple[str, str], Expected]:
         attempts: dict[str, list[int]] = defaultdict(list)
@@ -51,8 +76,8 @@ def test_what_becomes_of_a_task_is_what_the_table_says(
             {each.headers["id"]: each.headers["rmq-delay-reason"] for each in lab.take("rmq_delay.exhausted")}
         )
         return {
-            cell: Expected(sorted(attempts[result.id]), lab.app.backend.get_state(result.id), reasons.get(result.id))
-            for cell, result in results.items()
+            cell: Expected(sorted(attempts[task_id]), lab.app.backend.get_state(task_id), reasons.get(task_id))
+            for cell, task_id in ids.items()
         }
 
     reasons: dict[str, Any] = {}
@@ -60,3 +85,99 @@ def test_what_becomes_of_a_task_is_what_the_table_says(
         wait_for(lambda: found() == wanted, "every task at its end")
     assert {cell: each for cell, each in found().items() if each != wanted[cell]} == {}
     wait_for(lambda: not any(lab.counts(*QUEUES).values()) and not lab.parked(), "nothing left in a queue")
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """What ends a worker or its connection, and whether tasks that ran then, and that waited in it, are suspects.
+
+    The one that ``runs_out`` lets what runs come to its end.
+    """
+
+    suspects: bool
+    runs_out: bool = False
+    ends_worker: bool = True
+
+
+INTERRUPTIONS = {
+    "a killed worker": Interruption(suspects=True),
+    "a lost connection": Interruption(suspects=True, ends_worker=False),
+    "a warm shutdown": Interruption(suspects=False, runs_out=True),
+    "a cold shutdown": Interruption(suspects=False),
+}
+SOME_INTERRUPTED = [
+    ("a killed worker", "quorum", "prefork"),
+    ("a lost connection", "classic", "gevent"),
+    ("a warm shutdown", "classic", "threads"),
+    ("a cold shutdown", "quorum", "prefork"),
+]
+ALL_INTERRUPTED = [
+    pytest.param(*each, marks=pytest.mark.slow)
+    for each in itertools.product(INTERRUPTIONS, ["classic", "quorum"], ["prefork", "threads", "solo", "gevent"])
+    # A cold shutdown ends the processes of tasks; other pools have none.
+    if each not in SOME_INTERRUPTED and (each[0] != "a cold shutdown" or each[2] == "prefork")
+]
+
+
+@pytest.mark.parametrize(("interruption", "queue_type", "pool"), [*SOME_INTERRUPTED, *ALL_INTERRUPTED])
+def test_what_becomes_of_tasks_that_ran_and_waited_in_a_worker_is_what_the_table_says(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker, interruption: str, queue_type: str, pool: str
+) -> None:
+    lab = make_lab(queue_type, conf={"matrix": True})
+    found = INTERRUPTIONS[interruption]
+    concurrency = 1 if pool == "solo" else 2
+    results = {option: lab.task(name_of(AT_THE_GATE, option)).apply_async(**OPTIONS[option][1]) for option in OPTIONS}
+    worker = lab.worker(pool, concurrency, "--prefetch-multiplier", "100")
+    wait_for(lambda: len(lab.attempts()) == concurrency, "tasks that run")
+    wait_for(lambda: lab.count("shop") == 0, "tasks that wait in the worker")
+    began = {attempt["id"] for attempt in lab.attempts()}
+
+    interrupt(worker, interruption, own_broker)
+    if pool == "prefork" and interruption == "a lost connection":
+        wait_for(lambda: "Connection to broker lost" in worker.logs(), "the loss to be noticed")
+    if found.runs_out:
+        lab.open_gate(2 * len(results))
+    if found.ends_worker:
+        worker.container.wait(SECONDS)
+        lab.worker(pool, concurrency)
+    lab.open_gate(2 * len(results))
+
+    if interruption == "a lost connection" and pool != "prefork":  # such a pool runs all that it has been given
+        began = {result.id for result in results.values()}
+    again = [] if found.runs_out else [0]
+    wanted = {
+        option: ([0, *again] if result.id in began else [0], _done(option), found.suspects)
+        for option, result in results.items()
+    }
+
+    def seen() -> dict[str, tuple[list[int], str, bool]]:
+        attempts = {option: lab.attempts(result.id) for option, result in results.items()}
+        return {
+            option: (
+                [each["retries"] for each in tried],
+                results[option].state,
+                bool(tried and tried[-1]["redelivered"]),
+            )
+            for option, tried in attempts.items()
+        }
+
+    with suppress(AssertionError):
+        wait_for(lambda: seen() == wanted, "every task at its end")
+    assert seen() == wanted
+    wait_for(lambda: not any(lab.counts(*QUEUES[:2], "rmq_delay.exhausted").values()), "nothing left in a queue")
+
+
+def interrupt(worker: Worker, interruption: str, broker: PrivateBroker) -> None:
+    if interruption == "a killed worker":
+        worker.kill("SIGKILL")
+    elif interruption == "a lost connection":
+        close_connections(broker)
+    elif interruption == "a warm shutdown":
+        os.kill(worker.container.pid, signal.SIGTERM)
+        wait_for(lambda: "Warm shutdown" in worker.logs(), "the shutdown")
+    else:
+        os.kill(worker.container.pid, signal.SIGQUIT)
+
+
+def _done(option: str) -> str:
+    return "SUCCESS" if option != "ignore_result" else "PENDING"

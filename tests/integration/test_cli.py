@@ -186,6 +186,24 @@ def test_a_selection_that_contradicts_itself_or_is_empty_is_refused(classic_lab:
         assert "contradict" in run(app, "exhausted", command, "--all", "a", code=1).output
 
 
+def test_an_empty_origin_queue_is_deleted_and_what_is_parked_comes_back_to_the_next_one(lab: Lab) -> None:
+    app = shop(lab)
+    plan = plan_of(lab, app)
+    run(app, "apply")
+    lab.publish(plan.queue)
+
+    kept = run(app, "delete-queue", "--no-management", plan.queue, code=1)
+    assert "kept. It has 1 messages" in kept.output
+    lab.reject(lab.get(plan.queue))
+    wait_parked(lab, app, 1)
+    assert data(app, "delete-queue", "--no-management", plan.queue)[0]["deleted"]
+    assert ready_counts(lab.connection, [plan.queue]) == {plan.queue: None}
+    assert run(app, "apply").output.endswith("as planned\n")
+    [delay_queue] = lab.counts(plan)
+    run(app, "release", "--all", "--queue", plan.queue)
+    assert lab.get(plan.queue), delay_queue
+
+
 def test_a_retired_ladder_is_pruned(lab: Lab) -> None:
     _, old = opened(lab, tiers=["3h"])
     app = shop(lab)

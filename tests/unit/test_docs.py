@@ -225,7 +225,7 @@ def commands(group: click.Group, prefix: str = "") -> dict[str, click.Command]:
 
 def test_every_command_is_documented_and_no_other() -> None:
     text = (ROOT / "docs/reference/cli.md").read_text().split("## Options")[0]
-    assert set(re.findall(r"^\| `([\w ]+)` \|", text, re.MULTILINE)) == set(commands(cli.rmq_delay))
+    assert set(re.findall(r"^\| `([\w -]+)` \|", text, re.MULTILINE)) == set(commands(cli.rmq_delay))
 
 
 def test_every_option_of_the_commands_is_documented_and_no_other() -> None:

@@ -7,8 +7,9 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any, Literal, NamedTuple
 
 from celery.exceptions import Ignore, Reject, Retry
 
@@ -26,6 +27,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "retry_kwargs": ({"retry_kwargs": {"max_retries": 1}}, {}),
     "expires and headers": ({}, {"expires": 3600, "headers": {"tenant": "north"}}),
     "track_started": ({"track_started": True}, {}),
+    "priority": ({}, {"priority": 5}),
 }
 
 
@@ -38,8 +40,15 @@ class Outcome:
     options: dict[str, Any]
     #: The pools that can do so; None is any.
     pools: tuple[str, ...] | None = None
-    #: Whether it asks for a retry itself, so that ``retry_kwargs`` have no say.
+    #: Whether it asks for a retry itself, so that ``retry_kwargs`` have no say, and with which limit of its own.
     asks: bool = False
+    asked_limit: int | None = None
+    #: Options of the call, beside those of the cell.
+    call: dict[str, Any] = field(default_factory=dict)
+    #: When the test revokes it.
+    revoked: Literal["never", "before it is sent", "while it runs"] = "never"
+    #: Whether a worker runs it at all.
+    runs: bool = True
 
 
 def first(how: End, later: End = End.SUCCEEDED) -> Callable[[int, int], End]:
@@ -64,9 +73,9 @@ def give_up(_task: Any, _run: int) -> None:
     raise LookupError("no card will do")
 
 
-def retry_with(**options: Any) -> Callable[[Any, int], Any]:
+def retry_with(once: bool = True, **options: Any) -> Callable[[Any, int], Any]:
     def act(task: Any, _run: int) -> str:
-        if task.request.retries == 0:
+        if task.request.retries == 0 or not once:
             task.retry(**options)
         return "done"
 
@@ -94,6 +103,10 @@ def overrun(task: Any, _run: int) -> str:
     return "done"
 
 
+def sleep(_task: Any, _run: int) -> None:
+    time.sleep(600)
+
+
 def kill_child(task: Any, _run: int) -> str:
     if task.request.retries == 0:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -108,11 +121,21 @@ OUTCOMES = {
     "fails otherwise": Outcome(fail, always(End.FAILED), {"autoretry_for": (OSError,)}),
     "retries with a countdown": Outcome(retry_with(countdown=0.5), first(End.RETRIED), {}, asks=True),
     "retries with arguments": Outcome(retry_with(kwargs={"changed": True}), first(End.RETRIED), {}, asks=True),
+    "retries in another queue": Outcome(retry_with(queue="other"), first(End.RETRIED), {}, asks=True),
+    "retries and goes on": Outcome(retry_with(throw=False), first(End.RETRIED), {}, asks=True),
+    "retries up to a limit": Outcome(
+        retry_with(once=False, max_retries=1), always(End.RETRIED), {}, asks=True, asked_limit=1
+    ),
     "raises Retry": Outcome(raising(Retry), first(End.RETRIED), {}, asks=True),
     "raises Retry always": Outcome(raising(Retry, once=False), always(End.RETRIED), {}, asks=True),
     "requeues": Outcome(requeue_once, lambda _retries, runs: End.SUCCEEDED if runs else End.REQUEUED, {}),
     "rejects": Outcome(raising(lambda: Reject("no")), first(End.REJECTED), {}),
     "ignores": Outcome(raising(Ignore), first(End.IGNORED), {}),
+    "is revoked": Outcome(fail, always(End.REVOKED), {}, revoked="before it is sent", runs=False),
+    "is terminated": Outcome(sleep, always(End.REVOKED), {}, ("prefork",), revoked="while it runs"),
+    "has expired": Outcome(
+        fail, always(End.EXPIRED), {}, call={"expires": datetime.now(timezone.utc) - timedelta(days=1)}, runs=False
+    ),
     "overruns softly": Outcome(overrun, first(End.RETRIED), {"soft_time_limit": 1}, ("prefork",)),
     "overruns": Outcome(overrun, first(End.LOST), {"time_limit": 1}, ("prefork", "gevent")),
     "loses its process": Outcome(kill_child, first(End.LOST), {}, ("prefork",)),
@@ -123,13 +146,24 @@ def name_of(outcome: str, option: str) -> str:
     return f"matrix: {outcome}, {option}"
 
 
-def register(app: Any, base: Any, note: Callable[..., None], count: Callable[[str], int]) -> None:
-    """Make a task for each cell; ``count`` returns how often it was called before for a task id."""
-    for outcome, option in itertools.product(OUTCOMES, OPTIONS):
-        found = OUTCOMES[outcome]
+#: A task that runs until the test opens the gate: what becomes of its message where its worker does not.
+AT_THE_GATE = "waits at the gate"
+
+
+def register(
+    app: Any, base: Any, note: Callable[..., None], count: Callable[[str], int], wait: Callable[[], None]
+) -> None:
+    """Make a task for each cell.
+
+    ``count`` returns how often it was called before for a task id; ``wait`` waits at the gate.
+    """
+    gated = Outcome(lambda _task, _run: wait(), always(End.SUCCEEDED), {})
+    outcomes = {**OUTCOMES, AT_THE_GATE: gated}
+    for outcome, option in itertools.product(outcomes, OPTIONS):
+        found = outcomes[outcome]
 
         def run(self: Any, changed: bool = False, found: Outcome = found) -> Any:
-            note(self, changed=changed)
+            note(self, changed=changed, redelivered=self.request.delivery_info["redelivered"])
             return found.act(self, count(self.request.id))
 
         options = {**OPTIONS[option][0], **found.options}
@@ -153,11 +187,11 @@ def expected(outcome: str, option: str, ladder: Ladder) -> Expected:
     asked = min(budget, options.get("retry_kwargs", {}).get("max_retries", budget))
     retries, attempts = 0, list[int]()
     for runs in itertools.count():
-        attempts.append(retries)
+        attempts += [retries] if found.runs else []
         how, parked, most = found.ends(retries, runs), None, budget
         by_hand = outcome.startswith("raises Retry")
         if how is End.RETRIED and not by_hand:
-            most = budget if found.asks else asked
+            most = asked if not found.asks else budget if found.asked_limit is None else found.asked_limit
             how = End.FAILED if retries >= most else how  # `Task.retry` raises what the task failed with
             parked = Parked.of(Retry(), Path.COPY, 1) if how is End.RETRIED else None
         ending = end(how, Attempt(Delivery("shop", retries, None, Path.REJECT), ladder, retries, most), parked)
@@ -171,6 +205,8 @@ def expected(outcome: str, option: str, ladder: Ladder) -> Expected:
 
 
 def _state(option: str, ending: Ending) -> str:
+    if ending.reason in ("revoked", "expired") and option != "ignore_result":
+        return "REVOKED"
     if option == "ignore_result" or ending.reason == "ignored":
         return "STARTED" if option == "track_started" else "PENDING"
     return "FAILURE" if ending.action is Action.EXHAUST else "SUCCESS"

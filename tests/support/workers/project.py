@@ -41,6 +41,8 @@ class Config:
     killed_after: str | None = None
     #: Whether workers have Celery's event loop, which they have not on Windows.
     event_loop: bool = True
+    #: Whether a worker asks its broker again and again once it is ready, until it loses its first connection.
+    asks_on: bool = False
 
     def dumps(self) -> str:
         return json.dumps(asdict(self))
@@ -88,6 +90,9 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
             **more,
         }
         store.rpush(attempts, json.dumps(line))
+
+    def wait_at_the_gate() -> None:
+        store.blpop([f"{attempts}:gate"])
 
     class Noted(RetryableTask):
         abstract = True
@@ -165,7 +170,7 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
         """Ask to be run again at once, so many times; each time when the test opens the gate."""
         note(self, redelivered=self.request.delivery_info["redelivered"])
         if gated:
-            store.blpop([f"{attempts}:gate"])
+            wait_at_the_gate()
         if store.incr(f"{attempts}:asked:{self.request.id}") <= times:
             raise Reject("not now", requeue=True)
         return "asked"
@@ -265,7 +270,7 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
     def gated(self: Any, fail: int = 0) -> str:
         """Run until the test opens the gate, and then fail, the first ``fail`` times."""
         note(self)
-        store.blpop([f"{attempts}:gate"])
+        wait_at_the_gate()
         if self.request.retries < fail:
             raise Boom("behind the gate")
         return "passed"
@@ -318,7 +323,7 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
         return int(store.incr(f"{attempts}:runs:{task_id}")) - 1
 
     if app.conf.get("matrix"):
-        matrix.register(app, Noted, note, count)
+        matrix.register(app, Noted, note, count, wait_at_the_gate)
 
     @app.task(name="collect_error", shared=False)
     def collect_error(request: Any, exc: Any, traceback: Any) -> None:
@@ -349,6 +354,14 @@ if VARIABLE in os.environ:
     if config.killed_after:
         kill_after(config.killed_after, redis.Redis.from_url(config.backend), f"{config.attempts}:killed")
 
+    first = iter([config.asks_on])
+
+    def ask_on(channel: Any) -> None:
+        while True:
+            channel.flow(True)
+
     @signals.worker_ready.connect
     def announce(sender: Any, **_: Any) -> None:
+        if next(first, False):
+            sender.call_soon(ask_on, sender.task_consumer.channel)
         redis.Redis.from_url(config.backend).rpush(f"{config.attempts}:ready", sender.hostname)

@@ -1,0 +1,79 @@
+"""Delete an origin queue so that no message is deleted with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from amqp.exceptions import AMQPNotImplementedError
+
+from ..broker import beside
+from . import apply
+from .objects import Objects, Queue, arguments
+from .record import locked_record
+from .switch import Applied
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from .exact import Route
+    from .ladder import LadderPlan
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """What became of an origin queue: it is deleted, or kept with what it has.
+
+    ``hidden`` counts messages that only the management API tells of: delayed retries, and dead letters that wait.
+    """
+
+    queue: str
+    deleted: bool
+    messages: int = 0
+    consumers: int = 0
+    hidden: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return dict(vars(self))
+
+
+def delete_origin(
+    connection: Connection, plan: LadderPlan, exact: Route, *, hidden: int = 0, lock_timeout: float = 30.0
+) -> Deletion:
+    """Delete the plan's origin queue where it is empty and nobody consumes it.
+
+    RabbitMQ deletes a quorum queue whatever is in it, so the ways back to it are closed first: what is due from then on
+    is exhausted as ``undeliverable``. A queue that is kept has them again; after a crash in between, a worker's start
+    brings them back. Publishers have to be stopped: nothing else keeps what they send. ``exact`` is the way of exact
+    delays to the queue, ``hidden`` how many messages it has that no client is told of. Raises `LockTimeoutError` after
+    ``lock_timeout`` seconds in which others apply.
+    """
+    found = replace(_looked_at(connection, plan.queue), hidden=hidden)
+    if found.deleted or found.messages or found.consumers or found.hidden:
+        return found
+    with locked_record(connection, plan.record_queue(), lock_timeout, create=False) as (channel, record):
+        objects = plan.objects(Applied.from_json(record.value).highest_rung) + exact.objects
+        ways = tuple(each for each in objects.bindings if each.to == "queue" and each.destination == plan.queue)
+        for way in ways:
+            apply.unbind(channel, way)
+        if _delete(connection, plan.queue):
+            return Deletion(plan.queue, deleted=True)
+        apply.declare(channel, Objects(bindings=ways))
+    return _looked_at(connection, plan.queue)
+
+
+def _looked_at(connection: Connection, queue: str) -> Deletion:
+    found = apply.look(connection, queue)
+    if found is None:
+        return Deletion(queue, deleted=True)
+    return Deletion(queue, deleted=False, messages=found.message_count, consumers=found.consumer_count)
+
+
+def _delete(connection: Connection, queue: str) -> bool:
+    """Delete a queue that is empty and unused; on condition, unless RabbitMQ cannot do so with its type."""
+    try:
+        with beside(connection) as own:  # the refusal closes it
+            return apply.delete_unused(own, Queue(queue, arguments({"x-queue-type": "classic"})))
+    except AMQPNotImplementedError:
+        return apply.delete_unused(connection, Queue(queue, arguments({"x-queue-type": "quorum"})))

@@ -1,0 +1,94 @@
+"""An origin queue is deleted to be declared again in another way, and no message with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.topology import apply, deletion
+from celery_rmq_delay.topology.apply import ready_counts
+from celery_rmq_delay.topology.deletion import Deletion, delete_origin
+from celery_rmq_delay.topology.exact import Route
+from celery_rmq_delay.topology.ladder import LadderPlan
+from tests.support.brokers.lab import HOUR, Lab, contents
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.brokers
+
+
+def delete(lab: Lab, plan: LadderPlan) -> Deletion:
+    return delete_origin(lab.connection, plan, Route("", plan.queue))
+
+
+def parked(lab: Lab, plan: LadderPlan) -> None:
+    lab.publish(plan.queue, "parked")
+    lab.reject(lab.get(plan.queue))
+    wait_for(lambda: lab.counts(plan), "the message in its delay queue")
+
+
+def exists(lab: Lab, queue: str) -> bool:
+    return ready_counts(lab.connection, [queue])[queue] is not None
+
+
+def test_an_empty_queue_that_nobody_consumes_is_deleted_and_what_is_parked_stays(lab: Lab) -> None:
+    plan = lab.applied(lab.plan(Ladder((HOUR,))))
+    parked(lab, plan)
+
+    assert delete(lab, plan) == Deletion(plan.queue, deleted=True)
+
+    assert not exists(lab, plan.queue)
+    assert lab.counts(plan) == {plan.rung_queue(1, HOUR).name: 1}
+
+
+def test_a_queue_with_messages_or_consumers_is_kept_with_its_ways_back(lab: Lab) -> None:
+    plan = lab.applied(lab.plan(Ladder((300,))))
+    lab.publish(plan.queue, "there")
+    assert delete(lab, plan) == Deletion(plan.queue, deleted=False, messages=1)
+
+    lab.reject(lab.get(plan.queue))
+    tag = lab.channel.basic_consume(plan.queue, callback=lambda _message: None)
+    assert delete(lab, plan) == Deletion(plan.queue, deleted=False, consumers=1)
+    lab.channel.basic_cancel(tag)
+
+
+def test_a_message_that_is_due_while_its_queue_is_deleted_is_exhausted(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = lab.applied(lab.plan(Ladder((1000,))))
+    parked(lab, plan)
+    delete_unused = apply.delete_unused
+    due: list[bytes] = []
+
+    def wait_first(*given: object) -> bool:
+        due.extend([] if due else [contents(lab.get(plan.exhausted, ack=True))])
+        return delete_unused(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(deletion.apply, "delete_unused", wait_first)
+    assert delete(lab, plan).deleted
+    assert due == [b"parked"]
+
+
+def test_a_queue_in_which_a_message_arrives_meanwhile_is_kept_and_messages_come_back_to_it(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = lab.applied(lab.plan(Ladder((1000,))))
+    parked(lab, plan)
+    delete_unused = apply.delete_unused
+    told: list[str] = []
+
+    def publish_first(*given: object) -> bool:
+        if "late" not in told:
+            told.append("late")
+            lab.publish(plan.queue, "late")
+        return delete_unused(*given)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deletion.apply, "delete_unused", publish_first)
+        found = delete(lab, plan)
+
+    assert not found.deleted
+    assert [contents(lab.get(plan.queue, ack=True)) for _ in range(2)] == [b"late", b"parked"]
+
+
+def test_a_queue_that_does_not_exist_is_as_good_as_deleted(lab: Lab) -> None:
+    assert delete(lab, lab.plan(Ladder((HOUR,)))).deleted
