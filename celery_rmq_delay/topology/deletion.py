@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
     from .exact import Route
     from .ladder import LadderPlan
+
+
+#: Seconds in which a queue that tells nothing in it is tried to be deleted.
+_PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
@@ -71,7 +76,21 @@ def _looked_at(connection: Connection, queue: str) -> Deletion:
 
 
 def _delete(connection: Connection, queue: str) -> bool:
-    """Delete a queue that is empty and unused; on condition, unless RabbitMQ cannot do so with its type."""
+    """Delete a queue that is empty and unused.
+
+    RabbitMQ 4.0.5 was seen to call a classic queue not empty that tells 0 messages, just after a dead letter left it.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while not _try(connection, queue):
+        found = _looked_at(connection, queue)
+        if found.messages or found.consumers or time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _try(connection: Connection, queue: str) -> bool:
+    """Delete it on condition, unless RabbitMQ cannot do so with its type."""
     try:
         with beside(connection) as own:  # the refusal closes it
             return apply.delete_unused(own, Queue(queue, arguments({"x-queue-type": "classic"})))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, NamedTuple
 
+import celery
 from celery.exceptions import Ignore, Reject, Retry
 
 from celery_rmq_delay.ladders import Ladder
@@ -199,13 +200,14 @@ def expected(outcome: str, option: str, ladder: Ladder) -> Expected:
             retries += 1
         elif ending.action is not Action.RETURN:
             return Expected(
-                attempts, _state(option, ending), ending.reason if ending.action is Action.EXHAUST else None
+                attempts, _state(found, option, ending), ending.reason if ending.action is Action.EXHAUST else None
             )
     raise AssertionError
 
 
-def _state(option: str, ending: Ending) -> str:
-    if ending.reason in ("revoked", "expired") and option != "ignore_result":
+def _state(found: Outcome, option: str, ending: Ending) -> str:
+    told = found.revoked == "before it is sent" and celery.VERSION >= (5, 7)  # whose command stores the state
+    if ending.reason in ("revoked", "expired") and (told or option != "ignore_result"):
         return "REVOKED"
     if option == "ignore_result" or ending.reason == "ignored":
         return "STARTED" if option == "track_started" else "PENDING"
