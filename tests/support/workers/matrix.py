@@ -50,6 +50,9 @@ class Outcome:
     revoked: Literal["never", "before it is sent", "while it runs"] = "never"
     #: Whether a worker runs it at all.
     runs: bool = True
+    #: Whether an attempt may run twice: a pool gives a job to another process if the first is lost so soon that the
+    #: pool has not read yet that it had begun.
+    repeats: bool = False
 
 
 def first(how: End, later: End = End.SUCCEEDED) -> Callable[[int, int], End]:
@@ -139,7 +142,7 @@ OUTCOMES = {
     ),
     "overruns softly": Outcome(overrun, first(End.RETRIED), {"soft_time_limit": 1}, ("prefork",)),
     "overruns": Outcome(overrun, first(End.LOST), {"time_limit": 1}, ("prefork", "gevent")),
-    "loses its process": Outcome(kill_child, first(End.LOST), {}, ("prefork",)),
+    "loses its process": Outcome(kill_child, first(End.LOST), {}, ("prefork",), repeats=True),
 }
 
 
