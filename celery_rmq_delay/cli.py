@@ -166,13 +166,35 @@ def doctor(
 @options(
     only,
     click.option("--now", is_flag=True, help="Do not wait until no worker can use the old ladders: all are restarted."),
+    management_option,
+    no_management_option,
     as_json,
 )
-def prune(ctx: click.Context, only: tuple[str, ...], now: bool, as_json: bool) -> None:
-    """Delete the empty delay queues of ladders that are out of use."""
+def prune(
+    ctx: click.Context,
+    only: tuple[str, ...],
+    now: bool,
+    management_url: str | None,
+    no_management: bool,
+    as_json: bool,
+) -> None:
+    """Delete the empty delay queues of ladders that are out of use.
+
+    Of quorum queues only the management API tells whether they are empty.
+    """
     with connected(ctx.obj.app) as (delay, connection):
-        found = [prune_ladders(connection, each, now=now) for each in plans(connection, delay, only)]
+        details = _details(delay, connection, management_url, no_management)
+        found = [prune_ladders(connection, each, details, now=now) for each in plans(connection, delay, only)]
     show([each.to_json() for each in found], text.pruned_text(found), as_json=as_json)
+
+
+def _details(
+    delay: Delay, connection: Connection, url: str | None, no_management: bool
+) -> Mapping[str, QueueDetail] | None:
+    """Return what the management API says of the queues; nothing where it is not to be asked, None where it cannot."""
+    if no_management:
+        return {}
+    return _asked(delay, connection, url, Management.queues, "What quorum queues hold back is not seen")
 
 
 @rmq_delay.command("delete-queue", cls=Command)
@@ -191,12 +213,9 @@ def delete_queue(
     come back. Stop publishers and workers first. Exit code 1 when a queue stays.
     """
     with connected(ctx.obj.app) as (delay, connection):
-        details: Mapping[str, QueueDetail] | None = {}
-        if not no_management:
-            missing = "Delayed retries and waiting dead letters of quorum queues are not seen"
-            details = _asked(delay, connection, management_url, Management.queues, missing)
-            if details is None and capabilities(connection).delays_retries:
-                raise click.ClickException("Nothing is deleted: a quorum queue may hold retries that no client sees.")
+        details = _details(delay, connection, management_url, no_management)
+        if details is None and capabilities(connection).delays_retries:
+            raise click.ClickException("Nothing is deleted: a quorum queue may hold retries that no client sees.")
         exact = delay.exact.topology(connection)
         found = [
             delete_origin(connection, each, exact.route(1, each.queue), hidden=_hidden((details or {}).get(each.queue)))

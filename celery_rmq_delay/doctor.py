@@ -143,7 +143,9 @@ def _queue_findings(
     if counts[plan.queue] is not None:
         yield from _dead_lettering(connection, delay, plan, state, details.get(plan.queue), policies)
     yield from _drift(pending(connection, plan, state, bindings), plan)
-    yield from limit_findings(plan, broker, _limit(delay, plan, broker, details.get(plan.queue)))
+    arguments, definition = _declared(delay, plan, details.get(plan.queue))
+    yield from limit_findings(plan, broker, _limit(arguments, definition, broker))
+    yield from overflow_findings(plan, arguments, definition)
     own = [plan.queue, suspects(plan.queue), *(queue.name for _, _, queue in plan.rung_queues(_ladders(plan, state)))]
     for name in own:
         waiting = details[name].dead_letters_waiting if name in details else 0
@@ -210,11 +212,30 @@ def _drift(waiting: Pending, plan: LadderPlan) -> Iterator[Finding]:
         yield Finding("unfinished", "warning", plan.queue, found, APPLY)
 
 
-def _limit(delay: Delay, plan: LadderPlan, broker: Capabilities, detail: QueueDetail | None) -> int | None:
+def _declared(
+    delay: Delay, plan: LadderPlan, detail: QueueDetail | None
+) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return the arguments of an origin queue, and what policies set for it; those of the app where nothing tells."""
+    if detail is None:
+        return delay.app.amqp.queues[plan.queue].queue_arguments or {}, {}
+    return detail.arguments, detail.policy_definition
+
+
+def _limit(arguments: Mapping[str, Any], definition: Mapping[str, Any], broker: Capabilities) -> int | None:
     """Return the delivery limit that somebody set on an origin queue; None where it is the broker's default."""
-    declared = delay.app.amqp.queues[plan.queue].queue_arguments or {}
-    arguments, policy = (detail.arguments, detail.policy_definition) if detail else (declared, {})
-    return effective_limit(arguments.get("x-delivery-limit"), policy.get("delivery-limit"), broker.version)
+    return effective_limit(arguments.get("x-delivery-limit"), definition.get("delivery-limit"), broker.version)
+
+
+def overflow_findings(
+    plan: LadderPlan, arguments: Mapping[str, Any], definition: Mapping[str, Any]
+) -> Iterator[Finding]:
+    """Say whether an origin queue refuses retries when it is full: a classic delay queue has none left to keep."""
+    overflow = str(arguments.get("x-overflow") or definition.get("overflow"))
+    limits = [key for key in ("max-length", "max-length-bytes") if f"x-{key}" in arguments or key in definition]
+    if plan.queue_type == "classic" and limits and overflow.startswith("reject-publish"):
+        found = f"It has {' and '.join(limits)} with {overflow}: retries that are due while it is full are lost."
+        mend = "Make it a quorum queue, whose delay queues keep them, or take the limit away and limit its publishers."
+        yield Finding("overflow", "error", plan.queue, found, mend)
 
 
 def limit_findings(plan: LadderPlan, broker: Capabilities, limit: int | None) -> Iterator[Finding]:

@@ -135,19 +135,14 @@ def of_task(headers: Headers) -> dict[str, Any]:
 def forwarded(
     headers: Headers, *, retries: int, exchange: str, routing_key: str, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the headers of a copy that stands for the message in another queue; ``more`` where it is not None."""
+    """Return the headers of a copy that stands for the message in another queue, and ``more``; None takes one away."""
     kept = without_dead_letters(headers)
     for name in (DUE, TO, REQUEUED):
         kept.pop(name, None)
     if EXCHANGE not in kept and "retries" in kept:
         kept[RETRIES] = kept["retries"]
-    return {
-        **kept,
-        "retries": retries,
-        EXCHANGE: exchange,
-        ROUTING_KEY: routing_key,
-        **{name: value for name, value in more.items() if value is not None},
-    }
+    found = {**kept, "retries": retries, EXCHANGE: exchange, ROUTING_KEY: routing_key, **more}
+    return {name: value for name, value in found.items() if value is not None or name not in more}
 
 
 def original(headers: Headers) -> dict[str, Any]:

@@ -47,8 +47,8 @@ HOOKS: dict[str, tuple[str, ...]] = {
     ),
     "kombu.message:Message": ("_state", "acknowledged", "ack_log_error", "reject_log_error"),
     # The same in the process, or the thread, of the task.
-    "celery.app.task:Task": ("_get_exec_options", "signature_from_request"),
-    "celery.app.trace": ("LOG_RETRY", "get_task_name", "info", "logger", "traceback_clear"),
+    "celery.app.task:Task": ("_get_exec_options", "override_max_retries", "signature_from_request"),
+    "celery.app.trace": ("LOG_RETRY", "get_task_name", "info", "logger", "trace_ok_t", "traceback_clear"),
     "celery.app.trace:TraceInfo": ("_log_error", "handle_failure", "handle_retry", "retval"),
     "celery.app.trace:build_tracer": ("Info", "app", "hostname", "loader"),
     "billiard.einfo:ExceptionInfo": ("exception", "internal", "tb", "traceback", "type"),

@@ -20,7 +20,7 @@ from .event_making import Waits
 from .retry.decision import Action, Attempt, End, Ending, end
 from .retry.delivery import KEY, Delivery, Parked, Path, delivery_of
 from .signals import task_exhausted, task_parked, task_recovered
-from .trace import LeanExceptionInfo, call_on_retry, store_retry
+from .trace import LeanExceptionInfo, call_on_retry, lost, store_retry
 from .worker import WorkerSide
 
 if TYPE_CHECKING:
@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _NO_FAILURE = (Ignore, Reject, Retry, MemoryError, stock.Terminated, CeleryTerminated)
+
+
+class _OutOfMemory(Exception):  # noqa: N818 - it is only told, as what it stands for
+    """Stands for the `MemoryError` of a task: Celery would end the worker, although the pool has survived it."""
+
+    def __repr__(self) -> str:
+        return f"MemoryError({', '.join(map(repr, self.args))})"
 
 
 class RetryableRequest(stock.Request):
@@ -102,6 +109,8 @@ class RetryableRequest(stock.Request):
             if self._end is End.LOST and (ending := self._decide()).action is Action.PARK:
                 self._retry_lost(_bare(exc_info.exception), exc_info, ending)
                 return
+            if isinstance(exc := _bare(exc_info.exception), MemoryError):
+                exc_info = LeanExceptionInfo(_OutOfMemory(*exc.args), None, exc_info.traceback)
         super().on_failure(exc_info, send_failed_event, return_ok)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
@@ -161,11 +170,7 @@ class RetryableRequest(stock.Request):
     def _lost_info(self, exc_info: Any) -> Any:
         """Return what a failure is when a process has left by itself: a lost worker."""
         exc = _bare(exc_info.exception)
-        if not isinstance(exc, (SystemExit, KeyboardInterrupt)):
-            return exc_info
-        return LeanExceptionInfo(
-            WorkerLostError(f"Worker exited prematurely: {exc!r}."), None, f"WorkerLostError: {exc!r}"
-        )
+        return lost(exc) if isinstance(exc, (SystemExit, KeyboardInterrupt)) else exc_info
 
     def _decide(self) -> Ending:
         delivery, worker = self._request_dict[KEY], self._worker

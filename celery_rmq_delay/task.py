@@ -47,6 +47,26 @@ class LadderBudget:
         return delay.ladder(delivery.queue, task).retries
 
 
+class _LimitOfOneRequest:
+    """``override_max_retries``, the ``max_retries`` that a call of ``retry()`` was given: of one request.
+
+    Celery keeps it on the task, which all messages of a process share, and takes it for the next failure of any.
+    """
+
+    def __get__(self, task: RetryableTask | None, _owner: type) -> Any:
+        found = None if task is None else task.request.get("rmq_delay_limit")
+        if found is None:
+            raise AttributeError("override_max_retries")
+        return found
+
+    def __set__(self, task: RetryableTask, value: int | None) -> None:
+        request: Any = task.request
+        request.rmq_delay_limit = value
+
+    def __delete__(self, task: RetryableTask) -> None:
+        self.__set__(task, None)
+
+
 class _Nothing:
     """Stands for the signature of a retry that publishes nothing."""
 
@@ -79,6 +99,7 @@ class RetryableTask(_Task):
     give_up_on: tuple[type[BaseException], ...] = ()
     tiers: list[DelayLike] | tuple[DelayLike, ...] | None = None
     max_retries: Any = LadderBudget()
+    override_max_retries = _LimitOfOneRequest()
     __trace__ = LeanTrace()
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -16,10 +16,12 @@ from functools import lru_cache, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from billiard import current_process
 from billiard.einfo import ExceptionInfo, Traceback
-from celery import signals
+from billiard.exceptions import WorkerLostError
+from celery import signals, states
 from celery.app import trace
-from celery.exceptions import Retry
+from celery.exceptions import Retry, WorkerShutdown, WorkerTerminate
 from celery.utils.serialization import get_pickleable_etype, get_pickleable_exception
 
 from .hooks import missing
@@ -68,6 +70,12 @@ class LeanExceptionInfo(ExceptionInfo):
 
     def __reduce__(self) -> Any:
         return LeanExceptionInfo, (self.exception, None, self.traceback, self.internal, self.is_last)
+
+
+def lost(exc: BaseException) -> LeanExceptionInfo:
+    """Return what an attempt has ended with whose task left its process: a lost worker."""
+    error = WorkerLostError(f"Worker exited prematurely: {exc!r}.")
+    return LeanExceptionInfo(error, None, f"WorkerLostError: {error}")
 
 
 @lru_cache(maxsize=256)
@@ -170,13 +178,23 @@ def _forget_frames(*exceptions: BaseException | None) -> None:
 
 
 def _parting(tracer: Tracer) -> Tracer:
-    """Return a tracer that parts what an attempt raised from its frames, once hooks and signals are through with it."""
+    """Return a tracer that parts what an attempt raised from its frames, once hooks and signals are through with it.
+
+    A task that leaves (``sys.exit()``) where it has no process of its own ends with `WorkerLostError`, as one that has.
+    """
 
     @wraps(tracer)
     def trace_task(uuid: str, args: Any, kwargs: Any, request: Any = None) -> Any:
-        traced = tracer(uuid, args, kwargs, request)
+        is_eager = (request or {}).get("is_eager")
+        try:
+            traced = tracer(uuid, args, kwargs, request)
+        except SystemExit as left:
+            if is_eager or current_process().daemon or isinstance(left, (WorkerShutdown, WorkerTerminate)):
+                raise
+            einfo = lost(left)
+            return trace.trace_ok_t(einfo, LeanInfo(states.FAILURE, einfo.exception), 0.0, None)
         info = traced[1]
-        if info is not None and not (request or {}).get("is_eager"):  # who calls a task is to see where it failed
+        if info is not None and not is_eager:  # who calls a task is to see where it failed
             raised = info.retval
             _forget_frames(raised, getattr(raised, "exc", None), traced[0].exception)
         return traced

@@ -368,7 +368,7 @@ class WorkerSide(Settling):
 
     def _copy_back(self, message: Message, queue: str, retries: int, times: int) -> None:
         again = partial(self._copy_back, message, queue, retries, times)
-        self._copy_to(queue, message, retries, {h.REQUEUED: times}, again)
+        self._copy_to(queue, message, retries, {h.REQUEUED: times, h.CRASHES: None}, again)
 
     def _return(self, message: Message, retries: int) -> None:
         queue, among_suspects = self._queue_of(message.delivery_info["consumer_tag"])

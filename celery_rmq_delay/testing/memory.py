@@ -12,7 +12,6 @@ from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from billiard.exceptions import WorkerLostError
 from celery import Celery
 from celery.concurrency.base import BasePool
 from celery.exceptions import TaskRevokedError
@@ -22,7 +21,7 @@ from kombu.utils.imports import symbol_by_name
 from ..delay import Delay, delay_of
 from ..durations import parse_ms
 from ..inventory import origin_queues
-from ..trace import LeanExceptionInfo
+from ..trace import lost
 from .errors import NotFinishedError
 from .recorder import Recorder, Stories
 from .redirection import redirected, results_in_memory
@@ -195,8 +194,7 @@ class _Pool(BasePool):
         try:
             done = target(*args, **kwargs)
         except SystemExit as end:
-            lost = WorkerLostError(f"Worker exited prematurely: {end!r}.")
-            error_callback(LeanExceptionInfo(lost, None, f"WorkerLostError: {lost}"))
+            error_callback(lost(end))
         else:
             callback(done)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from amqp import Channel
     from kombu import Connection
 
+    from ..management import QueueDetail
     from .ladder import LadderPlan
 
 #: Seconds after the last message of a retired ladder can have become due.
@@ -41,9 +42,18 @@ class Pruned:
         return dict(vars(self))
 
 
-def prune(connection: Connection, plan: LadderPlan, *, now: bool = False, lock_timeout: float = 30.0) -> Pruned:
+def prune(
+    connection: Connection,
+    plan: LadderPlan,
+    details: Mapping[str, QueueDetail] | None,
+    *,
+    now: bool = False,
+    lock_timeout: float = 30.0,
+) -> Pruned:
     """Delete the delay queues and exchanges of the queue's retired ladders. Never deletes a queue with messages.
 
+    A quorum queue keeps what was due for a queue that refuses it, in no count that a client sees: ``details`` of all
+    queues, from the management API, tell. With None the ladders with quorum queues stay; an empty one is believed.
     A ladder goes when its delay queues are empty and it retired longer ago than its longest delay and `GRACE` seconds:
     until then a worker that runs with old settings may still use it. ``now`` leaves out the wait. Waits at most
     ``lock_timeout`` seconds for others that apply or prune, then raises `LockTimeoutError`.
@@ -53,15 +63,26 @@ def prune(connection: Connection, plan: LadderPlan, *, now: bool = False, lock_t
     if apply.ready_counts(connection, [record_queue.name])[record_queue.name] is None:
         return report
     with locked_record(connection, record_queue, lock_timeout, create=False) as (channel, record):
-        _Prune(connection, channel, plan, record, report).run(now)
+        _Prune(connection, channel, plan, record, report, details).run(now)
     return report
+
+
+def _listed(counts: Mapping[str, int | None]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
 
 
 class _Prune:
     def __init__(
-        self, connection: Connection, channel: Channel, plan: LadderPlan, record: Record, report: Pruned
+        self,
+        connection: Connection,
+        channel: Channel,
+        plan: LadderPlan,
+        record: Record,
+        report: Pruned,
+        details: Mapping[str, QueueDetail] | None,
     ) -> None:
         self.connection, self.channel, self.plan, self.record, self.report = connection, channel, plan, record, report
+        self.details = details
         self.applied = Applied.from_json(record.value)
 
     def run(self, now: bool) -> None:
@@ -97,9 +118,18 @@ class _Prune:
         in_force |= {*self._delay_queues(each for each in map(self.applied.ladders.get, self.applied.in_force) if each)}
         own = [queue.name for queue in self._delay_queues([ladder]) if queue not in in_force]
         counts = apply.ready_counts(self.connection, own)
-        full = ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
-        if full:
+        if full := _listed(counts):
             self.report.kept[key] = f"Messages are parked in {full}."
+            return False
+        if ladder.queue_type == "quorum" and self.details is None:
+            self.report.kept[key] = (
+                "Its quorum queues may keep what was due for a queue that is full, and only the management API tells: "
+                "see --management-url and --no-management."
+            )
+            return False
+        waiting = {name: detail.dead_letters_waiting for name, detail in (self.details or {}).items() if name in own}
+        if full := _listed(waiting):
+            self.report.kept[key] = f"What was due waits for a queue that takes it, in {full}."
         return not full
 
     def _prune(self, key: str, ladder: Ladder, queues: list[Queue]) -> None:

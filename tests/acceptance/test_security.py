@@ -233,6 +233,7 @@ def test_no_payload_and_no_password_gets_into_our_logs_and_events(
     commands = ("plan", "apply", "status", "doctor --no-management", "doctor", "prune", "release --all --queue shop")
     commands += ("exhausted list", "exhausted requeue --all --to nowhere", "exhausted discard --all --yes", "migrate")
     commands += ("capacity --rate 1/s --failure-rate 1%", "adopt --queue shop --yes", "release no-such-task")
+    commands += ("delete-queue shop",)
     for command in commands:
         assert PASSWORD not in run(app, *command.split(), code=None).output, command
     close_app(app)

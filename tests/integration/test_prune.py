@@ -59,7 +59,7 @@ def retired_long_ago(lab: Lab, plan: LadderPlan) -> None:
 def test_a_retired_ladder_goes_with_all_its_objects(lab: Lab, jitter: float) -> None:
     lanes = 3 if jitter else 1
     old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR), jitter, lanes), Ladder((HOUR,), jitter, lanes))
-    report = prune(lab.connection, new, now=True)
+    report = prune(lab.connection, new, {}, now=True)
     assert report.ladders == [old.ladder.id]
     assert set(report.deleted) == delay_queues(old) | {each.name for each in exchanges(old).exchanges}
     assert existing(lab, delay_queues(old)) == set()
@@ -78,12 +78,12 @@ def test_nothing_with_messages_is_deleted(lab: Lab) -> None:
     old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR)), Ladder((HOUR,)))
     full = old.rung_queue(2, 4 * HOUR).name
     lab.publish(full)
-    report = prune(lab.connection, new, now=True)
+    report = prune(lab.connection, new, {}, now=True)
     assert (report.ladders, report.deleted) == ([], [])
     assert full in report.kept[old.ladder.id]
     assert existing(lab, delay_queues(old)) == delay_queues(old)
     lab.get(full, ack=True)
-    assert prune(lab.connection, new, now=True).ladders == [old.ladder.id]
+    assert prune(lab.connection, new, {}, now=True).ladders == [old.ladder.id]
 
 
 @pytest.mark.brokers
@@ -94,25 +94,25 @@ def test_messages_that_somebody_inspects_are_not_pruned(lab: Lab) -> None:
         lab.publish(full, str(number))
     with scanning(lab.connect(), full, is_delay_queue=True) as scan:
         assert [contents(scan.raw) for _ in scan] == [b"%d" % number for number in range(10)]
-        assert "in use" in prune(lab.connection, new, now=True).kept[old.ladder.id]
+        assert "in use" in prune(lab.connection, new, {}, now=True).kept[old.ladder.id]
     assert [contents(lab.get(full, ack=True)) for _ in range(10)] == [b"%d" % number for number in range(10)]
-    wait_for(lambda: prune(lab.connection, new, now=True).ladders == [old.ladder.id])
+    wait_for(lambda: prune(lab.connection, new, {}, now=True).ladders == [old.ladder.id])
 
 
 def test_a_ladder_waits_until_old_workers_cannot_use_it_any_more(lab: Lab) -> None:
     old, new = changed(lab, Ladder((3 * HOUR,)), Ladder((HOUR,)))
-    report = prune(lab.connection, new)
+    report = prune(lab.connection, new, {})
     assert report.ladders == []
     assert "--now" in report.kept[old.ladder.id]
     retired_long_ago(lab, new)
-    assert prune(lab.connection, new).ladders == [old.ladder.id]
+    assert prune(lab.connection, new, {}).ladders == [old.ladder.id]
 
 
 def test_a_rung_that_a_ladder_in_force_shares_stays_with_its_messages(lab: Lab) -> None:
     old, new = changed(lab, Ladder((HOUR, 3 * HOUR)), Ladder((HOUR, 2 * HOUR)))
     shared = old.rung_queue(1, HOUR).name
     lab.publish(shared)
-    report = prune(lab.connection, new, now=True)
+    report = prune(lab.connection, new, {}, now=True)
     assert report.ladders == [old.ladder.id]
     assert shared not in report.deleted
     assert ready_counts(lab.connection, [shared])[shared] == 1
@@ -121,7 +121,7 @@ def test_a_rung_that_a_ladder_in_force_shares_stays_with_its_messages(lab: Lab) 
 def test_a_rung_that_two_retired_ladders_share_stays_while_one_of_them_does(lab: Lab) -> None:
     first, second, new = changed(lab, Ladder((3 * HOUR, 5 * HOUR)), Ladder((3 * HOUR, 6 * HOUR)), Ladder((HOUR,)))
     lab.publish(second.rung_queue(2, 6 * HOUR).name)
-    report = prune(lab.connection, new, now=True)
+    report = prune(lab.connection, new, {}, now=True)
     assert report.ladders == [first.ladder.id]
     assert existing(lab, delay_queues(second)) == delay_queues(second)
 
@@ -129,7 +129,7 @@ def test_a_rung_that_two_retired_ladders_share_stays_while_one_of_them_does(lab:
 @pytest.mark.brokers
 def test_the_ways_back_from_rungs_that_no_ladder_has_go_last(lab: Lab) -> None:
     old, new = changed(lab, Ladder((HOUR, 2 * HOUR, 3 * HOUR)), Ladder((HOUR,)))
-    prune(lab.connection, new, now=True)
+    prune(lab.connection, new, {}, now=True)
     for rung in (1, 2, 3):
         lab.channel.basic_publish(
             amqp.Message("back"), exchange=new.names.returns, routing_key=return_key(old.queue, rung)
@@ -139,20 +139,20 @@ def test_the_ways_back_from_rungs_that_no_ladder_has_go_last(lab: Lab) -> None:
 
 def test_the_ladder_in_force_and_that_of_a_task_stay(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((HOUR,)), {"shop.ping": Ladder((2 * HOUR,))}))
-    assert prune(lab.connection, plan, now=True) == Pruned(plan.queue)
+    assert prune(lab.connection, plan, {}, now=True) == Pruned(plan.queue)
     assert drift(lab.connection, plan.objects()) == []
 
 
 def test_a_retired_ladder_that_the_settings_want_again_stays(lab: Lab) -> None:
     old, _ = changed(lab, Ladder((3 * HOUR,)), Ladder((HOUR,)))
-    assert prune(lab.connection, old, now=True).ladders == []
+    assert prune(lab.connection, old, {}, now=True).ladders == []
     assert apply_plan(lab.connection, old)
     assert drift(lab.connection, old.objects()) == []
 
 
 def test_a_pruned_ladder_can_come_back(lab: Lab) -> None:
     old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR)), Ladder((HOUR,)))
-    prune(lab.connection, new, now=True)
+    prune(lab.connection, new, {}, now=True)
     apply_plan(lab.connection, old)
     lab.publish(old.queue)
     lab.reject(lab.get(old.queue))
@@ -164,17 +164,17 @@ def test_after_a_prune_that_was_cut_off_the_next_one_ends_it(lab: Lab) -> None:
     lab.channel.exchange_delete(old.names.ladder(old.queue, old.ladder.id))
     lab.channel.queue_delete(old.rung_queue(1, 3 * HOUR).name)
     assert apply_plan(lab.connection, new) is False
-    assert prune(lab.connection, new, now=True).ladders == [old.ladder.id]
+    assert prune(lab.connection, new, {}, now=True).ladders == [old.ladder.id]
     assert record_of(lab, new).retired == {}
 
 
 def test_a_queue_that_nothing_was_applied_to_has_nothing_to_prune(lab: Lab) -> None:
     plan = lab.plan(Ladder((HOUR,)))
-    assert prune(lab.connection, plan, now=True) == Pruned(plan.queue)
+    assert prune(lab.connection, plan, {}, now=True) == Pruned(plan.queue)
     assert existing(lab, [plan.record_queue().name]) == set()
 
 
 def test_a_prune_waits_for_those_that_apply(lab: Lab) -> None:
     (plan,) = changed(lab, Ladder((HOUR,)))
     with locked_record(lab.connect(), plan.record_queue(), BUSY), pytest.raises(LockTimeoutError):
-        prune(lab.connection, plan, now=True, lock_timeout=0.2)
+        prune(lab.connection, plan, {}, now=True, lock_timeout=0.2)

@@ -84,10 +84,10 @@ def test_the_old_types_tiers_are_pruned_when_they_are_empty(lab: Lab) -> None:
     lab.publish(full)
     declared_again(lab, new)
     apply_plan(lab.connection, new)
-    assert old.ladder.id in prune(lab.connection, new).kept
-    assert prune(lab.connection, new, now=True).kept == {old.ladder.id: f"Messages are parked in {full} (1)."}
+    assert old.ladder.id in prune(lab.connection, new, {}).kept
+    assert prune(lab.connection, new, {}, now=True).kept == {old.ladder.id: f"Messages are parked in {full} (1)."}
     lab.get(full, ack=True)
-    report = prune(lab.connection, new, now=True)
+    report = prune(lab.connection, new, {}, now=True)
     assert (report.ladders, report.kept) == ([old.ladder.id], {})
     gone = [queue.name for _, _, queue in old.rung_queues([old.ladder])]
     assert ready_counts(lab.connection, gone) == dict.fromkeys(gone)
@@ -187,7 +187,7 @@ def test_who_waits_for_a_record_that_is_replaced_gets_it_afterwards(lab: Lab) ->
     with ThreadPoolExecutor(2) as pool, locked_record(lab.connect(), old.record_queue(), BUSY) as (_, held):
         waiters = [
             pool.submit(apply_plan, lab.connect(), new),
-            pool.submit(prune, lab.connect(), new, lock_timeout=BUSY),
+            pool.submit(prune, lab.connect(), new, {}, lock_timeout=BUSY),
         ]
         wait_for(lambda: len(held._received) >= 3 or held._channel.connection.drain_events(timeout=1), "both wait")
     assert waiters[0].result()

@@ -15,7 +15,9 @@ from kombu.asynchronous import Hub
 from kombu.message import Message
 
 import celery_rmq_delay
+from celery_rmq_delay import headers as h
 from celery_rmq_delay.broker import copy_of
+from celery_rmq_delay.headers import Headers
 from celery_rmq_delay.retry.delivery import Delivery, Path
 from celery_rmq_delay.settling import Settling
 from celery_rmq_delay.topology.exact import Route
@@ -73,9 +75,9 @@ def connect(side: Settling) -> None:
     side.open(side.consumer.connection)
 
 
-def take(side: Settling, queue: str) -> Message:
+def take(side: Settling, queue: str, headers: Headers | None = None) -> Message:
     """Publish a message and take it on the worker's connection."""
-    side.consumer.lab.publish(queue)
+    side.consumer.lab.publish(queue, headers=headers)
     message: Any = Queue(queue, no_declare=True)(side.consumer.connection.channel()).get()
     message.raw_headers = message.headers
     return message  # type: ignore[no-any-return]
@@ -117,6 +119,21 @@ def test_a_thread_may_park_a_message_while_there_is_no_connection(classic_lab: L
     connect_anew(side)
 
     assert classic_lab.get(queue, ack=True).delivery_info["redelivered"]
+
+
+def test_a_suspect_whose_attempt_has_ended_is_parked_without_its_kills(
+    classic_lab: Lab, side: Settling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = classic_lab.queue()
+    message = take(side, queue, headers={h.CRASHES: 2, "tenant": "north"})
+    copies: list[Any] = []
+    monkeypatch.setattr(side, "publish", lambda _message, copy, _route, **_: copies.append(copy))
+    task: Any = None  # an exact delay asks for none
+    side.park(message, Delivery(queue, 0, None, Path.COPY), task, 0, 1, delay_ms=500)
+
+    [copy] = copies
+    assert h.CRASHES not in copy.headers
+    assert copy.headers["tenant"] == "north"
 
 
 def test_what_a_thread_publishes_waits_for_the_event_loop(classic_lab: Lab, side: Settling) -> None:

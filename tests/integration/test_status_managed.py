@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from celery_rmq_delay.broker import capabilities
-from celery_rmq_delay.management import Management
+from celery_rmq_delay.exceptions import PublishError
+from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.management import Management, QueueDetail
 from celery_rmq_delay.status import QueueStatus, read_status
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.ports import free_port
-from tests.support.brokers.lab import Lab
+from celery_rmq_delay.topology.prune import prune
+from celery_rmq_delay.topology.switch import apply_plan
+from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.lab_app import shop
 from tests.support.commands import run
 from tests.support.waiting import wait_for
@@ -47,3 +52,30 @@ def test_what_a_native_queue_holds_is_counted_by_the_management_api_and_not_dele
     assert "kept. It has 0 messages, 2 delayed retries" in kept.output
     unseen = run(app, "delete-queue", "--management-url", f"http://127.0.0.1:{free_port()}", queue, code=1)
     assert "Nothing is deleted: a quorum queue may hold retries that no client sees" in unseen.output
+
+
+@pytest.mark.parametrize("queue_type", ["quorum"])
+def test_a_delay_queue_that_keeps_a_retry_for_a_full_queue_is_not_pruned(
+    managed: PrivateBroker, managed_lab: Lab
+) -> None:
+    lab, full = managed_lab, {"x-max-length": 1, "x-overflow": "reject-publish"}
+    old, new = lab.plan(Ladder((500,))), lab.plan(Ladder((HOUR,)))
+    lab.applied(old, **full)
+    lab.publish(old.queue, "parked")
+    lab.reject(lab.get(old.queue))
+    wait_for(lambda: lab.counts(old), "the parked message")
+    for _ in range(3):  # a quorum queue takes some more than it should
+        with suppress(PublishError):
+            lab.publish(old.queue, "in its way")
+    wait_for(lambda: not lab.counts(old), "the parked message to be due")
+    apply_plan(lab.connection, new)
+    name = old.rung_queue(1, 500).name
+
+    def details() -> dict[str, QueueDetail]:
+        with Management.of(lab.connection, managed.management_url) as management:
+            return management.queues()
+
+    wait_for(lambda: details()[name].dead_letters_waiting, "the statistics")
+    kept = prune(lab.connection, new, details(), now=True).kept
+    assert kept == {old.ladder.id: f"What was due waits for a queue that takes it, in {name} (1)."}
+    assert "only the management API tells" in prune(lab.connection, new, None, now=True).kept[old.ladder.id]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from celery_rmq_delay.broker import Capabilities, Version
 from celery_rmq_delay.config import QueueType
-from celery_rmq_delay.doctor import limit_findings, version_findings
+from celery_rmq_delay.doctor import limit_findings, overflow_findings, version_findings
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.exhausted import ExhaustedMessage, Selection
 from celery_rmq_delay.ladders import Ladder
@@ -66,6 +66,22 @@ def test_a_negative_limit_is_none_from_4_0_on_and_zero_before(
     queue_type: QueueType, version: Version, limit: int | None, problem: bool
 ) -> None:
     assert bool(list(limit_findings(plan(queue_type), Capabilities(version), limit))) == problem
+
+
+@pytest.mark.parametrize(
+    ("queue_type", "arguments", "policy", "problem"),
+    [
+        ("classic", {}, {"max-length": 5, "overflow": "reject-publish"}, True),
+        ("classic", {"x-max-length-bytes": 5}, {"overflow": "reject-publish-dlx"}, True),
+        ("classic", {"x-max-length": 5}, {"overflow": "drop-head"}, False),
+        ("classic", {"x-overflow": "reject-publish"}, {}, False),
+        ("quorum", {"x-overflow": "reject-publish"}, {"max-length": 5}, False),
+    ],
+)
+def test_a_full_queue_that_refuses_is_a_problem_where_its_delay_queues_are_classic(
+    queue_type: QueueType, arguments: dict[str, object], policy: dict[str, object], problem: bool
+) -> None:
+    assert [each.code for each in overflow_findings(plan(queue_type), arguments, policy)] == ["overflow"] * problem
 
 
 @pytest.mark.parametrize(

@@ -205,3 +205,9 @@ def test_what_is_no_life_is_read_as_none(value: Any) -> None:
 def test_a_task_has_expired_when_its_expires_is_a_time_that_is_past(expires: Any, is_past: bool) -> None:
     assert h.has_expired({"expires": expires}) is is_past
     assert h.has_expired({}) is False
+
+
+def test_a_copy_has_no_header_that_it_is_to_lose_and_keeps_the_empty_ones_of_others() -> None:
+    found = h.forwarded({h.CRASHES: 2, "tenant": None}, retries=1, exchange="", routing_key="q", more={h.CRASHES: None})
+    assert h.CRASHES not in found
+    assert found["tenant"] is None

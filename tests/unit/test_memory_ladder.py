@@ -127,6 +127,21 @@ def test_a_task_that_limits_its_retries_as_it_runs_has_used_them(app: Celery, rm
     exhausted(story, reason="retries_used", exception=ValueError)
 
 
+def test_a_limit_given_to_retry_holds_for_that_message_only(app: Celery, rmq_ladder: MakeLadder) -> None:
+    @app.task(shared=False, bind=True, base=RetryableTask)
+    def charge(self: Any, limit: int | None) -> str:
+        if limit is not None and self.request.retries == 0:
+            raise self.retry(max_retries=limit)
+        if limit is None and self.request.retries < 3:
+            raise ValueError("not yet")
+        return "charged"
+
+    ladder = rmq_ladder(app)
+    recovered(ladder.run(charge.s(1)))
+    recovered(ladder.run(charge.s(None)))
+    assert not hasattr(charge, "override_max_retries")
+
+
 def test_a_hook_that_raises_holds_up_no_retry(app: Celery, rmq_ladder: MakeLadder) -> None:
     class Hooked(RetryableTask):
         abstract = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -111,6 +112,12 @@ def sleep(_task: Any, _run: int) -> None:
     time.sleep(600)
 
 
+def leave(task: Any, _run: int) -> str:
+    if task.request.retries == 0:
+        sys.exit(3)
+    return "done"
+
+
 def kill_child(task: Any, _run: int) -> str:
     if task.request.retries == 0:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -121,6 +128,7 @@ OUTCOMES = {
     "succeeds": Outcome(lambda _task, _run: "done", always(End.SUCCEEDED), {}),
     "fails once": Outcome(fail_once, first(End.RETRIED), {}),
     "fails": Outcome(fail, always(End.RETRIED), {}),
+    "runs out of memory": Outcome(raising(lambda: MemoryError("no more"), once=False), always(End.RETRIED), {}),
     "gives up": Outcome(give_up, always(End.FAILED), {"give_up_on": (LookupError,)}),
     "fails otherwise": Outcome(fail, always(End.FAILED), {"autoretry_for": (OSError,)}),
     "retries with a countdown": Outcome(retry_with(countdown=0.5), first(End.RETRIED), {}, asks=True),
@@ -140,6 +148,7 @@ OUTCOMES = {
     "has expired": Outcome(
         fail, always(End.EXPIRED), {}, call={"expires": datetime.now(timezone.utc) - timedelta(days=1)}, runs=False
     ),
+    "leaves": Outcome(leave, first(End.LOST), {}, repeats=True),
     "overruns softly": Outcome(overrun, first(End.RETRIED), {"soft_time_limit": 1}, ("prefork",)),
     "overruns": Outcome(overrun, first(End.LOST), {"time_limit": 1}, ("prefork", "gevent")),
     "loses its process": Outcome(kill_child, first(End.LOST), {}, ("prefork",), repeats=True),
