@@ -24,6 +24,7 @@ from .names import suspects
 from .policies import DLX, NEGATIVE_IS_UNLIMITED, effective_limit
 from .requeues import COMMAND as REQUEUES
 from .topology.apply import consumer_count, ready_counts
+from .topology.exact import undeliverable
 from .topology.native import refusal
 from .topology.pending import Pending, ladder_change, pending
 
@@ -92,6 +93,8 @@ def _examine(
     found_plans = plans(connection, delay, only)
     for plan in found_plans:
         yield from _queue_findings(connection, delay, plan, broker, details, policies, bindings)
+    if bindings is not None:
+        yield from shared_prefix_findings(delay, bindings)
     if details:
         yield from policy_findings(_own_queues(connection, delay, found_plans), details, policies, connection, delay)
     yield from exact_findings(connection, delay)
@@ -100,6 +103,16 @@ def _examine(
     yield from _native(connection, delay)
     if any(consumer_count(connection, plan.queue) for plan in found_plans):
         yield from _requeues(connection, delay)
+
+
+def shared_prefix_findings(delay: Delay, bindings: Bindings) -> Iterator[Finding]:
+    """Say which exhausted queues besides the app's own get what cannot be delivered."""
+    net, own = undeliverable(delay.settings.names), delay.settings.exhausted_queue
+    others = sorted(queue for source, queue in bindings if source == net and queue != own)
+    if others:
+        found = f"What is undeliverable goes to {own} and to {', '.join(others)}: requeued from both, it runs twice."
+        mend = f"Give apps with other exhausted queues another prefix; or, if that is an old queue, unbind it from {net}."
+        yield Finding("shared-prefix", "warning", net, found, mend)
 
 
 def _own_queues(connection: Connection, delay: Delay, found: Iterable[LadderPlan]) -> list[Queue]:

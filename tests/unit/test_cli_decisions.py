@@ -10,12 +10,16 @@ from hypothesis import strategies as st
 
 from celery_rmq_delay.broker import Capabilities, Version
 from celery_rmq_delay.config import QueueType
-from celery_rmq_delay.doctor import limit_findings, overflow_findings, version_findings
+from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.doctor import limit_findings, overflow_findings, shared_prefix_findings, version_findings
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.exhausted import ExhaustedMessage, Selection
 from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.management import Bindings
 from celery_rmq_delay.names import Names
 from celery_rmq_delay.topology.ladder import LadderPlan
+from celery_rmq_delay.topology.objects import Binding
+from tests.support.apps import app_of
 
 EXHAUSTED = ExhaustedMessage(
     task_id="a",
@@ -82,6 +86,17 @@ def test_a_full_queue_that_refuses_is_a_problem_where_its_delay_queues_are_class
     queue_type: QueueType, arguments: dict[str, object], policy: dict[str, object], problem: bool
 ) -> None:
     assert [each.code for each in overflow_findings(plan(queue_type), arguments, policy)] == ["overflow"] * problem
+
+
+def test_an_exhausted_queue_of_another_app_with_the_same_prefix_is_named() -> None:
+    app = app_of({"tiers": ["1s"], "exhausted_queue": "dead.a"})
+    net = "rmq_delay.undeliverable"
+    bindings = Bindings({(net, each): [Binding(net, each)] for each in ("dead.a", "dead.b")})
+    [found] = shared_prefix_findings(delay_of(app), bindings)
+    assert (found.code, found.severity) == ("shared-prefix", "warning")
+    assert "dead.b" in found.found
+    del bindings[net, "dead.b"]
+    assert not list(shared_prefix_findings(delay_of(app), bindings))
 
 
 @pytest.mark.parametrize(
