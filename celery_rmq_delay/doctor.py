@@ -111,7 +111,7 @@ def shared_prefix_findings(delay: Delay, bindings: Bindings) -> Iterator[Finding
     others = sorted(queue for source, queue in bindings if source == net and queue != own)
     if others:
         found = f"What is undeliverable goes to {own} and to {', '.join(others)}: requeued from both, it runs twice."
-        mend = f"Give apps with other exhausted queues another prefix; or, if that is an old queue, unbind it from {net}."
+        mend = f"Give apps with other exhausted queues another prefix; or, if it is an old queue, unbind it from {net}."
         yield Finding("shared-prefix", "warning", net, found, mend)
 
 
