@@ -13,7 +13,6 @@ from celery.bin.base import handle_preload_options
 
 from . import cli_text as text
 from . import exhausted as dead
-from .broker import capabilities
 from .cli_adopt import adopt
 from .cli_base import (
     CHANGES_WAIT,
@@ -30,6 +29,7 @@ from .cli_base import (
 )
 from .cli_capacity import capacity
 from .cli_migrate import migrate_command
+from .deletion import delete_origin
 from .doctor import examine
 from .durations import parse_ms
 from .event_connection import declare_events, event_pending
@@ -39,7 +39,6 @@ from .inventory import applied, plans
 from .management import Bindings, Management, QueueDetail
 from .release import release as release_parked
 from .status import read_status
-from .topology.deletion import delete_origin
 from .topology.pending import pending
 from .topology.prune import prune as prune_ladders
 from .topology.switch import apply_plan
@@ -207,15 +206,15 @@ def _details(
 def delete_queue(
     ctx: click.Context, queues: tuple[str, ...], management_url: str | None, no_management: bool, as_json: bool
 ) -> None:
-    """Delete origin queues that are empty and unused, to declare them again in another way.
+    """Delete origin queues that nobody consumes, to declare them again in another way.
 
-    What is due meanwhile is exhausted and can be requeued; a queue that is deleted by hand takes with it what has just
-    come back. Stop publishers and workers first. Exit code 1 when a queue stays.
+    What has come back to them, or is due before they are declared again, is exhausted and can be requeued: deleted by
+    hand, a queue takes it with it. Stop publishers and workers first. Exit code 1 when a queue stays.
     """
     with connected(ctx.obj.app) as (delay, connection):
         details = _details(delay, connection, management_url, no_management)
-        if details is None and capabilities(connection).delays_retries:
-            raise click.ClickException("Nothing is deleted: a quorum queue may hold retries that no client sees.")
+        if details is None:
+            raise click.ClickException("Nothing is deleted: a quorum queue may keep messages that no client sees.")
         exact = delay.exact.topology(connection)
         found = [
             delete_origin(connection, each, exact.route(1, each.queue), hidden=_hidden((details or {}).get(each.queue)))

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from .adoption import Outcome as AdoptionOutcome
 from .adoption import UndoPlan
+from .deletion import Deletion
 from .durations import format_ms
 from .exact_doctor import ExactStatus
 from .exhausted import ExhaustedMessage, Outcome
@@ -15,7 +16,6 @@ from .policies import PolicyPlan, differences
 from .release import Released
 from .status import QueueStatus, Status, TierStatus
 from .tables import table
-from .topology.deletion import Deletion
 from .topology.pending import Pending, ladder_change
 from .topology.prune import Pruned
 
@@ -115,10 +115,11 @@ def pruned_text(found: Iterable[Pruned]) -> str:
 def deleted_text(found: Iterable[Deletion]) -> str:
     """Return which queues were deleted, and why others stay."""
     return "\n".join(
-        f"{each.queue}: deleted. What is due before it is declared again is exhausted as undeliverable."
+        f"{each.queue}: deleted. {each.exhausted} messages of it are exhausted as undeliverable, and what is due "
+        "before it is declared again will be."
         if each.deleted
-        else f"{each.queue}: kept. It has {each.messages} messages, {each.hidden} delayed retries or waiting dead "
-        f"letters, and {each.consumers} consumers: wait until it is empty, stop its workers, and try again."
+        else f"{each.queue}: kept. It has {each.consumers} consumers, {each.messages} messages and {each.hidden} "
+        "delayed retries or waiting dead letters: stop its publishers and workers, and try again."
         for each in found
     )
 

@@ -39,7 +39,7 @@ class Place:
         queue, exchange, key = self.plan.queue, self.plan.names.returns, return_key(self.plan.queue, self.rung)
         if not scan.bind(queue, exchange, key):  # the exchange would exhaust it
             raise UnroutableError(f"No queue takes messages for {queue!r}: it does not exist.")
-        scan.move(message, _copy(self.plan, message), exchange, key)
+        scan.move(message, counted_copy(self.plan, message, {}), exchange, key)
 
 
 def places(connection: Connection, plan: LadderPlan) -> list[Place]:
@@ -149,10 +149,14 @@ class _Release:
                 self.result.unseen.append(place.queue)
 
 
-def _copy(plan: LadderPlan, message: Message) -> amqp.Message:
-    """Return the message as it comes back from its rung, its broker-side attempts counted in its headers."""
+def counted_copy(plan: LadderPlan, message: Message, more: h.Headers, exchange: str = "") -> amqp.Message:
+    """Return a message of the plan's queue with the broker's count of its attempts in its own headers, and ``more``.
+
+    ``exchange``: the one that it came from with its routing key, where that was no delay queue.
+    """
     raw, queue = message.headers, plan.queue
-    exchange, routing_key = h.first_route(raw, queue, "", queue)
+    routing_key = (message.delivery_info or {})["routing_key"] if exchange else queue
+    exchange, routing_key = h.first_route(raw, queue, exchange, routing_key)
     first = h.first_death(raw)
     failed = h.timestamp(first) if first else None
     return copy_of(
@@ -162,6 +166,6 @@ def _copy(plan: LadderPlan, message: Message) -> amqp.Message:
             retries=h.retries(raw, queue),
             exchange=exchange,
             routing_key=routing_key,
-            more={h.FIRST_FAILED: raw.get(h.FIRST_FAILED) or failed},
+            more={h.FIRST_FAILED: raw.get(h.FIRST_FAILED) or failed, **more},
         ),
     )

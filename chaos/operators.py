@@ -129,34 +129,21 @@ def broad_policy(world: World, _dice: Random) -> Iterator[Victims]:
 def change_queue_type(world: World, _dice: Random) -> Iterator[Victims]:
     """Declare an origin queue again as the other type, in the steps of the documentation, while tasks are parked.
 
-    What is due before the ladder is applied is exhausted.
+    What has come back when its workers are gone, and what is due before the ladder is applied, is exhausted.
     """
     queue = QUEUES[0]
     publishers = [each for each in world.publishers if each.wanted]
     for publisher in publishers:
         publisher.retire()
-    _delete_queue(world, queue)
+    wait_for(lambda: not world.queues()[f"{queue}.suspects"], "no suspects", 60, pause=0.3)
+    world.retire_workers()
+    _rmq_delay(world, "delete-queue", "--no-management", queue).check_returncode()
     world.queue_types[queue] = "classic" if world.queue_types[queue] == "quorum" else "quorum"
     _rmq_delay(world, "apply").check_returncode()
     yield Victims(None)
     for process in (*world.workers, *publishers):
         process.change(world.config(process.name).environ())
     world.await_workers()
-
-
-def _delete_queue(world: World, queue: str) -> None:
-    """End all workers in good order, and delete ``queue``: at a moment at which it and its suspects are empty."""
-
-    def is_empty() -> bool:
-        counts = world.queues()
-        return not (counts[queue] or counts[f"{queue}.suspects"])
-
-    while True:
-        wait_for(is_empty, f"{queue} is empty", 60, pause=0.3)
-        world.retire_workers()
-        if is_empty() and _rmq_delay(world, "delete-queue", "--no-management", queue).returncode == 0:
-            return
-        _start(world)
 
 
 def _rmq_delay(world: World, *arguments: str) -> subprocess.CompletedProcess[bytes]:

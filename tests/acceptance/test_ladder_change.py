@@ -66,7 +66,7 @@ def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_rungs_go
     app = make_app(changed)
     plan = app._rmq_delay.plan("shop", reason_routing=True)
     with app.connection_for_write() as connection:
-        prune(connection, plan, now=True)
+        prune(connection, plan, {}, now=True)
     pruned, kept = lab.rung(1, 300), delay_of(app).rung_queue("shop", 1, plan.ladder.tiers_ms[0])
     assert lab.counts(pruned, kept) == {pruned: None, kept: 0}
     close_app(app)

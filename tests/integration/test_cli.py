@@ -186,22 +186,23 @@ def test_a_selection_that_contradicts_itself_or_is_empty_is_refused(classic_lab:
         assert "contradict" in run(app, "exhausted", command, "--all", "a", code=1).output
 
 
-def test_an_empty_origin_queue_is_deleted_and_what_is_parked_comes_back_to_the_next_one(lab: Lab) -> None:
+def test_an_origin_queue_is_deleted_and_its_messages_can_be_requeued(lab: Lab) -> None:
     app = shop(lab)
     plan = plan_of(lab, app)
     run(app, "apply")
-    lab.publish(plan.queue)
-
-    kept = run(app, "delete-queue", "--no-management", plan.queue, code=1)
-    assert "kept. It has 1 messages" in kept.output
+    lab.publish(plan.queue, "parked")
     lab.reject(lab.get(plan.queue))
     wait_parked(lab, app, 1)
-    assert data(app, "delete-queue", "--no-management", plan.queue)[0]["deleted"]
+    lab.publish(plan.queue, "back")
+
+    unseen = run(app, "delete-queue", "--management-url", f"http://127.0.0.1:{free_port()}", plan.queue, code=1)
+    assert "Nothing is deleted: a quorum queue may keep messages that no client sees" in unseen.output
+    assert "deleted. 1 messages of it are exhausted" in run(app, "delete-queue", "--no-management", plan.queue).output
     assert ready_counts(lab.connection, [plan.queue]) == {plan.queue: None}
     assert run(app, "apply").output.endswith("as planned\n")
-    [delay_queue] = lab.counts(plan)
+    run(app, "exhausted", "requeue", "--all")
     run(app, "release", "--all", "--queue", plan.queue)
-    assert lab.get(plan.queue), delay_queue
+    assert sorted(lab.get(plan.queue, ack=True).body for _ in range(2)) == ["back", "parked"]
 
 
 def test_a_retired_ladder_is_pruned(lab: Lab) -> None:

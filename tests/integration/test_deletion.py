@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from celery_rmq_delay import headers as h
+from celery_rmq_delay.deletion import Deletion, delete_origin
+from celery_rmq_delay.exhausted import describe
 from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.topology import apply, deletion
+from celery_rmq_delay.topology import apply
 from celery_rmq_delay.topology.apply import ready_counts
-from celery_rmq_delay.topology.deletion import Deletion, delete_origin
 from celery_rmq_delay.topology.exact import Route
 from celery_rmq_delay.topology.ladder import LadderPlan
 from tests.support.brokers.lab import HOUR, Lab, contents
@@ -40,15 +42,35 @@ def test_an_empty_queue_that_nobody_consumes_is_deleted_and_what_is_parked_stays
     assert lab.counts(plan) == {plan.rung_queue(1, HOUR).name: 1}
 
 
-def test_a_queue_with_messages_or_consumers_is_kept_with_its_ways_back(lab: Lab) -> None:
-    plan = lab.applied(lab.plan(Ladder((300,))))
-    lab.publish(plan.queue, "there")
-    assert delete(lab, plan) == Deletion(plan.queue, deleted=False, messages=1)
-
-    lab.reject(lab.get(plan.queue))
+def test_a_queue_with_consumers_is_kept_with_its_ways_back(lab: Lab) -> None:
+    plan = lab.applied(lab.plan(Ladder((1000,))))
+    parked(lab, plan)
     tag = lab.channel.basic_consume(plan.queue, callback=lambda _message: None)
     assert delete(lab, plan) == Deletion(plan.queue, deleted=False, consumers=1)
+
     lab.channel.basic_cancel(tag)
+    assert contents(lab.get(plan.queue, ack=True)) == b"parked"
+
+
+def test_what_has_come_back_is_exhausted_with_its_attempts_and_where_it_came_from(lab: Lab) -> None:
+    plan = lab.applied(lab.plan(Ladder((100,))))
+    exchange = lab.exchange("direct")
+    lab.channel.queue_bind(plan.queue, exchange, "key")
+    lab.publish("key", "came back", exchange=exchange, headers={"id": "a", "task": "t", "retries": 0})
+    lab.reject(lab.get(plan.queue))
+    wait_for(lambda: ready_counts(lab.connection, [plan.queue]) == {plan.queue: 1}, "the message back in its queue")
+    lab.publish("key", "fresh", exchange=exchange, headers={"id": "b", "task": "t", "retries": 0})
+
+    assert delete(lab, plan) == Deletion(plan.queue, deleted=True, exhausted=2)
+
+    found = [lab.get(plan.exhausted, ack=True) for _ in range(2)]
+    assert [contents(each) for each in found] == [b"came back", b"fresh"]
+    told = [describe(each) for each in found]
+    assert [(each.queue, each.reason, each.attempts) for each in told] == [
+        (plan.queue, "undeliverable", 1),
+        (plan.queue, "undeliverable", 0),
+    ]
+    assert [(each.headers[h.EXCHANGE], each.headers[h.ROUTING_KEY]) for each in found] == [(exchange, "key")] * 2
 
 
 def test_a_message_that_is_due_while_its_queue_is_deleted_is_exhausted(
@@ -63,7 +85,7 @@ def test_a_message_that_is_due_while_its_queue_is_deleted_is_exhausted(
         due.extend([] if due else [contents(lab.get(plan.exhausted, ack=True))])
         return delete_unused(*given)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(deletion.apply, "delete_unused", wait_first)
+    monkeypatch.setattr(apply, "delete_unused", wait_first)
     assert delete(lab, plan).deleted
     assert due == [b"parked"]
 
@@ -83,7 +105,7 @@ def test_a_queue_in_which_a_message_arrives_meanwhile_is_kept_and_messages_come_
         return delete_unused(*given)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(deletion.apply, "delete_unused", publish_first)
+        patch.setattr(apply, "delete_unused", publish_first)
         found = delete(lab, plan)
 
     assert not found.deleted

@@ -1,24 +1,28 @@
-"""Delete an origin queue so that no message is deleted with it."""
+"""Delete an origin queue, and no message with it."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from amqp.exceptions import AMQPNotImplementedError
 
-from ..broker import beside
-from . import apply
-from .objects import Objects, Queue, arguments
-from .record import locked_record
-from .switch import Applied
+from . import headers as h
+from .broker import beside
+from .release import counted_copy
+from .scan import SCAN_LIMIT, scanning
+from .topology import apply
+from .topology.objects import Objects, Queue, arguments
+from .topology.record import locked_record
+from .topology.switch import Applied
 
 if TYPE_CHECKING:
     from kombu import Connection
 
-    from .exact import Route
-    from .ladder import LadderPlan
+    from .topology.exact import Route
+    from .topology.ladder import LadderPlan
 
 
 #: Seconds in which a queue that tells nothing in it is tried to be deleted.
@@ -29,11 +33,13 @@ _PATIENCE = 5.0
 class Deletion:
     """What became of an origin queue: it is deleted, or kept with what it has.
 
-    ``hidden`` counts messages that only the management API tells of: delayed retries, and dead letters that wait.
+    ``exhausted`` counts messages that were moved from it to the exhausted queue, ``hidden`` those that only the
+    management API tells of: delayed retries, and dead letters that wait.
     """
 
     queue: str
     deleted: bool
+    exhausted: int = 0
     messages: int = 0
     consumers: int = 0
     hidden: int = 0
@@ -46,26 +52,50 @@ class Deletion:
 def delete_origin(
     connection: Connection, plan: LadderPlan, exact: Route, *, hidden: int = 0, lock_timeout: float = 30.0
 ) -> Deletion:
-    """Delete the plan's origin queue where it is empty and nobody consumes it.
+    """Delete the plan's origin queue, which nobody consumes, and exhaust what it has.
 
     RabbitMQ deletes a quorum queue whatever is in it, so the ways back to it are closed first: what is due from then on
-    is exhausted as ``undeliverable``. A queue that is kept has them again; after a crash in between, a worker's start
-    brings them back. Publishers have to be stopped: nothing else keeps what they send. ``exact`` is the way of exact
-    delays to the queue, ``hidden`` how many messages it has that no client is told of. Raises `LockTimeoutError` after
-    ``lock_timeout`` seconds in which others apply.
+    is exhausted as ``undeliverable``, and so is what has come back before. A queue that is kept has them again; after a
+    crash in between, a worker's start brings them back. Publishers have to be stopped: nothing else keeps what they
+    send. ``exact`` is the way of exact delays to the queue, ``hidden`` how many messages it has that no client is told
+    of. Raises `LockTimeoutError` after ``lock_timeout`` seconds in which others apply, and `PublishError`.
     """
     found = replace(_looked_at(connection, plan.queue), hidden=hidden)
-    if found.deleted or found.messages or found.consumers or found.hidden:
+    if found.deleted or found.consumers or found.hidden:
         return found
     with locked_record(connection, plan.record_queue(), lock_timeout, create=False) as (channel, record):
         objects = plan.objects(Applied.from_json(record.value).highest_rung) + exact.objects
         ways = tuple(each for each in objects.bindings if each.to == "queue" and each.destination == plan.queue)
         for way in ways:
             apply.unbind(channel, way)
-        if _delete(connection, plan.queue):
-            return Deletion(plan.queue, deleted=True)
+        try:
+            exhausted = _exhaust(connection, plan)
+            deleted = _delete(connection, plan.queue)
+        except BaseException:
+            apply.declare(channel, Objects(bindings=ways))
+            raise
+        if deleted:
+            return Deletion(plan.queue, deleted=True, exhausted=exhausted)
         apply.declare(channel, Objects(bindings=ways))
-    return _looked_at(connection, plan.queue)
+    return replace(_looked_at(connection, plan.queue), exhausted=exhausted)
+
+
+def _exhaust(connection: Connection, plan: LadderPlan) -> int:
+    """Move all messages of the origin queue to the exhausted queue; return how many there were."""
+    moved = 0
+    with scanning(connection, plan.queue, SCAN_LIMIT) as scan:
+        for message in scan:
+            more = {
+                h.QUEUE: plan.queue,
+                h.REASON: "undeliverable",
+                h.ATTEMPTS: h.retries(message.headers, plan.queue),
+                h.EXHAUSTED_AT: h.timestamp(datetime.now(timezone.utc)),
+            }
+            came_from = str((message.delivery_info or {}).get("exchange", ""))
+            exchange = "" if came_from.startswith(f"{plan.names.prefix}.") else came_from
+            scan.move(message, counted_copy(plan, message, more, exchange), "", plan.exhausted)
+            moved += 1
+    return moved
 
 
 def _looked_at(connection: Connection, queue: str) -> Deletion:
