@@ -48,7 +48,7 @@ def test_what_a_native_queue_holds_is_counted_by_the_management_api_and_not_dele
     assert timedelta(minutes=50) < found.held_due - datetime.now(timezone.utc) <= timedelta(hours=1)
 
     kept = run(app, "delete-queue", "--management-url", managed.management_url, queue, code=1)
-    assert "kept. It has 0 messages, 2 delayed retries" in kept.output
+    assert "0 messages and 2 delayed retries" in kept.output
 
 
 @pytest.mark.parametrize("queue_type", ["quorum"])
