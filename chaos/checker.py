@@ -91,7 +91,7 @@ def check(book: Book, evidence: Evidence) -> Verdict:
         interruptions = list(_interruptions(book, story))
         for finding in (
             *_lost(book, story, evidence, found, interruptions),
-            *_wrong(book, story),
+            *_wrong(book, story, evidence.records.get(story.id)),
             *_early(book, story),
             *_twice(story, interruptions, explained),
             *_blamed(book, story),
@@ -217,9 +217,16 @@ def _lost(
 def _may_be_exhausted(book: Book, story: Story, record: Record, interruptions: list[Interruption]) -> bool:
     """A pool process that was killed costs an attempt; a result that cannot be stored is a failure, by Celery."""
     if record.reason == "undeliverable":
-        return any(strike.effect is Effect.GONE and strike.until >= story.sent for strike in book.strikes)
+        return _was_gone(book, story, record)
     unstored = any(_is_unstored(book, each) for each in story.executions)
     return any(each.strike.effect is Effect.CHILD for each in interruptions) or unstored
+
+
+def _was_gone(book: Book, story: Story, record: Record | None) -> bool:
+    """Return whether a task is exhausted since its queue was gone: it may have attempts left, or have had none."""
+    if record is None or record.reason != "undeliverable":
+        return False
+    return any(strike.effect is Effect.GONE and strike.until >= story.sent for strike in book.strikes)
 
 
 def _is_unstored(book: Book, each: Execution) -> bool:
@@ -232,7 +239,7 @@ def _is_unstored(book: Book, each: Execution) -> bool:
 # -- wrong -------------------------------------------------------------------------------------------------------------
 
 
-def _wrong(book: Book, story: Story) -> Iterator[Finding]:
+def _wrong(book: Book, story: Story, record: Record | None) -> Iterator[Finding]:
     seen = {each.attempt for each in story.executions}
     children = [strike for strike in book.strikes if strike.effect is Effect.CHILD]
     for attempt in range(max(seen, default=0)):
@@ -251,7 +258,7 @@ def _wrong(book: Book, story: Story) -> Iterator[Finding]:
             unsure = len({o.attempt for o in story.executions if o.attempt < each.attempt and _is_unsure(book, o)})
             if not each.attempt - killed - missing - unsure <= each.number <= each.attempt:
                 yield Finding("wrong", story.id, f"attempt {each.attempt} has the arguments of {each.number}")
-    if story.plan.kind == "hopeless" and seen:
+    if story.plan.kind == "hopeless" and seen and not _was_gone(book, story, record):
         yield from _given_up(book, story, max(seen))
 
 
@@ -367,13 +374,13 @@ def _rows(book: Book, story: Story, evidence: Evidence) -> Iterator[Finding]:
         told = [each for each in failed if not _is_untold(book, each)]
         if told:
             yield Finding("rows", story.id, f"no row, and attempt {told[0].attempt} failed")
-    elif not story.executions:
+    elif not story.executions and not _was_gone(book, story, record):
         yield Finding("rows", story.id, f"a row ({record.state}) of a task that never ran")
     elif record.state == "RECOVERED":
         if record.attempt not in {each.attempt for each in done}:
             yield Finding("rows", story.id, f"recovered at attempt {record.attempt}, which did not end well")
     elif record.state == "EXHAUSTED":
-        if record.attempt not in {each.attempt for each in story.executions}:
+        if story.executions and record.attempt not in {each.attempt for each in story.executions}:
             yield Finding("rows", story.id, f"exhausted at attempt {record.attempt}, which was not made")
     elif record.state in ("PARKED", "RUNNING"):
         if not any(_is_untold(book, each) for each in done):
@@ -409,9 +416,10 @@ def _attempts(book: Book, evidence: Evidence) -> Iterator[Finding]:
         yield Finding("rows", task, "the tables have attempts of a task that was never sent")
     for story in book.stories.values():
         said = told.get(story.id, set())
+        never_ran = not story.executions and _was_gone(book, story, evidence.records.get(story.id))
         for kind, attempt in said:
             hows = [each.how for each in story.at(attempt)]
-            if not _can_be(kind, hows):
+            if not (_can_be(kind, hows) or (never_ran and (kind, attempt) == ("exhausted", 0))):
                 yield Finding("rows", story.id, f"{kind} {attempt}, and that attempt ended {hows or 'never'}")
         for attempt in {each.attempt for each in story.executions}:
             yield from _untold(book, story.id, attempt, story.at(attempt), said)

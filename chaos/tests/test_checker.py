@@ -243,6 +243,16 @@ def test_only_a_queue_that_was_gone_meanwhile_makes_a_parked_task_undeliverable(
     assert tale.struck(Effect.GONE, 101.2, 103.0).found() == []
 
 
+def test_only_a_queue_that_was_gone_exhausts_a_task_before_its_first_attempt_or_its_last() -> None:
+    never = Tale().sent().told("exhausted", 0).row("EXHAUSTED", 0, reason="undeliverable")
+    assert "rows" in never.struck(Effect.GONE, 90.0).found()
+    assert never.struck(Effect.GONE, 101.2, 103.0).found() == []
+    early = Tale().sent(kind="hopeless").ran(0, 100.5).told("parked", 0).told("exhausted", 0)
+    early.row("EXHAUSTED", 0, reason="undeliverable")
+    assert early.struck(Effect.GONE, 90.0).found() == ["wrong"]
+    assert early.struck(Effect.GONE, 101.2, 103.0).found() == []
+
+
 def test_a_task_that_would_have_ended_well_and_is_exhausted_is_found() -> None:
     tale = Tale().sent(fails=0).ran(0, 100.5, "ok").told("exhausted", 0).row("EXHAUSTED", 0)
     assert tale.found() == ["wrong"]
