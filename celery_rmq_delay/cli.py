@@ -217,7 +217,7 @@ def delete_queue(
             raise click.ClickException("Nothing is deleted: a quorum queue may keep messages that no client sees.")
         exact = delay.exact.topology(connection)
         found = [
-            delete_origin(connection, each, exact.route(1, each.queue), hidden=_hidden((details or {}).get(each.queue)))
+            delete_origin(connection, each, exact.route(1, each.queue), hidden=_hidden(details.get(each.queue)))
             for each in plans(connection, delay, queues)
         ]
     show([each.to_json() for each in found], text.deleted_text(found), as_json=as_json)

@@ -254,9 +254,8 @@ class Settling:
         else:
             exact = self.delay.exact
             route = exact.along(self._topology, delay_ms, delivery.queue, "countdown", delay_ms / 1000)
-        headers = self._forwarded(
-            message, retries + 1, {**route.headers, h.CRASHES: None}
-        )  # the row of kills has ended
+        # The attempt has ended: the kills before it are in no row with those to come.
+        headers = self._forwarded(message, retries + 1, {**route.headers, h.CRASHES: None})
         copy = parked_copy(message, headers, route, self._broker)
         again = partial(self.park, message, delivery, task, retries, rung, delay_ms, tell)
         self.publish(message, copy, route, again=again, tell=tell)
