@@ -297,3 +297,6 @@ class _Switch:
         in_force, now = self.applied.in_force, time.time()
         retired = {key: self.applied.retired.get(key, now) for key in self.applied.ladders if key not in in_force}
         self._save(retired=retired)
+        # No messages enter these. Where the record gets lost, a ladder's exchange tells that it is the one in force.
+        for key in retired:
+            self.channel.exchange_delete(self.plan.names.ladder(self.plan.queue, key))

@@ -311,6 +311,21 @@ def test_a_lost_record_lets_no_second_ladder_in(lab: Lab) -> None:
     wait_for(lambda: sum(count or 0 for count in ready_counts(lab.connection, delays).values()) == 1)
 
 
+def test_a_lost_record_lets_no_ladder_in_that_was_in_force_before(lab: Lab) -> None:
+    a, b = lab.applied(lab.plan(A)), lab.plan(B)
+    apply_plan(lab.connection, b)
+    lose_record(lab, b)
+
+    with pytest.raises(TopologyError, match=r"The record of the ladder of queue .* is gone"):
+        apply_plan(lab.connection, a)
+    apply_plan(lab.connection, b, quick=True)
+    lab.publish(b.queue)
+    lab.reject(lab.get(b.queue))
+
+    delays = [queue.name for _, _, queue in b.rung_queues((a.ladder, b.ladder))]
+    wait_for(lambda: sum(count or 0 for count in ready_counts(lab.connection, delays).values()) == 1)
+
+
 def test_a_lost_record_is_written_again_when_its_ladder_was_deleted(lab: Lab) -> None:
     a, b = lab.applied(lab.plan(A)), lab.plan(B)
     lose_record(lab, a)
