@@ -160,7 +160,7 @@ def test_what_becomes_of_tasks_that_ran_and_waited_in_a_worker_is_what_the_table
         return {
             option: (
                 [each["retries"] for each in tried],
-                results[option].state,
+                told(option, results[option].state),
                 bool(tried and tried[-1]["redelivered"]),
             )
             for option, tried in attempts.items()
