@@ -6,6 +6,8 @@ Exit codes: 0 all is well, 1 something needs a person (an error, too), 2 for ``p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -211,21 +213,22 @@ def delete_queue(
     What has come back to them, or is due before they are declared again, is exhausted and can be requeued: deleted by
     hand, a queue takes it with it. Stop publishers and workers first. Exit code 1 when a queue stays.
     """
-    with connected(ctx.obj.app) as (delay, connection):
-        details = _details(delay, connection, management_url, no_management)
-        if details is None:
-            raise click.ClickException("Nothing is deleted: a quorum queue may keep messages that no client sees.")
+    with connected(ctx.obj.app) as (delay, connection), ExitStack() as stack:
+        management: Management | None = None
+        if not no_management:
+            of = Management.of(connection, management_url, delay.settings.management_url)
+            management = stack.enter_context(of)
+            management.version()
         exact = delay.exact.topology(connection)
-        found = [
-            delete_origin(connection, each, exact.route(1, each.queue), hidden=_hidden(details.get(each.queue)))
-            for each in plans(connection, delay, queues)
-        ]
-    show([each.to_json() for each in found], text.deleted_text(found), as_json=as_json)
+        found = []
+        for each in plans(connection, delay, queues):
+            look = partial(management.queue, each.queue) if management else None
+            found.append(delete_origin(connection, each, exact.route(1, each.queue), look))
+            if not as_json:
+                click.echo(text.deleted_text(found[-1]))
+    if as_json:
+        show([each.to_json() for each in found], "", as_json=True)
     ctx.exit(0 if all(each.deleted for each in found) else 1)
-
-
-def _hidden(detail: QueueDetail | None) -> int:
-    return (detail.held or 0) + detail.dead_letters_waiting if detail else 0
 
 
 @rmq_delay.command(cls=Command)

@@ -112,15 +112,17 @@ def pruned_text(found: Iterable[Pruned]) -> str:
     return "\n".join(lines) or "Nothing to prune."
 
 
-def deleted_text(found: Iterable[Deletion]) -> str:
-    """Return which queues were deleted, and why others stay."""
-    return "\n".join(
-        f"{each.queue}: deleted. {each.exhausted} messages of it are exhausted as undeliverable, and what is due "
-        "before it is declared again will be."
-        if each.deleted
-        else f"{each.queue}: kept. It has {each.consumers} consumers, {each.messages} messages and {each.hidden} "
-        "delayed retries or waiting dead letters: stop its publishers and workers, and try again."
-        for each in found
+def deleted_text(found: Deletion) -> str:
+    """Return whether a queue was deleted, and why it stays."""
+    if found.deleted:
+        return (
+            f"{found.queue}: deleted. {found.exhausted} messages of it are exhausted as undeliverable, and what is due "
+            "before it is declared again will be."
+        )
+    return (
+        f"{found.queue}: kept. It has {found.consumers} consumers, {found.messages} messages and {found.hidden} that a "
+        f"worker or the queue itself still holds; {found.exhausted} were moved to the exhausted queue. Stop its "
+        "publishers, wait until its workers have ended, and try again."
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from amqp.exceptions import AMQPNotImplementedError
 
 from . import headers as h
 from .broker import beside
+from .exceptions import RmqDelayError
 from .release import counted_copy
 from .scan import SCAN_LIMIT, scanning
 from .topology import apply
@@ -21,10 +23,14 @@ from .topology.switch import Applied
 if TYPE_CHECKING:
     from kombu import Connection
 
+    from .management import QueueDetail
     from .topology.exact import Route
     from .topology.ladder import LadderPlan
 
+    Look = Callable[[], QueueDetail | None]
 
+#: Seconds after which RabbitMQ's statistics of a queue are new: it makes them every five seconds.
+STATISTICS = 6.0
 #: Seconds in which a queue that tells nothing in it is tried to be deleted.
 _PATIENCE = 5.0
 
@@ -34,7 +40,7 @@ class Deletion:
     """What became of an origin queue: it is deleted, or kept with what it has.
 
     ``exhausted`` counts messages that were moved from it to the exhausted queue, ``hidden`` those that only the
-    management API tells of: delayed retries, and dead letters that wait.
+    management API tells of: those that a worker still holds, delayed retries, and dead letters that wait.
     """
 
     queue: str
@@ -50,19 +56,22 @@ class Deletion:
 
 
 def delete_origin(
-    connection: Connection, plan: LadderPlan, exact: Route, *, hidden: int = 0, lock_timeout: float = 30.0
+    connection: Connection, plan: LadderPlan, exact: Route, look: Look | None, *, lock_timeout: float = 30.0
 ) -> Deletion:
     """Delete the plan's origin queue, which nobody consumes, and exhaust what it has.
 
     RabbitMQ deletes a quorum queue whatever is in it, so the ways back to it are closed first: what is due from then on
     is exhausted as ``undeliverable``, and so is what has come back before. A queue that is kept has them again; after a
     crash in between, a worker's start brings them back. Publishers have to be stopped: nothing else keeps what they
-    send. ``exact`` is the way of exact delays to the queue, ``hidden`` how many messages it has that no client is told
-    of. Raises `LockTimeoutError` after ``lock_timeout`` seconds in which others apply, and `PublishError`.
+    send. ``exact`` is the way of exact delays to the queue; ``look`` asks the management API for the queue, None does
+    without what only that tells. Raises `LockTimeoutError` after ``lock_timeout`` seconds in which others apply,
+    `PublishError`, and `RmqDelayError` where the queue has no ladder.
     """
-    found = replace(_looked_at(connection, plan.queue), hidden=hidden)
-    if found.deleted or found.consumers or found.hidden:
+    found = _looked_at(connection, plan.queue)
+    if found.deleted or found.consumers:
         return found
+    if apply.look(connection, plan.record_queue().name) is None:
+        raise RmqDelayError(f"Queue {plan.queue!r} has no ladder: run `celery -A proj rmq-delay apply` first.")
     with locked_record(connection, plan.record_queue(), lock_timeout, create=False) as (channel, record):
         objects = plan.objects(Applied.from_json(record.value).highest_rung) + exact.objects
         ways = tuple(each for each in objects.bindings if each.to == "queue" and each.destination == plan.queue)
@@ -70,14 +79,26 @@ def delete_origin(
             apply.unbind(channel, way)
         try:
             exhausted = _exhaust(connection, plan)
-            deleted = _delete(connection, plan.queue)
+            hidden = _hidden(look)
+            deleted = not hidden and _delete(connection, plan.queue)
         except BaseException:
             apply.declare(channel, Objects(bindings=ways))
             raise
         if deleted:
             return Deletion(plan.queue, deleted=True, exhausted=exhausted)
         apply.declare(channel, Objects(bindings=ways))
-    return replace(_looked_at(connection, plan.queue), exhausted=exhausted)
+    return replace(_looked_at(connection, plan.queue), exhausted=exhausted, hidden=hidden)
+
+
+def _hidden(look: Look | None) -> int:
+    """Return how many messages a queue without ready ones has all the same, by statistics that are new enough."""
+    found = 0
+    for _ in range(2 if look else 0):
+        time.sleep(STATISTICS)
+        detail = look() if look else None
+        if not (found := max(detail.messages, (detail.held or 0) + detail.dead_letters_waiting) if detail else 0):
+            break
+    return found
 
 
 def _exhaust(connection: Connection, plan: LadderPlan) -> int:

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 _PORTS = {"http": 15672, "https": 15671}
 _COLUMNS = (
     "name,type,arguments,policy,operator_policy,effective_policy_definition,messages_dlx,durable,exclusive,auto_delete,"
-    "messages_delayed,next_delayed_at"
+    "messages,messages_delayed,next_delayed_at"
 )
 _BINDING = ("source", "destination", "destination_type", "routing_key", "arguments")
 _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404
@@ -55,6 +55,8 @@ class QueueDetail:
     lasting: bool = True
     held: int | None = None
     next_due_ms: int | None = None
+    #: All of its messages that somebody may still be given: ready, unacked and held.
+    messages: int = 0
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> QueueDetail:
@@ -70,6 +72,7 @@ class QueueDetail:
             lasting=bool(data.get("durable", True)) and not data.get("exclusive") and not data.get("auto_delete"),
             held=_some_number(data.get("messages_delayed")),
             next_due_ms=_some_number(data.get("next_delayed_at")),
+            messages=int(data.get("messages") or 0),
         )
 
 

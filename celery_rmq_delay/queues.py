@@ -89,7 +89,7 @@ class OriginQueue(Queue):
         text = (
             f"The queue {self.name!r} exists with other arguments ({error.reply_text}). Unless it is adopted, its "
             f"failed tasks are forwarded to their delay queues with a publish each. To {goal} instead, {adopt}delete "
-            "the queue when it is empty and start a worker: it declares it again."
+            f"it with `celery -A proj rmq-delay delete-queue {self.name}` and start a worker: it declares it again."
         )
         if delay.settings.strict and not _is_adopted(delay, self.name, connection):
             raise TopologyError(text) from error

@@ -11,6 +11,7 @@ import inspect
 import logging
 import socket
 import sys
+from asyncio import CancelledError
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from types import TracebackType
@@ -180,7 +181,8 @@ def _forget_frames(*exceptions: BaseException | None) -> None:
 def _parting(tracer: Tracer) -> Tracer:
     """Return a tracer that parts what an attempt raised from its frames, once hooks and signals are through with it.
 
-    A task that leaves (``sys.exit()``) where it has no process of its own ends with `WorkerLostError`, as one that has.
+    A task that leaves (``sys.exit()``) where it has no process of its own ends with `WorkerLostError`, as one that has;
+    and so does one that lets `asyncio.CancelledError` out, which is no `Exception`.
     """
 
     @wraps(tracer)
@@ -188,8 +190,9 @@ def _parting(tracer: Tracer) -> Tracer:
         is_eager = (request or {}).get("is_eager")
         try:
             traced = tracer(uuid, args, kwargs, request)
-        except SystemExit as left:
-            if is_eager or current_process().daemon or isinstance(left, (WorkerShutdown, WorkerTerminate)):
+        except (SystemExit, CancelledError) as left:
+            has_own_process = current_process().daemon and isinstance(left, SystemExit)
+            if is_eager or has_own_process or isinstance(left, (WorkerShutdown, WorkerTerminate)):
                 raise
             einfo = lost(left)
             return trace.trace_ok_t(einfo, LeanInfo(states.FAILURE, einfo.exception), 0.0, None)

@@ -6,6 +6,7 @@ import pytest
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.deletion import Deletion, delete_origin
+from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.exhausted import describe
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.topology import apply
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.brokers
 
 
 def delete(lab: Lab, plan: LadderPlan) -> Deletion:
-    return delete_origin(lab.connection, plan, Route("", plan.queue))
+    return delete_origin(lab.connection, plan, Route("", plan.queue), None)
 
 
 def parked(lab: Lab, plan: LadderPlan) -> None:
@@ -110,6 +111,14 @@ def test_a_queue_in_which_a_message_arrives_meanwhile_is_kept_and_messages_come_
 
     assert not found.deleted
     assert [contents(lab.get(plan.queue, ack=True)) for _ in range(2)] == [b"late", b"parked"]
+
+
+def test_a_queue_without_a_ladder_is_kept_and_the_error_says_what_to_do(lab: Lab) -> None:
+    plan = lab.plan(Ladder((HOUR,)))
+    lab.origin(plan)
+    with pytest.raises(RmqDelayError, match="has no ladder: run"):
+        delete(lab, plan)
+    assert exists(lab, plan.queue)
 
 
 def test_a_queue_that_does_not_exist_is_as_good_as_deleted(lab: Lab) -> None:

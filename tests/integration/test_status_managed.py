@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 
+from celery_rmq_delay import deletion
 from celery_rmq_delay.broker import capabilities
 from celery_rmq_delay.exceptions import PublishError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.management import Management, QueueDetail
 from celery_rmq_delay.status import QueueStatus, read_status
 from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.topology.exact import Route
 from celery_rmq_delay.topology.prune import prune
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers.lab import HOUR, Lab
@@ -48,7 +51,7 @@ def test_what_a_native_queue_holds_is_counted_by_the_management_api_and_not_dele
     assert timedelta(minutes=50) < found.held_due - datetime.now(timezone.utc) <= timedelta(hours=1)
 
     kept = run(app, "delete-queue", "--management-url", managed.management_url, queue, code=1)
-    assert "0 messages and 2 delayed retries" in kept.output
+    assert "0 messages and 2 that a worker or the queue itself still holds" in kept.output
 
 
 @pytest.mark.parametrize("queue_type", ["quorum"])
@@ -76,3 +79,25 @@ def test_a_delay_queue_that_keeps_a_retry_for_a_full_queue_is_not_pruned(
     kept = prune(lab.connection, new, details(), now=True).kept
     assert kept == {old.ladder.id: f"What was due waits for a queue that takes it, in {name} (1)."}
     assert "only the management API tells" in prune(lab.connection, new, None, now=True).kept[old.ladder.id]
+
+
+def test_a_queue_is_not_deleted_under_a_task_of_a_worker_that_stops(
+    managed: PrivateBroker, managed_lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deletion, "STATISTICS", 2.0)
+    lab = managed_lab
+    plan = lab.applied(lab.plan(Ladder((HOUR,))))
+    lab.publish(plan.queue)
+    running = lab.get(plan.queue)  # as a worker has it that has cancelled its consumer
+
+    def delete() -> deletion.Deletion:
+        with Management.of(lab.connection, managed.management_url) as management:
+            look = partial(management.queue, plan.queue)
+            return deletion.delete_origin(lab.connection, plan, Route("", plan.queue), look)
+
+    kept = delete()
+    assert not kept.deleted
+    assert kept.hidden or kept.consumers  # a quorum queue tells of it
+    lab.reject(running)
+    wait_for(lambda: lab.counts(plan), "the message in its delay queue")
+    assert wait_for(delete, "the queue to be deleted").deleted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import signal
@@ -148,6 +149,7 @@ OUTCOMES = {
     "has expired": Outcome(
         fail, always(End.EXPIRED), {}, call={"expires": datetime.now(timezone.utc) - timedelta(days=1)}, runs=False
     ),
+    "is cancelled": Outcome(raising(asyncio.CancelledError), first(End.LOST), {}),
     "leaves": Outcome(leave, first(End.LOST), {}, repeats=True),
     "overruns softly": Outcome(overrun, first(End.RETRIED), {"soft_time_limit": 1}, ("prefork",)),
     "overruns": Outcome(overrun, first(End.LOST), {"time_limit": 1}, ("prefork", "gevent")),
