@@ -282,7 +282,7 @@ def test_a_queue_that_exists_without_the_arguments_keeps_its_ladder(make_native:
     said = [line for line in worker.logs().splitlines() if "exists with other arguments" in line]
     assert len(said) == 1
     assert "inequivalent arg" in said[0]
-    assert "To have them wait in the queue itself instead, delete the queue" in said[0]
+    assert "To have them wait in the queue itself instead, delete it with" in said[0]
 
 
 @pytest.mark.parametrize("first", ["ladder", "native"])

@@ -130,7 +130,7 @@ def test_a_queue_that_exists_is_an_error_where_the_settings_are_strict(lab: Lab,
     shop = shops(strict=True)
     lab.queue(shop.queue)
     with pytest.raises(
-        TopologyError, match=rf"The queue '{shop.queue}' exists with other arguments .*delete the\s+queue"
+        TopologyError, match=rf"The queue '{shop.queue}' exists with other arguments .*delete-queue {shop.queue}`"
     ):
         shop.send() if side == "publisher" else shop.consume()
     assert shop.delay.foreign == set()
