@@ -50,6 +50,7 @@ def test_what_a_native_queue_holds_is_counted_by_the_management_api_and_not_dele
     assert found.held_due is not None
     assert timedelta(minutes=50) < found.held_due - datetime.now(timezone.utc) <= timedelta(hours=1)
 
+    run(app, "apply")
     kept = run(app, "delete-queue", "--management-url", managed.management_url, queue, code=1)
     assert "0 messages and 2 that a worker or the queue itself still holds" in kept.output
 
