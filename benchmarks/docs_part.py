@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from benchmarks import charts
+from benchmarks.contenders import CHECKOUT
 from benchmarks.telling import Table, tables_lines
 
-ROOT = Path(__file__).parents[1]
-PAGES, ASSETS = ROOT / "docs/explanation", ROOT / "docs/assets"
-RESULTS = ROOT / "benchmarks/results"
+PAGES, ASSETS = CHECKOUT / "docs/explanation", CHECKOUT / "docs/assets"
+RESULTS = CHECKOUT / "benchmarks/results"
 
 
 def replaced(page: str, name: str, text: str) -> str:

@@ -14,8 +14,6 @@ from typing import Any
 from benchmarks.processes import end
 from benchmarks.run import Run, RunError
 
-_ROOT = Path(__file__).parents[1]
-
 
 class Publisher:
     """Talks to `benchmarks.contenders.delayed` through pipes."""
@@ -45,7 +43,7 @@ def publisher(run: Run) -> Iterator[Publisher]:
     with path.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.contenders.delayed"],
-            cwd=_ROOT,
+            cwd=run.contender.folder,
             env=run.env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

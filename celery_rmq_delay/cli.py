@@ -184,18 +184,12 @@ def prune(
     Of quorum queues only the management API tells whether they are empty.
     """
     with connected(ctx.obj.app) as (delay, connection):
-        details = _details(delay, connection, management_url, no_management)
+        details: Mapping[str, QueueDetail] | None = {}
+        if not no_management:
+            missing = "What quorum queues hold back is not seen"
+            details = _asked(delay, connection, management_url, Management.queues, missing)
         found = [prune_ladders(connection, each, details, now=now) for each in plans(connection, delay, only)]
     show([each.to_json() for each in found], text.pruned_text(found), as_json=as_json)
-
-
-def _details(
-    delay: Delay, connection: Connection, url: str | None, no_management: bool
-) -> Mapping[str, QueueDetail] | None:
-    """Return what the management API says of the queues; nothing where it is not to be asked, None where it cannot."""
-    if no_management:
-        return {}
-    return _asked(delay, connection, url, Management.queues, "What quorum queues hold back is not seen")
 
 
 @rmq_delay.command("delete-queue", cls=Command)

@@ -77,26 +77,27 @@ def delete_origin(
         ways = tuple(each for each in objects.bindings if each.to == "queue" and each.destination == plan.queue)
         for way in ways:
             apply.unbind(channel, way)
+        deleted = False
         try:
             exhausted = _exhaust(connection, plan)
-            hidden = _hidden(look)
+            hidden = 0 if look is None else _hidden(look)
             deleted = not hidden and _delete(connection, plan.queue)
-        except BaseException:
-            apply.declare(channel, Objects(bindings=ways))
-            raise
-        if deleted:
-            return Deletion(plan.queue, deleted=True, exhausted=exhausted)
-        apply.declare(channel, Objects(bindings=ways))
+        finally:
+            if not deleted:
+                apply.declare(channel, Objects(bindings=ways))
+    if deleted:
+        return Deletion(plan.queue, deleted=True, exhausted=exhausted)
     return replace(_looked_at(connection, plan.queue), exhausted=exhausted, hidden=hidden)
 
 
-def _hidden(look: Look | None) -> int:
+def _hidden(look: Look) -> int:
     """Return how many messages a queue without ready ones has all the same, by statistics that are new enough."""
     found = 0
-    for _ in range(2 if look else 0):
+    for _ in range(2):
         time.sleep(STATISTICS)
-        detail = look() if look else None
-        if not (found := max(detail.messages, (detail.held or 0) + detail.dead_letters_waiting) if detail else 0):
+        detail = look()
+        found = max(detail.messages, (detail.held or 0) + detail.dead_letters_waiting) if detail else 0
+        if not found:
             break
     return found
 

@@ -52,8 +52,10 @@ def prune(
 ) -> Pruned:
     """Delete the delay queues and exchanges of the queue's retired ladders. Never deletes a queue with messages.
 
-    A quorum queue keeps what was due for a queue that refuses it, in no count that a client sees: ``details`` of all
-    queues, from the management API, tell. With None the ladders with quorum queues stay; an empty one is believed.
+    A quorum queue also keeps messages that were due for a full queue. Only ``details``, what the management API says of
+    each queue, count them. With None, ladders with quorum queues stay; of a queue that is not in it nothing is known,
+    and it may go.
+
     A ladder goes when its delay queues are empty and it retired longer ago than its longest delay and `GRACE` seconds:
     until then a worker that runs with old settings may still use it. ``now`` leaves out the wait. Waits at most
     ``lock_timeout`` seconds for others that apply or prune, then raises `LockTimeoutError`.

@@ -297,33 +297,28 @@ def lose_record(lab: Lab, plan: LadderPlan) -> None:
     wait_for(lambda: lab.channel.queue_purge(plan.record_queue().name))
 
 
+def assert_only_one_is_let_in(lab: Lab, in_force: LadderPlan, *, refused: LadderPlan) -> None:
+    with pytest.raises(TopologyError, match=r"The record of the ladder of queue .* is gone"):
+        apply_plan(lab.connection, refused)
+    apply_plan(lab.connection, in_force, quick=True)
+    lab.publish(in_force.queue)
+    lab.reject(lab.get(in_force.queue))
+
+    delays = [queue.name for _, _, queue in in_force.rung_queues((in_force.ladder, refused.ladder))]
+    wait_for(lambda: sum(count or 0 for count in ready_counts(lab.connection, delays).values()) == 1)
+
+
 def test_a_lost_record_lets_no_second_ladder_in(lab: Lab) -> None:
     a, b = lab.applied(lab.plan(A)), lab.plan(B)
     lose_record(lab, a)
-
-    with pytest.raises(TopologyError, match=r"The record of the ladder of queue .* is gone"):
-        apply_plan(lab.connection, b)
-    apply_plan(lab.connection, a, quick=True)
-    lab.publish(a.queue)
-    lab.reject(lab.get(a.queue))
-
-    delays = [queue.name for _, _, queue in a.rung_queues((a.ladder, b.ladder))]
-    wait_for(lambda: sum(count or 0 for count in ready_counts(lab.connection, delays).values()) == 1)
+    assert_only_one_is_let_in(lab, a, refused=b)
 
 
 def test_a_lost_record_lets_no_ladder_in_that_was_in_force_before(lab: Lab) -> None:
     a, b = lab.applied(lab.plan(A)), lab.plan(B)
     apply_plan(lab.connection, b)
     lose_record(lab, b)
-
-    with pytest.raises(TopologyError, match=r"The record of the ladder of queue .* is gone"):
-        apply_plan(lab.connection, a)
-    apply_plan(lab.connection, b, quick=True)
-    lab.publish(b.queue)
-    lab.reject(lab.get(b.queue))
-
-    delays = [queue.name for _, _, queue in b.rung_queues((a.ladder, b.ladder))]
-    wait_for(lambda: sum(count or 0 for count in ready_counts(lab.connection, delays).values()) == 1)
+    assert_only_one_is_let_in(lab, b, refused=a)
 
 
 def test_a_lost_record_is_written_again_when_its_ladder_was_deleted(lab: Lab) -> None:
