@@ -84,6 +84,8 @@ class _Link:
     def __init__(self, source: Connection, name: str) -> None:
         """Connect to the host of ``source``. Blocks."""
         self._name, self.blocked = name, False
+        #: How many probes have been answered.
+        self.answers = 0
         #: Whether a look is planned for what the kernel has not taken.
         self.is_watched = False
         self.opened_at = time.monotonic()
@@ -102,6 +104,7 @@ class _Link:
             self.connection.connect()
             self.channel = confirming_channel(self.connection)
             self._aside: Any = self.connection.channel()
+            self._aside.events["basic_return"].add(self._on_answer)
         except BaseException:
             self.connection.collect()
             raise
@@ -141,8 +144,8 @@ class _Link:
         return True
 
     def probe(self) -> None:
-        """Publish to no queue: a broker that has an alarm says so."""
-        self._aside.basic_publish(amqp.Message(), routing_key=self._name)
+        """Publish to no queue: the broker returns it; one that has an alarm says so instead."""
+        self._aside.basic_publish(amqp.Message(), routing_key=self._name, mandatory=True)
 
     def beat(self) -> None:
         """Send a heartbeat where one is due. Raises `amqp.ConnectionForced` where the broker's are missing."""
@@ -155,6 +158,9 @@ class _Link:
             self.connection.close()
         else:
             self.connection.collect()
+
+    def _on_answer(self, *_: Any) -> None:
+        self.answers += 1
 
     def _on_blocked(self, _reason: str) -> None:
         self.blocked = True
@@ -366,6 +372,21 @@ class ConfirmingConnection:
                 time.sleep(0.01)
         if self.waiting:
             logger.warning("%d publishes without a confirm at shutdown: their tasks are delivered again", self.waiting)
+
+    def takes_copies(self, timeout: float) -> bool:
+        """Ask the broker, and wait up to ``timeout`` seconds for its answer. Blocks: for the worker's shutdown.
+
+        What is written to one that has an alarm may be read when the alarm is over, long after the connection.
+        """
+        link = self._link
+        if link is None:
+            return self._shared
+        answers, until = link.answers, time.monotonic() + timeout
+        self.probe()
+        while link is self._link and link.answers == answers and not link.blocked and time.monotonic() < until:
+            time.sleep(0.01)
+            self._turn(link)
+        return link is self._link and link.answers > answers and not link.blocked
 
     def close(self) -> None:
         """Publish nothing more: the originals of what waits are the broker's again."""

@@ -138,6 +138,10 @@ class Names:
         """The one-message queue that holds the applied ladder of an origin queue."""
         return f"{self.prefix}.{queue}.record"
 
+    def marker(self, queue: str, applied: str) -> str:
+        """The exchange that exists only while the ladders with the digest ``applied`` are in force."""
+        return f"{self.prefix}.{queue}.applied.{applied}"
+
     def policy(self, queue: str) -> str:
         """The policy that adopts a queue."""
         return f"{self.prefix}.{queue}"

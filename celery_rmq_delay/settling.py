@@ -108,15 +108,18 @@ class Settling:
         Not in an alarm, in which none would come.
         """
         if self._publisher is not None:
-            cold = state.should_terminate not in (None, False)
-            timeout = COLD_TIMEOUT if cold else CONFIRM_TIMEOUT
-            self._publisher.drain(timeout)
+            self._publisher.drain(self.patience)
             if self._waiting:
                 self.return_waiting()
-                self._publisher.drain(timeout)
+                self._publisher.drain(self.patience)
             self.close()
-            if not cold:
+            if not _is_cold():
                 self._let_acks_arrive()
+
+    @property
+    def patience(self) -> float:
+        """For how many seconds a worker that stops waits for an answer of the broker."""
+        return COLD_TIMEOUT if _is_cold() else CONFIRM_TIMEOUT
 
     def take_the_rest(self) -> None:
         """Receive the messages that the acks so far make quorum queues deliver, before their consumers are cancelled.
@@ -362,6 +365,11 @@ class Settling:
     def dead_letters(self, queue: str) -> bool:
         """Whether a rejected message of ``queue`` stays in the broker."""
         return queue in self.applied and self.delay.rejects(queue)
+
+
+def _is_cold() -> bool:
+    """Whether the worker ends without waiting for its tasks."""
+    return state.should_terminate not in (None, False)
 
 
 def _is_lost(message: Message) -> bool:

@@ -42,7 +42,7 @@ from .topology.native import refusal
 from .topology.switch import apply_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from celery import Task
     from kombu import Connection
@@ -344,18 +344,24 @@ class WorkerSide(Settling):
         """Move each message whose task has not started, or was ended by a cold shutdown, to the end of its queue.
 
         For a shutdown, when the pool has stopped. What the broker takes back as the connection closes comes with the
-        same marks as the messages of a worker that died.
+        same marks as the messages of a worker that died. In an alarm it has to: the copies would come, too, later.
         """
-        for message, retries in self._to_return.values():
-            if not message.acknowledged:
-                self._return(message, retries)
+        left = list(self._to_return.values())
         self._to_return.clear()
+        self._return(left)
 
     def return_waiting(self) -> None:
         """Move each message whose copy was not taken to the end of its queue, for the same reason: it runs again."""
-        for message in list(self._waiting.values()):
-            if not message.acknowledged:
-                self._return(message, message.headers["retries"])
+        self._return([(message, message.headers["retries"]) for message in self._waiting.values()])
+
+    def _return(self, messages: Iterable[tuple[Message, int]]) -> None:
+        left = [(message, retries) for message, retries in messages if not message.acknowledged]
+        if left and self._publisher is not None and not self._publisher.takes_copies(self.patience):
+            logger.warning("%d messages are delivered again, as if a worker had died: no copies can be made", len(left))
+            return
+        for message, retries in left:
+            queue, among_suspects = self._queue_of(message.delivery_info["consumer_tag"])
+            self._copy_to(suspects(queue) if among_suspects else queue, message, retries, {})
 
     def requeue(self, message: Message, delivery: Delivery, retries: int, task: str) -> None:
         """Move a message that its task rejects with ``requeue=True`` to the end of its origin queue.
@@ -369,10 +375,6 @@ class WorkerSide(Settling):
     def _copy_back(self, message: Message, queue: str, retries: int, times: int) -> None:
         again = partial(self._copy_back, message, queue, retries, times)
         self._copy_to(queue, message, retries, {h.REQUEUED: times, h.CRASHES: None}, again)
-
-    def _return(self, message: Message, retries: int) -> None:
-        queue, among_suspects = self._queue_of(message.delivery_info["consumer_tag"])
-        self._copy_to(suspects(queue) if among_suspects else queue, message, retries, {})
 
     def lose(self) -> None:
         """Leave all that is unsettled to the broker: the consumer's connection is lost, and its copies with it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from chaos.plans import Plan
@@ -111,12 +111,20 @@ class Book:
         for story in self.stories.values():
             for each in story.executions:
                 self._last[each.pid] = max(each.began, self._last.get(each.pid, 0.0))
-        self.strikes.sort(key=lambda strike: strike.since)
+        alarms = [strike for strike in self.strikes if strike.effect is Effect.ALARM]
+        self.strikes = sorted((_in(alarms, each) for each in self.strikes), key=lambda strike: strike.since)
         self._sinces = [strike.since for strike in self.strikes]
         self._longest = max((strike.until - strike.since for strike in self.strikes), default=0.0)
         # What ends connections can be silent before.
-        holding = (Effect.STALL, Effect.CONNECTION, Effect.BROKER, Effect.RESULTS)
+        holding = (Effect.STALL, Effect.ALARM, Effect.CONNECTION, Effect.BROKER, Effect.RESULTS)
         self._stalls = [strike for strike in self.strikes if strike.effect in holding]
+
+
+def _in(alarms: list[Struck], strike: Struck) -> Struck:
+    """Return what a strike is to those that it met: a worker that ends in good order makes no copies in an alarm."""
+    if strike.effect is Effect.ORDERLY and any(strike.since <= a.until and strike.until >= a.since for a in alarms):
+        return replace(strike, effect=Effect.WORKER)
+    return strike
 
 
 def open_book(lines: Iterable[dict[str, Any]]) -> Book:

@@ -10,7 +10,8 @@
 What a strike explains: it has to have met the very process, or the connection, that had the message in hand, while it
 had it in hand: from when its worker received it until `SETTLE` seconds after the last line of the task's code, longer
 only where another strike kept worker and broker from hearing each other. One interruption explains one execution more
-of this attempt and of each later one.
+of this attempt and of each later one. A retry that the task publishes as a new message may be doubled by each strike
+that keeps its confirm away: the message may be there, too, and the old one goes on.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ TOLD = 5
 _ENDS = (Effect.CHILD, Effect.WORKER, Effect.CONNECTION, Effect.BROKER)
 _REDELIVERS = (Effect.WORKER, Effect.CONNECTION, Effect.BROKER)
 _DISCONNECTS = (Effect.CONNECTION, Effect.BROKER)
-_SILENCES = (*_DISCONNECTS, Effect.STALL)
+_SILENCES = (*_DISCONNECTS, Effect.STALL, Effect.ALARM)
 
 
 @dataclass(frozen=True)
@@ -160,14 +161,16 @@ def _interruptions(book: Book, story: Story) -> Iterator[Interruption]:
 
 def _of_execution(book: Book, story: Story, each: Execution) -> Iterator[Interruption]:
     until = book.settled_by(each.ended) if each.ended is not None else _death(book, each)
+    publishes = story.plan.kind == "changes" and each.how == "fails"
     for strike in book.between(each.received - UNREAD, until):
         if strike.until < each.received and strike.effect not in _DISCONNECTS:
             continue
         child = strike.effect is Effect.CHILD
         met = strike.meets(each.pid) and strike.until >= each.began if child else strike.meets(each.boss)
-        if strike.effect in _ENDS and met:
+        if met and strike.effect in (*_ENDS, *(_SILENCES if publishes else ())):
             yield Interruption(each.attempt, max(strike.since, each.received), strike)
-            return
+            if not publishes:
+                return
 
 
 def _death(book: Book, each: Execution) -> float:

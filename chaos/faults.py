@@ -202,18 +202,27 @@ _PROCESSES = (
     _fault("kill a publisher", kill_publisher, Effect.NONE, PUBLISHERS),
 )
 _OPERATORS = (
-    _fault("restart a worker", restart_worker, Effect.NONE, WORKERS, takes=6.0),
-    _fault("restart in an alarm", restart_in_alarm, Effect.WORKER, WORKERS, BROKER, lasts=(1.0, 5.0), takes=6.0),
-    _fault("upgrade the workers", upgrade_workers, Effect.NONE, WORKERS, takes=12.0),
+    _fault("restart a worker", restart_worker, Effect.ORDERLY, WORKERS, takes=6.0),
+    _fault(
+        "restart in an alarm",
+        restart_in_alarm,
+        Effect.ORDERLY,
+        WORKERS,
+        BROKER,
+        lasts=(1.0, 5.0),
+        takes=6.0,
+        to_all=Effect.ALARM,
+    ),
+    _fault("upgrade the workers", upgrade_workers, Effect.ORDERLY, WORKERS, takes=12.0),
     _fault("change the ladders", change_ladders, Effect.WORKER, WORKERS, takes=12.0),
-    _fault("lose the records", lose_records, Effect.NONE, WORKERS, BROKER, NETWORK, takes=20.0),
+    _fault("lose the records", lose_records, Effect.ORDERLY, WORKERS, BROKER, NETWORK, takes=20.0),
     _fault("broad policy", broad_policy, Effect.NONE, BROKER, lasts=(2.0, 6.0), takes=6.0),
     _fault("change a queue's type", change_queue_type, Effect.GONE, *_ALL, takes=25.0),
 )
 _SERVERS = (
     _fault("restart the broker", restart_broker, Effect.BROKER, BROKER, takes=10.0),
-    _fault("memory alarm", _alarm("memory"), Effect.STALL, BROKER, lasts=(1.0, 5.0)),
-    _fault("disk alarm", _alarm("disk"), Effect.STALL, BROKER, lasts=(1.0, 5.0)),
+    _fault("memory alarm", _alarm("memory"), Effect.ALARM, BROKER, lasts=(1.0, 5.0)),
+    _fault("disk alarm", _alarm("disk"), Effect.ALARM, BROKER, lasts=(1.0, 5.0)),
     _fault("Redis down", redis_down, Effect.RESULTS, REDIS, lasts=(1.0, 6.0)),
     _fault("PostgreSQL down", postgres_down, Effect.NONE, POSTGRES, lasts=(1.0, 6.0), takes=3.0),
 )

@@ -28,11 +28,11 @@ _POLICIES = {
 
 
 def _replace(world: World, worker: Supervised) -> Victims:
-    """End a worker in good order, and start it with the settings of now; return whom that killed after all."""
+    """End a worker in good order, and start it with the settings of now; it may have to be killed after all."""
     pids = worker.pids()
     in_order = worker.change(world.config(worker.name).environ())
     world.await_worker(worker)
-    return Victims() if in_order else Victims(pids, Effect.WORKER)
+    return Victims(pids, None if in_order else Effect.WORKER)
 
 
 @contextmanager
@@ -45,10 +45,8 @@ def restart_worker(world: World, dice: Random) -> Iterator[Victims]:
 def restart_in_alarm(world: World, dice: Random) -> Iterator[Victims]:
     """Restart a worker in a memory alarm, in which nothing can be published: what it held is delivered again."""
     worker = running(world.workers, dice)
-    pids = worker.pids()
     with alarms.alarm(dice.choice(world.nodes)):
-        _replace(world, worker)
-        yield Victims(pids)
+        yield _replace(world, worker)
 
 
 def roll(world: World, version: int) -> Victims:
@@ -56,13 +54,13 @@ def roll(world: World, version: int) -> Victims:
     world.begin_ladder(version)
     extra = world.add_worker()
     world.await_workers()
-    killed = [pid for worker in world.workers[:-1] for pid in _replace(world, worker).pids or ()]
-    gone = extra.pids()
+    met = [_replace(world, worker) for worker in world.workers[:-1]]
+    pids = extra.pids()
     world.workers.remove(extra)
-    if not extra.retire():
-        killed += gone
+    met.append(Victims(pids, None if extra.retire() else Effect.WORKER))
     world.end_ladders()
-    return Victims(killed, Effect.WORKER if killed else None)
+    killed = [pid for each in met if each.effect for pid in each.pids or ()]
+    return Victims(killed, Effect.WORKER) if killed else Victims([pid for each in met for pid in each.pids or ()])
 
 
 @contextmanager
@@ -100,7 +98,7 @@ def lose_records(world: World, _dice: Random) -> Iterator[Victims]:
     intruder.retire()
     assert "The record of the ladder of queue" in (world.folder / f"{intruder.name}.log").read_text()
     _start(world)
-    yield Victims() if in_order else Victims(pids, Effect.WORKER)
+    yield Victims(pids, None if in_order else Effect.WORKER)
 
 
 def _start(world: World) -> None:

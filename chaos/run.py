@@ -75,14 +75,10 @@ class Striker:
         since = time.monotonic()
         with fault.strike(self._world, Random(strike.dice)) as victims:
             self._over.wait(strike.lasts)
-        self._world.ledger.note(
-            "strike",
-            name=fault.name,
-            effect=(victims.effect or fault.effect).value,
-            since=since,
-            until=time.monotonic(),
-            pids=victims.pids,
-        )
+        until = time.monotonic()
+        met = [(victims.effect or fault.effect, victims.pids), *([(fault.to_all, None)] if fault.to_all else [])]
+        for effect, pids in met:
+            self._world.ledger.note("strike", name=fault.name, effect=effect.value, since=since, until=until, pids=pids)
 
 
 def run(

@@ -20,12 +20,16 @@ class Effect(str, Enum):
     CHILD = "child"
     #: Ends or restarts worker processes, whose ids are the victims: what they held is delivered again.
     WORKER = "worker"
+    #: Ends worker processes in good order, whose ids are the victims: nothing, except in an alarm; then as `WORKER`.
+    ORDERLY = "orderly"
     #: Ends connections, of the workers whose ids are the victims, or all of them: what they held is delivered again.
     CONNECTION = "connection"
     #: Ends the broker, or a node of it: all connections, and what it was moving may come twice.
     BROKER = "broker"
     #: Holds up what workers and broker say to each other; by itself it doubles nothing.
     STALL = "stall"
+    #: The broker reads nothing that is published: a `STALL`, in which a worker that ends cannot make copies.
+    ALARM = "alarm"
     #: Ends the result backend: holds up who stores a result; one that cannot be stored is a failure, by Celery.
     RESULTS = "results"
     #: Deletes an origin queue for a while: what is due meanwhile is exhausted as undeliverable.
@@ -58,3 +62,5 @@ class Fault:
     touches: frozenset[str] = frozenset()
     #: Seconds that beginning and end may take themselves, by and large.
     takes: float = 1.0
+    #: What it is to all processes besides.
+    to_all: Effect | None = None

@@ -102,7 +102,7 @@ def declare_nowait(channel: Channel, found: Exchange | Queue | Binding) -> None:
     """Declare one object without waiting for the answer; a refusal closes the channel."""
     if isinstance(found, Exchange):
         channel.exchange_declare(
-            found.name, found.type, durable=True, auto_delete=False, nowait=True, arguments=found.arguments
+            found.name, found.type, durable=True, auto_delete=found.auto_delete, nowait=True, arguments=found.arguments
         )
     elif isinstance(found, Queue):
         channel.queue_declare(found.name, durable=True, auto_delete=False, nowait=True, arguments=found.arguments)

@@ -36,6 +36,8 @@ class Exchange:
     alternate: str | None = None
     #: The type that an exchange of type ``x-delayed-message`` routes by.
     delays: str | None = None
+    #: Whether it goes with the last binding from it.
+    auto_delete: bool = False
 
     @property
     def arguments(self) -> dict[str, Any]:

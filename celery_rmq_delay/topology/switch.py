@@ -112,7 +112,8 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
             record.save(Applied().to_json())  # a crash in the first apply is no lost record
         before = Applied.from_json(record.value)
         objects = plan.objects(before.highest_rung)
-        if quick and before.bound == _digest(plan, objects) and apply.all_exist(connection, objects):
+        expected = objects + _marker(plan, before)
+        if quick and before.bound == _digest(plan, objects) and apply.all_exist(connection, expected):
             known = (*objects.bindings, *_reason_bindings(plan)[0])
             of_others = (plan.queue, plan.exhausted)
             bindings = tuple(each for each in known if each.to == "queue" and each.destination in of_others)
@@ -126,29 +127,45 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
 
 
 def _refuse_lost_record(connection: Connection, plan: LadderPlan) -> None:
-    """Raise `TopologyError` where another ladder is in force, and nothing says which.
+    """Raise `TopologyError` where other ladders are in force, and nothing says which.
 
-    The new one would be bound beside it, and each rejected message parked in both.
+    The new ones would be bound beside them, and each rejected message parked in both.
     """
     names, queue = plan.names, plan.queue
-    current = names.current(queue)
-    own = Exchange(names.ladder(queue, plan.ladder.id), "direct", names.first(queue, plan.ladder.id))
-    if not apply.all_exist(connection, Objects(exchanges=(Exchange(current, "fanout"),))):
+    current = Exchange(names.current(queue), "fanout")
+    if not apply.all_exist(connection, Objects(exchanges=(current,))):
         return
-    if not apply.all_exist(connection, Objects(exchanges=(own,))):
+    own = {task: [ladder.id] for task, ladder in plan.tasks.items() if ladder}
+    if not apply.all_exist(connection, _marker(plan, Applied(current=plan.ladder.id, tasks=own))):
+        found = f"{current.name!r}, {names.standby(queue)!r} and {names.tasks(queue)!r}"
         raise TopologyError(
-            f"The record of the ladder of queue {queue!r} is gone from {plan.record_queue().name}, so that its present "
-            f"ladder cannot be replaced: retries would wait in both. Go back to the settings that were applied before; "
-            f"or stop all workers of {queue!r}, delete the exchanges {current!r} and {names.standby(queue)!r}, and "
-            "apply again. Look for what removed the record: a policy with message-ttl, expires or max-length."
+            f"The record of the ladder of queue {queue!r} is gone from {plan.record_queue().name}, so that the ladders "
+            "in force cannot be replaced: retries would wait in both. Go back to the settings that were applied "
+            f"before; or stop all workers of {queue!r}, delete the exchanges {found}, and apply again. "
+            "Look for what removed the record: a policy with message-ttl, expires or max-length."
         )
+
+
+def _marker(plan: LadderPlan, applied: Applied) -> Objects:
+    """Return what exists only while these are the ladders in force: what a lost record is checked against.
+
+    An exchange, as AMQP tells whether one exists. It goes with the switch.
+    """
+    if applied.current is None:
+        return Objects()
+    text = json.dumps([applied.current, applied.tasks], sort_keys=True)
+    marker = Exchange(plan.names.marker(plan.queue, _short(text)), "fanout", auto_delete=True)
+    return Objects((marker,), (), (Binding(marker.name, plan.names.current(plan.queue), to="exchange"),))
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _digest(plan: LadderPlan, objects: Objects) -> str:
     tasks = {task: ladder.id if ladder else None for task, ladder in plan.tasks.items()}
     bindings = sorted(map(repr, objects.bindings))
-    text = json.dumps([bindings, plan.ladder.id, tasks, plan.exhausted, plan.reason_routing], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return _short(json.dumps([bindings, plan.ladder.id, tasks, plan.exhausted, plan.reason_routing], sort_keys=True))
 
 
 def planned_bindings(plan: LadderPlan, applied: Applied) -> list[Binding]:
@@ -200,6 +217,8 @@ class _Switch:
     def run(self, *, complete: bool) -> None:
         """Take all steps; the record says ``bound`` only where all objects are ``complete``, too."""
         self._save(ladders={**self.applied.ladders, **self.plan.ladders})
+        for marker in _marker(self.plan, self.applied).exchanges:
+            self.channel.exchange_delete(marker.name)
         self._route_reasons()
         self._leave_exhausted()
         if self.applied.phase != "settled":
@@ -210,6 +229,7 @@ class _Switch:
         self._tasks()
         self._bind_again()
         self._retire()
+        apply.declare(self.channel, _marker(self.plan, self.applied))
         bound = _digest(self.plan, self.plan.objects(self.applied.highest_rung))
         self._save(bound=bound if complete else None, exhausted=self.plan.exhausted)
 
@@ -297,6 +317,3 @@ class _Switch:
         in_force, now = self.applied.in_force, time.time()
         retired = {key: self.applied.retired.get(key, now) for key in self.applied.ladders if key not in in_force}
         self._save(retired=retired)
-        # No messages enter these. Where the record gets lost, a ladder's exchange tells that it is the one in force.
-        for key in retired:
-            self.channel.exchange_delete(self.plan.names.ladder(self.plan.queue, key))

@@ -10,7 +10,7 @@ from chaos.plans import NEVER
 from chaos.strikes import Effect
 from chaos.tales import TIERS, Tale, exhausted, recovered
 
-ALL = [Effect.CHILD, Effect.WORKER, Effect.CONNECTION, Effect.BROKER, Effect.STALL, Effect.RESULTS, Effect.NONE]
+ALL = [effect for effect in Effect if effect is not Effect.GONE]
 
 
 def test_what_is_good_has_no_findings() -> None:
@@ -147,11 +147,29 @@ def test_a_strike_after_the_second_execution_does_not() -> None:
     assert run_again().struck(Effect.WORKER, 104.0, pids=[1, 11]).found() == ["twice"]
 
 
-@pytest.mark.parametrize("effect", [Effect.CHILD, Effect.STALL, Effect.RESULTS, Effect.NONE])
+@pytest.mark.parametrize(
+    "effect", [Effect.CHILD, Effect.STALL, Effect.ALARM, Effect.ORDERLY, Effect.RESULTS, Effect.NONE]
+)
 def test_what_redelivers_nothing_explains_nothing(effect: Effect) -> None:
     pids = [11] if effect is Effect.CHILD else None
     tale = run_again().struck(effect, 101.5, pids=pids)
     assert tale.found() == (["twice"] if effect is not Effect.CHILD else [])
+
+
+def test_a_worker_that_ends_in_good_order_in_an_alarm_explains_it() -> None:
+    for alarm, found in ((100.9, []), (101.2, ["blamed", "twice"])):
+        tale = run_again().struck(Effect.ORDERLY, 100.8, 101.0, pids=[1, 11]).suspected(102.9)
+        assert tale.struck(Effect.ALARM, alarm, alarm + 0.05).found() == found
+
+
+def test_each_silence_doubles_a_retry_that_the_task_publishes() -> None:
+    for kind, found in (("changes", []), ("climbs", ["twice"])):
+        tale = Tale().sent(kind=kind).ran(0, 100.5, number=0).told("parked", 0)
+        for at in (101.6, 103.6, 105.6):
+            tale.ran(1, at, "ok", number=1)
+        tale.row("RECOVERED", 1).told("recovered", 1)
+        tale.struck(Effect.ALARM, 100.5, 104.0).struck(Effect.CONNECTION, 101.0, pids=[1, 11])
+        assert tale.found() == found
 
 
 def test_what_holds_up_the_settling_leaves_more_time_to_be_struck() -> None:
@@ -267,7 +285,7 @@ def test_arguments_of_another_attempt_are_found() -> None:
 
 @pytest.mark.parametrize("effect", ALL)
 def test_a_retry_without_a_confirm_may_go_on_with_the_arguments_it_had(effect: Effect) -> None:
-    silent = effect in {Effect.BROKER, Effect.CONNECTION, Effect.STALL}
+    silent = effect in {Effect.BROKER, Effect.CONNECTION, Effect.STALL, Effect.ALARM}
     for since, number, found in ((100.2, 0, [] if silent else ["wrong"]), (98.0, 0, ["wrong"]), (100.2, 1, [])):
         tale = Tale().sent(kind="changes").ran(0, 100.5, number=0).ran(1, 101.6, "ok", number=number)
         tale.told("parked", 0).told("recovered", 1).row("RECOVERED", 1)

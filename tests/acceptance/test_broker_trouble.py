@@ -306,6 +306,28 @@ def test_a_strict_worker_ends_when_its_ladder_cannot_be_applied(
 
 
 @pytest.mark.brokers
+@EITHER_TYPE
+def test_what_a_worker_that_stops_in_an_alarm_never_started_runs_once(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str
+) -> None:
+    lab = make_lab(queue_type)
+    worker = behind_a_gate(lab)
+    tasks = [lab.task("healthy").delay(number) for number in range(3)]
+    wait_for(lambda: unacknowledged(own_broker, lab, "shop") == 4, "all tasks in the worker's hands")
+    with alarm(own_broker):
+        os.kill(worker.container.pid, signal.SIGTERM)
+        wait_for(lambda: "Warm shutdown" in worker.logs())
+        lab.open_gate()
+        worker.container.wait(SECONDS)
+
+    lab.worker("prefork", 1)
+    assert [task.get(timeout=SECONDS) for task in tasks] == [0, 1, 2]
+    wait_for(lambda: lab.count("shop") == lab.count("shop.suspects") == unacknowledged(own_broker, lab, "shop") == 0)
+    assert [len(lab.attempts(task.id)) for task in tasks] == [1, 1, 1]
+    assert "3 messages are delivered again, as if a worker had died" in worker.logs()
+
+
+@pytest.mark.brokers
 def test_a_worker_that_stops_in_an_alarm_does_not_wait_for_confirms(
     classic_lab: Lab, own_broker: PrivateBroker
 ) -> None:

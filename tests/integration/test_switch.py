@@ -321,14 +321,42 @@ def test_a_lost_record_lets_no_ladder_in_that_was_in_force_before(lab: Lab) -> N
     assert_only_one_is_let_in(lab, b, refused=a)
 
 
-def test_a_lost_record_is_written_again_when_its_ladder_was_deleted(lab: Lab) -> None:
-    a, b = lab.applied(lab.plan(A)), lab.plan(B)
+def test_a_lost_record_lets_no_ladder_in_that_is_a_tasks_own(lab: Lab) -> None:
+    a = lab.applied(lab.plan(A, {"own": B}))
     lose_record(lab, a)
-    for exchange in (a.names.current(a.queue), a.names.standby(a.queue)):
+    assert_only_one_is_let_in(lab, a, refused=replace(a, ladder=B))
+
+
+@pytest.mark.parametrize("own", [B, None], ids=["other-tiers", "none-of-its-own"])
+def test_a_lost_record_lets_no_other_ladder_of_a_task_in(lab: Lab, own: Ladder | None) -> None:
+    a = lab.applied(lab.plan(A, {"own": Ladder((15,))}))
+    lose_record(lab, a)
+    assert_only_one_is_let_in(lab, a, refused=replace(a, tasks={"own": own}))
+
+
+def test_a_record_that_is_lost_in_a_change_that_was_cut_off_lets_no_ladder_in(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = lab.applied(lab.plan(A)), lab.plan(B)
+    assert crashed_apply(lab, b, 8, monkeypatch)
+    lose_record(lab, a)
+
+    for plan in (a, b):
+        with pytest.raises(TopologyError, match=r"The record of the ladder of queue .* is gone"):
+            apply_plan(lab.connection, plan)
+
+
+def test_a_lost_record_is_written_again_when_its_ladder_was_deleted(lab: Lab) -> None:
+    a, b = lab.applied(lab.plan(A, {"own": Ladder((15,))})), lab.plan(B, {"own": None})
+    lose_record(lab, a)
+    for exchange in (a.names.current(a.queue), a.names.standby(a.queue), a.names.tasks(a.queue)):
         lab.channel.exchange_delete(exchange)
 
     apply_plan(lab.connection, b)
-    lab.publish(a.queue)
+    lose_record(lab, b)
+    with pytest.raises(TopologyError, match=r"The record of the ladder of queue .* is gone"):
+        apply_plan(lab.connection, a)
+    lab.publish(a.queue, headers={"task": "own"})
     lab.reject(lab.get(a.queue))
 
     first = b.rung_queue(1, B.tiers_ms[0]).name

@@ -103,6 +103,7 @@ def test_exchanges_of_different_queues_ladders_and_rungs_have_different_names(
             names.current(queue): ("current", queue),
             names.standby(queue): ("standby", queue),
             names.record(queue): ("record", queue),
+            names.marker(queue, ladder): ("marker", queue, ladder),
             names.ladder(queue, ladder): ("ladder", queue, ladder),
             names.first(queue, ladder): ("first", queue, ladder),
             names.rung(queue, ladder, rung): ("rung", queue, ladder, rung),

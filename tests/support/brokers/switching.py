@@ -44,6 +44,7 @@ STEPS: tuple[tuple[Any, str, Callable[..., amqp.Channel]], ...] = (
     *((apply, name, lambda channel, *_: channel) for name in ("declare", "bind", "unbind")),
     # _drop_older comes after the confirm of what is saved
     *((Record, name, lambda record, *_: record._channel) for name in ("save", "_drop_older")),
+    (amqp.Channel, "exchange_delete", lambda channel, *_: channel),
 )
 #: The steps beside these by which a record is replaced.
 MOVING_STEPS = (
