@@ -104,6 +104,11 @@ def _hidden(look: Look) -> int:
 
 def _exhaust(connection: Connection, plan: LadderPlan) -> int:
     """Move all messages of the origin queue to the exhausted queue; return how many there were."""
+    moved = _exhaust_some(connection, plan)
+    return moved if moved < SCAN_LIMIT else moved + _exhaust(connection, plan)
+
+
+def _exhaust_some(connection: Connection, plan: LadderPlan) -> int:
     moved = 0
     with scanning(connection, plan.queue, SCAN_LIMIT) as scan:
         for message in scan:

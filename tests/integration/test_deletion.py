@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from celery_rmq_delay import deletion
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.deletion import Deletion, delete_origin
 from celery_rmq_delay.exceptions import RmqDelayError
@@ -111,6 +112,14 @@ def test_a_queue_in_which_a_message_arrives_meanwhile_is_kept_and_messages_come_
 
     assert not found.deleted
     assert [contents(lab.get(plan.queue, ack=True)) for _ in range(2)] == [b"late", b"parked"]
+
+
+def test_a_queue_with_more_messages_than_one_scan_takes_is_deleted(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = lab.applied(lab.plan(Ladder((HOUR,))))
+    for number in range(5):
+        lab.publish(plan.queue, str(number))
+    monkeypatch.setattr(deletion, "SCAN_LIMIT", 2)
+    assert delete(lab, plan) == Deletion(plan.queue, deleted=True, exhausted=5)
 
 
 def test_a_queue_without_a_ladder_is_kept_and_the_error_says_what_to_do(lab: Lab) -> None:
