@@ -357,7 +357,11 @@ class WorkerSide(Settling):
     def _return(self, messages: Iterable[tuple[Message, int]]) -> None:
         left = [(message, retries) for message, retries in messages if not message.acknowledged]
         if left and self._publisher is not None and not self._publisher.takes_copies(self.patience):
-            logger.warning("%d messages are delivered again, as if a worker had died: no copies can be made", len(left))
+            logger.warning(
+                "RabbitMQ has an alarm, or does not answer: messages that were not started (%d) cannot be returned as "
+                "copies. They are delivered again, and run among the suspects",
+                len(left),
+            )
             return
         for message, retries in left:
             queue, among_suspects = self._queue_of(message.delivery_info["consumer_tag"])

@@ -30,6 +30,8 @@ TOLERANCE = 0.005
 #: Seconds for which an event may be on its way: a worker that has lost its connection for events waits for a new one.
 EVENT_WAITS = 40.0
 
+#: Seconds in which a broker has noted that a worker is gone: until then it sends it what is new.
+NOTICED = 0.1
 #: Seconds in which a broker has noted that the next queue has what it moved.
 MOVED = 1.0
 #: Seconds after the end of a connection in which its worker may still read what it had been sent before.
@@ -362,7 +364,7 @@ def _twice(story: Story, interruptions: list[Interruption], explained: Counter[s
 
 def _blamed(book: Book, story: Story) -> Iterator[Finding]:
     for at, boss in story.suspected:
-        if not any(strike.effect in _REDELIVERS for strike in book.between(story.sent, at)):
+        if not any(strike.effect in _REDELIVERS for strike in book.between(story.sent - NOTICED, at)):
             yield Finding("blamed", story.id, f"sent to the suspects by {boss}, and no strike explains it")
 
 

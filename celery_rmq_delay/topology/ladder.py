@@ -73,13 +73,18 @@ class LadderPlan:
         return self._returns() + Objects(
             exchanges=(
                 Exchange(names.standby(queue), "fanout"),
-                Exchange(names.current(queue), "fanout", names.standby(queue)),
+                *self.switch.exchanges,
                 Exchange(names.tasks(queue), "headers", names.current(queue)),
                 Exchange(names.other(queue), "fanout"),
                 Exchange(names.dlx(queue), "headers", names.other(queue)),
             ),
             queues=(self.suspects_queue(),),
         )
+
+    @property
+    def switch(self) -> Objects:
+        """The exchange that leads to the ladder in force: it exists once a ladder was applied."""
+        return Objects((Exchange(self.names.current(self.queue), "fanout", self.names.standby(self.queue)),))
 
     def _returns(self) -> Objects:
         """Return what brings messages back; those whose queue is gone are exhausted."""

@@ -108,8 +108,8 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
     suspects = plan.suspects_queue()  # shared with workers of another prefix
     with locked_record(connection, plan.record_queue(), lock_timeout) as (channel, record):
         if record.value is None:
-            _refuse_lost_record(connection, plan)
-            record.save(Applied().to_json())  # a crash in the first apply is no lost record
+            # A crash in the first apply is no lost record; and one that was let in may be cut off, too.
+            record.save(_unrecorded(connection, plan).to_json())
         before = Applied.from_json(record.value)
         objects = plan.objects(before.highest_rung)
         expected = objects + _marker(plan, before)
@@ -126,24 +126,26 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
         return switch.applied.current != before.current or before.tasks != switch.applied.tasks
 
 
-def _refuse_lost_record(connection: Connection, plan: LadderPlan) -> None:
-    """Raise `TopologyError` where other ladders are in force, and nothing says which.
+def _unrecorded(connection: Connection, plan: LadderPlan) -> Applied:
+    """Return what is in force where no record says it: nothing, or just what ``plan`` has.
 
-    The new ones would be bound beside them, and each rejected message parked in both.
+    Raises `TopologyError` where other ladders are in force: the new ones would be bound beside them, and each rejected
+    message parked in both.
     """
-    names, queue = plan.names, plan.queue
-    current = Exchange(names.current(queue), "fanout")
-    if not apply.all_exist(connection, Objects(exchanges=(current,))):
-        return
+    if not apply.all_exist(connection, plan.switch):
+        return Applied()
     own = {task: [ladder.id] for task, ladder in plan.tasks.items() if ladder}
-    if not apply.all_exist(connection, _marker(plan, Applied(current=plan.ladder.id, tasks=own))):
-        found = f"{current.name!r}, {names.standby(queue)!r} and {names.tasks(queue)!r}"
+    found = Applied(plan.ladders, current=plan.ladder.id, tasks=own, exhausted=plan.exhausted)
+    if not apply.all_exist(connection, _marker(plan, found)):
+        names, queue = plan.names, plan.queue
+        switch = f"{names.current(queue)!r}, {names.standby(queue)!r} and {names.tasks(queue)!r}"
         raise TopologyError(
             f"The record of the ladder of queue {queue!r} is gone from {plan.record_queue().name}, so that the ladders "
             "in force cannot be replaced: retries would wait in both. Go back to the settings that were applied "
-            f"before; or stop all workers of {queue!r}, delete the exchanges {found}, and apply again. "
+            f"before; or stop all workers of {queue!r}, delete the exchanges {switch}, and apply again. "
             "Look for what removed the record: a policy with message-ttl, expires or max-length."
         )
+    return found
 
 
 def _marker(plan: LadderPlan, applied: Applied) -> Objects:
@@ -153,7 +155,7 @@ def _marker(plan: LadderPlan, applied: Applied) -> Objects:
     """
     if applied.current is None:
         return Objects()
-    text = json.dumps([applied.current, applied.tasks], sort_keys=True)
+    text = json.dumps([applied.current, applied.tasks, applied.exhausted], sort_keys=True)
     marker = Exchange(plan.names.marker(plan.queue, _short(text)), "fanout", auto_delete=True)
     return Objects((marker,), (), (Binding(marker.name, plan.names.current(plan.queue), to="exchange"),))
 
@@ -229,9 +231,10 @@ class _Switch:
         self._tasks()
         self._bind_again()
         self._retire()
+        self._save(exhausted=self.plan.exhausted)
         apply.declare(self.channel, _marker(self.plan, self.applied))
         bound = _digest(self.plan, self.plan.objects(self.applied.highest_rung))
-        self._save(bound=bound if complete else None, exhausted=self.plan.exhausted)
+        self._save(bound=bound if complete else None)
 
     def _leave_exhausted(self) -> None:
         """Unbind the exhausted queue that the settings named before: all that ends would go to both."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaos.book import SETTLE
-from chaos.checker import EVENT_WAITS
+from chaos.checker import EVENT_WAITS, NOTICED
 from chaos.plans import NEVER
 from chaos.strikes import Effect
 from chaos.tales import TIERS, Tale, exhausted, recovered
@@ -305,6 +305,8 @@ def test_a_suspect_needs_a_strike_that_ended_a_worker_or_a_connection(effect: Ef
     assert ("blamed" in recovered().suspected(101.0).struck(effect, 100.8).found()) is not ends
     assert "blamed" in recovered().suspected(101.0).struck(effect, 101.1).found()
     assert "blamed" in recovered().suspected(101.0).struck(effect, 99.0).found()
+    just_before = 99.99 - NOTICED / 2  # the broker sends a worker that is gone what is new, until it notices
+    assert ("blamed" in recovered().suspected(101.0).struck(effect, just_before).found()) is not ends
 
 
 # -- rows and files ----------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from celery_rmq_delay import headers as h
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
+from celery_rmq_delay.topology.adoption import Adoption, save_adoption
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.exact import undeliverable
 from celery_rmq_delay.topology.ladder import LadderPlan
@@ -332,6 +333,34 @@ def test_a_lost_record_lets_no_other_ladder_of_a_task_in(lab: Lab, own: Ladder |
     a = lab.applied(lab.plan(A, {"own": Ladder((15,))}))
     lose_record(lab, a)
     assert_only_one_is_let_in(lab, a, refused=replace(a, tasks={"own": own}))
+
+
+def test_a_lost_record_lets_no_other_exhausted_queue_in(lab: Lab) -> None:
+    a = lab.applied(lab.plan(A))
+    lose_record(lab, a)
+    assert_only_one_is_let_in(lab, a, refused=lab.plan(A, exhausted=f"{a.exhausted}.new"))
+
+
+def test_a_crash_of_who_is_let_in_without_a_record_doubles_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = lab.applied(lab.plan(A, TASKS_A)), lab.plan(B, TASKS_B)
+    probe = Probe(lab, a, b)
+    for step in itertools.count(1, 2):
+        lose_record(lab, a)
+        crashed = crashed_apply(lab, a, step, monkeypatch)
+        with suppress(TopologyError):  # it is let in only where a record says what to replace
+            apply_plan(lab.connection, b)
+            assert probe.every_message_arrives_once(f"after a crash at step {step}") == expected(b, TASKS_B)
+        apply_plan(lab.connection, a)
+        if not crashed:
+            break
+    probe.nothing_came_twice()
+
+
+def test_an_adoption_is_not_noted_where_the_record_is_lost(lab: Lab) -> None:
+    a = lab.applied(lab.plan(A))
+    lose_record(lab, a)
+    with pytest.raises(TopologyError, match=r"is gone from .* apply` first"):
+        save_adoption(lab.connection, a, Adoption(in_force=False, generation=0, queue_type=a.queue_type))
 
 
 def test_a_record_that_is_lost_in_a_change_that_was_cut_off_lets_no_ladder_in(
