@@ -13,10 +13,10 @@ from ..topology.levels import Levels
 from ..topology.objects import Objects
 
 #: Bindings that are moved while workers run, and so are in no plan's objects: of the dead-letter exchange, of the other
-#: deaths, of the switch and of its stand-in.
-_MOVING = 4
+#: deaths, of the switch, of its stand-in, and of the exchange that says what is in force.
+_MOVING = 5
 #: Before RabbitMQ 3.13 three reasons of a first death are bound as well, instead of one for rejections.
-_MOVING_BEFORE_REASONS = 6
+_MOVING_BEFORE_REASONS = 7
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ def ladder_counts(ladder: Ladder, queue_type: QueueType, origins: int, *, reason
     more = origins - 1
     return Counts(
         shared.queues + more * (both.queues - shared.queues),
-        shared.exchanges + more * (both.exchanges - shared.exchanges),
+        # One more says what is in force: no plan knows which, as the record has a part in it.
+        shared.exchanges + more * (both.exchanges - shared.exchanges) + origins,
         shared.bindings + more * (both.bindings - shared.bindings) + origins * moving,
     )
 
