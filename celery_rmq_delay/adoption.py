@@ -21,9 +21,9 @@ from .broker import capabilities
 from .exceptions import AdoptionError
 from .inventory import applied, plans
 from .policies import DLX, Policy, PolicyPlan, applying, effective_limit, find_ours, plan_policy, wanted_keys
-from .topology.adoption import COMMAND, Adoption, save_adoption
+from .topology.adoption import COMMAND, Adoption
 from .topology.apply import consumer_count
-from .topology.switch import apply_plan
+from .topology.switch import apply_plan, save_adoption
 
 if TYPE_CHECKING:
     from kombu import Connection

@@ -86,7 +86,7 @@ def plan(
             if delay.settings.events.on:
                 found.append(event_pending(connection, delay))
     show([each.to_json() for each in found], text.plan_text(found), as_json=as_json)
-    ctx.exit(1 if any(each.conflicts for each in found) else CHANGES_WAIT if any(found) else 0)
+    ctx.exit(1 if any(each.conflicts or each.lost for each in found) else CHANGES_WAIT if any(found) else 0)
 
 
 def _asked(

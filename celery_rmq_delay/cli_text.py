@@ -45,10 +45,13 @@ def _plan_lines(found: Pending) -> Iterator[str]:
         yield f"  ~ ladder: {' -> '.join(ladder_change(*found.ladder))}"
     for task, change in found.tasks.items():
         yield f"  ~ ladder of task {task}: {' -> '.join(ladder_change(*change, none=_QUEUES_OWN))}"
-    if found.routing:
-        yield "  ~ routing of deaths: as this version of RabbitMQ needs it"
-    if found.unfinished:
-        yield "  ~ finish a change of ladders that was cut off"
+    for is_found, line in (
+        (found.lost, "  ! the record of the ladder in force is gone: see doctor"),
+        (found.routing, "  ~ routing of deaths: as this version of RabbitMQ needs it"),
+        (found.unfinished, "  ~ finish a change of ladders that was cut off"),
+    ):
+        if is_found:
+            yield line
 
 
 def status_text(status: Status) -> str:

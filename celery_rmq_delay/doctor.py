@@ -27,6 +27,7 @@ from .topology.apply import consumer_count, ready_counts
 from .topology.exact import undeliverable
 from .topology.native import refusal
 from .topology.pending import Pending, ladder_change, pending
+from .topology.switch import lost_record
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -213,6 +214,8 @@ def _drift(waiting: Pending, plan: LadderPlan) -> Iterator[Finding]:
         yield Finding("missing", "error", plan.queue, waiting.missing, APPLY)
     if waiting.unbound:
         yield Finding("unbound", "error", plan.queue, waiting.lost_bindings, APPLY)
+    if waiting.lost:
+        yield Finding("record", "error", plan.queue, *lost_record(plan))
     if waiting.ladder:
         before, after = ladder_change(*waiting.ladder)
         found = f"The ladder in force is {before}; the settings say {after}."

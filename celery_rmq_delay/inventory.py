@@ -10,7 +10,7 @@ from .exceptions import RmqDelayError, TransportError
 from .frames import tolerate
 from .topology.apply import ready_counts
 from .topology.record import peek_record
-from .topology.switch import Applied
+from .topology.switch import Applied, unrecorded
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -71,8 +71,9 @@ def _refuse_missing(connection: Connection, names: list[str], known: list[str]) 
 
 
 def applied(connection: Connection, plan: LadderPlan) -> Applied:
-    """Return what the record in the broker says of a queue; an empty one where nothing was ever applied."""
-    return Applied.from_json(peek_record(connection, plan.record_queue()))
+    """Return what the record in the broker says of a queue; where there is none, what is known without it."""
+    found = peek_record(connection, plan.record_queue())
+    return unrecorded(connection, plan) if found is None else Applied.from_json(found)
 
 
 def connect(connection: Connection) -> None:

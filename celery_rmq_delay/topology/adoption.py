@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
-
-from ..exceptions import TopologyError
-from . import apply
-from .record import locked_record
-
-if TYPE_CHECKING:
-    from kombu import Connection
-
-    from .ladder import LadderPlan
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 #: The name of the remote-control command that tells workers.
 COMMAND = "rmq_delay_adoption"
@@ -51,22 +42,3 @@ class Adoption:
         if not {"in_force", "generation", "queue_type"} <= known.keys():
             return None
         return cls(**known)
-
-
-def save_adoption(connection: Connection, plan: LadderPlan, adoption: Adoption, timeout: float = 30.0) -> Adoption:
-    """Write ``adoption`` into the queue's record, as its next generation, and return it.
-
-    The ladder has been applied before, so that there is a record. Raises `LockTimeoutError` after ``timeout`` seconds,
-    and `TopologyError` where the record is lost: a new one would let any ladder in beside those in force.
-    """
-    with locked_record(connection, plan.record_queue(), timeout) as (_, record):
-        if record.value is None and apply.all_exist(connection, plan.switch):
-            raise TopologyError(
-                f"The record of the ladder of queue {plan.queue!r} is gone from {plan.record_queue().name}: run "
-                "`celery -A proj rmq-delay apply` first."
-            )
-        value = record.value or {"ladders": {}}
-        before = Adoption.from_json(value.get("adoption"))
-        saved = replace(adoption, generation=(before.generation if before else 0) + 1)
-        record.save({**value, "adoption": saved.to_json()})
-    return saved

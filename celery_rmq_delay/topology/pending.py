@@ -27,7 +27,7 @@ class Pending:
     empty and unused. ``conflicts`` are objects that exist with other arguments: an apply cannot change those.
     ``ladder`` is (in force, planned) where they differ; ``tasks`` the same by task, None standing for the queue's
     ladder. ``routing``: the bindings that route by the reason of a death have to change. ``unfinished``: a change of
-    ladders was cut off.
+    ladders was cut off. ``lost``: no record says what is in force, and an apply refuses.
     ``unbound``: bindings that are missing between objects that exist; None where nobody could look.
     """
 
@@ -39,6 +39,7 @@ class Pending:
     tasks: dict[str, tuple[Ladder | None, Ladder | None]] = field(default_factory=dict)
     routing: bool = False
     unfinished: bool = False
+    lost: bool = False
     unbound: tuple[Binding, ...] | None = None
 
     def __bool__(self) -> bool:
@@ -87,10 +88,11 @@ def pending(connection: Connection, plan: LadderPlan, applied: Applied, bindings
         create=tuple(each for each in found if each.problem == "missing"),
         replace=other_type,
         conflicts=tuple(each for each in found if each.problem != "missing" and each.name not in replaced),
-        ladder=None if in_force == plan.ladder else (in_force, plan.ladder),
-        tasks=_task_changes(plan, applied),
+        ladder=None if in_force == plan.ladder or applied.phase == "lost" else (in_force, plan.ladder),
+        tasks={} if applied.phase == "lost" else _task_changes(plan, applied),
         routing=applied.reason_routing not in (None, plan.reason_routing),
-        unfinished=applied.phase != "settled",
+        unfinished=applied.phase not in ("settled", "lost"),
+        lost=applied.phase == "lost",
         unbound=None if lost is None else tuple(each for each in lost if missing.isdisjoint(each.ends)),
     )
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from amqp import Channel
     from kombu import Connection
 
-Phase = Literal["settled", "current", "standby"]
-
+#: ``lost``: no record says what is in force. A record never says that itself.
+Phase = Literal["settled", "current", "standby", "lost"]
 
 _NO_REJECTIONS = ("delivery_limit", "expired", "maxlen")
 
@@ -107,10 +107,7 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
     apply.ensure_queue(connection, plan.exhausted_queue())
     suspects = plan.suspects_queue()  # shared with workers of another prefix
     with locked_record(connection, plan.record_queue(), lock_timeout) as (channel, record):
-        if record.value is None:
-            # A crash in the first apply is no lost record; and one that was let in may be cut off, too.
-            record.save(_unrecorded(connection, plan).to_json())
-        before = Applied.from_json(record.value)
+        before = _recorded(connection, plan, record)
         objects = plan.objects(before.highest_rung)
         expected = objects + _marker(plan, before)
         if quick and before.bound == _digest(plan, objects) and apply.all_exist(connection, expected):
@@ -126,26 +123,55 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
         return switch.applied.current != before.current or before.tasks != switch.applied.tasks
 
 
-def _unrecorded(connection: Connection, plan: LadderPlan) -> Applied:
-    """Return what is in force where no record says it: nothing, or just what ``plan`` has.
+def save_adoption(connection: Connection, plan: LadderPlan, adoption: Adoption, timeout: float = 30.0) -> Adoption:
+    """Write ``adoption`` into the queue's record, as its next generation, and return it.
 
-    Raises `TopologyError` where other ladders are in force: the new ones would be bound beside them, and each rejected
-    message parked in both.
+    Raises `LockTimeoutError` after ``timeout`` seconds, and `TopologyError` where no record says what is in force.
     """
+    with locked_record(connection, plan.record_queue(), timeout) as (_, record):
+        before = _recorded(connection, plan, record)
+        saved = replace(adoption, generation=(before.adoption.generation if before.adoption else 0) + 1)
+        record.save(replace(before, adoption=saved).to_json())
+    return saved
+
+
+def _recorded(connection: Connection, plan: LadderPlan, record: Record) -> Applied:
+    """Return what the record says is in force; where there is none, write one first.
+
+    A crash in the first apply is no lost record; and one that was let in without a record may be cut off, too. Raises
+    `TopologyError` where other ladders are in force than those of ``plan``: its own would be bound beside them, and
+    each rejected message parked in both.
+    """
+    if record.value is None:
+        found = unrecorded(connection, plan)
+        if found.phase == "lost":
+            raise TopologyError(" ".join(lost_record(plan)))
+        record.save(found.to_json())
+    return Applied.from_json(record.value)
+
+
+def unrecorded(connection: Connection, plan: LadderPlan) -> Applied:
+    """Return what is in force where no record says it: nothing, just what ``plan`` has, or something else (`lost`)."""
     if not apply.all_exist(connection, plan.switch):
         return Applied()
     own = {task: [ladder.id] for task, ladder in plan.tasks.items() if ladder}
     found = Applied(plan.ladders, current=plan.ladder.id, tasks=own, exhausted=plan.exhausted)
-    if not apply.all_exist(connection, _marker(plan, found)):
-        names, queue = plan.names, plan.queue
-        switch = f"{names.current(queue)!r}, {names.standby(queue)!r} and {names.tasks(queue)!r}"
-        raise TopologyError(
-            f"The record of the ladder of queue {queue!r} is gone from {plan.record_queue().name}, so that the ladders "
-            "in force cannot be replaced: retries would wait in both. Go back to the settings that were applied "
-            f"before; or stop all workers of {queue!r}, delete the exchanges {switch}, and apply again. "
-            "Look for what removed the record: a policy with message-ttl, expires or max-length."
-        )
-    return found
+    return found if apply.all_exist(connection, _marker(plan, found)) else Applied(phase="lost")
+
+
+def lost_record(plan: LadderPlan) -> tuple[str, str]:
+    """Return (what is wrong, what to do) where the record is lost, for people."""
+    names, queue = plan.names, plan.queue
+    found = (
+        f"The record of the ladder of queue {queue!r} is gone from {plan.record_queue().name}, and what is in force is "
+        "not what these settings say: it cannot be replaced, as retries would wait in both."
+    )
+    mend = (
+        f"Stop all workers of {queue!r}, delete the exchanges {names.current(queue)!r}, {names.standby(queue)!r} and "
+        f"{names.tasks(queue)!r}, and run `celery -A proj rmq-delay apply`; or go back to the settings that were "
+        "applied. Look for what removed the record: a purge, or a policy with message-ttl, expires or max-length."
+    )
+    return found, mend
 
 
 def _marker(plan: LadderPlan, applied: Applied) -> Objects:

@@ -26,10 +26,10 @@ from celery_rmq_delay.management import Management, QueueDetail
 from celery_rmq_delay.policies import Policy, pattern_of
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.broker import erlang_binary
-from celery_rmq_delay.topology.adoption import Adoption, save_adoption
+from celery_rmq_delay.topology.adoption import Adoption
 from celery_rmq_delay.topology.apply import consumer_count
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.switch import apply_plan, save_adoption
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import declare_exact, found, plan_of, shop

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import kombu
@@ -14,6 +15,7 @@ from celery_rmq_delay import RmqDelayError, install
 from celery_rmq_delay.broker import capabilities
 from celery_rmq_delay.doctor import examine
 from celery_rmq_delay.findings import Finding
+from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.management import URL_VARIABLE, Management
 from celery_rmq_delay.names import suspects
 from celery_rmq_delay.testing import PrivateBroker
@@ -25,6 +27,7 @@ from tests.support.brokers import lab_app as shops
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.lab_app import declare_exact, found, park, plan_of, shop
 from tests.support.brokers.policies import policy
+from tests.support.brokers.switching import lose_record
 from tests.support.commands import data, run
 from tests.support.waiting import BUSY, wait_for
 
@@ -101,6 +104,27 @@ def test_a_switch_that_was_cut_off_is_found(lab: Lab) -> None:
         assert record.value is not None
         record.save({**record.value, "phase": "standby", "following": plan.ladder.id})
     assert set(found(app)) == {"unfinished"}
+
+
+@pytest.mark.brokers
+def test_a_lost_record_is_found_with_a_mend_that_helps_whatever_was_in_force(lab: Lab) -> None:
+    app, plan = opened(lab)
+    lose_record(lab, plan)
+    assert found(app) == {}
+    run(app, "apply")
+    tasks = lab.plan(plan.ladder, {"task that was removed": Ladder((3 * HOUR,))}).tasks
+    apply_plan(lab.connection, replace(plan, tasks=tasks))
+    lose_record(lab, plan)
+    finding = found(app)["record"]
+    assert plan.record_queue().name in finding.found
+    assert run(app, "plan", code=1).stdout.startswith(f"{plan.queue}:\n  ! the record of the ladder in force is gone")
+    assert data(app, "plan", code=1)[0]["lost"] is True
+    assert finding.mend in " ".join(run(app, "apply", code=1).output.split())
+
+    for exchange in re.findall(r"exchanges? '(.+?)', '(.+?)' and '(.+?)'", finding.mend)[0]:
+        lab.channel.exchange_delete(exchange)
+    run(app, "apply")
+    assert found(app) == {}
 
 
 @pytest.mark.brokers

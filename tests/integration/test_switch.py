@@ -15,13 +15,14 @@ import pytest
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.exceptions import TopologyError
+from celery_rmq_delay.inventory import applied
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
-from celery_rmq_delay.topology.adoption import Adoption, save_adoption
+from celery_rmq_delay.topology.adoption import Adoption
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.exact import undeliverable
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.switch import apply_plan, save_adoption
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.switching import (
@@ -35,6 +36,7 @@ from tests.support.brokers.switching import (
     Probe,
     crashed_apply,
     expected,
+    lose_record,
     settled,
 )
 from tests.support.waiting import wait_for
@@ -293,11 +295,6 @@ def test_another_exhausted_queue_gets_all_that_ends_and_the_old_one_nothing(lab:
     assert lab.channel.basic_get(old.exhausted) is None
 
 
-def lose_record(lab: Lab, plan: LadderPlan) -> None:
-    """Purge the record of a plan, once its last reader has given it back."""
-    wait_for(lambda: lab.channel.queue_purge(plan.record_queue().name))
-
-
 def assert_only_one_is_let_in(lab: Lab, in_force: LadderPlan, *, refused: LadderPlan) -> None:
     with pytest.raises(TopologyError, match=r"The record of the ladder of queue .* is gone"):
         apply_plan(lab.connection, refused)
@@ -356,11 +353,16 @@ def test_a_crash_of_who_is_let_in_without_a_record_doubles_nothing(lab: Lab, mon
     probe.nothing_came_twice()
 
 
-def test_an_adoption_is_not_noted_where_the_record_is_lost(lab: Lab) -> None:
-    a = lab.applied(lab.plan(A))
+def test_an_adoption_is_noted_without_a_record_only_beside_what_is_in_force(lab: Lab) -> None:
+    a, b = lab.applied(lab.plan(A)), lab.plan(B)
+    adoption = Adoption(in_force=False, generation=0, queue_type=a.queue_type)
     lose_record(lab, a)
-    with pytest.raises(TopologyError, match=r"is gone from .* apply` first"):
-        save_adoption(lab.connection, a, Adoption(in_force=False, generation=0, queue_type=a.queue_type))
+    with pytest.raises(TopologyError, match=r"The record of the ladder of queue .* is gone"):
+        save_adoption(lab.connection, b, adoption)
+
+    assert save_adoption(lab.connection, a, adoption).generation == 1
+    apply_plan(lab.connection, b)
+    assert applied(lab.connection, b).adoption == replace(adoption, generation=1)
 
 
 def test_a_record_that_is_lost_in_a_change_that_was_cut_off_lets_no_ladder_in(

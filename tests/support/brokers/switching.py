@@ -130,3 +130,8 @@ def expected(plan: LadderPlan, ladders: dict[str, Ladder | None]) -> dict[str, i
 
 def settled(lab: Lab, plan: LadderPlan) -> Applied:
     return Applied.from_json(peek_record(lab.connection, plan.record_queue()))
+
+
+def lose_record(lab: Lab, plan: LadderPlan) -> None:
+    """Purge the record of a plan, once its last reader has given it back."""
+    wait_for(lambda: lab.channel.queue_purge(plan.record_queue().name))
