@@ -11,6 +11,7 @@ from celery.app.task import Context
 from celery.bootsteps import CLOSE, TERMINATE  # type: ignore[attr-defined]  # the stubs lack them
 from celery.exceptions import InvalidTaskError
 from kombu import Consumer, Queue
+from kombu.common import ignore_errors
 
 from . import headers as h
 from .applying import Applying, Step, ladder_in_force
@@ -327,10 +328,9 @@ class WorkerSide(Settling):
         self._suspects_due = False
         self._apply_no_more()
         self.take_the_rest()
-        if self._suspects is not None:
-            self._suspects.cancel()
-        for releaser in self._releasers:
-            releaser.cancel()
+        consumers = [self._suspects] if self._suspects is not None else []
+        for each in (*consumers, *self._releasers):
+            ignore_errors(self.consumer, each.cancel)  # a broker that is silent answers none of them
 
     def started(self, message: Message) -> None:
         """Note that the task of a message runs, or that the message is settled without that."""

@@ -368,3 +368,14 @@ def test_what_waits_in_an_alarm_is_delivered_again_when_all_connections_are_lost
 
     assert set(exhausted(classic_lab)) == {given_up.id}
     wait_for(lambda: not any(classic_lab.counts("shop", "shop.suspects").values()))
+
+
+@pytest.mark.slow
+def test_a_cold_shutdown_ends_in_good_order_while_the_broker_is_silent(lab: Lab) -> None:
+    with proxied(lab) as (proxy, config):
+        worker = lab.worker("prefork", 1, config=config)
+        assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1
+        proxy.hold()
+        os.kill(worker.container.pid, signal.SIGQUIT)
+        worker.container.wait(SECONDS)
+        assert "Error on stopping" not in worker.logs()
