@@ -328,7 +328,7 @@ class WorkerSide(Settling):
         self._suspects_due = False
         self._apply_no_more()
         self.take_the_rest()
-        consumers = [self._suspects] if self._suspects is not None else []
+        consumers: list[Consumer | Releaser] = [self._suspects] if self._suspects is not None else []
         for each in (*consumers, *self._releasers):
             ignore_errors(self.consumer, each.cancel)  # a broker that is silent answers none of them
 
