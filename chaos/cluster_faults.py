@@ -19,10 +19,21 @@ def _cluster(world: World) -> PrivateCluster:
     return world.broker
 
 
+#: As an operator does: before RabbitMQ 4.3 a quorum queue keeps what a cancelled consumer on a lost node had, until it
+#: has another leader.
+_MOVE_LEADERS = (
+    "[rabbit_quorum_queue:transfer_leadership(Q, hd([node() | nodes()] -- [element(2, amqqueue:get_pid(Q))])) || "
+    "Q <- rabbit_amqqueue:list(), amqqueue:is_quorum(Q)]"
+)
+
+
 def _all_is_well(world: World) -> None:
-    """Wait until all nodes are back, with the settings of the run."""
-    await_all(_cluster(world))
+    """Wait until all nodes are back, with the settings of the run, and give each queue another leader."""
+    cluster = _cluster(world)
+    await_all(cluster)
     world.tune()
+    if cluster.version < (4, 3):
+        world.living_node.evaluate(_MOVE_LEADERS)
 
 
 @contextmanager
