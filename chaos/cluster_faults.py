@@ -10,7 +10,7 @@ from celery_rmq_delay.testing import PrivateCluster
 from chaos.faults import BROKER, FAULTS, NETWORK
 from chaos.strikes import Effect, Fault, Victims
 from chaos.world import World
-from tests.support.brokers.clusters import await_all, seen
+from tests.support.brokers.clusters import await_all, move_leaders, seen
 from tests.support.waiting import wait_for
 
 
@@ -19,21 +19,13 @@ def _cluster(world: World) -> PrivateCluster:
     return world.broker
 
 
-#: As an operator does: before RabbitMQ 4.3 a quorum queue keeps what a cancelled consumer on a lost node had, until it
-#: has another leader.
-_MOVE_LEADERS = (
-    "[rabbit_quorum_queue:transfer_leadership(Q, hd([node() | nodes()] -- [element(2, amqqueue:get_pid(Q))])) || "
-    "Q <- rabbit_amqqueue:list(), amqqueue:is_quorum(Q)]"
-)
-
-
 def _all_is_well(world: World) -> None:
-    """Wait until all nodes are back, with the settings of the run, and give each queue another leader."""
+    """Wait until all nodes are back, with the settings of the run; then do as an operator of RabbitMQ < 4.3 has to."""
     cluster = _cluster(world)
     await_all(cluster)
     world.tune()
     if cluster.version < (4, 3):
-        world.living_node.evaluate(_MOVE_LEADERS)
+        move_leaders(world.living_node)
 
 
 @contextmanager

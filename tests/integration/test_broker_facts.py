@@ -13,12 +13,13 @@ from celery_rmq_delay import headers as h
 from celery_rmq_delay.broker import Capabilities
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.crashes import was_interrupted
-from celery_rmq_delay.testing import PrivateBroker
+from celery_rmq_delay.testing import PrivateBroker, PrivateCluster
 from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.native import NativeRetry
 from tests.support.brokers import parking
+from tests.support.brokers.clusters import await_all, move_leaders
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.policies import policy
 from tests.support.waiting import BUSY, wait_for
@@ -411,3 +412,31 @@ def test_a_killed_broker_with_mnesia_forgets_a_queue_whose_declaration_was_still
         with kombu.Connection(broker.url) as connection:
             counts = ready_counts(connection, ["written", "in memory"])
         assert counts == {"written": 1, "in memory": None if mnesia else 1}
+
+
+@pytest.mark.slow
+def test_a_quorum_queue_keeps_what_a_cancelled_consumer_on_a_lost_node_had_before_4_3(
+    rmq_installation: Installation,
+) -> None:
+    """Its node comes back, and the message stays unacknowledged until the queue has another leader."""
+    declared = {"x-queue-type": "quorum", "x-queue-leader-locator": "client-local"}
+    with PrivateCluster(3, rmq_installation.server, rmq_installation.root) as cluster:
+        leader, lost, _ = cluster.nodes
+        with kombu.Connection(leader.url) as connection:
+            kombu.Queue("q", queue_arguments=declared, channel=connection.default_channel).declare()
+            connection.default_channel.basic_publish(amqp.Message("body"), routing_key="q")
+            other = kombu.Connection(lost.url)
+            taken: list[amqp.Message] = []
+            tag = other.default_channel.basic_consume("q", callback=taken.append)
+            while not taken:
+                other.drain_events(timeout=BUSY)
+            other.default_channel.basic_cancel(tag)
+            lost.kill()
+            other.collect()
+            lost.start()
+            await_all(cluster)
+            if cluster.version < (4, 3):
+                time.sleep(5.0)  # nothing tells that nothing comes
+                assert ready_counts(connection, ["q"]) == {"q": 0}
+                move_leaders(leader)
+            wait_for(lambda: ready_counts(connection, ["q"]) == {"q": 1})

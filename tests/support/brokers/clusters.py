@@ -29,6 +29,14 @@ def seen(node: PrivateBroker) -> list[str]:
     return [name for name in node.evaluate("nodes()").strip("[]").split(",") if name]
 
 
+def move_leaders(node: PrivateBroker) -> None:
+    """Give each quorum queue of a node's cluster another leader."""
+    node.evaluate(
+        "[rabbit_quorum_queue:transfer_leadership(Q, hd([node() | nodes()] -- [element(2, amqqueue:get_pid(Q))])) || "
+        "Q <- rabbit_amqqueue:list(), amqqueue:is_quorum(Q)]"
+    )
+
+
 def await_all(cluster: PrivateCluster) -> None:
     """Wait until RabbitMQ runs on all nodes, and all see each other; restart a node that does not come back.
 
