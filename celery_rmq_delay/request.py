@@ -127,7 +127,7 @@ class RetryableRequest(stock.Request):
         """Settle the message as its attempt ended."""
         if self._delivery is None or self.acknowledged:
             super().acknowledge()
-        else:
+        elif not self._was_killed_in_a_greenlet():
             self._settle()
 
     def reject(self, requeue: bool = False) -> None:
@@ -166,6 +166,10 @@ class RetryableRequest(stock.Request):
         if isinstance(exc, WorkerLostError):
             return End.SUCCEEDED if self._has_succeeded() else End.LOST
         return End.LOST if isinstance(exc, TimeLimitExceeded) else End.FAILED
+
+    def _was_killed_in_a_greenlet(self) -> bool:
+        """Whether Celery has ended the attempt, and calls that a success: on gevent and eventlet it does."""
+        return self._already_cancelled and self._worker.consumer.pool.is_green and not self._has_succeeded()
 
     def _lost_info(self, exc_info: Any) -> Any:
         """Return what a failure is when a process has left by itself: a lost worker."""

@@ -361,6 +361,20 @@ def test_cold_shutdowns_blame_no_task_that_they_end(make_lab: Callable[..., Lab]
     assert "suspects" not in last.logs()
 
 
+def test_a_task_that_a_cold_shutdown_ends_on_gevent_runs_again(lab: Lab) -> None:
+    worker = lab.worker("gevent", 4)
+    result = lab.task("sleeps").delay(5.0, fail=1)
+    wait_for(lambda: len(lab.attempts()) == 2, "the attempt that is ended")
+    time.sleep(1.0)  # the worker is idle, so that Celery carries the signal out at once
+    os.kill(worker.container.pid, signal.SIGQUIT)
+    worker.container.wait(SECONDS)
+
+    successor = lab.worker("gevent", 4)
+    assert result.get(timeout=SECONDS) == "slept"
+    assert [each["retries"] for each in lab.attempts()] == [0, 1, 1]
+    assert "suspects" not in successor.logs()
+
+
 @EITHER_TYPE
 def test_a_warm_shutdown_blames_no_suspect_that_it_never_started(make_lab: Callable[..., Lab], queue_type: str) -> None:
     lab = make_lab(queue_type, max_crashes=0)
