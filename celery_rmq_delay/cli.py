@@ -102,8 +102,14 @@ def _asked(
 
 
 @rmq_delay.command(cls=Command)
-@options(only, as_json)
-def apply(ctx: click.Context, only: tuple[str, ...], as_json: bool) -> None:
+@options(
+    only,
+    click.option(
+        "--reset", is_flag=True, help="Where a ladder's record is lost, replace what is in force. Stop workers first."
+    ),
+    as_json,
+)
+def apply(ctx: click.Context, only: tuple[str, ...], reset: bool, as_json: bool) -> None:
     """Declare the origin queues, their ladders, the queues of exact delays and of events.
 
     Workers do so themselves unless apply_on_start=False.
@@ -113,7 +119,7 @@ def apply(ctx: click.Context, only: tuple[str, ...], as_json: bool) -> None:
         for each in plans(connection, delay, only):
             with connection.channel() as channel:
                 delay.app.amqp.queues[each.queue](channel).declare()
-            changed = apply_plan(connection, each)
+            changed = apply_plan(connection, each, reset=reset)
             delay.exact.bind(connection, each.queue)
             if each.queue in delay.foreign:
                 delay.learn(each.queue, applied(connection, each).adoption)

@@ -18,7 +18,7 @@ from .scan import SCAN_LIMIT, scanning
 from .topology import apply
 from .topology.objects import Objects, Queue, arguments
 from .topology.record import locked_record
-from .topology.switch import Applied
+from .topology.switch import recorded
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -65,7 +65,7 @@ def delete_origin(
     crash in between, a worker's start brings them back. Publishers have to be stopped: nothing else keeps what they
     send. ``exact`` is the way of exact delays to the queue; ``look`` asks the management API for the queue, None does
     without what only that tells. Raises `LockTimeoutError` after ``lock_timeout`` seconds in which others apply,
-    `PublishError`, and `RmqDelayError` where the queue has no ladder.
+    `PublishError`, and `RmqDelayError` where the queue has no ladder, or none that is on record.
     """
     found = _looked_at(connection, plan.queue)
     if found.deleted or found.consumers:
@@ -73,7 +73,7 @@ def delete_origin(
     if apply.look(connection, plan.record_queue().name) is None:
         raise RmqDelayError(f"Queue {plan.queue!r} has no ladder: run `celery -A proj rmq-delay apply` first.")
     with locked_record(connection, plan.record_queue(), lock_timeout, create=False) as (channel, record):
-        objects = plan.objects(Applied.from_json(record.value).highest_rung) + exact.objects
+        objects = plan.objects(recorded(connection, plan, record).highest_rung) + exact.objects
         ways = tuple(each for each in objects.bindings if each.to == "queue" and each.destination == plan.queue)
         for way in ways:
             apply.unbind(channel, way)

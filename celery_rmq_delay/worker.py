@@ -124,10 +124,10 @@ class WorkerSide(Settling):
         self.applied.clear()
         self._applying = Applying(self.consumer, publisher)
         self.delay.on_declared = self.add_queue
-        self._connect_exact(connection)
-        self._connect_events()
         for name in list(self.consumer.app.amqp.queues.consume_from):
             self.add_queue(name)
+        self._connect_exact(connection)  # after what may refuse this worker
+        self._connect_events()
         consumer = self.consumer.task_consumer
         consumer.add_queue = partial(self._add_to, consumer, consumer.add_queue)
         self._starts = False

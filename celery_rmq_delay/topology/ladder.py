@@ -82,6 +82,12 @@ class LadderPlan:
         )
 
     @property
+    def own_exchanges(self) -> tuple[str, ...]:
+        """The names of the exchanges by which the queue's rejected messages get to a ladder, or end."""
+        names, queue = self.names, self.queue
+        return names.dlx(queue), names.other(queue), names.tasks(queue), names.current(queue), names.standby(queue)
+
+    @property
     def switch(self) -> Objects:
         """The exchange that leads to the ladder in force: it exists once a ladder was applied."""
         return Objects((Exchange(self.names.current(self.queue), "fanout", self.names.standby(self.queue)),))

@@ -95,19 +95,24 @@ class Applied:
         return cls(**{**known, "ladders": ladders, "adoption": Adoption.from_json(data.get("adoption"))})
 
 
-def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 30.0, *, quick: bool = False) -> bool:
+def apply_plan(
+    connection: Connection, plan: LadderPlan, lock_timeout: float = 30.0, *, quick: bool = False, reset: bool = False
+) -> bool:
     """Bring the broker to ``plan``; return whether the ladder in force changed.
 
     Safe beside other workers and other versions of the app, and after a crash at any step. Waits at most
     ``lock_timeout`` seconds for others that are applying, then raises `LockTimeoutError`. ``quick``: where all objects
     exist, believe the record that this very plan is bound, too (RabbitMQ 4.3 needs 0.7 ms for every binding that it
     has). Bound again are only the origin queue and the exhausted queue: others may have deleted and declared them,
-    which removed their bindings. What the package alone declares loses its bindings only by hand.
+    which removed their bindings. What the package alone declares loses its bindings only by hand. ``reset``: where the
+    record is lost, replace what is in force, whatever it is; raises `TopologyError` while the queue has consumers.
     """
     apply.ensure_queue(connection, plan.exhausted_queue())
     suspects = plan.suspects_queue()  # shared with workers of another prefix
     with locked_record(connection, plan.record_queue(), lock_timeout) as (channel, record):
-        before = _recorded(connection, plan, record)
+        if reset and record.value is None:
+            _reset(connection, plan)
+        before = recorded(connection, plan, record)
         objects = plan.objects(before.highest_rung)
         expected = objects + _marker(plan, before)
         if quick and before.bound == _digest(plan, objects) and apply.all_exist(connection, expected):
@@ -116,6 +121,9 @@ def apply_plan(connection: Connection, plan: LadderPlan, lock_timeout: float = 3
             bindings = tuple(each for each in known if each.to == "queue" and each.destination in of_others)
             apply.declare(channel, replace(objects, bindings=bindings).without([suspects]))
             return False
+        for unknown in plan.ladders.keys() - before.ladders.keys():
+            # One that was forgotten with a lost record may lead to another exhausted queue, too.
+            channel.exchange_delete(plan.names.ladder(plan.queue, unknown))
         complete = ensure_suspects(connection, plan)
         apply.declare(channel, objects.without([suspects]))
         switch = _Switch(channel, plan, record, before)
@@ -129,13 +137,13 @@ def save_adoption(connection: Connection, plan: LadderPlan, adoption: Adoption, 
     Raises `LockTimeoutError` after ``timeout`` seconds, and `TopologyError` where no record says what is in force.
     """
     with locked_record(connection, plan.record_queue(), timeout) as (_, record):
-        before = _recorded(connection, plan, record)
+        before = recorded(connection, plan, record)
         saved = replace(adoption, generation=(before.adoption.generation if before.adoption else 0) + 1)
         record.save(replace(before, adoption=saved).to_json())
     return saved
 
 
-def _recorded(connection: Connection, plan: LadderPlan, record: Record) -> Applied:
+def recorded(connection: Connection, plan: LadderPlan, record: Record) -> Applied:
     """Return what the record says is in force; where there is none, write one first.
 
     A crash in the first apply is no lost record; and one that was let in without a record may be cut off, too. Raises
@@ -159,17 +167,32 @@ def unrecorded(connection: Connection, plan: LadderPlan) -> Applied:
     return found if apply.all_exist(connection, _marker(plan, found)) else Applied(phase="lost")
 
 
+def _reset(connection: Connection, plan: LadderPlan) -> None:
+    """Delete what is in force, if nobody knows what that is: what is rejected then is lost."""
+    if unrecorded(connection, plan).phase != "lost":
+        return
+    origin = apply.look(connection, plan.queue)
+    if origin is not None and origin.consumer_count:
+        raise TopologyError(
+            f"Queue {plan.queue!r} is consumed (consumers: {origin.consumer_count}): stop all its workers first. What "
+            "they reject while the ladder is replaced would be lost."
+        )
+    with connection.channel() as channel:
+        for exchange in plan.own_exchanges:
+            channel.exchange_delete(exchange)
+
+
 def lost_record(plan: LadderPlan) -> tuple[str, str]:
     """Return (what is wrong, what to do) where the record is lost, for people."""
-    names, queue = plan.names, plan.queue
+    queue = plan.queue
     found = (
         f"The record of the ladder of queue {queue!r} is gone from {plan.record_queue().name}, and what is in force is "
         "not what these settings say: it cannot be replaced, as retries would wait in both."
     )
     mend = (
-        f"Stop all workers of {queue!r}, delete the exchanges {names.current(queue)!r}, {names.standby(queue)!r} and "
-        f"{names.tasks(queue)!r}, and run `celery -A proj rmq-delay apply`; or go back to the settings that were "
-        "applied. Look for what removed the record: a purge, or a policy with message-ttl, expires or max-length."
+        f"Stop all workers of {queue!r} and run `celery -A proj rmq-delay apply --reset --queue {queue}`; or, if the "
+        "settings have changed, go back to those that were applied. Look for what removed the record: a purge, or a "
+        "policy with message-ttl, expires or max-length."
     )
     return found, mend
 

@@ -121,9 +121,12 @@ def test_a_lost_record_is_found_with_a_mend_that_helps_whatever_was_in_force(lab
     assert data(app, "plan", code=1)[0]["lost"] is True
     assert finding.mend in " ".join(run(app, "apply", code=1).output.split())
 
-    for exchange in re.findall(r"exchanges? '(.+?)', '(.+?)' and '(.+?)'", finding.mend)[0]:
-        lab.channel.exchange_delete(exchange)
-    run(app, "apply")
+    consumer = lab.channel.basic_consume(plan.queue)
+    assert "(consumers: 1): stop all its workers first" in run(app, "apply", "--reset", code=1).output
+    lab.channel.basic_cancel(consumer)
+    run(app, "apply", "--reset")
+    assert found(app) == {}
+    lose_record(lab, plan)
     assert found(app) == {}
 
 

@@ -377,6 +377,37 @@ def test_a_record_that_is_lost_in_a_change_that_was_cut_off_lets_no_ladder_in(
             apply_plan(lab.connection, plan)
 
 
+def test_a_reset_leaves_nothing_bound_that_a_lost_record_knew(lab: Lab) -> None:
+    b = lab.plan(B, TASKS_B)
+    a = lab.applied(lab.plan(A, TASKS_A, exhausted=f"{b.exhausted}.old"))
+    probe = Probe(lab, a, b)
+    lose_record(lab, a)
+    with pytest.raises(TopologyError, match=r"The record of the ladder of queue .* is gone"):
+        apply_plan(lab.connection, b)
+
+    assert apply_plan(lab.connection, b, reset=True)
+    assert probe.every_message_arrives_once("after a reset") == expected(b, TASKS_B)
+    probe.nothing_came_twice()
+    shared = b.tasks["stays"]
+    assert shared is not None
+    lab.channel.queue_purge(b.exhausted)
+    lab.channel.basic_publish(amqp.Message("ends"), b.names.ladder(b.queue, shared.id), return_key(b.queue, 1))
+    wait_for(lambda: ready_counts(lab.connection, [a.exhausted, b.exhausted]) == {a.exhausted: 0, b.exhausted: 1})
+
+
+def test_a_ladder_that_was_forgotten_with_a_lost_record_comes_back_without_its_bindings(lab: Lab) -> None:
+    a = lab.plan(A)
+    new, old = a.exhausted, f"{a.exhausted}.old"
+    lab.applied(replace(a, exhausted=old))
+    b = lab.applied(lab.plan(B, exhausted=old))
+    lose_record(lab, b)
+    for each in (b, replace(b, exhausted=new), a):
+        apply_plan(lab.connection, each)
+
+    lab.channel.basic_publish(amqp.Message("ends"), a.names.ladder(a.queue, a.ladder.id), return_key(a.queue, len(A)))
+    wait_for(lambda: ready_counts(lab.connection, [old, new]) == {old: 0, new: 1})
+
+
 def test_a_lost_record_is_written_again_when_its_ladder_was_deleted(lab: Lab) -> None:
     a, b = lab.applied(lab.plan(A, {"own": Ladder((15,))})), lab.plan(B, {"own": None})
     lose_record(lab, a)
