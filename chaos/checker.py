@@ -268,11 +268,15 @@ def _wrong(book: Book, story: Story, record: Record | None) -> Iterator[Finding]
 
 
 def _is_unsure(book: Book, each: Execution) -> bool:
-    """Return whether the new message of a retry may have had no confirm: then the old one goes on as it was."""
+    """Return whether the new message of a retry may have had no confirm: then the old one goes on as it was.
+
+    So it does where the process is killed before it says that there is a new one.
+    """
     if each.ended is None:
         return False
     published = book.between(each.ended - ANSWERED, each.ended + ANSWERED)
-    return any(strike.effect in _SILENCES and strike.meets(each.boss) for strike in published)
+    silenced = any(strike.effect in _SILENCES and strike.meets(each.boss) for strike in published)
+    return silenced or any(strike.effect is Effect.CHILD and strike.meets(each.pid) for strike in published)
 
 
 def _given_up(book: Book, story: Story, last: int) -> Iterator[Finding]:
