@@ -292,7 +292,7 @@ def test_a_retry_without_a_confirm_may_go_on_with_the_arguments_it_had(effect: E
         assert tale.struck(effect, since, since + 0.5, pids=[1]).found() == found
 
 
-def test_a_retry_of_a_process_that_is_killed_as_it_publishes_may_go_on_with_the_arguments_it_had() -> None:
+def test_the_retry_of_a_process_that_is_killed_as_it_publishes_may_go_on_as_it_was() -> None:
     for since, pid, found in ((100.7, 11, []), (100.7, 12, ["wrong"]), (98.0, 11, ["wrong"])):
         tale = Tale().sent(kind="changes").ran(0, 100.5, number=0).ran(1, 101.6, "ok", number=0, pid=13)
         tale.told("parked", 0).told("recovered", 1).row("RECOVERED", 1)
