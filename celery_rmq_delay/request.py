@@ -51,6 +51,8 @@ class RetryableRequest(stock.Request):
     _retry: Retry | None = None
     #: How many workers the task has killed that is given up for that.
     _crashes = 0
+    #: Whether Celery ends the attempt.
+    _is_abandoned = False
 
     def __init__(self, message: Message, **options: Any) -> None:
         super().__init__(message, **options)
@@ -142,6 +144,7 @@ class RetryableRequest(stock.Request):
 
     def _announce_cancelled(self, *args: Any, **options: Any) -> None:
         if self._delivery is not None and not self.acknowledged:
+            self._is_abandoned = True  # Celery before 5.7 notes it only after it has waited for the result backend
             self._worker.abandon(self._message, self._retries)
         super()._announce_cancelled(*args, **options)
 
@@ -169,7 +172,7 @@ class RetryableRequest(stock.Request):
 
     def _was_killed_in_a_greenlet(self) -> bool:
         """Whether Celery has ended the attempt, and calls that a success: on gevent and eventlet it does."""
-        return self._already_cancelled and self._worker.consumer.pool.is_green and not self._has_succeeded()
+        return self._is_abandoned and self._worker.consumer.pool.is_green and not self._has_succeeded()
 
     def _lost_info(self, exc_info: Any) -> Any:
         """Return what a failure is when a process has left by itself: a lost worker."""
