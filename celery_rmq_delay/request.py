@@ -172,7 +172,8 @@ class RetryableRequest(stock.Request):
 
     def _was_killed_in_a_greenlet(self) -> bool:
         """Whether Celery has ended the attempt, and calls that a success: on gevent and eventlet it does."""
-        return self._is_abandoned and self._worker.consumer.pool.is_green and not self._has_succeeded()
+        told = self._is_abandoned and self._end is End.SUCCEEDED
+        return told and self._worker.consumer.pool.is_green and not self._has_succeeded()
 
     def _lost_info(self, exc_info: Any) -> Any:
         """Return what a failure is when a process has left by itself: a lost worker."""

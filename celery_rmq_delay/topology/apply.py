@@ -84,6 +84,12 @@ def bind(channel: Channel, binding: Binding) -> None:
         synchronise(channel)
 
 
+def delete_exchange(channel: Channel, name: str) -> None:
+    """Delete an exchange; one that is not there is no error. Raises `TopologyError` as `declare` does."""
+    with _explained():
+        channel.exchange_delete(name)
+
+
 def unbind(channel: Channel, binding: Binding) -> None:
     """Remove one binding; one that is not there is no error."""
     with _explained():

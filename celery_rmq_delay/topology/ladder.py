@@ -69,23 +69,19 @@ class LadderPlan:
         return found + Objects(bindings=tuple(self.return_binding(rung) for rung in range(1, highest + 1)))
 
     def _frame(self) -> Objects:
-        names, queue = self.names, self.queue
-        return self._returns() + Objects(
-            exchanges=(
-                Exchange(names.standby(queue), "fanout"),
-                *self.switch.exchanges,
-                Exchange(names.tasks(queue), "headers", names.current(queue)),
-                Exchange(names.other(queue), "fanout"),
-                Exchange(names.dlx(queue), "headers", names.other(queue)),
-            ),
-            queues=(self.suspects_queue(),),
-        )
+        return self._returns() + Objects(self.own_exchanges, (self.suspects_queue(),))
 
     @property
-    def own_exchanges(self) -> tuple[str, ...]:
-        """The names of the exchanges by which the queue's rejected messages get to a ladder, or end."""
+    def own_exchanges(self) -> tuple[Exchange, ...]:
+        """The exchanges by which the queue's rejected messages get to a ladder, or end; the `switch` is the first."""
         names, queue = self.names, self.queue
-        return names.dlx(queue), names.other(queue), names.tasks(queue), names.current(queue), names.standby(queue)
+        return (
+            *self.switch.exchanges,
+            Exchange(names.standby(queue), "fanout"),
+            Exchange(names.tasks(queue), "headers", names.current(queue)),
+            Exchange(names.other(queue), "fanout"),
+            Exchange(names.dlx(queue), "headers", names.other(queue)),
+        )
 
     @property
     def switch(self) -> Objects:

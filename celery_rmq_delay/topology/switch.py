@@ -123,7 +123,7 @@ def apply_plan(
             return False
         for unknown in plan.ladders.keys() - before.ladders.keys():
             # One that was forgotten with a lost record may lead to another exhausted queue, too.
-            channel.exchange_delete(plan.names.ladder(plan.queue, unknown))
+            apply.delete_exchange(channel, plan.names.ladder(plan.queue, unknown))
         complete = ensure_suspects(connection, plan)
         apply.declare(channel, objects.without([suspects]))
         switch = _Switch(channel, plan, record, before)
@@ -174,12 +174,13 @@ def _reset(connection: Connection, plan: LadderPlan) -> None:
     origin = apply.look(connection, plan.queue)
     if origin is not None and origin.consumer_count:
         raise TopologyError(
-            f"Queue {plan.queue!r} is consumed (consumers: {origin.consumer_count}): stop all its workers first. What "
-            "they reject while the ladder is replaced would be lost."
+            f"Queue {plan.queue!r} is consumed (consumers: {origin.consumer_count}): stop all its workers first, "
+            "and wait until they have ended. What they reject while the ladder is replaced would be lost."
         )
     with connection.channel() as channel:
-        for exchange in plan.own_exchanges:
-            channel.exchange_delete(exchange)
+        apply.declare(channel, Objects(plan.own_exchanges))  # refused before anything is deleted
+        for exchange in reversed(plan.own_exchanges):  # the switch last, by which the next one sees what is lost
+            apply.delete_exchange(channel, exchange.name)
 
 
 def lost_record(plan: LadderPlan) -> tuple[str, str]:
@@ -269,7 +270,7 @@ class _Switch:
         """Take all steps; the record says ``bound`` only where all objects are ``complete``, too."""
         self._save(ladders={**self.applied.ladders, **self.plan.ladders})
         for marker in _marker(self.plan, self.applied).exchanges:
-            self.channel.exchange_delete(marker.name)
+            apply.delete_exchange(self.channel, marker.name)
         self._route_reasons()
         self._leave_exhausted()
         if self.applied.phase != "settled":

@@ -395,6 +395,22 @@ def test_a_reset_leaves_nothing_bound_that_a_lost_record_knew(lab: Lab) -> None:
     wait_for(lambda: ready_counts(lab.connection, [a.exhausted, b.exhausted]) == {a.exhausted: 0, b.exhausted: 1})
 
 
+def test_a_reset_that_is_cut_off_leaves_no_two_ladders(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = lab.applied(lab.plan(A)), lab.plan(B)
+    for step in itertools.count(1):
+        lose_record(lab, a)
+        crashed = crashed_apply(lab, b, step, monkeypatch, reset=True)
+        with suppress(TopologyError):
+            apply_plan(lab.connection, b)
+        apply_plan(lab.connection, b, reset=True)
+        for count, exchange in enumerate((b.names.standby(b.queue), b.names.current(b.queue)), 2 * step - 1):
+            lab.channel.basic_publish(amqp.Message("rejected"), exchange)
+            wait_for(lambda count=count: sum(lab.counts(a, b).values()) == count, f"one more, after step {step}")
+        apply_plan(lab.connection, a)
+        if not crashed:
+            break
+
+
 def test_a_ladder_that_was_forgotten_with_a_lost_record_comes_back_without_its_bindings(lab: Lab) -> None:
     a = lab.plan(A)
     new, old = a.exhausted, f"{a.exhausted}.old"

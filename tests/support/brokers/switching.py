@@ -75,12 +75,14 @@ def crash_at(step: int, monkeypatch: pytest.MonkeyPatch, *more: Any) -> Iterator
         yield taken
 
 
-def crashed_apply(lab: Lab, plan: LadderPlan, step: int, monkeypatch: pytest.MonkeyPatch, *more: Any) -> bool:
+def crashed_apply(
+    lab: Lab, plan: LadderPlan, step: int, monkeypatch: pytest.MonkeyPatch, *more: Any, reset: bool = False
+) -> bool:
     """Apply ``plan`` up to the given step; return whether it was cut off there."""
     connection = kombu.Connection(lab.url)
     try:
         with crash_at(step, monkeypatch, *more):
-            apply_plan(connection, plan)
+            apply_plan(connection, plan, reset=reset)
     except (CrashError, OSError):
         return True
     finally:
