@@ -18,6 +18,7 @@ from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.inventory import applied
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
+from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.adoption import Adoption
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.exact import undeliverable
@@ -40,6 +41,7 @@ from tests.support.brokers.switching import (
     settled,
 )
 from tests.support.waiting import wait_for
+from tests.support.workers.roles import Permissions, add_user
 
 pytestmark = pytest.mark.brokers
 
@@ -409,6 +411,17 @@ def test_a_reset_that_is_cut_off_leaves_no_two_ladders(lab: Lab, monkeypatch: py
         apply_plan(lab.connection, a)
         if not crashed:
             break
+
+
+def test_who_may_not_configure_a_ladder_is_told_so_and_changes_nothing(lab: Lab, rmq_broker: PrivateBroker) -> None:
+    a, b = lab.applied(lab.plan(A)), lab.plan(B)
+    url = add_user(rmq_broker, lab.url, Permissions(r"^(?!.*\.ladder).*$", ".*", ".*"))
+    with kombu.Connection(url) as connection, pytest.raises(TopologyError, match="run as a user who may"):
+        apply_plan(connection, b)
+    lose_record(lab, a)
+    with kombu.Connection(url) as connection, pytest.raises(TopologyError, match="run as a user who may"):
+        apply_plan(connection, b, reset=True)
+    assert_only_one_is_let_in(lab, a, refused=b)
 
 
 def test_a_ladder_that_was_forgotten_with_a_lost_record_comes_back_without_its_bindings(lab: Lab) -> None:
