@@ -73,11 +73,11 @@ class LadderPlan:
 
     @property
     def own_exchanges(self) -> tuple[Exchange, ...]:
-        """The exchanges by which the queue's rejected messages get to a ladder, or end; the `switch` is the first."""
+        """The exchanges by which the queue's rejected messages get to a ladder, or end: each after those it needs."""
         names, queue = self.names, self.queue
         return (
-            *self.switch.exchanges,
             Exchange(names.standby(queue), "fanout"),
+            *self.switch.exchanges,
             Exchange(names.tasks(queue), "headers", names.current(queue)),
             Exchange(names.other(queue), "fanout"),
             Exchange(names.dlx(queue), "headers", names.other(queue)),

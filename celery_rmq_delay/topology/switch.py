@@ -179,7 +179,8 @@ def _reset(connection: Connection, plan: LadderPlan) -> None:
         )
     with connection.channel() as channel:
         apply.declare(channel, Objects(plan.own_exchanges))  # refused before anything is deleted
-        for exchange in reversed(plan.own_exchanges):  # the switch last, by which the next one sees what is lost
+        # The switch last: by it the next one sees that a record is lost.
+        for exchange in sorted(plan.own_exchanges, key=plan.switch.exchanges.__contains__):
             apply.delete_exchange(channel, exchange.name)
 
 
