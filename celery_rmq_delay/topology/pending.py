@@ -88,11 +88,11 @@ def pending(connection: Connection, plan: LadderPlan, applied: Applied, bindings
         create=tuple(each for each in found if each.problem == "missing"),
         replace=other_type,
         conflicts=tuple(each for each in found if each.problem != "missing" and each.name not in replaced),
-        ladder=None if in_force == plan.ladder or applied.phase == "lost" else (in_force, plan.ladder),
-        tasks={} if applied.phase == "lost" else _task_changes(plan, applied),
+        ladder=None if in_force == plan.ladder or applied.is_lost else (in_force, plan.ladder),
+        tasks={} if applied.is_lost else _task_changes(plan, applied),
         routing=applied.reason_routing not in (None, plan.reason_routing),
-        unfinished=applied.phase not in ("settled", "lost"),
-        lost=applied.phase == "lost",
+        unfinished=applied.phase != "settled" and not applied.is_lost,
+        lost=applied.is_lost,
         unbound=None if lost is None else tuple(each for each in lost if missing.isdisjoint(each.ends)),
     )
 

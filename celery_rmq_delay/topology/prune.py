@@ -137,7 +137,7 @@ class _Prune:
     def _prune(self, key: str, ladder: Ladder, queues: list[Queue]) -> None:
         # Nothing leads to these exchanges any more. Without them no rung is entered while its queue is deleted.
         for name in self._exchanges(key, ladder):
-            self.channel.exchange_delete(name)
+            apply.delete_exchange(self.channel, name)
             self.report.deleted.append(name)
         for queue in queues:
             if not apply.delete_unused(self.connection, queue):

@@ -66,6 +66,11 @@ class Applied:
     adoption: Adoption | None = None
 
     @property
+    def is_lost(self) -> bool:
+        """Whether something is in force, and no record says what."""
+        return self.phase == "lost"
+
+    @property
     def highest_rung(self) -> int:
         """The longest ladder that may still have messages."""
         return max((len(ladder) for ladder in self.ladders.values()), default=0)
@@ -152,7 +157,7 @@ def recorded(connection: Connection, plan: LadderPlan, record: Record) -> Applie
     """
     if record.value is None:
         found = unrecorded(connection, plan)
-        if found.phase == "lost":
+        if found.is_lost:
             raise TopologyError(" ".join(lost_record(plan)))
         record.save(found.to_json())
     return Applied.from_json(record.value)
@@ -169,7 +174,7 @@ def unrecorded(connection: Connection, plan: LadderPlan) -> Applied:
 
 def _reset(connection: Connection, plan: LadderPlan) -> None:
     """Delete what is in force, if nobody knows what that is: what is rejected then is lost."""
-    if unrecorded(connection, plan).phase != "lost":
+    if not unrecorded(connection, plan).is_lost:
         return
     origin = apply.look(connection, plan.queue)
     if origin is not None and origin.consumer_count:
