@@ -56,14 +56,11 @@ class RetryableRequest(stock.Request):
 
     def __init__(self, message: Message, **options: Any) -> None:
         super().__init__(message, **options)
-        raw = getattr(message, "raw_headers", {})  # nothing where the queue is left alone
-        if h.DUE in raw and not self._request_dict[KEY].rung:
+        #: None where the queue is left alone.
+        self._delivery = delivery_of(self._request_dict)
+        if self._delivery is not None and not self._delivery.rung and h.DUE in message.raw_headers:
             # For the task alone: Celery, which might wait for it by its own clock, has looked already.
-            self._request_dict["eta"] = h.fulfilled_eta(raw)
-
-    @property
-    def _delivery(self) -> Delivery | None:
-        return delivery_of(self._request_dict)
+            self._request_dict["eta"] = h.fulfilled_eta(message.raw_headers)
 
     @property
     def _worker(self) -> WorkerSide:
@@ -102,7 +99,9 @@ class RetryableRequest(stock.Request):
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
         """Settle an attempt that raised, or whose process was lost."""
-        if self._delivery is not None and not self.acknowledged:  # a task that is terminated is settled before
+        is_retry = isinstance(_bare(exc_info.exception), Retry)  # Celery calls `on_retry` then
+        # A task that is terminated is settled before.
+        if self._delivery is not None and not is_retry and not self.acknowledged:
             exc_info = self._lost_info(exc_info)
             self._end, self._failure = self._how(_bare(exc_info.exception)), exc_info
             if self._end is End.ABANDONED:

@@ -448,9 +448,11 @@ class WorkerSide(Settling):
         """Return what is known of the queue of a delivery; None where the queue is left alone."""
         queue, among_suspects = self._queue_of(tag)
         known = (tag, queue, task.name, queue in self.applied, self.delay.learned(queue))
-        if known not in self._places:
-            self._places[known] = self._find_place(queue, among_suspects, task)
-        return self._places[known]
+        try:
+            return self._places[known]
+        except KeyError:
+            found = self._places[known] = self._find_place(queue, among_suspects, task)
+            return found
 
     def _find_place(self, queue: str, among_suspects: bool, task: Task[Any, Any]) -> Place | None:
         delay = self.delay

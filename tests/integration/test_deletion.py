@@ -15,6 +15,7 @@ from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.exact import Route
 from celery_rmq_delay.topology.ladder import LadderPlan
 from tests.support.brokers.lab import HOUR, Lab, contents
+from tests.support.brokers.switching import lose_record
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.brokers
@@ -128,6 +129,15 @@ def test_a_queue_without_a_ladder_is_kept_and_the_error_says_what_to_do(lab: Lab
     with pytest.raises(RmqDelayError, match="has no ladder: run"):
         delete(lab, plan)
     assert exists(lab, plan.queue)
+
+
+def test_a_queue_whose_record_is_lost_is_kept_with_the_ways_back_that_nobody_knows(lab: Lab) -> None:
+    plan = lab.applied(lab.plan(Ladder((1000,))))
+    parked(lab, plan)
+    lose_record(lab, plan)
+    with pytest.raises(RmqDelayError, match=r"The record of the ladder of queue .* is gone"):
+        delete(lab, lab.plan(Ladder((HOUR,))))
+    assert contents(lab.get(plan.queue, ack=True)) == b"parked"
 
 
 def test_a_queue_that_does_not_exist_is_as_good_as_deleted(lab: Lab) -> None:
