@@ -17,6 +17,7 @@ from tests.support.waiting import PAUSES
 pytest_plugins = [
     "tests.support.leaks",
     "tests.support.reports",
+    "tests.support.results",
     "tests.support.brokers.fixtures",
     "tests.support.django.fixtures",
 ]
