@@ -115,7 +115,7 @@ class RetryableRequest(stock.Request):
         super().on_failure(exc_info, send_failed_event, return_ok)
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
-        """Settle a hard time limit where no pool does: gevent's and eventlet's call only this, others `on_failure`."""
+        """Settle a hard time limit on gevent, whose pool calls only this; prefork's calls `on_failure` as well."""
         if soft or self._delivery is None:
             super().on_timeout(soft, timeout)
             return
