@@ -122,6 +122,8 @@ def _exhaust_some(connection: Connection, plan: LadderPlan) -> int:
             exchange = "" if came_from.startswith(f"{plan.names.prefix}.") else came_from
             scan.move(message, counted_copy(plan, message, more, exchange), "", plan.exhausted)
             moved += 1
+        if moved:  # RabbitMQ 4.3 counts who fetches a quorum queue's messages as a consumer until it has all their acks
+            scan.synchronise()
     return moved
 
 

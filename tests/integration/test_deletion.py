@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from kombu.message import Message
 
 from celery_rmq_delay import deletion
 from celery_rmq_delay import headers as h
@@ -10,10 +11,13 @@ from celery_rmq_delay.deletion import Deletion, delete_origin
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.exhausted import describe
 from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.scan import Scan
+from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology import apply
 from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.exact import Route
 from celery_rmq_delay.topology.ladder import LadderPlan
+from tests.support.brokers.alarms import slow_disk
 from tests.support.brokers.lab import HOUR, Lab, contents
 from tests.support.brokers.switching import lose_record
 from tests.support.waiting import wait_for
@@ -121,6 +125,21 @@ def test_a_queue_with_more_messages_than_one_scan_takes_is_deleted(lab: Lab, mon
         lab.publish(plan.queue, str(number))
     monkeypatch.setattr(deletion, "SCAN_LIMIT", 2)
     assert delete(lab, plan) == Deletion(plan.queue, deleted=True, exhausted=5)
+
+
+def test_a_queue_whose_messages_are_exhausted_is_deleted_on_a_slow_disk(
+    quorum_lab: Lab, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = quorum_lab.applied(quorum_lab.plan(Ladder((HOUR,))))
+    quorum_lab.publish(plan.queue)
+    remove = Scan.remove
+
+    def remove_slowly(scan: Scan, message: Message) -> None:
+        slow_disk(own_broker)
+        remove(scan, message)
+
+    monkeypatch.setattr(Scan, "remove", remove_slowly)
+    assert delete(quorum_lab, plan) == Deletion(plan.queue, deleted=True, exhausted=1)
 
 
 def test_a_queue_without_a_ladder_is_kept_and_the_error_says_what_to_do(lab: Lab) -> None:
