@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery
 from kombu.common import Broadcast
 from kombu.entity import Queue as KombuQueue
+from kombu.utils.imports import symbol_by_name
 
 from .config import NOT_SET, QueueType, Settings, check_max_retries, check_queue_name
 from .exact import ExactDelays
@@ -33,6 +34,7 @@ _DELIVERY_LIMIT = 20
 
 _SETTLED = "A failed task's message is parked or exhausted, and acked when RabbitMQ has it there"
 _COUNTED = "A lost process is a failed attempt, and the message waits for its next tier"
+_BOTH = "A worker parks a failed task's message with the package's own request and strategy"
 #: Options of a task that can have one value only, and why.
 NEEDED = (
     ("acks_late", True, "A message that is acked before its task runs cannot be parked"),
@@ -234,7 +236,8 @@ class Delay:
             self.check_task(task)
 
     def check_task(self, task: RetryableTask) -> None:
-        """Raise `SettingsError` when a task's options of acking, its tiers or its ``max_retries`` cannot work."""
+        """Raise `SettingsError` when a task's classes, options of acking, tiers or ``max_retries`` cannot work."""
+        self._check_classes(task)
         for name, needed, why in NEEDED:
             found = getattr(task, name, needed)
             if bool(found) is not needed:
@@ -252,6 +255,20 @@ class Delay:
             )
         check_max_retries(task.max_retries_set, self.ladder(queue, task), task.name)
         check_max_retries(of_retry, self.ladder(queue, task), f"{task.name}, in retry_kwargs")
+
+    def _check_classes(self, task: RetryableTask) -> None:
+        """Raise `SettingsError` where a task has Celery's request or strategy, which would ack what is to be parked."""
+        from .task import RetryableTask  # here, as the task module needs this one
+
+        if task.Strategy != RetryableTask.Strategy:
+            raise SettingsError(f"Strategy of task {task.name}", task.Strategy, f"{_BOTH}: leave Strategy out.")
+        if task.Request != RetryableTask.Request:
+            from .request import RetryableRequest  # here, as only workers need it
+
+            found = symbol_by_name(task.Request)
+            if not (isinstance(found, type) and issubclass(found, RetryableRequest)):
+                advice = "let it subclass celery_rmq_delay.request.RetryableRequest, or leave Request out."
+                raise SettingsError(f"Request of task {task.name}", task.Request, f"{_BOTH}: {advice}")
 
 
 def set_delay(app: Celery, delay: Delay) -> None:

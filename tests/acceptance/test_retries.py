@@ -158,6 +158,13 @@ def test_a_task_with_its_own_tiers_climbs_its_own_ladder(running: Lab) -> None:
     assert ["Retry in 0.15s: " in text for text in announced] == [True, True]
 
 
+def test_a_task_with_a_request_class_of_its_own_climbs_the_ladder(running_classic: Lab) -> None:
+    result = running_classic.task("watched").delay()
+
+    assert result.get(timeout=SECONDS) == 1
+    assert ["Request.on_retry", result.id] in running_classic.noted("hooks")
+
+
 def test_a_retry_with_other_arguments_runs_with_them(running_classic: Lab) -> None:
     result = running_classic.task("counts_up").delay(0)
 

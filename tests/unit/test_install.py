@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from celery import Celery, signals
+from celery.worker.request import Request
 
 from celery_rmq_delay import RetryableTask, SettingsError, install
 from celery_rmq_delay.config import NOT_SET
@@ -208,6 +209,22 @@ def test_an_option_of_acking_that_a_retryable_task_cannot_honour_is_refused(opti
     app = Celery("options", set_as_current=False)
     install(app)
     with pytest.raises(SettingsError, match=f"{option} of task pays: found {value}"):
+        app.task(name="pays", base=RetryableTask, lazy=False, shared=False, **{option: value})(pays)
+    app.close()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("Request", Request),
+        ("Request", "celery.worker.request:Request"),
+        ("Strategy", "celery.worker.strategy:default"),
+    ],
+)
+def test_a_class_of_celerys_that_would_ack_what_is_to_be_parked_is_refused(option: str, value: Any) -> None:
+    app = Celery("options", set_as_current=False)
+    install(app)
+    with pytest.raises(SettingsError, match=f"{option} of task pays: found .*leave {option} out"):
         app.task(name="pays", base=RetryableTask, lazy=False, shared=False, **{option: value})(pays)
     app.close()
 

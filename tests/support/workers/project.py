@@ -19,6 +19,7 @@ from celery.worker import WorkController
 
 import celery_rmq_delay
 from celery_rmq_delay import RetryableTask
+from celery_rmq_delay.request import RetryableRequest
 from tests.support.workers import matrix
 
 VARIABLE = "RMQ_DELAY_TEST_PROJECT"
@@ -112,6 +113,19 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
         if self.request.retries < times:
             raise Boom(f"attempt {self.request.retries}")
         return self.request.retries
+
+    class Watched(RetryableRequest):
+        def on_retry(self, exc_info: Any) -> None:
+            store.rpush(f"{attempts}:hooks", json.dumps(["Request.on_retry", self.id]))
+            super().on_retry(exc_info)
+
+    @task(name="watched", Request=Watched)
+    def watched(self: Any) -> int:
+        """Fail once, with a request class of its own."""
+        note(self)
+        if self.request.retries == 0:
+            raise Boom("once")
+        return int(self.request.retries)
 
     @task(name="sampled")
     def sampled(self: Any) -> None:
