@@ -39,6 +39,7 @@ from .exact_doctor import exact_pending
 from .exceptions import ManagementError
 from .inventory import applied, plans
 from .management import Bindings, Management, QueueDetail
+from .queues import compare
 from .release import release as release_parked
 from .status import read_status
 from .topology.pending import pending
@@ -119,6 +120,7 @@ def apply(ctx: click.Context, only: tuple[str, ...], reset: bool, as_json: bool)
         for each in plans(connection, delay, only):
             with connection.channel() as channel:
                 delay.app.amqp.queues[each.queue](channel).declare()
+            compare(delay.app, each.queue, connection)
             changed = apply_plan(connection, each, reset=reset)
             delay.exact.bind(connection, each.queue)
             if each.queue in delay.foreign:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from amqp.exceptions import AMQPError, ChannelError
+from amqp.exceptions import AccessRefused, AMQPError, ChannelError
 from kombu.entity import Queue as KombuQueue
 from kombu.exceptions import OperationalError
 
@@ -191,6 +191,12 @@ def _dead_lettering(
     try:
         with connection.channel() as channel:
             KombuQueue.queue_declare(delay.app.amqp.queues[plan.queue], channel=channel)
+        return
+    except AccessRefused as error:
+        known = {} if detail is None else {**detail.policy_definition, **detail.arguments}
+        if known.get(DLX) != plan.names.dlx(plan.queue):
+            found = f"It cannot be seen whether it has our dead-letter exchange. {error.reply_text}"
+            yield Finding("queue-arguments", "note", plan.queue, found, "Run doctor as a user who may configure it.")
         return
     except ChannelError as error:
         problem = str(error.reply_text)

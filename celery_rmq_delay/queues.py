@@ -7,23 +7,27 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from amqp import Channel as AMQPChannel
-from amqp.exceptions import PreconditionFailed
+from amqp.exceptions import AccessRefused, ChannelError, PreconditionFailed
 from celery.app.amqp import Queues
 from kombu.entity import Queue
 
 from .broker import beside
 from .exceptions import TopologyError
+from .topology.apply import look
 from .topology.ladder import origin_arguments
 from .topology.record import peek_record
 from .topology.switch import Applied
 
 if TYPE_CHECKING:
+    from celery import Celery
     from kombu import Connection
 
     from .config import QueueType
     from .delay import Delay
 
 logger = logging.getLogger(__name__)
+
+_DELETE = "delete it with `celery -A proj rmq-delay delete-queue {}` and start a worker: it declares it again."
 
 #: How RabbitMQ tells the argument of a queue that differs from what is declared.
 _HAS = re.compile(
@@ -41,6 +45,7 @@ class OriginQueue(Queue):
     """
 
     delay: Delay | None = None
+    no_declare: bool | None
 
     @classmethod
     def of(cls, queue: Queue, delay: Delay) -> OriginQueue:
@@ -69,27 +74,49 @@ class OriginQueue(Queue):
             return super().queue_declare(nowait=nowait, passive=passive, channel=channel)
         if self.name in delay.foreign:
             return self._look_at_it(channel)
-        try:
-            with channel.connection.channel() as probe:
-                declared = super().queue_declare(nowait=False, channel=probe)
-        except PreconditionFailed as error:
-            self._found_foreign(delay, error, channel.connection.client)
-            if kind := self._find_type(channel):
-                delay.foreign_type[self.name] = kind
-            declared = self._look_at_it(channel)
+        declared = self._declare(delay, channel)
         if delay.on_declared is not None:
             delay.on_declared(self.name)
         return declared
 
-    def _found_foreign(self, delay: Delay, error: PreconditionFailed, connection: Connection) -> None:
+    def compare(self, connection: Connection) -> None:
+        """Find out whether a queue that the app does not declare (``no_declare``) rejects into its ladder. Blocks.
+
+        One that does not exist is not made. Raises `TopologyError` for one that does not reject, where ``strict``.
+        """
+        delay = self.delay
+        if not self.no_declare or delay is None or self.name in delay.foreign or look(connection, self.name) is None:
+            return
+        with connection.channel() as channel:
+            self._declare(delay, channel)
+
+    def _declare(self, delay: Delay, channel: Any) -> Any:
+        try:
+            with channel.connection.channel() as probe:
+                return super().queue_declare(nowait=False, channel=probe)
+        except PreconditionFailed as error:
+            self._found_foreign(delay, error, channel.connection.client)
+            if kind := self._find_type(channel):
+                delay.foreign_type[self.name] = kind
+        except AccessRefused as error:
+            if not self.no_declare:
+                raise
+            self._found_foreign(delay, error, channel.connection.client)
+        return self._look_at_it(channel)
+
+    def _found_foreign(self, delay: Delay, error: ChannelError, connection: Connection) -> None:
         goal = f"have them rejected to {delay.settings.names.dlx(self.name)!r}"
         adopt = f"run `celery -A proj rmq-delay adopt --queue {self.name}`, or "
         if delay.is_native(self.name):
             goal, adopt = "have them wait in the queue itself", ""
+        what, mend = (
+            ("exists with other arguments", _DELETE.format(self.name))
+            if isinstance(error, PreconditionFailed)
+            else ("has arguments that this user may not compare", "let the user configure the queue.")
+        )
         text = (
-            f"The queue {self.name!r} exists with other arguments ({error.reply_text}). Unless it is adopted, its "
-            f"failed tasks are forwarded to their delay queues with a publish each. To {goal} instead, {adopt}delete "
-            f"it with `celery -A proj rmq-delay delete-queue {self.name}` and start a worker: it declares it again."
+            f"The queue {self.name!r} {what} ({error.reply_text}). Unless it is adopted, its failed tasks are "
+            f"forwarded to their delay queues with a publish each. To {goal} instead, {adopt}{mend}"
         )
         if delay.settings.strict and not _is_adopted(delay, self.name, connection):
             raise TopologyError(text) from error
@@ -148,6 +175,13 @@ class OriginQueues(Queues):
         super()._add(queue)
         added: Queue = self[queue.name]
         return added
+
+
+def compare(app: Celery, name: str, connection: Connection) -> None:
+    """Find out how a queue of the app that it does not declare settles what is rejected: see `OriginQueue.compare`."""
+    queue = app.amqp.queues.get(name)
+    if isinstance(queue, OriginQueue):
+        queue.compare(connection)
 
 
 def queues_class(delay: Delay) -> type[OriginQueues]:

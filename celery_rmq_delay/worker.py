@@ -31,6 +31,7 @@ from .intake import check_payload
 from .inventory import applied
 from .looping import Releaser
 from .names import suspects
+from .queues import compare
 from .reporting import Reporter
 from .requeues import Requeues
 from .retry.decision import Action, Arrival, Place, arrive
@@ -126,6 +127,7 @@ class WorkerSide(Settling):
         self.delay.on_declared = self.add_queue
         for name in list(self.consumer.app.amqp.queues.consume_from):
             self.add_queue(name)
+        self._limit_each_consumer()
         self._connect_exact(connection)  # after what may refuse this worker
         self._connect_events()
         consumer = self.consumer.task_consumer
@@ -133,6 +135,18 @@ class WorkerSide(Settling):
         self._starts = False
         # What was delivered before the loop runs would meet a pool that does not take tasks yet.
         self.consumer.call_soon(self._take_suspects)
+
+    def _limit_each_consumer(self) -> None:
+        """Let the prefetch count limit each consumer, and not the channel, where a queue that exists is a quorum queue.
+
+        RabbitMQ before 4.0 refuses to consume it otherwise. Celery does so where the app declares a quorum queue.
+        """
+        consumer, foreign = self.consumer, self.delay.foreign
+        if any(self.delay.is_quorum(name) for name in foreign.intersection(consumer.app.amqp.queues.consume_from)):
+            consumer.task_consumer.qos(prefetch_count=0, apply_global=True)
+            consumer.qos.callback = partial(consumer.task_consumer.qos, apply_global=False)
+            consumer.qos_global = False
+            consumer.qos.set(consumer.qos.value)
 
     def _take_suspects(self) -> None:
         if self._suspects is not None and self._suspects_due:
@@ -223,6 +237,7 @@ class WorkerSide(Settling):
 
     def _apply(self, name: str, connection: Connection) -> None:
         """Apply the ladder of a queue, in whatever thread. Blocks."""
+        compare(self.consumer.app, name, connection)
         quorum = self.delay.is_quorum(name) and self.delay.queue_type(name) == "quorum"
         if self.delay.is_native(name) and (refused := refusal(name, self._broker, quorum=quorum)):
             raise TopologyError(refused)

@@ -15,7 +15,7 @@ from celery_rmq_delay import adoption
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.commands import run
-from tests.support.waiting import wait_for
+from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import Lab, close_results
 
 
@@ -42,6 +42,33 @@ def parked_by(lab: Lab) -> str | None:
     message: amqp.Message = wait_for(lambda: lab.take(lab.rung(1, 3_600_000)))[0]
     deaths = message.headers.get("x-death") or []
     return next((death["reason"] for death in deaths if death["queue"] == "shop"), None)
+
+
+@pytest.mark.brokers
+@EITHER_TYPE
+@pytest.mark.parametrize("apply_on_start", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_tasks_of_a_queue_that_exists_and_that_the_app_may_not_declare_are_retried(
+    make_lab: Callable[..., Lab], queue_type: str, apply_on_start: bool
+) -> None:
+    conf = {"task_queues": {"shop": {"no_declare": True, "exchange": ""}}}
+    lab = make_lab(queue_type, conf, apply_on_start=apply_on_start)
+    existing_queue(lab, queue_type)
+    if not apply_on_start:
+        run(lab.app, "apply")
+    worker = lab.worker()
+    results = [lab.task("fails").delay(2) for _ in range(5)]
+
+    assert [result.get(timeout=SECONDS) for result in results] == [2] * 5
+    assert "The queue 'shop' exists with other arguments" in worker.logs()
+
+
+def test_a_quorum_queue_that_exists_is_consumed_by_an_app_that_names_no_type(classic_lab: Lab) -> None:
+    existing_queue(classic_lab, "quorum")
+    worker = classic_lab.worker("prefork", 2)
+    results = [classic_lab.task("fails").delay(2) for _ in range(10)]
+
+    assert [result.get(timeout=SECONDS) for result in results] == [2] * 10
+    assert "Connection to broker lost" not in worker.logs()
 
 
 @pytest.mark.brokers

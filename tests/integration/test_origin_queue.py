@@ -136,6 +136,21 @@ def test_a_queue_that_exists_is_an_error_where_the_settings_are_strict(lab: Lab,
     assert shop.delay.foreign == set()
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_queue_that_the_app_does_not_declare_is_compared_and_never_made(lab: Lab, shops: Any, strict: bool) -> None:
+    shop = shops(strict=strict)
+    queue = OriginQueue.of(Queue(shop.queue, no_declare=True), shop.delay)
+    queue.compare(lab.connection)
+    assert ready_counts(lab.connection, [shop.queue]) == {shop.queue: None}
+    lab.queue(shop.queue)
+    if strict:
+        with pytest.raises(TopologyError, match=rf"The queue '{shop.queue}' exists with other arguments"):
+            queue.compare(lab.connection)
+    else:
+        queue.compare(lab.connection)
+        assert shop.delay.foreign == {shop.queue}
+
+
 def test_a_queue_that_exists_with_any_arguments_is_used(lab: Lab, shops: Any) -> None:
     shop = shops()
     lab.queue(shop.queue, **{"x-max-length": 100, "x-dead-letter-exchange": "theirs"})
