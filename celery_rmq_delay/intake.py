@@ -50,7 +50,7 @@ def guard(consumer: Any, worker: WorkerSide) -> None:
             except consumer.connection_errors:
                 raise
             except (UnreadableError, *_OF_DATA) as error:
-                if message.acknowledged:
+                if message.acknowledged or getattr(message, "rmq_delay_moves", False):
                     logger.error("A message was settled, but not all is done about it: %s", type_name(error))
                 else:
                     text = format_exception(error, error.__traceback__)

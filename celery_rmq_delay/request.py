@@ -18,7 +18,7 @@ from . import events
 from . import headers as h
 from .event_making import Waits
 from .retry.decision import Action, Attempt, End, Ending, end
-from .retry.delivery import KEY, Delivery, Parked, Path, delivery_of
+from .retry.delivery import Delivery, Parked, Path, delivery_of
 from .signals import task_exhausted, task_parked, task_recovered
 from .trace import LeanExceptionInfo, call_on_retry, lost, store_retry
 from .worker import WorkerSide
@@ -56,8 +56,8 @@ class RetryableRequest(stock.Request):
 
     def __init__(self, message: Message, **options: Any) -> None:
         super().__init__(message, **options)
-        #: None where the queue is left alone.
-        self._delivery = delivery_of(self._request_dict)
+        #: A `Delivery`; None where the queue is left alone, and nothing below is asked.
+        self._delivery: Any = delivery_of(self._request_dict)
         if self._delivery is not None and not self._delivery.rung and h.DUE in message.raw_headers:
             # For the task alone: Celery, which might wait for it by its own clock, has looked already.
             self._request_dict["eta"] = h.fulfilled_eta(message.raw_headers)
@@ -74,7 +74,7 @@ class RetryableRequest(stock.Request):
     @property
     def retry_queue(self) -> str:
         """The queue that a retry comes back to."""
-        own: str = self._request_dict[KEY].queue
+        own: str = self._delivery.queue
         return (isinstance(self._retry, Parked) and self._retry.queue) or own
 
     # -- what Celery calls -----------------------------------------------------------------------------------------
@@ -99,20 +99,36 @@ class RetryableRequest(stock.Request):
 
     def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
         """Settle an attempt that raised, or whose process was lost."""
-        is_retry = isinstance(_bare(exc_info.exception), Retry)  # Celery calls `on_retry` then
-        # A task that is terminated is settled before.
-        if self._delivery is not None and not is_retry and not self.acknowledged:
-            exc_info = self._lost_info(exc_info)
-            self._end, self._failure = self._how(_bare(exc_info.exception)), exc_info
-            if self._end is End.ABANDONED:
-                stock.task_ready(self)
-                return
-            if self._end is End.LOST and (ending := self._decide()).action is Action.PARK:
-                self._retry_lost(_bare(exc_info.exception), exc_info, ending)
-                return
-            if isinstance(exc := _bare(exc_info.exception), MemoryError):
-                exc_info = LeanExceptionInfo(_OutOfMemory(*exc.args), None, exc_info.traceback)
-        super().on_failure(exc_info, send_failed_event, return_ok)
+        exc = _bare(exc_info.exception)
+        # A task that is terminated is settled before, and for a retry Celery calls `on_retry`.
+        if self._delivery is None or self.acknowledged or isinstance(exc, Retry):
+            super().on_failure(exc_info, send_failed_event, return_ok)
+            return
+        if isinstance(exc, (SystemExit, KeyboardInterrupt)):  # a process that has left by itself
+            exc_info = lost(exc)
+            exc = exc_info.exception
+        self._end, self._failure = self._how(exc), exc_info
+        if self._end is End.ABANDONED:
+            stock.task_ready(self)
+            return
+        if self._end is End.LOST and (ending := self._decide()).action is Action.PARK:
+            self._retry_lost(exc, exc_info, ending)
+            return
+        if isinstance(exc, MemoryError):
+            exc_info = LeanExceptionInfo(_OutOfMemory(*exc.args), None, exc_info.traceback)
+        try:
+            super().on_failure(exc_info, send_failed_event, return_ok)
+        except Exception:
+            if not self.acknowledged:
+                raise
+            # In the consumer's callback it would end the connection, or the worker, and the message come again.
+            logger.exception(
+                "The task %s[%s] has failed and its message is settled, but its failure could not be stored, or an "
+                "errback of it could not be called",
+                self.name,
+                self.id,
+                extra={"task_id": self.id},
+            )
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """Settle a hard time limit on gevent, whose pool calls only this; prefork's calls `on_failure` as well."""
@@ -174,13 +190,8 @@ class RetryableRequest(stock.Request):
         told = self._is_abandoned and self._end is End.SUCCEEDED
         return told and self._worker.consumer.pool.is_green and not self._has_succeeded()
 
-    def _lost_info(self, exc_info: Any) -> Any:
-        """Return what a failure is when a process has left by itself: a lost worker."""
-        exc = _bare(exc_info.exception)
-        return lost(exc) if isinstance(exc, (SystemExit, KeyboardInterrupt)) else exc_info
-
     def _decide(self) -> Ending:
-        delivery, worker = self._request_dict[KEY], self._worker
+        delivery, worker = self._delivery, self._worker
         ladder = worker.delay.ladder(delivery.queue, self.task)
         parked = self._retry if isinstance(self._retry, Parked) else None
         if parked:  # `Task.retry` has looked
@@ -205,7 +216,7 @@ class RetryableRequest(stock.Request):
             self._exhaust(ending.reason)
         elif ending.action is Action.RETURN:
             self.acknowledged = True
-            self._worker.requeue(self._message, self._request_dict[KEY], self._retries, self.name)
+            self._worker.requeue(self._message, self._delivery, self._retries, self.name)
             self.send_event("task-rejected", requeue=True)
         elif ending.action is Action.ACK:
             self._tell_end(ending.reason)
@@ -217,7 +228,7 @@ class RetryableRequest(stock.Request):
         """Bring the message to its delay queue: a tier's, or one for an exact delay."""
         self.acknowledged = True
         _, path, rung, delay_ms, _ = ending
-        delivery: Delivery = self._request_dict[KEY]
+        delivery: Delivery = self._delivery
         queue = None if self.retry_queue == delivery.queue else self.retry_queue
         waits = Waits(rung, delay_ms, in_rung_queue=path is not Path.REQUEUE, queue=queue)
         kind = events.PARKED if path in (Path.REJECT, Path.REQUEUE) else events.FORWARDED
@@ -244,7 +255,7 @@ class RetryableRequest(stock.Request):
 
         self._worker.exhaust(
             self._message,
-            queue=self._request_dict[KEY].queue,
+            queue=self._delivery.queue,
             retries=self._retries,
             reason=reason,
             exception=exc,
@@ -264,7 +275,7 @@ class RetryableRequest(stock.Request):
         """Count a lost process or a hard time limit as a failed attempt, and retry it."""
         stock.task_ready(self)
         self._worker.started(self._message)
-        delivery: Delivery = self._request_dict[KEY]
+        delivery: Delivery = self._delivery
         delay: Any = self._worker.delay.ladder(delivery.queue, self.task).ttl(ending.rung, delivery.lane) / 1000
         retry = Retry(exc=exc, when=delay)
         if self.store_errors:
@@ -308,12 +319,12 @@ class RetryableRequest(stock.Request):
             if not first:
                 reporter.tell(events.DISCARDED, self, reason=reason)
         elif first:
-            reporter.succeeded(self.task.name, self._request_dict[KEY].queue)
+            reporter.succeeded(self.task.name, self._delivery.queue)
         else:
             reporter.tell(events.RECOVERED, self)
 
     def _send(self, signal: Any, **more: Any) -> None:
-        signal.send(sender=self.task, request=self, queue=self._request_dict[KEY].queue, attempt=self._retries, **more)
+        signal.send(sender=self.task, request=self, queue=self._delivery.queue, attempt=self._retries, **more)
 
 
 def _bare(exc: Any) -> Any:

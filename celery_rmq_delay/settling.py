@@ -320,6 +320,7 @@ class Settling:
         ``tell`` is called just before the ack, ``done`` after it.
         """
         where = route.where
+        message.rmq_delay_moves = True
 
         def settle(error: PublishError | None) -> None:
             if _is_lost(message):

@@ -8,7 +8,9 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +22,7 @@ from tests.support.brokers.erlang import queue_resource
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.policies import policy
 from tests.support.brokers.proxy import Proxy, elsewhere
+from tests.support.commands import run
 from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import Lab
 from tests.support.workers.nodes import Worker
@@ -75,6 +78,60 @@ def test_suspects_that_wait_for_a_worker_run_when_it_is_ready(lab: Lab) -> None:
     lab.worker("prefork", 1, "--queues", "shop,zones")
     assert [result.get(timeout=SECONDS) for result in results] == [0, 1, 2]
     assert lab.count("rmq_delay.exhausted") == 0
+
+
+def put_among_suspects(lab: Lab, held: ExitStack, **options: Any) -> tuple[Any, Callable[[], object]]:
+    """Send a task that looks as if a worker had died with it among the suspects: (result, what hands it over)."""
+    result = lab.task("healthy").apply_async((1,), **options)
+    channel: Any = held.enter_context(lab.app.connection_for_write()).channel()
+    (message,) = wait_for_messages(channel, "shop", 1)
+    channel.basic_publish(message, "", "shop.suspects")
+    again = wait_for(lambda: channel.basic_get("shop.suspects"))
+    return result, lambda: channel.basic_reject(again.delivery_tag, requeue=True)
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("trouble", ["a result backend that raises OSError", "an errback that cannot be sent"])
+def test_a_task_that_is_given_up_is_exhausted_once_and_its_worker_goes_on(
+    make_lab: Callable[..., Lab], tmp_path: Path, trouble: str
+) -> None:
+    """Celery stores its failure and calls its errbacks in the main process, in the middle of receiving the message."""
+    lab = make_lab(max_crashes=1, conf={"task_create_missing_queues": False})
+    results = tmp_path / "results"
+    results.mkdir()
+    conf = {**lab.config.conf, **({"result_backend": f"file://{results}"} if "OSError" in trouble else {})}
+    run(lab.app, "apply")
+    with ExitStack() as held:
+        errback = {} if "OSError" in trouble else {"link_error": lab.task("healthy").s().set(queue="missing")}
+        result, hand_over = put_among_suspects(lab, held, **errback)
+        worker = lab.worker("prefork", 1, config=replace(lab.config, conf=conf))
+        results.rmdir()
+        hand_over()
+        (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+        assert (message.headers["id"], message.headers["rmq-delay-reason"]) == (result.id, "crashed")
+
+    neighbour = lab.task("healthy").delay(2)
+    wait_for(lambda: lab.attempts(neighbour.id))
+    wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()))
+    assert "its message is settled, but its failure could not be stored" in worker.logs()
+    assert "Connection to broker lost" not in worker.logs()
+    assert lab.count("rmq_delay.exhausted") == 0
+    assert not lab.attempts(result.id)
+
+
+@pytest.mark.parametrize("pool", ["solo", pytest.param("threads", marks=pytest.mark.slow)])
+def test_a_task_that_leaves_at_its_last_attempt_is_exhausted_once_whatever_its_errback(
+    make_lab: Callable[..., Lab], pool: str
+) -> None:
+    lab = make_lab(tiers=["100ms"], conf={"task_create_missing_queues": False})
+    worker = lab.worker(pool, 1)
+    result = lab.task("leaves").apply_async(link_error=lab.task("healthy").s().set(queue="missing"))
+
+    (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+    assert lab.task("healthy").delay(1).get(timeout=SECONDS) == 1
+    assert (message.headers["id"], message.headers["rmq-delay-reason"]) == (result.id, "retries_used")
+    assert lab.count("rmq_delay.exhausted") == 0
+    assert not worker.exited
 
 
 def wait_for_messages(channel: Any, queue: str, count: int) -> list[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -309,6 +310,11 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
         if self.request.retries < times:
             os.kill(os.getpid(), signal.SIGKILL)
         return "survived"
+
+    @task(name="leaves")
+    def leaves(self: Any) -> None:
+        note(self)
+        sys.exit(3)
 
     @task(name="kills_worker")
     def kills_worker(self: Any, first: int = 0) -> None:
