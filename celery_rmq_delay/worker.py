@@ -480,6 +480,7 @@ class WorkerSide(Settling):
             among_suspects,
             is_applied=queue in self.applied,
             is_planned=delay.is_planned(queue, task),
+            own_tiers_of=None if delay.settings.task_ladder(queue, task) is None else task.name,
             counts=is_quorum,
             broker=self._broker,
             rejects=delay.rejects(queue),

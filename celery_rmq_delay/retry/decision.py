@@ -80,6 +80,8 @@ class Place(NamedTuple):
     broker: Capabilities = Capabilities((0, 0, 0))
     #: Whether the task's ladder is among those that are applied to the queue.
     is_planned: bool = True
+    #: The task, where it has tiers of its own: the broker knows its ladder by the header ``task``.
+    own_tiers_of: str | None = None
     #: Whether the queue dead-letters a rejected message into its ladder.
     rejects: bool = True
     #: How often a message may be rejected before it has to be published again.
@@ -139,6 +141,7 @@ def arrive(
     retries = h.whole_number(h.whole_number(known) + climbed)
     interrupted = redelivered and _was_interrupted(headers, place)
     is_copied = found != rejections or found >= place.rejections_allowed or (place.sorts and priority > 0)
+    is_copied = is_copied or place.own_tiers_of not in (None, headers.get("task"))
     path = _cheapest(headers, place, ladder, retries, is_copied=is_copied)
     keeps_eta = eta_ahead and not climbed
     action, crashed = _on_arrival(headers, place, interrupted, keeps_eta, is_stopping)

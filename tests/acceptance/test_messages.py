@@ -212,6 +212,20 @@ def test_tasks_of_protocol_1_are_retried_exhausted_and_settled_as_others(
     assert lab.counts("shop", "shop.suspects") == {"shop": 0, "shop.suspects": 0}
 
 
+@pytest.mark.brokers
+@EITHER_TYPE
+def test_a_task_of_protocol_1_climbs_its_own_ladder(make_lab: Callable[..., Lab], queue_type: str) -> None:
+    """Its message does not name it in the header by which the broker would choose the ladder."""
+    lab = make_lab(queue_type, conf={"task_protocol": 1}, tiers=["100ms"])
+    lab.worker("prefork", 1)
+    result = lab.task("own_tiers").delay()
+
+    (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+    assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1, 2]
+    assert message.headers["rmq-delay-reason"] == "retries_used"
+    wait_for(lambda: result.state == "FAILURE")
+
+
 @EITHER_TYPE
 def test_a_suspect_that_has_succeeded_before_does_not_run_again_where_celery_looks(
     make_lab: Callable[..., Lab], queue_type: str

@@ -166,6 +166,13 @@ def test_a_message_with_a_priority_is_copied_where_the_delay_queue_sorts(sorts: 
     assert found.delivery.path is path
 
 
+@pytest.mark.parametrize(("named", "path"), [("pays", Path.REJECT), ("alias", Path.COPY), (None, Path.COPY)])
+def test_a_message_that_does_not_name_a_task_with_its_own_tiers_is_copied(named: str | None, path: Path) -> None:
+    place = Place("q", own_tiers_of="pays")
+    found = arrive({"task": named} if named else {}, place, LADDER, known=0, routing_key="q", redelivered=False)
+    assert found.delivery.path is path
+
+
 @pytest.mark.parametrize("rejections", [1, 5])
 def test_a_message_that_was_rejected_as_often_as_its_queue_allows_is_copied(rejections: int) -> None:
     headers = {"x-death": [{"queue": "q", "reason": "rejected", "count": rejections}]}
