@@ -103,12 +103,12 @@ def _is_limit(limit: object) -> bool:
 
 
 def _keeping(stock: Callable[..., Any], worker: WorkerSide) -> Callable[..., Any]:
-    """Return what exhausts a message that ``stock`` would reject where its queue does not keep what is rejected."""
+    """Return what exhausts a message that ``stock`` would reject, where that would lose it or help nobody."""
 
     def handle(body: Any, message: Message, *error: Exception) -> Any:
-        if worker.keeps(message):
-            return stock(body, message, *error)
         found = error[0] if error else UnreadableError("It is no message of Celery's.")
+        if worker.may_reject(message, found):
+            return stock(body, message, *error)
         is_unknown = isinstance(found, KeyError) and "id" in message.headers
         worker.on_decode_error(message, found, reason="unknown_task" if is_unknown else "undecodable")
         return None

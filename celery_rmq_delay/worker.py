@@ -12,6 +12,7 @@ from celery.bootsteps import CLOSE, TERMINATE  # type: ignore[attr-defined]  # t
 from celery.exceptions import InvalidTaskError
 from kombu import Consumer, Queue
 from kombu.common import ignore_errors
+from kombu.exceptions import ContentDisallowed
 
 from . import headers as h
 from .applying import Applying, Step, ladder_in_force
@@ -535,10 +536,12 @@ class WorkerSide(Settling):
             if consumer:
                 self._tags.update({tag: queue for queue, tag in consumer._active_tags.items()})
 
-    def keeps(self, message: Message) -> bool:
-        """Whether a message that is rejected stays in the broker, or is of a queue that is left alone."""
+    def may_reject(self, message: Message, error: Exception) -> bool:
+        """Whether Celery may reject a message that it cannot read: a later attempt may, or its queue is left alone."""
         queue, _ = self._queue_of(message.delivery_info.get("consumer_tag", ""))
-        return self.delay.settings.for_queue(queue) is None or self.dead_letters(queue)
+        if self.delay.settings.for_queue(queue) is None:
+            return True
+        return self.dead_letters(queue) and not isinstance(error, ContentDisallowed)
 
     def on_decode_error(
         self, message: Message, error: Exception, *, reason: str = "undecodable", traceback: str | None = None

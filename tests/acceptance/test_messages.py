@@ -87,6 +87,7 @@ def test_a_body_that_cannot_be_decoded_is_kept_in_exhausted(
 
     kept = found.body if isinstance(found.body, bytes) else found.body.encode("utf-8", "surrogateescape")
     assert kept == body
+    assert found.headers["rmq-delay-reason"] == "undecodable"  # at once: no retry would make it readable
     assert not worker.exited
     assert running_classic.task("add").delay(1, 2).get(timeout=SECONDS) == 3
 
