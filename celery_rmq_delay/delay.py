@@ -140,6 +140,11 @@ class Delay:
             return settings.queue_type
         return "quorum" if ((queue and queue.queue_arguments) or {}).get("x-queue-type") == "quorum" else "classic"
 
+    def has_single_consumer(self, queue: str) -> bool:
+        """Return whether the app declares a queue whose messages one consumer has at a time."""
+        known = self.app.amqp.queues.get(queue)
+        return bool(known and (known.queue_arguments or {}).get("x-single-active-consumer"))
+
     def rung_queue(self, queue: str, rung: int, ttl_ms: int) -> str:
         """Return the name of the delay queue of a rung of an origin queue."""
         return rung_queue(queue, rung, ttl_ms, self.settings.prefix, self.queue_type(queue))

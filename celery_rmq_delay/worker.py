@@ -488,6 +488,7 @@ class WorkerSide(Settling):
             rejections_allowed=delay.rejections_allowed(queue),
             flags_returned=self._broker.flags_returned and not is_quorum,
             sorts=self._broker.sorts_quorum and delay.queue_type(queue) == "quorum",
+            has_single_consumer=delay.has_single_consumer(queue),
             native=self._native(queue, among_suspects),
             max_crashes=settings.max_crashes,
         )

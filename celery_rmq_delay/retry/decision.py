@@ -90,6 +90,8 @@ class Place(NamedTuple):
     flags_returned: bool = False
     #: Whether its delay queues hand out messages by priority.
     sorts: bool = False
+    #: Whether the broker lets one consumer at a time have its messages: suspects would run elsewhere at the same time.
+    has_single_consumer: bool = False
     native: NativeRetry | None = None
     max_crashes: int = 3
 
@@ -170,7 +172,7 @@ def _on_arrival(
     crashed = crashes(headers)
     if not place.is_applied:  # it has no queue of suspects, and may have no ladder
         return Action.RUN, crashed
-    if interrupted:
+    if interrupted and (place.among_suspects or not place.has_single_consumer):
         crashed += 1 if place.among_suspects else 0  # the kill that made it a suspect proves nothing
         is_given_up = place.among_suspects and crashed >= max(1, place.max_crashes)
         return (Action.EXHAUST if is_given_up else Action.SUSPECT), crashed

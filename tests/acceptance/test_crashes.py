@@ -66,6 +66,24 @@ def test_a_worker_killed_in_the_middle_of_a_task_leaves_it_to_the_next(lab: Lab)
     wait_for(lambda: not any(lab.counts("shop", "shop.suspects", "rmq_delay.exhausted").values()))
 
 
+@pytest.mark.brokers
+@EITHER_TYPE
+def test_a_queue_with_a_single_active_consumer_has_no_suspects_that_others_could_run(
+    make_lab: Callable[..., Lab], queue_type: str
+) -> None:
+    arguments = {"x-queue-type": queue_type, "x-single-active-consumer": True}
+    lab = make_lab(queue_type, {"task_queues": {"shop": {"exchange": "", "queue_arguments": arguments}}})
+    first = lab.worker("prefork", 1)
+    results = [lab.task("gated").delay() for _ in range(4)]
+    wait_for(lambda: lab.attempts(), "the task at the gate")
+    second = lab.worker("prefork", 1)
+
+    first.kill("SIGKILL")
+    lab.open_gate(len(results) + 1)  # one is for the attempt that was killed
+    assert [result.get(timeout=SECONDS) for result in results] == ["passed"] * 4
+    assert "among the suspects" not in second.logs()
+
+
 @EITHER_TYPE
 def test_suspects_that_wait_for_a_worker_run_when_it_is_ready(lab: Lab) -> None:
     lab.worker("prefork", 1).kill("SIGTERM")  # applies the ladder

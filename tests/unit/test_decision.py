@@ -173,6 +173,14 @@ def test_a_message_that_does_not_name_a_task_with_its_own_tiers_is_copied(named:
     assert found.delivery.path is path
 
 
+@pytest.mark.parametrize(("source", "action"), [(False, Action.RUN), (True, Action.SUSPECT)])
+def test_an_interrupted_message_of_a_single_active_consumer_runs_unless_it_is_a_suspect(
+    source: bool, action: Action
+) -> None:
+    place = Place("q", source, has_single_consumer=True)
+    assert arrive({}, place, LADDER, known=0, routing_key="q", redelivered=True).action is action
+
+
 @pytest.mark.parametrize("rejections", [1, 5])
 def test_a_message_that_was_rejected_as_often_as_its_queue_allows_is_copied(rejections: int) -> None:
     headers = {"x-death": [{"queue": "q", "reason": "rejected", "count": rejections}]}
