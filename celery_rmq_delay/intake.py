@@ -44,6 +44,8 @@ def guard(consumer: Any, worker: WorkerSide) -> None:
 
         def on_message(message: Message) -> Any:
             try:
+                if worker.hold(message, on_message):
+                    return None
                 check(message.headers)
                 worker.restore_route(message)
                 return handle(message)

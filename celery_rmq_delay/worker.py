@@ -38,6 +38,8 @@ from .requeues import Requeues
 from .retry.decision import Action, Arrival, Place, arrive
 from .retry.delivery import KEY, Delivery
 from .settling import Settling
+from .suspects import TAG as SUSPECTS_TAG
+from .suspects import Suspects
 from .topology.apply import Drift, drift
 from .topology.exact import until_ms
 from .topology.loop import Loop
@@ -58,7 +60,6 @@ logger = logging.getLogger(__name__)
 
 #: The headers that are no custom ones: as `celery.app.task.Context` has it.
 _CELERYS = frozenset({*vars(Context), "lang", "task", "argsrepr", "kwargsrepr", "compression"})
-_SUSPECTS_TAG = "rmq-delay-suspects-"
 #: What passes without anybody's doing: nothing that a worker could be configured for.
 _PASSING = (BrokerBlockedError, LockTimeoutError, OutcomeUnknownError)
 _NOT_CONSUMED = "The ladder of queue %s cannot be applied: %s The queue is not consumed until it is. Trying again"
@@ -80,9 +81,7 @@ class WorkerSide(Settling):
         self._tags: dict[str, str] = {}
         #: What was found of queues, by all that it depends on and that can change on one connection.
         self._places: dict[tuple[object, ...], Place | None] = {}
-        self._suspects: Consumer | None = None
-        #: Whether suspects are to be taken as soon as the loop runs.
-        self._suspects_due = False
+        self._suspects: Suspects | None = None
         self._releasers: list[Releaser] = []
         #: The messages that go to the end of their queue if the worker stops now, by identity, and their retries: their
         #: tasks have not started, or a cold shutdown has ended them.
@@ -105,19 +104,7 @@ class WorkerSide(Settling):
         self._broker = capabilities(connection)
         publisher = self.open(connection)
         handle = self.consumer.create_task_handler()
-        channel = connection.channel()
-        channel.basic_qos(0, 1, False)
-        self._suspects = Consumer(
-            channel,
-            # The copy of a suspect can arrive before the confirm that lets its original go: run while both are
-            # there, it would multiply with each worker that it kills.
-            on_message=lambda message: publisher.after_pending(lambda: handle(message)),
-            on_decode_error=self.on_decode_error,
-            accept=self.consumer.app.conf.accept_content,
-            auto_declare=False,
-            tag_prefix=_SUSPECTS_TAG,
-        )
-        self._suspects_due = True
+        self._suspects = Suspects(self.consumer, publisher, handle, self.on_decode_error)
         self._tags.clear()
         self._places.clear()
         self._to_return.clear()
@@ -134,8 +121,7 @@ class WorkerSide(Settling):
         consumer = self.consumer.task_consumer
         consumer.add_queue = partial(self._add_to, consumer, consumer.add_queue)
         self._starts = False
-        # What was delivered before the loop runs would meet a pool that does not take tasks yet.
-        self.consumer.call_soon(self._take_suspects)
+        self.consumer.call_soon(self._start_suspects)
 
     def _limit_each_consumer(self) -> None:
         """Let the prefetch count limit each consumer, and not the channel, where a queue that exists is a quorum queue.
@@ -149,10 +135,9 @@ class WorkerSide(Settling):
             consumer.qos_global = False
             consumer.qos.set(consumer.qos.value)
 
-    def _take_suspects(self) -> None:
-        if self._suspects is not None and self._suspects_due:
-            self._suspects_due = False
-            self._suspects.consume()
+    def _start_suspects(self) -> None:
+        if self._suspects is not None:
+            self._suspects.start()
 
     @property
     def _is_stopping(self) -> bool:
@@ -207,7 +192,7 @@ class WorkerSide(Settling):
         if self._suspects is None or not self._in_loop() or not self._is_consumed(name):
             return
         if name in self.applied:
-            if not self._suspects.consuming_from(suspects(name)):  # it was cancelled since
+            if not self._suspects.takes(name):  # it was cancelled since
                 self._take(name)
             return
         step = self._step(name)
@@ -225,7 +210,7 @@ class WorkerSide(Settling):
         self.take_the_rest()
         cancel(name)
         if self._suspects is not None:
-            self._suspects.cancel_by_queue(suspects(name))
+            self._suspects.cancel_queue(name)
 
     def _is_consumed(self, name: str) -> bool:
         return name in self.consumer.app.amqp.queues.consume_from and name in self.delay.origin_queues()
@@ -291,9 +276,7 @@ class WorkerSide(Settling):
         assert self._suspects is not None  # noqa: S101 - `connect` made it
         self.applied.add(name)
         self._postponed.discard(name)
-        self._suspects.add_queue(Queue(suspects(name), no_declare=True))
-        if not self._suspects_due:
-            self._suspects.consume()
+        self._suspects.add(name)
 
     def _resume(self, name: str) -> None:
         """Consume a queue that had to wait for its ladder."""
@@ -341,10 +324,11 @@ class WorkerSide(Settling):
     def stop_taking(self) -> None:
         """Take no more suspects, and release nothing more."""
         self._read_tags()  # what comes while a consumer is cancelled has to be known, too
-        self._suspects_due = False
         self._apply_no_more()
         self.take_the_rest()
-        consumers: list[Consumer | Releaser] = [self._suspects] if self._suspects is not None else []
+        if self._suspects is not None:
+            self._suspects.let_go()
+        consumers: list[Suspects | Releaser] = [self._suspects] if self._suspects is not None else []
         for each in (*consumers, *self._releasers):
             ignore_errors(self.consumer, each.cancel)  # a broker that is silent answers none of them
 
@@ -399,6 +383,8 @@ class WorkerSide(Settling):
     def lose(self) -> None:
         """Leave all that is unsettled to the broker: the consumer's connection is lost, and its copies with it."""
         self._apply_no_more()
+        if self._suspects is not None:
+            self._suspects.forget()
         self.close()
 
     # -- receiving -----------------------------------------------------------------------------------------------
@@ -437,6 +423,7 @@ class WorkerSide(Settling):
             redelivered=info["redelivered"],
             eta_ahead=bool(eta),
             is_stopping=self._is_stopping,
+            has_room=not place.among_suspects or self._suspects is None or self._suspects.have_room,
             priority=h.whole_number(message.properties.get("priority")),
         )
         self.delivered = max(self.delivered, message.delivery_tag)  # suspects come on a channel of their own
@@ -455,10 +442,34 @@ class WorkerSide(Settling):
             self._suspect(message, found.delivery, found.retries, found.crashes)
         elif found.action is Action.HOLD:
             self._hold(message, found.delivery, found.retries, eta)
+        elif found.action is Action.RETURN and not self._is_stopping:
+            self._wait_for_room(message, place.queue, found.retries)
         elif place.is_applied and found.action in (Action.RUN, Action.RETURN):
             # One to return waits for its consumer's end: it would come again at once.
             self._to_return[id(message)] = message, found.retries
+            if place.among_suspects and self._suspects is not None:
+                self._suspects.begin_others()
         return found
+
+    def hold(self, message: Message, receive: Callable[[Message], object]) -> bool:
+        """Return whether a delivery waits for a suspect that waits for the pool: it is received when that has begun."""
+        tag = message.delivery_info.get("consumer_tag", "")
+        if self._suspects is None or tag.startswith(SUSPECTS_TAG) or not self._suspects.hold(partial(receive, message)):
+            return False
+        self.delivered = max(self.delivered, message.delivery_tag)
+        return True
+
+    def _wait_for_room(self, message: Message, queue: str, retries: int) -> None:
+        """Move a suspect that would wait for the pool to the end of its queue, which is taken again when it has room.
+
+        Killed with its worker meanwhile, it would look like what killed it.
+        """
+        if self._suspects is not None:
+            self._suspects.wait_for_room(queue)
+        self._put_back(message, suspects(queue), retries)
+
+    def _put_back(self, message: Message, queue: str, retries: int) -> None:
+        self._copy_to(queue, message, retries, {}, partial(self._put_back, message, queue, retries))
 
     def _place(self, tag: str, task: Task[Any, Any]) -> Place | None:
         """Return what is known of the queue of a delivery; None where the queue is left alone."""
@@ -529,13 +540,12 @@ class WorkerSide(Settling):
         if tag not in self._tags:
             self._read_tags()
         queue = self._tags.get(tag, "")
-        return (queue.removesuffix(".suspects"), True) if tag.startswith(_SUSPECTS_TAG) else (queue, False)
+        return (queue.removesuffix(".suspects"), True) if tag.startswith(SUSPECTS_TAG) else (queue, False)
 
     def _read_tags(self) -> None:
-        consumers: tuple[Any, ...] = (self.consumer.task_consumer, self._suspects)
-        for consumer in consumers:
-            if consumer:
-                self._tags.update({tag: queue for queue, tag in consumer._active_tags.items()})
+        consumer = self.consumer.task_consumer
+        for tags in (consumer._active_tags if consumer else {}, self._suspects.tags if self._suspects else {}):
+            self._tags.update({tag: queue for queue, tag in tags.items()})
 
     def may_reject(self, message: Message, error: Exception) -> bool:
         """Whether Celery may reject a message that it cannot read: a later attempt may, or its queue is left alone."""

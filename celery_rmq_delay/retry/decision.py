@@ -126,9 +126,10 @@ def arrive(
     redelivered: bool,
     eta_ahead: bool = False,
     is_stopping: bool = False,
+    has_room: bool = True,
     priority: int = 0,
 ) -> Arrival:
-    """Return what a delivery is.
+    """Return what a delivery is. ``has_room``: whether the pool starts it at once.
 
     ``known`` is the number of retries that its publisher counted, any header's value; ``priority`` the message's own,
     which only a copy can leave behind. The broker's history counts only where the routing key says that the message
@@ -146,7 +147,8 @@ def arrive(
     is_copied = is_copied or place.own_tiers_of not in (None, headers.get("task"))
     path = _cheapest(headers, place, ladder, retries, is_copied=is_copied)
     keeps_eta = eta_ahead and not climbed
-    action, crashed = _on_arrival(headers, place, interrupted, keeps_eta, is_stopping)
+    is_returned = is_stopping or (place.among_suspects and not has_room)
+    action, crashed = _on_arrival(headers, place, interrupted, keeps_eta, is_returned)
     return Arrival(
         action,
         Delivery(queue, rung, headers.get(h.LANE), path),
@@ -166,7 +168,7 @@ def _was_interrupted(headers: Headers, place: Place) -> bool:
 
 
 def _on_arrival(
-    headers: Headers, place: Place, interrupted: bool, keeps_eta: bool, is_stopping: bool
+    headers: Headers, place: Place, interrupted: bool, keeps_eta: bool, is_returned: bool
 ) -> tuple[Action, int]:
     """Return what to do with a delivery, and how many workers its message has killed."""
     crashed = crashes(headers)
@@ -178,7 +180,7 @@ def _on_arrival(
         return (Action.EXHAUST if is_given_up else Action.SUSPECT), crashed
     if keeps_eta:
         return Action.HOLD, crashed
-    return (Action.RETURN if is_stopping else Action.RUN), crashed
+    return (Action.RETURN if is_returned else Action.RUN), crashed
 
 
 def _cheapest(headers: Headers, place: Place, ladder: Ladder, retries: int, *, is_copied: bool) -> Path:

@@ -67,6 +67,56 @@ def test_a_worker_killed_in_the_middle_of_a_task_leaves_it_to_the_next(lab: Lab)
 
 
 @pytest.mark.brokers
+@pytest.mark.parametrize(
+    ("queue_type", "pool"),
+    [
+        ("classic", "prefork"),
+        ("quorum", "prefork"),
+        pytest.param("classic", "threads", marks=pytest.mark.slow),
+    ],
+)
+def test_a_suspect_that_waits_for_a_busy_pool_is_not_blamed_when_its_worker_is_killed(
+    make_lab: Callable[..., Lab], queue_type: str, pool: str
+) -> None:
+    lab = make_lab(queue_type, max_crashes=1)
+    run(lab.app, "apply")
+    with ExitStack() as held:
+        result, hand_over = put_among_suspects(lab, held, redelivered=False)
+        for kill in range(3):
+            busy = [lab.task("gated").delay() for _ in range(3)]
+            worker = lab.worker(pool, 1)
+            wait_for(lambda busy=busy: {line["id"] for line in lab.attempts()} & {each.id for each in busy})
+            if not kill:
+                hand_over()
+            wait_for(lambda: lab.count("shop.suspects"), "the suspect that is put back")
+            worker.kill("SIGKILL")
+
+    lab.worker(pool, 1)
+    lab.open_gate(20)
+    assert result.get(timeout=SECONDS) == 1
+    assert len(lab.attempts(result.id)) == 1
+    wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()))
+
+
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.slow)])
+def test_a_suspect_runs_before_a_backlog_that_keeps_the_pool_busy(make_lab: Callable[..., Lab], pool: str) -> None:
+    lab = make_lab()
+    run(lab.app, "apply")
+    with ExitStack() as held:
+        suspect, hand_over = put_among_suspects(lab, held, redelivered=False)
+        backlog = [lab.task("healthy").delay(number) for number in range(300)]
+        lab.worker(pool, 1)
+        wait_for(lambda: lab.attempts())
+        hand_over()
+        assert suspect.get(timeout=SECONDS) == 1
+
+    assert [result.get(timeout=SECONDS) for result in backlog] == list(range(300))
+    order = [attempt["id"] for attempt in lab.attempts()]
+    assert order.index(suspect.id) < len(backlog)
+    assert sorted(order) == sorted([suspect.id, *(result.id for result in backlog)])
+
+
+@pytest.mark.brokers
 @EITHER_TYPE
 def test_a_queue_with_a_single_active_consumer_has_no_suspects_that_others_could_run(
     make_lab: Callable[..., Lab], queue_type: str
@@ -98,11 +148,18 @@ def test_suspects_that_wait_for_a_worker_run_when_it_is_ready(lab: Lab) -> None:
     assert lab.count("rmq_delay.exhausted") == 0
 
 
-def put_among_suspects(lab: Lab, held: ExitStack, **options: Any) -> tuple[Any, Callable[[], object]]:
-    """Send a task that looks as if a worker had died with it among the suspects: (result, what hands it over)."""
+def put_among_suspects(
+    lab: Lab, held: ExitStack, *, redelivered: bool = True, **options: Any
+) -> tuple[Any, Callable[[], object]]:
+    """Send a task that becomes a suspect: (result, what hands it over).
+
+    With ``redelivered`` it then looks as if a worker had died with it among the suspects.
+    """
     result = lab.task("healthy").apply_async((1,), **options)
     channel: Any = held.enter_context(lab.app.connection_for_write()).channel()
     (message,) = wait_for_messages(channel, "shop", 1)
+    if not redelivered:
+        return result, lambda: channel.basic_publish(message, "", "shop.suspects")
     channel.basic_publish(message, "", "shop.suspects")
     again = wait_for(lambda: channel.basic_get("shop.suspects"))
     return result, lambda: channel.basic_reject(again.delivery_tag, requeue=True)

@@ -70,7 +70,7 @@ INTERRUPTED = table(
     YES_NO,
     YES_NO,
 )
-ARRIVAL = table("When a message is delivered", YES_NO, FROM, YES_NO, YES_NO, YES_NO, YES_NO)
+ARRIVAL = table("When a message is delivered", YES_NO, FROM, YES_NO, YES_NO, YES_NO, YES_NO, YES_NO)
 RETRY = table("How a retry gets to its delay queue", YES_NO, YES_NO, YES_NO, YES_NO, FROM, YES_NO, YES_NO, YES_NO)
 ENDED = table("When an attempt has ended", tuple(ENDS), YES_NO, YES_NO)
 
@@ -107,7 +107,7 @@ DELIVERED = {
 @pytest.mark.parametrize("row", ARRIVAL.cases())
 @pytest.mark.parametrize("max_crashes", [0, 1, 3])
 def test_a_delivered_message_goes_where_the_table_says(row: Row, max_crashes: int) -> None:
-    for is_applied, source, interrupted, is_last, eta_ahead, is_stopping in ARRIVAL.cells(row):
+    for is_applied, source, interrupted, is_last, eta_ahead, is_stopping, is_full in ARRIVAL.cells(row):
         # The kill that made a message a suspect counts as none; the one that is found now is one more.
         known = max(1, max_crashes) - (1 if is_last == "yes" else 2)
         if known < 0:
@@ -121,6 +121,7 @@ def test_a_delivered_message_goes_where_the_table_says(row: Row, max_crashes: in
             redelivered=interrupted == "yes",
             eta_ahead=eta_ahead == "yes",
             is_stopping=is_stopping == "yes",
+            has_room=is_full == "no",
         )
         assert found.action is DELIVERED[row[-1]]
         if found.action in (Action.SUSPECT, Action.EXHAUST):

@@ -1,0 +1,160 @@
+"""A worker's consumer of suspects: one at a time of each queue, and none that has to wait for the pool.
+
+A suspect that waits for the pool when its worker is killed looks like the one that killed it. So a worker whose pool is
+full moves a suspect to the end of its queue, and takes no more until a process is free. Meanwhile it hands nothing else
+to the pool, which would stay full otherwise; then the suspects come first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from celery.worker import state
+from kombu import Consumer, Queue
+
+from .names import suspects
+
+if TYPE_CHECKING:
+    from kombu.message import Message
+
+    from .confirming import ConfirmingConnection
+
+#: What the consumer tags of suspects begin with.
+TAG = "rmq-delay-suspects-"
+#: Seconds between two looks for a free process, and for how long suspects come first when there is one.
+_LOOK, _FIRST = 0.1, 1.0
+
+
+class Suspects:
+    """Takes suspects on one connection of the consumer; ``handle`` receives each, and ``refuse`` what is unreadable."""
+
+    def __init__(
+        self,
+        consumer: Any,
+        publisher: ConfirmingConnection,
+        handle: Callable[[Message], None],
+        refuse: Callable[[Message, Exception], None],
+    ) -> None:
+        self._channel = channel = consumer.connection.channel()
+        channel.basic_qos(0, 1, False)
+        self._worker, self._publisher = consumer, publisher
+        self._consumer: Any = Consumer(
+            channel,
+            # The copy of a suspect can arrive before the confirm that lets its original go: run while both are
+            # there, it would multiply with each worker that it kills.
+            on_message=lambda message: publisher.after_pending(lambda: handle(message)),
+            on_decode_error=refuse,
+            accept=consumer.app.conf.accept_content,
+            auto_declare=False,
+            tag_prefix=TAG,
+        )
+        #: Whether the event loop runs: what is delivered before would meet a pool that does not take tasks yet.
+        self._started = False
+        #: The queues whose suspects wait for a free process, with their consumer tags.
+        self._waiting: dict[Queue, str] = {}
+        #: What other deliveries wait for, in their order.
+        self._held: list[Callable[[], object]] = []
+        #: Until when suspects come first, in seconds of the monotonic clock; None where nothing waits for that.
+        self._first_until: float | None = None
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The consumer tags by the names of their queues."""
+        tags: dict[str, str] = self._consumer._active_tags
+        return tags
+
+    def start(self) -> None:
+        """Begin, now that the event loop runs."""
+        if not self._started:
+            self._started = True
+            self._consumer.consume()
+
+    def add(self, name: str) -> None:
+        """Take the suspects of an origin queue."""
+        self._consumer.add_queue(Queue(suspects(name), no_declare=True))
+        if self._started:
+            self._consumer.consume()
+
+    def takes(self, name: str) -> bool:
+        """Whether the suspects of an origin queue are taken, or will be."""
+        queue = suspects(name)
+        return queue in self.tags or any(each.name == queue for each in self._waiting)
+
+    def cancel_queue(self, name: str) -> None:
+        """Take no more suspects of an origin queue."""
+        self._waiting = {queue: tag for queue, tag in self._waiting.items() if queue.name != suspects(name)}
+        self._consumer.cancel_by_queue(suspects(name))
+
+    def cancel(self) -> None:
+        """Take no more suspects."""
+        self._started = True  # and never begin
+        self._waiting.clear()
+        self._consumer.cancel()
+
+    def forget(self) -> None:
+        """Drop what waits: the connection is lost, and the broker delivers it again."""
+        self._held.clear()
+        self._waiting.clear()
+
+    # -- when the pool is full -------------------------------------------------------------------------------------
+
+    @property
+    def have_room(self) -> bool:
+        """Whether the pool starts a task at once; also where the broker takes no copy of a suspect that would wait."""
+        most = getattr(self._worker.controller, "max_concurrency", None) or self._worker.pool.num_processes
+        reserved = len(state.reserved_requests)
+        return not reserved or reserved < most or self._publisher.is_blocked
+
+    def wait_for_room(self, name: str) -> None:
+        """Take no more suspects of an origin queue until a process is free. Waits for no answer of the broker.
+
+        For the time when one of them is unacked: the consumer, whose prefetch is used up, is assigned none meanwhile.
+        """
+        queue = next((each for each in self._consumer.queues if each.name == suspects(name)), None)
+        tag = self.tags.pop(suspects(name), None)
+        if queue is None or tag is None:  # its consumer was cancelled since
+            return
+        self._channel.basic_cancel(tag, nowait=True)
+        is_first = not self._holds
+        self._waiting[queue] = tag
+        if is_first:
+            self._look_later()
+
+    def hold(self, act: Callable[[], object]) -> bool:
+        """Return whether a delivery of another queue has to wait; ``act`` is called when it may go on."""
+        if self._holds:
+            self._held.append(act)
+        return self._holds
+
+    def let_go(self) -> None:
+        """Let what was held go on; suspects that wait for room are not asked for any more."""
+        self._waiting.clear()
+        self._first_until = None
+        held, self._held = self._held, []
+        for act in held:
+            act()
+
+    def begin_others(self) -> None:
+        """Note that a suspect has been handed to the pool: the others may follow."""
+        if self._first_until is not None:
+            self._first_until = 0.0
+
+    @property
+    def _holds(self) -> bool:
+        return bool(self._waiting) or self._first_until is not None
+
+    def _look_later(self) -> None:
+        self._worker.timer.call_after(_LOOK, self._worker.call_soon, (self._look,))
+
+    def _look(self) -> None:
+        if self._waiting and self.have_room:
+            for queue, tag in self._waiting.items():
+                self._consumer._basic_consume(queue, consumer_tag=tag)
+            self._waiting.clear()
+            self._first_until = time.monotonic() + _FIRST
+        elif not self._waiting and (self._first_until is None or time.monotonic() >= self._first_until):
+            self.let_go()
+            return
+        self._look_later()
