@@ -85,7 +85,6 @@ class LadderStep(bootsteps.StartStopStep):
         if self._worker is None:
             return
         if not _is_lost(c):
-            self._worker.return_what_is_left()
             self._worker.disconnect()
         if self._worker.reporter is not None:
             self._worker.reporter.close()

@@ -118,17 +118,8 @@ class RetryableRequest(stock.Request):
             exc_info = LeanExceptionInfo(_OutOfMemory(*exc.args), None, exc_info.traceback)
         try:
             super().on_failure(exc_info, send_failed_event, return_ok)
-        except Exception:
-            if not self.acknowledged:
-                raise
-            # In the consumer's callback it would end the connection, or the worker, and the message come again.
-            logger.exception(
-                "The task %s[%s] has failed and its message is settled, but its failure could not be stored, or an "
-                "errback of it could not be called",
-                self.name,
-                self.id,
-                extra={"task_id": self.id},
-            )
+        except Exception:  # noqa: BLE001 - it is logged there
+            self._settle_untold()
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """Settle a hard time limit on gevent, whose pool calls only this; prefork's calls `on_failure` as well."""
@@ -165,7 +156,32 @@ class RetryableRequest(stock.Request):
 
     def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
         self._end = End.EXPIRED if expired else End.REVOKED
-        super()._announce_revoked(reason, terminated, signum, expired)
+        try:
+            super()._announce_revoked(reason, terminated, signum, expired)
+        except Exception:
+            if self._delivery is None:
+                raise
+            self._settle_untold()
+            self._already_revoked = True
+
+    def _settle_untold(self) -> None:
+        """Log what Celery has raised as it told how an attempt ended, and settle the message all the same.
+
+        In the consumer's callback the error would end the connection, or the worker, and the message come again; in the
+        pool's the message would stay unacked until the worker stops.
+        """
+        logger.exception(
+            "The end of the task %s[%s] (%s) could not be stored, or an errback not be called; its message is settled "
+            "all the same",
+            self.name,
+            self.id,
+            self._end.value,
+            extra={"task_id": self.id},
+        )
+        if self._end is End.REJECTED:
+            self.reject(requeue=False)
+        else:
+            self.acknowledge()
 
     # -- how it ended ----------------------------------------------------------------------------------------------
 

@@ -88,8 +88,8 @@ class Settling:
     def on_missing(self) -> None:
         """Look after what is published to: some of it may be missing."""
 
-    def return_waiting(self) -> None:
-        """Let go of what waits for another try of its copy: the worker stops."""
+    def return_what_is_left(self) -> None:
+        """Let go of what has not started, and of what waits for another try of its copy: the worker stops."""
 
     def choose(self, connection: Any) -> None:
         """Send exact delays the way that the broker behind ``connection`` can hold them. Raises `TopologyError`."""
@@ -103,14 +103,13 @@ class Settling:
         return os.getpid() == self._pid and (self.consumer.hub is None or threading.get_ident() == self._thread)
 
     def disconnect(self) -> None:
-        """Wait for outstanding confirms as long as operations do, so that nothing exhausted is delivered again.
+        """Return what is left, and wait for outstanding confirms as long as operations do: nothing is to come again.
 
         Not in an alarm, in which none would come.
         """
         if self._publisher is not None:
-            self._publisher.drain(self.patience)
-            if self._waiting:
-                self.return_waiting()
+            for _ in range(2):  # a confirm may let a suspect come, and a refusal leaves its message
+                self.return_what_is_left()
                 self._publisher.drain(self.patience)
             self.close()
             if not _is_cold():

@@ -39,7 +39,7 @@ class Suspects:
     ) -> None:
         self._channel = channel = consumer.connection.channel()
         channel.basic_qos(0, 1, False)
-        self._worker, self._publisher = consumer, publisher
+        self._celery, self._publisher = consumer, publisher
         self._consumer: Any = Consumer(
             channel,
             # The copy of a suspect can arrive before the confirm that lets its original go: run while both are
@@ -103,7 +103,7 @@ class Suspects:
     @property
     def have_room(self) -> bool:
         """Whether the pool starts a task at once; also where the broker takes no copy of a suspect that would wait."""
-        most = getattr(self._worker.controller, "max_concurrency", None) or self._worker.pool.num_processes
+        most = getattr(self._celery.controller, "max_concurrency", None) or self._celery.pool.num_processes
         reserved = len(state.reserved_requests)
         return not reserved or reserved < most or self._publisher.is_blocked
 
@@ -146,7 +146,7 @@ class Suspects:
         return bool(self._waiting) or self._first_until is not None
 
     def _look_later(self) -> None:
-        self._worker.timer.call_after(_LOOK, self._worker.call_soon, (self._look,))
+        self._celery.timer.call_after(_LOOK, self._celery.call_soon, (self._look,))
 
     def _look(self) -> None:
         if self._waiting and self.have_room:

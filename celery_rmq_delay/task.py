@@ -147,8 +147,12 @@ class RetryableTask(_Task):
             check_max_retries(max_retries, ladder, f"{self.name}, given to retry()")
         most = self.max_retries if max_retries is None else max_retries
         request.rmq_delay_used_up = most is not None and request.retries >= most  # Celery's retry raises then
+        queue = options.get("queue")
+        queue = getattr(queue, "name", queue) or delivery.queue
         changed = bool(options) or _differs(args, request.args) or _differs(kwargs, request.kwargs)
         wanted = self._exact_ms(delay, countdown, eta)
+        if wanted is None and delay.settings.for_queue(queue) is None:  # it has no delay queues
+            wanted = ladder.ttl(ladder.rung_after(request.retries), delivery.lane)
         path, rung = next_delay(
             delivery, ladder, request.retries, is_exact=wanted is not None, is_changed=changed or not throw
         )
@@ -165,8 +169,6 @@ class RetryableTask(_Task):
             )
         finally:
             request.rmq_delay_silent = None
-        queue = options.get("queue")
-        queue = getattr(queue, "name", queue) or delivery.queue
         if path is Path.PUBLISH and not self._publish(
             delay, delivery, retry.sig, rung=rung, queue=queue, delay_ms=wanted
         ):

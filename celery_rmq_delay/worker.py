@@ -47,7 +47,7 @@ from .topology.native import refusal
 from .topology.switch import apply_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from celery import Task
     from kombu import Connection
@@ -341,21 +341,17 @@ class WorkerSide(Settling):
         self._to_return[id(message)] = message, retries
 
     def return_what_is_left(self) -> None:
-        """Move each message whose task has not started, or was ended by a cold shutdown, to the end of its queue.
+        """Move each message that has to come again to the end of its queue.
 
-        For a shutdown, when the pool has stopped. What the broker takes back as the connection closes comes with the
-        same marks as the messages of a worker that died. In an alarm it has to: the copies would come, too, later.
+        Its task has not started, or was ended by a cold shutdown, or its copy was not taken. For a shutdown, when the
+        pool has stopped. What the broker takes back as the connection closes comes with the same marks as the messages
+        of a worker that died. In an alarm it has to: the copies would come, too, later.
         """
-        left = list(self._to_return.values())
+        waiting = ((message, message.headers["retries"]) for message in self._waiting.values())
+        found = [*self._to_return.values(), *waiting]
         self._to_return.clear()
-        self._return(left)
-
-    def return_waiting(self) -> None:
-        """Move each message whose copy was not taken to the end of its queue, for the same reason: it runs again."""
-        self._return([(message, message.headers["retries"]) for message in self._waiting.values()])
-
-    def _return(self, messages: Iterable[tuple[Message, int]]) -> None:
-        left = [(message, retries) for message, retries in messages if not message.acknowledged]
+        self._waiting.clear()
+        left = [(message, retries) for message, retries in found if not message.acknowledged]
         if left and self._publisher is not None and not self._publisher.takes_copies(self.patience):
             logger.warning(
                 "RabbitMQ has an alarm, or does not answer: messages that were not started (%d) cannot be returned as "

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import amqp
 import pytest
+from celery import uuid
 from celery.result import AsyncResult
 from kombu import Exchange
 
@@ -116,6 +120,36 @@ def test_a_parked_task_that_is_revoked_does_not_run_again(make_lab: Callable[...
     wait_for(lambda: lab.parked() == 0 and lab.count("shop") == 0)
     assert len(lab.attempts(result.id)) == 1
     assert lab.count("rmq_delay.exhausted") == 0
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("solo", marks=pytest.mark.slow)])
+def test_what_a_task_has_come_to_is_settled_where_the_result_backend_cannot_store_it(
+    make_lab: Callable[..., Lab], tmp_path: Path, pool: str
+) -> None:
+    results = tmp_path / "results"
+    results.mkdir()
+    lab = make_lab(tiers=["100ms"])
+    worker = lab.worker(pool, 1, config=replace(lab.config, conf={"result_backend": f"file://{results}"}))
+    revoked, late = uuid(), uuid()
+    lab.app.control.revoke(revoked, reply=True, timeout=SECONDS, limit=1)
+    shutil.rmtree(results)
+    lab.task("healthy").apply_async((1,), task_id=revoked)
+    lab.task("healthy").apply_async((1,), task_id=late, expires=-5)
+    refused = lab.task("refuses").delay()
+    neighbour = lab.task("healthy").apply_async((2,), ignore_result=True)
+
+    wait_for(lambda: lab.attempts(neighbour.id))
+    (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
+    assert message.headers["id"] == refused.id
+    assert {attempt["id"] for attempt in lab.attempts()} == {refused.id, neighbour.id}
+    worker.kill("SIGTERM")
+    assert "Connection to broker lost" not in worker.logs()
+    assert lab.counts("shop", "shop.suspects", "rmq_delay.exhausted") == {
+        "shop": 0,
+        "shop.suspects": 0,
+        "rmq_delay.exhausted": 0,
+    }
 
 
 @EITHER_TYPE

@@ -186,6 +186,19 @@ def test_a_retry_into_another_queue_comes_back_in_that_queue(running_classic: La
     assert [attempt["queue"] for attempt in running_classic.attempts(result.id)] == ["shop", "other"]
 
 
+def test_a_retry_into_a_queue_without_a_ladder_comes_back_there_after_the_delay_of_the_tier(
+    make_lab: Callable[..., Lab],
+) -> None:
+    lab = make_lab(queues={"zones": False})
+    lab.worker("prefork", 1, "--queues", "shop,zones")
+    result = lab.task("moves").delay("zones")
+
+    assert result.get(timeout=SECONDS) == "moved"
+    (first, second) = lab.attempts(result.id)
+    assert second["at"] - first["at"] >= 0.3
+    assert (second["queue"], second["retries"]) == (None, 1)
+
+
 def test_retry_without_throw_publishes_the_retry_and_lets_the_task_go_on(running_classic: Lab) -> None:
     result = running_classic.task("goes_on").delay()
 

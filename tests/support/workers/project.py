@@ -311,6 +311,11 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
             os.kill(os.getpid(), signal.SIGKILL)
         return "survived"
 
+    @task(name="refuses")
+    def refuses(self: Any) -> None:
+        note(self)
+        raise Reject("not here", requeue=False)
+
     @task(name="leaves")
     def leaves(self: Any) -> None:
         note(self)
