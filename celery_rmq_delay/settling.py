@@ -22,7 +22,7 @@ from .exceptions import PublishError, UnroutableError, UnsendableError
 from .failures import message_of, type_name
 from .names import suspects
 from .redaction import shortened
-from .retry.delivery import Delivery
+from .retry.delivery import Delivery, Path
 from .topology.exact import Route
 from .topology.native import NativeRetry
 
@@ -85,8 +85,8 @@ class Settling:
         if self._publisher is not None:
             self._publisher.close()
 
-    def on_missing(self) -> None:
-        """Look after what is published to: some of it may be missing."""
+    def on_missing(self, route: Route | None = None) -> None:
+        """Look after what is published to: some of it may be missing, such as what ``route`` needs."""
 
     def return_what_is_left(self) -> None:
         """Let go of what has not started, and of what waits for another try of its copy: the worker stops."""
@@ -250,9 +250,12 @@ class Settling:
         tried again: rejected, it would wait where its key leads to, and a full queue would drop it there.
         """
         if delay_ms is None:
-            ladder = self.delay.ladder(delivery.queue, task)
-            name = self.delay.rung_queue(delivery.queue, rung, ladder.ttl(rung, delivery.lane))
-            route = Route("", name, sorts=self.delay.queue_type(delivery.queue) == "quorum")
+            ttl_ms = self.delay.ladder(delivery.queue, task).ttl(rung, delivery.lane)
+            if delivery.path is Path.PUBLISH:  # no apply has declared its delay queue
+                route = self.delay.plan(delivery.queue, reason_routing=True, tasks=False).route(rung, ttl_ms)
+            else:
+                name = self.delay.rung_queue(delivery.queue, rung, ttl_ms)
+                route = Route("", name, sorts=self.delay.queue_type(delivery.queue) == "quorum")
         else:
             exact = self.delay.exact
             route = exact.along(self._topology, delay_ms, delivery.queue, "countdown", delay_ms / 1000)
@@ -335,7 +338,7 @@ class Settling:
                     self._waiting[id(message)] = message
                 self._tell_waiting(where, error)
                 if isinstance(error, UnroutableError):
-                    self.consumer.call_soon(self.on_missing)  # it uses the connection that has just been read
+                    self.consumer.call_soon(self.on_missing, route)  # it uses the connection that has just been read
                 self.consumer.timer.call_after(HOLD_AGAIN, self.consumer.call_soon, (again,))
             else:
                 logger.error("%s The message stays where it was.", error, extra={"queue": where})

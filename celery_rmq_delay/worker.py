@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from kombu.message import Message
 
     from .delay import Delay
+    from .topology.exact import Route
     from .topology.ladder import LadderPlan
 
 logger = logging.getLogger(__name__)
@@ -285,8 +286,14 @@ class WorkerSide(Settling):
         self._take(name)
         self.consumer.add_task_queue(name)
 
-    def on_missing(self) -> None:
-        """Apply again what copies are published to, now and then: somebody may have deleted some of it."""
+    def on_missing(self, route: Route | None = None) -> None:
+        """Declare what ``route`` needs; apply again what copies are published to, now and then.
+
+        Somebody may have deleted some of it.
+        """
+        if route is not None and any(route.objects) and self.delay.settings.apply_on_start:
+            declare = partial(self.delay.exact.prepare, route=route)
+            self._applying_now.later(Step(f"The way to {route.where}", declare, lambda: None))
         if time.monotonic() < self._looks_again_at:
             return
         self._looks_again_at = time.monotonic() + _LOOKS_AGAIN

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from celery import chain, chord, group
@@ -249,6 +250,29 @@ def test_a_killed_child_is_a_failed_attempt(running_classic: Lab) -> None:
     wait_for(lambda: result.state == "SUCCESS")
     assert result.result == "survived"
     assert [attempt["retries"] for attempt in running_classic.attempts(result.id)] == [0, 1, 2]
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {
+            "task_annotations": {"kills_child": {"tiers": ["200ms", "200ms"]}},
+            "task_routes": {"kills_child": {"queue": "shop"}},
+        },
+        {"task_queues": {"shop": {"exchange": ""}, "other": {"exchange": "", "auto_delete": True}}},
+    ],
+    ids=["a task with its own tiers, away from its queue", "a queue that can have no ladder"],
+)
+def test_a_killed_child_is_a_failed_attempt_where_no_delay_queue_was_applied(
+    make_lab: Callable[..., Lab], conf: dict[str, Any]
+) -> None:
+    lab = make_lab(conf=conf)
+    lab.worker("prefork", 1, "--queues", "shop,other")
+    result = lab.task("kills_child").apply_async((2,), queue="other")
+
+    assert result.get(timeout=SECONDS) == "survived"
+    assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, 1, 2]
 
 
 def test_a_task_that_always_kills_its_child_is_exhausted(running: Lab) -> None:
