@@ -117,6 +117,12 @@ class Delay:
         else:
             self.adopted[queue] = adoption
 
+    def forget(self, queue: str) -> None:
+        """Forget what is known of a queue that is deleted."""
+        self.foreign.discard(queue)
+        self.foreign_type.pop(queue, None)
+        self.adopted.pop(queue, None)
+
     def learned(self, queue: str) -> tuple[object, ...]:
         """Return a key of what has been found out about a queue since the app was set up: all that can change."""
         adoption = self.adopted.get(queue)

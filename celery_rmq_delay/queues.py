@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from amqp import Channel as AMQPChannel
-from amqp.exceptions import AccessRefused, ChannelError, PreconditionFailed
+from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionFailed
 from celery.app.amqp import Queues
 from kombu.entity import Queue
 
@@ -32,7 +32,7 @@ _DELETE = "delete it with `celery -A proj rmq-delay delete-queue {}` and start a
 #: How RabbitMQ tells the argument of a queue that differs from what is declared.
 _HAS = re.compile(
     r"inequivalent arg '(?P<name>[^']+)' .* current is the value "
-    r"('(?P<text>.*)' of type 'longstr'|'(?P<number>-?\d+)' of type '\w+')",
+    r"('(?P<text>.*)' of type 'longstr'|'(?P<bool>true|false)' of type 'bool'|'(?P<number>-?\d+)' of type '\w+')",
     re.DOTALL,
 )
 
@@ -73,7 +73,10 @@ class OriginQueue(Queue):
         if delay is None or passive or not isinstance(channel, AMQPChannel):
             return super().queue_declare(nowait=nowait, passive=passive, channel=channel)
         if self.name in delay.foreign:
-            return self._look_at_it(channel)
+            try:
+                return self._look_at_it(channel)
+            except NotFound:  # somebody has deleted it
+                delay.forget(self.name)
         declared = self._declare(delay, channel)
         if delay.on_declared is not None:
             delay.on_declared(self.name)
@@ -143,11 +146,18 @@ class OriginQueue(Queue):
             found = _HAS.search(refused)
             if found is None or found["name"] in arguments:
                 return None
-            arguments[found["name"]] = int(found["number"]) if found["number"] else found["text"]
+            arguments[found["name"]] = _value(found)
 
     def _look_at_it(self, channel: Any) -> Any:
-        """Ask for the queue as it is: it exists, with arguments that nobody needs to guess."""
-        return super().queue_declare(passive=True, channel=channel)
+        """Ask for the queue as it is, with arguments that nobody needs to guess. Raises `NotFound` where it is gone."""
+        with channel.connection.channel() as probe:
+            return super().queue_declare(passive=True, channel=probe)
+
+
+def _value(found: re.Match[str]) -> str | int | bool:
+    if found["bool"]:
+        return found["bool"] == "true"
+    return int(found["number"]) if found["number"] else found["text"]
 
 
 def _is_adopted(delay: Delay, queue: str, source: Connection) -> bool:

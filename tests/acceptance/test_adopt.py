@@ -6,12 +6,14 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import amqp
 import pytest
 from click.testing import Result
 
 from celery_rmq_delay import adoption
+from celery_rmq_delay.doctor import examine
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.commands import run
@@ -25,9 +27,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adoption, "PATIENCE", adoption.Patience(settle=0.5, settle_quorum=1.0, round=0.5))
 
 
-def existing_queue(lab: Lab, queue_type: str) -> None:
+def existing_queue(lab: Lab, queue_type: str, **more: Any) -> None:
     with lab.app.connection_for_write() as connection:
-        arguments = {"x-queue-type": queue_type}
+        arguments = {"x-queue-type": queue_type, **more}
         connection.channel().queue_declare("shop", durable=True, auto_delete=False, arguments=arguments)
 
 
@@ -62,8 +64,24 @@ def test_tasks_of_a_queue_that_exists_and_that_the_app_may_not_declare_are_retri
     assert "The queue 'shop' exists with other arguments" in worker.logs()
 
 
-def test_a_quorum_queue_that_exists_is_consumed_by_an_app_that_names_no_type(classic_lab: Lab) -> None:
-    existing_queue(classic_lab, "quorum")
+@pytest.mark.brokers
+def test_a_queue_with_other_arguments_that_is_deleted_under_a_worker_is_declared_with_ours(classic_lab: Lab) -> None:
+    existing_queue(classic_lab, "classic")
+    classic_lab.worker("prefork", 1)
+    assert classic_lab.task("fails").delay(1).get(timeout=SECONDS) == 1
+    with classic_lab.app.connection_for_write() as connection:
+        connection.channel().queue_delete("shop")
+    wait_for(lambda: classic_lab.counts("shop")["shop"] is not None)
+
+    assert classic_lab.task("fails").delay(2).get(timeout=SECONDS) == 2
+    assert "dlx-missing" not in {finding.code for finding in examine(classic_lab.app, use_management=False)}
+
+
+@pytest.mark.parametrize("arguments", [{}, {"x-single-active-consumer": True, "x-max-length": 1000}])
+def test_a_quorum_queue_that_exists_is_consumed_by_an_app_that_names_no_type(
+    classic_lab: Lab, arguments: dict[str, Any]
+) -> None:
+    existing_queue(classic_lab, "quorum", **arguments)
     worker = classic_lab.worker("prefork", 2)
     results = [classic_lab.task("fails").delay(2) for _ in range(10)]
 
