@@ -13,7 +13,7 @@ from . import native_leftovers as native
 from .broker import Capabilities, capabilities
 from .delay import delay_of
 from .doctor_adoption import adoption_findings, dlx_missing
-from .doctor_policies import policy_findings
+from .doctor_policies import key_findings, policy_findings
 from .event_connection import event_findings, events_queue
 from .exact_doctor import exact_findings
 from .exceptions import ManagementError, TransportError
@@ -160,6 +160,7 @@ def _queue_findings(
     arguments, definition = _declared(delay, plan, details.get(plan.queue))
     yield from limit_findings(plan, broker, _limit(arguments, definition, broker))
     yield from overflow_findings(plan, arguments, definition)
+    yield from key_findings(plan.queue, details.get(plan.queue))
     own = [plan.queue, suspects(plan.queue), *(queue.name for _, _, queue in plan.rung_queues(_ladders(plan, state)))]
     for name in own:
         waiting = details[name].dead_letters_waiting if name in details else 0

@@ -196,17 +196,31 @@ def test_a_policy_that_reaches_the_packages_own_queues_is_found_with_one_that_pr
         finding = found(app, managed.management_url).get("policy")
         return finding if finding and suspects(plan.queue) in finding.found else None
 
-    with policy(managed, "tidy", f"^{lab.names.prefix}", {"message-ttl": 60_000, "max-length": 5}):
+    wanted = {"message-ttl": 60_000, "max-length": 5, "delivery-limit": 20, "dead-letter-routing-key": "dead"}
+    with policy(managed, "tidy", f"^{lab.names.prefix}", wanted):
         finding = wait_for(reached, "the policy")
         assert (finding.severity, finding.subject) == ("error", "tidy")
         assert '"message-ttl": 60000' in finding.found
         assert '"max-length": 5' in finding.found
+        assert '"delivery-limit": 20' in finding.found
+        assert '"dead-letter-routing-key": "dead"' in finding.found
         command = re.search(r"set_policy .* rmq-delay-own '(.*)' '(.*)' --apply-to queues --priority 1", finding.mend)
         assert command
         own, definition = command.groups()
         with policy(managed, "rmq-delay-own", own, json.loads(definition), priority=1):
             wait_for(lambda: "policy" not in found(app, managed.management_url), "the policy that protects")
     wait_for(lambda: not found(app, managed.management_url), "the end of the policy")
+
+
+@pytest.mark.brokers
+def test_a_policy_that_changes_the_key_of_what_an_origin_queue_rejects_is_found(
+    managed: PrivateBroker, managed_lab: Lab
+) -> None:
+    app, plan = opened(managed_lab, tiers=["1h"])
+    with policy(managed, "dead", f"^{re.escape(plan.queue)}$", {"dead-letter-routing-key": "dead"}):
+        finding = wait_for(lambda: found(app, managed.management_url).get("dead-letter-key"), "the policy")
+        assert (finding.severity, finding.subject) == ("error", plan.queue)
+        assert "The policy 'dead' sets dead-letter-routing-key" in finding.found
 
 
 def test_a_policy_with_a_ttl_longer_than_any_tier_is_no_harm_to_the_tiers(
