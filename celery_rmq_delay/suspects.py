@@ -2,7 +2,7 @@
 
 A suspect that waits for the pool when its worker is killed looks like the one that killed it. So a worker whose pool is
 full moves a suspect to the end of its queue, and takes no more until a process is free. Meanwhile it hands nothing else
-to the pool, which would stay full otherwise; then the suspects come first.
+to the pool, which would stay full otherwise. Then a suspect comes first, and what was held follows it.
 """
 
 from __future__ import annotations
@@ -54,10 +54,13 @@ class Suspects:
         self._started = False
         #: The queues whose suspects wait for a free process, with their consumer tags.
         self._waiting: dict[Queue, str] = {}
-        #: What other deliveries wait for, in their order.
+        #: Other deliveries, in their order, that are received later; and whether that happens now.
         self._held: list[Callable[[], object]] = []
+        self._lets_go = False
         #: Until when suspects come first, in seconds of the monotonic clock; None where nothing waits for that.
         self._first_until: float | None = None
+        #: Whether a suspect has been handed to the pool since others were held: what is held is next.
+        self._begun = False
 
     @property
     def tags(self) -> dict[str, str]:
@@ -125,22 +128,24 @@ class Suspects:
 
     def hold(self, act: Callable[[], object]) -> bool:
         """Return whether a delivery of another queue has to wait; ``act`` is called when it may go on."""
-        if self._holds:
+        holds = self._holds and not self._lets_go
+        if holds:
             self._held.append(act)
-        return self._holds
+        return holds
 
     def let_go(self) -> None:
-        """Let what was held go on; suspects that wait for room are not asked for any more."""
-        self._waiting.clear()
-        self._first_until = None
+        """Let what was held go on."""
+        self._begun, self._lets_go = False, True
         held, self._held = self._held, []
-        for act in held:
-            act()
+        try:
+            for act in held:
+                act()
+        finally:
+            self._lets_go = False
 
-    def begin_others(self) -> None:
-        """Note that a suspect has been handed to the pool: the others may follow."""
-        if self._first_until is not None:
-            self._first_until = 0.0
+    def note_begun(self) -> None:
+        """Note that a suspect has been handed to the pool: what is held is next, and then another suspect."""
+        self._begun = self._holds
 
     @property
     def _holds(self) -> bool:
@@ -150,12 +155,18 @@ class Suspects:
         self._celery.timer.call_after(_LOOK, self._celery.call_soon, (self._look,))
 
     def _look(self) -> None:
-        if self._waiting and self.have_room:
+        if self._begun:
+            if not self._waiting:
+                self._first_until = None
+            self.let_go()
+        elif not self._waiting:
+            if self._first_until is None or time.monotonic() >= self._first_until:
+                self._first_until = None
+                self.let_go()
+        elif self.have_room:
             for queue, tag in self._waiting.items():
                 self._consumer._basic_consume(queue, consumer_tag=tag)
             self._waiting.clear()
             self._first_until = time.monotonic() + _FIRST
-        elif not self._waiting and (self._first_until is None or time.monotonic() >= self._first_until):
-            self.let_go()
-            return
-        self._look_later()
+        if self._holds:
+            self._look_later()

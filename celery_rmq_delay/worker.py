@@ -451,7 +451,7 @@ class WorkerSide(Settling):
             # One to return waits for its consumer's end: it would come again at once.
             self._to_return[id(message)] = message, found.retries
             if place.among_suspects and self._suspects is not None:
-                self._suspects.begin_others()
+                self._suspects.note_begun()
         return found
 
     def hold(self, message: Message, receive: Callable[[Message], object]) -> bool:

@@ -25,6 +25,7 @@ from tests.support.brokers.policies import policy
 from tests.support.brokers.proxy import Proxy, elsewhere
 from tests.support.commands import run
 from tests.support.waiting import SECONDS, wait_for
+from tests.support.workers.foreign import task_message
 from tests.support.workers.lab import Lab
 from tests.support.workers.nodes import Worker
 from tests.support.workers.supervisor import MAX_CRASHES, Supervisor, kills_until_exhausted
@@ -123,6 +124,60 @@ def test_a_suspect_runs_before_a_backlog_that_keeps_the_pool_busy(make_lab: Call
 
 @pytest.mark.brokers
 @EITHER_TYPE
+def test_what_is_held_for_a_suspect_is_returned_by_a_warm_shutdown_and_nobody_is_blamed(
+    make_lab: Callable[..., Lab], queue_type: str
+) -> None:
+    lab = make_lab(queue_type)
+    run(lab.app, "apply")
+    with ExitStack() as held:
+        connection = held.enter_context(lab.app.connection_for_read())
+        suspect, hand_over = put_among_suspects(lab, held, redelivered=False)
+        gate = lab.task("gated").delay()
+        worker = lab.worker("prefork", 1)
+        wait_for(lambda: lab.attempts(gate.id))
+        hand_over()
+        wait_for(lambda: unconsumed(connection, "shop.suspects"), "the suspect that is put back")
+        others = [lab.task("healthy").delay(number) for number in range(3)]
+        wait_for(lambda: lab.count("shop") == 0, "the messages in the worker")
+    os.kill(worker.container.pid, signal.SIGTERM)
+    wait_for(lambda: "Warm shutdown" in worker.logs())
+    lab.open_gate()
+    worker.container.wait(SECONDS)
+
+    after = lab.worker("prefork", 1)
+    assert [result.get(timeout=SECONDS) for result in (gate, suspect, *others)] == ["passed", 1, 0, 1, 2]
+    assert len(lab.attempts()) == 5
+    assert "among the suspects" not in worker.logs() + after.logs()
+
+
+@pytest.mark.parametrize("queues", [1, 2])
+def test_suspects_of_several_queues_and_a_backlog_take_turns(make_lab: Callable[..., Lab], queues: int) -> None:
+    names = ["shop", "zones"][:queues]
+    lab = make_lab()
+    lab.worker("prefork", 1, "--queues", ",".join(names)).kill("SIGTERM")  # applies the ladders
+    gate = lab.task("gated").delay()
+    worker = lab.worker("prefork", 1, "--queues", ",".join(names))
+    wait_for(lambda: lab.attempts(gate.id))
+    with lab.app.connection_for_write() as connection:
+        channel: Any = connection.channel()
+        suspects = []
+        for name in names * 5:
+            message = task_message("sleeps", [0.5])
+            channel.basic_publish(message, "", f"{name}.suspects")
+            suspects.append(message.headers["id"])
+    backlog = [lab.task("healthy").delay(number).id for number in range(120)]
+    lab.open_gate()
+
+    wait_for(lambda: {attempt["id"] for attempt in lab.attempts()} >= {*suspects, *backlog})
+    order = [attempt["id"] for attempt in lab.attempts()]
+    assert sorted(order) == sorted([gate.id, *suspects, *backlog])
+    assert max(map(order.index, suspects)) < len(order) - 1, "the backlog came first"
+    assert min(map(order.index, backlog)) < max(map(order.index, suspects)), "the suspects came first"
+    assert "among the suspects" not in worker.logs()
+
+
+@pytest.mark.brokers
+@EITHER_TYPE
 def test_a_queue_with_a_single_active_consumer_has_no_suspects_that_others_could_run(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
@@ -190,7 +245,7 @@ def test_a_task_that_is_given_up_is_exhausted_once_and_its_worker_goes_on(
         (message,) = wait_for(lambda: lab.take("rmq_delay.exhausted"))
         assert (message.headers["id"], message.headers["rmq-delay-reason"]) == (result.id, "crashed")
 
-    neighbour = lab.task("healthy").delay(2)
+    neighbour = lab.task("healthy").apply_async((2,), ignore_result=True)
     wait_for(lambda: lab.attempts(neighbour.id))
     wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()))
     assert "(crashed) could not be stored, or an errback not be called" in worker.logs()
