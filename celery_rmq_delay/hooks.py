@@ -37,7 +37,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "kombu.common:QoS": ("callback", "set", "value"),
     "kombu.pidbox:Mailbox": ("producer_pool",),
     "celery.worker.strategy": ("default",),
-    "celery.worker.state": ("active_requests", "reserved_requests", "should_terminate"),
+    "celery.worker.state": ("reserved_requests", "should_terminate"),
     "kombu:Consumer": ("_active_tags", "_basic_consume", "add_queue", "cancel_by_queue"),
     # How an attempt ends, in the main process.
     "celery.worker.request": ("create_request_cls", "task_ready", "safe_repr", "safe_str"),

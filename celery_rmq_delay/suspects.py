@@ -107,9 +107,10 @@ class Suspects:
     def have_room(self) -> bool:
         """Whether the pool starts a task at once; also where the broker takes no copy of a suspect that would wait."""
         most = getattr(self._celery.controller, "max_concurrency", None) or self._celery.pool.num_processes
-        # Celery before 5.7 forgets those that run when it loses its connection.
-        known = len(state.reserved_requests | state.active_requests)
-        return not known or known < most or self._publisher.is_blocked
+        jobs = getattr(getattr(self._celery.pool, "_pool", None), "_cache", None)  # prefork's
+        # A request of a lost connection may stay among Celery's for ever, as its result is dropped.
+        busy = len(state.reserved_requests) if jobs is None else sum(not job.ready() for job in list(jobs.values()))
+        return not busy or busy < most or self._publisher.is_blocked
 
     def wait_for_room(self, name: str) -> None:
         """Take no more suspects of an origin queue until a process is free. Waits for no answer of the broker.
