@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from amqp.exceptions import RecoverableConnectionError
+from amqp.exceptions import NotFound, RecoverableConnectionError
 from celery import bootsteps
 from celery.bootsteps import RUN  # type: ignore[attr-defined]  # its stubs lack it
 
@@ -44,6 +44,7 @@ class LadderStep(bootsteps.StartStopStep):
             wait_for_nothing(c)
             guard(c, self._worker)
             c.perform_pending_operations = partial(_perform, c, c.perform_pending_operations)
+            c.loop = partial(_loop, c.loop, self._worker)
             c.cancel_task_queue = partial(self._worker.cancel_queue, c.cancel_task_queue)
         setattr(c, ATTRIBUTE, self._worker)
 
@@ -88,6 +89,16 @@ class LadderStep(bootsteps.StartStopStep):
             self._worker.disconnect()
         if self._worker.reporter is not None:
             self._worker.reporter.close()
+
+
+def _loop(loop: Callable[..., object], worker: WorkerSide, *args: Any) -> None:
+    """Run Celery's loop; where a queue of suspects was deleted, let Celery connect anew, which declares it again."""
+    try:
+        loop(*args)
+    except NotFound as error:
+        if not worker.misses_suspects(error):
+            raise
+        raise RecoverableConnectionError(f"A queue of suspects is gone: {error}") from error
 
 
 def _perform(c: Any, perform: Callable[[], None]) -> None:

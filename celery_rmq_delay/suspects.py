@@ -8,6 +8,7 @@ to the pool, which would stay full otherwise. Then a suspect comes first, and wh
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,7 @@ class Suspects:
         #: The queues whose suspects wait for a free process, with their consumer tags.
         self._waiting: dict[Queue, str] = {}
         #: Other deliveries, in their order, that are received later; and whether that happens now.
-        self._held: list[Callable[[], object]] = []
+        self._held: deque[Callable[[], object]] = deque()
         self._lets_go = False
         #: Until when suspects come first, in seconds of the monotonic clock; None where nothing waits for that.
         self._first_until: float | None = None
@@ -94,19 +95,22 @@ class Suspects:
         """Take no more suspects."""
         self._started = True  # and never begin
         self._waiting.clear()
+        self._first_until = None
         self._consumer.cancel()
 
     def forget(self) -> None:
         """Drop what waits: the connection is lost, and the broker delivers it again."""
         self._held.clear()
         self._waiting.clear()
+        self._first_until = None
 
     # -- when the pool is full -------------------------------------------------------------------------------------
 
     @property
     def have_room(self) -> bool:
         """Whether the pool starts a task at once; also where the broker takes no copy of a suspect that would wait."""
-        most = getattr(self._celery.controller, "max_concurrency", None) or self._celery.pool.num_processes
+        scaler = getattr(self._celery.controller, "autoscaler", None)
+        most = scaler.max_concurrency if scaler else self._celery.pool.num_processes
         jobs = getattr(getattr(self._celery.pool, "_pool", None), "_cache", None)  # prefork's
         # A request of a lost connection may stay among Celery's for ever, as its result is dropped.
         busy = len(state.reserved_requests) if jobs is None else sum(not job.ready() for job in list(jobs.values()))
@@ -135,12 +139,11 @@ class Suspects:
         return holds
 
     def let_go(self) -> None:
-        """Let what was held go on."""
+        """Let what was held go on. Where one raises, the others after it stay held."""
         self._begun, self._lets_go = False, True
-        held, self._held = self._held, []
         try:
-            for act in held:
-                act()
+            while self._held:
+                self._held.popleft()()
         finally:
             self._lets_go = False
 
@@ -156,18 +159,20 @@ class Suspects:
         self._celery.timer.call_after(_LOOK, self._celery.call_soon, (self._look,))
 
     def _look(self) -> None:
-        if self._begun:
-            if not self._waiting:
-                self._first_until = None
-            self.let_go()
-        elif not self._waiting:
-            if self._first_until is None or time.monotonic() >= self._first_until:
-                self._first_until = None
+        try:
+            if self._begun:
+                if not self._waiting:
+                    self._first_until = None
                 self.let_go()
-        elif self.have_room:
-            for queue, tag in self._waiting.items():
-                self._consumer._basic_consume(queue, consumer_tag=tag)
-            self._waiting.clear()
-            self._first_until = time.monotonic() + _FIRST
-        if self._holds:
-            self._look_later()
+            elif not self._waiting:
+                if self._first_until is None or time.monotonic() >= self._first_until:
+                    self._first_until = None
+                    self.let_go()
+            elif self.have_room:
+                for queue, tag in self._waiting.items():
+                    self._consumer._basic_consume(queue, consumer_tag=tag)
+                self._waiting.clear()
+                self._first_until = time.monotonic() + _FIRST
+        finally:  # Celery without an event loop logs what is raised here, and goes on
+            if self._holds or self._held:
+                self._look_later()

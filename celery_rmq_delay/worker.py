@@ -49,6 +49,7 @@ from .topology.switch import apply_plan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from amqp import NotFound
     from celery import Task
     from kombu import Connection
     from kombu.message import Message
@@ -139,6 +140,10 @@ class WorkerSide(Settling):
     def _start_suspects(self) -> None:
         if self._suspects is not None:
             self._suspects.start()
+
+    def misses_suspects(self, error: NotFound) -> bool:
+        """Whether the broker misses a queue of suspects, which the next connection declares."""
+        return any(f"'{suspects(name)}'" in str(error.reply_text) for name in self.applied)
 
     @property
     def _is_stopping(self) -> bool:

@@ -150,6 +150,31 @@ def test_what_is_held_for_a_suspect_is_returned_by_a_warm_shutdown_and_nobody_is
     assert "among the suspects" not in worker.logs() + after.logs()
 
 
+@pytest.mark.brokers
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.slow)])
+def test_a_worker_goes_on_where_the_queue_of_a_suspect_that_waits_is_deleted(
+    make_lab: Callable[..., Lab], pool: str
+) -> None:
+    lab = make_lab()
+    run(lab.app, "apply")
+    with ExitStack() as held:
+        connection = held.enter_context(lab.app.connection_for_write())
+        _, hand_over = put_among_suspects(lab, held, redelivered=False)
+        gate = lab.task("gated").delay()
+        worker = lab.worker(pool, 1)
+        wait_for(lambda: lab.attempts(gate.id))
+        hand_over()
+        wait_for(lambda: unconsumed(connection, "shop.suspects"), "the suspect that is put back")
+        connection.channel().queue_delete("shop.suspects")
+        lab.open_gate(2)  # its connection is lost as the queue is missed, and it may run again
+
+        time.sleep(4)
+        print("DBG", worker.logs()[-1800:], lab.counts("shop", "shop.suspects"))
+        wait_for(lambda: lab.counts("shop.suspects")["shop.suspects"] is not None, "the queue")
+    assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1
+    assert not worker.exited
+
+
 @pytest.mark.parametrize("queues", [1, 2])
 def test_suspects_of_several_queues_and_a_backlog_take_turns(make_lab: Callable[..., Lab], queues: int) -> None:
     names = ["shop", "zones"][:queues]
