@@ -53,8 +53,8 @@ class Suspects:
         )
         #: Whether the event loop runs: what is delivered before would meet a pool that does not take tasks yet.
         self._started = False
-        #: The queues whose suspects wait for a free process, with their consumer tags.
-        self._waiting: dict[Queue, str] = {}
+        #: The queues whose suspects wait for a free process.
+        self._waiting: set[Queue] = set()
         #: Other deliveries, in their order, that are received later; and whether that happens now.
         self._held: deque[Callable[[], object]] = deque()
         self._lets_go = False
@@ -88,7 +88,7 @@ class Suspects:
 
     def cancel_queue(self, name: str) -> None:
         """Take no more suspects of an origin queue."""
-        self._waiting = {queue: tag for queue, tag in self._waiting.items() if queue.name != suspects(name)}
+        self._waiting = {queue for queue in self._waiting if queue.name != suspects(name)}
         self._consumer.cancel_by_queue(suspects(name))
 
     def cancel(self) -> None:
@@ -126,8 +126,9 @@ class Suspects:
         if queue is None or tag is None:  # its consumer was cancelled since
             return
         self._channel.basic_cancel(tag, nowait=True)
+        self._channel.callbacks.pop(tag, None)
         is_first = not self._holds
-        self._waiting[queue] = tag
+        self._waiting.add(queue)
         if is_first:
             self._look_later()
 
@@ -169,8 +170,8 @@ class Suspects:
                     self._first_until = None
                     self.let_go()
             elif self.have_room:
-                for queue, tag in self._waiting.items():
-                    self._consumer._basic_consume(queue, consumer_tag=tag)
+                for queue in self._waiting:
+                    self._consumer._basic_consume(queue)  # with a new tag: a quorum queue may still know the old one
                 self._waiting.clear()
                 self._first_until = time.monotonic() + _FIRST
         finally:  # Celery without an event loop logs what is raised here, and goes on

@@ -482,7 +482,7 @@ class WorkerSide(Settling):
     def _place(self, tag: str, task: Task[Any, Any]) -> Place | None:
         """Return what is known of the queue of a delivery; None where the queue is left alone."""
         queue, among_suspects = self._queue_of(tag)
-        known = (tag, queue, task.name, queue in self.applied, self.delay.learned(queue))
+        known = (among_suspects, queue, task.name, queue in self.applied, self.delay.learned(queue))
         try:
             return self._places[known]
         except KeyError:

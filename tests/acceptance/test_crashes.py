@@ -226,7 +226,7 @@ def test_suspects_that_wait_for_a_worker_run_when_it_is_ready(lab: Lab) -> None:
     with lab.app.connection_for_write() as connection:
         channel: Any = connection.channel()
         for message in wait_for_messages(channel, "shop", len(results)):
-            channel.basic_publish(message, "", "shop.suspects")
+            channel.basic_publish_confirm(message, "", "shop.suspects")
     # While it applies the second queue's ladder, a worker already hears what the broker says of the first.
     lab.worker("prefork", 1, "--queues", "shop,zones")
     assert [result.get(timeout=SECONDS) for result in results] == [0, 1, 2]

@@ -40,6 +40,7 @@ def rig() -> Iterator[Rig]:
         connection.default_channel.queue_declare("q.suspects")
         rig = Rig(connection)
         rig.suspects._channel.basic_cancel = lambda _tag, **_: None  # kombu's knows no nowait
+        rig.suspects._channel.callbacks = {}
         rig.suspects.add("q")
         rig.suspects.start()
         rig.suspects.wait_for_room("q")
