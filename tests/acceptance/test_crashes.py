@@ -168,8 +168,6 @@ def test_a_worker_goes_on_where_the_queue_of_a_suspect_that_waits_is_deleted(
         connection.channel().queue_delete("shop.suspects")
         lab.open_gate(2)  # its connection is lost as the queue is missed, and it may run again
 
-        time.sleep(4)
-        print("DBG", worker.logs()[-1800:], lab.counts("shop", "shop.suspects"))
         wait_for(lambda: lab.counts("shop.suspects")["shop.suspects"] is not None, "the queue")
     assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1
     assert not worker.exited
