@@ -194,8 +194,8 @@ def _dead_lettering(
             KombuQueue.queue_declare(delay.app.amqp.queues[plan.queue], channel=channel)
         return
     except AccessRefused as error:
-        known = {} if detail is None else {**detail.policy_definition, **detail.arguments}
-        if known.get(DLX) != plan.names.dlx(plan.queue):
+        known = detail and detail.arguments.get(f"x-{DLX}", detail.policy_definition.get(DLX))
+        if known != plan.names.dlx(plan.queue):
             found = f"It cannot be seen whether it has our dead-letter exchange. {error.reply_text}"
             yield Finding("queue-arguments", "note", plan.queue, found, "Run doctor as a user who may configure it.")
         return

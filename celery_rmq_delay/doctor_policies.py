@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .durations import MAX_TTL_MS
 from .findings import Finding
+from .policies import DLX, ROUTING_KEY
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 #: Keys by which a queue loses messages, or itself; with a TTL only where that is shorter than the queue's own.
 _HARMFUL = ("expires", "max-length", "max-length-bytes")
-#: The key by which messages of ours find their way from queue to queue.
-_KEY = "dead-letter-routing-key"
 
 
 def policy_findings(
@@ -53,7 +52,7 @@ def policy_findings(
 def _harm(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> dict[str, Any]:
     found = {key: definition[key] for key in _HARMFUL if key in definition and f"x-{key}" not in arguments}
     if _changes_key(arguments, definition):
-        found[_KEY] = definition[_KEY]
+        found[ROUTING_KEY] = definition[ROUTING_KEY]
     limit = definition.get("delivery-limit")
     if isinstance(limit, int) and 0 <= limit < arguments.get("x-delivery-limit", 0):  # RabbitMQ takes the smaller one
         found["delivery-limit"] = limit
@@ -64,15 +63,17 @@ def _harm(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> dict[s
 
 
 def _changes_key(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> bool:
-    return _KEY in definition and f"x-{_KEY}" not in arguments and "x-dead-letter-exchange" in arguments
+    return ROUTING_KEY in definition and f"x-{ROUTING_KEY}" not in arguments and f"x-{DLX}" in arguments
 
 
 def key_findings(queue: str, detail: QueueDetail | None) -> Iterator[Finding]:
     """Say whether a policy changes the routing key of what an origin queue rejects, by which it climbs the ladder."""
     if detail is not None and _changes_key(detail.arguments, detail.policy_definition):
         by = detail.policy or detail.operator_policy
-        text = f"The policy {by!r} sets {_KEY}: retries take the first tier again and again, and unknown tasks circle."
-        yield Finding("dead-letter-key", "error", queue, text, f"Take {_KEY} out of the policy, or narrow its pattern.")
+        sets = f"The policy {by!r} sets {ROUTING_KEY}"
+        text = f"{sets}: retries take the first tier again and again, and unknown tasks circle."
+        mend = f"Take {ROUTING_KEY} out of the policy, or narrow its pattern."
+        yield Finding("dead-letter-key", "error", queue, text, mend)
 
 
 def _mend(policies: Iterable[Policy], harmful: str | None, vhost: str, prefix: str) -> str:
