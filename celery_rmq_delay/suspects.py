@@ -132,12 +132,14 @@ class Suspects:
         if is_first:
             self._look_later()
 
-    def hold(self, act: Callable[[], object]) -> bool:
-        """Return whether a delivery of another queue has to wait; ``act`` is called when it may go on."""
-        holds = self._holds and not self._lets_go
-        if holds:
-            self._held.append(act)
-        return holds
+    @property
+    def holds(self) -> bool:
+        """Whether a delivery of another queue has to wait."""
+        return self._holds and not self._lets_go
+
+    def hold(self, act: Callable[[], object]) -> None:
+        """Let a delivery of another queue wait; ``act`` is called when it may go on."""
+        self._held.append(act)
 
     def let_go(self) -> None:
         """Let what was held go on. Where one raises, the others after it stay held."""

@@ -123,7 +123,7 @@ class WorkerSide(Settling):
         consumer = self.consumer.task_consumer
         consumer.add_queue = partial(self._add_to, consumer, consumer.add_queue)
         self._starts = False
-        self.consumer.call_soon(self._start_suspects)
+        self.consumer.call_soon(self._suspects.start)
 
     def _limit_each_consumer(self) -> None:
         """Let the prefetch count limit each consumer, and not the channel, where a queue that exists is a quorum queue.
@@ -136,10 +136,6 @@ class WorkerSide(Settling):
             consumer.qos.callback = partial(consumer.task_consumer.qos, apply_global=False)
             consumer.qos_global = False
             consumer.qos.set(consumer.qos.value)
-
-    def _start_suspects(self) -> None:
-        if self._suspects is not None:
-            self._suspects.start()
 
     def misses_suspects(self, error: NotFound) -> bool:
         """Whether the broker misses a queue of suspects, which the next connection declares."""
@@ -195,10 +191,10 @@ class WorkerSide(Settling):
         Where that is not possible now, it is tried again, and the queue is consumed meanwhile only if a ladder was
         applied before: what is rejected without one is lost.
         """
-        if self._suspects is None or not self._in_loop() or not self._is_consumed(name):
+        if not self._in_loop() or not self._is_consumed(name):
             return
         if name in self.applied:
-            if not self._suspects.takes(name):  # it was cancelled since
+            if not self._suspects_now.takes(name):  # it was cancelled since
                 self._take(name)
             return
         step = self._step(name)
@@ -215,8 +211,7 @@ class WorkerSide(Settling):
         self._read_tags()  # of what is on its way
         self.take_the_rest()
         cancel(name)
-        if self._suspects is not None:
-            self._suspects.cancel_queue(name)
+        self._suspects_now.cancel_queue(name)
 
     def _is_consumed(self, name: str) -> bool:
         return name in self.consumer.app.amqp.queues.consume_from and name in self.delay.origin_queues()
@@ -279,10 +274,9 @@ class WorkerSide(Settling):
 
     def _take(self, name: str) -> None:
         """Take the suspects of a queue whose ladder is applied; let what it rejects climb."""
-        assert self._suspects is not None  # noqa: S101 - `connect` made it
         self.applied.add(name)
         self._postponed.discard(name)
-        self._suspects.add(name)
+        self._suspects_now.add(name)
 
     def _resume(self, name: str) -> None:
         """Consume a queue that had to wait for its ladder."""
@@ -312,6 +306,11 @@ class WorkerSide(Settling):
         assert self._applying is not None  # noqa: S101 - `connect` made it
         return self._applying
 
+    @property
+    def _suspects_now(self) -> Suspects:
+        assert self._suspects is not None  # noqa: S101 - `connect` made it
+        return self._suspects
+
     def _look_for_adoption(self, connection: Connection, plan: LadderPlan) -> None:
         adoption = applied(connection, plan).adoption
         self.delay.learn(plan.queue, adoption)
@@ -340,9 +339,9 @@ class WorkerSide(Settling):
         self.take_the_rest()
         if self._suspects is not None:
             self._suspects.let_go()
-        consumers: list[Suspects | Releaser] = [self._suspects] if self._suspects is not None else []
-        for each in (*consumers, *self._releasers):
-            ignore_errors(self.consumer, each.cancel)  # a broker that is silent answers none of them
+            ignore_errors(self.consumer, self._suspects.cancel)  # a broker that is silent does not answer
+        for each in self._releasers:
+            ignore_errors(self.consumer, each.cancel)
 
     def started(self, message: Message) -> None:
         """Note that the task of a message runs, or that the message is settled without that."""
@@ -431,7 +430,7 @@ class WorkerSide(Settling):
             redelivered=info["redelivered"],
             eta_ahead=bool(eta),
             is_stopping=self._is_stopping,
-            has_room=not place.among_suspects or self._suspects is None or self._suspects.have_room,
+            has_room=not place.among_suspects or self._suspects_now.have_room,
             priority=h.whole_number(message.properties.get("priority")),
         )
         self.delivered = max(self.delivered, message.delivery_tag)  # suspects come on a channel of their own
@@ -455,15 +454,16 @@ class WorkerSide(Settling):
         elif place.is_applied and found.action in (Action.RUN, Action.RETURN):
             # One to return waits for its consumer's end: it would come again at once.
             self._to_return[id(message)] = message, found.retries
-            if place.among_suspects and self._suspects is not None:
-                self._suspects.note_begun()
+            if place.among_suspects:
+                self._suspects_now.note_begun()
         return found
 
     def hold(self, message: Message, receive: Callable[[Message], object]) -> bool:
         """Return whether a delivery waits for a suspect that waits for the pool: it is received when that has begun."""
-        tag = message.delivery_info.get("consumer_tag", "")
-        if self._suspects is None or tag.startswith(SUSPECTS_TAG) or not self._suspects.hold(partial(receive, message)):
+        held = self._suspects_now
+        if not held.holds or message.delivery_info.get("consumer_tag", "").startswith(SUSPECTS_TAG):
             return False
+        held.hold(partial(receive, message))
         self.delivered = max(self.delivered, message.delivery_tag)
         return True
 
@@ -472,8 +472,7 @@ class WorkerSide(Settling):
 
         Killed with its worker meanwhile, it would look like what killed it.
         """
-        if self._suspects is not None:
-            self._suspects.wait_for_room(queue)
+        self._suspects_now.wait_for_room(queue)
         self._put_back(message, suspects(queue), retries)
 
     def _put_back(self, message: Message, queue: str, retries: int) -> None:

@@ -54,7 +54,8 @@ def test_what_is_held_goes_on_after_one_of_it_has_raised(rig: Rig) -> None:
         raise RuntimeError("a result backend")
 
     for act in (lambda: done.append("first"), fail, lambda: done.append("last")):
-        assert rig.suspects.hold(act)
+        assert rig.suspects.holds
+        rig.suspects.hold(act)
     rig.jobs.clear()
     rig.look()  # a process is free: the suspects are consumed, and come first
     rig.suspects.note_begun()
