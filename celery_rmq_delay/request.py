@@ -26,6 +26,8 @@ from .worker import WorkerSide
 if TYPE_CHECKING:
     from kombu.message import Message
 
+    from .delay import Delay
+
 logger = logging.getLogger(__name__)
 
 _NO_FAILURE = (Ignore, Reject, Retry, MemoryError, stock.Terminated, CeleryTerminated)
@@ -135,7 +137,7 @@ class RetryableRequest(stock.Request):
         """Settle the message as its attempt ended."""
         if self._delivery is None or self.acknowledged:
             super().acknowledge()
-        elif not self._was_killed_in_a_greenlet():
+        elif not (self._is_abandoned and self._was_killed_in_a_greenlet()):
             self._settle()
 
     def reject(self, requeue: bool = False) -> None:
@@ -202,22 +204,18 @@ class RetryableRequest(stock.Request):
         return End.LOST if isinstance(exc, TimeLimitExceeded) else End.FAILED
 
     def _was_killed_in_a_greenlet(self) -> bool:
-        """Whether Celery has ended the attempt, and calls that a success: on gevent and eventlet it does."""
-        told = self._is_abandoned and self._end is End.SUCCEEDED
-        return told and self._worker.consumer.pool.is_green and not self._has_succeeded()
+        """Whether Celery calls a success what it has ended: on gevent and eventlet it does."""
+        return self._end is End.SUCCEEDED and self._worker.consumer.pool.is_green and not self._has_succeeded()
 
     def _decide(self) -> Ending:
         delivery, worker = self._delivery, self._worker
-        ladder = worker.delay.ladder(delivery.queue, self.task)
-        parked = self._retry if isinstance(self._retry, Parked) else None
-        if parked:  # `Task.retry` has looked
-            budget = None
-        elif getattr(self._failure, "is_last", False):  # and has refused one
-            budget = self._retries
-        else:
-            budget = worker.delay.budget(delivery.queue, self.task)
-        attempt = Attempt(delivery, ladder, self._retries, budget)
-        return end(self._end, attempt, parked, rejects=worker.dead_letters(delivery.queue))
+        attempt = self._retry if isinstance(self._retry, Parked) else self._attempt(worker.delay, delivery.queue)
+        return end(self._end, attempt, rejects=worker.dead_letters(delivery.queue))
+
+    def _attempt(self, delay: Delay, queue: str) -> Attempt:
+        is_last = getattr(self._failure, "is_last", False)  # `Task.retry` has refused another one
+        budget = self._retries if is_last else delay.budget(queue, self.task)
+        return Attempt(self._delivery, delay.ladder(queue, self.task), self._retries, budget)
 
     # -- what becomes of the message ---------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class Suspects:
             return
         self._channel.basic_cancel(tag, nowait=True)
         self._channel.callbacks.pop(tag, None)
-        is_first = not self._holds
+        is_first = not self.holds
         self._waiting.add(queue)
         if is_first:
             self._look_later()
@@ -135,7 +135,7 @@ class Suspects:
     @property
     def holds(self) -> bool:
         """Whether a delivery of another queue has to wait."""
-        return self._holds and not self._lets_go
+        return (bool(self._waiting) or self._first_until is not None) and not self._lets_go
 
     def hold(self, act: Callable[[], object]) -> None:
         """Let a delivery of another queue wait; ``act`` is called when it may go on."""
@@ -152,11 +152,7 @@ class Suspects:
 
     def note_begun(self) -> None:
         """Note that a suspect has been handed to the pool: what is held is next, and then another suspect."""
-        self._begun = self._holds
-
-    @property
-    def _holds(self) -> bool:
-        return bool(self._waiting) or self._first_until is not None
+        self._begun = self.holds
 
     def _look_later(self) -> None:
         self._celery.timer.call_after(_LOOK, self._celery.call_soon, (self._look,))
@@ -177,5 +173,5 @@ class Suspects:
                 self._waiting.clear()
                 self._first_until = time.monotonic() + _FIRST
         finally:  # Celery without an event loop logs what is raised here, and goes on
-            if self._holds or self._held:
+            if self.holds or self._held:
                 self._look_later()

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from kombu.message import Message
 
     from .delay import Delay
+    from .ladders import Ladder
     from .topology.exact import Route
     from .topology.ladder import LadderPlan
 
@@ -82,7 +83,7 @@ class WorkerSide(Settling):
         super().__init__(consumer, delay)
         self._tags: dict[str, str] = {}
         #: What was found of queues, by all that it depends on and that can change on one connection.
-        self._places: dict[tuple[object, ...], Place | None] = {}
+        self._places: dict[tuple[object, ...], tuple[Place, Ladder] | None] = {}
         self._suspects: Suspects | None = None
         self._releasers: list[Releaser] = []
         #: The messages that go to the end of their queue if the worker stops now, by identity, and their retries: their
@@ -415,16 +416,17 @@ class WorkerSide(Settling):
         to another queue when this returns, or will be when the worker has stopped.
         """
         info, raw = message.arrived, message.headers
-        place = self._place(info["consumer_tag"], task)
-        if place is None:
+        known = self._place(info["consumer_tag"], task)
+        if known is None:
             if body:
                 body.pop(KEY, None)
             return None
+        place, ladder = known
         eta = self._eta_to_come((body or {}).get("eta") or raw.get("eta"))
         found = arrive(
             raw,
             place,
-            self.delay.ladder(place.queue, task),
+            ladder,
             known=raw.get("retries", (body or {}).get("retries")),
             routing_key=info["routing_key"],
             redelivered=info["redelivered"],
@@ -437,7 +439,7 @@ class WorkerSide(Settling):
         message.rmq_delay = self
         message.raw_headers = raw
         message.delivery_info["redelivered"] = found.redelivered
-        if priority := h.priority(raw):
+        if h.PRIORITY in raw and (priority := h.priority(raw)):
             message.properties["priority"] = message.delivery_info["priority"] = priority
         check_payload(message.payload)
         eta = eta if found.keeps_eta else None
@@ -460,8 +462,8 @@ class WorkerSide(Settling):
 
     def hold(self, message: Message, receive: Callable[[Message], object]) -> bool:
         """Return whether a delivery waits for a suspect that waits for the pool: it is received when that has begun."""
-        held = self._suspects_now
-        if not held.holds or message.delivery_info.get("consumer_tag", "").startswith(SUSPECTS_TAG):
+        held = self._suspects
+        if held is None or not held.holds or message.delivery_info.get("consumer_tag", "").startswith(SUSPECTS_TAG):
             return False
         held.hold(partial(receive, message))
         self.delivered = max(self.delivered, message.delivery_tag)
@@ -478,8 +480,8 @@ class WorkerSide(Settling):
     def _put_back(self, message: Message, queue: str, retries: int) -> None:
         self._copy_to(queue, message, retries, {}, partial(self._put_back, message, queue, retries))
 
-    def _place(self, tag: str, task: Task[Any, Any]) -> Place | None:
-        """Return what is known of the queue of a delivery; None where the queue is left alone."""
+    def _place(self, tag: str, task: Task[Any, Any]) -> tuple[Place, Ladder] | None:
+        """Return what is known of a delivery's queue, and its task's ladder; None where the queue is left alone."""
         queue, among_suspects = self._queue_of(tag)
         known = (among_suspects, queue, task.name, queue in self.applied, self.delay.learned(queue))
         try:
@@ -488,13 +490,13 @@ class WorkerSide(Settling):
             found = self._places[known] = self._find_place(queue, among_suspects, task)
             return found
 
-    def _find_place(self, queue: str, among_suspects: bool, task: Task[Any, Any]) -> Place | None:
+    def _find_place(self, queue: str, among_suspects: bool, task: Task[Any, Any]) -> tuple[Place, Ladder] | None:
         delay = self.delay
         settings = delay.settings.for_queue(queue)
         if settings is None:
             return None
         is_quorum = delay.is_quorum(queue)
-        return Place(
+        place = Place(
             queue,
             among_suspects,
             is_applied=queue in self.applied,
@@ -510,6 +512,7 @@ class WorkerSide(Settling):
             native=self._native(queue, among_suspects),
             max_crashes=settings.max_crashes,
         )
+        return place, delay.ladder(queue, task)
 
     def _eta_to_come(self, eta: Any) -> Any:
         """Return the eta of a message, unless it is past.

@@ -250,12 +250,12 @@ def next_delay(
     return path, ladder.rung_after(retries)
 
 
-def end(how: End, attempt: Attempt, parked: Parked | None = None, *, rejects: bool = True) -> Ending:
-    """Return what becomes of a message. ``parked`` is what `Task.retry` has decided; ``rejects`` as in `Place`, now."""
+def end(how: End, attempt: Attempt | Parked, *, rejects: bool = True) -> Ending:
+    """Return what becomes of a message. A `Parked` is what `Task.retry` has decided; ``rejects`` as in `Place`, now."""
     if how in _SETTLED:
         return _SETTLED[how]
-    if parked is not None:
-        path, rung, delay_ms = parked.path, parked.rung, parked.delay_ms
+    if isinstance(attempt, Parked):
+        path, rung, delay_ms = attempt.path, attempt.rung, attempt.delay_ms
     elif how is End.FAILED or attempt.is_used_up:
         return Ending(Action.EXHAUST, reason="retries_used" if attempt.is_used_up else "gave_up")
     else:

@@ -30,6 +30,7 @@ from tests.support.brokers.policies import policy
 from tests.support.brokers.switching import lose_record
 from tests.support.commands import data, run
 from tests.support.waiting import BUSY, wait_for
+from tests.support.workers.roles import Permissions, add_user
 
 
 def opened(lab: Lab, **settings: Any) -> tuple[Celery, LadderPlan]:
@@ -154,6 +155,17 @@ def test_a_queue_with_other_arguments_of_its_own_is_found(classic_lab: Lab) -> N
     app, plan = opened(classic_lab)
     app.amqp.queues[plan.queue].queue_arguments["x-max-priority"] = 5
     assert set(found(app)) == {"queue-arguments"}
+
+
+def test_who_may_not_compare_a_queue_is_told_so_unless_the_management_api_shows_its_arguments(
+    managed: PrivateBroker, managed_lab: Lab
+) -> None:
+    app, plan = opened(managed_lab)
+    app.conf.broker_url = add_user(managed, managed_lab.url, Permissions("", ".*", ".*"))
+    (finding,) = (each for each in examine(app, use_management=False) if each.code == "queue-arguments")
+    assert (finding.severity, finding.subject) == ("note", plan.queue)
+    assert "It cannot be seen whether it has our dead-letter exchange. ACCESS_REFUSED" in finding.found
+    assert "queue-arguments" not in {each.code for each in examine(app, management_url=managed.management_url)}
 
 
 @pytest.mark.brokers

@@ -223,7 +223,7 @@ def test_a_message_is_settled_as_the_table_says(row: Row) -> None:
         if "self.retry()" in how:
             for path in Path:
                 wanted = path if rejects == "yes" or path is not Path.REJECT else Path.COPY
-                found = end(ENDS[how], attempt, parked(path), rejects=rejects == "yes")
+                found = end(ENDS[how], parked(path), rejects=rejects == "yes")
                 assert found == Ending(Action.PARK, wanted, 2, 700 if path is Path.COPY else None)
         else:
             assert end(ENDS[how], attempt, rejects=rejects == "yes") == SETTLED[row[-1]]
