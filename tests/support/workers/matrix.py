@@ -209,7 +209,7 @@ def expected(outcome: str, option: str, ladder: Ladder) -> Expected:
             most = asked if not found.asks else budget if found.asked_limit is None else found.asked_limit
             how = End.FAILED if retries >= most else how  # `Task.retry` raises what the task failed with
             parked = Parked.of(Retry(), Path.COPY, 1) if how is End.RETRIED else None
-        ending = end(how, Attempt(Delivery("shop", retries, None, Path.REJECT), ladder, retries, most), parked)
+        ending = end(how, parked or Attempt(Delivery("shop", retries, None, Path.REJECT), ladder, retries, most))
         if ending.action is Action.PARK or how is End.REJECTED:  # what its task rejects climbs the ladder
             retries += 1
         elif ending.action is not Action.RETURN:
