@@ -37,7 +37,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "kombu.common:QoS": ("callback", "set", "value"),
     "kombu.pidbox:Mailbox": ("producer_pool",),
     "celery.worker.strategy": ("default",),
-    "celery.worker.state": ("reserved_requests", "should_terminate"),
+    "celery.worker.state": ("active_requests", "reserved_requests", "should_terminate"),
     "kombu:Consumer": ("_active_tags", "_basic_consume", "add_queue", "cancel_by_queue"),
     # How an attempt ends, in the main process.
     "celery.worker.request": ("create_request_cls", "task_ready", "safe_repr", "safe_str"),
@@ -55,9 +55,14 @@ HOOKS: dict[str, tuple[str, ...]] = {
     "billiard.einfo:ExceptionInfo": ("exception", "internal", "tb", "traceback", "type"),
     "billiard.einfo:ExceptionWithTraceback": ("exc",),
     # Tasks that prefork's pool has handed to a process.
-    "celery.concurrency.asynpool:AsynPool": ("_active_writers", "_cache", "_flush_writer", "flush", "outbound_buffer"),
+    "celery.concurrency.asynpool:AsynPool": (
+        *("_active_writers", "_busy_workers", "_cache", "_flush_writer", "flush", "outbound_buffer"),
+    ),
     "billiard.process:BaseProcess": ("_is_alive",),
-    "billiard.pool:ApplyResult": ("_accepted", "_write_to", "worker_pids"),
+    "billiard.pool:ApplyResult": ("_accepted", "_write_to", "ready", "worker_pids"),
+    # Tasks that wait for a thread.
+    "celery.concurrency.thread:TaskPool": ("executor",),
+    "concurrent.futures.thread:ThreadPoolExecutor": ("_work_queue",),
     # Who publishes: calls, retries and copies, with confirm.
     "celery.app.base:Celery": ("_tasks", "send_task", "steps"),
     "celery.app.amqp:AMQP": ("Queues", "default_queue", "queues", "queues_cls", "router", "send_task_message"),

@@ -1,4 +1,4 @@
-"""The tasks that prefork's pool has handed to a process which has not reported their start."""
+"""The tasks that prefork's pool has handed to its processes, when it closes or the connection is lost."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 def keep_written(pool: Any) -> None:
     """Make a pool settle each task that it has written to a process, also when it closes or the connection is lost.
 
-    Celery's `AsynPool.flush` forgets those whose start was not reported yet. They run nevertheless: the broker would
-    deliver their messages again, and their process would wait 30 s at its end for its results to be read.
+    Celery's `AsynPool.flush` forgets those whose start was not reported yet, and before Celery 5.6 all others, too.
+    They run nevertheless: the broker would deliver their messages again, their process would wait 30 s at its end for
+    its results to be read, and before Celery 5.7 it would be given another task meanwhile, as if it were free.
     Other pools hand tasks over at once, and are left as they are.
     """
     inner = getattr(pool, "_pool", None)
@@ -32,4 +33,9 @@ def _flush(pool: Any) -> None:
             pool._flush_writer(process, writer)
         if process._is_alive():
             job._accepted = True
+    running = {number: job for number, job in pool._cache.items() if job._accepted and not job.ready()}
     pool.flush()
+    for number, job in running.items():
+        if not job.ready() and job._write_to is not None and job._write_to._is_alive():
+            pool._cache.setdefault(number, job)
+            pool._busy_workers.add(job._write_to.inqW_fd)

@@ -111,10 +111,17 @@ class Suspects:
         """Whether the pool starts a task at once; also where the broker takes no copy of a suspect that would wait."""
         scaler = getattr(self._celery.controller, "autoscaler", None)
         most = scaler.max_concurrency if scaler else self._celery.pool.num_processes
-        jobs = getattr(getattr(self._celery.pool, "_pool", None), "_cache", None)  # prefork's
-        # A request of a lost connection may stay among Celery's for ever, as its result is dropped.
-        busy = len(state.reserved_requests) if jobs is None else sum(not job.ready() for job in list(jobs.values()))
-        return not busy or busy < most or self._publisher.is_blocked
+        return (busy := self._busy) < most or not busy or self._publisher.is_blocked
+
+    @property
+    def _busy(self) -> int:
+        """How many tasks the pool has, of lost connections, too."""
+        pool = self._celery.pool
+        jobs = getattr(getattr(pool, "_pool", None), "_cache", None)
+        if jobs is not None:  # prefork's: before Celery 5.7 the requests below miss some, and keep others for ever
+            return sum(not job.ready() for job in list(jobs.values()))
+        waiting = getattr(getattr(pool, "executor", None), "_work_queue", None)  # of threads
+        return len(state.reserved_requests | state.active_requests) + (waiting.qsize() if waiting is not None else 0)
 
     def wait_for_room(self, name: str) -> None:
         """Take no more suspects of an origin queue until a process is free. Waits for no answer of the broker.
@@ -168,9 +175,9 @@ class Suspects:
                     self._first_until = None
                     self.let_go()
             elif self.have_room:
-                for queue in self._waiting:
+                waiting, self._waiting = self._waiting, set()
+                for queue in waiting:
                     self._consumer._basic_consume(queue)  # with a new tag: a quorum queue may still know the old one
-                self._waiting.clear()
                 self._first_until = time.monotonic() + _FIRST
         finally:  # Celery without an event loop logs what is raised here, and goes on
             if self.holds or self._held:

@@ -474,6 +474,13 @@ class WorkerSide(Settling):
 
         Killed with its worker meanwhile, it would look like what killed it.
         """
+        task_id = message.raw_headers.get("id")
+        logger.info(
+            "The pool has no free process: the task %r goes to the end of %s until it has one",
+            task_id,
+            suspects(queue),
+            extra={"queue": queue, "task_id": task_id},
+        )
         self._suspects_now.wait_for_room(queue)
         self._put_back(message, suspects(queue), retries)
 

@@ -104,6 +104,27 @@ def test_a_suspect_that_waits_for_a_busy_pool_is_not_blamed_when_its_worker_is_k
     wait_for(lambda: not any(lab.counts("shop", "shop.suspects", "zones").values()))
 
 
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_suspect_that_runs_is_not_blamed_for_connections_that_are_lost_meanwhile(
+    make_lab: Callable[..., Lab], own_broker: PrivateBroker, pool: str
+) -> None:
+    """Its copy waits until the pool, which still runs it, is free: Celery before 5.7 forgets that it does.
+
+    A copy can be doubled where its connection is lost before the confirm.
+    """
+    lab = make_lab("quorum", max_crashes=MAX_CRASHES)
+    worker = lab.worker(pool, 1)
+    result = lab.task("gated").delay()
+    wait_for(lambda: lab.attempts(result.id), "the task at the gate")
+    for cut in range(MAX_CRASHES + 2):
+        close_connections(own_broker)
+        wait_for(lambda cut=cut: worker.logs().count("has no free process") > cut, "the suspect that is put back")
+    lab.open_gate(20)
+    assert result.get(timeout=SECONDS) == "passed"
+    wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()))
+    assert lab.count("rmq_delay.exhausted") == 0
+
+
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.slow)])
 def test_a_suspect_runs_before_a_backlog_that_keeps_the_pool_busy(make_lab: Callable[..., Lab], pool: str) -> None:
     lab = make_lab()
