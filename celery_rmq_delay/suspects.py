@@ -2,7 +2,8 @@
 
 A suspect that waits for the pool when its worker is killed looks like the one that killed it. So a worker whose pool is
 full moves a suspect to the end of its queue, and takes no more until a process is free. Meanwhile it hands nothing else
-to the pool, which would stay full otherwise. Then a suspect comes first, and what was held follows it.
+to the pool, which would stay full otherwise. Then suspects come first for a moment, and what was held follows them for
+as long: many suspects take half of the pool's time, and not all of it.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
 #: What the consumer tags of suspects begin with.
 TAG = "rmq-delay-suspects-"
-#: Seconds between two looks for a free process, and for how long suspects come first when there is one.
-_LOOK, _FIRST = 0.1, 1.0
+#: Seconds between two looks for a free process.
+_LOOK = 0.02
+#: For how many seconds suspects come first when there is one: where the first of them has come, and where none has.
+_TURN, _FIRST = 0.25, 1.0
 
 
 class Suspects:
@@ -58,9 +61,13 @@ class Suspects:
         #: Other deliveries, in their order, that are received later; and whether that happens now.
         self._held: deque[Callable[[], object]] = deque()
         self._lets_go = False
-        #: Until when suspects come first, in seconds of the monotonic clock; None where nothing waits for that.
-        self._first_until: float | None = None
-        #: Whether a suspect has been handed to the pool since others were held: what is held is next.
+        #: Whether a look is planned.
+        self._looks = False
+        #: In seconds of the monotonic clock: since when suspects come first, None where they do not; and from when on
+        #: others are held for suspects that wait.
+        self._first_since: float | None = None
+        self._holds_from = 0.0
+        #: Whether one of the suspects that come first has been handed to the pool.
         self._begun = False
 
     @property
@@ -95,14 +102,14 @@ class Suspects:
         """Take no more suspects."""
         self._started = True  # and never begin
         self._waiting.clear()
-        self._first_until = None
+        self._first_since = None
         self._consumer.cancel()
 
     def forget(self) -> None:
         """Drop what waits: the connection is lost, and the broker delivers it again."""
         self._held.clear()
         self._waiting.clear()
-        self._first_until = None
+        self._first_since = None
 
     # -- when the pool is full -------------------------------------------------------------------------------------
 
@@ -134,15 +141,17 @@ class Suspects:
             return
         self._channel.basic_cancel(tag, nowait=True)
         self._channel.callbacks.pop(tag, None)
-        is_first = not self.holds
+        if not self._waiting and self._first_since is None:
+            self._holds_from = max(self._holds_from, time.monotonic())
         self._waiting.add(queue)
-        if is_first:
-            self._look_later()
+        self._look_later()
 
     @property
     def holds(self) -> bool:
         """Whether a delivery of another queue has to wait."""
-        return (bool(self._waiting) or self._first_until is not None) and not self._lets_go
+        if self._lets_go or not (self._waiting or self._first_since is not None):
+            return False
+        return time.monotonic() >= self._holds_from
 
     def hold(self, act: Callable[[], object]) -> None:
         """Let a delivery of another queue wait; ``act`` is called when it may go on."""
@@ -150,7 +159,7 @@ class Suspects:
 
     def let_go(self) -> None:
         """Let what was held go on. Where one raises, the others after it stay held."""
-        self._begun, self._lets_go = False, True
+        self._lets_go = True
         try:
             while self._held:
                 self._held.popleft()()
@@ -158,27 +167,29 @@ class Suspects:
             self._lets_go = False
 
     def note_begun(self) -> None:
-        """Note that a suspect has been handed to the pool: what is held is next, and then another suspect."""
-        self._begun = self.holds
+        """Note that a suspect has been handed to the pool: others are next in a moment."""
+        self._begun = True
 
     def _look_later(self) -> None:
-        self._celery.timer.call_after(_LOOK, self._celery.call_soon, (self._look,))
+        if not self._looks:
+            self._looks = True
+            self._celery.timer.call_after(_LOOK, self._celery.call_soon, (self._look,))
 
     def _look(self) -> None:
+        self._looks, now = False, time.monotonic()
         try:
-            if self._begun:
-                if not self._waiting:
-                    self._first_until = None
-                self.let_go()
-            elif not self._waiting:
-                if self._first_until is None or time.monotonic() >= self._first_until:
-                    self._first_until = None
-                    self.let_go()
-            elif self.have_room:
+            if self._waiting and self.have_room:
                 waiting, self._waiting = self._waiting, set()
                 for queue in waiting:
                     self._consumer._basic_consume(queue)  # with a new tag: a quorum queue may still know the old one
-                self._first_until = time.monotonic() + _FIRST
+                if self._first_since is None and now >= self._holds_from:
+                    self._first_since, self._begun = now, False
+            if self._first_since is not None and now - self._first_since >= (_TURN if self._begun else _FIRST):
+                self._holds_from = now + (now - self._first_since)
+                self._first_since = None
+                self.let_go()
+            elif self._held and not self.holds:
+                self.let_go()
         finally:  # Celery without an event loop logs what is raised here, and goes on
-            if self.holds or self._held:
+            if self._waiting or self._first_since is not None or self._held:
                 self._look_later()
