@@ -185,8 +185,12 @@ class World:
             self.await_worker(worker)
 
     def await_worker(self, worker: Supervised) -> None:
-        """Wait until a worker has said so."""
-        wait_for(lambda: self.is_ready(worker), f"worker {worker.name}", 120, pause=0.1)
+        """Wait until a worker has said so.
+
+        The limit is long because Celery's own set-up of delayed delivery tries each node of the fail-over list three
+        times, with pauses, where a node is down.
+        """
+        wait_for(lambda: self.is_ready(worker), f"worker {worker.name}", 300, pause=0.1)
 
     def is_ready(self, worker: Supervised) -> bool:
         """Return whether the running process of a worker has said that it is ready."""
