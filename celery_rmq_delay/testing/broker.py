@@ -35,6 +35,8 @@ _SETTLED = (
 )
 START_TIMEOUT = 90.0
 """Seconds a node may take until it accepts AMQP connections."""
+COMMAND_TIMEOUT = 180.0
+"""Seconds a command may take: in a cluster it may wait until RabbitMQ notices a lost node, a minute by default."""
 
 
 class PrivateBroker(PrivateServer):
@@ -176,7 +178,7 @@ class PrivateBroker(PrivateServer):
         if not self._running().end("kill", timeout=20):
             raise PrivateServerError(f"{self!r} (process {self.pid}) did not end 20 s after SIGKILL.")
 
-    def rabbitmqctl(self, *args: str, timeout: float = 60.0) -> str:
+    def rabbitmqctl(self, *args: str, timeout: float = COMMAND_TIMEOUT) -> str:
         """Run ``rabbitmqctl`` against the node (one to three seconds) and return what it printed.
 
         :param timeout: seconds.
@@ -184,7 +186,7 @@ class PrivateBroker(PrivateServer):
         """
         return self._tool("rabbitmqctl", "-n", self.node, *args, timeout=timeout)
 
-    def evaluate(self, erlang: str, *, timeout: float = 60.0) -> str:
+    def evaluate(self, erlang: str, *, timeout: float = COMMAND_TIMEOUT) -> str:
         """Evaluate an Erlang expression in the node and return the printed result; takes milliseconds.
 
         :param erlang: comma-separated expressions, without the final dot.
