@@ -33,8 +33,8 @@ _SETTLED = (
     "[catch sys:get_state(W, 5000) || is_pid(whereis(rabbit_fifo_dlx_sup)), "
     "{_, W, _, _} <- supervisor:which_children(rabbit_fifo_dlx_sup), is_pid(W)]"
 )
-START_TIMEOUT = 90.0
-"""Seconds a node may take until it accepts AMQP connections."""
+START_TIMEOUT = 300.0
+"""Seconds a node may take until it accepts AMQP connections: one of a cluster may wait for others for minutes."""
 COMMAND_TIMEOUT = 180.0
 """Seconds a command may take: in a cluster it may wait until RabbitMQ notices a lost node, a minute by default."""
 
