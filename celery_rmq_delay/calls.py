@@ -8,20 +8,17 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 from celery.utils import uuid
-from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 
-from .exceptions import DelayError
+from .delay import Delay, is_retryable
+from .durations import aware_eta, until_ms, whole_ms
 from .forward import Redirect, confirming, connection_of, pooled
 from .headers import LANE, exact_address
 from .ladders import lane_of
-from .topology.exact import until_ms, whole_ms
 
 if TYPE_CHECKING:
     from celery import Celery
-
-    from .delay import Delay
 
 
 class SendTask:
@@ -77,8 +74,6 @@ class SendTask:
             amqp.send_task_message = _WithoutTtl(amqp.send_task_message, self._delay)
 
     def _holds(self, name: str, options: dict[str, Any]) -> bool:
-        from .task import is_retryable  # here, as the task module needs the forward path, too
-
         if not (self._delay.settings.exact.every_task or is_retryable(self._task(name, options))):
             return False
         driver: str = pooled(self._app).transport.driver_type
@@ -146,20 +141,6 @@ class _WithoutTtl:
         if is_ours and message.headers.get("expires"):  # protocol 1 has it in the body: its TTL stays
             options.pop("expiration", None)
         return self._send(producer, name, message, **options)
-
-
-def aware_eta(app: Celery, eta: object) -> datetime:
-    """Return an eta with its time zone. Raises `DelayError`.
-
-    One without is UTC, as it is for Celery's workers; with ``enable_utc=False`` it is in the app's.
-    """
-    try:
-        found = maybe_iso8601(eta) if isinstance(eta, (str, datetime)) else None
-        if found is not None:
-            return maybe_make_aware(found, app.timezone, naive_as_utc=app.conf.enable_utc)
-    except (ValueError, OverflowError):
-        pass
-    raise DelayError("eta", eta, "Write a datetime.")
 
 
 def takes(queue: Queue, exchange: str, key: str) -> bool:

@@ -14,13 +14,11 @@ from .config_exact import KEYS as EXACT_KEYS
 from .config_exact import ExactSettings, parse_exact
 from .durations import MAX_TTL_MS, format_ms, parse_ms
 from .exceptions import SettingsError
-from .ladders import Ladder
-from .management_errors import without_credentials
+from .ladders import Ladder, QueueType
 from .names import DEFAULT_PREFIX, MAX_NAME_BYTES, Names, check_name, is_derived, moving, rung_queue
-from .redaction import Redaction
+from .redaction import Redaction, without_credentials
 from .topology.native import native_tiers
 
-QueueType = Literal["classic", "quorum"]
 RetryMode = Literal["ladder", "native"]
 
 DEFAULT_TIERS = ("10s", "1m", "10m", "1h")
@@ -84,8 +82,8 @@ class Settings:
             return None
         where = f"tiers of task {getattr(task, 'name', task)}"
         queues = settings.ladder
-        own = _tiers(tiers, where)
-        _check_longest(own, queues.jitter, where, tiers)
+        own = read_tiers(tiers, where)
+        check_ttl(own, queues.jitter, where, tiers)
         return Ladder(own, queues.jitter, queues.lanes, queues.repeat_last)
 
 
@@ -97,9 +95,9 @@ def parse_settings(raw: object, setting: str = "rmq_delay") -> Settings:
     raw = {} if raw is None else raw
     if not isinstance(raw, Mapping):
         raise SettingsError(setting, raw, 'Write a dictionary, such as {"tiers": ["10s", "1m", "10m"]}.')
-    _known(raw, _TOP_KEYS, setting)
-    lanes = _integer(raw.get("lanes", 5), f"{setting}.lanes", 1, 64)
-    prefix = _text(raw.get("prefix", DEFAULT_PREFIX), f"{setting}.prefix")
+    check_known(raw, _TOP_KEYS, setting)
+    lanes = read_integer(raw.get("lanes", 5), f"{setting}.lanes", 1, 64)
+    prefix = read_text(raw.get("prefix", DEFAULT_PREFIX), f"{setting}.prefix")
     default = _queue({"tiers": DEFAULT_TIERS, **_pick(raw, _QUEUE_KEYS)}, setting, lanes, None)
     queues = raw.get("queues", {})
     if not isinstance(queues, Mapping):
@@ -110,8 +108,8 @@ def parse_settings(raw: object, setting: str = "rmq_delay") -> Settings:
         prefix=prefix,
         lanes=lanes,
         exhausted_queue=_exhausted_queue(raw, prefix, setting),
-        apply_on_start=_flag(raw.get("apply_on_start", True), f"{setting}.apply_on_start"),
-        strict=_flag(raw.get("strict", False), f"{setting}.strict"),
+        apply_on_start=read_flag(raw.get("apply_on_start", True), f"{setting}.apply_on_start"),
+        strict=read_flag(raw.get("strict", False), f"{setting}.strict"),
         events=parse_events(raw, setting),
         exact=parse_exact(raw, setting),
         management_url=_management_url(raw.get("management_url"), f"{setting}.management_url"),
@@ -139,7 +137,7 @@ def _exhausted_queue(raw: Mapping[str, Any], prefix: str, setting: str) -> str:
     if "exhausted_queue" not in raw:
         return check_name(f"{prefix}.exhausted", f"{setting}.prefix")
     where = f"{setting}.exhausted_queue"
-    return check_name(_text(raw["exhausted_queue"], where), where)
+    return check_name(read_text(raw["exhausted_queue"], where), where)
 
 
 def check_queue_name(
@@ -196,15 +194,15 @@ def _own_queue(name: object, own: object, setting: str, lanes: int, default: Que
         return None
     if not isinstance(own, Mapping):
         raise SettingsError(where, own, 'Write {"tiers": [...]}, or False to leave this queue alone.')
-    _known(own, _QUEUE_KEYS, where)
+    check_known(own, _QUEUE_KEYS, where)
     return _queue(own, where, lanes, default)
 
 
 def _queue(raw: Mapping[str, Any], where: str, lanes: int, default: QueueSettings | None) -> QueueSettings:
     base = default.ladder if default else None
-    tiers = _tiers(raw["tiers"], f"{where}.tiers") if "tiers" in raw else base.tiers_ms if base else ()
-    jitter = _share(raw.get("jitter", base.jitter if base else 0.0), f"{where}.jitter")
-    _check_longest(tiers, jitter, f"{where}.jitter", jitter)
+    tiers = read_tiers(raw["tiers"], f"{where}.tiers") if "tiers" in raw else base.tiers_ms if base else ()
+    jitter = read_share(raw.get("jitter", base.jitter if base else 0.0), f"{where}.jitter")
+    check_ttl(tiers, jitter, f"{where}.jitter", jitter)
     if jitter and lanes < 2:
         mend = f"{where}.jitter spreads delays over lanes: use at least 2."
         raise SettingsError(f"{where.partition('.')[0]}.lanes", lanes, mend)
@@ -224,10 +222,10 @@ def _queue(raw: Mapping[str, Any], where: str, lanes: int, default: QueueSetting
             tiers,
             jitter,
             lanes if jitter else 1,
-            _flag(raw.get("repeat_last", base.repeat_last if base else False), f"{where}.repeat_last"),
+            read_flag(raw.get("repeat_last", base.repeat_last if base else False), f"{where}.repeat_last"),
         ),
         queue_type=queue_type,
-        max_crashes=_integer(crashes, f"{where}.max_crashes", 0, 1000),
+        max_crashes=read_integer(crashes, f"{where}.max_crashes", 0, 1000),
         retry=retry,
     )
 
@@ -247,14 +245,14 @@ def _check_native(tiers: tuple[int, ...], jitter: float, queue_type: object, whe
         raise SettingsError(f"{where}.queue_type", queue_type, mend)
 
 
-def _check_longest(tiers: tuple[int, ...], jitter: float, where: str, found: object) -> None:
+def check_ttl(tiers: tuple[int, ...], jitter: float, where: str, found: object) -> None:
     for tier in tiers:
         if tier * (1 + jitter) > MAX_TTL_MS:
             mend = f"{format_ms(tier)} with a jitter of {jitter:g} is over RabbitMQ's longest TTL: use less of either."
             raise SettingsError(where, found, mend)
 
 
-def _tiers(value: object, where: str) -> tuple[int, ...]:
+def read_tiers(value: object, where: str) -> tuple[int, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise SettingsError(where, value, 'Write a list of delays, such as ["10s", "1m", "10m"].')
     tiers = tuple(parse_ms(tier, f"{where}[{index}]") for index, tier in enumerate(value))
@@ -263,7 +261,7 @@ def _tiers(value: object, where: str) -> tuple[int, ...]:
     return tiers
 
 
-def _known(raw: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+def check_known(raw: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
     for key in raw:
         if key not in known:
             raise SettingsError(f"{where}.{key}", raw[key], f"There is no such setting. Known: {', '.join(known)}.")
@@ -273,25 +271,25 @@ def _pick(raw: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
     return {key: raw[key] for key in keys if key in raw}
 
 
-def _integer(value: object, where: str, low: int, high: int) -> int:
+def read_integer(value: object, where: str, low: int, high: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise SettingsError(where, value, f"Write a whole number from {low} to {high}.")
     return value
 
 
-def _share(value: object, where: str) -> float:
+def read_share(value: object, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1:
         raise SettingsError(where, value, "Write a share of the delay from 0 up to, not including, 1.")
     return float(value)
 
 
-def _flag(value: object, where: str) -> bool:
+def read_flag(value: object, where: str) -> bool:
     if not isinstance(value, bool):
         raise SettingsError(where, value, "Write True or False.")
     return value
 
 
-def _text(value: object, where: str) -> str:
+def read_text(value: object, where: str) -> str:
     if not isinstance(value, str) or not value:
         raise SettingsError(where, value, "Write a non-empty text.")
     return value

@@ -37,19 +37,16 @@ def parse_events(raw: Mapping[str, Any], setting: str) -> EventSettings:
     wanted = raw.get("events", "auto")
     if wanted != "auto" and not isinstance(wanted, bool):
         raise SettingsError(f"{setting}.events", wanted, 'Write "auto", True or False.')
-    length = raw.get("events_max_length", _DEFAULT_LENGTH)
-    if not isinstance(length, int) or isinstance(length, bool) or not _SHORTEST <= length <= _LONGEST:
-        mend = f"Write a whole number from {_SHORTEST} to {_LONGEST}."
-        raise SettingsError(f"{setting}.events_max_length", length, mend)
+    length = read_integer(
+        raw.get("events_max_length", _DEFAULT_LENGTH), f"{setting}.events_max_length", _SHORTEST, _LONGEST
+    )
     return EventSettings(wanted, length, _redaction(raw.get("redact", {}), f"{setting}.redact"))
 
 
 def _redaction(raw: object, where: str) -> Redaction:
     if not isinstance(raw, Mapping):
         raise SettingsError(where, raw, 'Write {"keys": ["maiden_name"], "hook": "shop.privacy.redact"}.')
-    for key in raw:
-        if key not in ("keys", "hook"):
-            raise SettingsError(f"{where}.{key}", raw[key], "There is no such setting. Known: keys, hook.")
+    check_known(raw, ("keys", "hook"), where)
     keys = raw.get("keys", ())
     if isinstance(keys, str) or not all(isinstance(key, str) and key.strip("_- ") for key in _listed(keys, where)):
         raise SettingsError(f"{where}.keys", keys, "Write a list of non-empty texts.")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from .durations import format_ms, parse_ms
 from .exceptions import SettingsError
+from .ladders import QueueType
 from .topology.exact import known
-
-if TYPE_CHECKING:
-    from .config import QueueType
 
 KEYS = ("exact_delays", "exact_unit", "exact_levels", "exact_queue_type", "exact_for")
 
@@ -43,13 +41,10 @@ def parse_exact(raw: Mapping[str, Any], setting: str) -> ExactSettings:
     if queue_type not in (None, "classic", "quorum"):
         mend = 'Write "classic", "quorum" or None (as the default queue).'
         raise SettingsError(f"{setting}.exact_queue_type", queue_type, mend)
-    levels = raw.get("exact_levels", _MOST_LEVELS)
-    if not isinstance(levels, int) or isinstance(levels, bool) or not 1 <= levels <= _MOST_LEVELS:
-        raise SettingsError(f"{setting}.exact_levels", levels, f"Write a whole number from 1 to {_MOST_LEVELS}.")
     return ExactSettings(
         topologies=_topologies(raw.get("exact_delays", "levels"), f"{setting}.exact_delays"),
         unit_ms=_unit(raw.get("exact_unit", "1s"), f"{setting}.exact_unit"),
-        levels=levels,
+        levels=read_integer(raw.get("exact_levels", _MOST_LEVELS), f"{setting}.exact_levels", 1, _MOST_LEVELS),
         queue_type=queue_type,
         every_task=which == "all",
     )

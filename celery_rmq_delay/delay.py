@@ -23,7 +23,6 @@ from .topology.native import NativeRetry
 if TYPE_CHECKING:
     from celery import Task
 
-    from .task import RetryableTask
     from .topology.adoption import Adoption
 
 _ATTRIBUTE = "_rmq_delay"
@@ -35,6 +34,9 @@ _DELIVERY_LIMIT = 20
 _SETTLED = "A failed task's message is parked or exhausted, and acked when RabbitMQ has it there"
 _COUNTED = "A lost process is a failed attempt, and the message waits for its next tier"
 _BOTH = "A worker parks a failed task's message with the package's own request and strategy"
+#: The request and the strategy of a `RetryableTask`, which only workers import.
+REQUEST = "celery_rmq_delay.request:RetryableRequest"
+STRATEGY = "celery_rmq_delay.strategy:strategy"
 #: Options of a task that can have one value only, and why.
 NEEDED = (
     ("acks_late", True, "A message that is acked before its task runs cannot be parked"),
@@ -178,15 +180,13 @@ class Delay:
         settings = self.settings.for_queue(queue) or self.settings.default
         return settings.ladder
 
-    def budget(self, queue: str, task: RetryableTask) -> int | None:
+    def budget(self, queue: str, task: Any) -> int | None:
         """Return how many retries ``task`` has on ``queue``; None where they never end."""
         own: Any = task.max_retries_set
         return self.ladder(queue, task).retries if own is NOT_SET else own
 
-    def retryable_tasks(self) -> Iterable[RetryableTask]:
+    def retryable_tasks(self) -> Iterable[Any]:
         """Return the app's tasks that climb ladders."""
-        from .task import is_retryable  # here, as the task module needs this one
-
         return [task for task in self.app.tasks.values() if is_retryable(task)]
 
     def tasks_of(self, queue: str) -> dict[str, Ladder | None]:
@@ -246,7 +246,7 @@ class Delay:
         for task in self.retryable_tasks():
             self.check_task(task)
 
-    def check_task(self, task: RetryableTask) -> None:
+    def check_task(self, task: Any) -> None:
         """Raise `SettingsError` when a task's classes, options of acking, tiers or ``max_retries`` cannot work."""
         self._check_classes(task)
         for name, needed, why in NEEDED:
@@ -267,18 +267,14 @@ class Delay:
         check_max_retries(task.max_retries_set, self.ladder(queue, task), task.name)
         check_max_retries(of_retry, self.ladder(queue, task), f"{task.name}, in retry_kwargs")
 
-    def _check_classes(self, task: RetryableTask) -> None:
+    def _check_classes(self, task: Any) -> None:
         """Raise `SettingsError` where a task has Celery's request or strategy, which would ack what is to be parked."""
-        from .task import RetryableTask  # here, as the task module needs this one
-
-        if task.Strategy != RetryableTask.Strategy:
+        if task.Strategy != STRATEGY:
             raise SettingsError(f"Strategy of task {task.name}", task.Strategy, f"{_BOTH}: leave Strategy out.")
-        if task.Request != RetryableTask.Request:
-            from .request import RetryableRequest  # here, as only workers need it
-
+        if task.Request != REQUEST:
             found = symbol_by_name(task.Request)
-            if not (isinstance(found, type) and issubclass(found, RetryableRequest)):
-                advice = "let it subclass celery_rmq_delay.request.RetryableRequest, or leave Request out."
+            if not (isinstance(found, type) and issubclass(found, symbol_by_name(REQUEST))):
+                advice = f"let it subclass {REQUEST.replace(':', '.')}, or leave Request out."
                 raise SettingsError(f"Request of task {task.name}", task.Request, f"{_BOTH}: {advice}")
 
 
@@ -298,3 +294,13 @@ def delay_of(app: Celery) -> Delay:
     if delay is None:
         raise RmqDelayError(f"{app!r} has no delay queues: call celery_rmq_delay.install(app) after its configuration.")
     return delay
+
+
+def is_retryable(task: Any) -> bool:
+    """Return whether a task climbs ladders: a `RetryableTask` that is none of Celery's own."""
+    return getattr(task, "has_ladder", False) and not is_celerys(task.name)
+
+
+def is_celerys(name: str | None) -> bool:
+    """Return whether a task of this name is one of Celery's own, such as ``celery.chord_unlock``."""
+    return (name or "").startswith("celery.")

@@ -1,15 +1,20 @@
-"""Delays: text, seconds or timedelta in; whole milliseconds out."""
+"""Delays and points in time: text, seconds, timedelta or datetime in; whole milliseconds out."""
 
 from __future__ import annotations
 
 import math
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from numbers import Real
+from typing import TYPE_CHECKING
 
 import durationpy
+from celery.utils.time import maybe_iso8601, maybe_make_aware
 
-from .exceptions import SettingsError
+from .exceptions import DelayError, SettingsError
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 #: RabbitMQ refuses a longer ``x-message-ttl`` (ten years of 365 days; measured on 3.10, 4.0 and 4.3).
 MAX_TTL_MS = 315_360_000_000
@@ -75,3 +80,35 @@ def format_ms(milliseconds: int) -> str:
     if not rest and text:
         return text
     return f"{text}{rest / 1000:g}s" if text or rest >= _SECOND else f"{rest}ms"
+
+
+def whole_ms(seconds: object, what: str) -> int:
+    """Return a delay in milliseconds, rounded up; 0 for one that is past. Raises `DelayError`."""
+    if isinstance(seconds, bool) or not isinstance(seconds, Real):
+        raise DelayError(what, seconds, "Write a number of seconds.")
+    try:
+        number = float(seconds)
+    except OverflowError:
+        number = math.inf
+    if math.isnan(number) or number == math.inf:
+        raise DelayError(what, seconds, "A delay has to be finite.")
+    return math.ceil(round(number * 1000, 3)) if number > 0 else 0
+
+
+def until_ms(eta: datetime) -> int:
+    """Return the milliseconds until an aware datetime, rounded up; 0 when it is past."""
+    return whole_ms((eta - datetime.now(timezone.utc)).total_seconds(), "eta")
+
+
+def aware_eta(app: Celery, eta: object) -> datetime:
+    """Return an eta with its time zone. Raises `DelayError`.
+
+    One without is UTC, as it is for Celery's workers; with ``enable_utc=False`` it is in the app's.
+    """
+    try:
+        found = maybe_iso8601(eta) if isinstance(eta, (str, datetime)) else None
+        if found is not None:
+            return maybe_make_aware(found, app.timezone, naive_as_utc=app.conf.enable_utc)
+    except (ValueError, OverflowError):
+        pass
+    raise DelayError("eta", eta, "Write a datetime.")

@@ -84,7 +84,7 @@ def connect_events(source: Connection, delay: Delay) -> Connection:
         connection.connect()
         if delay.settings.apply_on_start:
             declare_events(connection, delay)
-        elif event_pending(connection, delay):
+        elif ready_counts(connection, [delay.settings.names.events])[delay.settings.names.events] is None:
             raise TopologyError(
                 f"The queue {delay.settings.names.events!r} is missing: run `celery -A proj rmq-delay apply`."
             )

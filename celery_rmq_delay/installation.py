@@ -12,8 +12,8 @@ from .calls import SendTask
 from .config import parse_settings
 from .delay import Delay, find_delay, set_delay
 from .exceptions import SettingsError
-from .management_errors import without_credentials
 from .queues import queues_class
+from .redaction import without_credentials
 
 
 def install(app: Celery) -> Delay:

@@ -8,10 +8,10 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from .config import QueueType
+#: The types of queues that can have a ladder.
+QueueType = Literal["classic", "quorum"]
 
 #: Counts the ways in which ladders were made of broker objects, whose arguments cannot be changed.
 _OBJECTS = 2

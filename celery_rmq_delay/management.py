@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from .exceptions import ManagementError
-from .management_errors import URL_VARIABLE, connection_problem, not_let_in, reason, without_credentials
+from .management_errors import URL_VARIABLE, connection_problem, not_let_in, reason
 from .policies import Policy, required_text
+from .redaction import without_credentials
 from .topology.objects import Binding, arguments
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     import httpx
@@ -15,19 +14,6 @@ URL_VARIABLE = "RMQ_DELAY_MANAGEMENT_URL"
 _NAME_IT = f"name its address with --management-url, {URL_VARIABLE} or the setting management_url"
 _NO_PERMISSION = "virtual host"
 _NO_TAG = "Not management user"
-
-
-def without_credentials(url: object) -> str:
-    """Return ``url`` without its user and password, for people to read."""
-    text = str(url)
-    try:
-        parts = urlsplit(text)
-        host = parts.netloc.rpartition("@")[2]
-    except ValueError:
-        return "the given text"
-    if parts.scheme and parts.netloc:
-        return parts._replace(netloc=host).geturl()
-    return text.rpartition("@")[2]
 
 
 def connection_problem(error: Exception, url: str, timeout: float) -> str:

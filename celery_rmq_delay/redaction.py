@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any
+from urllib.parse import urlsplit
 
 from kombu.utils.imports import symbol_by_name
 
@@ -275,3 +276,16 @@ def _bracket_end(text: str, start: int) -> int:
 def _log_once(redaction: Redaction, what: str) -> None:
     """Log the error that is handled, the first time; it may come with every text."""
     logger.exception("Redaction failed (%s, hook %s): what it was given is left out", what, redaction.hook)
+
+
+def without_credentials(url: object) -> str:
+    """Return ``url`` without its user and password, for people to read."""
+    text = str(url)
+    try:
+        parts = urlsplit(text)
+        host = parts.netloc.rpartition("@")[2]
+    except ValueError:
+        return "the given text"
+    if parts.scheme and parts.netloc:
+        return parts._replace(netloc=host).geturl()
+    return text.rpartition("@")[2]

@@ -5,21 +5,19 @@ from __future__ import annotations
 import logging
 import sys
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery import Task
 from celery.exceptions import Reject, Retry
 from kombu.exceptions import OperationalError
 
-from .calls import aware_eta
 from .config import NOT_SET, check_max_retries
-from .delay import Delay, find_delay
-from .durations import DelayLike
+from .delay import REQUEST, STRATEGY, Delay, find_delay, is_celerys
+from .durations import DelayLike, aware_eta, until_ms, whole_ms
 from .exceptions import PublishError, RmqDelayError, TopologyError
 from .forward import publish_retry
 from .retry.decision import next_delay
 from .retry.delivery import Delivery, Parked, Path, delivery_of
-from .topology.exact import until_ms, whole_ms
 from .trace import LeanTrace
 
 if TYPE_CHECKING:
@@ -93,8 +91,10 @@ class RetryableTask(_Task):
     acks_on_failure_or_timeout = acks_on_failure = acks_on_timeout = True
     reject_on_worker_lost = False
     retry_on_worker_lost = False
-    Request = "celery_rmq_delay.request:RetryableRequest"
-    Strategy = "celery_rmq_delay.strategy:strategy"
+    Request = REQUEST
+    Strategy = STRATEGY
+    #: Marks tasks that can wait in a ladder, for modules that do not import this one.
+    has_ladder: ClassVar[bool] = True
     autoretry_for: ClassVar[tuple[type[BaseException], ...]] = (Exception,)
     give_up_on: tuple[type[BaseException], ...] = ()
     tiers: list[DelayLike] | tuple[DelayLike, ...] | None = None
@@ -232,16 +232,6 @@ _AS_IN_CELERY = {
     "autoretry_for": (),
     **{name: vars(Task)[name] for name in (vars(RetryableTask).keys() & vars(Task).keys()) - _OF_EACH_CLASS},
 }
-
-
-def is_retryable(task: Any) -> TypeGuard[RetryableTask]:
-    """Return whether a task climbs ladders: one of `RetryableTask`, and none of Celery's own."""
-    return isinstance(task, RetryableTask) and not is_celerys(task.name)
-
-
-def is_celerys(name: str | None) -> bool:
-    """Return whether a task of this name is one of Celery's own, such as ``celery.chord_unlock``."""
-    return (name or "").startswith("celery.")
 
 
 def _publish_errors(app: Celery) -> tuple[type[BaseException], ...]:

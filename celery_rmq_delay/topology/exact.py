@@ -6,11 +6,8 @@ A topology is one module: a class that is made of `Options` and has what `Topolo
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..durations import format_ms
@@ -39,8 +36,6 @@ __all__ = [
     "safety_net",
     "undeliverable",
     "units",
-    "until_ms",
-    "whole_ms",
 ]
 
 
@@ -205,24 +200,6 @@ def arrival(options: Options, queue: str) -> Objects:
 def due_headers(delay_ms: int, queue: str, now_ms: int | None = None) -> dict[str, Any]:
     """Return the headers that say when a message is due, and in which queue."""
     return {DUE: (epoch_ms() if now_ms is None else now_ms) + delay_ms, TO: queue}
-
-
-def whole_ms(seconds: object, what: str) -> int:
-    """Return a delay in milliseconds, rounded up; 0 for one that is past. Raises `DelayError`."""
-    if isinstance(seconds, bool) or not isinstance(seconds, Real):
-        raise DelayError(what, seconds, "Write a number of seconds.")
-    try:
-        number = float(seconds)
-    except OverflowError:
-        number = math.inf
-    if math.isnan(number) or number == math.inf:
-        raise DelayError(what, seconds, "A delay has to be finite.")
-    return math.ceil(round(number * 1000, 3)) if number > 0 else 0
-
-
-def until_ms(eta: datetime) -> int:
-    """Return the milliseconds until an aware datetime, rounded up; 0 when it is past."""
-    return whole_ms((eta - datetime.now(timezone.utc)).total_seconds(), "eta")
 
 
 def check_longest(delay_ms: int, topology: Topology, what: str, found: object) -> None:
