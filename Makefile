@@ -50,7 +50,7 @@ test-celery: ## run Celery's own integration suite with plain and with retryable
 
 test-oldest: ## run unit and acceptance tests with the oldest celery, kombu, billiard and amqp that are promised
 	@VENV=$(OLDEST) $(SETUP) --test-servers --group test
-	@$(OLDEST)/bin/python -c "from celery_rmq_delay.hooks import TRIED; print(*(f'{name}=={each[0]}' for name, each in TRIED.items()))" \
+	@$(OLDEST)/bin/python -c "from celery_rmq_delay.worker.hooks import TRIED; print(*(f'{name}=={each[0]}' for name, each in TRIED.items()))" \
 		| xargs $(OLDEST)/bin/python -m pip install --quiet 'celery[redis]'
 	@$(OLDEST)/bin/python -m pip freeze | grep -E $(LIBRARIES)
 	@$(OLDEST)/bin/python -m pytest -m 'not slow' $(or $(ARGS),tests/unit tests/acceptance $(PROCESSES))

@@ -16,7 +16,7 @@ from typing import Any
 
 import kombu
 
-from celery_rmq_delay.broker import broker_version, capabilities
+from celery_rmq_delay.amqp.capabilities import broker_version, capabilities
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import Names
 from celery_rmq_delay.testing import PrivateBroker

@@ -28,9 +28,8 @@ from amqp.serialization import dumps
 from benchmarks.brokers import COLLECTED_MEMORY, MEMORY, data_folder, occupied, patiently
 from benchmarks.memory_report import EXCHANGES, TYPES, Row, constants, print_report, print_rows
 from benchmarks.telling import progress
-from celery_rmq_delay.broker import capabilities
-from celery_rmq_delay.config import QueueType
-from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.amqp.capabilities import capabilities
+from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names
 from celery_rmq_delay.testing import PrivateBroker, PrivateCluster
 from celery_rmq_delay.testing.trees import choose

@@ -11,8 +11,8 @@ from typing import Any
 import amqp
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.events import EXHAUSTED, PARKED, RECOVERED, ROLLUP, Event, event_id, rollup_id
-from celery_rmq_delay.fingerprint import fingerprint
+from celery_rmq_delay.events.fingerprint import fingerprint
+from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, RECOVERED, ROLLUP, Event, event_id, rollup_id
 
 LADDER = (5_000, 30_000, 300_000)
 #: What becomes of tasks, and how often: after so many parked attempts, recovered or exhausted.

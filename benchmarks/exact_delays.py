@@ -44,7 +44,8 @@ from benchmarks.run import fresh
 from benchmarks.telling import note, noted, progress
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.names import Names
-from celery_rmq_delay.topology.exact import Options, make
+from celery_rmq_delay.topology.exact.base import Options
+from celery_rmq_delay.topology.exact.registry import make
 
 _PHASES = ("publish", "parked", "drain")
 

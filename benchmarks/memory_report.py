@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from benchmarks.telling import print_tables, terminal
-from celery_rmq_delay.capacity.costs import CONSTANTS, VERSIONS
-from celery_rmq_delay.config import QueueType
+from celery_rmq_delay.ladders import QueueType
+from celery_rmq_delay.operations.capacity.costs import CONSTANTS, VERSIONS
 
 TYPES: tuple[QueueType, ...] = ("classic", "quorum")
 EXCHANGES = ("direct", "topic")
@@ -32,7 +32,7 @@ class Row:
 
 
 def constants(facts: dict[str, Any], rows: Sequence[Row], deaths: Sequence[int]) -> dict[str, float]:
-    """Return what `celery_rmq_delay.capacity.costs` calls measured.
+    """Return what `celery_rmq_delay.operations.capacity.costs` calls measured.
 
     The largest over all sizes; memory after a collection, and that of queues as resident where that is more.
     """

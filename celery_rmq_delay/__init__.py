@@ -2,7 +2,7 @@
 
 What a project imports:
 
-    from celery_rmq_delay import RetryableTask, install
+    from . import RetryableTask, install
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ from celery import Celery
 from celery.app.routes import Router
 from kombu.utils.imports import symbol_by_name
 
-from .calls import SendTask
-from .config import parse_settings
-from .delay import Delay, find_delay, set_delay
+from .app.queues import queues_class
+from .app.state import Delay, find_delay, set_delay
 from .exceptions import SettingsError
-from .queues import queues_class
+from .publish.calls import SendTask
 from .redaction import without_credentials
+from .settings.parser import parse_settings
 
 
 def install(app: Celery) -> Delay:
@@ -37,7 +37,7 @@ def install(app: Celery) -> Delay:
     setattr(app, "send_task", SendTask(app, delay))  # noqa: B010 - the stubs have a method there
     if settings.exact.every_task:
         _keep_native_out(app, setting)
-    app.steps["consumer"].add("celery_rmq_delay.bootstep:LadderStep")
+    app.steps["consumer"].add("celery_rmq_delay.worker.bootstep:LadderStep")
     known: Any = app  # the stubs lack ``finalized``
     if known.finalized:
         delay.check_tasks()
@@ -58,7 +58,7 @@ def _setting(app: Celery) -> str:
 
 def _keep_native_out(app: Celery, setting: str) -> None:
     """Let workers run without the step that declares Celery's own delay queues and binds queues to them."""
-    ours, stock = "celery_rmq_delay.consumer:Consumer", "celery.worker.consumer:Consumer"
+    ours, stock = "celery_rmq_delay.worker.consumer:Consumer", "celery.worker.consumer:Consumer"
     if app.conf.worker_consumer not in (ours, stock):
         mend = (
             f"It keeps Celery's own delayed delivery out, for which it needs worker_consumer = {ours!r}, or a subclass."

@@ -12,7 +12,7 @@ from .durations import format_ms
 from .exceptions import SettingsError
 
 if TYPE_CHECKING:
-    from .config import QueueType
+    from .ladders import QueueType
 
 _DERIVED = re.compile(r"\.retry\.[0-9]+\.([0-9.]+(ms|[dhms]))+(\.quorum)?(@.+)?$|\.suspects$", re.DOTALL)
 

@@ -11,14 +11,14 @@ from celery import Task
 from celery.exceptions import Reject, Retry
 from kombu.exceptions import OperationalError
 
-from .config import NOT_SET, check_max_retries
-from .delay import REQUEST, STRATEGY, Delay, find_delay, is_celerys
+from .app.state import REQUEST, STRATEGY, Delay, find_delay, is_celerys
 from .durations import DelayLike, aware_eta, until_ms, whole_ms
 from .exceptions import PublishError, RmqDelayError, TopologyError
-from .forward import publish_retry
+from .publish.forward import publish_retry
 from .retry.decision import next_delay
 from .retry.delivery import Delivery, Parked, Path, delivery_of
-from .trace import LeanTrace
+from .settings.values import NOT_SET, check_max_retries
+from .worker.trace import LeanTrace
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -15,8 +15,8 @@ import amqp
 
 from benchmarks.contenders import shop
 from benchmarks.contenders.celery_app import app, enqueue
-from celery_rmq_delay.broker import capabilities
-from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.amqp.capabilities import capabilities
+from celery_rmq_delay.app.state import delay_of
 from celery_rmq_delay.topology.switch import apply_plan
 
 __all__ = ["enqueue"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from ..exceptions import AnalyticsError
-from ..history_url import scheme_of, shown
+from ..history.url import scheme_of, shown
 
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from ..events import DISCARDED, EXHAUSTED, FORWARDED, PARKED, RECOVERED
+from ..events.schema import DISCARDED, EXHAUSTED, FORWARDED, PARKED, RECOVERED
 from .schema import ATTEMPTS
 
 #: Keeps a small result that is needed more than once, and returns it as it was kept.

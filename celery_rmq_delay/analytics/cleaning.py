@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from ..events import KINDS, ROLLUP
-from ..history import COLUMNS
+from ..events.schema import KINDS, ROLLUP
+from ..history.columns import COLUMNS
 from .readers import ORIGIN
 from .schema import DAY, EVENTS, QUARANTINE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from ..events import EXHAUSTED
+from ..events.schema import EXHAUSTED
 from .attempts import Keep, is_failed, not_kept
 from .schema import FAILURE_GROUPS
 

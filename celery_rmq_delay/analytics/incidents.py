@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from ..events import RECOVERED
+from ..events.schema import RECOVERED
 from ..exceptions import SettingsError
 from .attempts import ENDS, Keep, is_failed, not_kept
 from .outcomes import wasted_ms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from ..events import EXHAUSTED, RECOVERED
+from ..events.schema import EXHAUSTED, RECOVERED
 from .attempts import is_attempt, is_failed
 from .schema import TIER_OUTCOMES
 

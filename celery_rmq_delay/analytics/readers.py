@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql.types import StringType, StructField, StructType
 
 from ..exceptions import AnalyticsError
-from ..history import COLUMNS
+from ..history.columns import COLUMNS
 from .conversions import converted
 from .days import Days, day_of
 from .footers import Footer, Listed, read_footers, went_away

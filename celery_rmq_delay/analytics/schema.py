@@ -16,7 +16,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from ..history import COLUMNS, Kind
+from ..history.columns import COLUMNS, Kind
 
 _TYPES: dict[Kind, DataType] = {
     "text": StringType(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from ..events import DISCARDED, PARKED, RECOVERED
+from ..events.schema import DISCARDED, PARKED, RECOVERED
 from .attempts import ENDS
 from .schema import SPELL_SO_FAR, SPELLS
 

@@ -6,7 +6,7 @@ once to the queue of suspects, which a worker takes one by one. What comes back 
 
 from __future__ import annotations
 
-from ..broker import Capabilities
+from ..amqp.capabilities import Capabilities
 from ..headers import CRASHES, Headers, all_rejections, whole_number
 
 

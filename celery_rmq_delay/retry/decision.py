@@ -9,7 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from .. import headers as h
-from ..broker import Capabilities
+from ..amqp.capabilities import Capabilities
 from ..headers import Headers
 from ..ladders import Ladder
 from ..names import rung_of, suspects

@@ -10,21 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from celery_rmq_delay.testing.assertions import exhausted, parked, recovered
-    from celery_rmq_delay.testing.broker import PrivateBroker
-    from celery_rmq_delay.testing.clock import LadderClock
-    from celery_rmq_delay.testing.cluster import PrivateCluster
-    from celery_rmq_delay.testing.errors import (
-        NotFinishedError,
-        PrivateServerError,
-        ServerNotFoundError,
-        ServerStartError,
-    )
-    from celery_rmq_delay.testing.memory import MemoryLadder
-    from celery_rmq_delay.testing.postgres import PrivatePostgres
-    from celery_rmq_delay.testing.redis import PrivateRedis
-    from celery_rmq_delay.testing.story import Attempt, TaskStory
-    from celery_rmq_delay.testing.worker import BrokerLadder
+    from .assertions import exhausted, parked, recovered
+    from .broker import PrivateBroker
+    from .clock import LadderClock
+    from .cluster import PrivateCluster
+    from .errors import NotFinishedError, PrivateServerError, ServerNotFoundError, ServerStartError
+    from .memory import MemoryLadder
+    from .postgres import PrivatePostgres
+    from .redis import PrivateRedis
+    from .story import Attempt, TaskStory
+    from .worker import BrokerLadder
 
 __all__ = [
     "Attempt",

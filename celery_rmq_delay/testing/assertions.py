@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import NoReturn
 
 from ..durations import parse_ms
-from ..failures import message_of, type_name
+from ..events.failures import message_of, type_name
 from .story import Attempt, TaskStory, seconds
 
 #: A delay as in the settings: ``"90s"``, seconds, or a timedelta.

@@ -16,13 +16,13 @@ from urllib.parse import quote
 
 import amqp
 
-from celery_rmq_delay.testing.context import PrivateServer
-from celery_rmq_delay.testing.errors import PrivateServerError
-from celery_rmq_delay.testing.installation import Installation
-from celery_rmq_delay.testing.network import LOOPBACK, Host
-from celery_rmq_delay.testing.node import NodeSettings
-from celery_rmq_delay.testing.ports import free_port
-from celery_rmq_delay.testing.process import KeptProcess, wait_until_ready
+from .context import PrivateServer
+from .errors import PrivateServerError
+from .installation import Installation
+from .network import LOOPBACK, Host
+from .node import NodeSettings
+from .ports import free_port
+from .process import KeptProcess, wait_until_ready
 
 # Before RabbitMQ 4.3, deleting several quorum queues whose at-least-once dead-lettering is just being started, as it is
 # after a restart, ends the supervisor of all such dead-lettering for good: until the node is restarted, no queue

@@ -11,13 +11,14 @@ from types import TracebackType
 
 from celery import Celery
 
-from ..config import QueueSettings, Settings
-from ..delay import Delay, delay_of
+from ..amqp.route import Route
+from ..app.exact import ExactDelays
+from ..app.state import Delay, delay_of
 from ..durations import format_ms, parse_ms
-from ..exact import ExactDelays
 from ..exceptions import RmqDelayError, SettingsError
 from ..ladders import Ladder
-from ..topology.exact import Route, Topology
+from ..settings.values import QueueSettings, Settings
+from ..topology.exact.base import Topology
 from .assertions import DelayLike
 
 #: The environment variable by which other processes get the same clock.

@@ -8,10 +8,10 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 
-from celery_rmq_delay.testing.broker import START_TIMEOUT, PrivateBroker
-from celery_rmq_delay.testing.context import PrivateServer
-from celery_rmq_delay.testing.errors import PrivateServerError, ServerStartError
-from celery_rmq_delay.testing.network import LOOPBACK, Host, PrivateNetwork
+from .broker import START_TIMEOUT, PrivateBroker
+from .context import PrivateServer
+from .errors import PrivateServerError, ServerStartError
+from .network import LOOPBACK, Host, PrivateNetwork
 
 
 class PrivateCluster(PrivateServer):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TypeVar
 
-from celery_rmq_delay.testing.process import KeptProcess
+from .process import KeptProcess
 
 _Server = TypeVar("_Server", bound="PrivateServer")
 

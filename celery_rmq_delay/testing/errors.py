@@ -1,6 +1,6 @@
 """Errors of what tests are given."""
 
-from celery_rmq_delay.exceptions import RmqDelayError
+from ..exceptions import RmqDelayError
 
 
 class PrivateServerError(RmqDelayError):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from celery_rmq_delay.testing.errors import ServerNotFoundError
+from .errors import ServerNotFoundError
 
 _CANDIDATES = (
     "usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server",  # Debian, Ubuntu, Fedora

@@ -18,10 +18,10 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import state
 from kombu.utils.imports import symbol_by_name
 
-from ..delay import Delay, delay_of
+from ..app.inventory import origin_queues
+from ..app.state import Delay, delay_of
 from ..durations import parse_ms
-from ..inventory import origin_queues
-from ..trace import lost
+from ..worker.trace import lost
 from .errors import NotFinishedError
 from .recorder import Recorder, Stories
 from .redirection import redirected, results_in_memory

@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from celery_rmq_delay.testing.context import PrivateServer
-from celery_rmq_delay.testing.errors import PrivateServerError
-from celery_rmq_delay.testing.process import KeptProcess, wait_until_ready
+from .context import PrivateServer
+from .errors import PrivateServerError
+from .process import KeptProcess, wait_until_ready
 
 START_TIMEOUT = 30.0
 """Seconds a network may take until it is there."""

@@ -18,14 +18,14 @@ import pytest
 if TYPE_CHECKING:
     from celery import Celery
 
-    from celery_rmq_delay.testing.broker import PrivateBroker
-    from celery_rmq_delay.testing.clock import LadderClock
-    from celery_rmq_delay.testing.context import PrivateServer
-    from celery_rmq_delay.testing.installation import Installation
-    from celery_rmq_delay.testing.memory import MemoryLadder
-    from celery_rmq_delay.testing.postgres import PrivatePostgres
-    from celery_rmq_delay.testing.redis import PrivateRedis
-    from celery_rmq_delay.testing.worker import BrokerLadder
+    from .broker import PrivateBroker
+    from .clock import LadderClock
+    from .context import PrivateServer
+    from .installation import Installation
+    from .memory import MemoryLadder
+    from .postgres import PrivatePostgres
+    from .redis import PrivateRedis
+    from .worker import BrokerLadder
 
     Server = TypeVar("Server", bound=PrivateServer)
 
@@ -108,8 +108,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def rmq_installation(pytestconfig: pytest.Config) -> Installation:
     """The RabbitMQ installation that ``--rabbitmq`` chose, for tests that start nodes of their own."""
-    from celery_rmq_delay.testing.errors import ServerNotFoundError
-    from celery_rmq_delay.testing.trees import choose
+    from .errors import ServerNotFoundError
+    from .trees import choose
 
     try:
         return choose(pytestconfig.getoption("--rabbitmq") or "system")
@@ -125,7 +125,7 @@ def rmq_broker(request: pytest.FixtureRequest) -> Iterator[PrivateBroker | Exter
     if external:
         yield ExternalServer(external)
         return
-    from celery_rmq_delay.testing.broker import PrivateBroker
+    from .broker import PrivateBroker
 
     installation = request.getfixturevalue("rmq_installation")
     with shared(request.config, PrivateBroker(installation.server, installation.root)) as broker:
@@ -150,8 +150,8 @@ def rmq_redis(pytestconfig: pytest.Config) -> Iterator[PrivateRedis | ExternalSe
     if external := os.environ.get("REDIS_URL"):
         yield ExternalServer(external)
         return
-    from celery_rmq_delay.testing.errors import ServerNotFoundError
-    from celery_rmq_delay.testing.redis import PrivateRedis
+    from .errors import ServerNotFoundError
+    from .redis import PrivateRedis
 
     try:
         redis = PrivateRedis()
@@ -167,8 +167,8 @@ def rmq_postgres(pytestconfig: pytest.Config) -> Iterator[PrivatePostgres | Exte
     if external := os.environ.get("POSTGRES_URL"):
         yield ExternalServer(external)
         return
-    from celery_rmq_delay.testing.errors import ServerNotFoundError
-    from celery_rmq_delay.testing.postgres import PrivatePostgres
+    from .errors import ServerNotFoundError
+    from .postgres import PrivatePostgres
 
     try:
         postgres = PrivatePostgres()
@@ -181,7 +181,7 @@ def rmq_postgres(pytestconfig: pytest.Config) -> Iterator[PrivatePostgres | Exte
 @pytest.fixture
 def rmq_ladder() -> Iterator[Callable[[Celery], MemoryLadder]]:
     """A function that takes an app over until the end of the test: ``ladder = rmq_ladder(app)``. Needs no server."""
-    from celery_rmq_delay.testing.memory import MemoryLadder
+    from .memory import MemoryLadder
 
     with ExitStack() as stack:
         yield lambda app: stack.enter_context(MemoryLadder(app))
@@ -193,7 +193,7 @@ def rmq_worker(rmq_vhost: str) -> Iterator[Callable[..., BrokerLadder]]:
 
     It takes the options of `BrokerLadder`.
     """
-    from celery_rmq_delay.testing.worker import BrokerLadder
+    from .worker import BrokerLadder
 
     with ExitStack() as stack:
         yield lambda app, **options: stack.enter_context(BrokerLadder(app, rmq_vhost, **options))
@@ -205,7 +205,7 @@ def rmq_clock() -> Iterator[Callable[..., LadderClock]]:
 
     It takes the options of `LadderClock`.
     """
-    from celery_rmq_delay.testing.clock import LadderClock
+    from .clock import LadderClock
 
     with ExitStack() as stack:
         yield lambda app, **options: stack.enter_context(LadderClock(app, **options))

@@ -14,10 +14,10 @@ import tempfile
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
-from celery_rmq_delay.testing.context import PrivateServer
-from celery_rmq_delay.testing.errors import PrivateServerError, ServerNotFoundError
-from celery_rmq_delay.testing.ports import free_port
-from celery_rmq_delay.testing.process import KeptProcess, tails, wait_until_ready
+from .context import PrivateServer
+from .errors import PrivateServerError, ServerNotFoundError
+from .ports import free_port
+from .process import KeptProcess, tails, wait_until_ready
 
 START_TIMEOUT = 60.0
 """Seconds a PostgreSQL server may take until it answers."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from celery import Celery, signals, states
 from celery.exceptions import Retry
 
-from ..delay import Delay
+from ..app.state import Delay
 from ..retry.delivery import KEY
 from ..signals import task_exhausted, task_parked, task_recovered
 from .story import Attempt, TaskStory

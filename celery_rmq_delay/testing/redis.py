@@ -9,10 +9,10 @@ import socket
 import tempfile
 from pathlib import Path
 
-from celery_rmq_delay.testing.context import PrivateServer
-from celery_rmq_delay.testing.errors import ServerNotFoundError
-from celery_rmq_delay.testing.ports import free_port
-from celery_rmq_delay.testing.process import KeptProcess, wait_until_ready
+from .context import PrivateServer
+from .errors import ServerNotFoundError
+from .ports import free_port
+from .process import KeptProcess, wait_until_ready
 
 START_TIMEOUT = 30.0
 """Seconds a Redis server may take until it answers."""

@@ -8,7 +8,7 @@ from typing import Any
 from celery import states
 
 from ..durations import format_ms
-from ..failures import message_of, type_name
+from ..events.failures import message_of, type_name
 
 #: How many attempts are told at both ends of a long story.
 _MOST_LINES = 10

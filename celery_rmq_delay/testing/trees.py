@@ -19,8 +19,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from celery_rmq_delay.testing.errors import PrivateServerError, ServerNotFoundError
-from celery_rmq_delay.testing.installation import Installation
+from .errors import PrivateServerError, ServerNotFoundError
+from .installation import Installation
 
 SUITES = {"3.10": "bookworm", "4.0": "trixie", "4.3": "sid"}
 """RabbitMQ version -> the Debian suite that has it (sid moves on, so 4.3 means 4.3 or newer)."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from amqp.exceptions import NotFound
 
-from ..calls import matches_topic
+from ..publish.calls import matches_topic
 
 Destination = Literal["queue", "exchange"]
 

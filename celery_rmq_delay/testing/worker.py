@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery, _state, signals
 from celery.contrib.testing.worker import start_worker, test_worker_started
 
-from ..delay import delay_of
-from ..inventory import origin_queues
+from ..app.inventory import origin_queues
+from ..app.state import delay_of
 from .assertions import DelayLike
 from .clock import LadderClock
 from .errors import NotFinishedError

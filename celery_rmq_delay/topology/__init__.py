@@ -1,1 +1,4 @@
-"""Topologies: the exchanges, queues and bindings that realise a delay."""
+"""Plans of the broker's objects as pure data, and their application.
+
+May import `amqp` and the modules at the top of the package.
+"""

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ..config import QueueType
+from ..amqp.objects import UNLIMITED_DELIVERIES, Binding, Exchange, Objects, Queue, arguments
+from ..amqp.record import LOCKABLE
+from ..amqp.route import Route
 from ..headers import LANE
-from ..ladders import Ladder
+from ..ladders import Ladder, QueueType
 from ..names import Names, return_key, rung_queue, suspects
-from .exact import Route, safety_net, undeliverable
-from .objects import UNLIMITED_DELIVERIES, Binding, Exchange, Objects, Queue, arguments
-from .record import LOCKABLE
+from .exact.base import safety_net, undeliverable
 
 
 @dataclass(frozen=True)

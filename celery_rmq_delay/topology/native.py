@@ -17,12 +17,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..amqp.objects import UNLIMITED_DELIVERIES
 from ..headers import Headers, all_rejections, whole_number
 from ..ladders import Ladder
-from .objects import UNLIMITED_DELIVERIES
 
 if TYPE_CHECKING:
-    from ..broker import Capabilities
+    from ..amqp.capabilities import Capabilities
 
 
 def native_tiers(tiers_ms: tuple[int, ...]) -> tuple[int, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from .apply import Drift, declare_queue, delete_unused, drift
-from .objects import Objects
+from ..amqp.apply import Drift, declare_queue, delete_unused, drift
+from ..amqp.objects import Objects
 
 if TYPE_CHECKING:
     from kombu import Connection

@@ -18,14 +18,14 @@ import time
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..amqp import apply
+from ..amqp.objects import Binding, Exchange, Objects, arguments
+from ..amqp.record import Record, locked_record
 from ..exceptions import TopologyError
 from ..ladders import Ladder
-from . import apply
 from .adoption import Adoption
-from .exact import safety_net
+from .exact.base import safety_net
 from .ladder import LadderPlan
-from .objects import Binding, Exchange, Objects, arguments
-from .record import Record, locked_record
 from .replacing import ensure_suspects
 
 if TYPE_CHECKING:

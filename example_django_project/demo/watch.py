@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from celery import Celery
 from celery_rmq_delay import ladders as rungs
+from celery_rmq_delay.app.state import delay_of
 from celery_rmq_delay.contrib.django.models import FailureGroup, InsightRun, TaskRecord, TaskState
-from celery_rmq_delay.delay import delay_of
 from celery_rmq_delay.durations import format_ms
-from celery_rmq_delay.exhausted import list_exhausted
-from celery_rmq_delay.status import read_status
+from celery_rmq_delay.operations.exhausted import list_exhausted
+from celery_rmq_delay.operations.status import read_status
 from django.db.models import Count
 
 from orders.models import Order

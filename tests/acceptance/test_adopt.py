@@ -12,8 +12,8 @@ import amqp
 import pytest
 from click.testing import Result
 
-from celery_rmq_delay import adoption
-from celery_rmq_delay.doctor import examine
+from celery_rmq_delay.operations import adoption
+from celery_rmq_delay.operations.doctor.examination import examine
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.commands import run

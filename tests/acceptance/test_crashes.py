@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from celery_rmq_delay.amqp.apply import unconsumed
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology.apply import unconsumed
 from tests.support.brokers.connections import close_connections
 from tests.support.brokers.erlang import queue_resource
 from tests.support.brokers.kinds import EITHER_TYPE

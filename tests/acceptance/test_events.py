@@ -9,8 +9,8 @@ import amqp
 import pytest
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.events import Event, event_id
-from celery_rmq_delay.exhausted import Selection, requeue
+from celery_rmq_delay.events.schema import Event, event_id
+from celery_rmq_delay.operations.exhausted import Selection, requeue
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.connections import close_connections

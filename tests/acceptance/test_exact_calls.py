@@ -12,9 +12,9 @@ import pytest
 from celery import Celery, chain, chord, group
 from kombu import Exchange, Queue
 
+from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.exceptions import DelayError
-from celery_rmq_delay.exhausted import Selection, requeue
-from celery_rmq_delay.topology.apply import ready_counts
+from celery_rmq_delay.operations.exhausted import Selection, requeue
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.foreign import publish, task_message
 from tests.support.workers.lab import SETUPS, UNIT, Lab

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from celery_rmq_delay.broker import capabilities
-from celery_rmq_delay.delay import delay_of
-from celery_rmq_delay.inventory import applied
-from celery_rmq_delay.release import release
-from celery_rmq_delay.topology.pending import pending
-from celery_rmq_delay.topology.prune import prune
+from celery_rmq_delay.amqp.capabilities import capabilities
+from celery_rmq_delay.app.inventory import applied
+from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.operations.pending import pending
+from celery_rmq_delay.operations.prune import prune
+from celery_rmq_delay.operations.release import release
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import Lab, close_app

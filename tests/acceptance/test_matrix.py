@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from celery.utils import uuid
 
-from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.app.state import delay_of
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.connections import close_connections
 from tests.support.waiting import SECONDS, wait_for

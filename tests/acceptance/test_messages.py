@@ -16,7 +16,7 @@ from celery.result import AsyncResult
 from kombu import Exchange
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.exhausted import Selection, requeue
+from celery_rmq_delay.operations.exhausted import Selection, requeue
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.foreign import publish, task_message

@@ -13,7 +13,7 @@ import kombu
 import pytest
 from celery import chain, chord
 
-from celery_rmq_delay.broker import Capabilities, broker_version
+from celery_rmq_delay.amqp.capabilities import Capabilities, broker_version
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.lab import Lab, stored_states
 from tests.support.workers.supervisor import MAX_CRASHES, Supervisor, kills_until_exhausted

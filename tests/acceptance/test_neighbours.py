@@ -17,9 +17,9 @@ import trustme
 from celery import Celery, chord
 from kombu import Queue
 
+from celery_rmq_delay.amqp.apply import consumer_count
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.ports import free_port
-from celery_rmq_delay.topology.apply import consumer_count
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.lab import Lab, close_app

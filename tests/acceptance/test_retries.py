@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from celery import chain, chord, group
 
-from celery_rmq_delay.doctor import examine
-from celery_rmq_delay.requeues import LOOP
+from celery_rmq_delay.operations.doctor.examination import examine
+from celery_rmq_delay.worker.requeues import LOOP
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import BUSY, SECONDS, wait_for
 from tests.support.workers.lab import SETUPS, TIERS, Lab, stored_states

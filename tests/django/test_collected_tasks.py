@@ -24,7 +24,7 @@ from celery_rmq_delay.contrib.django.models import (
     TaskRecord,
     TaskState,
 )
-from celery_rmq_delay.events import DISCARDED, EXHAUSTED, PARKED, RECOVERED, REQUEUED, ROLLUP, Event
+from celery_rmq_delay.events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED, REQUEUED, ROLLUP, Event
 from tests.support.django.databases import RARELY_ON_POSTGRES
 from tests.support.django.told import BEGIN, ERRORS, at, event, exhausted, fact, life
 

@@ -22,7 +22,7 @@ from celery_rmq_delay.contrib.django.collecting.reading import Reading
 from celery_rmq_delay.contrib.django.collecting.writer import AbandonedError, Written
 from celery_rmq_delay.contrib.django.models import CollectorStatus, FailureGroup, TaskRecord, UnreadableMessage
 from celery_rmq_delay.contrib.django.services.claims import lock
-from celery_rmq_delay.events import PARKED, ROLLUP, ROLLUP_SECONDS, Event
+from celery_rmq_delay.events.schema import PARKED, ROLLUP, ROLLUP_SECONDS, Event
 from tests.support.django.batches import QUEUE, batch, delivery, method, writer
 from tests.support.django.told import event, fact
 from tests.support.waiting import wait_for

@@ -23,9 +23,9 @@ from celery_rmq_delay.contrib.django.collecting.reading import Reading, Rollup, 
 from celery_rmq_delay.contrib.django.collecting.writer import AbandonedError
 from celery_rmq_delay.contrib.django.history_files import SCHEMA, HistoryFiles, table_of
 from celery_rmq_delay.contrib.django.models import TaskRecord, UnreadableMessage
-from celery_rmq_delay.events import EXHAUSTED, PARKED, ROLLUP, Event
+from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, ROLLUP, Event
 from celery_rmq_delay.exceptions import HistoryError
-from celery_rmq_delay.history import COLUMNS
+from celery_rmq_delay.history.columns import COLUMNS
 from tests.support import ROOT
 from tests.support.django.batches import batch, writer
 from tests.support.django.history import rows

@@ -18,7 +18,7 @@ from celery_rmq_delay.contrib.django.models import Attempt, Operation, Tally, Ta
 from celery_rmq_delay.contrib.django.services import history_export
 from celery_rmq_delay.contrib.django.services.history import tell
 from celery_rmq_delay.contrib.django.services.history_export import days, export_days
-from celery_rmq_delay.events import EXHAUSTED, RECOVERED, REQUEUED, ROLLUP
+from celery_rmq_delay.events.schema import EXHAUSTED, RECOVERED, REQUEUED, ROLLUP
 from tests.support.django.commands import manage
 from tests.support.django.databases import RARELY_ON_POSTGRES
 from tests.support.django.history import rows

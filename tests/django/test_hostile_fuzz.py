@@ -22,7 +22,7 @@ from celery_rmq_delay.contrib.django.models import Payload, TaskRecord, TaskStat
 from celery_rmq_delay.contrib.django.services.edit import EditError, editable
 from celery_rmq_delay.contrib.django.services.operations import Actor
 from celery_rmq_delay.contrib.django.services.payloads import preview, reveal
-from celery_rmq_delay.events import KINDS, Event
+from celery_rmq_delay.events.schema import KINDS, Event
 from celery_rmq_delay.exceptions import EventError
 from celery_rmq_delay.redaction import DEFAULT
 from tests.support import hostile

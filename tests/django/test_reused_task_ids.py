@@ -27,7 +27,7 @@ from celery_rmq_delay.contrib.django.models import (
     TaskState,
     UnreadableMessage,
 )
-from celery_rmq_delay.events import DISCARDED, EXHAUSTED, PARKED, RECOVERED
+from celery_rmq_delay.events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED
 from tests.support.django.batches import delivery, writer
 from tests.support.django.databases import RARELY_ON_POSTGRES
 from tests.support.django.told import at, exhausted, fact, life

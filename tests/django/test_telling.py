@@ -14,7 +14,7 @@ from celery_rmq_delay.contrib.django.collecting.database import Database as Tabl
 from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.models import TaskRecord
 from celery_rmq_delay.contrib.django.telling import tell
-from celery_rmq_delay.events import EXHAUSTED, PARKED, RECOVERED, Event
+from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, RECOVERED, Event
 from tests.support.django.told import event, exhausted
 
 pytestmark = pytest.mark.usefixtures("database")

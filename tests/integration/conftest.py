@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from celery_rmq_delay import adoption
-from celery_rmq_delay.broker import Capabilities
-from celery_rmq_delay.config import QueueType
+from celery_rmq_delay.amqp.capabilities import Capabilities
+from celery_rmq_delay.ladders import QueueType
+from celery_rmq_delay.operations import adoption
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.movers import Movers

@@ -16,18 +16,19 @@ from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay import adoption
-from celery_rmq_delay.adoption import Adopter
-from celery_rmq_delay.config import QueueType
-from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.amqp.apply import consumer_count
+from celery_rmq_delay.app.inventory import applied
+from celery_rmq_delay.app.state import delay_of
 from celery_rmq_delay.exceptions import TopologyError
-from celery_rmq_delay.inventory import applied
-from celery_rmq_delay.management import Management, QueueDetail
-from celery_rmq_delay.policies import Policy, pattern_of
+from celery_rmq_delay.ladders import QueueType
+from celery_rmq_delay.management.client import Management
+from celery_rmq_delay.management.policies import pattern_of
+from celery_rmq_delay.management.records import Policy, QueueDetail
+from celery_rmq_delay.operations import adoption
+from celery_rmq_delay.operations.adoption import Adopter
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.broker import erlang_binary
 from celery_rmq_delay.topology.adoption import Adoption
-from celery_rmq_delay.topology.apply import consumer_count
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan, save_adoption
 from tests.support.brokers.kinds import EITHER_TYPE

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 from amqp import Channel, spec
 
-from celery_rmq_delay.config import QueueType
+from celery_rmq_delay.amqp.apply import Drift, declare, drift, ensure_queue, ready_counts, unbind
+from celery_rmq_delay.amqp.objects import Binding, Exchange, Objects, Queue, arguments
 from celery_rmq_delay.durations import MAX_TTL_MS
 from celery_rmq_delay.exceptions import TopologyError
-from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import suspects
-from celery_rmq_delay.topology.apply import Drift, declare, drift, ensure_queue, ready_counts, unbind
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.objects import Binding, Exchange, Objects, Queue, arguments
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers.lab import HOUR, Lab
 

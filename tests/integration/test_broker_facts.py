@@ -10,12 +10,12 @@ import pytest
 from amqp.exceptions import PreconditionFailed
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.broker import Capabilities
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.amqp.capabilities import Capabilities
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.crashes import was_interrupted
 from celery_rmq_delay.testing import PrivateBroker, PrivateCluster
 from celery_rmq_delay.testing.installation import Installation
-from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.native import NativeRetry
 from tests.support.brokers import parking

@@ -15,11 +15,12 @@ from celery import Celery, chain, chord
 from celery import current_app as celery_current_app
 
 import celery_rmq_delay
-from celery_rmq_delay import RetryableTask, hooks
-from celery_rmq_delay.delay import delay_of
-from celery_rmq_delay.request import RetryableRequest
+from celery_rmq_delay import RetryableTask
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.app.state import delay_of
 from celery_rmq_delay.testing import BrokerLadder, LadderClock, NotFinishedError, exhausted, parked, recovered
-from celery_rmq_delay.topology.apply import ready_counts
+from celery_rmq_delay.worker import hooks
+from celery_rmq_delay.worker.request import RetryableRequest
 from tests.support.waiting import SECONDS, wait_for
 
 Start = Callable[..., BrokerLadder]

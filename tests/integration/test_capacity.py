@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from kombu import Connection
 
-from celery_rmq_delay.broker import capabilities
-from celery_rmq_delay.capacity.objects import Counts, ladder_counts, levels_counts
-from celery_rmq_delay.config import QueueType, parse_settings
-from celery_rmq_delay.exact import ExactDelays
-from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.amqp.capabilities import capabilities
+from celery_rmq_delay.app.exact import ExactDelays
+from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names
+from celery_rmq_delay.operations.capacity.objects import Counts, ladder_counts, levels_counts
+from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.ladder import LadderPlan, origin_arguments
 from celery_rmq_delay.topology.switch import apply_plan

@@ -32,7 +32,7 @@ from celery_rmq_delay.contrib.django.models import (
     TaskState,
     UnreadableMessage,
 )
-from celery_rmq_delay.events import EXHAUSTED, PARKED, RECOVERED
+from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, RECOVERED
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.ports import free_port
 from tests.support.brokers.kinds import EITHER_DATABASE

@@ -9,7 +9,7 @@ import pytest
 
 from celery_rmq_delay.contrib.django.collecting import collector as collecting
 from celery_rmq_delay.contrib.django.models import CollectorStatus, TaskRecord
-from celery_rmq_delay.events import EXHAUSTED, PARKED, RECOVERED, ROLLUP
+from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, RECOVERED, ROLLUP
 from tests.support.django.collecting import Rig, ended
 from tests.support.django.history import rows
 from tests.support.django.told import event, message

@@ -14,7 +14,7 @@ from django.db import connection
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.contrib.django.models import Attempt, Payload, TaskRecord, TaskState, UnreadableMessage
-from celery_rmq_delay.events import EXHAUSTED, PARKED
+from celery_rmq_delay.events.schema import EXHAUSTED, PARKED
 from tests.support.brokers.lab import contents
 from tests.support.django.collecting import Rig
 from tests.support.django.told import event, message

@@ -16,7 +16,7 @@ import pytest
 from django.db.models import Sum
 
 from celery_rmq_delay.contrib.django.models import Attempt, Payload, Tally, TaskRecord, UnreadableMessage
-from celery_rmq_delay.events import EXHAUSTED, RECOVERED, Event
+from celery_rmq_delay.events.schema import EXHAUSTED, RECOVERED, Event
 from tests.support.django.collecting import Nursery, Rig, events_of
 from tests.support.django.history import rows
 from tests.support.django.told import life, message

@@ -12,11 +12,11 @@ import pytest
 from celery.utils.timer2 import Timer
 from kombu.asynchronous import Hub
 
-from celery_rmq_delay.confirming import ConfirmingConnection
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.exceptions import PublishError, UnroutableError
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology.apply import ready_counts
-from celery_rmq_delay.topology.exact import Route
+from celery_rmq_delay.worker.confirming import ConfirmingConnection
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.lab import Lab, contents
 from tests.support.brokers.proxy import Proxy, elsewhere

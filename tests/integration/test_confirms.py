@@ -11,12 +11,13 @@ import kombu
 import pytest
 from celery import Celery
 
-from celery_rmq_delay import forward
-from celery_rmq_delay.broker import ConfirmingPublisher, copy_of, publish_confirmed
+from celery_rmq_delay.amqp.confirms import ConfirmingPublisher, publish_confirmed
+from celery_rmq_delay.amqp.copies import copy_of
+from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.exceptions import NackedError, OutcomeUnknownError, PublishError, UnroutableError
 from celery_rmq_delay.headers import without_dead_letters
+from celery_rmq_delay.publish import forward
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology.exact import Route
 from tests.support.brokers import parking
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.lab import Lab

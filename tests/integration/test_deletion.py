@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from kombu.message import Message
 
-from celery_rmq_delay import deletion
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.deletion import Deletion, delete_origin
+from celery_rmq_delay.amqp import apply
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.amqp.route import Route
+from celery_rmq_delay.amqp.scan import Scan
 from celery_rmq_delay.exceptions import RmqDelayError
-from celery_rmq_delay.exhausted import describe
 from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.scan import Scan
+from celery_rmq_delay.operations import deletion
+from celery_rmq_delay.operations.deletion import Deletion, delete_origin
+from celery_rmq_delay.operations.exhausted import describe
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology import apply
-from celery_rmq_delay.topology.apply import ready_counts
-from celery_rmq_delay.topology.exact import Route
 from celery_rmq_delay.topology.ladder import LadderPlan
 from tests.support.brokers.alarms import slow_disk
 from tests.support.brokers.lab import HOUR, Lab, contents

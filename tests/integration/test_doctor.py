@@ -12,16 +12,16 @@ import pytest
 from celery import Celery
 
 from celery_rmq_delay import RmqDelayError, install
-from celery_rmq_delay.broker import capabilities
-from celery_rmq_delay.doctor import examine
-from celery_rmq_delay.findings import Finding
+from celery_rmq_delay.amqp.capabilities import capabilities
+from celery_rmq_delay.amqp.record import locked_record
 from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.management import URL_VARIABLE, Management
+from celery_rmq_delay.management.client import URL_VARIABLE, Management
 from celery_rmq_delay.names import suspects
+from celery_rmq_delay.operations.doctor.examination import examine
+from celery_rmq_delay.operations.findings import Finding
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.ports import free_port
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.record import locked_record
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers import lab_app as shops
 from tests.support.brokers.lab import HOUR, Lab

@@ -12,12 +12,12 @@ import pytest
 from celery import Celery
 
 import celery_rmq_delay
-from celery_rmq_delay import event_writer
-from celery_rmq_delay.delay import delay_of
-from celery_rmq_delay.event_connection import connect_events, events_queue
-from celery_rmq_delay.event_writer import EventWriter
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.events import writer as event_writer
+from celery_rmq_delay.events.queue import connect_events, events_queue
+from celery_rmq_delay.events.writer import EventWriter
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology.apply import ready_counts
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.lab import Lab, contents
 from tests.support.waiting import BUSY, wait_for

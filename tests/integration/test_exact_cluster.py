@@ -12,12 +12,12 @@ import amqp
 import kombu
 import pytest
 
-from celery_rmq_delay.broker import capabilities
+from celery_rmq_delay.amqp.capabilities import capabilities
+from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import Names
 from celery_rmq_delay.testing import PrivateBroker, PrivateCluster
 from celery_rmq_delay.testing.installation import Installation
-from celery_rmq_delay.topology.exact import Route
 from celery_rmq_delay.topology.ladder import LadderPlan, origin_arguments
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers import parking

@@ -18,13 +18,13 @@ import kombu
 import pytest
 from kombu.utils.url import as_url, url_to_parts
 
-from celery_rmq_delay.broker import capabilities
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.amqp.capabilities import capabilities
+from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import Names, return_key
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.installation import Installation
-from celery_rmq_delay.topology.apply import ready_counts
-from celery_rmq_delay.topology.exact import Route
 from celery_rmq_delay.topology.ladder import LadderPlan, origin_arguments
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers import parking

@@ -16,20 +16,20 @@ from amqp.exceptions import NotFound
 from celery import Celery
 from kombu import Connection
 
-from celery_rmq_delay.broker import ConfirmingPublisher
-from celery_rmq_delay.delay import delay_of
-from celery_rmq_delay.doctor import examine
-from celery_rmq_delay.exact_doctor import exact_pending
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.amqp.confirms import ConfirmingPublisher
+from celery_rmq_delay.app.state import delay_of
 from celery_rmq_delay.exceptions import OutcomeUnknownError, TopologyError, UnroutableError
-from celery_rmq_delay.exhausted import Selection, list_exhausted, requeue
 from celery_rmq_delay.headers import DUE, EXCHANGE, GENERATION, ROUTING_KEY, TO
-from celery_rmq_delay.looping import Releaser
-from celery_rmq_delay.status import read_status
+from celery_rmq_delay.operations.doctor.examination import examine
+from celery_rmq_delay.operations.exact_delays import exact_pending
+from celery_rmq_delay.operations.exhausted import Selection, list_exhausted, requeue
+from celery_rmq_delay.operations.status import read_status
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology.apply import ready_counts
-from celery_rmq_delay.topology.loop import Loop
-from celery_rmq_delay.topology.plugin import Plugin
-from celery_rmq_delay.worker import WorkerSide
+from celery_rmq_delay.topology.exact.loop import Loop
+from celery_rmq_delay.topology.exact.plugin import Plugin
+from celery_rmq_delay.worker.loop import Releaser
+from celery_rmq_delay.worker.side import WorkerSide
 from tests.support.brokers.delays import TICK, assert_on_time, held
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import shop
@@ -146,7 +146,7 @@ def test_the_queues_of_hold_go_away_when_nobody_uses_them(
     lab: Lab, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = 1.2
-    monkeypatch.setattr("celery_rmq_delay.topology.hold.LEASE_MS", round(1000 * lease))
+    monkeypatch.setattr("celery_rmq_delay.topology.exact.hold.LEASE_MS", round(1000 * lease))
     app = make_app(exact_delays="hold")
     route = delay_of(app).exact.topologies[0].route(round(1000 * UNIT), queue_of(app))
     holding = route.leased[0].name

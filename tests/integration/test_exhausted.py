@@ -8,10 +8,11 @@ import amqp
 import pytest
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.config import Settings, parse_settings
+from celery_rmq_delay.amqp.apply import ensure_queue, ready_counts
 from celery_rmq_delay.exceptions import RmqDelayError, TopologyError
-from celery_rmq_delay.exhausted import Selection, discard, list_exhausted, requeue
-from celery_rmq_delay.topology.apply import ensure_queue, ready_counts
+from celery_rmq_delay.operations.exhausted import Selection, discard, list_exhausted, requeue
+from celery_rmq_delay.settings.parser import parse_settings
+from celery_rmq_delay.settings.values import Settings
 from celery_rmq_delay.topology.ladder import LadderPlan
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import opened, park

@@ -13,8 +13,8 @@ from celery.exceptions import Reject
 
 import celery_rmq_delay
 from celery_rmq_delay import RetryableTask
+from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.testing import BrokerLadder, MemoryLadder, TaskStory
-from celery_rmq_delay.topology.apply import ready_counts
 from tests.support.waiting import SECONDS
 
 pytestmark = pytest.mark.brokers

@@ -19,8 +19,8 @@ import pytest
 import trustme
 
 from celery_rmq_delay.exceptions import ManagementError
-from celery_rmq_delay.management import URL_VARIABLE, Management
-from celery_rmq_delay.policies import Policy
+from celery_rmq_delay.management.client import URL_VARIABLE, Management
+from celery_rmq_delay.management.records import Policy
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.testing.ports import free_port

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.config import QueueType
+from celery_rmq_delay.amqp.apply import consumer_count
+from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.exceptions import RmqDelayError
-from celery_rmq_delay.inventory import plans
-from celery_rmq_delay.migration.mover import MOST_LOOKS, WINDOW
-from celery_rmq_delay.migration.service import Request, migrate
-from celery_rmq_delay.native_leftovers import level, level_names, look
-from celery_rmq_delay.topology.apply import consumer_count
-from celery_rmq_delay.topology.exact import Options, make
-from celery_rmq_delay.topology.hold import Hold
+from celery_rmq_delay.ladders import QueueType
+from celery_rmq_delay.operations.migration.mover import MOST_LOOKS, WINDOW
+from celery_rmq_delay.operations.migration.service import Request, migrate
+from celery_rmq_delay.operations.native_leftovers import level, level_names, look
+from celery_rmq_delay.topology.exact.base import Options
+from celery_rmq_delay.topology.exact.hold import Hold
+from celery_rmq_delay.topology.exact.registry import make
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers.delays import ahead, assert_on_time
 from tests.support.brokers.kinds import EITHER_TYPE

@@ -9,9 +9,9 @@ import pytest
 from kombu.transport.native_delayed_delivery import calculate_routing_key
 
 from celery_rmq_delay.exceptions import TopologyError
-from celery_rmq_delay.management import Management
-from celery_rmq_delay.migration.removal import remove
-from celery_rmq_delay.native_leftovers import level, look
+from celery_rmq_delay.management.client import Management
+from celery_rmq_delay.operations.migration.removal import remove
+from celery_rmq_delay.operations.native_leftovers import level, look
 from tests.support.brokers.movers import Movers
 from tests.support.waiting import wait_for
 

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.inventory import plans
+from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.names import return_key
-from celery_rmq_delay.native_leftovers import level_names
-from celery_rmq_delay.topology.exact import Options, make
-from celery_rmq_delay.topology.hold import Hold
-from celery_rmq_delay.topology.loop import Loop
+from celery_rmq_delay.operations.native_leftovers import level_names
+from celery_rmq_delay.topology.exact.base import Options
+from celery_rmq_delay.topology.exact.hold import Hold
+from celery_rmq_delay.topology.exact.loop import Loop
+from celery_rmq_delay.topology.exact.registry import make
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers.delays import assert_on_time, held
 from tests.support.brokers.movers import Movers

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from celery_rmq_delay.doctor import Finding, examine
 from celery_rmq_delay.exceptions import TopologyError
-from celery_rmq_delay.management import QueueDetail
-from celery_rmq_delay.migration.removal import native_bindings, remove
-from celery_rmq_delay.native_leftovers import Leftovers, describe, level, level_names, look
+from celery_rmq_delay.management.records import QueueDetail
+from celery_rmq_delay.operations.doctor.examination import Finding, examine
+from celery_rmq_delay.operations.migration.removal import native_bindings, remove
+from celery_rmq_delay.operations.native_leftovers import Leftovers, describe, level, level_names, look
 from tests.support.brokers.movers import Movers
 
 

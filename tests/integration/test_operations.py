@@ -11,7 +11,7 @@ from celery_rmq_delay import headers as h
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.models import Attempt, Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.operations import run
-from celery_rmq_delay.events import RECOVERED
+from celery_rmq_delay.events.schema import RECOVERED
 from tests.support.brokers.kinds import EITHER_DATABASE
 from tests.support.django import shop
 from tests.support.django.desk import Desk, frozen, states

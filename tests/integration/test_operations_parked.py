@@ -11,13 +11,13 @@ import pytest
 from django.utils import timezone
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.broker import capabilities
+from celery_rmq_delay.amqp.capabilities import capabilities
+from celery_rmq_delay.amqp.scan import Scan, looks_leave_no_trace
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.models import Attempt, Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services import parked
 from celery_rmq_delay.contrib.django.services.operations import freeze, run
 from celery_rmq_delay.names import return_key
-from celery_rmq_delay.scan import Scan, looks_leave_no_trace
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.alarms import alarm
 from tests.support.django import shop
@@ -100,8 +100,8 @@ def test_a_task_with_an_exact_delay_says_why_it_cannot_run_early(desk: ParkedDes
 
 @pytest.mark.brokers
 def test_a_search_goes_no_further_than_looks_are_harmless(desk: ParkedDesk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_rmq_delay.release.SCAN_LIMIT", 2)
-    monkeypatch.setattr("celery_rmq_delay.release.TRACED_SCAN_LIMIT", 2)
+    monkeypatch.setattr("celery_rmq_delay.operations.release.SCAN_LIMIT", 2)
+    monkeypatch.setattr("celery_rmq_delay.operations.release.TRACED_SCAN_LIMIT", 2)
     desk.parked(3)
     operation = done(Kind.RUN_NOW, "id-2")
     assert operation.message == "0 sent to run now, 1 skipped (not among the first 2 messages of its delay queue)"
@@ -212,7 +212,7 @@ def test_a_discarded_message_is_not_kept_where_the_settings_forbid_it(desk: Park
 def test_a_silent_broker_keeps_nobody_waiting_and_loses_nothing(
     desk: ParkedDesk, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("celery_rmq_delay.broker.CONFIRM_TIMEOUT", 0.3)
+    monkeypatch.setattr("celery_rmq_delay.amqp.confirms.CONFIRM_TIMEOUT", 0.3)
     desk.parked(3)
     with alarm(own_broker), shop.of(shop.found, broker_timeout=1):
         began = time.monotonic()

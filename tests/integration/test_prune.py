@@ -8,15 +8,15 @@ from dataclasses import replace
 import amqp
 import pytest
 
+from celery_rmq_delay.amqp.apply import drift, ready_counts
+from celery_rmq_delay.amqp.objects import Objects
+from celery_rmq_delay.amqp.record import locked_record, peek_record
+from celery_rmq_delay.amqp.scan import scanning
 from celery_rmq_delay.exceptions import LockTimeoutError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
-from celery_rmq_delay.scan import scanning
-from celery_rmq_delay.topology.apply import drift, ready_counts
+from celery_rmq_delay.operations.prune import Pruned, prune
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.objects import Objects
-from celery_rmq_delay.topology.prune import Pruned, prune
-from celery_rmq_delay.topology.record import locked_record, peek_record
 from celery_rmq_delay.topology.switch import Applied, apply_plan
 from tests.support.brokers.lab import HOUR, Lab, contents
 from tests.support.waiting import BUSY, wait_for

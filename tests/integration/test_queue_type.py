@@ -8,14 +8,14 @@ from contextlib import suppress
 
 import pytest
 
+from celery_rmq_delay.amqp.apply import drift, ready_counts
+from celery_rmq_delay.amqp.objects import Objects
+from celery_rmq_delay.amqp.record import RecordGoneError, locked_record, peek_record
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import moving, return_key, suspects
-from celery_rmq_delay.topology.apply import drift, ready_counts
+from celery_rmq_delay.operations.pending import Pending, pending
+from celery_rmq_delay.operations.prune import prune
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.objects import Objects
-from celery_rmq_delay.topology.pending import Pending, pending
-from celery_rmq_delay.topology.prune import prune
-from celery_rmq_delay.topology.record import RecordGoneError, locked_record, peek_record
 from celery_rmq_delay.topology.switch import Applied, apply_plan
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.switching import MOVING_STEPS, SOME, TASKS_A, A, B, Probe, crashed_apply, expected, settled

@@ -11,13 +11,13 @@ from typing import Any
 import amqp
 import pytest
 
-from celery_rmq_delay.broker import publish_confirmed
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.amqp.confirms import publish_confirmed
+from celery_rmq_delay.amqp.objects import Queue
+from celery_rmq_delay.amqp.record import Record, glimpse_record, locked_record, peek_record
 from celery_rmq_delay.exceptions import BrokerBlockedError, LockTimeoutError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology.apply import ready_counts
-from celery_rmq_delay.topology.objects import Queue
-from celery_rmq_delay.topology.record import Record, glimpse_record, locked_record, peek_record
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.lab import Lab

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.broker import capabilities
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.amqp.capabilities import capabilities
+from celery_rmq_delay.amqp.scan import looks_leave_no_trace
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.names import return_key
-from celery_rmq_delay.release import release
-from celery_rmq_delay.scan import looks_leave_no_trace
-from celery_rmq_delay.topology.apply import ready_counts
+from celery_rmq_delay.operations.release import release
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers.lab import HOUR, Lab
@@ -130,7 +130,7 @@ def test_every_lane_is_looked_through(lab: Lab) -> None:
 
 
 def test_a_search_ends_where_it_would_leave_too_many_traces(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celery_rmq_delay.release.TRACED_SCAN_LIMIT", 2)
+    monkeypatch.setattr("celery_rmq_delay.operations.release.TRACED_SCAN_LIMIT", 2)
     _, plan = opened(lab)
     park(lab, plan, "a", "b", "c", "d")
     parked(lab, rung(plan, 1), 4)

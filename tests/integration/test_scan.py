@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from celery_rmq_delay.broker import capabilities
-from celery_rmq_delay.release import release
-from celery_rmq_delay.scan import scanning
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.amqp.capabilities import capabilities
+from celery_rmq_delay.amqp.scan import scanning
+from celery_rmq_delay.operations.release import release
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology.apply import ready_counts
 from tests.support.brokers.alarms import slow_disk
 from tests.support.brokers.erlang import queue_resource
 from tests.support.brokers.lab import Lab

@@ -16,11 +16,11 @@ from kombu.message import Message
 
 import celery_rmq_delay
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.broker import copy_of
+from celery_rmq_delay.amqp.copies import copy_of
+from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.headers import Headers
 from celery_rmq_delay.retry.delivery import Delivery, Path
-from celery_rmq_delay.settling import Settling
-from celery_rmq_delay.topology.exact import Route
+from celery_rmq_delay.worker.settle import Settling
 from tests.support.brokers.lab import Lab
 from tests.support.waiting import SECONDS, wait_for
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from celery_rmq_delay.broker import capabilities
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.amqp.capabilities import capabilities
+from celery_rmq_delay.amqp.record import peek_record
+from celery_rmq_delay.amqp.scan import looks_leave_no_trace
 from celery_rmq_delay.names import suspects
+from celery_rmq_delay.operations.status import QueueStatus, queue_status, read_status
 from celery_rmq_delay.retry.crashes import was_interrupted
-from celery_rmq_delay.scan import looks_leave_no_trace
-from celery_rmq_delay.status import QueueStatus, queue_status, read_status
-from celery_rmq_delay.topology.apply import ready_counts
-from celery_rmq_delay.topology.record import peek_record
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import opened, park, plan_of, shop

@@ -8,15 +8,16 @@ from functools import partial
 
 import pytest
 
-from celery_rmq_delay import deletion
-from celery_rmq_delay.broker import capabilities
+from celery_rmq_delay.amqp.capabilities import capabilities
+from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.exceptions import PublishError
 from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.management import Management, QueueDetail
-from celery_rmq_delay.status import QueueStatus, read_status
+from celery_rmq_delay.management.client import Management
+from celery_rmq_delay.management.records import QueueDetail
+from celery_rmq_delay.operations import deletion
+from celery_rmq_delay.operations.prune import prune
+from celery_rmq_delay.operations.status import QueueStatus, read_status
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology.exact import Route
-from celery_rmq_delay.topology.prune import prune
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.lab_app import shop

@@ -14,14 +14,14 @@ import kombu
 import pytest
 
 from celery_rmq_delay import headers as h
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.app.inventory import applied
 from celery_rmq_delay.exceptions import TopologyError
-from celery_rmq_delay.inventory import applied
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.adoption import Adoption
-from celery_rmq_delay.topology.apply import ready_counts
-from celery_rmq_delay.topology.exact import undeliverable
+from celery_rmq_delay.topology.exact.base import undeliverable
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan, save_adoption
 from tests.support.brokers.kinds import EITHER_TYPE

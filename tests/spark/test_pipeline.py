@@ -29,7 +29,7 @@ from celery_rmq_delay.analytics.planning import ADVICE_DAYS, Run
 from celery_rmq_delay.analytics.report import Report
 from celery_rmq_delay.analytics.storage import Storage
 from celery_rmq_delay.exceptions import AnalyticsError
-from celery_rmq_delay.history import day_folder
+from celery_rmq_delay.history.columns import day_folder
 from tests.support.spark import reference
 from tests.support.spark.cluster import STARTS_SOONER
 from tests.support.spark.frames import NOON, Row, event

@@ -9,7 +9,7 @@ from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
 
-from celery_rmq_delay.cli import rmq_delay
+from celery_rmq_delay.cli.main import rmq_delay
 
 
 def run(app: Celery, *arguments: str, code: int | None = 0, typed: str | None = None) -> Result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import repeat
 
-from celery_rmq_delay.backoff import Backoff
+from celery_rmq_delay.amqp.backoff import Backoff
 
 
 def test_pauses_double_up_to_the_longest_and_begin_again_after_a_success() -> None:

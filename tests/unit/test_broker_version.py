@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_rmq_delay.broker import Capabilities, broker_version
+from celery_rmq_delay.amqp.capabilities import Capabilities, broker_version
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,10 @@ from kombu.common import Broadcast
 
 import celery_rmq_delay
 from celery_rmq_delay import RetryableTask, SettingsError
-from celery_rmq_delay.calls import SendTask, aware_eta, takes
+from celery_rmq_delay.durations import aware_eta
 from celery_rmq_delay.exceptions import DelayError
 from celery_rmq_delay.headers import DUE, TO
+from celery_rmq_delay.publish.calls import SendTask, takes
 from tests.support.apps import app_of, bare_app
 from tests.support.brokers.topics import matches
 
@@ -154,10 +155,10 @@ def test_what_is_no_eta_is_an_error_that_says_what_it_is(eta: object) -> None:
 
 
 def test_exact_for_all_keeps_celerys_own_delay_queues_out_of_the_worker() -> None:
-    from celery_rmq_delay.consumer import Consumer
+    from celery_rmq_delay.worker.consumer import Consumer
 
     app = make_app(exact_for="all")
-    assert app.conf.worker_consumer == "celery_rmq_delay.consumer:Consumer"
+    assert app.conf.worker_consumer == "celery_rmq_delay.worker.consumer:Consumer"
     assert not any("delayed_delivery" in step for step in Consumer.Blueprint.default_steps)
     assert "celery.worker.consumer.tasks:Tasks" in Consumer.Blueprint.default_steps
     assert make_app().conf.worker_consumer == "celery.worker.consumer:Consumer"

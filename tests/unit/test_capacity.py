@@ -13,15 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay.capacity import Flow, Workload, estimate, flow, level_flow
-from celery_rmq_delay.capacity.costs import CONSTANTS, VERSIONS
-from celery_rmq_delay.capacity.objects import Counts, ladder_counts, levels_counts
-from celery_rmq_delay.config import QueueType
+from celery_rmq_delay.amqp.objects import Objects
 from celery_rmq_delay.exceptions import SettingsError
-from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names
+from celery_rmq_delay.operations.capacity import Flow, Workload, estimate, flow, level_flow
+from celery_rmq_delay.operations.capacity.costs import CONSTANTS, VERSIONS
+from celery_rmq_delay.operations.capacity.objects import Counts, ladder_counts, levels_counts
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.objects import Objects
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 LADDER = Ladder((10 * SECOND, MINUTE, 10 * MINUTE))

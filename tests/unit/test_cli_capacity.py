@@ -8,7 +8,7 @@ import pytest
 from celery import Celery
 from kombu import Queue
 
-from celery_rmq_delay.capacity.costs import CONSTANTS, VERSIONS
+from celery_rmq_delay.operations.capacity.costs import CONSTANTS, VERSIONS
 from tests.support import commands
 from tests.support.apps import app_of, bare_app
 

@@ -8,17 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay.broker import Capabilities, Version
-from celery_rmq_delay.config import QueueType
-from celery_rmq_delay.delay import delay_of
-from celery_rmq_delay.doctor import limit_findings, overflow_findings, shared_prefix_findings, version_findings
+from celery_rmq_delay.amqp.capabilities import Capabilities, Version
+from celery_rmq_delay.amqp.objects import Binding
+from celery_rmq_delay.app.state import delay_of
 from celery_rmq_delay.exceptions import RmqDelayError
-from celery_rmq_delay.exhausted import ExhaustedMessage, Selection
-from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.management import Bindings
+from celery_rmq_delay.ladders import Ladder, QueueType
+from celery_rmq_delay.management.records import Bindings
 from celery_rmq_delay.names import Names
+from celery_rmq_delay.operations.doctor.examination import (
+    limit_findings,
+    overflow_findings,
+    shared_prefix_findings,
+    version_findings,
+)
+from celery_rmq_delay.operations.exhausted import ExhaustedMessage, Selection
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.objects import Binding
 from tests.support.apps import app_of
 
 EXHAUSTED = ExhaustedMessage(

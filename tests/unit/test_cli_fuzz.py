@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from celery_rmq_delay.cli import rmq_delay
+from celery_rmq_delay.cli.main import rmq_delay
 from tests.support import hostile
 from tests.support.apps import app_of
 from tests.support.examples import examples

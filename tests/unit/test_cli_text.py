@@ -8,14 +8,14 @@ from datetime import datetime, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay.cli_text import acted_text, exhausted_text, findings_text, plan_text, status_text
-from celery_rmq_delay.exhausted import ExhaustedMessage, Failure, Outcome
-from celery_rmq_delay.findings import Finding
+from celery_rmq_delay.amqp.apply import Drift
+from celery_rmq_delay.cli.text import acted_text, exhausted_text, findings_text, plan_text, status_text
 from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.status import QueueStatus, Status, TierStatus
+from celery_rmq_delay.operations.exhausted import ExhaustedMessage, Failure, Outcome
+from celery_rmq_delay.operations.findings import Finding
+from celery_rmq_delay.operations.pending import Pending, ladder_change, ladder_text
+from celery_rmq_delay.operations.status import QueueStatus, Status, TierStatus
 from celery_rmq_delay.tables import table
-from celery_rmq_delay.topology.apply import Drift
-from celery_rmq_delay.topology.pending import Pending, ladder_change, ladder_text
 
 EXHAUSTED = ExhaustedMessage(
     task_id="a",

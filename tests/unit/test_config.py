@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay.config import check_max_retries, check_queue_name, parse_settings
 from celery_rmq_delay.durations import MAX_TTL_MS
 from celery_rmq_delay.exceptions import RmqDelayError, SettingsError
 from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.settings.parser import parse_settings
+from celery_rmq_delay.settings.values import check_max_retries, check_queue_name
 
 
 def test_without_settings_everything_has_a_default() -> None:

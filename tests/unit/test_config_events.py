@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from celery_rmq_delay import SettingsError
-from celery_rmq_delay.config import parse_settings
-from celery_rmq_delay.config_events import DJANGO_APP, check_hook
 from celery_rmq_delay.redaction import DEFAULT_KEYS
+from celery_rmq_delay.settings.events import DJANGO_APP, check_hook
+from celery_rmq_delay.settings.parser import parse_settings
 
 
 def django(*installed: str, ready: bool = True) -> Any:

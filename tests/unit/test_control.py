@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from celery_rmq_delay.control import adoption_changed
-from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.app.state import delay_of
 from celery_rmq_delay.topology.adoption import Adoption
-from celery_rmq_delay.worker import WorkerSide
+from celery_rmq_delay.worker.control import adoption_changed
+from celery_rmq_delay.worker.side import WorkerSide
 from tests.support.apps import app_of
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from celery_rmq_delay.broker import Capabilities
+from celery_rmq_delay.amqp.capabilities import Capabilities
 from celery_rmq_delay.headers import CRASHES
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.crashes import crashes, was_interrupted

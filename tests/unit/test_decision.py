@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from celery_rmq_delay.broker import Capabilities
+from celery_rmq_delay.amqp.capabilities import Capabilities
 from celery_rmq_delay.headers import CRASHES
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.decision import Action, Attempt, End, Ending, Place, arrive, end, next_delay

@@ -15,27 +15,19 @@ import click
 import pytest
 
 import celery_rmq_delay
-from celery_rmq_delay import (
-    cli,
-    config,
-    doctor,
-    durations,
-    events,
-    exceptions,
-    headers,
-    redaction,
-    signals,
-    task,
-    testing,
-)
-from celery_rmq_delay.cli_text import status_text
+from celery_rmq_delay import durations, exceptions, headers, redaction, signals, task, testing
+from celery_rmq_delay.app.state import NEEDED
+from celery_rmq_delay.cli import main as cli
+from celery_rmq_delay.cli.text import status_text
 from celery_rmq_delay.contrib.django.conf import Conf, Notify
-from celery_rmq_delay.delay import NEEDED
-from celery_rmq_delay.exact_doctor import ExactStatus
+from celery_rmq_delay.events import schema as events
 from celery_rmq_delay.names import Names
-from celery_rmq_delay.status import Status
+from celery_rmq_delay.operations.doctor import examination as doctor
+from celery_rmq_delay.operations.exact_delays import ExactStatus
+from celery_rmq_delay.operations.status import Status
+from celery_rmq_delay.settings import parser as config
 from celery_rmq_delay.testing import plugin
-from celery_rmq_delay.topology import exact
+from celery_rmq_delay.topology.exact import base as exact
 from tests.support import ROOT
 from tests.support.snippets import Snippet, pages, snippets, write
 from tests.support.waiting import SECONDS
@@ -100,7 +92,7 @@ def test_the_example_with_django_can_be_imported(tmp_path: Path) -> None:
     said = run(
         tmp_path,
         "import proj, django; django.setup()\n"
-        "from celery_rmq_delay.delay import delay_of\n"
+        "from celery_rmq_delay.app.state import delay_of\n"
         "proj.celery_app.loader.import_default_modules(); proj.celery_app.finalize()\n"
         "delay = delay_of(proj.celery_app); tasks = proj.celery_app.tasks\n"
         "for queue, name in [('payments', 'payments.tasks.charge'), ('celery', 'payments.tasks.ping')]:\n"

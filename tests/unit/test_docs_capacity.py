@@ -10,11 +10,11 @@ import pytest
 from celery.bin.base import CLIContext
 from click.testing import CliRunner
 
-from celery_rmq_delay.capacity import flow
-from celery_rmq_delay.capacity.costs import CONSTANTS, VERSIONS, Constant
-from celery_rmq_delay.capacity.quantities import format_number
-from celery_rmq_delay.cli import rmq_delay
+from celery_rmq_delay.cli.main import rmq_delay
 from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.operations.capacity import flow
+from celery_rmq_delay.operations.capacity.costs import CONSTANTS, VERSIONS, Constant
+from celery_rmq_delay.operations.capacity.quantities import format_number
 from tests.support import ROOT
 from tests.support.apps import bare_app
 from tests.support.snippets import Snippet, snippets

@@ -13,7 +13,7 @@ import click
 import pytest
 
 import celery_rmq_delay
-from celery_rmq_delay import cli
+from celery_rmq_delay.cli import main as cli
 from tests.support import ROOT
 from tests.support.snippets import snippets
 

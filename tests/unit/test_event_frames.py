@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay.event_frames import ACK, NACK, Confirms, Frames, methods, reply_text
+from celery_rmq_delay.events.frames import ACK, NACK, Confirms, Frames, methods, reply_text
 
 
 def frames(data: bytes) -> list[tuple[int, int, bytes]]:

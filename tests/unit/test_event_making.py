@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from celery_rmq_delay import RetryableTask
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.delay import delay_of
-from celery_rmq_delay.event_making import EventMaker, Told, Waits
-from celery_rmq_delay.events import MAX_BYTES, Event, digest_id, event_id
+from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.events.encode import EventMaker, Told, Waits
+from celery_rmq_delay.events.schema import MAX_BYTES, Event, digest_id, event_id
 from celery_rmq_delay.retry.delivery import KEY, Delivery, Path
 from tests.support.apps import app_of
 

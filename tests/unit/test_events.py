@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay import events
-from celery_rmq_delay.events import Event, event_id, rollup_id
+from celery_rmq_delay.events import schema as events
+from celery_rmq_delay.events.schema import Event, event_id, rollup_id
 from celery_rmq_delay.exceptions import EventError
 
 NOW = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=timezone.utc)

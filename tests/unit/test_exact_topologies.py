@@ -11,16 +11,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from celery_rmq_delay.amqp.objects import Objects
+from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.durations import MAX_TTL_MS
 from celery_rmq_delay.exceptions import DelayError, SettingsError
 from celery_rmq_delay.headers import DUE, TO
 from celery_rmq_delay.names import MAX_NAME_BYTES, Names
-from celery_rmq_delay.topology import exact
-from celery_rmq_delay.topology.exact import Options, Route, Topology
-from celery_rmq_delay.topology.hold import LEASE_MS, Hold, bucket
-from celery_rmq_delay.topology.levels import Levels, routing_key, word
-from celery_rmq_delay.topology.objects import Objects
-from celery_rmq_delay.topology.plugin import Plugin
+from celery_rmq_delay.topology.exact import base as exact
+from celery_rmq_delay.topology.exact.base import Options, Topology
+from celery_rmq_delay.topology.exact.hold import LEASE_MS, Hold, bucket
+from celery_rmq_delay.topology.exact.levels import Levels, routing_key, word
+from celery_rmq_delay.topology.exact.plugin import Plugin
 from tests.support.brokers.topics import matches
 
 QUEUES = st.text(min_size=1, max_size=80).filter(lambda name: len(name.encode()) <= MAX_NAME_BYTES)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay.fingerprint import fingerprint, normalise_message, top_frame, without_retry
+from celery_rmq_delay.events.fingerprint import fingerprint, normalise_message, top_frame, without_retry
 from tests.support.effort import assert_linear
 
 SAME = [

@@ -15,16 +15,17 @@ from hypothesis import strategies as st
 from kombu.utils.json import dumps
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.broker import Capabilities, copy_of
+from celery_rmq_delay.amqp.capabilities import Capabilities
+from celery_rmq_delay.amqp.copies import copy_of
+from celery_rmq_delay.amqp.frames import TolerantMessage, frame_handler, tolerant
 from celery_rmq_delay.exceptions import UnreadableError
-from celery_rmq_delay.exhausted import describe
-from celery_rmq_delay.frames import TolerantMessage, frame_handler, tolerant
-from celery_rmq_delay.intake import check, check_payload
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import rung_of
+from celery_rmq_delay.operations.exhausted import describe
 from celery_rmq_delay.retry.crashes import crashes
 from celery_rmq_delay.retry.decision import Action, Place, arrive
 from celery_rmq_delay.topology.native import NativeRetry
+from celery_rmq_delay.worker.shape import check, check_payload
 from tests.support import hostile
 
 COUNTS = range(h.MAX_COUNT + 1)
@@ -166,4 +167,4 @@ def test_a_delivery_that_a_signal_handler_reads_to_its_end_is_delivered_once(mon
 def test_a_workers_statistics_have_its_transport_options_as_json() -> None:
     """`inspect stats` sends them; a function among them would leave it without an answer."""
     told = json.loads(dumps(tolerant({"confirm_publish": True})))
-    assert told == {"confirm_publish": True, "frame_handler": "celery_rmq_delay.frames.frame_handler"}
+    assert told == {"confirm_publish": True, "frame_handler": "celery_rmq_delay.amqp.frames.frame_handler"}

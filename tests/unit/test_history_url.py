@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from celery_rmq_delay.exceptions import HistoryError
-from celery_rmq_delay.history_url import checked, problem_of, shown, without_secrets
+from celery_rmq_delay.history.url import checked, problem_of, shown, without_secrets
 
 KEY, SECRET = "AKIAEXAMPLE", "wJalrXUtnFEMI"
 

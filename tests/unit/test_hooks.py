@@ -13,8 +13,9 @@ from celery.app.trace import build_tracer
 from packaging.requirements import Requirement
 
 import celery_rmq_delay
-from celery_rmq_delay import RetryableTask, hooks
-from celery_rmq_delay.trace import LeanInfo
+from celery_rmq_delay import RetryableTask
+from celery_rmq_delay.worker import hooks
+from celery_rmq_delay.worker.trace import LeanInfo
 
 PACKAGE = Path(str(celery_rmq_delay.__file__)).parent
 #: The package's modules that run in workers and publishers.

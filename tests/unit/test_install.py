@@ -9,12 +9,12 @@ from celery import Celery, signals
 from celery.worker.request import Request
 
 from celery_rmq_delay import RetryableTask, SettingsError, install
-from celery_rmq_delay.config import NOT_SET
-from celery_rmq_delay.delay import delay_of, find_delay
+from celery_rmq_delay.app.queues import OriginQueue
+from celery_rmq_delay.app.state import delay_of, find_delay
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.headers import LANE
 from celery_rmq_delay.ladders import Ladder, lane_of
-from celery_rmq_delay.queues import OriginQueue
+from celery_rmq_delay.settings.values import NOT_SET
 from tests.support.apps import bare_app
 
 

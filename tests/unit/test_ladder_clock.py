@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_rmq_delay import RetryableTask
-from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.app.state import delay_of
 from celery_rmq_delay.exceptions import DelayError, RmqDelayError, SettingsError
 from celery_rmq_delay.testing import LadderClock
 from celery_rmq_delay.testing.clock import VARIABLE, Scale, clock_from

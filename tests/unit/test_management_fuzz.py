@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from celery_rmq_delay.exceptions import ManagementError
-from celery_rmq_delay.management import Management
-from celery_rmq_delay.policies import Policy
+from celery_rmq_delay.management.client import Management
+from celery_rmq_delay.management.records import Policy
 from tests.support import hostile
 from tests.support.waiting import SECONDS
 

@@ -15,9 +15,9 @@ from celery.worker import state
 from kombu import Queue
 
 from celery_rmq_delay import RetryableTask, task_exhausted, task_parked
-from celery_rmq_delay.config import parse_settings
-from celery_rmq_delay.delay import delay_of
+from celery_rmq_delay.app.state import delay_of
 from celery_rmq_delay.exceptions import RmqDelayError
+from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.testing import MemoryLadder, NotFinishedError, exhausted, parked, recovered
 from tests.support.apps import app_of
 

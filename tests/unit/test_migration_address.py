@@ -14,8 +14,9 @@ from kombu.common import Broadcast
 from kombu.transport.native_delayed_delivery import calculate_routing_key
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.calls import aware_eta
-from celery_rmq_delay.migration.address import (
+from celery_rmq_delay.durations import aware_eta
+from celery_rmq_delay.names import Names
+from celery_rmq_delay.operations.migration.address import (
     Address,
     Destination,
     NotUnderstoodError,
@@ -28,10 +29,9 @@ from celery_rmq_delay.migration.address import (
     native_destinations,
     original_keys,
 )
-from celery_rmq_delay.names import Names
-from celery_rmq_delay.topology.exact import Options
-from celery_rmq_delay.topology.hold import Hold
-from celery_rmq_delay.topology.levels import Levels
+from celery_rmq_delay.topology.exact.base import Options
+from celery_rmq_delay.topology.exact.hold import Hold
+from celery_rmq_delay.topology.exact.levels import Levels
 
 NOW = 1_800_000_000_000
 APP = Celery("shop", set_as_current=False)

@@ -8,19 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay.config import QueueType
 from celery_rmq_delay.durations import MAX_TTL_MS
 from celery_rmq_delay.exceptions import SettingsError
-from celery_rmq_delay.names import (
-    Names,
-    check_name,
-    is_derived,
-    origin_of,
-    return_key,
-    rung_of,
-    rung_queue,
-    suspects,
-)
+from celery_rmq_delay.ladders import QueueType
+from celery_rmq_delay.names import Names, check_name, is_derived, origin_of, return_key, rung_of, rung_queue, suspects
 
 NASTY = ["a", "a.first", "a.retry", "a.retry.1", "a@1", "return", "dlx", "a.ladder", "a.ladder.12345678", "a.retry.1.x"]
 queues = st.one_of(

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from kombu import Queue
 
 from celery_rmq_delay import RetryableTask, SettingsError
-from celery_rmq_delay.broker import Capabilities
-from celery_rmq_delay.config import parse_settings
+from celery_rmq_delay.amqp.capabilities import Capabilities
 from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.topology.native import NativeRetry, native_tiers, refusal
 from tests.support.apps import app_of
 

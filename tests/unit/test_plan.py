@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay.config import QueueType
+from celery_rmq_delay.amqp.objects import Binding, Exchange, Objects, Queue, arguments
 from celery_rmq_delay.headers import LANE
-from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names, is_derived, return_key, suspects
 from celery_rmq_delay.topology.ladder import LadderPlan, origin_arguments
-from celery_rmq_delay.topology.objects import Binding, Exchange, Objects, Queue, arguments
 from celery_rmq_delay.topology.switch import Applied
 
 NAMES = Names("p")

@@ -9,19 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay.adoption import UndoPlan
-from celery_rmq_delay.cli_text import policy_text, undo_text
+from celery_rmq_delay.cli.text import policy_text, undo_text
 from celery_rmq_delay.exceptions import AdoptionError
-from celery_rmq_delay.management import QueueDetail
+from celery_rmq_delay.management.policies import applying, differences, effective_limit, pattern_of, plan_policy
+from celery_rmq_delay.management.records import Policy, QueueDetail
 from celery_rmq_delay.names import Names
-from celery_rmq_delay.policies import (
-    Policy,
-    applying,
-    differences,
-    effective_limit,
-    pattern_of,
-    plan_policy,
-)
+from celery_rmq_delay.operations.adoption import UndoPlan
 from celery_rmq_delay.topology.adoption import Adoption
 from celery_rmq_delay.topology.switch import Applied
 

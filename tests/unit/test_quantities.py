@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay.capacity.quantities import format_number, format_size, parse_rate, parse_shares, parse_size
 from celery_rmq_delay.exceptions import SettingsError
+from celery_rmq_delay.operations.capacity.quantities import (
+    format_number,
+    format_size,
+    parse_rate,
+    parse_shares,
+    parse_size,
+)
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from kombu import Exchange, Queue
 from kombu.common import Broadcast
 
 from celery_rmq_delay import install
-from celery_rmq_delay.delay import Delay, delay_of
-from celery_rmq_delay.queues import OriginQueue
+from celery_rmq_delay.app.queues import OriginQueue
+from celery_rmq_delay.app.state import Delay, delay_of
 from tests.support.apps import app_of, bare_app
 
 QUORUM = {

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celery_rmq_delay.config import _QUEUE_KEYS, _TOP_KEYS, parse_settings
 from celery_rmq_delay.contrib.django.conf import Conf, _checked
 from celery_rmq_delay.durations import MAX_TTL_MS, format_ms, parse_ms
 from celery_rmq_delay.exceptions import HistoryError, RmqDelayError, SettingsError
-from celery_rmq_delay.history_url import checked, problem_of, shown, without_secrets
+from celery_rmq_delay.history.url import checked, problem_of, shown, without_secrets
 from celery_rmq_delay.names import MAX_NAME_BYTES, rung_queue
+from celery_rmq_delay.settings.parser import _QUEUE_KEYS, _TOP_KEYS, parse_settings
 from tests.support import hostile
 
 anything = hostile.settings_values

@@ -34,7 +34,7 @@ with handling(exit_at_once):
 """
 MIGRATES = """
 import time
-from celery_rmq_delay.cli_migrate import _interruptible
+from celery_rmq_delay.cli.migrate import _interruptible
 with _interruptible() as stopped:
     print("ready", flush=True)
     while not stopped():

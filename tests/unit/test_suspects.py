@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kombu import Connection
 
-from celery_rmq_delay.suspects import Suspects
+from celery_rmq_delay.worker.suspects import Suspects
 
 
 class Rig:
@@ -44,7 +44,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     with Connection("memory://") as connection:
         connection.default_channel.queue_declare("q.suspects")
         rig = Rig(connection)
-        monkeypatch.setattr("celery_rmq_delay.suspects.time", SimpleNamespace(monotonic=lambda: rig.now))
+        monkeypatch.setattr("celery_rmq_delay.worker.suspects.time", SimpleNamespace(monotonic=lambda: rig.now))
         rig.suspects._channel.basic_cancel = lambda _tag, **_: None  # kombu's knows no nowait
         rig.suspects._channel.callbacks = {}
         rig.suspects.add("q")

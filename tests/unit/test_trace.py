@@ -18,8 +18,8 @@ from celery.exceptions import Retry
 
 from celery_rmq_delay.retry.delivery import Parked, Path
 from celery_rmq_delay.task import RetryableTask
-from celery_rmq_delay.trace import LeanExceptionInfo, LeanInfo
-from celery_rmq_delay.tracebacks import format_exception
+from celery_rmq_delay.worker.trace import LeanExceptionInfo, LeanInfo
+from celery_rmq_delay.worker.tracebacks import format_exception
 
 
 class Canary:

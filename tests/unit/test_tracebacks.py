@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_rmq_delay import tracebacks
-from celery_rmq_delay.tracebacks import format_exception
+from celery_rmq_delay.worker import tracebacks
+from celery_rmq_delay.worker.tracebacks import format_exception
 
 
 class UnprintableError(Exception):

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ... import events
-from ...fingerprint import fingerprint
-from ...history_schema import SCHEMA
+from ...events import schema as events
+from ...events.fingerprint import fingerprint
+from ...history.schema import SCHEMA
 from . import failing
 from .failing import Flags, Ints, Spells
 from .spec import REPEATED_S, Spec

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ... import events
-from ...history_schema import SCHEMA
+from ...events import schema as events
+from ...history.schema import SCHEMA
 from .rows import worker_names
 from .spec import Spec
 

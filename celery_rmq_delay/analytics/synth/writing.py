@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ...exceptions import SettingsError
-from ...history import day_folder
+from ...history.columns import day_folder
 from .failing import draw_spells
 from .rows import duplicates_of, rollup_table, task_table
 from .spec import Spec

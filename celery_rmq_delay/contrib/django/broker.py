@@ -11,9 +11,9 @@ from celery import Celery
 from celery._state import get_current_app
 from django.utils.module_loading import import_string
 
-from ...delay import Delay, delay_of
+from ...amqp.frames import tolerant
+from ...app.state import Delay, delay_of
 from ...exceptions import SettingsError
-from ...frames import tolerant
 from .conf import SETTING, conf
 
 if TYPE_CHECKING:

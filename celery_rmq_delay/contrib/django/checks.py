@@ -15,10 +15,10 @@ from django.core.checks import CheckMessage, Error, Info, Tags, Warning, registe
 from django.db import DatabaseError, connections, router
 from django.utils import timezone
 
-from ...delay import Delay, find_delay
+from ...app.inventory import require_amqp
+from ...app.state import Delay, find_delay
 from ...durations import format_ms
 from ...exceptions import RmqDelayError, SettingsError
-from ...inventory import require_amqp
 from ...ladders import Ladder
 from .broker import celery_app
 from .conf import SETTING, Conf, conf

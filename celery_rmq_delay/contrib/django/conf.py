@@ -13,7 +13,7 @@ from django.conf import settings as django_settings
 from django.core.signals import setting_changed
 
 from ...exceptions import SettingsError
-from ...history_url import problem_of, shown
+from ...history.url import problem_of, shown
 
 SETTING = "RMQ_DELAY"
 StorePayload = Literal["exhausted", "all", "never"]

@@ -17,8 +17,8 @@ import pyarrow.fs
 import pyarrow.parquet
 
 from ...exceptions import HistoryError
-from ...history_schema import SCHEMA
-from ...history_url import shown, without_secrets
+from ...history.schema import SCHEMA
+from ...history.url import shown, without_secrets
 
 #: Where a file appears under its name when it is complete, and only then: these know no rename, and need none.
 _OBJECT_STORES = ("s3", "gcs", "abfs")

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
-from ...events import Event
+from ...events.schema import Event
 from ...headers import FIRST_LIFE
 from .collecting.facts import STATES
 from .models import Attempt

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from celery_rmq_delay.config import QueueType
+from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.testing import PrivateBroker, PrivatePostgres
 from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.testing.plugin import shared

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 import amqp
 import kombu
 
-from celery_rmq_delay.broker import broker_version, capabilities, publish_confirmed, return_log_error
-from celery_rmq_delay.config import QueueType
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.amqp.capabilities import broker_version, capabilities
+from celery_rmq_delay.amqp.confirms import publish_confirmed
+from celery_rmq_delay.amqp.copies import return_log_error
 from celery_rmq_delay.headers import Headers, deaths
-from celery_rmq_delay.ladders import Ladder
+from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names, moving
-from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.ladder import LadderPlan, origin_arguments
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.waiting import wait_for

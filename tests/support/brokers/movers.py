@@ -16,15 +16,15 @@ from kombu.transport.native_delayed_delivery import (
 )
 
 from celery_rmq_delay import RetryableTask, install
-from celery_rmq_delay.broker import publish_confirmed
-from celery_rmq_delay.config import QueueType
-from celery_rmq_delay.delay import Delay, delay_of
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.amqp.confirms import publish_confirmed
+from celery_rmq_delay.app.state import Delay, delay_of
 from celery_rmq_delay.durations import parse_ms
-from celery_rmq_delay.migration.mover import WINDOW
-from celery_rmq_delay.migration.report import Report
-from celery_rmq_delay.migration.service import Request, migrate
-from celery_rmq_delay.native_leftovers import level_names
-from celery_rmq_delay.topology.apply import ready_counts
+from celery_rmq_delay.ladders import QueueType
+from celery_rmq_delay.operations.migration.mover import WINDOW
+from celery_rmq_delay.operations.migration.report import Report
+from celery_rmq_delay.operations.migration.service import Request, migrate
+from celery_rmq_delay.operations.native_leftovers import level_names
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import charge
 from tests.support.waiting import wait_for

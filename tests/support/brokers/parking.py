@@ -17,15 +17,15 @@ from typing import Any
 import amqp
 import kombu
 
-from celery_rmq_delay.broker import ConfirmingPublisher
-from celery_rmq_delay.config import parse_settings
-from celery_rmq_delay.exact import ExactDelays
+from celery_rmq_delay.amqp.apply import declare
+from celery_rmq_delay.amqp.confirms import ConfirmingPublisher
+from celery_rmq_delay.amqp.objects import Objects, Queue, arguments
+from celery_rmq_delay.amqp.route import Route
+from celery_rmq_delay.app.exact import ExactDelays
 from celery_rmq_delay.exceptions import PublishError
+from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.broker import erlang_binary
-from celery_rmq_delay.topology.apply import declare
-from celery_rmq_delay.topology.exact import Route
-from celery_rmq_delay.topology.objects import Objects, Queue, arguments
 from tests.support import ROOT
 from tests.support.waiting import wait_for
 

@@ -12,11 +12,11 @@ import amqp
 import kombu
 import pytest
 
+from celery_rmq_delay.amqp import apply, record
+from celery_rmq_delay.amqp.record import Record, peek_record
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
-from celery_rmq_delay.topology import apply, record
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.record import Record, peek_record
 from celery_rmq_delay.topology.switch import Applied, apply_plan
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.waiting import wait_for

@@ -10,7 +10,7 @@ from celery_rmq_delay.contrib.django.collecting.deliveries import Delivery
 from celery_rmq_delay.contrib.django.collecting.history import History
 from celery_rmq_delay.contrib.django.collecting.reading import Reader
 from celery_rmq_delay.contrib.django.collecting.writer import Sink, Writer
-from celery_rmq_delay.events import Event
+from celery_rmq_delay.events.schema import Event
 from celery_rmq_delay.redaction import DEFAULT
 
 QUEUE = "rmq_delay.events"

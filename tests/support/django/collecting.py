@@ -16,6 +16,8 @@ import kombu
 from celery import Celery
 
 from celery_rmq_delay import install
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.app.state import Delay, delay_of
 from celery_rmq_delay.contrib.django.collecting.collector import Collector, Options
 from celery_rmq_delay.contrib.django.collecting.consumer import Consumer
 from celery_rmq_delay.contrib.django.collecting.database import Database
@@ -24,10 +26,8 @@ from celery_rmq_delay.contrib.django.collecting.history import History, open_fil
 from celery_rmq_delay.contrib.django.collecting.reading import Reader
 from celery_rmq_delay.contrib.django.collecting.status import Status
 from celery_rmq_delay.contrib.django.collecting.writer import Writer
-from celery_rmq_delay.delay import Delay, delay_of
-from celery_rmq_delay.event_connection import declare_events
-from celery_rmq_delay.events import Event
-from celery_rmq_delay.topology.apply import ready_counts
+from celery_rmq_delay.events.queue import declare_events
+from celery_rmq_delay.events.schema import Event
 from tests.support import ROOT
 from tests.support.background import as_a_background_job
 from tests.support.waiting import SECONDS

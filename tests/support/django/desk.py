@@ -11,12 +11,12 @@ from celery import Celery
 from django.utils import timezone
 
 from celery_rmq_delay import headers as h
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.app.inventory import plans
+from celery_rmq_delay.app.state import delay_of
 from celery_rmq_delay.contrib.django.messages import StoredMessage, call_digest, stored
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.operations import Actor, freeze
-from celery_rmq_delay.delay import delay_of
-from celery_rmq_delay.inventory import plans
-from celery_rmq_delay.topology.apply import ready_counts
 from celery_rmq_delay.topology.ladder import origin_arguments
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.waiting import wait_for

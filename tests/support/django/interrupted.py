@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from celery_rmq_delay.broker import ConfirmingPublisher
+from celery_rmq_delay.amqp.confirms import ConfirmingPublisher
 
 
 def at_the(count: int, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:

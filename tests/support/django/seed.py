@@ -23,7 +23,7 @@ from celery_rmq_delay.contrib.django.models import (
     TaskRecord,
     TaskState,
 )
-from celery_rmq_delay.fingerprint import fingerprint
+from celery_rmq_delay.events.fingerprint import fingerprint
 
 LADDER = [5_000, 30_000, 300_000, 3_600_000]
 TRACEBACK = """Traceback (most recent call last):

@@ -9,8 +9,8 @@ import amqp
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.contrib.django.collecting.facts import Fact, of_exhausted
-from celery_rmq_delay.events import EXHAUSTED, PARKED, RECOVERED, Event, event_id
-from celery_rmq_delay.fingerprint import fingerprint
+from celery_rmq_delay.events.fingerprint import fingerprint
+from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, RECOVERED, Event, event_id
 from celery_rmq_delay.redaction import DEFAULT
 
 BEGIN = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)

@@ -26,8 +26,9 @@ from celery_rmq_delay import (
     task_parked,
     task_recovered,
 )
-from celery_rmq_delay.consumer import Consumer
-from celery_rmq_delay.events import Event
+from celery_rmq_delay.amqp.objects import Binding, Exchange, Objects, Queue
+from celery_rmq_delay.amqp.route import Route
+from celery_rmq_delay.events.schema import Event
 from celery_rmq_delay.testing import (
     BrokerLadder,
     LadderClock,
@@ -41,8 +42,9 @@ from celery_rmq_delay.testing import (
 from celery_rmq_delay.testing import exhausted as assert_exhausted
 from celery_rmq_delay.testing import parked as assert_parked
 from celery_rmq_delay.testing import recovered as assert_recovered
-from celery_rmq_delay.topology.exact import Options, Route, Topology, arrival, due_headers, register
-from celery_rmq_delay.topology.objects import Binding, Exchange, Objects, Queue
+from celery_rmq_delay.topology.exact.base import Options, Topology, arrival, due_headers
+from celery_rmq_delay.topology.exact.registry import register
+from celery_rmq_delay.worker.consumer import Consumer
 
 version: str = celery_rmq_delay.__version__
 celery_rmq_delay.nothing_of_the_kind  # type: ignore[attr-defined]  # noqa: B018

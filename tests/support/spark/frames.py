@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from celery_rmq_delay.analytics.schema import EVENTS
 from celery_rmq_delay.analytics.spells import ended, still_open
-from celery_rmq_delay.events import ROLLUP, event_id
+from celery_rmq_delay.events.schema import ROLLUP, event_id
 
 Row = Mapping[str, Any]
 _Test = TypeVar("_Test", bound=Callable[..., None])

@@ -7,7 +7,7 @@ from datetime import date, datetime, timedelta, timezone
 from typing import Any
 
 from celery_rmq_delay.analytics.schema import EVENTS
-from celery_rmq_delay.events import event_id
+from celery_rmq_delay.events.schema import event_id
 
 Row = dict[str, Any]
 

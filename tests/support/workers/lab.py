@@ -16,10 +16,10 @@ import redis
 from celery import Celery
 from celery.backends.redis import RedisBackend
 
-from celery_rmq_delay.delay import delay_of
-from celery_rmq_delay.inventory import plans
-from celery_rmq_delay.release import release
-from celery_rmq_delay.topology.apply import ready_counts
+from celery_rmq_delay.amqp.apply import ready_counts
+from celery_rmq_delay.app.inventory import plans
+from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.operations.release import release
 from tests.support.losses import Losses
 from tests.support.waiting import wait_for
 from tests.support.workers.nodes import Worker, WorkerProcess

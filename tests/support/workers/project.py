@@ -20,7 +20,7 @@ from celery.worker import WorkController
 
 import celery_rmq_delay
 from celery_rmq_delay import RetryableTask
-from celery_rmq_delay.request import RetryableRequest
+from celery_rmq_delay.worker.request import RetryableRequest
 from tests.support.workers import matrix
 
 VARIABLE = "RMQ_DELAY_TEST_PROJECT"
@@ -357,7 +357,7 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
 
 def kill_after(kind: str, store: redis.Redis, key: str) -> None:
     """Let the worker die once, as soon as it has sent an event of ``kind``."""
-    from celery_rmq_delay.reporting import Reporter
+    from celery_rmq_delay.events.reporter import Reporter
 
     tell = Reporter.tell
 

@@ -13,7 +13,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ....events import DISCARDED, REQUEUED
+from ....events.schema import DISCARDED, REQUEUED
 from ..models import Attempt, FailureGroup, Operation, OperationItem, TaskRecord, TaskState
 from . import text
 from .attempts import timeline

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ....fingerprint import is_application
+from ....events.fingerprint import is_application
 
 Kind = Literal["text", "application", "library"]
 

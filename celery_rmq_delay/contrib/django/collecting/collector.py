@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ....backoff import Backoff
+from ....amqp.backoff import Backoff
 from .consumer import CONNECTION_ERRORS, Consumer
 from .deliveries import Delivery
 from .health import Health

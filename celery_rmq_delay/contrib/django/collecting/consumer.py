@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import amqp
 import kombu
 
-from ....event_connection import declare_events
+from ....amqp.apply import ready_counts
+from ....events.queue import declare_events
 from ....exceptions import TopologyError
-from ....topology.apply import ready_counts
 from .deliveries import Delivery, frame_handler
 
 if TYPE_CHECKING:
-    from ....delay import Delay
+    from ....app.state import Delay
 
 logger = logging.getLogger(__name__)
 

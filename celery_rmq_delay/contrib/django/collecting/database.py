@@ -9,8 +9,8 @@ from datetime import datetime, timedelta, timezone
 from django.db import connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from .... import events
-from ....events import Event
+from ....events import schema as events
+from ....events.schema import Event
 from ..models import CountedRollup, FailureGroup, TaskRecord, TaskState
 from . import rows, statements
 from .facts import Fact

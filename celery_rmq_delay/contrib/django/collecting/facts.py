@@ -14,12 +14,12 @@ from typing import Any
 
 import amqp
 
-from .... import events
 from .... import headers as h
-from ....events import Event, event_id
-from ....exhausted import describe
-from ....fingerprint import fingerprint, top_frame
+from ....events import schema as events
+from ....events.fingerprint import fingerprint, top_frame
+from ....events.schema import Event, event_id
 from ....headers import printable
+from ....operations.exhausted import describe
 from ....redaction import Redaction, shortened
 from ..messages import StoredMessage, call_digest, stored
 from ..messages import fingerprint as digest_of

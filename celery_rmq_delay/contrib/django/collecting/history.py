@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ....events import Event
+from ....events.schema import Event
 from ....exceptions import HistoryError
-from ....history import day_folder
-from ....history_url import checked
+from ....history.columns import day_folder
+from ....history.url import checked
 from .reading import Reading, Unreadable
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from ....events import ROLLUP, Event
+from ....events.schema import ROLLUP, Event
 from ....redaction import Redaction
 from . import facts
 from .deliveries import Delivery

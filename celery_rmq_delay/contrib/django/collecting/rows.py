@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from .... import events
-from ....events import Event
-from ....fingerprint import normalise_message
+from ....events import schema as events
+from ....events.fingerprint import normalise_message
+from ....events.schema import Event
 from ....headers import printable
 from ..messages import StoredMessage
 from ..models import LookupValue, TaskState

@@ -12,8 +12,8 @@ from typing import Protocol
 
 from django.db import DatabaseError, DataError, Error, IntegrityError, reset_queries
 
-from ....backoff import Backoff
-from ....events import ROLLUP_SECONDS
+from ....amqp.backoff import Backoff
+from ....events.schema import ROLLUP_SECONDS
 from ....exceptions import HistoryError, RmqDelayError
 from .database import Database
 from .deliveries import Delivery

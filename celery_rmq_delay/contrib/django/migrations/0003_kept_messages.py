@@ -2,7 +2,7 @@ from typing import Any
 
 from django.db import migrations
 
-from celery_rmq_delay.contrib.django.messages import StoredMessage, call_digest, fingerprint
+from ..messages import StoredMessage, call_digest, fingerprint
 
 
 def know_kept_messages(apps: Any, schema_editor: Any) -> None:

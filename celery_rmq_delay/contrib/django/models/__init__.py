@@ -1,15 +1,7 @@
 """The tables. The collector and the services write them; the admin only reads."""
 
 from .groups import CountedRollup, FailureGroup, LookupValue, Tally
-from .insights import (
-    Incident,
-    InsightHour,
-    InsightRun,
-    LadderAdvice,
-    RecoveryCurve,
-    TierOutcome,
-    WhatIf,
-)
+from .insights import Incident, InsightHour, InsightRun, LadderAdvice, RecoveryCurve, TierOutcome, WhatIf
 from .operations import Operation, OperationItem
 from .records import Attempt, CollectedMessage, ExhaustedTask, ParkedTask, Payload, TaskRecord, TaskState
 from .running import CollectorStatus, UnreadableMessage

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from django.utils import timezone
 
-from ....exact_doctor import exact_status
+from ....amqp.apply import ready_counts
+from ....app.inventory import plans
 from ....exceptions import RmqDelayError
-from ....inventory import plans
-from ....release import Place, places
-from ....topology.apply import ready_counts
+from ....operations.exact_delays import exact_status
+from ....operations.release import Place, places
 from ..broker import connection, delay
 from ..conf import conf
 from .link import BROKER_ERRORS
@@ -24,7 +24,7 @@ from .link import BROKER_ERRORS
 if TYPE_CHECKING:
     from kombu import Connection
 
-    from ....delay import Delay
+    from ....app.state import Delay
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from ....events import event_id
+from ....events.schema import event_id
 from ..models import Attempt, Operation, TaskRecord
 
 

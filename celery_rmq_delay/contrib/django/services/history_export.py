@@ -12,9 +12,9 @@ from typing import Any
 
 from django.db.models import F, Q
 
-from ....events import DISCARDED, MAX_MESSAGE, REQUEUED, ROLLUP, ROLLUP_SECONDS, rollup_id
-from ....fingerprint import fingerprint
-from ....history import COLUMNS, day_folder
+from ....events.fingerprint import fingerprint
+from ....events.schema import DISCARDED, MAX_MESSAGE, REQUEUED, ROLLUP, ROLLUP_SECONDS, rollup_id
+from ....history.columns import COLUMNS, day_folder
 from ....redaction import Redaction
 from ..history_files import HistoryFiles, table_of
 from ..models import Attempt, Operation, Tally

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ....exceptions import RmqDelayError
-from ....history_url import shown, without_secrets
+from ....history.url import shown, without_secrets
 
 if TYPE_CHECKING:
     import pyarrow as pa

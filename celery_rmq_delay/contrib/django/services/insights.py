@@ -17,18 +17,10 @@ from django.db import router, transaction
 from django.utils import timezone
 
 from ....headers import printable
-from ....history_url import shown, without_secrets
+from ....history.url import shown, without_secrets
 from ....redaction import Redaction, shortened
 from ..conf import SETTING, conf
-from ..models import (
-    Incident,
-    InsightHour,
-    InsightRun,
-    LadderAdvice,
-    RecoveryCurve,
-    TierOutcome,
-    WhatIf,
-)
+from ..models import Incident, InsightHour, InsightRun, LadderAdvice, RecoveryCurve, TierOutcome, WhatIf
 from .insight_tables import ENDS, FIGURES, Output, OutputError, open_output
 
 if TYPE_CHECKING:

@@ -14,12 +14,12 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from .... import headers as h
-from ....events import DISCARDED, REQUEUED
+from ....amqp.apply import ready_counts
+from ....amqp.scan import Scan, scanning
+from ....app.inventory import plans
+from ....events.schema import DISCARDED, REQUEUED
 from ....exceptions import OutcomeUnknownError, PublishError, RmqDelayError
-from ....inventory import plans
-from ....release import Place, places, search_limit, task_id_of
-from ....scan import Scan, scanning
-from ....topology.apply import ready_counts
+from ....operations.release import Place, places, search_limit, task_id_of
 from ..broker import delay
 from ..conf import conf
 from ..messages import StoredMessage, call_digest, stored

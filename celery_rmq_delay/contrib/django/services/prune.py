@@ -16,16 +16,7 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from ..conf import Conf, conf
-from ..models import (
-    Attempt,
-    FailureGroup,
-    Operation,
-    OperationItem,
-    Tally,
-    TaskRecord,
-    TaskState,
-    UnreadableMessage,
-)
+from ..models import Attempt, FailureGroup, Operation, OperationItem, Tally, TaskRecord, TaskState, UnreadableMessage
 
 #: Rows of one transaction.
 BATCH = 1_000

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import amqp
 from django.utils.translation import gettext as _
 
-from ....broker import ChannelEndedError, ConfirmingPublisher
+from ....amqp.confirms import ChannelEndedError, ConfirmingPublisher
+from ....amqp.route import Route
 from ....exceptions import NackedError, PublishError, UnroutableError
-from ....topology.exact import Route
 from ..conf import conf
 from .link import BROKER_ERRORS, BrokerDownError, Link
 

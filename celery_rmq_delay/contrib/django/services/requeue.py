@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from .... import headers as h
-from ....events import REQUEUED
+from ....events.schema import REQUEUED
 from ....exceptions import RmqDelayError
 from ..messages import StoredMessage, for_requeue, headers_of
 from ..models import OperationItem, Payload, TaskRecord, TaskState

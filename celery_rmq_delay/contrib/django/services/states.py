@@ -9,7 +9,7 @@ from django.db.models import F, OuterRef, Subquery
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from ....events import DISCARDED
+from ....events.schema import DISCARDED
 from ..broker import celery_app
 from ..models import Operation, OperationItem, Payload, TaskRecord, TaskState
 from . import parked

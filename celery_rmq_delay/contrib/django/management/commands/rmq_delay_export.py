@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from .....exceptions import HistoryError
-from .....history_url import shown
+from .....history.url import shown
 from ...collecting.history import open_files
 from ...conf import conf
 from ...models import Operation, TaskRecord, TaskState

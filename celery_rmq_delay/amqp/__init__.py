@@ -1,0 +1,4 @@
+"""Everything that touches py-amqp or kombu internals.
+
+May import the modules at the top of the package.
+"""

@@ -1,0 +1,282 @@
+"""Publishing with confirms: a message is published when the broker has taken responsibility for it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import amqp
+from amqp import spec
+from amqp.exceptions import MessageNacked
+
+from ..exceptions import NackedError, OutcomeUnknownError, PublishError, UnroutableError, UnsendableError
+from ..names import MAX_NAME_BYTES
+from .apply import renew
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from .route import Route
+
+logger = logging.getLogger(__name__)
+
+#: Seconds to wait for a confirm where waiting is right: in operations, and in a worker that stops.
+CONFIRM_TIMEOUT = 30.0
+
+#: The largest frame that RabbitMQ takes by default; what it takes is known once there is a connection.
+_FRAME_MAX = 131_072
+#: Bytes around the properties in a content header frame, and some more.
+_FRAME_OVERHEAD = 64
+
+
+def unsendable(message: amqp.Message, exchange: str, routing_key: str, frame_max: int) -> str | None:
+    """Return why AMQP cannot carry a message there; None where it can. Somebody else may have chosen all of it."""
+    where = exchange or routing_key
+    for name in (exchange, routing_key):
+        size = len(name.encode("utf-8", "surrogatepass"))
+        if size > MAX_NAME_BYTES:
+            return f"{where[:40]!r}... has {size} bytes and AMQP allows {MAX_NAME_BYTES}: no queue is called so."
+    try:
+        properties = message._serialize_properties()
+    except (struct.error, ValueError, TypeError, amqp.AMQPError) as error:
+        return f"The headers of a message for {where!r} cannot be written: {error}."
+    return None if len(properties) + _FRAME_OVERHEAD < frame_max else f"A message for {where!r} has too large headers."
+
+
+def publish_confirmed(channel: amqp.Channel, message: amqp.Message, exchange: str, routing_key: str) -> None:
+    """Publish as mandatory and wait for the confirm. Blocks: not for the worker's consumer loop.
+
+    Raises `UnroutableError`, `NackedError`, or `OutcomeUnknownError` after `CONFIRM_TIMEOUT` seconds, and
+    `UnsendableError`.
+    """
+    if problem := unsendable(message, exchange, routing_key, channel.connection.frame_max):
+        raise UnsendableError(problem)
+    with confirmed(channel, exchange or routing_key):
+        channel.basic_publish_confirm(
+            message, exchange=exchange, routing_key=routing_key, mandatory=True, confirm_timeout=CONFIRM_TIMEOUT
+        )
+
+
+@contextmanager
+def confirmed(channel: amqp.Channel, where: str) -> Iterator[None]:
+    """Raise what became of a message to ``where`` that the block publishes and waits for.
+
+    `UnroutableError` when the broker returned it, `NackedError`, or `OutcomeUnknownError` without a confirm.
+    """
+    try:
+        with _mandatory(channel):
+            yield
+    except MessageNacked as error:
+        raise NackedError(f"The broker refused a message for {where!r}.") from error
+    except TimeoutError as error:
+        raise OutcomeUnknownError(f"No confirm for {where!r} in {CONFIRM_TIMEOUT:g} s.") from error
+
+
+def lease_error(route: Route, published_at: float) -> OutcomeUnknownError | None:
+    """Return what is wrong with a confirm that comes now for what was published at ``published_at`` (monotonic, s)."""
+    if route.leased and (time.monotonic() - published_at) * 1000 > route.lease_ms:
+        return OutcomeUnknownError(f"The confirm for {route.where!r} came when that queue may have expired.")
+    return None
+
+
+@contextmanager
+def _mandatory(channel: amqp.Channel) -> Iterator[None]:
+    """Raise `UnroutableError` at the end of the block when the broker returned a message published in it."""
+    returned: list[str] = []
+
+    def on_return(_error: Exception, exchange: str, routing_key: str, _message: amqp.Message) -> None:
+        returned.append(f"exchange {exchange!r}, routing key {routing_key!r}")
+
+    channel.events["basic_return"].add(on_return)
+    try:
+        yield
+    finally:
+        channel.events["basic_return"].discard(on_return)
+    if returned:
+        raise UnroutableError(f"No queue takes messages of {returned[0]}: run `celery -A proj rmq-delay apply`.")
+
+
+@dataclass
+class _Pending:
+    number: int
+    message: amqp.Message
+    route: Route
+    done: Callable[[PublishError | None], None]
+    returned: bool = False
+    sent_at: float = 0.0
+
+    def is_about(self, message: amqp.Message, exchange: str, routing_key: str) -> bool:
+        """Return whether ``message``, returned by the broker, is this one."""
+        return (
+            not self.returned
+            and (self.route.exchange, self.route.routing_key) == (exchange, routing_key)
+            and self.message.properties.get("correlation_id") == message.properties.get("correlation_id")
+            and _bytes(self.message.body) == _bytes(message.body)
+        )
+
+    @property
+    def error(self) -> PublishError | None:
+        """What is wrong although the broker has confirmed."""
+        if self.returned:
+            return UnroutableError(f"No queue takes messages for {self.route.where!r}: apply the topology.")
+        return lease_error(self.route, self.sent_at)
+
+
+class ChannelEndedError(amqp.RecoverableConnectionError):
+    """The broker has ended the channel of a `ConfirmingPublisher`, and so its connection; ``reply_text`` says why."""
+
+
+def confirming_channel(connection: Connection) -> amqp.Channel:
+    """Open a channel for a `ConfirmingPublisher`. Blocks."""
+    channel: Any = connection.channel()
+    channel.auto_decode = False  # a returned body is compared with the bytes that were published
+    channel.confirm_select()
+    return channel
+
+
+class ConfirmingPublisher:
+    """Publishes on a connection without ever waiting: the confirm calls back.
+
+    Everything happens in one thread at a time. ``done`` gets None when the broker has taken responsibility, or the
+    error. A lost connection calls nobody back; `attach` goes on with another one. What the broker ends the channel for,
+    such as an exchange that is gone, ends the connection. While ``may_write`` says no, publishes wait until `flush`.
+    """
+
+    def __init__(self, connection: Connection | None, may_write: Callable[[], bool] = lambda: True) -> None:
+        self._may_write = may_write
+        self._connection: Any = None
+        self._channel: Any = None
+        self._frame_max = _FRAME_MAX
+        #: How many publishes were asked for, and how many are written on this channel.
+        self._accepted = self._published = 0
+        self._pending: dict[int, _Pending] = {}
+        self._outbox: deque[_Pending] = deque()
+        self._flushing = False
+        #: What waits for answers, and the last publish whose answer it waits for.
+        self._barriers: deque[tuple[int, Callable[[], None]]] = deque()
+        if connection is not None:
+            self.attach(connection, confirming_channel(connection))
+
+    def attach(self, connection: Connection, channel: amqp.Channel) -> None:
+        """Publish on a `confirming_channel` of a new connection: again, and first, what has no answer yet."""
+        self._connection, self._channel = connection, channel
+        self._frame_max = channel.connection.frame_max
+        # py-amqp would open it again, without confirms, and raise what ends a worker.
+        channel._callbacks[spec.Channel.Close] = self._on_close
+        channel.events["basic_ack"].add(self._on_ack)
+        channel.events["basic_nack"].add(self._on_nack)
+        channel.events["basic_return"].add(self._on_return)
+        for each in self._pending.values():
+            each.returned = False
+        self._outbox.extendleft(reversed(self._pending.values()))
+        self._pending.clear()
+        self._published = 0
+        self.flush()
+
+    def publish(self, message: amqp.Message, route: Route, done: Callable[[PublishError | None], None]) -> None:
+        """Publish ``message`` along ``route``, whose objects exist."""
+        self._accepted += 1
+        self._outbox.append(_Pending(self._accepted, message, route, done))
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what waits, as far as it may be written."""
+        # py-amqp reads events while it publishes, and those may publish: one loop, no recursion.
+        if self._flushing:
+            return
+        self._flushing = True
+        try:
+            while self._outbox and self._may_write():
+                pending = self._outbox.popleft()
+                route = pending.route
+                if problem := unsendable(pending.message, route.exchange, route.routing_key, self._frame_max):
+                    pending.done(UnsendableError(problem))
+                    self._call_back()
+                    continue
+                self._published += 1
+                self._pending[self._published] = pending
+                pending.sent_at = time.monotonic()
+                for queue in route.leased:
+                    renew(self._channel, queue)
+                # The channel's own `basic_publish` waits for the answer where the app has set ``confirm_publish``.
+                type(self._channel).basic_publish(
+                    self._channel,
+                    pending.message,
+                    exchange=route.exchange,
+                    routing_key=route.routing_key,
+                    mandatory=route.mandatory,
+                )
+        finally:
+            self._flushing = False
+
+    def refuse(self, error: PublishError) -> None:
+        """Take ``error`` for the answer to all that is written and has none."""
+        refused, self._pending = self._pending, {}
+        for pending in refused.values():
+            pending.done(error)
+        self._call_back()
+
+    def fits(self, message: amqp.Message) -> bool:
+        """Return whether the properties of ``message`` fit into one AMQP frame, as they have to."""
+        return unsendable(message, "", "", self._frame_max) is None
+
+    @property
+    def waiting(self) -> int:
+        """How many publishes have no answer yet."""
+        return self.written + len(self._outbox)
+
+    @property
+    def written(self) -> int:
+        """How many publishes are written on this connection and have no answer yet."""
+        return len(self._pending)
+
+    def after_pending(self, callback: Callable[[], None]) -> None:
+        """Call back as soon as each publish until now has its answer, whatever comes after; at once where all have."""
+        self._barriers.append((self._accepted, callback))
+        self._call_back()
+
+    def _call_back(self) -> None:
+        while self._barriers:
+            last, callback = self._barriers[0]
+            oldest = next(iter(self._pending.values()), None) or next(iter(self._outbox), None)
+            if oldest is not None and oldest.number <= last:
+                return
+            self._barriers.popleft()
+            callback()
+
+    def _on_close(self, _code: int, text: str, _class_id: int, _method_id: int) -> None:
+        # A pool may keep to itself what its callbacks raise: the loop meets the end of the socket all the same.
+        self._connection.connection.sock.shutdown(socket.SHUT_RDWR)
+        raise ChannelEndedError(text)
+
+    def _on_return(self, _error: Exception, exchange: str, routing_key: str, message: amqp.Message) -> None:
+        # The broker sends the return before the ack of the same message.
+        for pending in self._pending.values():
+            if pending.is_about(message, exchange, routing_key):
+                pending.returned = True
+                return
+
+    def _on_ack(self, delivery_tag: int, multiple: bool) -> None:
+        for pending in self._settled(delivery_tag, multiple):
+            pending.done(pending.error)
+        self._call_back()
+
+    def _on_nack(self, delivery_tag: int, multiple: bool) -> None:
+        for pending in self._settled(delivery_tag, multiple):
+            pending.done(NackedError(f"The broker refused a message for {pending.route.where!r}."))
+        self._call_back()
+
+    def _settled(self, delivery_tag: int, multiple: bool) -> list[_Pending]:
+        tags = [tag for tag in self._pending if tag <= delivery_tag] if multiple else [delivery_tag]
+        return [self._pending.pop(tag) for tag in tags if tag in self._pending]
+
+
+def _bytes(body: str | bytes) -> bytes:
+    return body.encode() if isinstance(body, str) else bytes(body)

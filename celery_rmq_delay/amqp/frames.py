@@ -1,0 +1,100 @@
+"""Deliveries that py-amqp cannot decode, without the end of the connection.
+
+py-amqp decodes a message's properties while it reads a frame. One that cannot be decoded (a text that is no UTF-8, a
+time beyond the year 9999, tables nested too deep) raises there, which ends a worker, and the next one that gets the
+message. RabbitMQ carries such messages: it does not look at them that closely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import pack
+from typing import TYPE_CHECKING, Any
+
+import amqp
+from amqp import method_framing, serialization, spec
+
+from ..headers import PROPERTIES
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+_METHOD, _HEADER, _BODY = 1, 2, 3
+#: Methods that bring a message, and the arguments before its exchange and its routing key.
+_BEFORE_ROUTE = {spec.Basic.Deliver: "sLb", spec.Basic.GetOk: "Lb", spec.Basic.Return: "Bs"}
+_SIGNATURES = {bytes((0, method[0], 0, method[1])): method for method in _BEFORE_ROUTE}
+_ARGUMENTS_AT = 4
+
+
+class TolerantMessage(amqp.Message):  # type: ignore[misc]  # its stubs have no type for it
+    """A message that comes with the one header `PROPERTIES` where its properties cannot be decoded."""
+
+    def _load_properties(self, class_id: int, buf: bytes, offset: int) -> int:
+        try:
+            end: int = super()._load_properties(class_id, buf, offset)
+        except Exception:  # noqa: BLE001 - whatever these bytes make fail, the connection lives on
+            self.properties = {"application_headers": {PROPERTIES: bytes(buf[offset:])}}
+            return len(buf)
+        return end
+
+
+def frame_handler(connection: Any, callback: Callable[..., Any]) -> Callable[[Any], bool]:
+    """Return a ``frame_handler`` for `amqp.Connection` that takes whatever the broker delivers."""
+    others = method_framing.frame_handler(connection, callback)
+    begun: dict[int, TolerantMessage] = {}
+
+    def on_frame(frame: tuple[int, int, bytes]) -> bool:
+        kind, channel, payload = frame
+        if kind == _METHOD and (method := _SIGNATURES.get(bytes(payload[:_ARGUMENTS_AT]))):
+            connection.bytes_recv += 1
+            begun[channel] = TolerantMessage(frame_method=method, frame_args=_decodable(method, payload))
+            return False
+        message = begun.get(channel) if kind in (_HEADER, _BODY) else None
+        if message is None:
+            handled: bool = others(frame)
+            return handled
+        connection.bytes_recv += 1
+        if kind == _HEADER:
+            message.inbound_header(payload)
+        else:
+            message.inbound_body(payload)
+        # A signal handler that shuts the worker down may read the connection in the middle of this, and deliver it.
+        if message.ready and begun.pop(channel, None) is message:
+            callback(channel, message.frame_method, message.frame_args, message)
+        return bool(message.ready)
+
+    return on_frame
+
+
+# `inspect stats` sends a worker's transport options as JSON, for which kombu asks an object itself.
+setattr(frame_handler, "__json__", lambda: f"{__name__}.frame_handler")  # noqa: B010 - a function has no such attribute
+
+
+def tolerate(connection: Connection) -> None:
+    """Let a connection that is not open yet take whatever the broker delivers; one that has a handler keeps it."""
+    connection.transport_options = tolerant(connection.transport_options)
+
+
+def tolerant(options: dict[str, Any] | None) -> dict[str, Any]:
+    """Return transport options with our `frame_handler`, unless they have one."""
+    return {"frame_handler": frame_handler, **(options or {})}
+
+
+def _decodable(method: tuple[int, int], payload: bytes) -> bytes:
+    """Return a method's arguments; a ``?`` stands for each byte of exchange and routing key that is no UTF-8."""
+    # The rule for a delivery: what follows its tags (a length and a text, 8 bytes, a bit) has no byte above 127.
+    if method == spec.Basic.Deliver and bytes(payload[_ARGUMENTS_AT + payload[_ARGUMENTS_AT] + 10 :]).isascii():
+        return payload
+    kinds = _BEFORE_ROUTE[method]
+    try:
+        serialization.loads(f"{kinds}ss", payload, _ARGUMENTS_AT)
+    except UnicodeDecodeError:
+        _, at = serialization.loads(kinds, payload, _ARGUMENTS_AT)
+        head, names = payload[:at], b""
+        for _ in ("exchange", "routing key"):
+            name = bytes(payload[at + 1 : at + 1 + payload[at]])
+            at += 1 + len(name)
+            clean = name.decode(errors="replace").replace("\N{REPLACEMENT CHARACTER}", "?").encode()
+            names += pack("B", len(clean)) + clean
+        return bytes(head) + names + bytes(payload[at:])
+    return payload

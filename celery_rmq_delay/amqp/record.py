@@ -1,0 +1,339 @@
+"""A value kept in the broker itself: a queue with one message, whose single active consumer holds the lock.
+
+A queue cannot change its type. Where the record's queue has another one than planned, the holder of the lock replaces
+it:
+
+1. It saves the value marked as moving, and publishes a copy to the queue ``<record>.moving``.
+2. It deletes the record's queue, and the lock with it; those who wait for the lock start over.
+3. It declares the record's queue as planned and takes the lock like everybody else.
+
+Whoever takes the lock and finds no value saves that of the copy, marked as moving; whoever finds the mark deletes the
+copy. So the value is in one of the two queues at every step, and the next holder goes on where a crash ended.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import amqp
+from amqp.exceptions import InternalError, NotFound
+
+from ..exceptions import (
+    BrokerBlockedError,
+    ConflictError,
+    LockTimeoutError,
+    NackedError,
+    TopologyError,
+    UnroutableError,
+)
+from ..names import moving
+from .apply import declare, ready_counts
+from .confirms import CONFIRM_TIMEOUT, confirmed, publish_confirmed
+from .objects import Objects, Queue
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+#: What the queue of a record has to be declared with. A consumer that is `exclusive` would not do: quorum queues let
+#: several consumers be that at a time (measured on 3.10, 4.0 and 4.3).
+LOCKABLE = {"x-single-active-consumer": True}
+
+_PAUSE = (0.01, 0.1)
+_MARKER = "marker"
+#: Milliseconds that a marker outlives the wait of the process that published it.
+_MARKER_REST = 5_000
+#: Seconds after which a process that waits for the lock starts over: where another queue of that name is declared at
+#: once, RabbitMQ 3.10.8 does not always tell a waiting consumer that its queue was deleted.
+_START_OVER = 2.0
+
+
+class Record:
+    """The value under the lock. ``value`` is None where nothing was ever saved.
+
+    ``moving``: another queue may have a copy of it; `save` writes that, too.
+    """
+
+    def __init__(self, channel: amqp.Channel, queue: str, received: list[amqp.Message]) -> None:
+        self._channel, self._queue, self._received = channel, queue, received
+        newest = _newest(received)
+        self._generation: int = newest["generation"]
+        self.value: dict[str, Any] | None = newest["value"]
+        self.moving: bool = newest.get("moving", False)
+        self._drop_older()
+
+    def save(self, value: dict[str, Any]) -> None:
+        """Replace the value: the new one is confirmed by the broker before the old one goes."""
+        self._generation += 1
+        self.value = value
+        body = self._publish(self._queue)
+        while not any(message.body == body for message in self._received):  # it comes back, as to any consumer
+            self._channel.connection.drain_events(timeout=CONFIRM_TIMEOUT)
+        self._drop_older()
+
+    def start_move(self, copy: Queue) -> None:
+        """Copy the value to the queue ``copy``, then delete the record's own queue, and the lock with it."""
+        if self.value is not None:
+            self.moving = True
+            self.save(self.value)
+            self._channel.queue_delete(copy.name)
+            declare(self._channel, Objects(queues=(copy,)))
+            self._publish(copy.name)
+        self._channel.queue_delete(self._queue)
+
+    def finish_move(self, copy: Queue, value: dict[str, Any] | None) -> None:
+        """Take over the value of the queue ``copy`` where there is none here, and delete that queue."""
+        if self.value is None and value is not None:
+            self.moving = True
+            self.save(value)
+        if self.moving:
+            self._channel.queue_delete(copy.name)
+            self.moving = False
+
+    def _publish(self, queue: str) -> str:
+        body = json.dumps({"generation": self._generation, "value": self.value, "moving": self.moving})
+        publish_confirmed(self._channel, amqp.Message(body, delivery_mode=2), "", queue)
+        return body
+
+    def _drop_older(self) -> None:
+        for message in [each for each in self._received if _is_record(each)]:
+            if _read(message)["generation"] < self._generation:
+                self._received.remove(message)
+                self._channel.basic_ack(message.delivery_tag)
+
+
+class _StartOverError(Exception):
+    """The queue was deleted while this process waited for the lock, or may have been."""
+
+
+class RecordGoneError(TopologyError):
+    """The queue of a record does not exist, or does not exist any more."""
+
+
+@contextmanager
+def locked_record(
+    connection: Connection, queue: Queue, timeout: float, *, create: bool = True
+) -> Iterator[tuple[amqp.Channel, Record]]:
+    """Hold the record of ``queue`` alone, on a channel of its own; waits for others at most ``timeout`` seconds.
+
+    The lock is the broker's: it ends with the channel of its holder, in one step with the return of the message, so the
+    next holder never finds an empty queue. A queue of another type is replaced. With ``create=False`` it is used as it
+    is, whatever its type, and `RecordGoneError` is raised where there is none. Raises `LockTimeoutError`, and
+    `BrokerBlockedError` in an alarm of the broker, which ends the connection.
+    """
+    lock = _Lock(connection, queue, timeout)
+    try:
+        record = lock.acquire(create=create)
+        while create:
+            copied = _peek_copy(connection, _copy_of(queue), timeout) if record.value is None else None
+            record.finish_move(_copy_of(queue), copied)
+            if lock.as_declared:
+                break
+            record.start_move(_copy_of(queue))
+            lock.release()
+            record = lock.acquire(create=True)
+        yield lock.channel, record
+    except BrokerBlockedError:
+        connection.collect()  # the broker would not read a request to close it
+        raise
+    finally:
+        lock.close()
+
+
+class _Lock:
+    """A consumer that waits to be the active one of a record's queue."""
+
+    def __init__(self, connection: Connection, queue: Queue, timeout: float) -> None:
+        self.connection, self.queue, self.timeout = connection, queue, timeout
+        self.deadline = time.monotonic() + timeout
+        self.channel: amqp.Channel = None
+        #: Whether the queue has the arguments that it was to be declared with.
+        self.as_declared = True
+        self._received: list[amqp.Message] = []
+        self._cancelled: list[str] = []
+        self._opened: Any = None
+        self._on_blocked: Any = None
+
+    def acquire(self, *, create: bool) -> Record:
+        """Wait for the lock, and start over where the queue is deleted meanwhile."""
+        while (gone := self._try(create)) is not None:
+            self.release()
+            if not create and isinstance(gone, NotFound):
+                text = f"The record {self.queue.name} is gone: another process may be replacing it. Try again."
+                raise RecordGoneError(text) from gone
+            if time.monotonic() > self.deadline:
+                raise self._timed_out() from gone
+            time.sleep(random.uniform(*_PAUSE))  # noqa: S311 - spreads the waiting processes, no secret
+        return Record(self.channel, self.queue.name, self._received)
+
+    def _try(self, create: bool) -> Exception | None:
+        """Wait for the lock; return what shows that the queue is being created or replaced, and cannot be used yet.
+
+        RabbitMQ 3.10 and 4.0 close the connection (`InternalError`) on a quorum queue that somebody else is creating.
+        """
+        try:
+            self._consume(create)
+            self._wait_until_active()
+        except (InternalError, NotFound, NackedError, UnroutableError, _StartOverError) as error:
+            return error
+        return None
+
+    def close(self) -> None:
+        self.release()
+        if self._opened is not None:
+            self._opened.on_blocked = self._on_blocked
+
+    def _heed_alarms(self) -> None:
+        """Raise `BrokerBlockedError` as soon as the broker says that it reads nothing more of the connection.
+
+        It says so at the first publish in an alarm. A confirm would come when the alarm is over.
+        """
+        opened: Any = self.channel.connection
+        if opened is not self._opened:
+            self._opened, self._on_blocked = opened, opened.on_blocked
+            opened.on_blocked = _refuse
+
+    def _probe(self) -> None:
+        """Publish to no queue, before the record is consumed.
+
+        A broker with an alarm does not see the end of a connection that it reads no more: a consumer on it would keep
+        the record until the alarm is over.
+        """
+        with confirmed(self.channel, self.queue.name):
+            self.channel.basic_publish_confirm(
+                amqp.Message(), routing_key=f"{self.queue.name}.probe", confirm_timeout=CONFIRM_TIMEOUT
+            )
+
+    def release(self) -> None:
+        if self.channel is not None and self.channel.is_open:
+            self.channel.close()
+
+    def _consume(self, create: bool) -> None:
+        self._received, self._cancelled = [], []
+        self.channel, self.as_declared = self.connection.channel(), True
+        self._heed_alarms()
+        if create:
+            try:
+                declare(self.channel, Objects(queues=(self.queue,)))
+            except ConflictError:  # which has closed the channel
+                self.channel, self.as_declared = self.connection.channel(), False
+        self._probe()
+        self.channel.basic_consume(self.queue.name, callback=self._received.append, on_cancel=self._cancelled.append)
+
+    def _wait_until_active(self) -> None:
+        """Wait for a marker that went from here to nobody but here: then all that was in the queue has been received.
+
+        One that somebody else held meanwhile comes back marked as redelivered, and may come before what its holder
+        saved.
+        """
+        expiration = str(round(self.timeout * 1000) + _MARKER_REST)
+        while True:
+            name = uuid.uuid4().hex
+            marker = amqp.Message(name, type=_MARKER, delivery_mode=1, expiration=expiration)
+            publish_confirmed(self.channel, marker, "", self.queue.name)
+            found, until = None, time.monotonic() + _START_OVER
+            while found is None:
+                found = next((message for message in self._received if message.body == name), None)
+                if found is None:
+                    self._drain(until)
+            self._received.remove(found)
+            self.channel.basic_ack(found.delivery_tag)
+            if not found.delivery_info["redelivered"]:
+                return
+
+    def _drain(self, until: float) -> None:
+        left = min(self.deadline, until) - time.monotonic()
+        if left > 0 and not self._cancelled:
+            with suppress(TimeoutError):
+                self.connection.drain_events(timeout=left)
+        elif time.monotonic() < self.deadline:
+            raise _StartOverError
+        else:
+            raise self._timed_out()
+
+    def _timed_out(self) -> LockTimeoutError:
+        return LockTimeoutError(
+            f"The record {self.queue.name} was held by another process for {self.timeout:g} s: look for a hanging "
+            "`rmq-delay apply` or worker start among the broker's connections and end it."
+        )
+
+
+def _refuse(_reason: str) -> None:
+    raise BrokerBlockedError(
+        "RabbitMQ has a memory or disk alarm, so it reads nothing from connections that publish: free memory or "
+        "disk space. `rabbitmq-diagnostics alarms` lists the alarms."
+    )
+
+
+def _copy_of(queue: Queue) -> Queue:
+    return replace(queue, name=moving(queue.name))
+
+
+def _is_record(message: amqp.Message) -> bool:
+    return bool(message.properties.get("type") != _MARKER)
+
+
+def _read(message: amqp.Message) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(message.body)
+    return data
+
+
+def _newest(received: list[amqp.Message]) -> dict[str, Any]:
+    nothing = {"generation": 0, "value": None}
+    return max(map(_read, filter(_is_record, received)), key=lambda data: data["generation"], default=nothing)
+
+
+def peek_record(connection: Connection, queue: Queue, timeout: float = 5.0) -> dict[str, Any] | None:
+    """Return the value; None where nothing was saved. Creates nothing.
+
+    Takes the lock for an instant, because a record in anybody else's hands is one that its holder cannot see. Raises
+    `LockTimeoutError` after ``timeout`` seconds.
+    """
+    copy, deadline = _copy_of(queue), time.monotonic() + timeout
+    # At last the first queue again: the value may have come back to it meanwhile.
+    while any(_exists(connection, place) for place in (queue, copy, queue)) and time.monotonic() < deadline:
+        with suppress(RecordGoneError), locked_record(connection, queue, timeout, create=False) as (_, record):
+            return record.value or _peek_copy(connection, copy, timeout)
+        if (value := _peek_copy(connection, copy, timeout)) is not None:
+            return value
+    return None
+
+
+def _peek_copy(connection: Connection, copy: Queue, timeout: float) -> dict[str, Any] | None:
+    if not _exists(connection, copy):
+        return None
+    with suppress(RecordGoneError), locked_record(connection, copy, timeout, create=False) as (_, record):
+        return record.value
+    return None
+
+
+def _exists(connection: Connection, queue: Queue) -> bool:
+    return ready_counts(connection, [queue.name])[queue.name] is not None
+
+
+def glimpse_record(connection: Connection, queue: Queue, timeout: float = 2.0) -> dict[str, Any] | None:
+    """Return a value that was saved; None where none comes within ``timeout`` seconds. Publishes nothing.
+
+    For a broker that takes no publish, where `peek_record` raises `BrokerBlockedError`. What a process that crashed
+    while it saved has left may be the value before the last one.
+    """
+    if not _exists(connection, queue):
+        return None
+    deadline = time.monotonic() + timeout
+    received: list[amqp.Message] = []
+    channel = connection.channel()
+    try:
+        channel.basic_consume(queue.name, callback=received.append)
+        while not any(map(_is_record, received)) and (left := deadline - time.monotonic()) > 0:
+            with suppress(TimeoutError):
+                connection.drain_events(timeout=left)
+    finally:
+        channel.close()
+    value: dict[str, Any] | None = _newest(received)["value"]
+    return value

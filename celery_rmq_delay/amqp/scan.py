@@ -1,0 +1,258 @@
+"""Look through a queue without taking anything from it, and move the wanted messages out of it.
+
+AMQP can only take from the head. So a scan holds what it has seen, unacknowledged, on a channel of its own, and gives
+back in the end what was not removed. It does so message by message, a few at a time: a quorum queue keeps the order of
+single rejects that it can take at once (measured on 3.10, 4.0 and 4.3), but shuffles what a closed channel or a longer
+burst leaves behind, and then messages with a TTL come back late.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from amqp.exceptions import AccessRefused, ChannelError, NotFound
+
+from ..exceptions import PublishError, TopologyError
+from .apply import ready_counts
+from .capabilities import Capabilities, capabilities
+from .confirms import publish_confirmed
+
+if TYPE_CHECKING:
+    import amqp
+    from kombu import Connection
+    from kombu.message import Message
+
+#: How many messages of one queue a scan looks at unless told otherwise.
+SCAN_LIMIT = 100_000
+#: The same for parked messages where looks leave a trace: whatever is passed over runs alone once, when it is due.
+TRACED_SCAN_LIMIT = 1_000
+
+#: RabbitMQ's client of a quorum queue sends on up to 32 commands before it begins to merge them.
+_BURST = 16
+#: Seconds to wait for each burst to arrive.
+_BURST_TIMEOUT = 0.05
+#: Seconds to wait besides, in all: for messages that nobody else takes, and for those that others may take, or that may
+#: have expired meanwhile.
+_ALONE, _NOT_ALONE = 5.0, 1.0
+#: Seconds to wait for a message that the scan's consumer is to get; others may have taken all.
+_DELIVERY_TIMEOUT = 1.0
+
+
+def looks_leave_no_trace(broker: Capabilities) -> bool:
+    """Return whether a parked message that was looked at comes back as if it had not been.
+
+    Otherwise it comes back flagged as delivered before, as if it had been in a worker that died: measured on RabbitMQ
+    4.3.6, on classic and quorum queues; on neither of 3.10.8 and 4.0.5.
+    """
+    return not broker.flags_returned
+
+
+class Scan:
+    """The messages that a queue has when the scan begins, each once; see `scanning`."""
+
+    def __init__(
+        self, connection: Connection, channel: Any, queue: str, most: int, *, is_delay_queue: bool, releases: bool
+    ) -> None:
+        self._connection, self._channel, self._queue, self._most = connection, channel, queue, most
+        self._is_delay_queue = is_delay_queue
+        self._releases = releases
+        #: The consumer that keeps others from deleting the queue as one that is empty and unused.
+        self._guard: str | None = None
+        #: Whether the queue had consumers when the scan began.
+        self._shared = False
+        #: What the consumer holds; it gets the next message when that is removed.
+        self._guarded: int | None = None
+        self._delivered: deque[amqp.Message] = deque()
+        self._publisher: amqp.Channel | None = None
+        self._held: dict[int, None] = {}
+        self._bound: dict[tuple[str, str], bool] = {}
+        #: The message at hand as it came: what is yielded has been decompressed.
+        self.raw: amqp.Message | None = None
+        #: How many messages were looked at.
+        self.seen = 0
+        #: Whether everything that was there has been looked at.
+        self.complete = False
+
+    def __iter__(self) -> Iterator[Message]:
+        try:
+            found = self._channel.queue_declare(self._queue, passive=True)
+        except NotFound as error:
+            raise TopologyError(
+                f"The queue {self._queue!r} does not exist: run `celery -A proj rmq-delay apply`."
+            ) from error
+        there, self._shared = found.message_count, bool(found.consumer_count)
+        ran_empty = not there
+        if there and self._is_delay_queue:
+            self._guard_queue()
+        # What comes later is left alone: a task that is sent back may fail and return while the scan goes on.
+        for _ in range(min(there, self._most)):
+            raw = self._next()
+            if raw is None:
+                ran_empty = True
+                break
+            self.seen += 1
+            self.raw = raw
+            yield self._channel.message_to_python(raw)
+        self.complete = there <= self._most
+        if ran_empty and self._releases:
+            self.synchronise()  # see `Capabilities.holds_expired`
+
+    def _guard_queue(self) -> None:
+        """Consume one message at a time: what only looks empty, as this scan holds all of it, is not pruned."""
+        self._channel.basic_qos(0, 1, False)
+        self._guard = self._channel.basic_consume(self._queue, callback=self._on_delivered)
+
+    def _on_delivered(self, raw: amqp.Message) -> None:
+        self._guarded = raw.delivery_tag
+        self._on_taken(raw)
+
+    def _on_taken(self, raw: amqp.Message) -> None:
+        self._hold(raw)
+        self._delivered.append(raw)
+
+    def _wait_for_delivery(self) -> None:
+        deadline = time.monotonic() + _DELIVERY_TIMEOUT
+        with suppress(TimeoutError):
+            while not self._delivered and (left := deadline - time.monotonic()) > 0:
+                self._connection.drain_events(timeout=left)
+
+    def _next(self) -> amqp.Message | None:
+        """Return the next message: what the consumer gets where it has none, as that is the oldest; else fetch one."""
+        if self._guard and self._guarded is None:
+            self._wait_for_delivery()
+        if self._delivered:
+            return self._delivered.popleft()
+        raw = self._channel.basic_get(self._queue)
+        if raw is not None:
+            self._hold(raw)
+        return raw
+
+    def move(self, message: Message, copy: amqp.Message, exchange: str, routing_key: str) -> None:
+        """Publish ``copy`` with confirm, then ack ``message``.
+
+        Raises `PublishError` when the broker has not taken the copy; the message then stays.
+        """
+        if self._publisher is None or not self._publisher.is_open:
+            self._publisher = self._connection.channel()
+        try:
+            publish_confirmed(self._publisher, copy, exchange, routing_key)
+        except ChannelError as error:
+            raise PublishError(f"The broker refused a message for {exchange or routing_key!r}: {error}.") from error
+        except PublishError:
+            self._close_publisher()  # a confirm that comes late is not to be taken for another message's
+            raise
+        self.remove(message)
+
+    def bind(self, queue: str, exchange: str, key: str) -> bool:
+        """Bind a queue, once, where that is permitted; return whether the queue exists."""
+        if (queue, key) not in self._bound:
+            self._bound[queue, key] = self._bind(queue, exchange, key)
+        return self._bound[queue, key]
+
+    def _bind(self, queue: str, exchange: str, key: str) -> bool:
+        channel: Any = self._connection.channel()
+        try:
+            channel.queue_bind(queue, exchange, key)
+        except NotFound:
+            return False
+        except AccessRefused:  # workers bind it when they start
+            return ready_counts(self._connection, [queue])[queue] is not None
+        channel.close()
+        return True
+
+    def remove(self, message: Message) -> None:
+        """Ack ``message``: it is gone from the queue."""
+        if message.delivery_tag == self._guarded:
+            self._guarded = None
+        self._channel.basic_ack(message.delivery_tag)
+        del self._held[message.delivery_tag]
+
+    def synchronise(self) -> None:
+        """Wait until the broker has handled the acks so far: nothing that was removed can come back."""
+        work_off(self._channel, self._queue, self._on_taken)
+
+    def give_back(self) -> None:
+        """Return what is held to its place in the queue."""
+        if self._guard:
+            self._channel.basic_cancel(self._guard)
+            self._guard = None
+        patience = _NOT_ALONE if self._shared or self._is_delay_queue else _ALONE
+        give_back(self._channel, self._queue, sorted(self._held), patience=patience)
+        self._held.clear()
+
+    def _hold(self, raw: amqp.Message) -> None:
+        self._held[raw.delivery_tag] = None
+
+    def _ready(self) -> int:
+        return _ready(self._channel, self._queue)
+
+    def close(self) -> None:
+        """Close the channels; what is still held goes back, on quorum queues in any order."""
+        self._close_publisher()
+        if self._channel.is_open:
+            self._channel.close()
+
+    def _close_publisher(self) -> None:
+        if self._publisher is not None and self._publisher.is_open:
+            self._publisher.close()
+        self._publisher = None
+
+
+def give_back(channel: Any, queue: str, delivery_tags: Iterable[int], *, patience: float = _NOT_ALONE) -> None:
+    """Return messages of ``queue`` to their places: the tags in the order of delivery.
+
+    Waits until they are there: up to 50 ms for each burst, and ``patience`` seconds in all beyond that.
+    """
+    held = list(delivery_tags)
+    for start in range(0, len(held), _BURST):
+        burst = held[start : start + _BURST]
+        before = _ready(channel, queue)
+        for delivery_tag in burst:
+            channel.basic_reject(delivery_tag, requeue=True)
+        began = time.monotonic()
+        while _ready(channel, queue) < before + len(burst) and time.monotonic() < began + _BURST_TIMEOUT + patience:
+            pass
+        patience = max(0.0, patience - (time.monotonic() - began))
+
+
+def work_off(channel: Any, queue: str, hold: Callable[[amqp.Message], object]) -> None:
+    """Wait until a queue has handled the channel's commands so far, acks above all; ``hold`` gets what it delivers.
+
+    RabbitMQ keeps acks for a quorum queue back, beyond 32 that are not answered, and forgets them with the channel. A
+    new consumer is a command that the queue answers after the first 32; the rest is on its way then. It also makes the
+    broker dead-letter messages that a ``basic.get`` found expired, which may otherwise take hours (``rabbit_fifo``).
+    """
+    channel.basic_qos(0, 1, False)
+    channel.basic_cancel(channel.basic_consume(queue, callback=hold))
+
+
+def _ready(channel: Any, queue: str) -> int:
+    count: int = channel.queue_declare(queue, passive=True).message_count
+    return count
+
+
+@contextmanager
+def scanning(
+    connection: Connection, queue: str, most: int = SCAN_LIMIT, *, is_delay_queue: bool = False
+) -> Iterator[Scan]:
+    """Scan at most ``most`` messages of ``queue``; at the end of the block what was not removed is given back in order.
+
+    Bodies stay the bytes that they are. A message of a delay queue that expires meanwhile is dead-lettered at the end
+    of the block at the latest. Raises `TopologyError` where the queue does not exist.
+    """
+    channel = connection.channel()
+    channel.auto_decode = False
+    releases = is_delay_queue and capabilities(connection).holds_expired
+    scan = Scan(connection, channel, queue, most, is_delay_queue=is_delay_queue, releases=releases)
+    try:
+        try:
+            yield scan
+        finally:
+            if channel.is_open:
+                scan.give_back()
+    finally:
+        scan.close()

@@ -1,0 +1,177 @@
+"""Exact delays of one app: which topology holds them, and what of it this process has declared."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from ..amqp import apply
+from ..amqp.objects import Binding, Exchange, Queue
+from ..amqp.route import Route
+from ..exceptions import TopologyError
+from ..topology.exact.base import Options, Topology, check_longest
+from ..topology.exact.loop import Loop
+from ..topology.exact.registry import make
+from ..topology.ladder import own_queue_arguments
+
+if TYPE_CHECKING:
+    import amqp
+    from kombu import Connection
+
+    from ..ladders import QueueType
+    from ..settings.values import Settings
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class _Known:
+    """What is known of the broker behind one connection."""
+
+    chosen: Topology | None = None
+    declared: set[Exchange | Queue | Binding] = field(default_factory=set)
+    prepared: set[Hashable] = field(default_factory=set)
+
+
+def _opened(connection: Connection) -> amqp.Connection:
+    # A pooled connection has none before somebody asks for its channel.
+    channel: Any = connection.default_channel
+    opened: amqp.Connection = channel.connection
+    return opened
+
+
+class ExactDelays:
+    """Chooses among the topologies of the settings, and keeps in mind what exists already."""
+
+    def __init__(self, settings: Settings, queue_type: QueueType) -> None:
+        self.settings = settings
+        self.queue_type = settings.exact.queue_type or queue_type
+        options = Options(
+            names=settings.names,
+            exhausted=settings.exhausted_queue,
+            queue_type=self.queue_type,
+            unit_ms=settings.exact.unit_ms,
+            levels=settings.exact.levels,
+        )
+        self.topologies = tuple(make(name, options) for name in settings.exact.topologies)
+        #: By AMQP connection: a new one may lead to another broker, or to one that has lost everything.
+        self._known: WeakKeyDictionary[amqp.Connection, _Known] = WeakKeyDictionary()
+        self._lock = threading.RLock()
+        #: Whether a missing consumer is still to be told; looked at with every publish.
+        self._warns = any(topology.consumed for topology in self.topologies)
+
+    def _of(self, connection: Connection) -> _Known:
+        opened = _opened(connection)
+        known = self._known.get(opened)
+        return self._known.setdefault(opened, _Known()) if known is None else known
+
+    def topology(self, connection: Connection) -> Topology:
+        """Return the first topology that the connected broker can do; asks the broker once per connection.
+
+        Raises `TopologyError` where it can do none.
+        """
+        known = self._of(connection)
+        if known.chosen is None:
+            known.chosen = self._choose(connection)
+        return known.chosen
+
+    def _choose(self, connection: Connection) -> Topology:
+        *preferred, last = self.topologies
+        for topology in preferred:
+            try:
+                topology.check(connection)
+            except TopologyError as error:  # noqa: PERF203 - each asks the broker
+                logger.warning("%s Exact delays go on with the next of exact_delays.", error)
+            else:
+                return topology
+        last.check(connection)
+        return last
+
+    def route(self, connection: Connection, delay_ms: int, queue: str, what: str, found: object) -> Route:
+        """Return the way of a message to ``queue``; at once for a delay of 0.
+
+        Raises `DelayError`, which names ``what`` and ``found``, for a delay that is too long.
+        """
+        if not delay_ms:
+            return Route(exchange="", routing_key=queue)
+        return self.along(self.topology(connection), delay_ms, queue, what, found)
+
+    def along(self, topology: Topology, delay_ms: int, queue: str, what: str, found: object) -> Route:
+        """Return what `route` does, without a look at the connection that ``topology`` was chosen for."""
+        if not delay_ms:
+            return Route(exchange="", routing_key=queue)
+        self.check(delay_ms, what, found)
+        return topology.route(delay_ms, queue)
+
+    def check(self, delay_ms: int, what: str, found: object) -> None:
+        """Raise `DelayError` for a delay that one of the settings' topologies cannot hold."""
+        for topology in self.topologies:
+            check_longest(delay_ms, topology, what, found)
+
+    @property
+    def longest_ms(self) -> int:
+        """The longest delay that every topology of the settings can hold, in milliseconds."""
+        return min(topology.max_ms for topology in self.topologies)
+
+    def warn_unconsumed(self, connection: Connection) -> None:
+        """Log once where what this process publishes waits for a worker, and none is there."""
+        if not self._warns:
+            return
+        topology = self.topology(connection)
+        if topology.consumed is None:
+            return
+        self._warns = False
+        if apply.unconsumed(connection, topology.consumed) is not None:
+            logger.warning(
+                "exact_delays is %r, and no worker consumes %s: what waits stays there until one starts.",
+                topology.name,
+                topology.consumed,
+            )
+
+    def prepare(self, connection: Connection, route: Route) -> None:
+        """Declare what a route needs, the first time it is used on this connection. Blocks then.
+
+        The queue that the route leads to has to exist. With ``apply_on_start=False`` all of it has to.
+        """
+        if not self.settings.apply_on_start or (route.key is not None and route.key in self._of(connection).prepared):
+            return
+        self._declare(connection, route)
+
+    def _declare(self, connection: Connection, route: Route) -> None:
+        """Declare what a route needs and was not declared on this connection yet."""
+        with self._lock:
+            known = self._of(connection)
+            missing = route.objects.without(known.declared)
+            if any(missing):
+                if not known.declared:
+                    kept = own_queue_arguments(self.queue_type)
+                    apply.ensure_queue(connection, Queue(self.settings.exhausted_queue, kept))
+                with connection.channel() as channel:
+                    apply.declare(channel, missing)
+                known.declared.update(missing)
+            known.prepared.add(route.key)
+
+    def renew(self, channel: amqp.Channel, route: Route) -> None:
+        """Renew the queues of a route that expire, on the channel of the publish that follows."""
+        for queue in route.leased:
+            apply.renew(channel, queue)
+
+    def forget(self, connection: Connection) -> None:
+        """Declare everything again before its next use: somebody has deleted some of it."""
+        with self._lock:
+            self._known.pop(_opened(connection), None)
+
+    def declare(self, connection: Connection) -> None:
+        """Declare what all queues share, of every topology in use: a worker's start. Blocks."""
+        chosen = self.topology(connection)
+        for topology in self.topologies:
+            if topology is chosen or isinstance(topology, Loop):  # what is left in a loop needs its queues
+                self._declare(connection, Route("", "", objects=topology.frame()))
+
+    def bind(self, connection: Connection, queue: str) -> None:
+        """Declare what brings messages to ``queue``, which exists. Blocks."""
+        self._declare(connection, self.topology(connection).route(1, queue))

@@ -1,0 +1,94 @@
+"""Which origin queues an app has, and what the broker's records say of their ladders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ..amqp.apply import ready_counts
+from ..amqp.capabilities import capabilities
+from ..amqp.frames import tolerate
+from ..amqp.record import peek_record
+from ..exceptions import RmqDelayError, TransportError
+from ..topology.switch import Applied, unrecorded
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from ..topology.ladder import LadderPlan
+    from .state import Delay
+
+
+def origin_queues(delay: Delay, only: Iterable[str] = (), connection: Connection | None = None) -> list[str]:
+    """Return the names of the app's origin queues, sorted; ``only`` those where any are given.
+
+    Knows the queues that the app declares, those its tasks are routed to and those its settings name. Raises
+    `RmqDelayError` for a name in ``only`` that can have no ladder, and with a ``connection`` for one that neither the
+    app nor the broker knows.
+    """
+    app, wanted = delay.app, list(only)
+    app.loader.import_default_modules()
+    app.finalize()
+    delay.check_tasks()
+    for task in app.tasks.values():
+        delay.routed_to(task)  # makes the queue that a route names
+    queues = app.amqp.queues
+    unknown = [name for name in wanted if name not in queues and name not in delay.settings.queues]
+    if unknown and connection is not None:
+        _refuse_missing(connection, unknown, sorted(queues))
+    for name in (*(name for name, own in delay.settings.queues.items() if own is not None), *wanted):
+        if name not in queues and queues.create_missing:
+            queues.add(queues.new_missing(name))
+    found = delay.origin_queues()
+    for name in wanted:
+        if name not in found:
+            raise RmqDelayError(
+                f"Queue {name!r} has no ladder: it is unknown to the app, left alone by rmq_delay.queues, not durable, "
+                f"or dead-letters elsewhere. With a ladder: {', '.join(found) or 'none'}."
+            )
+    return [name for name in found if name in wanted] if wanted else found
+
+
+def plans(connection: Connection, delay: Delay, only: Iterable[str] = ()) -> list[LadderPlan]:
+    """Return the plans of the app's origin queues for the connected broker.
+
+    Raises `TransportError` where that is no AMQP broker.
+    """
+    require_amqp(connection)
+    routing = capabilities(connection).tells_death_reason
+    return [delay.plan(name, reason_routing=routing) for name in origin_queues(delay, only, connection)]
+
+
+def _refuse_missing(connection: Connection, names: list[str], known: list[str]) -> None:
+    """Raise `RmqDelayError` for the first of ``names`` that does not exist in the broker: it may be misspelt."""
+    for name, count in ready_counts(connection, names).items():
+        if count is None:
+            raise RmqDelayError(
+                f"Queue {name!r}: neither the app nor the broker has a queue of this name. The app has "
+                f'{", ".join(known) or "none"}. To apply its ladder before it is declared, name it in "queues" of the '
+                "settings."
+            )
+
+
+def applied(connection: Connection, plan: LadderPlan) -> Applied:
+    """Return what the record in the broker says of a queue; where there is none, what is known without it."""
+    found = peek_record(connection, plan.record_queue())
+    return unrecorded(connection, plan) if found is None else Applied.from_json(found)
+
+
+def connect(connection: Connection) -> None:
+    """Connect to one of the given brokers, each tried at most twice: a command is not to wait for a broker to come."""
+    require_amqp(connection)
+    tolerate(connection)
+    hosts = len(connection.alt or [""])
+    # The stubs want whole seconds, kombu takes any.
+    connection.ensure_connection(max_retries=2 * hosts - 1, interval_start=0.1, interval_step=0.1)  # type: ignore[arg-type]
+
+
+def require_amqp(connection: Connection) -> None:
+    """Raise `TransportError` where the app's broker is not an AMQP broker."""
+    driver = connection.transport.driver_type
+    if driver != "amqp":
+        raise TransportError(
+            f"The broker's transport is {driver!r}: only RabbitMQ can hold delays. Use an amqp:// broker_url."
+        )

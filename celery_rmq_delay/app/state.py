@@ -1,0 +1,306 @@
+"""What `install` leaves on the app: its settings, and what is known of its queues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+from kombu.common import Broadcast
+from kombu.entity import Queue as KombuQueue
+from kombu.utils.imports import symbol_by_name
+
+from ..exceptions import RmqDelayError, SettingsError
+from ..ladders import Ladder, QueueType
+from ..names import rung_queue
+from ..settings.values import NOT_SET, Settings, check_max_retries, check_queue_name
+from ..topology.ladder import LadderPlan
+from ..topology.native import NativeRetry
+from .exact import ExactDelays
+
+if TYPE_CHECKING:
+    from celery import Task
+
+    from ..topology.adoption import Adoption
+
+_ATTRIBUTE = "_rmq_delay"
+
+#: A quorum queue drops or dead-letters what was delivered too often (20 times by default), and RabbitMQ 4.3 counts our
+#: rejections: a message is published anew before it gets there.
+_DELIVERY_LIMIT = 20
+
+_SETTLED = "A failed task's message is parked or exhausted, and acked when RabbitMQ has it there"
+_COUNTED = "A lost process is a failed attempt, and the message waits for its next tier"
+_BOTH = "A worker parks a failed task's message with the package's own request and strategy"
+#: The request and the strategy of a `RetryableTask`, which only workers import.
+REQUEST = "celery_rmq_delay.worker.request:RetryableRequest"
+STRATEGY = "celery_rmq_delay.worker.strategy:strategy"
+#: Options of a task that can have one value only, and why.
+NEEDED = (
+    ("acks_late", True, "A message that is acked before its task runs cannot be parked"),
+    ("acks_on_failure_or_timeout", True, _SETTLED),
+    ("acks_on_failure", True, _SETTLED),
+    ("acks_on_timeout", True, _SETTLED),
+    ("reject_on_worker_lost", False, _COUNTED),
+    ("retry_on_worker_lost", False, _COUNTED),
+)
+
+
+class Delay:
+    """The package's state of one app."""
+
+    def __init__(self, app: Celery, settings: Settings, setting: str = "rmq_delay") -> None:
+        self.app, self.settings = app, settings
+        #: The name under which the user wrote the settings.
+        self.setting = setting
+        #: Queues that exist without our dead-letter arguments: their retries take the forward path, unless adopted.
+        self.foreign: set[str] = set()
+        #: The type of those of them of which it is known. AMQP does not tell; the refusal of a declaration may.
+        self.foreign_type: dict[str, QueueType] = {}
+        #: What is known of those of them that were adopted, or given back since.
+        self.adopted: dict[str, Adoption] = {}
+        #: What a worker does with a queue that is declared while it runs.
+        self.on_declared: Callable[[str], None] | None = None
+        self._ladders: dict[tuple[str, str], Ladder | None] = {}
+
+    @contextmanager
+    def apart(self, settings: Settings) -> Iterator[None]:
+        """Work with other settings, and know nothing of a broker yet, for the length of a block: for tests."""
+        before = dict(vars(self))
+        vars(self).pop("exact", None)
+        Delay.__init__(self, self.app, settings, self.setting)
+        try:
+            yield
+        finally:
+            vars(self).clear()
+            vars(self).update(before)
+
+    @cached_property
+    def exact(self) -> ExactDelays:
+        """The exact delays of the app's calls and retries."""
+        return ExactDelays(self.settings, self.own_queue_type)
+
+    @property
+    def own_queue_type(self) -> QueueType:
+        """The type of queues that belong to no origin queue: as set, or that of the app's default queue."""
+        default: QueueType = "quorum" if self.app.conf.get("task_default_queue_type") == "quorum" else "classic"
+        return self.settings.default.queue_type or default
+
+    def manages(self, queue: KombuQueue) -> bool:
+        """Return whether a queue can have a ladder: a lasting classic or quorum queue that is not left alone."""
+        return (
+            not isinstance(queue, Broadcast)
+            and queue.durable
+            and not queue.auto_delete
+            and not queue.exclusive
+            and (queue.queue_arguments or {}).get("x-queue-type", "classic") in ("classic", "quorum")
+            and self.settings.for_queue(queue.name) is not None
+        )
+
+    def dead_letters_elsewhere(self, queue: KombuQueue) -> bool:
+        """Return whether the user has given a queue a dead-letter exchange of his own."""
+        declared = queue.queue_arguments or {}
+        ours = self.settings.names.dlx(queue.name)
+        return declared.get("x-dead-letter-exchange", ours) != ours or "x-dead-letter-routing-key" in declared
+
+    def rejects(self, queue: str) -> bool:
+        """Return whether a rejected message of ``queue`` climbs its ladder: by arguments, or by the policy of ours."""
+        if queue not in self.foreign:
+            return True
+        adoption = self.adopted.get(queue)
+        return adoption is not None and adoption.in_force
+
+    def learn(self, queue: str, adoption: Adoption | None) -> None:
+        """Take over what the queue's record says, None where it says nothing."""
+        if adoption is None:
+            self.adopted.pop(queue, None)
+        else:
+            self.adopted[queue] = adoption
+
+    def forget(self, queue: str) -> None:
+        """Forget what is known of a queue that is deleted."""
+        self.foreign.discard(queue)
+        self.foreign_type.pop(queue, None)
+        self.adopted.pop(queue, None)
+
+    def learned(self, queue: str) -> tuple[object, ...]:
+        """Return a key of what has been found out about a queue since the app was set up: all that can change."""
+        adoption = self.adopted.get(queue)
+        generation = None if adoption is None else (adoption.generation, adoption.in_force)
+        return queue in self.foreign, self.foreign_type.get(queue), generation
+
+    def is_quorum(self, queue: str) -> bool:
+        """Return whether an origin queue is a quorum queue: as the broker says where it is known, or as declared."""
+        adoption = self.adopted.get(queue)
+        known = self.foreign_type.get(queue) if adoption is None else adoption.queue_type
+        return (known or self.queue_type(queue)) == "quorum"
+
+    def queue_type(self, name: str, queue: KombuQueue | None = None) -> QueueType:
+        """Return the type that an origin queue is declared with, which is that of its delay queues.
+
+        A queue that exists already can have another one: see `is_quorum`. ``queue``: where it is none of the app's yet.
+        """
+        queue = queue or self.app.amqp.queues.get(name)
+        settings = self.settings.for_queue(name)
+        if settings is not None and settings.queue_type is not None:
+            return settings.queue_type
+        return "quorum" if ((queue and queue.queue_arguments) or {}).get("x-queue-type") == "quorum" else "classic"
+
+    def has_single_consumer(self, queue: str) -> bool:
+        """Return whether the app declares a queue whose messages one consumer has at a time."""
+        known = self.app.amqp.queues.get(queue)
+        return bool(known and (known.queue_arguments or {}).get("x-single-active-consumer"))
+
+    def rung_queue(self, queue: str, rung: int, ttl_ms: int) -> str:
+        """Return the name of the delay queue of a rung of an origin queue."""
+        return rung_queue(queue, rung, ttl_ms, self.settings.prefix, self.queue_type(queue))
+
+    def is_native(self, queue: str) -> bool:
+        """Return whether the settings leave the retries of an origin queue to RabbitMQ's own delayed retry."""
+        settings = self.settings.for_queue(queue)
+        return settings is not None and settings.retry == "native"
+
+    def native(self, name: str, queue: KombuQueue | None = None) -> NativeRetry | None:
+        """Return how an origin queue holds its retries by itself; None where it does not, as a classic queue."""
+        settings = self.settings.for_queue(name)
+        if settings is None or settings.retry != "native" or self.queue_type(name, queue) != "quorum":
+            return None
+        return NativeRetry(settings.ladder)
+
+    def ladder(self, queue: str, task: Task[Any, Any]) -> Ladder:
+        """Return the ladder that ``task`` climbs on ``queue``: its own, or the queue's."""
+        key = (queue, task.name)
+        if key not in self._ladders:
+            self._ladders[key] = self.settings.task_ladder(queue, task)
+        own = self._ladders[key]
+        if own is not None:
+            return own
+        settings = self.settings.for_queue(queue) or self.settings.default
+        return settings.ladder
+
+    def budget(self, queue: str, task: Any) -> int | None:
+        """Return how many retries ``task`` has on ``queue``; None where they never end."""
+        own: Any = task.max_retries_set
+        return self.ladder(queue, task).retries if own is NOT_SET else own
+
+    def retryable_tasks(self) -> Iterable[Any]:
+        """Return the app's tasks that climb ladders."""
+        return [task for task in self.app.tasks.values() if is_retryable(task)]
+
+    def tasks_of(self, queue: str) -> dict[str, Ladder | None]:
+        """Return the app's retryable tasks with the ladder that ``queue`` binds for each; None is the queue's own."""
+        return {
+            task.name: self.settings.task_ladder(queue, task) if self.routed_to(task) in (None, queue) else None
+            for task in self.retryable_tasks()
+        }
+
+    def routed_to(self, task: Task[Any, Any]) -> str | None:
+        """Return the queue that the app's routes give a task; None where they name none."""
+        own = getattr(task, "queue", None)
+        queue = self.app.amqp.router.route({"queue": own} if own else {}, task.name).get("queue")
+        name: str | None = getattr(queue, "name", queue)
+        return name
+
+    def is_planned(self, queue: str, task: Task[Any, Any]) -> bool:
+        """Return whether the ladder of ``task`` is among those applied to ``queue``."""
+        return getattr(task, "tiers", None) is None or self.routed_to(task) in (None, queue)
+
+    def rejections_allowed(self, queue: str) -> int:
+        """Return how often a message may be rejected before it has to be published anew."""
+        known, adoption = self.app.amqp.queues.get(queue), self.adopted.get(queue)
+        declared = (known.queue_arguments if known else None) or {}
+        limit: int = declared.get("x-delivery-limit", _DELIVERY_LIMIT)
+        kind = declared.get("x-queue-type")
+        if adoption is not None:
+            limit = _DELIVERY_LIMIT if adoption.delivery_limit is None else adoption.delivery_limit
+            kind = adoption.queue_type
+        if kind != "quorum" or limit < 0:
+            return 2**31
+        return max(1, min(limit * 3 // 4, limit - 2))
+
+    def plan(self, queue: str, *, reason_routing: bool, tasks: bool = True) -> LadderPlan:
+        """Return the plan of one origin queue; without the ladders of tasks where only its names are needed."""
+        settings = self.settings.for_queue(queue)
+        if settings is None:
+            raise RmqDelayError(f"rmq_delay.queues[{queue!r}] is False: this queue is left alone.")
+        own = self.tasks_of(queue) if tasks else {}
+        check_queue_name(self.settings, queue, self.setting, own.values())
+        return LadderPlan(
+            names=self.settings.names,
+            queue=queue,
+            queue_type=self.queue_type(queue),
+            exhausted=self.settings.exhausted_queue,
+            ladder=settings.ladder,
+            tasks=own,
+            reason_routing=reason_routing,
+        )
+
+    def origin_queues(self) -> list[str]:
+        """Return the names of all queues of the app that can have a ladder, sorted."""
+        return sorted(name for name, queue in self.app.amqp.queues.items() if self.manages(queue))
+
+    def check_tasks(self) -> None:
+        """Raise `SettingsError` for the first task whose own tiers or ``max_retries`` cannot work."""
+        for task in self.retryable_tasks():
+            self.check_task(task)
+
+    def check_task(self, task: Any) -> None:
+        """Raise `SettingsError` when a task's classes, options of acking, tiers or ``max_retries`` cannot work."""
+        self._check_classes(task)
+        for name, needed, why in NEEDED:
+            found = getattr(task, name, needed)
+            if bool(found) is not needed:
+                raise SettingsError(f"{name} of task {task.name}", found, f"{why}: leave {name} out.")
+        of_retry = (getattr(task, "retry_kwargs", None) or {}).get("max_retries", NOT_SET)
+        if task.max_retries_set is of_retry is NOT_SET and task.tiers is None:
+            return
+        queue = self.routed_to(task) or self.app.conf.task_default_queue
+        if task.tiers is not None and self.is_native(queue):
+            raise SettingsError(
+                f"tiers of task {task.name}",
+                task.tiers,
+                f'Queue {queue!r} has "retry": "native", which is the same for all its tasks: leave tiers out, or '
+                "route the task to another queue.",
+            )
+        check_max_retries(task.max_retries_set, self.ladder(queue, task), task.name)
+        check_max_retries(of_retry, self.ladder(queue, task), f"{task.name}, in retry_kwargs")
+
+    def _check_classes(self, task: Any) -> None:
+        """Raise `SettingsError` where a task has Celery's request or strategy, which would ack what is to be parked."""
+        if task.Strategy != STRATEGY:
+            raise SettingsError(f"Strategy of task {task.name}", task.Strategy, f"{_BOTH}: leave Strategy out.")
+        if task.Request != REQUEST:
+            found = symbol_by_name(task.Request)
+            if not (isinstance(found, type) and issubclass(found, symbol_by_name(REQUEST))):
+                advice = f"let it subclass {REQUEST.replace(':', '.')}, or leave Request out."
+                raise SettingsError(f"Request of task {task.name}", task.Request, f"{_BOTH}: {advice}")
+
+
+def set_delay(app: Celery, delay: Delay) -> None:
+    """Leave ``delay`` on the app."""
+    setattr(app, _ATTRIBUTE, delay)
+
+
+def find_delay(app: Celery) -> Delay | None:
+    """Return what `install` left on the app; None where it was not called."""
+    return getattr(app, _ATTRIBUTE, None)
+
+
+def delay_of(app: Celery) -> Delay:
+    """Return what `install` left on the app, or raise `RmqDelayError`."""
+    delay = find_delay(app)
+    if delay is None:
+        raise RmqDelayError(f"{app!r} has no delay queues: call celery_rmq_delay.install(app) after its configuration.")
+    return delay
+
+
+def is_retryable(task: Any) -> bool:
+    """Return whether a task climbs ladders: a `RetryableTask` that is none of Celery's own."""
+    return getattr(task, "has_ladder", False) and not is_celerys(task.name)
+
+
+def is_celerys(name: str | None) -> bool:
+    """Return whether a task of this name is one of Celery's own, such as ``celery.chord_unlock``."""
+    return (name or "").startswith("celery.")

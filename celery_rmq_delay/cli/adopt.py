@@ -1,0 +1,77 @@
+"""``rmq-delay adopt``: give a queue that exists our dead-letter exchange by a policy, or take that back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..app.inventory import origin_queues
+from ..management.client import Management
+from ..operations import adoption
+from . import text as cli_text
+from .base import CHANGES_WAIT, Command, as_json, connected, management_option, options, show
+
+if TYPE_CHECKING:
+    from ..operations.adoption import Adopter
+
+
+@click.command(cls=Command)
+@options(
+    click.option("--queue", "queues", multiple=True, required=True, help="This queue; may be given several times."),
+    click.option("--undo", is_flag=True, help="Give the queue back: its failed tasks are copied again."),
+    click.option("--replace", is_flag=True, help="Also where another policy dead-letters the queue elsewhere."),
+    click.option("--force", is_flag=True, help="With --undo: do not wait for consumers that do not answer."),
+    click.option("--dry-run", is_flag=True, help="Only show the changes. Exit code 2 when there are any."),
+    click.option("--yes", is_flag=True, help="Do not ask."),
+    management_option,
+    as_json,
+)
+def adopt(
+    ctx: click.Context, queues: tuple[str, ...], undo: bool, replace: bool, force: bool, dry_run: bool, yes: bool,
+    management_url: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Let a queue that exists reject to its ladder, by a policy. Shows the change first, and asks.
+
+    Exit code 1 when a queue cannot be adopted, or when not every worker that takes it knows.
+    """
+    if (replace and undo) or (force and not undo):
+        raise click.UsageError("--replace is for adopting, --force for --undo.")
+    with (
+        connected(ctx.obj.app) as (delay, connection),
+        Management.of(connection, management_url, delay.settings.management_url) as management,
+    ):
+        management.version()
+        adopter = adoption.Adopter(delay, connection, management)
+        names = origin_queues(delay, dict.fromkeys(queues))
+        plans: list[Any] = [adopter.plan_undo(name) if undo else adopter.plan(name, replace=replace) for name in names]
+        waiting = [each for each in plans if (each if undo else not adopter.is_adopted(each))]
+        texts = list(_texts(plans, waiting))
+        if dry_run or not waiting:
+            show([{**each.to_json(), "done": each not in waiting} for each in plans], "\n".join(texts), as_json=as_json)
+            ctx.exit(CHANGES_WAIT if waiting else 0)
+        click.echo("\n".join(texts), err=as_json)
+        if not yes:
+            click.confirm("Give them back?" if undo else "Adopt?", abort=True, err=True)
+        done = [_carry_out(adopter, each, force=force, as_json=as_json) for each in waiting]
+    if as_json:
+        show([{**plan.to_json(), **each.to_json()} for plan, each in zip(waiting, done, strict=True)], "", as_json=True)
+    ctx.exit(1 if any(each.unheard for each in done) else 0)
+
+
+def _carry_out(adopter: Adopter, plan: Any, *, force: bool, as_json: bool) -> adoption.Outcome:
+    """Do one queue and say so at once: the next one may fail."""
+    found = adopter.undo(plan, force=force) if isinstance(plan, adoption.UndoPlan) else adopter.adopt(plan)
+    if not as_json:
+        click.echo(cli_text.adopted_text(found))
+    return found
+
+
+def _texts(plans: list[Any], waiting: list[Any]) -> Iterator[str]:
+    for plan in plans:
+        undo = isinstance(plan, adoption.UndoPlan)
+        if plan not in waiting:
+            yield f"{plan.queue}: {'is not adopted' if undo else 'is adopted, nothing to do'}"
+        else:
+            yield cli_text.undo_text(plan) if undo else cli_text.policy_text(plan)

@@ -1,0 +1,82 @@
+"""What the commands share: how errors are told, options, the connection, the output."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+from amqp.exceptions import AMQPError
+from celery.bin.base import CeleryCommand
+from kombu.exceptions import KombuError
+
+from ..amqp.scan import SCAN_LIMIT
+from ..app.inventory import connect
+from ..app.state import Delay, delay_of
+from ..exceptions import RmqDelayError
+from ..management.client import URL_VARIABLE
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from kombu import Connection
+
+#: The exit code of a look that found changes waiting.
+CHANGES_WAIT = 2
+
+
+class Command(CeleryCommand):
+    """A command that tells what went wrong in one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise  # the reader of the output has seen enough
+        except RmqDelayError as error:
+            raise click.ClickException(_line(error)) from error
+        except (AMQPError, KombuError, OSError) as error:
+            where = ctx.obj.app.connection_for_read().as_uri()
+            raise click.ClickException(f"{where}: {_line(error) or type(error).__name__}") from error
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def options(*given: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Give a command these options, in this order, and its context."""
+
+    def decorate(function: Any) -> Any:
+        for option in reversed(given):
+            function = option(function)
+        return click.pass_context(function)
+
+    return decorate
+
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+only = click.option("--queue", "only", multiple=True, help="This origin queue only; may be given several times.")
+limit_option = click.option("--limit", type=click.IntRange(1), help="At most this many messages.")
+scan_option = click.option(
+    "--scan-limit", type=click.IntRange(1), default=SCAN_LIMIT, show_default=True, help="Messages to look at, a queue."
+)
+
+no_management_option = click.option("--no-management", is_flag=True, help="Do without the management API.")
+management_option = click.option("--management-url", help=f"Base URL of the management API; also {URL_VARIABLE}.")
+
+
+@contextmanager
+def connected(app: Celery) -> Iterator[tuple[Delay, Connection]]:
+    """Connect to the app's broker."""
+    delay = delay_of(app)
+    with app.connection_for_read() as connection:
+        connect(connection)
+        yield delay, connection
+
+
+def show(data: Any, words: str, *, as_json: bool) -> None:
+    """Print one or the other."""
+    click.echo(json.dumps(data, indent=2, default=str) if as_json else words)

@@ -1,0 +1,119 @@
+"""``rmq-delay capacity``: what a load parks and asks of RabbitMQ, on paper. Needs no broker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..app.state import delay_of, find_delay
+from ..durations import parse_ms
+from ..exceptions import SettingsError
+from ..ladders import QueueType
+from ..operations.capacity.costs import VERSIONS
+from ..operations.capacity.estimate import estimate
+from ..operations.capacity.quantities import parse_rate, parse_shares, parse_size
+from ..operations.capacity.text import estimate_json, estimate_text
+from ..operations.capacity.workload import Workload
+from ..settings.exact import ExactSettings
+from ..settings.parser import parse_settings
+from .base import Command, as_json, options, show
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from ..ladders import Ladder
+
+_COUNT = click.IntRange(1)
+
+
+@click.command(cls=Command)
+@options(
+    click.option(
+        "--rate", required=True, help="First attempts of tasks, all origin queues together: 5000/s, 300/m, 1e6/d."
+    ),
+    click.option(
+        "--failure-rate",
+        required=True,
+        help="Share of the attempts that fail: 0.02 or 2%; one for each attempt: 0.02,0.5.",
+    ),
+    click.option("--size", default="1KiB", show_default=True, help="A message with its headers: 500B, 2KiB, 1MB."),
+    click.option("--queue", help="With the ladder and the type of this origin queue; else the default queue's."),
+    click.option("--tiers", help="Another ladder: 10s,1m,10m."),
+    click.option("--jitter", type=click.FloatRange(0, 1, max_open=True), help="Other jitter: a share of the delay."),
+    click.option("--lanes", type=click.IntRange(2, 64), help="Other lanes of jitter."),
+    click.option("--repeat-last", is_flag=True, help="The last tier repeats for ever."),
+    click.option("--queue-type", type=click.Choice(["classic", "quorum"]), help="Another type."),
+    click.option("--replicas", type=_COUNT, default=3, show_default=True, help="Of quorum queues."),
+    click.option("--nodes", type=_COUNT, help="Of the cluster; else one a replica."),
+    click.option("--queues", type=_COUNT, default=1, show_default=True, help="Origin queues that share the load."),
+    click.option("--outage", help="A time in which every attempt fails: 30m."),
+    click.option("--countdown-rate", default="0/s", help="Of --rate, those with a countdown or an eta: 100/s."),
+    click.option("--countdown", help="Their mean delay: 1h."),
+    click.option("--rabbitmq", type=click.Choice(VERSIONS), default=VERSIONS[-1], show_default=True),
+    click.option("--node-memory", help="RAM of a node: 8GiB. Warns where that is too little."),
+    as_json,
+)
+def capacity(ctx: click.Context, *, as_json: bool, **given: Any) -> None:
+    """Tell how many tasks a load parks and what RabbitMQ needs for them, by arithmetic: no broker is asked.
+
+    Exit code 1 when something needs a person, see the warnings.
+    """
+    ladder, queue_type = _waits_in(ctx.obj.app, given)
+    delay = find_delay(ctx.obj.app)
+    exact = delay.settings.exact if delay else ExactSettings()
+    found = estimate(
+        Workload(
+            rate=parse_rate(given["rate"], "--rate"),
+            failures=parse_shares(given["failure_rate"], "--failure-rate"),
+            size=parse_size(given["size"], "--size"),
+            ladder=ladder,
+            queue_type=queue_type,
+            replicas=given["replicas"],
+            nodes=given["nodes"],
+            queues=given["queues"],
+            outage_ms=parse_ms(given["outage"], "--outage") if given["outage"] else 0,
+            countdown_rate=parse_rate(given["countdown_rate"], "--countdown-rate"),
+            countdown_ms=parse_ms(given["countdown"], "--countdown") if given["countdown"] else 0,
+            levels=exact.levels if "levels" in exact.topologies else 0,
+            unit_ms=exact.unit_ms,
+            version=given["rabbitmq"],
+            node_memory=parse_size(given["node_memory"], "--node-memory") if given["node_memory"] else None,
+        )
+    )
+    show(estimate_json(found), estimate_text(found), as_json=as_json)
+    ctx.exit(1 if found.warnings else 0)
+
+
+def _waits_in(app: Celery, given: dict[str, Any]) -> tuple[Ladder, QueueType]:
+    """Return the ladder and the type of queue: the app's, with what the options change."""
+    ladder, queue_type = _of_app(app, given["queue"], own=given["tiers"] is None or given["queue"] is not None)
+    changed: dict[str, Any] = {}
+    if given["tiers"]:
+        changed["tiers"] = [each.strip() for each in given["tiers"].split(",")]
+    if given["jitter"] is not None or given["lanes"] is not None:
+        changed["jitter"] = ladder.jitter if given["jitter"] is None else given["jitter"]
+        changed["lanes"] = given["lanes"] or (ladder.lanes if ladder.jitter else 5)
+        if not changed["jitter"]:
+            raise SettingsError("--lanes", given["lanes"], "Lanes are of jitter: give --jitter, too.")
+    if changed:
+        tiers = {"tiers": [tier / 1000 for tier in ladder.tiers_ms], "jitter": ladder.jitter}
+        kept = {**tiers, "lanes": max(2, ladder.lanes), "repeat_last": ladder.repeat_last}
+        ladder = parse_settings({**kept, **changed}, "option").default.ladder
+    if given["repeat_last"]:
+        ladder = replace(ladder, repeat_last=True)
+    return ladder, given["queue_type"] or queue_type
+
+
+def _of_app(app: Celery, name: str | None, *, own: bool) -> tuple[Ladder, QueueType]:
+    if not own and find_delay(app) is None:
+        return parse_settings({}).default.ladder, "classic"
+    delay = delay_of(app)
+    queue = name or app.conf.task_default_queue
+    settings = delay.settings.for_queue(queue)
+    if settings is None:
+        if name:
+            raise SettingsError("--queue", name, "The settings leave this queue alone: it has no ladder.")
+        settings = delay.settings.default
+    return settings.ladder, delay.queue_type(queue)

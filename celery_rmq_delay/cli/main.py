@@ -1,0 +1,350 @@
+"""``celery -A proj rmq-delay``: look at the delay queues and look after them.
+
+Exit codes: 0 all is well, 1 something needs a person (an error, too), 2 for ``plan``: changes are waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+from celery.bin.base import handle_preload_options
+
+from ..app.inventory import applied, plans
+from ..app.queues import compare
+from ..durations import parse_ms
+from ..events.queue import declare_events
+from ..exceptions import ManagementError
+from ..management.client import Management
+from ..management.records import Bindings, QueueDetail
+from ..operations import exhausted as dead
+from ..operations.deletion import delete_origin
+from ..operations.doctor.examination import examine
+from ..operations.event_queue import event_pending
+from ..operations.exact_delays import exact_pending
+from ..operations.pending import pending
+from ..operations.prune import prune as prune_ladders
+from ..operations.release import release as release_parked
+from ..operations.status import read_status
+from ..topology.switch import apply_plan
+from . import text as text
+from .adopt import adopt
+from .base import (
+    CHANGES_WAIT,
+    Command,
+    as_json,
+    connected,
+    limit_option,
+    management_option,
+    no_management_option,
+    only,
+    options,
+    scan_option,
+    show,
+)
+from .capacity import capacity
+from .migrate import migrate_command
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from ..app.state import Delay
+
+_T = TypeVar("_T")
+
+
+@click.group(name="rmq-delay")
+@click.pass_context
+@handle_preload_options
+def rmq_delay(ctx: click.Context) -> None:
+    """Retries that wait in RabbitMQ: their delay queues, and the tasks in them."""
+
+
+rmq_delay.add_command(adopt)
+rmq_delay.add_command(capacity)
+rmq_delay.add_command(migrate_command)
+
+
+@rmq_delay.command(cls=Command)
+@options(only, management_option, no_management_option, as_json)
+def plan(
+    ctx: click.Context, only: tuple[str, ...], management_url: str | None, no_management: bool, as_json: bool
+) -> None:
+    """Show what apply would change. Exit code 2 when there is something, 1 when apply could not do it.
+
+    Bindings are compared where the management API can be asked for them.
+    """
+    with connected(ctx.obj.app) as (delay, connection):
+        bindings: Bindings | None = None
+        if not no_management:
+            bindings = _asked(delay, connection, management_url, Management.bindings, "Bindings are not compared")
+        found = [
+            pending(connection, each, applied(connection, each), bindings) for each in plans(connection, delay, only)
+        ]
+        if not only:
+            found.append(exact_pending(connection, delay.exact))
+            if delay.settings.events.on:
+                found.append(event_pending(connection, delay))
+    show([each.to_json() for each in found], text.plan_text(found), as_json=as_json)
+    ctx.exit(1 if any(each.conflicts or each.lost for each in found) else CHANGES_WAIT if any(found) else 0)
+
+
+def _asked(
+    delay: Delay, connection: Connection, url: str | None, ask: Callable[[Management], _T], missing: str
+) -> _T | None:
+    """Return what the management API answers; None, and a word about what is ``missing``, where it cannot be asked."""
+    try:
+        with Management.of(connection, url, delay.settings.management_url) as management:
+            return ask(management)
+    except ManagementError as error:
+        click.echo(f"{missing}: {error}\nWith --no-management this is not tried.", err=True)
+        return None
+
+
+@rmq_delay.command(cls=Command)
+@options(
+    only,
+    click.option(
+        "--reset", is_flag=True, help="Where a ladder's record is lost, replace what is in force. Stop workers first."
+    ),
+    as_json,
+)
+def apply(ctx: click.Context, only: tuple[str, ...], reset: bool, as_json: bool) -> None:
+    """Declare the origin queues, their ladders, the queues of exact delays and of events.
+
+    Workers do so themselves unless apply_on_start=False.
+    """
+    rows = []
+    with connected(ctx.obj.app) as (delay, connection):
+        for each in plans(connection, delay, only):
+            with connection.channel() as channel:
+                delay.app.amqp.queues[each.queue](channel).declare()
+            compare(delay.app, each.queue, connection)
+            changed = apply_plan(connection, each, reset=reset)
+            delay.exact.bind(connection, each.queue)
+            if each.queue in delay.foreign:
+                delay.learn(each.queue, applied(connection, each).adoption)
+            rows.append({"queue": each.queue, "changed": changed, "rejects": delay.rejects(each.queue)})
+        delay.exact.declare(connection)
+        if delay.settings.events.on:
+            declare_events(connection, delay)
+    words = [
+        f"{row['queue']}: {'ladder changed' if row['changed'] else 'as planned'}"
+        + ("" if row["rejects"] else "; without our dead-letter exchange, see doctor")
+        for row in rows
+    ]
+    show(rows, "\n".join(words) or "The app has no origin queues.", as_json=as_json)
+
+
+@rmq_delay.command(cls=Command)
+@options(only, management_option, no_management_option, as_json)
+def status(
+    ctx: click.Context, only: tuple[str, ...], management_url: str | None, no_management: bool, as_json: bool
+) -> None:
+    """Show by queue and tier how many tasks are parked and when the next is due, and how many are exhausted.
+
+    What "native" queues hold is counted where the management API can be asked for it.
+    """
+    with connected(ctx.obj.app) as (delay, connection):
+        found = read_status(ctx.obj.app, connection, only)
+        if found.native and not no_management:
+            missing = "What native queues hold is not counted"
+            details = _asked(delay, connection, management_url, Management.queues, missing)
+            found = found.with_held(details or {})
+    show(found.to_json(), text.status_text(found), as_json=as_json)
+
+
+@rmq_delay.command(cls=Command)
+@options(
+    only,
+    management_option,
+    no_management_option,
+    as_json,
+)
+def doctor(
+    ctx: click.Context, only: tuple[str, ...], management_url: str | None, no_management: bool, as_json: bool
+) -> None:
+    """Look for what keeps tasks from waiting in the broker. Exit code 1 when something needs a person."""
+    found = examine(ctx.obj.app, only=only, management_url=management_url, use_management=not no_management)
+    show([each.to_json() for each in found], text.findings_text(found), as_json=as_json)
+    ctx.exit(1 if any(each.needs_a_person for each in found) else 0)
+
+
+@rmq_delay.command(cls=Command)
+@options(
+    only,
+    click.option("--now", is_flag=True, help="Do not wait until no worker can use the old ladders: all are restarted."),
+    management_option,
+    no_management_option,
+    as_json,
+)
+def prune(
+    ctx: click.Context,
+    only: tuple[str, ...],
+    now: bool,
+    management_url: str | None,
+    no_management: bool,
+    as_json: bool,
+) -> None:
+    """Delete the empty delay queues of ladders that are out of use.
+
+    Of quorum queues only the management API tells whether they are empty.
+    """
+    with connected(ctx.obj.app) as (delay, connection):
+        details: Mapping[str, QueueDetail] | None = {}
+        if not no_management:
+            missing = "What quorum queues hold back is not seen"
+            details = _asked(delay, connection, management_url, Management.queues, missing)
+        found = [prune_ladders(connection, each, details, now=now) for each in plans(connection, delay, only)]
+    show([each.to_json() for each in found], text.pruned_text(found), as_json=as_json)
+
+
+@rmq_delay.command("delete-queue", cls=Command)
+@options(
+    click.argument("queues", nargs=-1, required=True, metavar="QUEUE..."),
+    management_option,
+    no_management_option,
+    as_json,
+)
+def delete_queue(
+    ctx: click.Context, queues: tuple[str, ...], management_url: str | None, no_management: bool, as_json: bool
+) -> None:
+    """Delete origin queues that nobody consumes, to declare them again in another way.
+
+    What has come back to them, or is due before they are declared again, is exhausted and can be requeued: deleted by
+    hand, a queue takes it with it. Stop publishers and workers first. Exit code 1 when a queue stays.
+    """
+    with connected(ctx.obj.app) as (delay, connection), ExitStack() as stack:
+        management: Management | None = None
+        if not no_management:
+            of = Management.of(connection, management_url, delay.settings.management_url)
+            management = stack.enter_context(of)
+            management.version()
+        exact = delay.exact.topology(connection)
+        found = []
+        for each in plans(connection, delay, queues):
+            look = partial(management.queue, each.queue) if management else None
+            found.append(delete_origin(connection, each, exact.route(1, each.queue), look))
+            if not as_json:
+                click.echo(text.deleted_text(found[-1]))
+    if as_json:
+        show([each.to_json() for each in found], "", as_json=True)
+    ctx.exit(0 if all(each.deleted for each in found) else 1)
+
+
+@rmq_delay.command(cls=Command)
+@options(
+    click.argument("task_ids", nargs=-1, metavar="[TASK_ID]..."),
+    click.option("--all", "everything", is_flag=True, help="All parked tasks of --queue."),
+    only,
+    click.option("--tier", help="Only those in the tier of this delay, such as 10m."),
+    limit_option,
+    click.option("--scan-limit", type=click.IntRange(1), help="Parked messages to look at, a delay queue."),
+    as_json,
+)
+def release(
+    ctx: click.Context, task_ids: tuple[str, ...], everything: bool, only: tuple[str, ...], tier: str | None,
+    limit: int | None, scan_limit: int | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Run parked tasks now. Exit code 1 when a named task is not parked or could not be moved.
+
+    A search for single tasks passes over others. RabbitMQ 4.1 and later count those as delivered before, so they run
+    one at a time when they are due; the search ends after 1000 there, unless --scan-limit says otherwise.
+    """
+    if everything and not only:
+        raise click.UsageError("--all needs --queue.")
+    delay_ms = None if tier is None else parse_ms(tier, "--tier")
+    with connected(ctx.obj.app) as (delay, connection):
+        result = release_parked(
+            connection, plans(connection, delay, only), task_ids=task_ids, everything=everything, delay_ms=delay_ms,
+            limit=limit, scan_limit=scan_limit,
+        )  # fmt: skip
+    show(result.to_json(), text.released_text(result), as_json=as_json)
+    ctx.exit(1 if result.failed or result.not_found else 0)
+
+
+@rmq_delay.group()
+def exhausted() -> None:
+    """Tasks that are out of retries or were given up."""
+
+
+def _selecting(function: Any) -> Any:
+    """Add the options that select exhausted messages; the command gets one `Selection`."""
+    given = (
+        click.argument("task_ids", nargs=-1, metavar="[TASK_ID]..."),
+        click.option("--task", help="Of this task, by name."),
+        click.option("--queue", help="Of this origin queue."),
+        click.option("--exception", help="That ended with this exception, with or without its module."),
+        click.option(
+            "--reason", help="For this reason: retries_used, gave_up, crashed, undecodable, delivery_limit..."
+        ),
+        limit_option,
+        scan_option,
+        as_json,
+    )
+
+    def command(ctx: click.Context, *, task_ids: Iterable[str], everything: bool = False, **values: Any) -> None:
+        conditions = {name: values.pop(name) for name in ("task", "queue", "exception", "reason")}
+        selection = dead.Selection(task_ids=frozenset(task_ids), everything=everything, **conditions)
+        function(ctx, selection, **values)
+
+    command.__doc__ = function.__doc__
+    return options(*given)(command)
+
+
+everything_option = click.option("--all", "everything", is_flag=True, help="All exhausted tasks.")
+
+
+@exhausted.command("list", cls=Command)
+@_selecting
+def exhausted_list(
+    ctx: click.Context, selection: dead.Selection, limit: int | None, scan_limit: int, as_json: bool
+) -> None:
+    """List exhausted tasks, the oldest first (100 unless --limit says otherwise)."""
+    with connected(ctx.obj.app) as (delay, connection):
+        found = dead.list_exhausted(connection, delay.settings, selection, limit=limit or 100, scan_limit=scan_limit)
+    show(found.to_json(), text.exhausted_text(found), as_json=as_json)
+
+
+@exhausted.command("requeue", cls=Command)
+@everything_option
+@click.option("--to", help="Send them to this queue instead of their origin queue.")
+@_selecting
+def exhausted_requeue(
+    ctx: click.Context, selection: dead.Selection, to: str | None, limit: int | None, scan_limit: int, as_json: bool
+) -> None:
+    """Send exhausted tasks back to their origin queue as they were published at first, for a fresh climb.
+
+    Exit code 1 when a message could not be sent (it stays) or a named task was not found.
+    """
+    with connected(ctx.obj.app) as (delay, connection):
+        result = dead.requeue(connection, delay.settings, selection, to=to, limit=limit, scan_limit=scan_limit)
+    show(result.to_json(), text.acted_text(result, "requeued"), as_json=as_json)
+    ctx.exit(1 if result.failed or result.not_found else 0)
+
+
+@exhausted.command("discard", cls=Command)
+@everything_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_selecting
+def exhausted_discard(
+    ctx: click.Context, selection: dead.Selection, yes: bool, limit: int | None, scan_limit: int, as_json: bool
+) -> None:
+    """Remove exhausted tasks for good."""
+    selection.require()
+    with connected(ctx.obj.app) as (delay, connection):
+        settings = delay.settings
+        if not yes:
+            limit = len(dead.list_exhausted(connection, settings, selection, limit=limit, scan_limit=scan_limit).done)
+            if limit:
+                click.confirm(f"Discard {limit} exhausted tasks for good?", abort=True, err=True)
+        found = (
+            dead.Outcome(not_found=sorted(selection.task_ids), complete=True)
+            if limit == 0
+            else dead.discard(connection, settings, selection, limit=limit, scan_limit=scan_limit)
+        )
+    show(found.to_json(), text.acted_text(found, "discarded"), as_json=as_json)
+    ctx.exit(1 if found.not_found else 0)

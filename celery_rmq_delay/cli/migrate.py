@@ -1,0 +1,114 @@
+"""``rmq-delay migrate``: move waiting messages from one way of delaying to another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import click
+
+from ..durations import parse_ms
+from ..operations.migration import sources, targets
+from ..operations.migration.mover import WINDOW
+from ..operations.migration.report import Report
+from ..operations.migration.service import Request, migrate, poison_queue
+from ..stopping import exit_at_once, handling
+from .base import Command, as_json, connected, limit_option, management_option, options, show
+
+
+@click.command("migrate", cls=Command)
+@options(
+    click.option("--from", "source", type=click.Choice(sources.NAMES), required=True, help="Where messages wait now."),
+    click.option("--to", type=click.Choice(targets.NAMES), help="Where they are to wait; exact_delays by default."),
+    click.option("--queue", "only", multiple=True, help="Only messages for this queue; may be given several times."),
+    click.option("--source-queue", "source_queues", multiple=True, help="A queue of hold; several times for several."),
+    click.option("--source-prefix", help="The prefix that the source was made with, if the settings have another."),
+    click.option("--source-unit", help="The exact_unit that the source was made with."),
+    click.option("--source-type", type=click.Choice(["classic", "quorum"]), help="The queue type of the source."),
+    limit_option,
+    click.option("--dry-run", is_flag=True, help="Look, and move nothing."),
+    click.option("--remove", is_flag=True, help="Delete Celery's own delay queues when they are empty."),
+    management_option,
+    click.option("--no-management", is_flag=True, help="Do without the management API."),
+    as_json,
+)
+def migrate_command(
+    ctx: click.Context, *, source_prefix: str | None, source_unit: str | None, source_type: Any, no_management: bool,
+    as_json: bool, **given: Any,
+) -> None:  # fmt: skip
+    """Move waiting messages to other delay queues; each is in the new one before it leaves the old one.
+
+    Stop it when you like (Ctrl-C or SIGTERM finishes what is under way) and run it again: it goes on. Exit code 1 when
+    messages stay behind, or the counts do not add up.
+    """
+    unit_ms = None if source_unit is None else parse_ms(source_unit, "--source-unit")
+    request = Request(
+        prefix=source_prefix, unit_ms=unit_ms, queue_type=source_type, use_management=not no_management, **given
+    )
+    with connected(ctx.obj.app) as (delay, connection), _interruptible() as stopped, _Bar(not as_json) as bar:
+        report = migrate(delay, connection, request, stopped=stopped, begun=bar.begin)
+    show(report.to_json(), _text(report, poison_queue(delay).name), as_json=as_json)
+    ctx.exit(1 if report.needs_a_person else 0)
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """Yield a function that tells whether SIGINT or SIGTERM came; a second one ends the process at once."""
+    told: list[int] = []
+
+    def tell(number: int, frame: object) -> None:
+        if told:
+            exit_at_once(number, frame)
+        told.append(number)
+
+    with handling(tell):
+        yield lambda: bool(told)
+
+
+class _Bar:
+    """A progress bar on a terminal, and nothing elsewhere."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._wanted = wanted and sys.stderr.isatty()
+        self._bar: Any = None
+
+    def __enter__(self) -> _Bar:
+        return self
+
+    def begin(self, length: int) -> Callable[[int], object]:
+        """Show the bar; return what moves it on."""
+        if not self._wanted or not length:
+            return bool
+        self._bar = click.progressbar(length=length, label="Moving", file=sys.stderr, show_pos=True)
+        self._bar.__enter__()
+        update: Callable[[int], object] = self._bar.update
+        return update
+
+    def __exit__(self, *raised: object) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(*raised)
+
+
+def _text(report: Report, poison: str) -> str:
+    would = "would be " if report.dry_run else ""
+    lines = [f"{report.source}: {report.before} messages waited."]
+    lines += [f"{count} for {queue} {would}moved to {report.target}" for queue, count in report.moved.items()]
+    lines += [f"{count} for {queue} were due, {would}delivered" for queue, count in report.delivered.items()]
+    lines += [f"{count} not understood, {would}put into {poison}: {why}" for why, count in report.poisoned.items()]
+    lines += [f"{count} left: {why}" for why, count in report.left.items()]
+    lines += [f"removed {name}" for name in report.removed]
+    if report.arrived:
+        lines.append(f"{report.arrived} were published to it meanwhile: something still uses it.")
+    if report.came_due:
+        lines.append(f"{report.came_due} came due by themselves meanwhile.")
+    lines.append(f"{report.after} wait there now.")
+    if report.surplus:
+        more = f"{report.surplus} more than the rest explains: something still publishes to it. Run it again."
+        lines.append(f"The counts do not add up: {more}")
+    elif not report.adds_up:
+        lines.append(f"The counts do not add up: {report.taken} taken, {report.copies} copies confirmed.")
+    if report.interrupted or not report.complete:
+        lines.append(f"Not finished: run it again. At most {WINDOW} messages of a run that was killed are there twice.")
+    return "\n".join(lines)

@@ -1,0 +1,215 @@
+"""What the commands print for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+from ..durations import format_ms
+from ..management.policies import PolicyPlan, differences
+from ..operations.adoption import Outcome as AdoptionOutcome
+from ..operations.adoption import UndoPlan
+from ..operations.deletion import Deletion
+from ..operations.exact_delays import ExactStatus
+from ..operations.exhausted import ExhaustedMessage, Outcome
+from ..operations.findings import Finding
+from ..operations.pending import Pending, ladder_change
+from ..operations.prune import Pruned
+from ..operations.release import Released
+from ..operations.status import QueueStatus, Status, TierStatus
+from ..tables import table
+
+_MESSAGE_WIDTH = 60
+_QUEUES_OWN = "the queue's"
+
+
+def plan_text(found: Iterable[Pending]) -> str:
+    """Return the changes that an apply would make, by queue."""
+    return "\n".join(line for each in found for line in _plan_lines(each))
+
+
+def _plan_lines(found: Pending) -> Iterator[str]:
+    if not found:
+        yield f"{found.queue}: nothing to do"
+        return
+    yield f"{found.queue}:"
+    for each in found.create:
+        yield f"  + {each.kind} {each.name}"
+    for binding in found.unbound or ():
+        yield f"  + binding {binding.text}"
+    for each in found.replace:
+        yield f"  ~ {each.kind} {each.name}: {each.problem}"
+    for each in found.conflicts:
+        yield f"  ! {each.kind} {each.name} cannot be changed: {each.problem}"
+    if found.ladder:
+        yield f"  ~ ladder: {' -> '.join(ladder_change(*found.ladder))}"
+    for task, change in found.tasks.items():
+        yield f"  ~ ladder of task {task}: {' -> '.join(ladder_change(*change, none=_QUEUES_OWN))}"
+    for is_found, line in (
+        (found.lost, "  ! the record of the ladder in force is gone: see doctor"),
+        (found.routing, "  ~ routing of deaths: as this version of RabbitMQ needs it"),
+        (found.unfinished, "  ~ finish a change of ladders that was cut off"),
+    ):
+        if is_found:
+            yield line
+
+
+def status_text(status: Status) -> str:
+    """Return one line a tier, and the number of exhausted messages."""
+    rows = [row for queue in status.queues for row in _status_rows(queue)]
+    headings = ("QUEUE", "READY", "SUSPECTS", "RUNG", "TIER", "PARKED", "NEXT DUE", "")
+    exhausted = "does not exist yet" if status.exhausted is None else f"{status.exhausted} messages"
+    lines = [f"exhausted ({status.exhausted_queue}): {exhausted}", *map(_exact_line, status.exact)]
+    if status.events is not None:
+        waiting = "does not exist yet" if status.events.waiting is None else f"{status.events.waiting} waiting"
+        lines.append(f"events ({status.events.queue}): {waiting}")
+    lines += map(_held_line, status.native)
+    return "\n".join([table(headings, rows), "", *lines])
+
+
+def _exact_line(exact: ExactStatus) -> str:
+    waiting = "the broker does not show how many wait" if exact.waiting is None else f"{exact.waiting} waiting"
+    return f"exact delays ({exact.topology}, unit {format_ms(exact.unit_ms)}): {waiting}"
+
+
+def _held_line(queue: QueueStatus) -> str:
+    if queue.held is None:
+        return f"{queue.queue} holds its retries itself: only the management API of RabbitMQ shows how many"
+    due = f", the next until {_moment(queue.held_due)}" if queue.held_due else ""
+    return f"{queue.queue} holds its retries itself: {queue.held} messages{due}"
+
+
+def _status_rows(queue: QueueStatus) -> Iterator[tuple[object, ...]]:
+    for number, tier in enumerate(queue.tiers):
+        head = ("", "", "") if number else (queue.queue, _count(queue.ready), _count(queue.suspects))
+        remark = "missing" if tier.missing else "retired" if tier.retired else ""
+        yield (*head, tier.rung, format_ms(tier.delay_ms), tier.parked, _due(tier), remark)
+
+
+def _count(count: int | None) -> str:
+    return "missing" if count is None else str(count)
+
+
+def _due(tier: TierStatus) -> str | None:
+    if tier.oldest_due is not None:
+        return _moment(tier.oldest_due)
+    return None if tier.due_within_ms is None else f"within {format_ms(tier.due_within_ms)}"
+
+
+def _moment(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%SZ}"
+
+
+def findings_text(found: Iterable[Finding]) -> str:
+    """Return each finding with its mend."""
+    lines = [f"{each.severity}: {each.subject}: {each.found}\n    -> {each.mend}" for each in found]
+    return "\n".join(lines) or "Nothing to mend."
+
+
+def pruned_text(found: Iterable[Pruned]) -> str:
+    """Return what was deleted and what stays."""
+    lines = []
+    for each in found:
+        lines += [f"{each.queue}: deleted {name}" for name in each.deleted]
+        lines += [f"{each.queue}: kept ladder {key}: {why}" for key, why in each.kept.items()]
+    return "\n".join(lines) or "Nothing to prune."
+
+
+def deleted_text(found: Deletion) -> str:
+    """Return whether a queue was deleted, and why it stays."""
+    if found.deleted:
+        return (
+            f"{found.queue}: deleted. {found.exhausted} messages of it are exhausted as undeliverable, and what is due "
+            "before it is declared again will be."
+        )
+    return (
+        f"{found.queue}: kept. It has {found.consumers} consumers, {found.messages} messages and {found.hidden} that a "
+        f"worker or the queue itself still holds; {found.exhausted} were moved to the exhausted queue. Stop its "
+        "publishers, wait until its workers have ended, and try again."
+    )
+
+
+def released_text(result: Released) -> str:
+    """Return what was released and what was not."""
+    lines = [f"released {task_id}" for task_id in result.released]
+    lines += [f"not released: {task_id}: {problem}" for task_id, problem in result.failed.items()]
+    lines += [f"not parked: {task_id} (already due, done, or exhausted)" for task_id in result.not_found]
+    lines += [f"more is parked in {queue} than was looked at: see --scan-limit" for queue in result.unseen]
+    return "\n".join(lines) or "Nothing was parked."
+
+
+def exhausted_text(outcome: Outcome) -> str:
+    """Return the listed messages as a table."""
+    headings = ("TASK ID", "TASK", "QUEUE", "REASON", "EXCEPTION", "MESSAGE", "ATTEMPTS", "EXHAUSTED AT", "BYTES")
+    text = table(headings, map(_exhausted_row, outcome.done)) if outcome.done else "No exhausted message fits."
+    return text + rest_text(outcome)
+
+
+def _exhausted_row(found: ExhaustedMessage) -> tuple[object, ...]:
+    message = found.message
+    if message is not None and len(message) > _MESSAGE_WIDTH:
+        message = f"{message[: _MESSAGE_WIDTH - 3]}..."
+    return (
+        found.task_id, found.task, found.queue, found.reason, found.exception, message, found.attempts,
+        found.exhausted_at, found.size,
+    )  # fmt: skip
+
+
+def acted_text(outcome: Outcome, done: str) -> str:
+    """Return what happened to the selected messages; ``done`` is the verb, such as ``requeued``."""
+    lines = [f"{done} {each.task_id or 'a message without id'} ({each.task})" for each in outcome.done]
+    lines += [f"not {done}: {each.found.task_id} ({each.found.task}): {each.problem}" for each in outcome.failed]
+    lines += [f"not found: {task_id}" for task_id in outcome.not_found]
+    looked_for_more = outcome.not_found or not lines
+    return ("\n".join(lines) or "No exhausted message fits.") + (rest_text(outcome) if looked_for_more else "")
+
+
+def rest_text(outcome: Outcome) -> str:
+    """Return a remark where not the whole queue was looked at."""
+    return "" if outcome.complete else f"\nLooked at the first {outcome.seen} messages only; there may be more."
+
+
+def policy_text(plan: PolicyPlan) -> str:
+    """Return the policy that an adoption writes, and what it changes for the queue."""
+    policy = plan.policy
+    priority = f"priority {policy.priority}"
+    if plan.present and plan.present.priority != policy.priority:
+        priority = f"priority {plan.present.priority} -> {policy.priority}"
+    lines = [f"{plan.queue} ({plan.queue_type}):"]
+    lines.append(f"  {'~' if plan.present else '+'} policy {policy.name}: pattern {policy.pattern}, {priority}")
+    if plan.base:
+        lines.append(f"    merged from the policy {plan.base.name} (priority {plan.base.priority}), which stays")
+    changes = plan.changes
+    lines += [f"      {key}: {policy.definition[key]}" for key in sorted(policy.definition) if key not in changes]
+    for key, (before, after) in changes.items():
+        sign, value = ("+", after) if before is None else ("-", before) if after is None else ("~", None)
+        lines.append(f"    {sign} {key}: {f'{before} -> {after}' if sign == '~' else value}")
+    if plan.operator_policy:
+        lines.append(f"    the operator policy {plan.operator_policy} goes on applying beside it")
+    return "\n".join(lines)
+
+
+def undo_text(plan: UndoPlan) -> str:
+    """Return what an undo takes away."""
+    if plan.policy is None:
+        return f"{plan.queue}: the policy is gone already; workers are told to forward"
+    lines = [f"{plan.queue}:", f"  - policy {plan.policy.name}: pattern {plan.policy.pattern}"]
+    left = plan.base.definition if plan.base else {}
+    for key, (before, after) in differences(plan.policy.definition, left).items():
+        lines.append(
+            f"    {'-' if after is None else '~'} {key}: {before if after is None else f'{before} -> {after}'}"
+        )
+    lines.append(f"    then the policy {plan.base.name} applies" if plan.base else "    then no policy applies")
+    return "\n".join(lines)
+
+
+def adopted_text(found: AdoptionOutcome) -> str:
+    """Return what became of a queue that was adopted or given back."""
+    now = "adopted: its failed tasks are rejected" if found.rejects else "given back: its failed tasks are forwarded"
+    lines = [f"{found.queue}: {now}"]
+    lines += [f"  {worker} {'rejects' if rejects else 'forwards'}" for worker, rejects in found.workers.items()]
+    if found.unheard:
+        listed = f" ({', '.join(found.silent)})" if found.silent else ""
+        then = "forward until they are restarted" if found.rejects else "may still reject: restart them"
+        lines.append(f"  {found.unheard} consumers did not answer{listed}; workers among them {then}")
+    return "\n".join(lines)

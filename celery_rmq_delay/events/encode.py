@@ -1,0 +1,268 @@
+"""Events of the messages that a worker settles, as JSON. Made in its main process for every retry: every step counts.
+
+`celery_rmq_delay.events.schema` has the schema; this writes the same without the detour over its dataclass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from functools import lru_cache
+from json.encoder import encode_basestring as quoted
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from .. import headers as h
+from ..redaction import shortened
+from ..retry.delivery import KEY, Delivery
+from .failures import message_of, type_name
+from .fingerprint import fingerprint, top_frame, without_retry
+from .schema import (
+    EXHAUSTED,
+    MAX_BYTES,
+    MAX_MESSAGE,
+    MAX_NAME,
+    MAX_PREVIEW,
+    MAX_TIERS,
+    ROLLUP,
+    ROLLUP_SECONDS,
+    VERSION,
+    digest_id,
+    encode,
+    event_id,
+    iso,
+    rollup_id,
+)
+
+if TYPE_CHECKING:
+    from kombu.message import Message
+
+    from ..app.state import Delay
+
+_T = TypeVar("_T")
+
+_FAMILY = (("root_id", "root_id"), ("parent_id", "parent_id"), ("group_id", "group"))
+_MOST_KEPT = 4096
+_MOST = 2**31 - 1
+
+
+class Told(NamedTuple):
+    """What happened to a task, at a time in microseconds since the epoch.
+
+    ``traceback`` may end with that of Celery's ``Retry``, which is no part of the failure. ``waits`` says where the
+    task waits now.
+    """
+
+    kind: str
+    at_us: int
+    request: Any
+    exception: BaseException | None = None
+    traceback: str | None = None
+    waits: Waits | None = None
+    reason: str | None = None
+    crashes: int = 0
+
+
+class Waits(NamedTuple):
+    """Where a failed task waits: on a rung, or for an exact delay (ms)."""
+
+    rung: int
+    exact_ms: int | None
+    #: Whether it is in the delay queue of the rung; not so where its own queue holds it, or where that is not known.
+    in_rung_queue: bool
+    #: The queue that it is to come back to where that is another one.
+    queue: str | None = None
+
+
+class EventMaker:
+    """Makes the events of one worker."""
+
+    def __init__(self, delay: Delay, worker: str) -> None:
+        self._delay, self._worker = delay, _name(worker)
+        self._redaction = delay.settings.redaction
+        #: What many events have in common, as JSON, by what it depends on.
+        self._starts: dict[tuple[str, str, str, str], str] = {}
+        self._waits: dict[tuple[str, str, Waits, int | None], tuple[int, str]] = {}
+
+    def of_task(self, told: Told) -> bytes:
+        """Return the event of a task. Raises `ValueError` where it would be too large."""
+        event = self._of_task(told, brief=False)
+        if len(event) > MAX_BYTES:
+            event = self._of_task(told, brief=True)
+        if len(event) > MAX_BYTES:
+            raise ValueError(f"an event of {len(event)} bytes")
+        return event
+
+    def _of_task(self, told: Told, *, brief: bool) -> bytes:
+        """Return the event of a task; a ``brief`` one has neither previews nor the text of the exception."""
+        kind, at_us, request, exception, *_ = told
+        facts, message = request._request_dict, request._message
+        raw, delivery, started = message.raw_headers, facts[KEY], request.time_start
+        task_id, attempt, generation = _id(request.id), _small(facts.get("retries")), _small(raw.get(h.GENERATION))
+        at, life = iso(at_us), h.life(raw)
+        event = (
+            f'{self._start(request.task, delivery.queue, message.delivery_info)},"kind":"{kind}","occurred_at":"{at}",'
+            f'"event_id":"{event_id(task_id, generation, attempt, kind, life)}","task_id":{quoted(task_id)},'
+            f'"generation":{generation},"attempt":{attempt}'
+        )
+        if life is not None:
+            event += f',"life":{quoted(life)}'
+        event += "".join(
+            [f',"{name}":{quoted(_id(facts[key]))}' for name, key in _FAMILY if facts.get(key) is not None]
+        )
+        if started:
+            started_us = int(started * 1_000_000)
+            event += f',"started_at":"{iso(started_us)}","runtime_ms":{max(0, at_us - started_us) // 1000}'
+        if not brief:
+            event += self._previews(request.argsrepr, request.kwargsrepr)
+        if told.waits is not None:
+            delay_ms, where = self._where(told.waits, request.task, delivery)
+            event += f',{where},"due_at":"{iso(at_us + delay_ms * 1000)}"'
+        if exception is not None:
+            event += self._failure(exception, told.traceback, brief=brief)
+            if not attempt:
+                event += f',"first_failed_at":"{at}"'
+        return f"{event}{_rest(told, raw, attempt)}}}".encode("utf-8", "replace")
+
+    def of_undecodable(
+        self, message: Message, queue: str, exception: BaseException, at_us: int, reason: str = "undecodable"
+    ) -> bytes:
+        """Return the event of a message in the exhausted queue that nobody could read."""
+        raw, info = message.raw_headers, message.delivery_info
+        found = h.task_id(raw, message.properties)
+        task_id, generation = _id(found) if found else None, _small(raw.get(h.GENERATION))
+        attempt, life = h.retries(raw, queue), h.life(raw)
+        body = message.body if isinstance(message.body, bytes) else str(message.body).encode("utf-8", "replace")
+        fields = {
+            **self._common(str(raw.get("task") or ""), queue),
+            "event_id": event_id(task_id, generation, attempt, EXHAUSTED, life) if task_id else digest_id(body),
+            "attempt": attempt,
+            "kind": EXHAUSTED,
+            "occurred_at": iso(at_us),
+            "first_failed_at": iso(at_us),
+            "task_id": task_id,
+            "exchange": _name(info.get("exchange") or ""),
+            "routing_key": _name(info.get("routing_key") or ""),
+            "generation": generation,
+            **({} if life is None else {"life": life}),
+            "reason": reason,
+        }
+        return f"{encode(fields)[:-1]}{self._failure(exception, None, brief=False)}}}".encode("utf-8", "replace")
+
+    def of_successes(self, task: str, queue: str, slot: int, count: int, nonce: str) -> bytes:
+        """Return the rollup of ``count`` first attempts in ``slot``, a number of `ROLLUP_SECONDS` since the epoch."""
+        fields = {
+            **self._common(task, queue),
+            "event_id": rollup_id(self._worker, task, queue, slot, nonce),
+            "kind": ROLLUP,
+            "occurred_at": iso(slot * ROLLUP_SECONDS * 1_000_000),
+            "ok_count": count,
+        }
+        return encode(fields).encode("utf-8", "replace")
+
+    # -- the parts, as JSON -----------------------------------------------------------------------------------------
+
+    def _common(self, task: object, queue: str) -> dict[str, Any]:
+        return {"version": VERSION, "worker": self._worker, "task": _name(task), "queue": _name(queue)}
+
+    def _start(self, task: Any, queue: str, info: Mapping[str, Any]) -> str:
+        """Return the beginning of all events of a task that came to a queue on this way."""
+        key = task.name, queue, info["exchange"], info["routing_key"]
+        start = self._starts.get(key)
+        if start is None:
+            fields = {
+                **self._common(task.name, queue),
+                "exchange": _name(key[2]),
+                "routing_key": _name(key[3]),
+                "max_retries": self._delay.budget(queue, task),
+                "ladder_ms": self._delay.ladder(queue, task).tiers_ms[:MAX_TIERS],
+            }
+            start = _kept(self._starts, key, encode(fields)[:-1])
+        return start
+
+    def _where(self, waits: Waits, task: Any, delivery: Delivery) -> tuple[int, str]:
+        """Return how long a task waits (ms), and what says where."""
+        if waits.exact_ms is not None:
+            return waits.exact_ms, f'"delay_ms":{waits.exact_ms}'
+        key = task.name, delivery.queue, waits, delivery.lane if type(delivery.lane) is int else None
+        found = self._waits.get(key)
+        if found is None:
+            queue = waits.queue or delivery.queue
+            ladder = self._delay.ladder(queue, task)
+            rung = min(waits.rung, len(ladder))
+            ttl = ladder.ttl(rung, delivery.lane)
+            text = f'"tier":{rung},"delay_ms":{ttl}'
+            if waits.in_rung_queue:
+                name = self._delay.rung_queue(queue, rung, ttl)
+                text += f',"delay_queue":{quoted(_name(name))}'
+            found = _kept(self._waits, key, (ttl, text))
+        return found
+
+    def _previews(self, args: Any, kwargs: Any) -> str:
+        text = ""
+        if args:
+            text = f',"args_preview":{quoted(self._redaction.text(args, MAX_PREVIEW))}'
+        if kwargs:
+            safe = kwargs if kwargs == "{}" else self._redaction.text(kwargs, MAX_PREVIEW)
+            text += f',"kwargs_preview":{quoted(safe)}'
+        return text
+
+    def _failure(self, exception: BaseException, traceback: str | None, *, brief: bool) -> str:
+        if traceback is not None:
+            traceback = without_retry(traceback)
+        kind, frame = _name(type_name(exception)), top_frame(traceback)
+        message = self._redaction.text(message_of(exception), MAX_MESSAGE)
+        text = f',"exception_type":{quoted(kind)},"fingerprint":"{fingerprint(kind, message, frame)}"'
+        if not brief:
+            text += f',"exception_message":{quoted(message)}'
+        if frame is not None:
+            text += f',"frame":{quoted(frame)}'
+        return text
+
+
+def _kept(cache: dict[Any, _T], key: Any, value: _T) -> _T:
+    """Keep a value in a cache that stays small: routing keys may be many."""
+    if len(cache) >= _MOST_KEPT:
+        cache.clear()
+    cache[key] = value
+    return value
+
+
+@lru_cache(maxsize=4096)
+def _name(value: object) -> str:
+    """Return a text of which there are few, bounded."""
+    return shortened(h.printable(str(value)), MAX_NAME)
+
+
+def _id(value: object) -> str:
+    text = str(value)
+    return text if text.isascii() and len(text) <= MAX_NAME and text.isprintable() else _name(text)
+
+
+def _small(value: object) -> int:
+    """Return a header's value as a count that everybody can store."""
+    return min(value, _MOST) if type(value) is int and value > 0 else 0
+
+
+def _rest(told: Told, raw: h.Headers, attempt: int) -> str:
+    """Return what few events have, as JSON."""
+    text = f',"reason":"{told.reason}"' if told.reason is not None else ""
+    if crashes := told.crashes or _small(raw.get(h.CRASHES)):
+        text += f',"crashes":{crashes}'
+    if attempt and (first := _first_failed(raw)):
+        text += f',"first_failed_at":{quoted(first)}'
+    return text
+
+
+def _first_failed(raw: h.Headers) -> str | None:
+    told = raw.get(h.FIRST_FAILED)
+    if isinstance(told, str) and _is_time(told):
+        return told
+    died = h.first_death(raw) if "x-death" in raw else None
+    return None if died is None else died.astimezone(timezone.utc).isoformat(timespec="microseconds")
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False

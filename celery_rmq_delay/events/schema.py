@@ -1,0 +1,268 @@
+"""What a worker tells of the tasks it settles: one small JSON event per thing that happened. No I/O.
+
+The worker writes these into the queue of events, the collector reads them into the database and the history files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from datetime import datetime, timezone
+from functools import lru_cache
+from typing import Any
+
+from ..exceptions import EventError
+from ..headers import FIRST_LIFE, MAX_LIFE
+
+VERSION = 1
+
+PARKED, FORWARDED, RECOVERED, EXHAUSTED = "parked", "forwarded", "recovered", "exhausted"
+DISCARDED, REQUEUED, ROLLUP = "discarded", "requeued", "rollup"
+KINDS = (PARKED, FORWARDED, RECOVERED, EXHAUSTED, DISCARDED, REQUEUED, ROLLUP)
+
+#: Seconds that one rollup spans.
+ROLLUP_SECONDS = 10
+
+#: Characters of the exception's message, of a preview of arguments, and of every other text.
+MAX_MESSAGE = 1_000
+MAX_PREVIEW = 300
+MAX_NAME = 255
+#: Bytes of an event as JSON.
+MAX_BYTES = 16 * 1024
+#: Tiers of a ladder that an event names.
+MAX_TIERS = 100
+
+_MAX_INTEGER = 2**63 - 1
+_MAX_SMALL = 2**31 - 1
+_ID_LENGTH = 32
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing that happened to a task, or one count of successes.
+
+    Times have a time zone (UTC). ``kind`` is one of `KINDS`. ``attempt`` counts from 0; ``max_retries`` None is for
+    ever. ``tier`` is the 1-based rung that the task is parked in, ``delay_ms`` how long it is to wait there,
+    ``delay_queue`` the queue it waits in; None for exact delays. ``generation`` counts replays of an exhausted task,
+    ``life`` is the one that a requeue from the database has named, see `headers.LIFE`.
+    ``ok_count`` is of rollups only: how many first attempts of ``task`` succeeded on ``worker`` in the
+    `ROLLUP_SECONDS` from ``occurred_at``.
+    """
+
+    event_id: str
+    kind: str
+    occurred_at: datetime
+    task: str
+    queue: str
+    worker: str
+    task_id: str | None = None
+    root_id: str | None = None
+    parent_id: str | None = None
+    group_id: str | None = None
+    exchange: str | None = None
+    routing_key: str | None = None
+    generation: int = 0
+    attempt: int = 0
+    max_retries: int | None = None
+    tier: int | None = None
+    delay_ms: int | None = None
+    due_at: datetime | None = None
+    delay_queue: str | None = None
+    first_failed_at: datetime | None = None
+    started_at: datetime | None = None
+    runtime_ms: int | None = None
+    exception_type: str | None = None
+    exception_message: str | None = None
+    fingerprint: str | None = None
+    frame: str | None = None
+    reason: str | None = None
+    crashes: int = 0
+    ladder_ms: tuple[int, ...] = ()
+    args_preview: str | None = None
+    kwargs_preview: str | None = None
+    ok_count: int | None = None
+    life: str | None = None
+    version: int = VERSION
+
+    def to_json(self) -> bytes:
+        """Return the event as a JSON object in UTF-8; times as ISO 8601 in UTC with microseconds."""
+        found = dict(vars(self))
+        for name in _TIMES:
+            if found[name] is not None:
+                found[name] = found[name].astimezone(timezone.utc).isoformat(timespec="microseconds")
+        found["ladder_ms"] = list(self.ladder_ms)
+        return encode(found).encode("utf-8", "replace")
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> Event:
+        """Return the event that `to_json` or a worker wrote; fields that this version does not know are passed over.
+
+        Raises `EventError`, which names the field, for anything else.
+        """
+        if len(data) > MAX_BYTES:
+            raise EventError("event", f"{len(data)} bytes", f"An event has at most {MAX_BYTES} bytes.")
+        try:
+            raw = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise EventError("event", data[:40], f"This is not JSON ({str(error)[:80]}).") from error
+        if not isinstance(raw, dict):
+            raise EventError("event", type(raw).__name__, "An event is a JSON object.")
+        if raw.get("version") != VERSION or type(raw["version"]) is not int:
+            raise EventError("version", raw.get("version"), f"This version of the package reads {VERSION}.")
+        event = cls(**{name: read(name, raw[name]) for name, read in _READERS.items() if name in raw or _missing(name)})
+        _check_kind(event)
+        return event
+
+
+def event_id(task_id: str, generation: int, attempt: int, kind: str, life: str | None = None) -> str:
+    """Return the id of an event of a task: the same wherever and however often this attempt ends like this.
+
+    An attempt that a crash repeats is forwarded where it would have been parked: that is the same end.
+    """
+    kind = PARKED if kind == FORWARDED else kind
+    another = "" if life in (None, FIRST_LIFE) else f"\0{life}"
+    return _digest(f"{task_id}\0{generation}\0{attempt}\0{kind}{another}")
+
+
+def rollup_id(worker: str, task: str, queue: str, slot: int, nonce: str) -> str:
+    """Return the id of a rollup; ``slot`` is its start in `ROLLUP_SECONDS`, ``nonce`` new for every one sent."""
+    return _digest(f"{worker}\0{task}\0{queue}\0{slot}\0{nonce}")
+
+
+def digest_id(data: bytes) -> str:
+    """Return the id of what is known by its bytes only: a message that nobody could read."""
+    return hashlib.sha256(data).hexdigest()[:_ID_LENGTH]
+
+
+def iso(epoch_us: int) -> str:
+    """Return a time in microseconds since the epoch as events carry it: ISO 8601 in UTC."""
+    seconds, microseconds = divmod(epoch_us, 1_000_000)
+    return f"{_second(seconds)}.{microseconds:06d}+00:00"
+
+
+@lru_cache(maxsize=1024)
+def _second(epoch: int) -> str:
+    return datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
+
+
+#: Makes the JSON of an event's fields.
+encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"), allow_nan=False).encode
+
+
+def _digest(text: str) -> str:
+    return digest_id(text.encode("utf-8", "replace"))
+
+
+# -- reading: one function per type, which raises the EventError of its field --------------------------------------
+
+
+def _text(name: str, value: object, longest: int = MAX_NAME) -> str:
+    if not isinstance(value, str):
+        raise EventError(name, value, "It has to be a text.")
+    if len(value) > longest:
+        raise EventError(name, f"{len(value)} characters", f"It has at most {longest} characters.")
+    if "\0" in value or not _is_utf8(value):
+        raise EventError(name, value, "It contains NUL, or what UTF-8 cannot carry.")
+    return value
+
+
+def _is_utf8(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _long(longest: int) -> Callable[[str, object], str | None]:
+    return lambda name, value: None if value is None else _text(name, value, longest)
+
+
+def _some_text(name: str, value: object) -> str | None:
+    return None if value is None else _text(name, value)
+
+
+def _count(name: str, value: object) -> int:
+    if type(value) is not int or not 0 <= value <= _MAX_INTEGER:
+        raise EventError(name, value, "It has to be a whole number, not negative, of 64 bits.")
+    return value
+
+
+def _small(name: str, value: object) -> int:
+    found = _count(name, value)
+    if found > _MAX_SMALL:
+        raise EventError(name, value, "It has to be a whole number of 32 bits.")
+    return found
+
+
+def _some_count(name: str, value: object) -> int | None:
+    return None if value is None else _count(name, value)
+
+
+def _some_small(name: str, value: object) -> int | None:
+    return None if value is None else _small(name, value)
+
+
+def _time(name: str, value: object) -> datetime:
+    mend = 'It has to be a time with its zone, such as "2026-01-31T12:00:00.000000+00:00".'
+    try:
+        found = datetime.fromisoformat(_text(name, value).replace("Z", "+00:00"))
+        if found.tzinfo is None:
+            raise ValueError
+        return found.astimezone(timezone.utc)
+    except (ValueError, OverflowError) as error:
+        raise EventError(name, value, mend) from error
+
+
+def _some_time(name: str, value: object) -> datetime | None:
+    return None if value is None else _time(name, value)
+
+
+def _ladder(name: str, value: object) -> tuple[int, ...]:
+    if not isinstance(value, list) or len(value) > MAX_TIERS:
+        raise EventError(name, value, f"It has to be a list of at most {MAX_TIERS} delays in milliseconds.")
+    return tuple(_count(name, each) for each in value)
+
+
+def _kind(name: str, value: object) -> str:
+    if value not in KINDS:
+        raise EventError(name, value, f"It has to be one of {', '.join(KINDS)}.")
+    return str(value)
+
+
+_BY_TYPE: dict[str, Callable[[str, Any], object]] = {
+    "str": _text,
+    "str | None": _some_text,
+    "int": _count,
+    "int | None": _some_count,
+    "datetime": _time,
+    "datetime | None": _some_time,
+    "tuple[int, ...]": _ladder,
+}
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    **{field.name: _BY_TYPE[str(field.type)] for field in fields(Event)},
+    "kind": _kind,
+    **dict.fromkeys(("attempt", "generation", "crashes"), _small),
+    **dict.fromkeys(("tier", "max_retries"), _some_small),
+    "exception_message": _long(MAX_MESSAGE),
+    "args_preview": _long(MAX_PREVIEW),
+    "kwargs_preview": _long(MAX_PREVIEW),
+    "life": _long(MAX_LIFE),
+}
+_TIMES = tuple(field.name for field in fields(Event) if "datetime" in str(field.type))
+_REQUIRED = ("event_id", "kind", "occurred_at", "task", "queue", "worker")
+
+
+def _missing(name: str) -> bool:
+    if name in _REQUIRED:
+        raise EventError(name, None, "It is missing.")
+    return False
+
+
+def _check_kind(event: Event) -> None:
+    """Raise `EventError` where a field is missing that events of this kind have."""
+    needed = "ok_count" if event.kind == ROLLUP else "task_id"
+    if getattr(event, needed) is None and event.reason != "undecodable":
+        raise EventError(needed, None, f"Events of the kind {event.kind!r} have it.")

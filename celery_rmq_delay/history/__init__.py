@@ -1,0 +1,4 @@
+"""The history files: columns, schema and URLs.
+
+May import the modules at the top of the package.
+"""

@@ -1,0 +1,324 @@
+"""Adopt a queue that exists without our dead-letter arguments, by a policy, while workers use it; and give it back.
+
+No message may be rejected while nothing takes it, so the policy is there before anybody may reject, and goes only when
+nobody does any more:
+
+    adopt:  ladder -> policy -> seen in effect -> record -> workers
+    undo:   record -> workers, every consumer has answered -> nothing on its way any more -> policy
+
+After a crash between any two steps the policy is there, and workers reject or not: both are safe, and the same command
+goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ..amqp.apply import consumer_count
+from ..amqp.capabilities import capabilities
+from ..app.inventory import applied, plans
+from ..exceptions import AdoptionError
+from ..management.policies import DLX, PolicyPlan, applying, effective_limit, find_ours, plan_policy, wanted_keys
+from ..management.records import Policy
+from ..topology.adoption import COMMAND, Adoption
+from ..topology.switch import apply_plan, save_adoption
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from ..app.state import Delay
+    from ..management.client import Management
+    from ..management.records import QueueDetail
+    from ..topology.ladder import LadderPlan
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait, in seconds.
+
+    ``effect``: for the broker to show a policy in effect; its statistics are up to ten seconds old. ``answers``: for
+    workers. ``settle``: between the last answer and the end of a policy, for what workers sent before; a quorum queue's
+    count of dead letters is five seconds old.
+    """
+
+    effect: float = 30.0
+    answers: float = 15.0
+    round: float = 1.0
+    settle: float = 1.0
+    settle_quorum: float = 6.0
+    pause: float = 0.2
+
+
+PATIENCE = Patience()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one queue.
+
+    ``workers`` maps the workers that take it to whether they reject now. ``silent`` are the addresses of consumers
+    that did not answer (programs that are no workers, workers without remote control or that are busy in the solo
+    pool), as far as the management API knows them; ``unheard`` is their number.
+    """
+
+    queue: str
+    policy: str
+    rejects: bool
+    workers: dict[str, bool] = field(default_factory=dict)
+    unheard: int = 0
+    silent: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {**vars(self), "silent": list(self.silent)}
+
+
+@dataclass(frozen=True)
+class UndoPlan:
+    """What an undo takes away: the policy (None where only the record is left), and which one then applies."""
+
+    queue: str
+    policy: Policy | None
+    recorded: bool
+    base: Policy | None = None
+
+    def __bool__(self) -> bool:
+        return self.policy is not None or self.recorded
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            "queue": self.queue,
+            "deletes": self.policy.name if self.policy else None,
+            "definition": dict(self.policy.definition) if self.policy else None,
+            "then_applies": self.base.name if self.base else None,
+        }
+
+
+class Adopter:
+    """Plans and does both for one app's queues, over AMQP and the management API."""
+
+    def __init__(
+        self, delay: Delay, connection: Connection, management: Management, patience: Patience | None = None
+    ) -> None:
+        self.delay, self.connection, self.management = delay, connection, management
+        self.patience = patience or PATIENCE
+        self.names = delay.settings.names
+
+    # -- adopt ---------------------------------------------------------------------------------------------------
+
+    def plan(self, queue: str, *, replace: bool = False) -> PolicyPlan:
+        """Return the policy to write. Changes nothing; raises `AdoptionError` where no policy will do."""
+        if self.delay.is_native(queue):
+            raise AdoptionError(
+                f"The settings leave the retries of queue {queue!r} to RabbitMQ (retry: native), and an adopted queue "
+                'has a ladder. Set "retry": "ladder" for it, or declare it again.'
+            )
+        return plan_policy(self.names, self._detail(queue), self.management.policies(), replace=replace)
+
+    def is_adopted(self, plan: PolicyPlan) -> bool:
+        """Return whether the planned policy is there, and workers know."""
+        adoption = applied(self.connection, self._ladder(plan.queue)).adoption
+        written = adoption is not None and adoption.in_force and _is_as_written(plan.policy, adoption)
+        return plan.is_written and written and self._in_effect(plan, self._detail(plan.queue))
+
+    def adopt(self, plan: PolicyPlan) -> Outcome:
+        """Write the planned policy and let the workers reject. Does no harm twice."""
+        ladder = self._ladder(plan.queue)
+        apply_plan(self.connection, ladder)  # a rejected message needs somewhere to go
+        if not plan.is_written:
+            self._wait_for_old_statistics(plan)
+            self.management.put_policy(plan.policy)
+        detail = self._wait_until_in_effect(plan)
+        limit = effective_limit(
+            detail.arguments.get("x-delivery-limit"),
+            detail.policy_definition.get("delivery-limit"),
+            capabilities(self.connection).version,
+        )
+        base = plan.base
+        adoption = Adoption(
+            in_force=True,
+            generation=0,
+            queue_type=plan.queue_type,
+            delivery_limit=limit,
+            policy=plan.policy.name,
+            pattern=plan.policy.pattern,
+            priority=plan.policy.priority,
+            definition=dict(plan.policy.definition),
+            base=base.name if base else None,
+            base_definition=dict(base.definition) if base else {},
+        )
+        adoption = save_adoption(self.connection, ladder, adoption)
+        return self._outcome(plan.queue, plan.policy.name, adoption, self._tell(plan.queue, adoption))
+
+    def _wait_for_old_statistics(self, plan: PolicyPlan) -> None:
+        """Wait until statistics show no earlier policy of ours: they would be taken for the new one."""
+        if plan.present is None:
+            self._poll(self.patience.effect, lambda: self._detail(plan.queue).policy != plan.policy.name)
+
+    def _wait_until_in_effect(self, plan: PolicyPlan) -> QueueDetail:
+        def look() -> QueueDetail | None:
+            consumer_count(
+                self.connection, plan.queue
+            )  # wakes a classic queue that nobody uses: it tells no statistics
+            detail = self._detail(plan.queue)
+            return detail if self._in_effect(plan, detail) else None
+
+        found: QueueDetail | None = self._poll(self.patience.effect, look)
+        if found is None:
+            detail = self._detail(plan.queue)
+            self._take_back(plan)
+            raise AdoptionError(
+                f"The policy {plan.policy.name!r} was not in effect after {self.patience.effect:g} s: queue "
+                f"{plan.queue!r} has the policy {detail.policy!r}, the operator policy {detail.operator_policy!r} and "
+                f"together {dict(detail.policy_definition)}. All is as before; look for a policy that matches the same "
+                "name with the same priority, and at the broker's log."
+            )
+        return found
+
+    def _in_effect(self, plan: PolicyPlan, detail: QueueDetail) -> bool:
+        wanted = wanted_keys(self.names, plan.queue, plan.queue_type)
+        return detail.policy == plan.policy.name and wanted.items() <= detail.policy_definition.items()
+
+    def _take_back(self, plan: PolicyPlan) -> None:
+        if plan.present is not None:
+            self.management.put_policy(plan.present)
+        else:
+            self.management.delete_policy(plan.policy.name)
+
+    # -- undo ----------------------------------------------------------------------------------------------------
+
+    def plan_undo(self, queue: str) -> UndoPlan:
+        """Return what an undo takes away; false where there is nothing. Changes nothing.
+
+        Raises `AdoptionError` where the policy is not the one that was written.
+        """
+        adoption = applied(self.connection, self._ladder(queue)).adoption
+        policies = self.management.policies()
+        present = find_ours(self.names, queue, policies)
+        if present is not None and adoption is not None and not _is_as_written(present, adoption):
+            raise AdoptionError(
+                f"Somebody changed the policy {present.name!r} after it was written. Run `celery -A proj rmq-delay "
+                f"adopt --queue {queue}` to write it anew, and then --undo, or put it back as it was."
+            )
+        detail = self.management.queue(queue)
+        others = [policy for policy in policies if present is None or policy.name != present.name]
+        base = applying(others, queue, detail.type, detail.policy) if detail is not None else None
+        return UndoPlan(queue, present, adoption is not None and adoption.in_force, base)
+
+    def undo(self, plan: UndoPlan, *, force: bool = False) -> Outcome:
+        """Let the workers forward again, and then delete the policy.
+
+        Raises `AdoptionError` where not every consumer of the queue has said that it knows, unless ``force``: they have
+        to be restarted before. Messages are safe at that point, as the policy is still there.
+        """
+        queue, ladder = plan.queue, self._ladder(plan.queue)
+        name = self.names.policy(queue)
+        detail = self.management.queue(queue)
+        known = applied(self.connection, ladder).adoption
+        kind = detail.type if detail else known.queue_type if known else "classic"
+        blank = Adoption(in_force=False, generation=0, queue_type=kind, policy=name)
+        adoption = save_adoption(self.connection, ladder, replace(known or blank, in_force=False))
+        answers: dict[str, Any] | None = None
+        if detail is not None and detail.arguments.get(f"x-{DLX}") != self.names.dlx(queue):
+            # Twice, as a worker that was just starting may have read the record before, and consumes only now.
+            for _ in range(2):
+                answers = self._tell(queue, adoption)
+                outcome = self._outcome(queue, name, adoption, answers)
+                if outcome.unheard and not force:
+                    raise AdoptionError(_unheard(outcome))
+                time.sleep(self.patience.settle_quorum if kind == "quorum" else self.patience.settle)
+            self._wait_for_dead_letters(queue)
+        if find_ours(self.names, queue, self.management.policies()) == plan.policy and plan.policy is not None:
+            self.management.delete_policy(plan.policy.name)
+        return self._outcome(queue, name, adoption, answers)
+
+    def _wait_for_dead_letters(self, queue: str) -> None:
+        """Wait until a quorum queue has got rid of its dead letters: the end of at-least-once would drop them."""
+
+        def none_left() -> bool:
+            detail = self.management.queue(queue)
+            return detail is None or not detail.dead_letters_waiting
+
+        if not self._poll(self.patience.effect, none_left):
+            raise AdoptionError(
+                f"Dead letters of queue {queue!r} wait for a queue that takes them, and would be lost without the "
+                "policy. Workers forward already. See `celery -A proj rmq-delay doctor`, then run --undo again."
+            )
+
+    # -- both ----------------------------------------------------------------------------------------------------
+
+    def _ladder(self, queue: str) -> LadderPlan:
+        (found,) = plans(self.connection, self.delay, [queue])
+        return found
+
+    def _detail(self, queue: str) -> QueueDetail:
+        detail = self.management.queue(queue)
+        if detail is None:
+            raise AdoptionError(
+                f"There is no queue {queue!r} in the vhost {self.management.vhost!r}, so there is nothing to adopt: "
+                "`celery -A proj rmq-delay apply` declares it with the dead-letter exchange."
+            )
+        return detail
+
+    def _tell(self, queue: str, adoption: Adoption) -> dict[str, Any]:
+        """Tell all workers; return the answers of those that take the queue, by name.
+
+        Asks again until as many have answered as consume the queue, or nobody can be waited for any more.
+        """
+        heard: dict[str, Any] = {}
+        deadline = time.monotonic() + self.patience.answers
+        while True:
+            replies = self.delay.app.control.broadcast(
+                COMMAND,
+                arguments={"queue": queue, "adoption": adoption.to_json()},
+                connection=self.connection,
+                reply=True,
+                timeout=self.patience.round,
+            )
+            heard |= {
+                name: answer
+                for reply in replies or []
+                for name, answer in reply.items()
+                if answer.get("consumes") and answer["generation"] >= adoption.generation
+            }
+            if len(heard) >= (consumer_count(self.connection, queue) or 0) or time.monotonic() > deadline:
+                return heard
+
+    def _outcome(self, queue: str, policy: str, adoption: Adoption, answers: dict[str, Any] | None) -> Outcome:
+        if answers is None:  # nobody had to be asked
+            return Outcome(queue, policy, adoption.in_force)
+        workers = {name: bool(answer["rejects"]) for name, answer in sorted(answers.items())}
+        agreeing = [name for name, rejects in workers.items() if adoption.in_force or not rejects]
+        unheard = max(0, (consumer_count(self.connection, queue) or 0) - len(agreeing))
+        silent: tuple[str, ...] = ()
+        if unheard:
+            heard = {answer.get("address") for answer in answers.values()}
+            silent = tuple(each for each in self.management.consumers(queue) if each not in heard)
+        return Outcome(queue, policy, adoption.in_force, workers, unheard, silent)
+
+    def _poll(self, seconds: float, look: Callable[[], Any]) -> Any:
+        deadline = time.monotonic() + seconds
+        while not (found := look()) and time.monotonic() < deadline:
+            time.sleep(self.patience.pause)
+        return found
+
+
+def _is_as_written(policy: Policy, adoption: Adoption) -> bool:
+    return (policy.pattern, policy.priority, dict(policy.definition)) == (
+        adoption.pattern,
+        adoption.priority,
+        dict(adoption.definition),
+    )
+
+
+def _unheard(outcome: Outcome) -> str:
+    listed = f" ({', '.join(outcome.silent)})" if outcome.silent else ""
+    return (
+        f"{outcome.unheard} consumers of queue {outcome.queue!r} did not say that they reject no more{listed}. The "
+        "policy stays, so nothing is lost, and workers that start from now on forward. Restart those that did not "
+        "answer and run --undo again; say --force where they are no workers of this app."
+    )

@@ -1,0 +1,196 @@
+"""How many messages wait in each rung of a ladder: Little's law, and what an outage adds. No I/O.
+
+Little's law: what is in a system on average is what arrives per second times the seconds that it stays. It holds for
+every single rung: a message stays for the rung's delay, and what has failed k times arrives in rung k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+
+from ...durations import format_ms
+from ...exceptions import SettingsError
+from ...ladders import Ladder
+from ...topology.exact.base import units
+
+
+@dataclass(frozen=True)
+class RungFlow:
+    """One rung. ``parked`` in a steady state; ``parked_outage`` at the end of the outage, None without one."""
+
+    rung: int
+    delay_ms: int
+    arrivals: float
+    parked: float
+    parked_outage: float | None
+
+
+@dataclass(frozen=True)
+class LevelFlow:
+    """One binary level of exact delays, in a steady state."""
+
+    level: int
+    ttl_ms: int
+    arrivals: float
+    parked: float
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Messages per second in a steady state, and what an outage of ``outage_ms`` makes of it."""
+
+    rungs: tuple[RungFlow, ...]
+    rate: float
+    exhausted: float
+    outage_ms: int
+    exhausted_in_outage: float
+    attempts_in_outage: float
+
+    @property
+    def retries(self) -> float:
+        """Messages that are parked per second, over all rungs."""
+        return sum(rung.arrivals for rung in self.rungs)
+
+    @property
+    def attempts(self) -> float:
+        """Executions per second."""
+        return self.rate + self.retries
+
+    @property
+    def parked(self) -> float:
+        """Messages that wait in a steady state."""
+        return sum(rung.parked for rung in self.rungs)
+
+    @property
+    def parked_outage(self) -> float:
+        """Messages that wait at the end of the outage; there are never more. As `parked` without an outage."""
+        return sum(rung.parked if rung.parked_outage is None else rung.parked_outage for rung in self.rungs)
+
+    @property
+    def peak_factor(self) -> float | None:
+        """How many times more wait at the end of the outage than usually; None where usually nothing waits."""
+        return self.parked_outage / self.parked if self.parked else None
+
+
+def flow(rate: float, failures: Sequence[float], ladder: Ladder, outage_ms: int = 0) -> Flow:
+    """Return what ``rate`` first attempts per second make of a ladder.
+
+    ``failures``: the share of attempts that fail; one for all attempts, or one for each, of which the last one holds
+    for all later ones. ``outage_ms``: all attempts fail for so long, after a steady state. Attempts take no time. With
+    jitter the messages are spread evenly over the lanes. Raises `SettingsError` where the last tier grows for ever.
+    """
+    entering = _entering(rate, failures, ladder)
+    lanes = list(zip(*(ladder.lane_ttls(rung) for rung in range(1, len(ladder) + 1)), strict=True))
+    outages = [_Outage(rate, entering, ttls, outage_ms, ladder.repeat_last) for ttls in lanes]
+    rungs = []
+    for number, delay in enumerate(ladder.tiers_ms, 1):
+        wait = _mean(ttls[number - 1] for ttls in lanes) / 1000
+        outage = _mean(lane.parked(number) for lane in outages) if outage_ms else None
+        rungs.append(RungFlow(number, delay, entering[number - 1], entering[number - 1] * wait, outage))
+    return Flow(
+        rungs=tuple(rungs),
+        rate=rate,
+        exhausted=entering[-1],
+        outage_ms=outage_ms,
+        exhausted_in_outage=_mean(lane.exhausted() for lane in outages) if outage_ms else 0.0,
+        attempts_in_outage=_mean(lane.attempts() for lane in outages) if outage_ms else 0.0,
+    )
+
+
+def level_flow(rate: float, delay_ms: int, unit_ms: int, levels: int) -> tuple[LevelFlow, ...]:
+    """Return the levels that ``rate`` messages per second with a delay pass, the longest first.
+
+    The delay is rounded up to units; every bit that is set in it is a level to wait in. Raises `SettingsError` for a
+    delay that ``levels`` cannot hold.
+    """
+    count = units(delay_ms, unit_ms) if rate else 0
+    if count.bit_length() > levels:
+        longest = format_ms((2**levels - 1) * unit_ms)
+        raise SettingsError(
+            "countdown", format_ms(delay_ms), f"{levels} levels of {format_ms(unit_ms)} hold {longest}."
+        )
+    passed = [number for number in reversed(range(levels)) if count >> number & 1]
+    ttls = [(number, unit_ms * 2**number) for number in passed]
+    return tuple(LevelFlow(number, ttl, rate, rate * ttl / 1000) for number, ttl in ttls)
+
+
+def _entering(rate: float, failures: Sequence[float], ladder: Ladder) -> list[float]:
+    """Return what enters rung 1, rung 2, ... and the exhausted queue per second in a steady state."""
+    attempts = max(len(ladder) + 1, len(failures))
+    share = [failures[min(attempt, len(failures) - 1)] for attempt in range(attempts)]
+    failed = [rate * passed for passed in accumulate(share, lambda left, right: left * right)]
+    if not ladder.repeat_last:
+        return failed[: len(ladder) + 1]
+    if share[-1] == 1 and failed[-1]:
+        mend = (
+            "With repeat_last a task that always fails is retried for ever: its last tier is unbounded. Use a lower "
+            "share for the later attempts, such as 0.02,0.5, or --outage for a time in which all attempts fail."
+        )
+        raise SettingsError("failure rate", ",".join(f"{each:g}" for each in failures), mend)
+    endless = sum(failed[len(ladder) - 1 :]) + (failed[-1] * share[-1] / (1 - share[-1]) if failed[-1] else 0.0)
+    return [*failed[: len(ladder) - 1], endless, 0.0]
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
+
+
+class _Outage:
+    """One lane of a ladder during an outage, which begins at time 0. Times in ms, rates per second.
+
+    What enters rung k at a time >= 0 has come up through the rungs below, each of them after its delay, and has failed
+    everywhere since the outage began. Counted back, it entered rung m when the outage had not begun: there, the steady
+    rate of rung m entered. So the rate is a staircase, whose steps are the sums of the delays below k, and its highest
+    step is the rate of first attempts. More messages come in than leave until the outage ends, and fewer from then on:
+    the end is the peak.
+    """
+
+    def __init__(self, rate: float, entering: Sequence[float], ttls: Sequence[int], outage: int, endless: bool) -> None:
+        self.rate, self.entering, self.ttls, self.end = rate, entering, ttls, outage
+        self.last = len(ttls) if endless else None
+
+    def parked(self, rung: int) -> float:
+        """What waits in ``rung`` at the end. A last rung that repeats keeps all that it had and all that came."""
+        ttl = self.ttls[rung - 1]
+        if rung == self.last:
+            return self._amount(rung, 0, self.end) + self.entering[rung - 1] * ttl / 1000
+        return self._amount(rung, self.end - ttl, self.end)
+
+    def exhausted(self) -> float:
+        """What got to the end of the ladder during the outage."""
+        return 0.0 if self.last else self._amount(len(self.ttls) + 1, 0, self.end)
+
+    def attempts(self) -> float:
+        """Attempts per second just before the end."""
+        back = (self._returning(rung) for rung in range(1, len(self.ttls) + 1))
+        return self.rate + sum(back)
+
+    def _returning(self, rung: int) -> float:
+        ttl = self.ttls[rung - 1]
+        if rung != self.last:
+            return self._rate(rung, self.end - ttl - 1)
+        # A message that repeats comes back every ttl: all that came up a whole number of ttls ago, and the old ones.
+        times = self._steps(rung, 0, self.end)
+        last = self.end - 1
+        rounds = ((left, (last - left) // ttl - max((last - right) // ttl, 0)) for left, right in pairwise(times))
+        return self.entering[rung - 1] + sum(self._rate(rung, left) * count for left, count in rounds)
+
+    def _amount(self, rung: int, begin: int, end: int) -> float:
+        """What enters ``rung`` between two times."""
+        steps = pairwise(self._steps(rung, begin, end))
+        return sum(self._rate(rung, left) * (right - left) / 1000 for left, right in steps)
+
+    def _steps(self, rung: int, begin: int, end: int) -> list[int]:
+        """Return the times from ``begin`` to ``end`` between which the rate into ``rung`` stays the same."""
+        below = accumulate(reversed(self.ttls[: rung - 1]), initial=0)
+        return sorted({begin, end, *(time for time in below if begin < time < end)})
+
+    def _rate(self, rung: int, time: int) -> float:
+        """What enters ``rung`` per second from then on; of a last rung that repeats, what comes from below."""
+        while rung and time >= 0:
+            rung -= 1
+            time -= self.ttls[rung - 1] if rung else 0
+        return self.entering[rung - 1] if rung else self.rate

@@ -1,0 +1,74 @@
+"""A load, and where its messages are to wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...exceptions import SettingsError
+from ...ladders import Ladder, QueueType
+from .costs import VERSIONS
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A load and where it is to wait.
+
+    ``rate``: first attempts per second, over all ``queues`` origin queues. ``failures``: the share of attempts that
+    fail, see `flow`. ``size``: bytes of a message, properties and headers included. ``countdown_rate`` of them are
+    published with an exact delay of ``countdown_ms``; ``levels`` (0: none) of ``unit_ms`` hold them. ``replicas``: of
+    quorum queues. ``nodes`` of the cluster share queues and messages evenly. ``version`` of RabbitMQ: one of
+    `costs.VERSIONS`. ``node_memory``: RAM of a node in bytes, to be warned where that is too little.
+    """
+
+    rate: float
+    failures: tuple[float, ...]
+    size: int
+    ladder: Ladder
+    queue_type: QueueType = "classic"
+    replicas: int = 3
+    nodes: int | None = None
+    queues: int = 1
+    outage_ms: int = 0
+    countdown_rate: float = 0.0
+    countdown_ms: int = 0
+    levels: int = 28
+    unit_ms: int = 1000
+    version: str = VERSIONS[-1]
+    node_memory: int | None = None
+
+    @property
+    def quorum(self) -> bool:
+        """Whether the queues are quorum queues."""
+        return self.queue_type == "quorum"
+
+    @property
+    def copies(self) -> int:
+        """Copies of each message in the cluster."""
+        return self.replicas if self.quorum else 1
+
+    @property
+    def cluster(self) -> int:
+        """Nodes: as many as copies where none are given."""
+        return self.copies if self.nodes is None else self.nodes
+
+    @property
+    def share(self) -> float:
+        """How much of the cluster's messages and queues one node has."""
+        return self.copies / self.cluster
+
+    def check(self) -> None:
+        """Raise `SettingsError` where it contradicts itself."""
+        if self.quorum and self.cluster < self.replicas:
+            mend = f"Each of {self.replicas} replicas needs a node of its own: use more nodes or fewer replicas."
+            raise SettingsError("nodes", self.nodes, mend)
+        if self.version not in VERSIONS:
+            raise SettingsError("rabbitmq", self.version, f"Measured are {', '.join(VERSIONS)}: use the nearest.")
+        if self.countdown_rate > self.rate:
+            mend = f"These tasks are part of the {self.rate:g}/s in all: use a higher rate or a lower one here."
+            raise SettingsError("countdown rate", self.countdown_rate, mend)
+        if bool(self.countdown_rate) != bool(self.countdown_ms):
+            mend = "Tasks with a countdown need both, how many per second and how long."
+            raise SettingsError("countdown", self.countdown_ms or None, mend)
+        if self.countdown_rate and not self.levels:
+            mend = "Only delays of `levels` can be told on paper: leave levels out."
+            raise SettingsError("levels", self.levels, mend)

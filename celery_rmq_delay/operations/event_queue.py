@@ -1,0 +1,57 @@
+"""The state of the queue of events, what an apply would declare, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..amqp.apply import Drift, ready_counts
+from .findings import Finding
+from .pending import Pending
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from ..app.state import Delay
+
+
+#: The share of its longest length from which on a queue of events needs a reader.
+_NEARLY_FULL = 0.9
+
+
+@dataclass(frozen=True)
+class EventStatus:
+    """The queue of events. ``waiting`` counts those that nobody has read yet; None where the queue does not exist."""
+
+    queue: str
+    waiting: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return dict(vars(self))
+
+
+def event_status(connection: Connection, delay: Delay) -> EventStatus | None:
+    """Return how many events wait; None where events are off."""
+    if not delay.settings.events.on:
+        return None
+    name = delay.settings.names.events
+    return EventStatus(name, ready_counts(connection, [name])[name])
+
+
+def event_pending(connection: Connection, delay: Delay) -> Pending:
+    """Return what an apply would declare for events; a queue with other arguments is used as it is."""
+    found = event_status(connection, delay)
+    missing = (Drift("queue", found.queue, "missing"),) if found is not None and found.waiting is None else ()
+    return Pending(queue="events", create=missing)
+
+
+def event_findings(connection: Connection, delay: Delay) -> Iterator[Finding]:
+    """Say where events are about to be dropped."""
+    found = event_status(connection, delay)
+    most = delay.settings.events.max_length
+    if found is not None and found.waiting is not None and found.waiting >= _NEARLY_FULL * most:
+        what = f"{found.waiting} of at most {most} events wait: the oldest are dropped."
+        mend = "Start a collector (`manage.py rmq_delay_collect`), or set events to False."
+        yield Finding("events-unread", "warning", found.queue, what, mend)

@@ -1,0 +1,77 @@
+"""What keeps calls and retries with exact delays from waiting, and what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..amqp.apply import drift, ready_counts, unconsumed
+from ..exceptions import TopologyError
+from .findings import APPLY, REDECLARE, Finding
+from .pending import Pending
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from ..app.exact import ExactDelays
+    from ..app.state import Delay
+    from ..topology.exact.base import Topology
+
+
+@dataclass(frozen=True)
+class ExactStatus:
+    """One topology of the settings. ``waiting`` counts its messages; None where the broker does not show them."""
+
+    topology: str
+    unit_ms: int
+    waiting: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return dict(vars(self))
+
+
+def exact_status(connection: Connection, exact: ExactDelays) -> list[ExactStatus]:
+    """Return how much waits in each topology of the settings."""
+    return [ExactStatus(each.name, each.unit_ms, _waiting(connection, each)) for each in exact.topologies]
+
+
+def _waiting(connection: Connection, topology: Topology) -> int | None:
+    holding = topology.holding()
+    return sum(count or 0 for count in ready_counts(connection, holding).values()) if holding else None
+
+
+def exact_pending(connection: Connection, exact: ExactDelays) -> Pending:
+    """Return what `ExactDelays.declare` would change. Raises `TopologyError` where the broker can do no topology."""
+    chosen = exact.topology(connection)
+    found = drift(connection, chosen.frame())
+    return Pending(
+        queue=f"exact delays ({chosen.name})",
+        create=tuple(each for each in found if each.problem == "missing"),
+        conflicts=tuple(each for each in found if each.problem != "missing"),
+    )
+
+
+def exact_findings(connection: Connection, delay: Delay) -> Iterator[Finding]:
+    """Say what is wrong with the exact delays of the settings."""
+    exact = delay.exact
+    try:
+        waiting = exact_pending(connection, exact)
+    except TopologyError as error:
+        yield Finding("exact-topology", "error", f"{delay.setting}.exact_delays", str(error), "See the message.")
+        return
+    for each in waiting.conflicts:
+        yield Finding("exact-conflict", "error", waiting.queue, each.difference, REDECLARE)
+    if waiting.create:
+        yield Finding("exact-missing", "error", waiting.queue, waiting.missing, APPLY)
+    for topology in exact.topologies:
+        yield from _unconsumed(connection, topology)
+
+
+def _unconsumed(connection: Connection, topology: Topology) -> Iterator[Finding]:
+    if topology.consumed is None or (count := unconsumed(connection, topology.consumed)) is None:
+        return
+    mend = "Start a worker of this app: each one releases what is due."
+    severity: Any = "error" if count else "warning"
+    yield Finding("exact-unconsumed", severity, topology.consumed, f"No worker consumes it; {count} wait there.", mend)

@@ -1,0 +1,258 @@
+"""The exhausted queue: list what lies there, send it back to its origin queue, or drop it.
+
+A body is never decoded, only moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from .. import headers as h
+from ..amqp.copies import copy_of
+from ..amqp.scan import SCAN_LIMIT, Scan, scanning
+from ..exceptions import PublishError, RmqDelayError
+from ..names import rung_of
+
+if TYPE_CHECKING:
+    from kombu import Connection
+    from kombu.message import Message
+
+    from ..settings.values import Settings
+
+
+@dataclass(frozen=True)
+class ExhaustedMessage:
+    """What the headers of an exhausted message say; None where they say nothing.
+
+    ``queue`` is the origin queue, ``exception`` the type with its module, ``exhausted_at`` ISO 8601 in UTC,
+    ``attempts`` how often the task ran, ``size`` the body's length in bytes.
+    """
+
+    task_id: str | None
+    task: str | None
+    queue: str | None
+    reason: str | None
+    exception: str | None
+    message: str | None
+    attempts: int
+    exhausted_at: str | None
+    size: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which exhausted messages are meant: those that fit everything that is given.
+
+    ``exception`` matches the type's name with or without its module. Acting on messages needs at least one condition,
+    or ``everything``; both at once contradict each other.
+    """
+
+    task_ids: frozenset[str] = frozenset()
+    task: str | None = None
+    queue: str | None = None
+    exception: str | None = None
+    reason: str | None = None
+    everything: bool = False
+
+    def __post_init__(self) -> None:
+        if self.everything and self.conditions:
+            raise RmqDelayError("Everything and a condition contradict each other: leave one out.")
+
+    @property
+    def conditions(self) -> bool:
+        """Whether any condition is given."""
+        return bool(self.task_ids or self.task or self.queue or self.exception or self.reason)
+
+    def require(self) -> None:
+        """Raise `RmqDelayError` when nothing says which messages are meant."""
+        if not (self.everything or self.conditions):
+            raise RmqDelayError("Say which messages: task ids, --task, --queue, --exception, --reason, or --all.")
+
+    def wants(self, found: ExhaustedMessage) -> bool:
+        """Return whether a message is meant."""
+        return (
+            (not self.task_ids or found.task_id in self.task_ids)
+            and self.task in (None, found.task)
+            and self.queue in (None, found.queue)
+            and self.exception in (None, found.exception, (found.exception or "").rpartition(".")[2])
+            and self.reason in (None, found.reason)
+        )
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A message that stayed where it is, and why."""
+
+    found: ExhaustedMessage
+    problem: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {**self.found.to_json(), "problem": self.problem}
+
+
+@dataclass
+class Outcome:
+    """What a look through the exhausted queue came to.
+
+    ``done``: listed, requeued or discarded. ``seen`` is how many messages were looked at, ``complete`` whether that was
+    the whole queue.
+    """
+
+    done: list[ExhaustedMessage] = field(default_factory=list)
+    failed: list[Failure] = field(default_factory=list)
+    not_found: list[str] = field(default_factory=list)
+    seen: int = 0
+    complete: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            **vars(self),
+            "done": [each.to_json() for each in self.done],
+            "failed": [each.to_json() for each in self.failed],
+        }
+
+
+_EVERYTHING = Selection(everything=True)
+
+
+def list_exhausted(
+    connection: Connection,
+    settings: Settings,
+    selection: Selection = _EVERYTHING,
+    *,
+    limit: int | None = None,
+    scan_limit: int = SCAN_LIMIT,
+) -> Outcome:
+    """Return the selected messages, oldest first, at most ``limit``; looks at ``scan_limit`` and puts them all back."""
+    return _sweep(connection, settings, selection, limit, scan_limit, lambda *_: None)
+
+
+def requeue(
+    connection: Connection,
+    settings: Settings,
+    selection: Selection,
+    *,
+    to: str | None = None,
+    limit: int | None = None,
+    scan_limit: int = SCAN_LIMIT,
+) -> Outcome:
+    """Send the selected messages back to their origin queues as they were published at first: same bytes, no retries.
+
+    Each is published with confirm and as mandatory before it leaves the exhausted queue; one that the broker does not
+    take is reported and stays, and so is one whose ``expires`` is past. ``to`` names the queue for all of them, for
+    messages whose origin nothing tells.
+    """
+    selection.require()
+
+    def send(scan: Scan, message: Message, found: ExhaustedMessage) -> str | None:
+        target = to or found.queue
+        if target is None:
+            return "Its origin queue is unknown: name one with --to."
+        if h.has_expired(message.headers):
+            return "Its expires is past: a worker would revoke it. Call the task again, or discard it."
+        try:
+            scan.move(message, copy_of(message, h.replayed(message.headers)), "", target)
+        except PublishError as error:
+            return str(error)
+        return None
+
+    return _sweep(connection, settings, selection, limit, scan_limit, send)
+
+
+def discard(
+    connection: Connection,
+    settings: Settings,
+    selection: Selection,
+    *,
+    limit: int | None = None,
+    scan_limit: int = SCAN_LIMIT,
+) -> Outcome:
+    """Remove the selected messages for good."""
+    selection.require()
+
+    def drop(scan: Scan, message: Message, _found: ExhaustedMessage) -> None:
+        scan.remove(message)
+
+    return _sweep(connection, settings, selection, limit, scan_limit, drop)
+
+
+def _sweep(
+    connection: Connection,
+    settings: Settings,
+    selection: Selection,
+    limit: int | None,
+    scan_limit: int,
+    act: Callable[[Scan, Message, ExhaustedMessage], str | None],
+) -> Outcome:
+    """Do ``act`` with the selected messages; what it returns is why it could not."""
+    outcome = Outcome()
+    with scanning(connection, settings.exhausted_queue, scan_limit) as scan:
+        for message in scan:
+            found = describe(message)
+            if selection.wants(found):
+                problem = act(scan, message, found)
+                if problem is None:
+                    outcome.done.append(found)
+                else:
+                    outcome.failed.append(Failure(found, problem))
+            if limit is not None and len(outcome.done) + len(outcome.failed) >= limit:
+                break
+    outcome.seen, outcome.complete = scan.seen, scan.complete
+    met = {each.task_id for each in (*outcome.done, *(failure.found for failure in outcome.failed))}
+    outcome.not_found = sorted(selection.task_ids - met)
+    return outcome
+
+
+def describe(message: Message) -> ExhaustedMessage:
+    """Return what a message in the exhausted queue says of itself, without a look into its body."""
+    raw = message.headers
+    queue = h.origin_queue(raw)
+    died = h.deaths(raw)[0] if h.deaths(raw) else {}
+    body = message.body
+    return ExhaustedMessage(
+        task_id=_text(h.task_id(raw, message.properties)),
+        task=_text(raw.get("task")),
+        queue=queue,
+        reason=_text(raw.get(h.REASON) or _reason(raw, died, rung_of(queue or "", _key(message)))),
+        exception=_text(raw.get(h.EXCEPTION)),
+        message=_text(raw.get(h.MESSAGE)),
+        attempts=_attempts(raw, queue),
+        exhausted_at=_text(raw.get(h.EXHAUSTED_AT)) or _time(died.get("time")),
+        size=len(body if isinstance(body, bytes) else str(body).encode()),
+    )
+
+
+def _key(message: Message) -> str:
+    return str((message.delivery_info or {}).get("routing_key", ""))
+
+
+def _reason(raw: h.Headers, died: dict[str, Any], rung: int) -> object:
+    """Return why the broker exhausted a message. ``died``: its newest death; ``rung``: where it waited last, or 0."""
+    if h.is_due(died) or (died.get("reason") == "expired" and h.TO in raw and died.get("queue") != raw[h.TO]):
+        return "undeliverable"  # it was due, and its queue was gone
+    if died.get("reason") == "rejected" and not rung:
+        return "undeliverable"  # it was to go to the first rung, which was gone
+    return died.get("reason")
+
+
+def _attempts(raw: h.Headers, queue: str | None) -> int:
+    if h.ATTEMPTS in raw:
+        return h.whole_number(raw[h.ATTEMPTS])
+    return h.retries(raw, queue) if queue else h.whole_number(raw.get("retries"))
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _time(value: object) -> str | None:
+    return value.replace(tzinfo=timezone.utc).isoformat(timespec="seconds") if isinstance(value, datetime) else None

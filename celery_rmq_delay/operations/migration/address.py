@@ -1,0 +1,228 @@
+"""Where a waiting message is to go, and when: read from what it says of itself. No I/O.
+
+A due time is milliseconds since the epoch and never too early: where only the time of a message's last step is known,
+it is the latest that the rest of its way can take.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+from kombu.entity import Queue
+
+from ... import headers as h
+from ...durations import parse_ms
+from ...exceptions import RmqDelayError
+from ...names import digest
+from ...publish.calls import matches_topic
+from ..native_leftovers import LEVELS, native_bindings
+
+_PREFIX = re.compile(rf"(?:[01]\.){{{LEVELS}}}")
+_BITS = re.compile(r"(?:[01]\.)+")
+#: What follows the prefix in the name of a queue of `hold`: delay and destination.
+_HELD = re.compile(r"((?:[0-9]+(?:\.[0-9]+)?(?:ms|[dhms]))+)\.(.+)", re.DOTALL)
+#: The times in ``x-death`` are whole seconds, rounded down.
+_RESOLUTION_MS = 1000
+
+
+class NotUnderstoodError(RmqDelayError):
+    """Nothing tells where a message is to go, or when."""
+
+
+class Destination(NamedTuple):
+    """A queue, and how Celery would have published to it; None where the message says so itself, or nobody knows."""
+
+    queue: str
+    exchange: str | None = None
+    routing_key: str | None = None
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a message is to go, and when. ``retries``: its attempts so far, where the broker counted some of them."""
+
+    destinations: tuple[Destination, ...]
+    due_ms: int
+    retries: int | None = None
+
+
+class Waiting(NamedTuple):
+    """A message that waits: the queue it waits in, the key it came there with, its headers and body bytes."""
+
+    queue: str
+    routing_key: str
+    headers: Mapping[str, Any]
+    body: bytes = b""
+
+
+# -- our own exact topologies ----------------------------------------------------------------------------------------
+
+
+def from_headers(headers: Mapping[str, Any]) -> Address | None:
+    """Return what the headers of an exact delay say; None where they do not."""
+    found = h.exact_address(headers)
+    return Address((Destination(found[0]),), found[1]) if found else None
+
+
+def in_levels(found: Waiting, now_ms: int, *, unit_ms: int, queues: Iterable[str]) -> Address:
+    """Return the address of a message in one of our levels, called ``<...>.<number>``, by its headers or its key.
+
+    ``queues`` are those whose names may be too long for a key, which then has their digest.
+    """
+    if told := from_headers(found.headers):
+        return told
+    word, *bits = found.routing_key.split(".")
+    number = found.queue.rpartition(".")[2]
+    if not word or not number.isdecimal() or not {*bits} <= {"0", "1"} or len(bits) <= int(number):
+        raise NotUnderstoodError(f"no {h.DUE} and {h.TO}, and the routing key {found.routing_key!r} is none of a level")
+    queue = next((name for name in queues if word == f"%{digest(name)}"), None)
+    left = sum(1 << place for place in range(int(number) + 1) if bits[place] == "1")
+    return Address((Destination(queue or unquote(word)),), _entered(found.headers, now_ms) + left * unit_ms)
+
+
+def in_hold(found: Waiting, now_ms: int, *, prefix: str, queues: Iterable[str]) -> Address:
+    """Return the address of a message in ``<prefix>.hold.<delay>.<queue>``, by its headers or that name."""
+    if told := from_headers(found.headers):
+        return told
+    match = _HELD.fullmatch(found.queue.removeprefix(f"{prefix}.hold."))
+    if match is None:
+        raise NotUnderstoodError(f"no {h.DUE} and {h.TO}, and {found.queue!r} is no name of a hold queue")
+    queue = next((each for each in queues if digest(each) == match[2]), match[2])
+    return Address((Destination(queue),), now_ms + parse_ms(match[1], found.queue))
+
+
+def in_loop(found: Waiting, _now_ms: int) -> Address:
+    """Return the address of a message in a loop: only its headers tell."""
+    if told := from_headers(found.headers):
+        return told
+    due, queue = found.headers.get(h.DUE), found.headers.get(h.TO)
+    raise NotUnderstoodError(f"{h.DUE}={due!r}, {h.TO}={queue!r}")
+
+
+# -- ladders ---------------------------------------------------------------------------------------------------------
+
+
+def in_rung(found: Waiting, now_ms: int, *, origin: str, ttl_ms: int) -> Address:
+    """Return the address of a message in a delay queue of a ladder: due a TTL after it was rejected."""
+    retries = h.retries(found.headers, origin)
+    exchange, key = h.first_route(found.headers, origin, "", origin)
+    due = min(_entered(found.headers, now_ms) + ttl_ms, now_ms + ttl_ms)
+    return Address((Destination(origin, exchange, key),), due, retries)
+
+
+# -- Celery's own levels ---------------------------------------------------------------------------------------------
+
+
+def in_native(
+    found: Waiting,
+    now_ms: int,
+    *,
+    destinations: Callable[[tuple[str, ...]], tuple[Destination, ...]],
+    aware: Callable[[object], datetime],
+) -> Address:
+    """Return the address of a message in one of Celery's levels.
+
+    ``destinations`` is `native_destinations` of the app's queues. ``aware`` reads an eta.
+    """
+    keys = original_keys(found.routing_key)
+    if not keys:
+        raise NotUnderstoodError(f"the routing key {found.routing_key!r} does not begin with {LEVELS} bits")
+    targets = destinations(keys)
+    if not targets:
+        raise NotUnderstoodError(
+            f"no queue of the app takes the routing key {keys[0]!r} from an exchange that is not direct"
+        )
+    due = _eta_ms(found, aware)
+    return Address(targets, _native_due(found, now_ms) if due is None else due)
+
+
+def original_keys(key: str) -> tuple[str, ...]:
+    """Return what a key of Celery's levels may have been before it got its bits, the likeliest first.
+
+    Older kombus put the bits of each retry in front of those of the one before; a delay of 2**28 s and more has more
+    than 28 bits.
+    """
+    found: list[str] = []
+    while match := _PREFIX.match(key):
+        key = key[match.end() :]
+        found.append(key)
+    found.reverse()
+    if found and (match := _BITS.match(found[0])):
+        found.append(found[0][match.end() :])
+    return tuple(each for each in found if each)
+
+
+def native_destinations(queues: list[Queue], keys: Iterable[str]) -> tuple[Destination, ...]:
+    """Return the queues that take the first of the keys that any takes from an exchange that is not direct.
+
+    Only where no queue takes a key as it is, those count whose own key it ends with: Celery binds with ``#.<key>``.
+    """
+    bindings = [(queue.name, exchange, key) for queue in queues for exchange, key in native_bindings(queue)]
+    for pattern in ("{}", "#.{}"):
+        for key in keys:
+            found: dict[str, Destination] = {}
+            for _, exchange, bound in bindings:
+                if not _takes(exchange.type, pattern.format(bound), key):
+                    continue
+                for name, other, wanted in bindings:
+                    fanned = exchange.type == "fanout" or _takes(other.type, pattern.format(wanted), key)
+                    if other.name == exchange.name and fanned:
+                        found.setdefault(name, Destination(name, exchange.name, key))
+            if found:
+                return tuple(found.values())
+    return ()
+
+
+def _takes(kind: str, pattern: str, key: str) -> bool:
+    return matches_topic(pattern, key) if kind == "topic" else pattern.removeprefix("#.") == key
+
+
+def _eta_ms(found: Waiting, aware: Callable[[object], datetime]) -> int | None:
+    eta = found.headers.get("eta")
+    if "id" not in found.headers and eta is None:
+        eta = _eta_of_protocol_1(found.body)
+    if eta is None:
+        return None
+    try:
+        return math.ceil(round(aware(eta).timestamp() * 1000, 3))
+    except (RmqDelayError, OverflowError, ValueError):
+        return None
+
+
+def _eta_of_protocol_1(body: bytes) -> object:
+    """Return the eta in a JSON body of Celery's first protocol; of other serializers none."""
+    try:
+        facts = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return facts.get("eta") if isinstance(facts, dict) else None
+
+
+def _native_due(found: Waiting, now_ms: int) -> int:
+    number = found.queue.rpartition("_")[2]
+    bits = found.routing_key.split(".")[:LEVELS]
+    lowest = int(number) if number.isdecimal() else LEVELS - 1
+    left = sum(1 << place for place in range(min(lowest + 1, LEVELS)) if bits[LEVELS - 1 - place] == "1")
+    return _entered(found.headers, now_ms) + left * 1000
+
+
+# -- shared ----------------------------------------------------------------------------------------------------------
+
+
+def _entered(headers: Mapping[str, Any], now_ms: int) -> int:
+    """Return the latest time at which a message can have come into its queue: that of its newest death, or now.
+
+    The broker keeps the time of the first death where a message died in the same queue again.
+    """
+    deaths = h.deaths(headers)
+    died = deaths[0].get("time") if deaths and deaths[0].get("count") == 1 else None
+    if isinstance(died, datetime):
+        return min(now_ms, int(died.replace(tzinfo=timezone.utc).timestamp()) * 1000 + _RESOLUTION_MS)
+    return now_ms

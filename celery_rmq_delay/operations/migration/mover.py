@@ -1,0 +1,430 @@
+"""Move messages: each is published with confirm before it is acked, a window of them at a time.
+
+A run that is killed leaves at most a window of messages that are both in the source and in the target; nothing else is
+kept of a run, so that the next one simply goes on. Messages move by themselves meanwhile, but only on to queues that
+are emptied later, and a run is not over before a whole pass found nothing to move.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from amqp.exceptions import AMQPError, NotFound
+
+from ... import headers as h
+from ...amqp.apply import ensure_queue, ready_counts
+from ...amqp.capabilities import Capabilities, capabilities
+from ...amqp.confirms import CONFIRM_TIMEOUT, ConfirmingPublisher
+from ...amqp.copies import parked_copy
+from ...amqp.objects import Queue
+from ...amqp.route import Route
+from ...amqp.scan import SCAN_LIMIT, give_back, scanning, work_off
+from ...exceptions import OutcomeUnknownError, PublishError, RmqDelayError
+from .address import Address, Destination, NotUnderstoodError, Waiting
+from .report import Report
+from .targets import CannotHoldError, Target, copied_headers
+
+if TYPE_CHECKING:
+    import amqp
+    from kombu import Connection
+    from kombu.message import Message
+
+    from .sources import Source
+
+#: How many copies wait for their confirms at a time, at most: what a killed run may leave twice.
+WINDOW = 32
+#: Seconds without a delivery after which a queue is looked at again.
+IDLE = 0.1
+#: Messages come back to the source while it is emptied: from workers that look into a loop, or from their publishers.
+MOST_PASSES = 20
+#: Seconds in which the broker's counts settle after the last ack.
+SETTLE = 3.0
+
+#: How often a message of a quorum queue with RabbitMQ's own delivery limit (20, since 4.0) may be looked at.
+MOST_LOOKS = 10
+
+_FILTERED = "for another queue than asked for"
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One copy of a message. ``counted`` is the counter of the report, ``by`` what it counts by."""
+
+    route: Route
+    headers: dict[str, Any]
+    counted: str
+    by: str
+
+
+class LeftError(Exception):
+    """A message stays where it is; the text says why."""
+
+
+class Plan:
+    """Decides what becomes of a message."""
+
+    def __init__(
+        self, connection: Connection, source: Source, target: Target, poison: Queue, only: Collection[str] = ()
+    ) -> None:
+        self._connection, self._source, self._target, self._poison = connection, source, target, poison
+        self._only = frozenset(only)
+        self._exists: dict[str, bool] = {}
+        self._has_poison = False
+        # Our own queues have no delivery limit.
+        self._wears_out = source.name == "celery-native" and capabilities(connection).keeps_delivery_count
+
+    def copies(self, queue: str, message: Message) -> list[Copy]:
+        """Return the copies that are to stand for a message of ``queue``. Raises `LeftError`."""
+        now = h.epoch_ms()
+        found = Waiting(queue, message.delivery_info["routing_key"], message.headers, message.body)
+        try:
+            address = self._source.address(found, now)
+        except NotUnderstoodError as error:
+            self._filter(message)
+            return [self._poisoned(message, found, str(error))]
+        self._filter(message, *(each.queue for each in address.destinations))
+        try:
+            return [self._copy(message.headers, address, each, now) for each in address.destinations]
+        except LeftError as error:
+            if self._is_worn(message):
+                return [self._poisoned(message, found, f"{error}; it cannot be left there any longer")]
+            raise
+
+    def _filter(self, message: Message, *queues: str) -> None:
+        if self._only and self._only.isdisjoint(queues):
+            self.check_look(message)
+            raise LeftError(_FILTERED)
+
+    def check_look(self, message: Message) -> None:
+        """Raise `RmqDelayError` where a message was looked at so often that the next looks would lose its delay."""
+        if self._is_worn(message):
+            raise RmqDelayError(
+                f"A message in Celery's levels was looked at {MOST_LOOKS} times or more: after 20 times RabbitMQ takes "
+                "it out of its level, too early. Move it now: without --dry-run and --queue."
+            )
+
+    def _is_worn(self, message: Message) -> bool:
+        return self._wears_out and h.whole_number(message.headers.get("x-delivery-count")) >= MOST_LOOKS
+
+    def _copy(self, raw: dict[str, Any], address: Address, to: Destination, now: int) -> Copy:
+        if not self._there(to.queue):
+            raise LeftError(f"queue {to.queue!r} does not exist")
+        wait = max(0, address.due_ms - now)
+        route, counted = Route("", to.queue), "delivered"
+        if wait:
+            try:
+                route, counted = self._target.route(wait, to.queue, raw), "moved"
+            except CannotHoldError as error:
+                raise LeftError(str(error)) from error
+        more = {**route.headers, h.DUE: address.due_ms} if h.DUE in route.headers else route.headers
+        headers = copied_headers(
+            raw, exchange=to.exchange, routing_key=to.routing_key, retries=address.retries, more=more
+        )
+        return Copy(route, headers, counted, to.queue)
+
+    def _poisoned(self, message: Message, found: Waiting, reason: str) -> Copy:
+        more = {
+            h.REASON: h.bounded(h.printable(reason), h.MAX_MESSAGE),
+            h.QUEUE: found.queue,
+            h.EXCHANGE: message.delivery_info["exchange"],
+            h.ROUTING_KEY: found.routing_key,
+        }
+        return Copy(Route("", self._poison.name), {**h.without_dead_letters(found.headers), **more}, "poisoned", reason)
+
+    def poisoned(self, queue: str, message: Message, refused: Copy, reason: str) -> Copy:
+        """Return the copy of a message that goes to the poison queue in place of one that its queue has refused."""
+        found = Waiting(queue, message.delivery_info["routing_key"], message.headers, message.body)
+        return self._poisoned(message, found, f"for queue {refused.by!r} {reason}; its other queues have it")
+
+    def prepare(self, copy: Copy) -> None:
+        """Declare what a copy's route needs. Blocks."""
+        if copy.counted == "moved":
+            self._target.prepare(self._connection, copy.route)
+        elif copy.counted == "poisoned" and not self._has_poison:
+            ensure_queue(self._connection, self._poison)
+            self._has_poison = True
+
+    def _there(self, queue: str) -> bool:
+        if queue not in self._exists:
+            self._exists[queue] = ready_counts(self._connection, [queue])[queue] is not None
+        return self._exists[queue]
+
+
+@dataclass
+class _Moving:
+    message: Message
+    copies: list[Copy]
+    #: How many of them have no answer yet.
+    waiting: int
+    #: Those that were not taken, and why.
+    refused: list[tuple[Copy, str]] = field(default_factory=list)
+    is_poisoned: bool = False
+
+
+class Mover:
+    """Empties the queues of a source.
+
+    ``limit``: how many messages at most. ``stopped`` is asked often; when it says so, the window is finished and the
+    run ends. ``progress`` is called with the number of messages that were just handled.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        source: Source,
+        plan: Plan,
+        report: Report,
+        *,
+        window: int = WINDOW,
+        limit: int | None = None,
+        stopped: Callable[[], bool] = bool,
+        progress: Callable[[int], object] = bool,
+    ) -> None:
+        self._connection, self._source, self._plan, self._report = connection, source, plan, report
+        self._window, self._limit, self._stopped, self._progress = window, limit, stopped, progress
+        self._left: dict[str, Counter[str]] = {}
+        self._planned = 0
+
+    def run(self) -> None:
+        """Move what can be moved. Fills in the report."""
+        report = self._report
+        publisher = ConfirmingPublisher(self._connection)
+        for _ in range(MOST_PASSES):
+            before = report.taken
+            for queue in self._source.queues:
+                if self._new(queue) and not self._finished:
+                    drain = _Drain(self, queue, publisher)
+                    self._left[queue] = drain.left
+                    drain.run()
+            if report.taken == before or self._finished:
+                break
+        else:
+            report.complete = False
+        report.left = sum(self._left.values(), Counter())
+        report.left_on_purpose = report.left[_FILTERED]
+        report.interrupted = self._stopped()
+
+    def _new(self, queue: str) -> int:
+        """Return how many messages of a queue no pass has left there."""
+        count = ready_counts(self._connection, [queue])[queue] or 0
+        return max(0, count - sum(self._left.get(queue, Counter()).values()))
+
+    @property
+    def _finished(self) -> bool:
+        return self._stopped() or (self._limit is not None and self._planned >= self._limit)
+
+    @property
+    def first_window(self) -> int:
+        """How many messages to take at first: not many more than are moved, as a quorum queue gets them back last."""
+        return self._window if self._limit is None else max(1, min(self._window, self._limit - self._planned))
+
+    def look(self) -> None:
+        """Count what would happen to each message, and give it back to its place."""
+        for queue in self._source.queues:
+            if not self._new(queue) or self._finished:
+                continue
+            with scanning(self._connection, queue, SCAN_LIMIT, is_delay_queue=True) as scan:
+                for message in scan:
+                    self._look_at(queue, message)
+                    self._progress(1)
+                    if self._finished:
+                        break
+        self._report.left_on_purpose = self._report.left[_FILTERED]
+
+    def _look_at(self, queue: str, message: Message) -> None:
+        self._plan.check_look(message)
+        try:
+            copies = self._plan.copies(queue, message)
+        except LeftError as error:
+            self._report.left[str(error)] += 1
+            return
+        self._planned += 1
+        self._report.taken += 1
+        self.count(copies)
+
+    def count(self, copies: list[Copy]) -> None:
+        """Add the copies of one message to the report."""
+        for copy in copies:
+            getattr(self._report, copy.counted)[copy.by] += 1
+
+
+class _Drain:
+    """One pass over one queue, with a consumer; a quorum queue gives its messages much faster so than one by one."""
+
+    def __init__(self, mover: Mover, queue: str, publisher: ConfirmingPublisher) -> None:
+        self._mover, self._queue, self._publisher = mover, queue, publisher
+        self._connection: Connection = mover._connection
+        self._report, self._plan, self._window = mover._report, mover._plan, mover._window
+        self._broker = capabilities(self._connection)
+        self._channel: Any = self._connection.channel()
+        self._channel.auto_decode = False
+        self._backlog: deque[amqp.Message] = deque()
+        self._held: dict[int, None] = {}
+        #: Messages of which some queues have a copy, and others have refused theirs.
+        self._partly: deque[_Moving] = deque()
+        self._moving = 0
+        self._prefetch = 0
+        self._handled = 0
+        #: What stays, by reason.
+        self.left: Counter[str] = Counter()
+        self._tag = ""
+
+    def run(self) -> None:
+        """Handle as many messages as there are in the beginning, and no more."""
+        there = self._ready()
+        try:
+            self._consume(self._mover.first_window)
+            while self._handled < there and not self._mover._finished:
+                if self._backlog and self._moving < self._window:
+                    self._handle(self._backlog.popleft())
+                elif not self._wait() and not self._moving and not self._backlog and not self._ready():
+                    break
+        finally:
+            if self._connection.connected and self._channel.is_open:
+                self._finish()
+                self._channel.close()
+
+    def _finish(self) -> None:
+        """Wait until what is under way is confirmed and gone from the queue, and give back the rest that was taken."""
+        self._cancel()
+        while self._moving:
+            self._wait()
+        with suppress(NotFound):  # a queue of `hold`: it expired while we held the last of its messages
+            work_off(self._channel, self._queue, self._backlog.append)
+            kept = sorted([*self._held, *(raw.delivery_tag for raw in self._backlog)])
+            give_back(self._channel, self._queue, kept)
+
+    def _consume(self, prefetch: int) -> None:
+        self._prefetch = prefetch
+        self._channel.basic_qos(0, prefetch, False)
+        self._tag = self._channel.basic_consume(self._queue, callback=self._backlog.append)
+
+    def _cancel(self) -> None:
+        if self._tag:
+            self._channel.basic_cancel(self._tag)
+            self._channel.callbacks.pop(self._tag, None)
+        self._tag = ""
+
+    def _handle(self, raw: amqp.Message) -> None:
+        self._handled += 1
+        self._held[raw.delivery_tag] = None
+        message = self._channel.message_to_python(raw)
+        try:
+            copies = self._plan.copies(self._queue, message)
+            made = [_made(message, copy, self._broker) for copy in copies]
+        except LeftError as error:
+            self._hold(message, str(error))
+            return
+        for copy in copies:
+            self._plan.prepare(copy)
+        del self._held[raw.delivery_tag]
+        self._mover._planned += 1
+        self._moving += 1
+        moving = _Moving(message, copies, len(copies))
+        for copy, each in zip(copies, made, strict=True):
+            self._publisher.publish(each, copy.route, partial(self._done, moving, copy))
+
+    def _done(self, moving: _Moving, copy: Copy, error: PublishError | None) -> None:
+        if error is None:
+            self._report.copies += 1
+        else:
+            moving.refused.append((copy, f"not taken: {error}"))
+        moving.waiting -= 1
+        if not moving.waiting:
+            self._settle(moving)
+
+    def _settle(self, moving: _Moving) -> None:
+        taken = len(moving.copies) - len(moving.refused)
+        if moving.refused and taken and not moving.is_poisoned:
+            self._partly.append(moving)
+            return
+        self._moving -= 1
+        if moving.refused:
+            self._report.copies -= taken
+            others = [copy.by for copy in moving.copies if copy.counted != "poisoned"] if moving.is_poisoned else []
+            reason = moving.refused[0][1]
+            if others:
+                reason += f"; {', '.join(others)} have it already, and get it again with the next run"
+            self._hold(moving.message, reason)
+            return
+        self._channel.basic_ack(moving.message.delivery_tag)
+        self._report.taken += 1
+        self._mover.count(moving.copies)
+        self._mover._progress(1)
+
+    def _poison_the_rest(self) -> None:
+        """Let the poison queue have what some queues refused of messages that others have: none gets them twice."""
+        while self._partly:
+            moving = self._partly.popleft()
+            rest = [self._plan.poisoned(self._queue, moving.message, copy, why) for copy, why in moving.refused]
+            refused = [copy for copy, _ in moving.refused]
+            moving.copies = [copy for copy in moving.copies if copy not in refused] + rest
+            moving.refused, moving.waiting, moving.is_poisoned = [], len(rest), True
+            for copy in rest:
+                self._plan.prepare(copy)
+                self._publisher.publish(
+                    _made(moving.message, copy, self._broker), copy.route, partial(self._done, moving, copy)
+                )
+
+    def _hold(self, message: Message, reason: str) -> None:
+        """Keep a message unacked until the end, with room for others beside it."""
+        self.left[reason] += 1
+        self._held[message.delivery_tag] = None
+        self._mover._progress(1)
+        if self._tag and len(self._held) > self._prefetch - self._window // 2:
+            self._cancel()
+            self._consume(2 * len(self._held) + self._window)
+
+    def _wait(self) -> bool:
+        """Wait for deliveries and confirms; return whether any came."""
+        self._poison_the_rest()
+        began = time.monotonic()
+        while not self._drained():
+            if not self._moving:
+                return False
+            if time.monotonic() - began > CONFIRM_TIMEOUT:
+                raise OutcomeUnknownError(
+                    f"No confirm in {CONFIRM_TIMEOUT:g} s for {self._moving} messages of {self._queue!r}. They stay "
+                    "there, and may be in the target, too."
+                )
+        return True
+
+    def _drained(self) -> bool:
+        try:
+            self._connection.drain_events(timeout=IDLE)
+        except TimeoutError:
+            return False
+        return True
+
+    def _ready(self) -> int:
+        return ready_counts(self._connection, [self._queue])[self._queue] or 0
+
+
+def _made(message: Message, copy: Copy, broker: Capabilities) -> amqp.Message:
+    """Return a copy as it is published. Raises `LeftError` where AMQP cannot carry its headers."""
+    made = parked_copy(message, copy.headers, copy.route, broker)
+    try:
+        made._serialize_properties()
+    except (AMQPError, AttributeError, TypeError, ValueError, struct.error) as error:
+        raise LeftError(f"its headers cannot be written ({error})") from error
+    return made
+
+
+def total(connection: Connection, source: Source) -> int:
+    """Return how many messages are ready in a source's queues."""
+    return sum(count or 0 for count in ready_counts(connection, source.queues).values())
+
+
+def settled_total(connection: Connection, source: Source, expected: int) -> int:
+    """Return the same, once the broker's counts have had the time to follow the last acks."""
+    deadline = time.monotonic() + SETTLE
+    while (count := total(connection, source)) != expected and time.monotonic() < deadline:
+        time.sleep(IDLE)
+    return count

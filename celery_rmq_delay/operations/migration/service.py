@@ -1,0 +1,161 @@
+"""A migration from one way of delaying to another: the one function behind the command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...amqp.objects import Queue
+from ...app.inventory import origin_queues
+from ...exceptions import ManagementError, RmqDelayError
+from ...ladders import QueueType
+from ...management.client import Management
+from ...names import Names
+from ...topology.exact.base import Options
+from ...topology.ladder import own_queue_arguments
+from . import targets
+from .arrivals import Arrivals, arrivals
+from .mover import WINDOW, Mover, Plan, settled_total, total
+from .removal import check_unused, remove
+from .report import Report
+from .sources import source
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from kombu import Connection
+
+    from ...app.state import Delay
+    from .sources import Source
+    from .targets import Target
+
+NATIVE = "celery-native"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for.
+
+    ``to`` None is the exact delays of the settings. ``only``: messages for these queues. ``source_queues``: the queues
+    of `hold`. ``prefix``, ``unit_ms`` and ``queue_type`` are the source's, where the settings have others now.
+    ``remove``: of ``celery-native``, delete what is empty then. ``management_url`` and ``use_management``: see
+    `Management.of`.
+    """
+
+    source: str
+    to: str | None = None
+    only: tuple[str, ...] = ()
+    source_queues: tuple[str, ...] = ()
+    prefix: str | None = None
+    unit_ms: int | None = None
+    queue_type: QueueType | None = None
+    limit: int | None = None
+    dry_run: bool = False
+    remove: bool = False
+    management_url: str | None = None
+    use_management: bool = True
+
+    def check(self) -> None:
+        """Raise `RmqDelayError` for what contradicts itself."""
+        if self.remove and self.source != NATIVE:
+            raise RmqDelayError("--remove is for --from celery-native: what is ours is deleted by prune, or expires.")
+        if self.remove and (self.dry_run or self.only or self.limit):
+            raise RmqDelayError("--remove moves all that is there first: leave out --dry-run, --queue and --limit.")
+        if self.source_queues and self.source != "hold":
+            raise RmqDelayError("--source-queue is for --from hold, whose queues AMQP cannot list.")
+
+
+def migrate(
+    delay: Delay,
+    connection: Connection,
+    request: Request,
+    *,
+    stopped: Callable[[], bool] = bool,
+    begun: Callable[[int], Callable[[int], object]] = lambda _before: bool,
+    window: int = WINDOW,
+) -> Report:
+    """Move waiting messages; return the counts.
+
+    ``stopped`` is asked often, and ends the run after the window under way. ``begun`` gets the number of messages there
+    are, and returns what is to be called with the number of each that were handled. Raises `RmqDelayError`.
+    """
+    request.check()
+    origin_queues(delay)  # makes all queues of the app known
+    app: Celery = delay.app
+    if request.remove:
+        check_unused(app, every_task=delay.settings.exact.every_task)
+    into = targets.target(request.to, delay, connection)
+    out_of = source(
+        request.source, delay, connection, _options(delay, request), retired_only=into.name == "ladder",
+        named=request.source_queues, management_url=request.management_url,
+    )  # fmt: skip
+    _check_apart(out_of, into, request)
+    report = Report(request.source, into.name, request.dry_run)
+    plan = Plan(connection, out_of, into, poison_queue(delay), request.only)
+    with ExitStack() as stack:
+        entered: Arrivals | None = None
+        if request.source == NATIVE:
+            entered = stack.enter_context(arrivals(connection))
+        report.before = total(connection, out_of)
+        mover = Mover(
+            connection, out_of, plan, report, window=window, limit=request.limit, stopped=stopped,
+            progress=begun(report.before),
+        )  # fmt: skip
+        if request.dry_run:
+            mover.look()
+        else:
+            mover.run()
+        taken = 0 if request.dry_run else report.taken
+        report.after = settled_total(connection, out_of, report.before - taken)
+        report.arrived = entered.count if entered is not None else None
+    if request.remove:
+        report.removed = _remove(delay, connection, request, report)
+    return report
+
+
+def poison_queue(delay: Delay) -> Queue:
+    """Return the queue of messages that cannot be understood."""
+    return Queue(f"{delay.settings.prefix}.migrate.poison", own_queue_arguments(delay.exact.queue_type))
+
+
+def _options(delay: Delay, request: Request) -> Options:
+    settings = delay.settings
+    return Options(
+        names=settings.names if request.prefix is None else Names(request.prefix),
+        exhausted=settings.exhausted_queue,
+        queue_type=request.queue_type or delay.exact.queue_type,
+        unit_ms=request.unit_ms or settings.exact.unit_ms,
+        # All that there can be: those of a smaller number are among them.
+        levels=28,
+    )
+
+
+def _check_apart(out_of: Source, into: Target, request: Request) -> None:
+    shared = sorted(into.queues().intersection(out_of.queues))
+    if shared or (out_of.name == into.name == "hold" and request.prefix is None):
+        raise RmqDelayError(
+            f"Source and target are the same queues ({', '.join(shared[:2]) or into.name}): name what the source had "
+            "before with --source-prefix, --source-unit or --source-type, or choose another --to."
+        )
+
+
+def _remove(delay: Delay, connection: Connection, request: Request, report: Report) -> list[str]:
+    if report.interrupted or report.left or report.after:
+        return []
+    if report.arrived:
+        raise RmqDelayError(
+            f"{report.arrived} messages were published to Celery's own levels while they were emptied: a publisher or "
+            "worker without this package, or without exact_for='all', still runs. Nothing was removed."
+        )
+    details = None
+    if request.use_management:
+        try:
+            with Management.of(connection, request.management_url, delay.settings.management_url) as management:
+                details = management.queues()
+        except ManagementError as error:
+            raise ManagementError(
+                f"{error} Only that API tells of dead letters that no queue takes, which would be lost; "
+                "--no-management removes without a look at them."
+            ) from error
+    return remove(connection, delay.app, details)

@@ -1,0 +1,127 @@
+"""Where messages are taken from: which queues hold them, and how their addresses are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol
+
+from ...app.inventory import applied, plans
+from ...durations import aware_eta
+from ...exceptions import RmqDelayError
+from ...management.client import Management
+from ...topology.exact.base import Options
+from ...topology.exact.hold import Hold
+from ...topology.exact.levels import Levels
+from ...topology.exact.loop import Loop
+from .. import native_leftovers as native
+from .address import Address, Destination, Waiting, in_hold, in_levels, in_loop, in_native, in_rung, native_destinations
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from ...app.state import Delay
+
+NAMES = ("celery-native", "levels", "hold", "loop", "plugin", "ladder")
+
+
+class Source(Protocol):
+    """Queues in which messages wait, and what tells where those are to go.
+
+    ``queues`` come in the order in which messages pass them, so that none slips by while they are emptied.
+    """
+
+    #: The name on the command line.
+    name: str
+    queues: tuple[str, ...]
+
+    def address(self, found: Waiting, now_ms: int) -> Address:
+        """Return where a message is to go. Raises `NotUnderstoodError`."""
+
+
+class Queues:
+    """Queues, and a function that reads the addresses in them."""
+
+    def __init__(self, name: str, queues: Iterable[str], address: Callable[[Waiting, int], Address]) -> None:
+        self.name, self.queues = name, tuple(queues)
+        self.address = address
+
+
+def source(
+    name: str, delay: Delay, connection: Connection, options: Options, *, retired_only: bool = False,
+    named: Iterable[str] = (), management_url: str | None = None,
+) -> Source:  # fmt: skip
+    """Return a source by its name.
+
+    ``options`` are those with which its objects were made. ``named`` are the queues of `hold`, which the management
+    API lists otherwise. ``retired_only``: of ladders, only delay queues that none in force has. Raises
+    `RmqDelayError`.
+    """
+    if name == "celery-native":
+        return _native(delay)
+    if name == "levels":
+        return _levels(delay, options)
+    if name == "hold":
+        return _hold(delay, connection, options, tuple(named), management_url)
+    if name == "loop":
+        loop = Loop(options)
+        return Queues(name, (loop.wait, loop.delay), in_loop)
+    if name == "ladder":
+        return _ladder(delay, connection, retired_only=retired_only)
+    raise RmqDelayError(
+        "Messages inside the exchange of the plugin cannot be taken out of it: they arrive by themselves when they are "
+        "due. Let the plugin be on until then, with exact_delays=['levels', 'plugin'] if you go to levels. The "
+        "management API shows how many there are: messages_delayed of the exchange "
+        f"{options.names.prefix}.delayed at /api/exchanges."
+    )
+
+
+def _native(delay: Delay) -> Source:
+    app = delay.app
+    every = list(app.amqp.queues.values())
+
+    @lru_cache(maxsize=1024)
+    def destinations(keys: tuple[str, ...]) -> tuple[Destination, ...]:
+        return native_destinations(every, keys)
+
+    def address(found: Waiting, now_ms: int) -> Address:
+        return in_native(found, now_ms, destinations=destinations, aware=lambda eta: aware_eta(app, eta))
+
+    return Queues("celery-native", native.level_names(), address)
+
+
+def _levels(delay: Delay, options: Options) -> Source:
+    levels, known = Levels(options), tuple(delay.app.amqp.queues)
+    return Queues(
+        levels.name,
+        reversed(levels.holding()),
+        lambda found, now_ms: in_levels(found, now_ms, unit_ms=options.unit_ms, queues=known),
+    )
+
+
+def _hold(
+    delay: Delay, connection: Connection, options: Options, named: tuple[str, ...], management_url: str | None
+) -> Source:
+    prefix, known = options.names.prefix, tuple(delay.app.amqp.queues)
+    if not named:
+        with Management.of(connection, management_url, delay.settings.management_url) as management:
+            named = tuple(sorted(name for name in management.queues() if name.startswith(f"{prefix}.hold.")))
+    return Queues(Hold.name, named, lambda found, now_ms: in_hold(found, now_ms, prefix=prefix, queues=known))
+
+
+def _ladder(delay: Delay, connection: Connection, *, retired_only: bool) -> Source:
+    """The delay queues of the ladders in force and of those that the records still know, the highest rung first."""
+    rungs: dict[str, tuple[int, str, int]] = {}
+    for plan in plans(connection, delay):
+        state = applied(connection, plan)
+        in_force = {*plan.ladders} | state.in_force
+        entered = [*plan.ladders.values(), *(each for key, each in state.ladders.items() if key in in_force)]
+        skipped = {queue.name for _, _, queue in plan.rung_queues(entered)} if retired_only else set()
+        for rung, _, queue in plan.rung_queues([*plan.ladders.values(), *state.ladders.values()]):
+            if queue.name not in skipped:
+                rungs[queue.name] = (rung, plan.queue, int(queue.arguments["x-message-ttl"]))
+    return Queues(
+        "ladder",
+        sorted(rungs, key=lambda name: -rungs[name][0]),
+        lambda found, now_ms: in_rung(found, now_ms, origin=rungs[found.queue][1], ttl_ms=rungs[found.queue][2]),
+    )

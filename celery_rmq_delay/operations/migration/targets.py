@@ -1,0 +1,150 @@
+"""Where messages go: the route and the headers of a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ... import headers as h
+from ...app.exact import ExactDelays
+from ...durations import format_ms
+from ...exceptions import RmqDelayError
+from ...topology.exact.loop import Loop
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from ...amqp.route import Route
+    from ...app.state import Delay
+    from ...settings.values import Settings
+
+NAMES = ("levels", "hold", "loop", "plugin", "ladder")
+
+
+class CannotHoldError(RmqDelayError):
+    """A message that the target cannot take: it stays where it is."""
+
+
+class Target(Protocol):
+    """What holds a message until it is due, and hands it to its queue."""
+
+    name: str
+
+    def queues(self) -> frozenset[str]:
+        """Return the queues in which messages wait, as far as they are known before."""
+
+    def route(self, delay_ms: int, queue: str, headers: Mapping[str, Any]) -> Route:
+        """Return the way to ``queue``; ``delay_ms`` is at least 1. Raises `CannotHoldError`."""
+
+    def prepare(self, connection: Connection, route: Route) -> None:
+        """Declare what a route needs. Blocks."""
+
+
+class ExactTarget:
+    """A topology for exact delays."""
+
+    def __init__(self, exact: ExactDelays, connection: Connection) -> None:
+        self._exact = exact
+        self._topology = exact.topology(connection)
+        self.name = self._topology.name
+
+    def queues(self) -> frozenset[str]:
+        """Return the queues of the frame."""
+        return frozenset(self._topology.holding())
+
+    def route(self, delay_ms: int, queue: str, _headers: Mapping[str, Any]) -> Route:
+        """Return the way through the topology."""
+        if delay_ms > self._topology.max_ms:
+            raise CannotHoldError(f"longer than {format_ms(self._topology.max_ms)}, the longest delay of {self.name}")
+        return self._topology.route(delay_ms, queue)
+
+    def prepare(self, connection: Connection, route: Route) -> None:
+        """Declare what a route needs."""
+        self._exact.prepare(connection, route)
+
+
+class LadderTarget:
+    """The ladders of the settings: the lowest rung that is long enough."""
+
+    name = "ladder"
+
+    def __init__(self, delay: Delay) -> None:
+        self._delay = delay
+        # Declares, and remembers that it did.
+        self._exact = delay.exact
+        self._plans = {name: delay.plan(name, reason_routing=True, tasks=False) for name in delay.origin_queues()}
+
+    def queues(self) -> frozenset[str]:
+        """Return the delay queues of the ladders in force."""
+        plans = [self._delay.plan(name, reason_routing=True) for name in self._delay.origin_queues()]
+        return frozenset(queue.name for plan in plans for _, _, queue in plan.rung_queues(plan.ladders.values()))
+
+    def route(self, delay_ms: int, queue: str, headers: Mapping[str, Any]) -> Route:
+        """Return the way into a rung."""
+        plan = self._plans.get(queue)
+        if plan is None:
+            raise CannotHoldError(f"queue {queue!r} has no ladder")
+        task = self._delay.app.tasks.get(str(headers.get("task")))
+        ladder = plan.ladder if task is None else self._delay.ladder(queue, task)
+        lane = headers.get(h.LANE)
+        for rung in range(1, len(ladder) + 1):
+            if (ttl := ladder.ttl(rung, lane)) >= delay_ms:
+                return plan.route(rung, ttl)
+        raise CannotHoldError(f"longer than {format_ms(ladder.tiers_ms[-1])}, the last tier of queue {queue!r}")
+
+    def prepare(self, connection: Connection, route: Route) -> None:
+        """Declare a rung."""
+        self._exact.prepare(connection, route)
+
+
+def target(name: str | None, delay: Delay, connection: Connection) -> Target:
+    """Return a target by its name; without one the exact delays of the settings.
+
+    Raises `RmqDelayError` where messages would not come back from it.
+    """
+    if name == "ladder":
+        return LadderTarget(delay)
+    exact = delay.exact
+    if name is not None:
+        if name == Loop.name and Loop.name not in delay.settings.exact.topologies:
+            raise RmqDelayError(
+                "The workers release what waits in a loop, and those of this app do not look into one: put 'loop' into "
+                "exact_delays, restart the workers, then migrate."
+            )
+        exact = ExactDelays(_only(delay.settings, name), exact.queue_type)
+    return ExactTarget(exact, connection)
+
+
+def _only(settings: Settings, name: str) -> Settings:
+    return replace(settings, exact=replace(settings.exact, topologies=(name,)))
+
+
+def copied_headers(
+    headers: Mapping[str, Any], *, exchange: str | None, routing_key: str | None, retries: int | None,
+    more: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the headers of a copy; ``more`` are those of its route.
+
+    Its eta is taken away: the broker holds it for that long. Exchange and routing key, where given, are those with
+    which it would have come to its queue.
+    """
+    kept = {name: value for name, value in headers.items() if name != "x-delay"}  # the plugin's, of a wait that is over
+    if retries is not None:
+        first = h.first_death(headers)
+        failed = h.timestamp(first) if first else None
+        kept = h.forwarded(
+            kept, retries=retries, exchange=exchange or "", routing_key=routing_key or "",
+            more={h.FIRST_FAILED: headers.get(h.FIRST_FAILED) or failed},
+        )  # fmt: skip
+    else:
+        kept = h.without_dead_letters(kept)
+        for name in (h.DUE, h.TO):
+            kept.pop(name, None)
+        if exchange is not None and h.EXCHANGE not in kept:
+            kept |= {h.EXCHANGE: exchange, h.ROUTING_KEY: routing_key or ""}
+            if "retries" in kept:
+                kept[h.RETRIES] = kept["retries"]
+    if "eta" in kept:
+        kept["eta"] = None
+    return {**kept, **more}

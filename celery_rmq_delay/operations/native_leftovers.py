@@ -1,0 +1,102 @@
+"""Celery's own delayed delivery in the broker: what its objects are called, and what of them is there.
+
+Names and keys are those of ``kombu.transport.native_delayed_delivery``, which older kombus do not have.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from amqp.exceptions import NotFound
+from kombu.common import Broadcast
+from kombu.entity import Exchange, Queue
+
+from ..amqp.apply import ready_counts
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from kombu import Connection
+
+#: How many binary levels there are; level n holds messages for 2**n seconds.
+LEVELS = 28
+#: Every delayed call is published to this exchange.
+ENTRY = f"celery_delayed_{LEVELS - 1}"
+#: The exchange behind the lowest level, to which the user's exchanges are bound.
+DELIVERY = "celery_delayed_delivery"
+
+
+def level(number: int) -> str:
+    """Return the name of a level's queue and exchange."""
+    return f"celery_delayed_{number}"
+
+
+def level_names() -> list[str]:
+    """Return the names of all levels, the longest first: the way that messages take."""
+    return [level(number) for number in reversed(range(LEVELS))]
+
+
+def native_bindings(queue: Queue) -> list[tuple[Exchange, str]]:
+    """Return (exchange, routing key) of those bindings of a queue that Celery's delayed delivery looks at."""
+    if isinstance(queue, Broadcast):
+        return []
+    if queue.exchange:
+        bindings: list[tuple[Exchange | None, str | None]] = [(queue.exchange, queue.routing_key)]
+    else:
+        bindings = [(each.exchange, each.routing_key) for each in queue.bindings]
+    return [(exchange, key or "") for exchange, key in bindings if exchange is not None and exchange.type != "direct"]
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """What there is: the number of ready messages of each level's queue that exists, by name."""
+
+    queues: dict[str, int]
+
+    @property
+    def messages(self) -> int:
+        """How many messages wait in all levels."""
+        return sum(self.queues.values())
+
+
+def look(connection: Connection) -> Leftovers | None:
+    """Return what is there of Celery's own delayed delivery; None where there is nothing. Changes nothing."""
+    if not exchange_exists(connection, DELIVERY):
+        return None
+    counts = ready_counts(connection, level_names())
+    return Leftovers({name: count for name, count in counts.items() if count is not None})
+
+
+def exchange_exists(connection: Connection, name: str) -> bool:
+    """Return whether an exchange is there, of whatever type."""
+    try:
+        with connection.channel() as channel:
+            channel.exchange_declare(name, "topic", passive=True)
+    except NotFound:
+        return False
+    return True
+
+
+def still_used(app: Celery, *, every_task: bool) -> bool:
+    """Return whether the app's own workers would declare the levels again when they start: it has quorum queues.
+
+    ``every_task`` is whether the setting ``exact_for`` is ``"all"``, which keeps Celery's step out.
+    """
+    kinds = ((queue.queue_arguments or {}).get("x-queue-type") for queue in app.amqp.queues.values())
+    return not every_task and "quorum" in kinds
+
+
+MIGRATE = "`celery -A proj rmq-delay migrate --from celery-native`"
+
+
+def describe(found: Leftovers, *, used: bool) -> tuple[str, str]:
+    """Return what is to be said of leftovers, and what mends it; ``used``: see `still_used`."""
+    text = f"Celery's own delayed delivery has left {len(found.queues)} queues with {found.messages} messages."
+    if used:
+        return text.replace(" has left ", " keeps "), (
+            "Tasks that are no RetryableTask use it. To have none of them do so, set exact_for to 'all'; then run "
+            f"{MIGRATE}."
+        )
+    if found.messages:
+        return text, f"Run {MIGRATE}; with --remove it deletes the empty queues, too."
+    return text, f"Run {MIGRATE[:-1]} --remove`: it deletes them."

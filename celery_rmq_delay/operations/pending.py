@@ -1,0 +1,132 @@
+"""What an apply would do: the difference between a plan and the broker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..amqp.apply import Drift, drift, ready_counts
+from ..durations import format_ms
+from ..ladders import Ladder
+from ..topology.replacing import to_replace
+from ..topology.switch import Applied, planned_bindings
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from ..amqp.objects import Binding
+    from ..management.records import Bindings
+    from ..topology.ladder import LadderPlan
+
+
+@dataclass(frozen=True)
+class Pending:
+    """The changes that one origin queue waits for; false when there are none.
+
+    ``replace`` are queues of the other type that an apply replaces: the record at once, the suspects queue when it is
+    empty and unused. ``conflicts`` are objects that exist with other arguments: an apply cannot change those.
+    ``ladder`` is (in force, planned) where they differ; ``tasks`` the same by task, None standing for the queue's
+    ladder. ``routing``: the bindings that route by the reason of a death have to change. ``unfinished``: a change of
+    ladders was cut off. ``lost``: no record says what is in force, and an apply refuses.
+    ``unbound``: bindings that are missing between objects that exist; None where nobody could look.
+    """
+
+    queue: str
+    create: tuple[Drift, ...] = ()
+    replace: tuple[Drift, ...] = ()
+    conflicts: tuple[Drift, ...] = ()
+    ladder: tuple[Ladder | None, Ladder] | None = None
+    tasks: dict[str, tuple[Ladder | None, Ladder | None]] = field(default_factory=dict)
+    routing: bool = False
+    unfinished: bool = False
+    lost: bool = False
+    unbound: tuple[Binding, ...] | None = None
+
+    def __bool__(self) -> bool:
+        return any(value for name, value in vars(self).items() if name != "queue")
+
+    @property
+    def missing(self) -> str:
+        """What an apply would create, for people: how many, and some of them."""
+        return f"{len(self.create)} exchanges or queues are missing: {_listed([each.name for each in self.create])}."
+
+    @property
+    def lost_bindings(self) -> str:
+        """Which bindings an apply would declare again, for people: how many, and some of them."""
+        texts = [each.text for each in self.unbound or ()]
+        return f"{len(texts)} bindings are missing, and messages are lost or stuck for it: {_listed(texts)}."
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; ladders as text."""
+        return {
+            **vars(self),
+            "create": [vars(each) for each in self.create],
+            "replace": [vars(each) for each in self.replace],
+            "conflicts": [vars(each) for each in self.conflicts],
+            "ladder": _change(*self.ladder) if self.ladder else None,
+            "tasks": {task: _change(*change) for task, change in self.tasks.items()},
+            "unbound": None if self.unbound is None else [each.text for each in self.unbound],
+        }
+
+
+def pending(connection: Connection, plan: LadderPlan, applied: Applied, bindings: Bindings | None = None) -> Pending:
+    """Return what `apply_plan` would change for ``plan`` where the record says ``applied``. Changes nothing.
+
+    ``bindings`` are those of the vhost, from the management API: AMQP cannot list them.
+    """
+    names = [plan.queue, plan.exhausted]
+    counts = ready_counts(connection, names)
+    found = [Drift("queue", name, "missing") for name in names if counts[name] is None]
+    found += drift(connection, plan.objects(applied.highest_rung))
+    other_type = to_replace(connection, plan)
+    replaced = {each.name for each in other_type}
+    in_force = applied.ladders.get(applied.current or "")
+    missing = {each.name for each in found if each.problem == "missing"}
+    lost = None if bindings is None else bindings.missing(planned_bindings(plan, applied))
+    return Pending(
+        queue=plan.queue,
+        create=tuple(each for each in found if each.problem == "missing"),
+        replace=other_type,
+        conflicts=tuple(each for each in found if each.problem != "missing" and each.name not in replaced),
+        ladder=None if in_force == plan.ladder or applied.is_lost else (in_force, plan.ladder),
+        tasks={} if applied.is_lost else _task_changes(plan, applied),
+        routing=applied.reason_routing not in (None, plan.reason_routing),
+        unfinished=applied.phase != "settled" and not applied.is_lost,
+        lost=applied.is_lost,
+        unbound=None if lost is None else tuple(each for each in lost if missing.isdisjoint(each.ends)),
+    )
+
+
+def _task_changes(plan: LadderPlan, applied: Applied) -> dict[str, tuple[Ladder | None, Ladder | None]]:
+    changes = {}
+    for task, ladder in plan.tasks.items():
+        known = applied.tasks.get(task, [])
+        if known != ([ladder.id] if ladder else []):
+            changes[task] = (applied.ladders.get(known[-1]) if known else None, ladder)
+    return changes
+
+
+def ladder_text(ladder: Ladder | None, none: str = "none") -> str:
+    """Return a ladder for people: its delays, and what is special about it; ``none`` where there is no ladder."""
+    if ladder is None:
+        return none
+    text = " ".join(map(format_ms, ladder.tiers_ms))
+    if ladder.jitter:
+        text += f" ±{ladder.jitter:.0%}"
+    return f"{text} and again" if ladder.repeat_last else text
+
+
+def _listed(texts: list[str]) -> str:
+    more = len(texts) - 3
+    return ", ".join(texts[:3]) + (f" and {more} more" if more > 0 else "")
+
+
+def ladder_change(before: Ladder | None, after: Ladder | None, none: str = "none") -> tuple[str, str]:
+    """Return both ladders for people, with the type of their queues where that differs; ``none`` stands for None."""
+    if before is not None and after is not None and before.queue_type != after.queue_type:
+        return f"{ladder_text(before)} ({before.queue_type})", f"{ladder_text(after)} ({after.queue_type})"
+    return ladder_text(before, none), ladder_text(after, none)
+
+
+def _change(before: Ladder | None, after: Ladder | None) -> dict[str, str]:
+    return dict(zip(("from", "to"), ladder_change(before, after), strict=True))

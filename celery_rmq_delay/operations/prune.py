@@ -1,0 +1,168 @@
+"""Delete what retired ladders left behind, once nothing can be in it any more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ..amqp import apply
+from ..amqp.objects import Queue
+from ..amqp.record import Record, locked_record
+from ..durations import format_ms
+from ..ladders import Ladder
+from ..topology.switch import Applied
+
+if TYPE_CHECKING:
+    from amqp import Channel
+    from kombu import Connection
+
+    from ..management.records import QueueDetail
+    from ..topology.ladder import LadderPlan
+
+#: Seconds after the last message of a retired ladder can have become due.
+GRACE = 60.0
+
+
+@dataclass
+class Pruned:
+    """What `prune` did with one origin queue.
+
+    ``deleted`` names queues and exchanges; ``kept`` says of each retired ladder that stays, by its id, why.
+    """
+
+    queue: str
+    ladders: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return dict(vars(self))
+
+
+def prune(
+    connection: Connection,
+    plan: LadderPlan,
+    details: Mapping[str, QueueDetail] | None,
+    *,
+    now: bool = False,
+    lock_timeout: float = 30.0,
+) -> Pruned:
+    """Delete the delay queues and exchanges of the queue's retired ladders. Never deletes a queue with messages.
+
+    A quorum queue also keeps messages that were due for a full queue. Only ``details``, what the management API says of
+    each queue, count them. With None, ladders with quorum queues stay; of a queue that is not in it nothing is known,
+    and it may go.
+
+    A ladder goes when its delay queues are empty and it retired longer ago than its longest delay and `GRACE` seconds:
+    until then a worker that runs with old settings may still use it. ``now`` leaves out the wait. Waits at most
+    ``lock_timeout`` seconds for others that apply or prune, then raises `LockTimeoutError`.
+    """
+    report = Pruned(plan.queue)
+    record_queue = plan.record_queue()
+    if apply.ready_counts(connection, [record_queue.name])[record_queue.name] is None:
+        return report
+    with locked_record(connection, record_queue, lock_timeout, create=False) as (channel, record):
+        _Prune(connection, channel, plan, record, report, details).run(now)
+    return report
+
+
+def _listed(counts: Mapping[str, int | None]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
+
+
+class _Prune:
+    def __init__(
+        self,
+        connection: Connection,
+        channel: Channel,
+        plan: LadderPlan,
+        record: Record,
+        report: Pruned,
+        details: Mapping[str, QueueDetail] | None,
+    ) -> None:
+        self.connection, self.channel, self.plan, self.record, self.report = connection, channel, plan, record, report
+        self.details = details
+        self.applied = Applied.from_json(record.value)
+
+    def run(self, now: bool) -> None:
+        candidates = {key: each for key, each in self.applied.ladders.items() if self._may_go(key, each, now)}
+        empty = {key: each for key, each in candidates.items() if self._is_empty(key, each)}
+        staying = self._delay_queues(
+            [*self.plan.ladders.values(), *(each for key, each in self.applied.ladders.items() if key not in empty)]
+        )
+        for key, ladder in empty.items():
+            self._prune(key, ladder, [queue for queue in self._delay_queues([ladder]) if queue not in staying])
+        if self.report.ladders:
+            self._forget()
+
+    def _may_go(self, key: str, ladder: Ladder, now: bool) -> bool:
+        if key not in self.applied.retired or key in self.plan.ladders or key in self.applied.in_force:
+            return False
+        if self.applied.phase != "settled":
+            self.report.kept[key] = "A change of ladders was cut off: run `celery -A proj rmq-delay apply` first."
+            return False
+        longest = max(ttl for rung in range(1, len(ladder) + 1) for ttl in ladder.lane_ttls(rung)) / 1000
+        left = self.applied.retired[key] + longest + GRACE - time.time()
+        if left > 0 and not now:
+            wait = format_ms(max(1000, round(left) * 1000))
+            self.report.kept[key] = f"Old workers may still use it: wait {wait}, or use --now."
+            return False
+        return True
+
+    def _delay_queues(self, ladders: Iterable[Ladder]) -> list[Queue]:
+        return [queue for _, _, queue in self.plan.rung_queues(ladders)]
+
+    def _is_empty(self, key: str, ladder: Ladder) -> bool:
+        in_force = {*self._delay_queues(self.plan.ladders.values())}
+        in_force |= {*self._delay_queues(each for each in map(self.applied.ladders.get, self.applied.in_force) if each)}
+        own = [queue.name for queue in self._delay_queues([ladder]) if queue not in in_force]
+        counts = apply.ready_counts(self.connection, own)
+        if full := _listed(counts):
+            self.report.kept[key] = f"Messages are parked in {full}."
+            return False
+        if ladder.queue_type == "quorum" and self.details is None:
+            self.report.kept[key] = (
+                "Its quorum queues may keep what was due for a queue that is full, and only the management API tells: "
+                "see --management-url and --no-management."
+            )
+            return False
+        waiting = {name: detail.dead_letters_waiting for name, detail in (self.details or {}).items() if name in own}
+        if full := _listed(waiting):
+            self.report.kept[key] = f"What was due waits for a queue that takes it, in {full}."
+        return not full
+
+    def _prune(self, key: str, ladder: Ladder, queues: list[Queue]) -> None:
+        # Nothing leads to these exchanges any more. Without them no rung is entered while its queue is deleted.
+        for name in self._exchanges(key, ladder):
+            apply.delete_exchange(self.channel, name)
+            self.report.deleted.append(name)
+        for queue in queues:
+            if not apply.delete_unused(self.connection, queue):
+                self.report.kept[key] = f"{queue.name} is in use: messages were parked just now, or are inspected."
+                return
+            self.report.deleted.append(queue.name)
+        self.report.ladders.append(key)
+
+    def _exchanges(self, key: str, ladder: Ladder) -> list[str]:
+        names, queue = self.plan.names, self.plan.queue
+        found = [names.ladder(queue, key), names.first(queue, key)]
+        for rung in range(1, len(ladder) + 1):
+            if len(ladder.lane_ttls(rung)) > 1:
+                found += [names.rung(queue, key, rung), names.lane0(queue, key, rung)]
+        return found
+
+    def _forget(self) -> None:
+        """Drop the pruned ladders from the record, and the ways back from rungs that no ladder has."""
+        gone = set(self.report.ladders)
+        kept = replace(
+            self.applied,
+            ladders={key: each for key, each in self.applied.ladders.items() if key not in gone},
+            retired={key: when for key, when in self.applied.retired.items() if key not in gone},
+        )
+        self.record.save(kept.to_json())
+        highest = max(kept.highest_rung, *(len(ladder) for ladder in self.plan.ladders.values()))
+        for rung in range(highest + 1, self.applied.highest_rung + 1):
+            apply.unbind(self.channel, self.plan.return_binding(rung))

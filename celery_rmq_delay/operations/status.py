@@ -1,0 +1,209 @@
+"""What is parked, suspect and exhausted, by queue and tier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from .. import headers as h
+from ..amqp.apply import ready_counts
+from ..amqp.capabilities import Capabilities, capabilities
+from ..amqp.objects import Queue
+from ..amqp.scan import looks_leave_no_trace, scanning
+from ..app.inventory import applied, plans
+from ..app.state import delay_of
+from ..names import suspects
+from ..settings.values import RetryMode
+from .event_queue import EventStatus, event_status
+from .exact_delays import ExactStatus, exact_status
+
+if TYPE_CHECKING:
+    from celery import Celery
+    from kombu import Connection
+
+    from ..management.records import QueueDetail
+    from ..topology.ladder import LadderPlan
+
+
+@dataclass(frozen=True)
+class TierStatus:
+    """One tier of an origin queue: its delay queues (one, or one a lane) together.
+
+    ``delay_ms`` is the tier's delay in ms, ``parked`` how many messages wait in it. ``oldest_due`` is when the next one
+    is due, in UTC: to the second in the first rung, and not before it in higher ones; None where a look at the message
+    would leave a trace (RabbitMQ >= 4.1) or the message does not say when it was parked.
+    ``due_within_ms`` is the bound that always holds, in ms; None where nothing is parked. ``retired``: no ladder in
+    force leads here any more. ``missing``: delay queues that the broker does not have.
+    """
+
+    rung: int
+    delay_ms: int
+    parked: int
+    oldest_due: datetime | None
+    due_within_ms: int | None
+    retired: bool
+    missing: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data; times in ISO 8601, UTC."""
+        due = self.oldest_due.isoformat(timespec="seconds") if self.oldest_due else None
+        return {**vars(self), "oldest_due": due, "missing": list(self.missing)}
+
+
+@dataclass(frozen=True)
+class QueueStatus:
+    """One origin queue. ``ready`` and ``suspects`` are counts of messages; None where that queue does not exist.
+
+    ``retry`` is its setting. A ``native`` queue holds its retries itself: its tiers have only the copies, and ``held``
+    is how many it holds, ``held_due`` when the next of them is due, as the management API last said; None where it was
+    not asked, or said nothing.
+    """
+
+    queue: str
+    queue_type: str
+    ready: int | None
+    suspects: int | None
+    tiers: tuple[TierStatus, ...]
+    retry: RetryMode = "ladder"
+    held: int | None = None
+    held_due: datetime | None = None
+
+    @property
+    def parked(self) -> int:
+        """How many messages wait in all tiers."""
+        return sum(tier.parked for tier in self.tiers)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        due = self.held_due.isoformat(timespec="seconds") if self.held_due else None
+        return {**vars(self), "held_due": due, "parked": self.parked, "tiers": [tier.to_json() for tier in self.tiers]}
+
+
+@dataclass(frozen=True)
+class Status:
+    """All origin queues, and what they share: exact delays, the exhausted queue, and that of events.
+
+    ``exhausted`` counts the messages of that queue; None where it does not exist. ``events`` is None where they are
+    off.
+    """
+
+    queues: tuple[QueueStatus, ...]
+    exhausted_queue: str
+    exhausted: int | None
+    exact: tuple[ExactStatus, ...] = ()
+    events: EventStatus | None = None
+
+    @property
+    def native(self) -> list[QueueStatus]:
+        """The queues that hold their retries themselves."""
+        return [queue for queue in self.queues if queue.retry == "native"]
+
+    def with_held(self, details: Mapping[str, QueueDetail]) -> Status:
+        """Return the same with what the management API says of the queues that hold their retries themselves."""
+        queues = (
+            _with_held(queue, details.get(queue.queue)) if queue.retry == "native" else queue for queue in self.queues
+        )
+        return replace(self, queues=tuple(queues))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {
+            **vars(self),
+            "queues": [queue.to_json() for queue in self.queues],
+            "exact": [each.to_json() for each in self.exact],
+            "events": self.events.to_json() if self.events else None,
+        }
+
+
+def _with_held(queue: QueueStatus, detail: QueueDetail | None) -> QueueStatus:
+    if detail is None:
+        return queue
+    due = detail.next_due_ms
+    return replace(
+        queue, held=detail.held, held_due=datetime.fromtimestamp(due / 1000, timezone.utc) if due is not None else None
+    )
+
+
+def read_status(app: Celery, connection: Connection, only: Iterable[str] = ()) -> Status:
+    """Return the state of the app's origin queues (of ``only`` those where given) and of its exhausted queue."""
+    delay = delay_of(app)
+    exhausted = delay.settings.exhausted_queue
+    return Status(
+        queues=tuple(queue_status(app, connection, only)),
+        exhausted_queue=exhausted,
+        exhausted=ready_counts(connection, [exhausted])[exhausted],
+        exact=tuple(exact_status(connection, delay.exact)),
+        events=event_status(connection, delay),
+    )
+
+
+def queue_status(app: Celery, connection: Connection, only: Iterable[str] = ()) -> list[QueueStatus]:
+    """Return the state of each origin queue of the app; of ``only`` those where given. Creates and changes nothing.
+
+    Raises `RmqDelayError` where `install` was not called, `TransportError` where the broker is no AMQP broker.
+    """
+    delay = delay_of(app)
+    broker = capabilities(connection)
+    return [
+        _status(connection, plan, broker, "native" if delay.is_native(plan.queue) else "ladder")
+        for plan in plans(connection, delay, only)
+    ]
+
+
+def _status(connection: Connection, plan: LadderPlan, broker: Capabilities, retry: RetryMode) -> QueueStatus:
+    record = applied(connection, plan)
+    in_force = [*plan.ladders.values(), *(each for key, each in record.ladders.items() if key not in record.retired)]
+    entered = {queue.name for _, _, queue in plan.rung_queues(in_force)}
+    every = plan.rung_queues([*in_force, *record.ladders.values()])
+    tiers: dict[tuple[bool, int, int], list[Queue]] = {}
+    for rung, delay_ms, queue in every:
+        tiers.setdefault((queue.name not in entered, rung, delay_ms), []).append(queue)
+    counts = ready_counts(connection, [plan.queue, suspects(plan.queue), *(queue.name for _, _, queue in every)])
+    return QueueStatus(
+        queue=plan.queue,
+        queue_type=plan.queue_type,
+        ready=counts[plan.queue],
+        suspects=counts[suspects(plan.queue)],
+        tiers=tuple(
+            _tier(connection, tiers[key], key, counts, peek=looks_leave_no_trace(broker)) for key in sorted(tiers)
+        ),
+        retry=retry,
+    )
+
+
+def _tier(
+    connection: Connection,
+    queues: list[Queue],
+    key: tuple[bool, int, int],
+    counts: Mapping[str, int | None],
+    *,
+    peek: bool,
+) -> TierStatus:
+    retired, rung, delay_ms = key
+    used = [queue for queue in queues if counts[queue.name]]
+    dues = [_due(connection, queue) for queue in used] if peek else []
+    return TierStatus(
+        rung=rung,
+        delay_ms=delay_ms,
+        parked=sum(counts[queue.name] or 0 for queue in queues),
+        oldest_due=min((due for due in dues if due), default=None),
+        due_within_ms=min((_ttl_ms(queue) for queue in used), default=None),
+        retired=retired,
+        missing=tuple(queue.name for queue in queues if counts[queue.name] is None),
+    )
+
+
+def _due(connection: Connection, queue: Queue) -> datetime | None:
+    """Return when the head of a delay queue is due: not before its last known death, plus the TTL."""
+    with scanning(connection, queue.name, most=1, is_delay_queue=True) as scan:
+        for message in scan:
+            times = [death.get("time") for death in h.deaths(message.headers)]
+            known: list[datetime] = [time.replace(tzinfo=timezone.utc) for time in times if isinstance(time, datetime)]
+            return max(known) + timedelta(milliseconds=_ttl_ms(queue)) if known else None
+    return None
+
+
+def _ttl_ms(queue: Queue) -> int:
+    return int(queue.arguments["x-message-ttl"])

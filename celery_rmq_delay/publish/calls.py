@@ -1,0 +1,167 @@
+"""Calls with a ``countdown`` or an ``eta``: the broker holds them, and no worker does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Any
+
+from celery.utils import uuid
+from kombu.common import Broadcast
+from kombu.entity import Exchange, Queue
+
+from ..app.state import Delay, is_retryable
+from ..durations import aware_eta, until_ms, whole_ms
+from ..headers import LANE, exact_address
+from ..ladders import lane_of
+from .forward import Redirect, confirming, connection_of, pooled
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+class SendTask:
+    """`Celery.send_task` of an app: all that is published for a task goes through it.
+
+    A call with a delay, one of 0 too, is published for the queue that it is routed to, past the queue's exchange. Where
+    its options name an exchange, and the app cannot tell which one queue that means, it is published there at once with
+    its eta, and the worker that receives it parks it. Where ladders have jitter, every message gets its task's lane.
+    """
+
+    def __init__(self, app: Celery, delay: Delay) -> None:
+        self._app, self._delay = app, delay
+
+    def __call__(
+        self, name: str, args: Any = None, kwargs: Any = None, countdown: Any = None, eta: Any = None, **options: Any
+    ) -> Any:
+        """Send the task. Raises `DelayError` for a delay that cannot be used."""
+        if (countdown is None and eta is None) or not self._holds(name, options):
+            return self._send(name, args, kwargs, countdown=countdown, eta=eta, **options)
+        what, found = ("eta", eta) if eta is not None else ("countdown", countdown)
+        due = aware_eta(self._app, eta) if eta is not None else None
+        delay_ms = whole_ms(countdown, "countdown") if due is None else until_ms(due)
+        queue = self._destination(name, args, kwargs, options)
+        if queue is None and not delay_ms:
+            return self._send(name, args, kwargs, **options)
+        if queue is None:
+            due = due or datetime.now(timezone.utc) + timedelta(milliseconds=delay_ms)
+            headers = {**(options.pop("headers", None) or {}), "eta": due.isoformat()}
+            return self._send(name, args, kwargs, headers=headers, **options)
+        producer = options.pop("producer", None) or options.pop("publisher", None)
+        connection = options.pop("connection", None) or getattr(producer, "connection", None)
+        with confirming(self._app, connection) as producer:
+            route = self._delay.exact.route(connection_of(producer), delay_ms, queue, what, found)
+            redirect: Any = Redirect(producer, self._delay.exact, route)
+            return self._send(name, args, kwargs, producer=redirect, **options)
+
+    def _send(self, *args: Any, **options: Any) -> Any:
+        if self._delay.settings.uses_jitter:
+            task_id = options["task_id"] = options.get("task_id") or uuid()
+            lane = lane_of(task_id, self._delay.settings.lanes)
+            options["headers"] = {**(options.get("headers") or {}), LANE: lane}
+        self._keep_expired()
+        # Looked up anew: what monitors Celery wraps the method of the class, often after `install`.
+        return type(self._app).send_task(self._app, *args, **options)
+
+    def _keep_expired(self) -> None:
+        """Leave messages whose ``expires`` is past to the worker, which revokes their tasks.
+
+        Celery gives them a TTL, too: the broker would dead-letter them, and nobody would say what became of them.
+        """
+        amqp: Any = self._app.amqp
+        if not isinstance(amqp.send_task_message, _WithoutTtl):
+            amqp.send_task_message = _WithoutTtl(amqp.send_task_message, self._delay)
+
+    def _holds(self, name: str, options: dict[str, Any]) -> bool:
+        if not (self._delay.settings.exact.every_task or is_retryable(self._task(name, options))):
+            return False
+        driver: str = pooled(self._app).transport.driver_type
+        return driver == "amqp"
+
+    def _task(self, name: str, options: dict[str, Any]) -> Any:
+        known: Any = self._app  # the stubs lack the registry that does not finalize the app
+        return options.get("task_type") or known._tasks.get(name)
+
+    def _destination(self, name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> str | None:
+        """Return the one queue that a call is routed to; None where that is not known."""
+        if came_for := self._came_for(options):
+            return came_for
+        task = self._task(name, options)
+        defaults = task._get_exec_options() if task is not None and options.get("task_type") is None else {}
+        given = {**{key: value for key, value in (defaults or {}).items() if value is not None}, **options}
+        router = options.get("router") or self._app.amqp.router
+        routed = router.route(dict(given), options.get("route_name") or name, args, kwargs, task)
+        exchange, key, queue = routed.get("exchange"), routed.get("routing_key"), routed.get("queue")
+        if isinstance(queue, str):
+            queue = self._app.amqp.queues[queue]
+        elif queue is None:
+            queue = self._app.amqp.default_queue
+        # As Celery decides it when it publishes (`celery.app.amqp.AMQP.send_task_message`).
+        kind = routed.get("exchange_type") or getattr(queue.exchange, "type", None) or "direct"
+        if exchange and (key or kind != "direct"):
+            return self._one_queue(exchange, key or "")
+        if key and kind != "direct" and given.get("queue") is None and queue.name == self._app.conf.task_default_queue:
+            return self._one_queue(queue.exchange.name, key)
+        if options.get("queue") is None:
+            options["queue"] = queue  # a router that decides anew each time is not asked again
+        return self._usable(queue)
+
+    def _came_for(self, options: dict[str, Any]) -> str | None:
+        """Return the queue of a task of Celery's own class that is retried, and had come by an exact delay."""
+        found = exact_address(options.get("headers") or {})
+        exchange = options.get("exchange") or ""
+        name: str = getattr(exchange, "name", exchange)
+        ours = not name or name.startswith(f"{self._delay.settings.prefix}.")
+        return found[0] if found and ours and options.get("queue") is None else None
+
+    def _one_queue(self, exchange: str | Exchange, key: str) -> str | None:
+        name: Any = getattr(exchange, "name", exchange)
+        queues = self._app.amqp.queues.values()
+        found = [queue for queue in queues if takes(queue, name, key)]
+        return self._usable(found[0]) if len(found) == 1 else None
+
+    def _usable(self, queue: Queue) -> str | None:
+        """Return the queue's name, unless it comes and goes, or is left alone."""
+        if isinstance(queue, Broadcast) or not queue.durable or queue.auto_delete or queue.exclusive:
+            return None
+        name: str = queue.name
+        return None if self._delay.settings.for_queue(name) is None else name
+
+
+class _WithoutTtl:
+    """Celery's function that publishes a task message, without a TTL where a header says when it expires."""
+
+    def __init__(self, send: Callable[..., Any], delay: Delay) -> None:
+        self._send, self._delay = send, delay
+
+    def __call__(self, producer: Any, name: str, message: Any, **options: Any) -> Any:
+        queue = options.get("queue")
+        is_ours = self._delay.settings.for_queue(getattr(queue, "name", queue) or "") is not None
+        if is_ours and message.headers.get("expires"):  # protocol 1 has it in the body: its TTL stays
+            options.pop("expiration", None)
+        return self._send(producer, name, message, **options)
+
+
+def takes(queue: Queue, exchange: str, key: str) -> bool:
+    """Return whether a queue, as the app declares it, takes messages of ``exchange`` with the routing key ``key``."""
+    bindings = [(queue.exchange, queue.routing_key), *((each.exchange, each.routing_key) for each in queue.bindings)]
+    return any(
+        each is not None and each.name == exchange and _matches(each.type, bound, key) for each, bound in bindings
+    )
+
+
+def _matches(kind: str, bound: str | None, key: str) -> bool:
+    if kind == "topic":
+        return matches_topic(bound or "", key)
+    return kind == "fanout" or (kind == "direct" and (bound or "") == key)
+
+
+def matches_topic(pattern: str, key: str) -> bool:
+    """Return whether a topic exchange takes the routing key ``key`` for a binding with ``pattern``."""
+    return bool(_topic(pattern).fullmatch(f".{key}"))
+
+
+def _topic(pattern: str) -> re.Pattern[str]:
+    words = {"*": r"\.[^.]*", "#": r"(?:\.[^.]*)*"}
+    return re.compile("".join(words.get(word, rf"\.{re.escape(word)}") for word in pattern.split(".")))

@@ -1,0 +1,222 @@
+"""The forward path: a message of Celery's, published into a delay queue with confirm.
+
+Celery makes the message, with its signals, stamps and serializers; only where it goes is decided here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from amqp.exceptions import NotFound
+from kombu.pools import producers
+
+from ..amqp.capabilities import capabilities
+from ..amqp.confirms import CONFIRM_TIMEOUT, confirmed, lease_error
+from ..amqp.connections import another
+from ..exceptions import NackedError, UnroutableError
+from ..headers import (
+    DUE,
+    EXCHANGE,
+    FIRST_FAILED,
+    LANE,
+    RETRIES,
+    ROUTING_KEY,
+    TO,
+    put_priority_away,
+    timestamp,
+    without_dead_letters,
+)
+from ..ladders import lane_of
+from ..retry.delivery import KEY, Delivery
+
+if TYPE_CHECKING:
+    from celery import Celery, Task
+    from kombu import Connection, Producer
+
+    from ..amqp.route import Route
+    from ..app.exact import ExactDelays
+    from ..app.state import Delay
+
+_ROUTE_OPTIONS = ("exchange", "routing_key", "countdown", "eta")
+
+
+def pooled(app: Celery) -> Connection:
+    """Return the connection that those of the app's pool are made like; it need not be open."""
+    pool: Any = app.pool  # the stubs have a pool of producers
+    connection: Connection = pool.connection
+    return connection
+
+
+@contextmanager
+def confirming(app: Celery, given: Connection | None = None) -> Iterator[Producer]:
+    """Give a pooled producer whose publishes wait for the broker's confirm; of the ``given`` connection's broker."""
+    with producers[_confirming(app, given)].acquire(block=True) as producer:
+        yield producer
+
+
+#: By a connection: where it led then, and what to look up its pool of confirming producers by, as making that takes
+#: longer than a publish.
+_pools: WeakKeyDictionary[Connection, tuple[object, Connection]] = WeakKeyDictionary()
+
+
+def _confirming(app: Celery, given: Connection | None) -> Connection:
+    own = pooled(app)
+    source = own if given is None else given
+    address = source.hostname, source.port, source.virtual_host  # others when it has failed over
+    found = _pools.get(source)
+    if found is None or found[0] != address:
+        confirm = {"confirm_publish": True}
+        if source.as_uri(include_password=True) == own.as_uri(include_password=True):
+            made = app.connection_for_write(transport_options=confirm)
+        else:
+            made = another(source, transport_options={**(source.transport_options or {}), **confirm})
+        found = _pools[source] = (address, made)
+    return found[1]
+
+
+def connection_of(producer: Producer) -> Connection:
+    """Return the connection of a producer that has one."""
+    assert producer.connection is not None  # noqa: S101 - the stubs have it as optional
+    return producer.connection
+
+
+class Redirect:
+    """A producer that sends the one task message it is given along a route; all else as the producer it wraps.
+
+    The message keeps where Celery would have sent it in its headers.
+    """
+
+    def __init__(self, producer: Producer, exact: ExactDelays, route: Route) -> None:
+        self._exact, self._route = exact, route
+        self._producer: Any = producer  # the stubs lack what its publish returns
+        self._is_sent = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def publish(self, body: Any, **options: Any) -> Any:
+        """Publish the task message with confirm; what comes after it (events) goes its own way.
+
+        Raises `PublishError`.
+        """
+        if self._is_sent:
+            return self._producer.publish(body, **options)
+        retry, policy = options.pop("retry", False), options.pop("retry_policy", None) or {}
+        send: Callable[..., Any] = self._send
+        if retry:
+            send = self._producer.connection.ensure(self._producer, send, **policy)
+        result = send(body, self._redirected(options))
+        self._is_sent = True
+        return result
+
+    def _redirected(self, options: dict[str, Any]) -> dict[str, Any]:
+        exchange = options.get("exchange")
+        headers = without_dead_letters(options.get("headers") or {})
+        headers.setdefault(EXCHANGE, getattr(exchange, "name", exchange) or "")
+        headers.setdefault(ROUTING_KEY, options.get("routing_key") or "")
+        for name in (DUE, TO):
+            headers.pop(name, None)
+        return {
+            **options,
+            "headers": {**headers, **self._route.headers},
+            "exchange": self._route.exchange,
+            "routing_key": self._route.routing_key,
+            # Celery's `expires`, which it looks at again: as a TTL it would end the delay.
+            "expiration": None,
+            "mandatory": self._route.mandatory,
+            "confirm_timeout": CONFIRM_TIMEOUT,
+        }
+
+    def _send(self, body: Any, options: dict[str, Any]) -> Any:
+        declared = self._producer.connection.declared_entities
+        for queue in options.get("declare") or ():
+            if hash(queue) not in declared:  # kombu looks there, too, after it has made a copy of the queue
+                self._producer.maybe_declare(queue)
+        options = {**options, "declare": None}
+        try:
+            return self._publish(body, options)
+        except (UnroutableError, NotFound):  # somebody has deleted what was declared before
+            connection = self._producer.connection
+            self._exact.forget(connection)
+            if not self._producer.channel.is_open:
+                connection.revive(connection.channel())
+                self._producer.revive(connection.default_channel)
+            return self._publish(body, options)
+
+    def _publish(self, body: Any, options: dict[str, Any]) -> Any:
+        route, channel = self._route, self._producer.channel
+        self._exact.prepare(self._producer.connection, route)
+        self._exact.warn_unconsumed(self._producer.connection)
+        began = time.monotonic()
+        self._exact.renew(channel, route)
+        if route.sorts and capabilities(self._producer.connection).sorts_quorum:
+            options = {**options, "headers": dict(options["headers"])}
+            put_priority_away(options, options["headers"])
+        try:
+            with confirmed(channel, route.where):
+                result = self._producer.publish(body, **options)
+        except (NackedError, UnroutableError, NotFound):
+            raise
+        except BaseException:
+            # A confirm that comes late is not to be taken for that of the next message. Closing might wait, too.
+            self._producer.connection.collect()
+            raise
+        if late := lease_error(route, began):
+            raise late
+        return result
+
+
+def publish_retry(
+    delay: Delay,
+    task: Task[Any, Any],
+    delivery: Delivery,
+    signature: Any,
+    *,
+    rung: int,
+    queue: str,
+    delay_ms: int | None,
+) -> None:
+    """Publish ``signature`` to the delay queue of ``rung`` of ``queue``, or with an exact ``delay_ms``.
+
+    When this returns the broker has it. Blocks until the confirm, so it belongs into the task's process. Raises
+    `PublishError`, or `DelayError` for a delay that is too long.
+    """
+    options = dict(signature.options)
+    request: Any = task.request  # of a message, so that it has an id
+    apply_async: Any = task.apply_async  # the stubs lack kombu's options
+    # Celery takes every header it does not know for the task's own: the broker's and ours are among them.
+    headers = without_dead_letters(options.pop("headers", None) or {})
+    for name in (KEY, EXCHANGE, ROUTING_KEY):
+        headers.pop(name, None)
+    headers.setdefault(RETRIES, 0)
+    headers.setdefault(FIRST_FAILED, timestamp(datetime.now(timezone.utc)))
+    if queue == delivery.queue:
+        origin = request.delivery_info or {}
+        headers |= {EXCHANGE: origin.get("exchange") or "", ROUTING_KEY: origin.get("routing_key") or queue}
+    for name in _ROUTE_OPTIONS:
+        options.pop(name, None)
+    options["queue"] = queue
+    with confirming(task.app) as producer:
+        if delay_ms is None:
+            route, lane = _to_rung(delay, task, rung, queue)
+            if lane is not None:
+                headers[LANE] = lane
+        else:
+            route = delay.exact.route(connection_of(producer), delay_ms, queue, "countdown or eta", delay_ms / 1000)
+        redirect = Redirect(producer, delay.exact, route)
+        apply_async(signature.args, signature.kwargs, **options, headers=headers, producer=redirect)
+
+
+def _to_rung(delay: Delay, task: Task[Any, Any], rung: int, queue: str) -> tuple[Route, int | None]:
+    """Return the way into a rung's delay queue, and the message's lane."""
+    ladder = delay.ladder(queue, task)
+    rung = min(rung, len(ladder))
+    task_id: Any = task.request.id
+    lane = lane_of(task_id, ladder.lanes) if ladder.lanes > 1 else None
+    plan = delay.plan(queue, reason_routing=True, tasks=False)
+    return plan.route(rung, ladder.ttl(rung, lane)), lane

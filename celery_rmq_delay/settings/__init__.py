@@ -1,0 +1,4 @@
+"""The settings of an app: parsed once, validated in one place.
+
+May import `topology` and what is below it.
+"""

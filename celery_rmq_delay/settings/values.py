@@ -1,0 +1,122 @@
+"""The settings of an app as typed values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from ..exceptions import SettingsError
+from ..ladders import Ladder, QueueType
+from ..names import DEFAULT_PREFIX, MAX_NAME_BYTES, Names, is_derived, moving, rung_queue
+from ..redaction import Redaction
+from .events import EventSettings
+from .exact import ExactSettings
+from .validators import check_ttl, read_tiers
+
+RetryMode = Literal["ladder", "native"]
+
+
+@dataclass(frozen=True)
+class QueueSettings:
+    """What holds for one origin queue."""
+
+    ladder: Ladder
+    queue_type: QueueType | None = None
+    max_crashes: int = 3
+    retry: RetryMode = "ladder"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What holds for the app. ``queues`` maps a queue's name to its settings; None leaves a queue alone."""
+
+    default: QueueSettings
+    queues: Mapping[str, QueueSettings | None] = field(default_factory=dict)
+    prefix: str = DEFAULT_PREFIX
+    lanes: int = 5
+    exhausted_queue: str = "rmq_delay.exhausted"
+    apply_on_start: bool = True
+    strict: bool = False
+    events: EventSettings = field(default_factory=EventSettings)
+    exact: ExactSettings = field(default_factory=ExactSettings)
+    management_url: str | None = field(default=None, repr=False)
+
+    @property
+    def names(self) -> Names:
+        """The names of broker objects under this prefix."""
+        return Names(self.prefix)
+
+    @property
+    def redaction(self) -> Redaction:
+        """What is taken out of what people read."""
+        return self.events.redaction
+
+    @cached_property  # asked at each publish
+    def uses_jitter(self) -> bool:
+        """Whether any ladder of the settings spreads its delays over lanes."""
+        every = [self.default, *self.queues.values()]
+        return any(queue is not None and queue.ladder.jitter for queue in every)
+
+    def for_queue(self, name: str) -> QueueSettings | None:
+        """Return the settings of an origin queue; None when it is left alone."""
+        return self.queues.get(name, self.default)
+
+    def task_ladder(self, queue: str, task: object) -> Ladder | None:
+        """Return the ladder that a task class declares for itself on ``queue``; None when it climbs the queue's."""
+        tiers = getattr(task, "tiers", None)
+        settings = self.for_queue(queue)
+        if tiers is None or settings is None:
+            return None
+        where = f"tiers of task {getattr(task, 'name', task)}"
+        queues = settings.ladder
+        own = read_tiers(tiers, where)
+        check_ttl(own, queues.jitter, where, tiers)
+        return Ladder(own, queues.jitter, queues.lanes, queues.repeat_last)
+
+
+def check_queue_name(
+    settings: Settings, queue: str, setting: str = "rmq_delay", tasks: Iterable[Ladder | None] = ()
+) -> None:
+    """Raise `SettingsError` when a name derived from ``queue`` would be too long for AMQP, or ``queue`` is one.
+
+    ``tasks``: the ladders that tasks have of their own there; None is the queue's.
+    """
+    own = settings.for_queue(queue)
+    if own is None:
+        return
+    record = queue.startswith(f"{settings.prefix}.") and queue.endswith((".record", moving(".record")))
+    if record or queue in (settings.exhausted_queue, settings.names.events) or is_derived(queue):
+        mend = "This package gives such names to queues of its own: rename the queue, or set False to leave it alone."
+        raise SettingsError(f"{setting}.queues", queue, mend)
+    longest = settings.names.lane0(queue, "0" * 8, 1000)
+    ladders = {own.ladder, *filter(None, tasks)}
+    ttls = ((rung, ttl) for each in ladders for rung in range(1, len(each) + 1) for ttl in each.lane_ttls(rung))
+    rungs = (rung_queue(queue, rung, ttl, settings.prefix, "quorum") for rung, ttl in ttls)  # the longer names
+    longest = max(longest, *rungs, key=lambda name: len(name.encode()))
+    size = len(longest.encode())
+    if size > MAX_NAME_BYTES:
+        mend = f"{longest!r} would have {size} bytes and AMQP allows {MAX_NAME_BYTES}: shorten the queue or the prefix."
+        raise SettingsError(f"{setting}.queues", queue, mend)
+
+
+class _NotSet:
+    def __repr__(self) -> str:
+        return "not set"
+
+
+#: Stands for a ``max_retries`` that a task's author did not write: the ladder decides. None is for ever.
+NOT_SET = _NotSet()
+
+
+def check_max_retries(max_retries: int | _NotSet | None, ladder: Ladder, task: str) -> None:
+    """Raise `SettingsError` when a task asks for more retries than its ladder has tiers; None asks for no end."""
+    if isinstance(max_retries, _NotSet) or ladder.retries is None:
+        return
+    if max_retries is None or max_retries > ladder.retries:
+        mend = (
+            f"The ladder is the retry budget and has {ladder.retries} tiers: leave max_retries out, add tiers, "
+            "or set repeat_last=True."
+        )
+        raise SettingsError(f"max_retries of task {task}", max_retries, mend)

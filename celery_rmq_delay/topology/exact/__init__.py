@@ -1,0 +1,4 @@
+"""Topologies for exact delays: one module each, and a registry of their names.
+
+May import what `topology` may.
+"""

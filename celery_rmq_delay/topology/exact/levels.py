@@ -1,0 +1,126 @@
+"""Binary levels: a delay of n units passes one delay queue for every bit that is set in n.
+
+    publish --> level 2 --bit 2: 1--> queue 2 (4 units) --> level 1 --bit 1: 0--> level 0 --bit 0: 1--> queue 0 (1 unit)
+            --> deliver --> its queue
+
+The routing key is ``<queue>.<bit 0>.<bit 1>...`` up to the highest bit that is set, and dead-lettering keeps it. The
+lowest bit first: a level's binding is the same however many levels there are, and a short delay has a short key. The
+queue's name is one word of the key, escaped, so that no key is another one's suffix. The idea of binary levels is
+NServiceBus's (its delay infrastructure for RabbitMQ has 28 of them).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from ...amqp.objects import Binding, Exchange, Objects, Queue, arguments
+from ...amqp.route import Route
+from ...durations import MAX_TTL_MS, format_ms
+from ...names import MAX_NAME_BYTES, digest
+from ..ladder import own_queue_arguments, safe_dead_lettering
+from .base import Options, due_headers, safety_net, undeliverable, units
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+
+class Levels:
+    """The default: needs nothing but RabbitMQ, any queue type, one set of queues for all destinations."""
+
+    name = "levels"
+    consumed: str | None = None
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self.unit_ms = options.unit_ms
+        #: How many levels there are: a level's queue cannot have a longer TTL than RabbitMQ allows.
+        self.levels = min(options.levels, (MAX_TTL_MS // options.unit_ms).bit_length())
+        self.max_ms = (2**self.levels - 1) * options.unit_ms
+        self._routes: dict[tuple[int, str], Objects] = {}
+        self._base = f"{options.names.prefix}.levels.{format_ms(options.unit_ms)}.{options.queue_type}"
+
+    def level(self, number: int) -> str:
+        """Return the name of a level's exchange and of its queue."""
+        return f"{self._base}.{number}"
+
+    @property
+    def delivery(self) -> str:
+        """The exchange behind the lowest level."""
+        return f"{self._base}.deliver"
+
+    def frame(self) -> Objects:
+        """Return all levels."""
+        return self._levels(self.levels)
+
+    def route(self, delay_ms: int, queue: str) -> Route:
+        """Return the way through the levels, entered at the highest bit that is set."""
+        count = units(delay_ms, self.unit_ms)
+        return Route(
+            exchange=self.level(count.bit_length() - 1),
+            routing_key=routing_key(queue, count),
+            delay_ms=count * self.unit_ms,
+            objects=self._objects(count.bit_length(), queue),
+            key=(self._base, count.bit_length(), queue),
+            headers=due_headers(delay_ms, queue),
+            sorts=self._options.sorts,
+        )
+
+    def _objects(self, levels: int, queue: str) -> Objects:
+        key = levels, queue
+        if key not in self._routes:
+            self._routes[key] = self._levels(levels) + Objects(bindings=(self.arrival(queue),))
+        return self._routes[key]
+
+    def arrival(self, queue: str) -> Binding:
+        """Return the binding that hands messages to ``queue``."""
+        return Binding(self.delivery, queue, key=f"{word(queue)}.#")
+
+    def holding(self) -> tuple[str, ...]:
+        """Return the levels' queues, the shortest first."""
+        return tuple(self.level(number) for number in range(self.levels))
+
+    def check(self, connection: Connection) -> None:
+        """Every RabbitMQ can do it."""
+
+    def _levels(self, count: int) -> Objects:
+        found = safety_net(self._options.names, self._options.exhausted) + Objects(
+            exchanges=(Exchange(self.delivery, "topic", undeliverable(self._options.names)),)
+        )
+        for number in range(count):
+            found += self._level(number)
+        return found
+
+    def _level(self, number: int) -> Objects:
+        name = self.level(number)
+        below = self.level(number - 1) if number else self.delivery
+        declared = {
+            **dict(own_queue_arguments(self._options.queue_type)),
+            **safe_dead_lettering(self._options.queue_type),
+            "x-message-ttl": self.unit_ms * 2**number,
+            "x-dead-letter-exchange": below,
+        }
+        before = "*." * (number + 1)
+        return Objects(
+            exchanges=(Exchange(name, "topic"),),
+            queues=(Queue(name, arguments(declared)),),
+            bindings=(
+                Binding(name, name, key=f"{before}1.#"),
+                Binding(name, below, to="exchange", key=f"{before}0.#"),
+            ),
+        )
+
+
+@lru_cache(maxsize=1024)
+def word(queue: str) -> str:
+    """Return a queue's name as one word of a routing key; a digest where it is too long for that."""
+    escaped = quote(queue, safe="").replace(".", "%2E")
+    if len(escaped) + 2 * MAX_TTL_MS.bit_length() <= MAX_NAME_BYTES:
+        return escaped
+    return f"%{digest(queue)}"
+
+
+def routing_key(queue: str, count: int) -> str:
+    """Return the key of a message that waits for ``count`` units, which is at least 1."""
+    return ".".join([word(queue), *reversed(f"{count:b}")])

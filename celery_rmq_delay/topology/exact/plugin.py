@@ -1,0 +1,102 @@
+"""The community plugin ``rabbitmq_delayed_message_exchange``: the exchange itself keeps a message for its ``x-delay``.
+
+The plugin is archived, keeps messages on one node only, and cannot tell whether a queue will take a message. It is here
+for those who have it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from amqp.exceptions import AccessRefused, AMQPError, NotFound
+
+from ...amqp import apply
+from ...amqp.connections import another
+from ...amqp.objects import Binding, Exchange, Objects
+from ...amqp.route import Route
+from ...exceptions import TopologyError
+from .base import Options, arrival, arrival_frame, arrivals, due_headers
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+#: The plugin's longest delay in milliseconds: an Erlang timer's.
+_LONGEST = 2**32 - 1
+
+
+class Plugin:
+    """The delayed message exchange, where the broker has it. Its delays are exact to the millisecond."""
+
+    name = "plugin"
+    consumed: str | None = None
+    unit_ms = 1
+    max_ms = _LONGEST
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._exchange = Exchange(f"{options.names.prefix}.delayed", "x-delayed-message", delays="fanout")
+        self._routes: dict[str, Objects] = {}
+
+    def frame(self) -> Objects:
+        """Return the exchange, and the one that it hands over to what is due.
+
+        An alternate exchange of its own would get every delayed message at once; the other one has one, for what comes
+        to a queue that is gone.
+        """
+        own = Objects(
+            exchanges=(self._exchange,),
+            bindings=(Binding(self._exchange.name, arrivals(self._options.names), to="exchange"),),
+        )
+        return arrival_frame(self._options) + own
+
+    def route(self, delay_ms: int, queue: str) -> Route:
+        """Return the way through the exchange."""
+        if queue not in self._routes:
+            self._routes[queue] = self.frame() + arrival(self._options, queue)
+        return Route(
+            exchange=self._exchange.name,
+            routing_key=queue,
+            delay_ms=delay_ms,
+            objects=self._routes[queue],
+            key=(self._exchange.name, queue),
+            headers={"x-delay": delay_ms, **due_headers(delay_ms, queue)},
+            mandatory=False,
+        )
+
+    def holding(self) -> tuple[str, ...]:
+        """Return nothing: the exchange does not show what it keeps."""
+        return ()
+
+    def check(self, connection: Connection) -> None:
+        """Raise `TopologyError` where the plugin is not enabled: RabbitMQ does not know the exchange's type."""
+        try:
+            with another(connection) as own:  # RabbitMQ 3.10 closes the connection, 4.0 and 4.3 the channel
+                own.ensure_connection(max_retries=1)
+                self._probe(own)
+        except NotFound as error:
+            raise TopologyError(
+                f"The exchange {self._exchange.name!r} does not exist, and the broker's user may not declare it: let "
+                "`celery -A proj rmq-delay apply` run as a user who may."
+            ) from error
+        except AMQPError as error:
+            found = getattr(error, "reply_text", error)
+            # "invalid" where it is disabled, and the exchange is still there.
+            if not re.search("(unknown|invalid) exchange type", str(found)):
+                raise TopologyError(f"{found}. The plugin cannot be used.") from error
+            raise TopologyError(
+                "exact_delays asks for 'plugin', and the broker does not know the exchange type x-delayed-message "
+                f"({found}). Enable rabbitmq_delayed_message_exchange, "
+                'or write exact_delays=["plugin", "levels"].'
+            ) from error
+
+    def _probe(self, connection: Connection) -> None:
+        """Declare an exchange of that type, and delete it: the real one is declared with its binding, or not at all."""
+        channel = connection.channel()
+        probe = replace(self._exchange, name=f"{self._exchange.name}.probe")
+        try:
+            apply.declare_nowait(channel, probe)
+            channel.exchange_delete(probe.name)
+        except AccessRefused:  # without the permission to declare it, that the real one exists has to be enough
+            connection.channel().exchange_declare(self._exchange.name, self._exchange.type, passive=True)

@@ -1,0 +1,38 @@
+"""Which topologies for exact delays there are.
+
+A topology is one module: a class that is made of `Options` and has what `Topology` asks for, and one line in
+`_FACTORIES`, or a call of `register` in a package of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...exceptions import SettingsError
+from .base import Options, Topology
+from .hold import Hold
+from .levels import Levels
+from .loop import Loop
+from .plugin import Plugin
+
+Factory = Callable[[Options], Topology]
+
+
+_FACTORIES: dict[str, Factory] = {"levels": Levels, "hold": Hold, "loop": Loop, "plugin": Plugin}
+
+
+def register(name: str, factory: Factory) -> None:
+    """Make a topology known under a name for the setting ``exact_delays``. Call it before ``install``."""
+    if _FACTORIES.get(name, factory) is not factory:
+        raise SettingsError("exact_delays", name, "Another topology has this name: register yours under its own.")
+    _FACTORIES[name] = factory
+
+
+def known() -> tuple[str, ...]:
+    """Return the names of all topologies."""
+    return tuple(_FACTORIES)
+
+
+def make(name: str, options: Options) -> Topology:
+    """Return the topology of that name."""
+    return _FACTORIES[name](options)

@@ -1,0 +1,123 @@
+"""Ladders that cannot be applied when a worker connects: whether its queues can be consumed all the same, and when not.
+
+In an alarm RabbitMQ takes no publish, and so no change of a record; another process may hold the record for long. What
+was applied before is in force all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..amqp.apply import all_exist
+from ..amqp.backoff import Backoff
+from ..amqp.connections import beside
+from ..amqp.record import glimpse_record
+from ..exceptions import RmqDelayError
+from ..topology.switch import Applied
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+    from ..topology.ladder import LadderPlan
+    from .confirming import ConfirmingConnection
+
+logger = logging.getLogger(__name__)
+
+
+def ladder_in_force(connection: Connection, plan: LadderPlan, *, known: bool = False) -> Applied | None:
+    """Return what the record says where rejected messages of a queue climb a ladder already. Publishes nothing.
+
+    That may be another ladder than the plan's, or one on its way to the next: a change leaves no message without a
+    ladder at any step. ``known``: this process has applied the plan, so that the record need not be asked.
+    """
+    if known:
+        return Applied() if all_exist(connection, plan.objects()) else None
+    found = Applied.from_json(glimpse_record(connection, plan.record_queue()))
+    current = found.ladders.get(found.current or "")
+    if current is None:
+        return None
+    tasks = {task: found.ladders.get(ladders[-1]) for task, ladders in found.tasks.items() if ladders}
+    there = replace(plan, ladder=current, tasks=tasks)
+    return found if all_exist(connection, there.objects(found.highest_rung)) else None
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that a worker applies: what, how on an open connection, and what to do then in the event loop."""
+
+    what: str
+    act: Callable[[Connection], None]
+    done: Callable[[], None]
+
+
+class Applying:
+    """Tries steps again with back-off, in a thread of its own, until each is done; for one connection of a consumer.
+
+    Not while the broker is known to have an alarm: it would keep each connection that tries until the alarm is over.
+    """
+
+    def __init__(self, consumer: Any, publisher: ConfirmingConnection) -> None:
+        self._consumer, self._source, self._publisher = consumer, consumer.connection, publisher
+        self._lock = threading.Lock()
+        self._due: dict[str, Step] = {}
+        self._backoff = Backoff()
+        #: Set when something new is due, or nothing any more.
+        self._news = threading.Event()
+        self._stopped = self._runs = False
+
+    def later(self, step: Step) -> None:
+        """Try a step in a second or so, and again until it is done."""
+        self._publisher.probe()
+        with self._lock:
+            if step.what not in self._due:
+                self._backoff.reset()
+                self._news.set()
+            self._due[step.what] = step
+            if not self._runs:
+                self._runs = True
+                threading.Thread(target=self._run, name="rmq-delay-applying", daemon=True).start()
+
+    def stop(self) -> None:
+        """Try nothing more. What is under way may still happen in the broker, where it does no harm."""
+        self._stopped = True
+        self._news.set()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            if self._news.is_set():
+                self._news.clear()
+            elif not self._news.wait(self._backoff.pause()) and not self._publisher.is_blocked:
+                for step in list(self._due.values()):
+                    self._try(step)
+            with self._lock:
+                if not self._due:
+                    self._runs = False
+                    return
+
+    def _try(self, step: Step) -> None:
+        try:
+            with beside(self._source) as connection:
+                step.act(connection)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may succeed
+            if not self._stopped:
+                logger.warning("%s cannot be applied yet: %s", step.what, str(error) or repr(error))
+                self._consumer.call_soon(self._publisher.probe)
+            return
+        with self._lock:
+            if self._due.get(step.what) is step:
+                del self._due[step.what]
+        self._consumer.call_soon(self._finish, step)
+
+    def _finish(self, step: Step) -> None:
+        if not self._stopped:
+            try:
+                step.done()
+            except RmqDelayError as error:
+                logger.warning("%s cannot be used yet: %s", step.what, error)
+                self.later(step)
+            else:
+                logger.info("%s is applied", step.what)

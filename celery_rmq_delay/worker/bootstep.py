@@ -1,0 +1,117 @@
+"""The bootstep that ties a worker to its ladders."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from amqp.exceptions import NotFound, RecoverableConnectionError
+from celery import bootsteps
+from celery.bootsteps import RUN  # type: ignore[attr-defined]  # its stubs lack it
+
+from ..amqp.frames import tolerant
+from ..app.state import Delay, delay_of
+from ..exceptions import RmqDelayError, TransportError, UnknownVersionError
+from . import control, hooks  # noqa: F401 - `control` registers the command of workers
+from .heartbeats import wait_for_nothing
+from .intake import guard
+from .pools import keep_written
+from .side import WorkerSide
+from .strategy import ATTRIBUTE
+
+logger = logging.getLogger(__name__)
+
+
+class LadderStep(bootsteps.StartStopStep):
+    """Applies the ladders of the consumed queues before the worker takes its first message."""
+
+    requires = (
+        "celery.worker.consumer.tasks:Tasks",
+        "celery.worker.consumer.control:Control",
+        "celery.worker.consumer.gossip:Gossip",
+        "celery.worker.consumer.heart:Heart",
+    )
+
+    def __init__(self, c: Any, **options: Any) -> None:
+        super().__init__(c, **options)
+        delay = delay_of(c.app)
+        delay.check_tasks()
+        self._worker = self._worker_side(c, delay)
+        if self._worker is not None:
+            c.app.conf.broker_transport_options = tolerant(c.app.conf.broker_transport_options)
+            wait_for_nothing(c)
+            guard(c, self._worker)
+            c.perform_pending_operations = partial(_perform, c, c.perform_pending_operations)
+            c.loop = partial(_loop, c.loop, self._worker)
+            c.cancel_task_queue = partial(self._worker.cancel_queue, c.cancel_task_queue)
+        setattr(c, ATTRIBUTE, self._worker)
+
+    def _worker_side(self, c: Any, delay: Delay) -> WorkerSide | None:
+        """Return what this package adds to the worker; None where it cannot add anything, and is not ``strict``."""
+        driver = c.conninfo.transport.driver_type
+        error: RmqDelayError | None = None
+        if driver != "amqp":
+            error = TransportError(
+                f"The broker's transport is {driver!r}: only RabbitMQ can hold delays, so retries stay Celery's own "
+                "and wait in the worker. Use an amqp:// broker_url, or do not install celery_rmq_delay."
+            )
+        elif text := hooks.complaint():
+            error = UnknownVersionError(text)
+        if error is None:
+            return WorkerSide(c, delay)
+        if delay.settings.strict:
+            raise error
+        logger.warning(error)
+        return None
+
+    def start(self, c: Any) -> None:
+        """Connect with the consumer's new connection."""
+        if self._worker is not None:
+            keep_written(c.pool)
+            self._worker.connect()
+
+    def stop(self, c: Any) -> None:
+        """Take nothing more; tasks that run may still finish. Where the connection is lost, neither is possible."""
+        if self._worker is None:
+            return
+        if _is_lost(c):
+            self._worker.lose()
+        else:
+            self._worker.stop_taking()
+
+    def shutdown(self, c: Any) -> None:
+        """Return what was never started, and wait for outstanding confirms, before the connection closes."""
+        if self._worker is None:
+            return
+        if not _is_lost(c):
+            self._worker.disconnect()
+        if self._worker.reporter is not None:
+            self._worker.reporter.close()
+
+
+def _loop(loop: Callable[..., object], worker: WorkerSide, *args: Any) -> None:
+    """Run Celery's loop; where a queue of suspects was deleted, let Celery connect anew, which declares it again."""
+    try:
+        loop(*args)
+    except NotFound as error:
+        if not worker.misses_suspects(error):
+            raise
+        raise RecoverableConnectionError(f"A queue of suspects is gone: {error}") from error
+
+
+def _perform(c: Any, perform: Callable[[], None]) -> None:
+    """Carry out what was put off, and raise where the connection was lost meanwhile.
+
+    A worker without an event loop (gevent, eventlet, threads on Windows) logs what a callback raises, and goes on to
+    read: kombu then opens another connection, on which nothing is consumed.
+    """
+    perform()
+    if c.blueprint.state == RUN and _is_lost(c):
+        raise RecoverableConnectionError("The connection was lost while the worker waited for an answer.")
+
+
+def _is_lost(c: Any) -> bool:
+    """Whether a consumer has lost its connection. Celery before 5.7 stops its steps before it lets go of a lost one."""
+    return c.connection is None or not c.connection.connected

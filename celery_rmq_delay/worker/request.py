@@ -1,0 +1,346 @@
+"""How the worker settles the message of a `RetryableTask`."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from billiard.einfo import ExceptionWithTraceback
+from billiard.exceptions import TimeLimitExceeded, WorkerLostError
+from celery import signals
+from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Terminated as CeleryTerminated
+from celery.worker import request as stock
+from celery.worker import state
+
+from .. import headers as h
+from ..events import schema as events
+from ..events.encode import Waits
+from ..retry.decision import Action, Attempt, End, Ending, end
+from ..retry.delivery import Delivery, Parked, Path, delivery_of
+from ..signals import task_exhausted, task_parked, task_recovered
+from .side import WorkerSide
+from .trace import LeanExceptionInfo, call_on_retry, lost, store_retry
+
+if TYPE_CHECKING:
+    from kombu.message import Message
+
+    from ..app.state import Delay
+
+logger = logging.getLogger(__name__)
+
+_NO_FAILURE = (Ignore, Reject, Retry, MemoryError, stock.Terminated, CeleryTerminated)
+
+
+class _OutOfMemory(Exception):  # noqa: N818 - it is only told, as what it stands for
+    """Stands for the `MemoryError` of a task: Celery would end the worker, although the pool has survived it."""
+
+    def __repr__(self) -> str:
+        return f"MemoryError({', '.join(map(repr, self.args))})"
+
+
+class RetryableRequest(stock.Request):
+    """Says how an attempt ended, and settles its message as `retry.decision.end` decides.
+
+    Celery calls ``acknowledge`` and ``reject`` wherever a message is done with; how the attempt ended is noted before.
+    """
+
+    acknowledged: bool
+    _end = End.SUCCEEDED
+    #: What the attempt raised, with its traceback: the failure, or the retry's text.
+    _failure: Any = None
+    _retry: Retry | None = None
+    #: How many workers the task has killed that is given up for that.
+    _crashes = 0
+    #: Whether Celery ends the attempt.
+    _is_abandoned = False
+
+    def __init__(self, message: Message, **options: Any) -> None:
+        super().__init__(message, **options)
+        #: A `Delivery`; None where the queue is left alone, and nothing below is asked.
+        self._delivery: Any = delivery_of(self._request_dict)
+        if self._delivery is not None and not self._delivery.rung and h.DUE in message.raw_headers:
+            # For the task alone: Celery, which might wait for it by its own clock, has looked already.
+            self._request_dict["eta"] = h.fulfilled_eta(message.raw_headers)
+
+    @property
+    def _worker(self) -> WorkerSide:
+        worker: WorkerSide = self._message.rmq_delay
+        return worker
+
+    @property
+    def _retries(self) -> int:
+        return int(self._request_dict.get("retries") or 0)
+
+    @property
+    def retry_queue(self) -> str:
+        """The queue that a retry comes back to."""
+        own: str = self._delivery.queue
+        return (isinstance(self._retry, Parked) and self._retry.queue) or own
+
+    # -- what Celery calls -----------------------------------------------------------------------------------------
+
+    def on_accepted(self, pid: int, time_accepted: float) -> None:
+        """Note that the task runs."""
+        if self._delivery is not None:
+            self._worker.started(self._message)
+        super().on_accepted(pid, time_accepted)
+
+    def on_retry(self, exc_info: Any) -> None:
+        """Settle an attempt that is to be retried."""
+        retry = _bare(exc_info.exception)
+        if self._delivery is not None:
+            self._end, self._retry, self._failure = End.RETRIED, retry, exc_info
+            if not isinstance(retry, Parked) and self._decide().action is Action.EXHAUST:
+                # Raised by hand: `Task.retry` would have refused it.
+                self._retry = None
+                self.on_failure(LeanExceptionInfo(self._cause_of(retry), None, exc_info.traceback))
+                return
+        super().on_retry(exc_info)
+
+    def on_failure(self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False) -> None:
+        """Settle an attempt that raised, or whose process was lost."""
+        exc = _bare(exc_info.exception)
+        # A task that is terminated is settled before, and for a retry Celery calls `on_retry`.
+        if self._delivery is None or self.acknowledged or isinstance(exc, Retry):
+            super().on_failure(exc_info, send_failed_event, return_ok)
+            return
+        if isinstance(exc, (SystemExit, KeyboardInterrupt)):  # a process that has left by itself
+            exc_info = lost(exc)
+            exc = exc_info.exception
+        self._end, self._failure = self._how(exc), exc_info
+        if self._end is End.ABANDONED:
+            stock.task_ready(self)
+            return
+        if self._end is End.LOST and (ending := self._decide()).action is Action.PARK:
+            self._retry_lost(exc, exc_info, ending)
+            return
+        if isinstance(exc, MemoryError):
+            exc_info = LeanExceptionInfo(_OutOfMemory(*exc.args), None, exc_info.traceback)
+        try:
+            super().on_failure(exc_info, send_failed_event, return_ok)
+        except Exception:  # noqa: BLE001 - it is logged there
+            self._settle_untold()
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        """Settle a hard time limit on gevent, whose pool calls only this; prefork's calls `on_failure` as well."""
+        if soft or self._delivery is None:
+            super().on_timeout(soft, timeout)
+            return
+        logger.error("Hard time limit (%ss) exceeded for %s[%s]", timeout, self.name, self.id)
+        if not self.acknowledged:
+            exceeded = TimeLimitExceeded(timeout)
+            self.on_failure(LeanExceptionInfo(exceeded, None, f"TimeLimitExceeded: {exceeded}"))
+
+    def acknowledge(self) -> None:
+        """Settle the message as its attempt ended."""
+        if self._delivery is None or self.acknowledged:
+            super().acknowledge()
+        elif not (self._is_abandoned and self._was_killed_in_a_greenlet()):
+            self._settle()
+
+    def reject(self, requeue: bool = False) -> None:
+        """Reject the message where its task does so; else settle it as its attempt ended."""
+        if self._delivery is None or self.acknowledged:
+            super().reject(requeue)
+        elif self._end is End.REQUEUED or (not requeue and self._end in (End.FAILED, End.LOST, End.CRASHED)):
+            self._settle()
+        else:
+            self._worker.started(self._message)
+            super().reject(requeue)
+
+    def _announce_cancelled(self, *args: Any, **options: Any) -> None:
+        if self._delivery is not None and not self.acknowledged:
+            self._is_abandoned = True  # Celery before 5.7 notes it only after it has waited for the result backend
+            self._worker.abandon(self._message, self._retries)
+        super()._announce_cancelled(*args, **options)
+
+    def _announce_revoked(self, reason: str, terminated: bool, signum: Any, expired: bool) -> None:
+        self._end = End.EXPIRED if expired else End.REVOKED
+        try:
+            super()._announce_revoked(reason, terminated, signum, expired)
+        except Exception:
+            if self._delivery is None:
+                raise
+            self._settle_untold()
+            self._already_revoked = True
+
+    def _settle_untold(self) -> None:
+        """Log what Celery has raised as it told how an attempt ended, and settle the message all the same.
+
+        In the consumer's callback the error would end the connection, or the worker, and the message come again; in the
+        pool's the message would stay unacked until the worker stops.
+        """
+        logger.exception(
+            "The end of the task %s[%s] (%s) could not be stored, or an errback not be called; its message is settled "
+            "all the same",
+            self.name,
+            self.id,
+            self._end.value,
+            extra={"task_id": self.id},
+        )
+        if self._end is End.REJECTED:
+            self.reject(requeue=False)
+        else:
+            self.acknowledge()
+
+    # -- how it ended ----------------------------------------------------------------------------------------------
+
+    def _how(self, exc: Any) -> End:
+        """Return how an attempt ended that has raised ``exc``."""
+        if self._crashes:
+            return End.CRASHED
+        if isinstance(exc, WorkerLostError) and (state.should_terminate or self._already_cancelled):
+            return End.ABANDONED
+        if isinstance(exc, Reject):
+            return End.REQUEUED if exc.requeue else End.REJECTED  # type: ignore[attr-defined]
+        if isinstance(exc, Ignore):
+            return End.IGNORED
+        if isinstance(exc, (stock.Terminated, CeleryTerminated)):
+            return End.REVOKED
+        if isinstance(exc, WorkerLostError):
+            return End.SUCCEEDED if self._has_succeeded() else End.LOST
+        return End.LOST if isinstance(exc, TimeLimitExceeded) else End.FAILED
+
+    def _was_killed_in_a_greenlet(self) -> bool:
+        """Whether Celery calls a success what it has ended: on gevent and eventlet it does."""
+        return self._end is End.SUCCEEDED and self._worker.consumer.pool.is_green and not self._has_succeeded()
+
+    def _decide(self) -> Ending:
+        delivery, worker = self._delivery, self._worker
+        attempt = self._retry if isinstance(self._retry, Parked) else self._attempt(worker.delay, delivery.queue)
+        return end(self._end, attempt, rejects=worker.dead_letters(delivery.queue))
+
+    def _attempt(self, delay: Delay, queue: str) -> Attempt:
+        is_last = getattr(self._failure, "is_last", False)  # `Task.retry` has refused another one
+        budget = self._retries if is_last else delay.budget(queue, self.task)
+        return Attempt(self._delivery, delay.ladder(queue, self.task), self._retries, budget)
+
+    # -- what becomes of the message ---------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Do what is decided."""
+        ending = self._decide()
+        self._worker.started(self._message)
+        if ending.action is Action.PARK:
+            retry: Any = self._retry
+            self._park(retry.exc, retry.when, ending)
+        elif ending.action is Action.EXHAUST:
+            self._exhaust(ending.reason)
+        elif ending.action is Action.RETURN:
+            self.acknowledged = True
+            self._worker.requeue(self._message, self._delivery, self._retries, self.name)
+            self.send_event("task-rejected", requeue=True)
+        elif ending.action is Action.ACK:
+            self._tell_end(ending.reason)
+            super().acknowledge()
+            if self._retries and ending.reason is None:
+                self._send(task_recovered)
+
+    def _park(self, exc: BaseException | None, when: Any, ending: Ending) -> None:
+        """Bring the message to its delay queue: a tier's, or one for an exact delay."""
+        self.acknowledged = True
+        _, path, rung, delay_ms, _ = ending
+        delivery: Delivery = self._delivery
+        queue = None if self.retry_queue == delivery.queue else self.retry_queue
+        waits = Waits(rung, delay_ms, in_rung_queue=path is not Path.REQUEUE, queue=queue)
+        kind = events.PARKED if path in (Path.REJECT, Path.REQUEUE) else events.FORWARDED
+        tell = partial(self._tell, kind, exc, self._failure.traceback, waits)
+        if path is Path.COPY:
+            self._worker.park(self._message, delivery, self.task, self._retries, rung, delay_ms, tell)
+        else:
+            tell()
+            if path is Path.REJECT:
+                self._on_reject(stock.logger, self._connection_errors, False)
+            elif path is Path.REQUEUE:
+                self._worker.give_back(self._message, delivery)
+            else:
+                self._on_ack(stock.logger, self._connection_errors)
+        if task_parked.receivers:
+            known_ms = round(when * 1000) if isinstance(when, (int, float)) else None
+            self._send(task_parked, exception=exc, delay_ms=known_ms, tier=rung if delay_ms is None else None)
+
+    def _exhaust(self, reason: Any) -> None:
+        exc = _bare(self._failure.exception)
+        self.acknowledged = True
+
+        traceback = stock.safe_str(self._failure.traceback)
+
+        self._worker.exhaust(
+            self._message,
+            queue=self._delivery.queue,
+            retries=self._retries,
+            reason=reason,
+            exception=exc,
+            traceback=traceback,
+            crashes=self._crashes,
+            tell=partial(self._tell, events.EXHAUSTED, exc, traceback, reason=reason, crashes=self._crashes),
+            done=partial(self._send, task_exhausted, exception=exc, reason=reason),
+        )
+
+    def exhaust_crashed(self, crashes: int) -> None:
+        """Give up a task that killed ``crashes`` workers among the suspects, without running it again."""
+        self._crashes = crashes
+        lost = WorkerLostError(f"The task killed {crashes + 1} workers, {crashes} of them while it was a suspect.")
+        self.on_failure(LeanExceptionInfo(lost, None, f"WorkerLostError: {lost}"))
+
+    def _retry_lost(self, exc: Any, exc_info: Any, ending: Ending) -> None:
+        """Count a lost process or a hard time limit as a failed attempt, and retry it."""
+        stock.task_ready(self)
+        self._worker.started(self._message)
+        delivery: Delivery = self._delivery
+        delay: Any = self._worker.delay.ladder(delivery.queue, self.task).ttl(ending.rung, delivery.lane) / 1000
+        retry = Retry(exc=exc, when=delay)
+        if self.store_errors:
+            store_retry(self.task, self._context, exc, exc_info.traceback)
+        self._park(exc, delay, ending)
+        self.send_event("task-retried", exception=stock.safe_repr(exc), traceback=stock.safe_str(exc_info.traceback))
+        self.task.request_stack.push(self._context)
+        try:
+            call_on_retry(self.task, exc, self._context, exc_info)
+            signals.task_retry.send(sender=self.task, request=self._context, reason=retry, einfo=exc_info)
+        finally:
+            self.task.request_stack.pop()
+
+    def _cause_of(self, retry: Retry) -> Exception:
+        """Return what a task failed with whose last retry was refused, as `Task.retry` says it."""
+        cause: Any = retry.exc
+        if isinstance(cause, Exception) and not isinstance(cause, _NO_FAILURE):
+            return cause
+        told: Exception = self.task.MaxRetriesExceededError(f"Can't retry {self.name}[{self.id}]")
+        return told
+
+    def _has_succeeded(self) -> bool:
+        """Whether the lost process had stored the task's success; Celery looks since 5.7."""
+        look = getattr(self, "_success_was_stored", None)
+        return bool(look and look())
+
+    # -- what is told ------------------------------------------------------------------------------------------------
+
+    def _tell(self, kind: str, *facts: Any, **more: Any) -> None:
+        """Send an event, where events are on."""
+        if (reporter := self._worker.reporter) is not None:
+            reporter.tell(kind, self, *facts, **more)
+
+    def _tell_end(self, reason: str | None) -> None:
+        """Send the event of a task that is done with, or count its first success; ``reason`` where it is discarded."""
+        reporter = self._worker.reporter
+        if reporter is None:
+            return
+        first = not self._retries and not h.whole_number(self._message.raw_headers.get(h.GENERATION))
+        if reason is not None:
+            if not first:
+                reporter.tell(events.DISCARDED, self, reason=reason)
+        elif first:
+            reporter.succeeded(self.task.name, self._delivery.queue)
+        else:
+            reporter.tell(events.RECOVERED, self)
+
+    def _send(self, signal: Any, **more: Any) -> None:
+        signal.send(sender=self.task, request=self, queue=self._delivery.queue, attempt=self._retries, **more)
+
+
+def _bare(exc: Any) -> Any:
+    """Return the exception that a pool may have wrapped to carry its traceback."""
+    return exc.exc if isinstance(exc, ExceptionWithTraceback) else exc

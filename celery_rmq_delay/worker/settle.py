@@ -1,0 +1,383 @@
+"""How the worker's main process settles a message: copies it on with confirm, then acks; or leaves it to the broker."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timezone
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery.worker import state
+
+from .. import headers as h
+from ..amqp.backoff import Backoff
+from ..amqp.capabilities import Capabilities
+from ..amqp.confirms import CONFIRM_TIMEOUT
+from ..amqp.copies import copy_of, parked_copy, return_log_error
+from ..amqp.route import Route
+from ..events.failures import message_of, type_name
+from ..exceptions import PublishError, UnroutableError, UnsendableError
+from ..names import suspects
+from ..redaction import shortened
+from ..retry.delivery import Delivery, Path
+from ..topology.native import NativeRetry
+from .confirming import ConfirmingConnection
+
+if TYPE_CHECKING:
+    from celery import Task
+    from kombu.message import Message
+
+    from ..app.state import Delay
+    from ..events.reporter import Reporter
+    from ..topology.exact.base import Topology
+
+logger = logging.getLogger(__name__)
+
+#: Seconds to wait for confirms in a cold shutdown, as Celery itself waits for a silent broker.
+COLD_TIMEOUT = 5.0
+#: How many acks RabbitMQ passes on to a quorum queue before it has the queue's answers.
+ACKS_AT_ONCE = 32
+#: Seconds to wait for these answers, which wait for a disk: at least, and however slowly the broker answers.
+ACKS_SHORTEST, ACKS_LONGEST = 1.0, 5.0
+#: Seconds, at least, without a delivery after which a quorum queue has delivered all that the acks make room for.
+QUIET = 0.2
+_LOST = "The connection of a message for %s is gone: it is delivered again"
+#: Seconds after which a message that could not be moved to the delay queues is tried again.
+HOLD_AGAIN = 1.0
+
+
+class Settling:
+    """What becomes of the messages of one consumer. Nothing can be published before `open`."""
+
+    #: What holds exact delays on the current connection, or on the last one: threads of the pool need no connection.
+    _topology: Topology
+
+    def __init__(self, consumer: Any, delay: Delay) -> None:
+        self.consumer, self.delay = consumer, delay
+        #: The queues whose ladders are applied.
+        self.applied: set[str] = set()
+        #: What tells of the messages before they are settled; None where events are off.
+        self.reporter: Reporter | None = None
+        #: The messages of tasks that wait for another try of their copy, by identity.
+        self._waiting: dict[int, Message] = {}
+        #: By destination: when what waits for it is told again, in seconds of the monotonic clock, and the pauses.
+        self._told: dict[str, tuple[float, Backoff]] = {}
+        #: At least how many messages came on the channel of the origin queues.
+        self.delivered = 0
+        self._publisher: ConfirmingConnection | None = None
+        self._broker = Capabilities((0, 0, 0))
+        self._pid = 0
+        self._thread = 0
+
+    def open(self, connection: Any) -> ConfirmingConnection:
+        """Publish beside a new connection of the consumer from now on, from the thread that calls this. Blocks."""
+        self.close()
+        self._thread, self._pid = threading.get_ident(), os.getpid()
+        self._publisher = publisher = ConfirmingConnection(self.consumer, connection, self.on_missing)
+        publisher.open()
+        return publisher
+
+    def close(self) -> None:
+        """Publish nothing more until the next `open`: the originals are with the broker again, or are to be."""
+        if self._publisher is not None:
+            self._publisher.close()
+
+    def on_missing(self, route: Route | None = None) -> None:
+        """Look after what is published to: some of it may be missing, such as what ``route`` needs."""
+
+    def return_what_is_left(self) -> None:
+        """Let go of what has not started, and of what waits for another try of its copy: the worker stops."""
+
+    def choose(self, connection: Any) -> None:
+        """Send exact delays the way that the broker behind ``connection`` can hold them. Raises `TopologyError`."""
+        self._topology = self.delay.exact.topology(connection)
+
+    def _in_loop(self) -> bool:
+        """Whether this is the main process's event loop, and not a forked child or a thread of the pool.
+
+        Without a hub what is called soon waits for the loop's next turn, two seconds, so every thread does it itself.
+        """
+        return os.getpid() == self._pid and (self.consumer.hub is None or threading.get_ident() == self._thread)
+
+    def disconnect(self) -> None:
+        """Return what is left, and wait for outstanding confirms as long as operations do: nothing is to come again.
+
+        Not in an alarm, in which none would come.
+        """
+        if self._publisher is not None:
+            for _ in range(2):  # a confirm may let a suspect come, and a refusal leaves its message
+                self.return_what_is_left()
+                self._publisher.drain(self.patience)
+            self.close()
+            if not _is_cold():
+                self._let_acks_arrive()
+
+    @property
+    def patience(self) -> float:
+        """For how many seconds a worker that stops waits for an answer of the broker."""
+        return COLD_TIMEOUT if _is_cold() else CONFIRM_TIMEOUT
+
+    def take_the_rest(self) -> None:
+        """Receive the messages that the acks so far make quorum queues deliver, before their consumers are cancelled.
+
+        A message that such a queue assigns to a consumer while that is cancelled reaches no worker, and is redelivered
+        as if a worker had died with it. A consumer whose prefetch is used up is assigned none. Blocks.
+        """
+        answered = self._seconds_to_answer()
+        if answered is None:
+            return
+        quiet, now = max(QUIET, 5 * answered), time.monotonic()
+        until, latest, delivered = now + quiet, now + 5 * quiet, self.delivered
+        with suppress(*self.consumer.connection_errors):
+            while (now := time.monotonic()) < min(until, latest):
+                with suppress(TimeoutError):
+                    self.consumer.connection.drain_events(timeout=until - now)
+                if self.delivered != delivered:
+                    until, delivered = time.monotonic() + quiet, self.delivered
+
+    def _let_acks_arrive(self) -> None:
+        """Wait until RabbitMQ has worked off the acks for quorum queues.
+
+        It forgets what it has not passed on to them when the channel closes: those messages are delivered again. The
+        sure way, `work_off`, would take a message that this worker does not want.
+        """
+        if self.delivered > ACKS_AT_ONCE and (answered := self._seconds_to_answer()) is not None:
+            time.sleep(min(ACKS_LONGEST, max(ACKS_SHORTEST, 5 * answered)))
+
+    def _seconds_to_answer(self) -> float | None:
+        """Return how long the broker takes to read all acks and to answer; None without a quorum queue."""
+        queue = next((name for name in self.applied if self.delay.is_quorum(name)), None)
+        if queue is None:
+            return None
+        began = time.monotonic()
+        try:
+            self.consumer.task_consumer.channel.queue_declare(queue, passive=True)
+        except self.consumer.connection_errors:
+            return None
+        return time.monotonic() - began
+
+    def _suspect(self, message: Message, delivery: Delivery, retries: int, crashed: int) -> None:
+        task_id = message.raw_headers.get("id")
+        logger.warning(
+            "A worker was lost, or lost its connection, with the task %r of queue %s: it goes on among the suspects",
+            task_id,
+            delivery.queue,
+            extra={"queue": delivery.queue, "task_id": task_id, "crashes": crashed},
+        )
+        # Given back at once, it would come again at once, as a suspect.
+        again = partial(self._suspect, message, delivery, retries, crashed)
+        self._copy_to(suspects(delivery.queue), message, retries, {h.CRASHES: crashed}, again)
+
+    def exhaust(
+        self,
+        message: Message,
+        *,
+        queue: str,
+        retries: int,
+        reason: str,
+        exception: BaseException,
+        traceback: str | None,
+        crashes: int = 0,
+        tell: Callable[[], object] = bool,
+        done: Callable[[], object] = bool,
+    ) -> None:
+        """Move a message to the exhausted queue: published with confirm, then acked.
+
+        ``tell`` is called between confirm and ack, ``done`` after them. While the broker does not take it, it is tried
+        again: rejected, it would run again, or be dropped by a full queue. What AMQP cannot carry is rejected.
+        """
+        again = partial(
+            self.exhaust,
+            message,
+            queue=queue,
+            retries=retries,
+            reason=reason,
+            exception=exception,
+            traceback=traceback,
+            crashes=crashes,
+            tell=tell,
+            done=done,
+        )
+        now = h.timestamp(datetime.now(timezone.utc))
+        text = h.printable(message_of(exception))
+        headers = self._forwarded(
+            message,
+            retries,
+            {
+                h.QUEUE: queue,
+                h.REASON: reason,
+                h.EXCEPTION: type_name(exception),
+                h.MESSAGE: shortened(text, h.MAX_MESSAGE),
+                h.TRACEBACK: h.bounded(h.printable(traceback or ""), h.MAX_TRACEBACK) or None,
+                h.ATTEMPTS: retries + 1,
+                h.CRASHES: crashes or message.raw_headers.get(h.CRASHES),
+                h.EXHAUSTED_AT: now,
+                h.WORKER: self.consumer.hostname,
+            },
+        )
+        headers.setdefault(h.FIRST_FAILED, now)
+        copy = copy_of(message, headers)
+        if self._publisher is not None and not self._publisher.fits(copy):
+            headers.pop(h.TRACEBACK, None)
+            headers.pop(h.MESSAGE, None)
+            copy = copy_of(message, headers)
+        self.publish(
+            message,
+            copy,
+            Route("", self.delay.settings.exhausted_queue),
+            rejects=lambda: self.dead_letters(queue),
+            again=again,
+            tell=tell,
+            done=done,
+        )
+
+    def park(
+        self,
+        message: Message,
+        delivery: Delivery,
+        task: Task[Any, Any],
+        retries: int,
+        rung: int,
+        delay_ms: int | None = None,
+        tell: Callable[[], object] = bool,
+    ) -> None:
+        """Move a message as it is to the delay queue of ``rung``, or to one for an exact delay.
+
+        Published with confirm, then acked; ``tell`` is called between the two. While the broker does not take it, it is
+        tried again: rejected, it would wait where its key leads to, and a full queue would drop it there.
+        """
+        if delay_ms is None:
+            ttl_ms = self.delay.ladder(delivery.queue, task).ttl(rung, delivery.lane)
+            if delivery.path is Path.PUBLISH:  # no apply has declared its delay queue
+                route = self.delay.plan(delivery.queue, reason_routing=True, tasks=False).route(rung, ttl_ms)
+            else:
+                name = self.delay.rung_queue(delivery.queue, rung, ttl_ms)
+                route = Route("", name, sorts=self.delay.queue_type(delivery.queue) == "quorum")
+        else:
+            exact = self.delay.exact
+            route = exact.along(self._topology, delay_ms, delivery.queue, "countdown", delay_ms / 1000)
+        # The attempt has ended: the kills before it are in no row with those to come.
+        headers = self._forwarded(message, retries + 1, {**route.headers, h.CRASHES: None})
+        copy = parked_copy(message, headers, route, self._broker)
+        again = partial(self.park, message, delivery, task, retries, rung, delay_ms, tell)
+        self.publish(message, copy, route, again=again, tell=tell)
+
+    def _native(self, queue: str, among_suspects: bool) -> NativeRetry | None:
+        """Return how the queue of a delivery holds its retries by itself; None where it does not."""
+        if among_suspects or queue in self.delay.foreign:
+            return None
+        return self.delay.native(queue)
+
+    def give_back(self, message: Message, delivery: Delivery) -> None:
+        """Leave a message to its queue, which holds it for the delay of the next tier."""
+        native = self._native(delivery.queue, among_suspects=False)
+
+        def settle() -> None:
+            if native is not None and native.kind == "returned":
+                return_log_error(message, self.consumer.connection_errors)
+            else:
+                message.reject_log_error(logger, self.consumer.connection_errors, requeue=True)
+
+        if self._in_loop():
+            settle()
+        else:
+            self.consumer.call_soon(settle)
+
+    def _copy_to(
+        self,
+        queue: str,
+        message: Message,
+        retries: int,
+        more: dict[str, Any],
+        again: Callable[[], object] | None = None,
+    ) -> None:
+        """Move a message to the end of a queue: a copy with ``more`` headers, published with confirm, then acked."""
+        self.publish(message, copy_of(message, self._forwarded(message, retries, more)), Route("", queue), again=again)
+
+    def _forwarded(self, message: Message, retries: int, more: dict[str, Any]) -> dict[str, Any]:
+        raw, info = message.raw_headers, message.delivery_info
+        found = h.forwarded(raw, retries=retries, exchange=info["exchange"], routing_key=info["routing_key"], more=more)
+        if retries and h.FIRST_FAILED not in found:
+            found[h.FIRST_FAILED] = h.timestamp(h.first_death(raw) or datetime.now(timezone.utc))
+        return found
+
+    def publish(
+        self,
+        message: Message,
+        copy: Any,
+        route: Route,
+        *,
+        rejects: Callable[[], bool] | None = None,
+        again: Callable[[], object] | None = None,
+        tell: Callable[[], object] = bool,
+        done: Callable[[], object] = bool,
+    ) -> None:
+        """Publish ``copy`` along ``route``; ack ``message`` once the broker has it, and give it back where it has not.
+
+        It is rejected instead where ``rejects`` then says that its queue keeps what is rejected. With ``again`` it is
+        neither, unless there is ``rejects`` and AMQP cannot carry the copy: that is called after `HOLD_AGAIN` seconds.
+        ``tell`` is called just before the ack, ``done`` after it.
+        """
+        where = route.where
+        message.rmq_delay_moves = True
+
+        def settle(error: PublishError | None) -> None:
+            if _is_lost(message):
+                logger.warning(_LOST, where)
+                return
+            if error is None:
+                self._told.pop(where, None)
+                tell()
+                message.ack_log_error(logger, self.consumer.connection_errors)
+                done()
+            elif again is not None and not (rejects is not None and isinstance(error, UnsendableError)):
+                if hasattr(message, "rmq_delay"):  # and no message that nobody can read
+                    self._waiting[id(message)] = message
+                self._tell_waiting(where, error)
+                if isinstance(error, UnroutableError):
+                    self.consumer.call_soon(self.on_missing, route)  # it uses the connection that has just been read
+                self.consumer.timer.call_after(HOLD_AGAIN, self.consumer.call_soon, (again,))
+            else:
+                logger.error("%s The message stays where it was.", error, extra={"queue": where})
+                message.reject_log_error(logger, self.consumer.connection_errors, not (rejects and rejects()))
+
+        def act() -> None:
+            publisher = self._publisher
+            self._waiting.pop(id(message), None)
+            if publisher is None or _is_lost(message):
+                logger.warning(_LOST, where)  # no copy beside it
+            else:
+                publisher.publish(copy, route, settle)
+
+        if self._in_loop():
+            act()
+        else:  # the loop may have connected anew before it comes to this
+            self.consumer.call_soon(act)
+
+    def _tell_waiting(self, where: str, error: PublishError) -> None:
+        """Log what waits for a destination: of all such messages, and all their tries, ever more seldom."""
+        now = time.monotonic()
+        again_at, pauses = self._told.get(where, (now, Backoff(longest=60.0)))
+        if now >= again_at:
+            self._told[where] = now + pauses.pause(), pauses
+            logger.error("%s The message waits in this worker for another try.", error, extra={"queue": where})
+
+    def dead_letters(self, queue: str) -> bool:
+        """Whether a rejected message of ``queue`` stays in the broker."""
+        return queue in self.applied and self.delay.rejects(queue)
+
+
+def _is_cold() -> bool:
+    """Whether the worker ends without waiting for its tasks."""
+    return state.should_terminate not in (None, False)
+
+
+def _is_lost(message: Message) -> bool:
+    """Whether the broker takes a message back, or has done so, as the connection that it came on has ended."""
+    channel: Any = message.channel
+    return not (channel.is_open and channel.connection.connected)

@@ -1,0 +1,607 @@
+"""The worker's main process: what it consumes, and what a delivery is; `settle` has what becomes of a message."""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from celery.app.task import Context
+from celery.bootsteps import CLOSE, TERMINATE  # type: ignore[attr-defined]  # the stubs lack them
+from celery.exceptions import InvalidTaskError
+from kombu import Consumer, Queue
+from kombu.common import ignore_errors
+from kombu.exceptions import ContentDisallowed
+
+from .. import headers as h
+from ..amqp.apply import Drift, drift
+from ..amqp.capabilities import capabilities
+from ..amqp.connections import beside
+from ..amqp.copies import parked_copy
+from ..app.inventory import applied
+from ..app.queues import compare
+from ..durations import aware_eta, until_ms
+from ..events.failures import type_name
+from ..events.reporter import Reporter
+from ..exceptions import (
+    BrokerBlockedError,
+    DelayError,
+    LockTimeoutError,
+    OutcomeUnknownError,
+    RmqDelayError,
+    TopologyError,
+)
+from ..names import suspects
+from ..retry.decision import Action, Arrival, Place, arrive
+from ..retry.delivery import KEY, Delivery
+from ..settings.events import check_hook
+from ..topology.exact.loop import Loop
+from ..topology.native import refusal
+from ..topology.switch import apply_plan
+from .applying import Applying, Step, ladder_in_force
+from .loop import Releaser
+from .requeues import Requeues
+from .settle import Settling
+from .shape import check_payload
+from .suspects import TAG as SUSPECTS_TAG
+from .suspects import Suspects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqp import NotFound
+    from celery import Task
+    from kombu import Connection
+    from kombu.message import Message
+
+    from ..amqp.route import Route
+    from ..app.state import Delay
+    from ..ladders import Ladder
+    from ..topology.ladder import LadderPlan
+
+logger = logging.getLogger(__name__)
+
+#: The headers that are no custom ones: as `celery.app.task.Context` has it.
+_CELERYS = frozenset({*vars(Context), "lang", "task", "argsrepr", "kwargsrepr", "compression"})
+#: What passes without anybody's doing: nothing that a worker could be configured for.
+_PASSING = (BrokerBlockedError, LockTimeoutError, OutcomeUnknownError)
+_NOT_CONSUMED = "The ladder of queue %s cannot be applied: %s The queue is not consumed until it is. Trying again"
+_AS_BEFORE = (
+    "The ladder of queue %s cannot be applied: %s The queue is consumed with the ladder that was applied before. "
+    "Trying again"
+)
+#: Seconds between two looks after what copies are published to.
+_LOOKS_AGAIN = 10.0
+#: Seconds to wait for a record that another process holds: where the ladder has to be applied, and where it was before.
+_PATIENCE, _LITTLE_PATIENCE = 30.0, 5.0
+
+
+class WorkerSide(Settling):
+    """What the package keeps for one consumer; made once, connected anew with every connection."""
+
+    def __init__(self, consumer: Any, delay: Delay) -> None:
+        super().__init__(consumer, delay)
+        self._tags: dict[str, str] = {}
+        #: What was found of queues, by all that it depends on and that can change on one connection.
+        self._places: dict[tuple[object, ...], tuple[Place, Ladder] | None] = {}
+        self._suspects: Suspects | None = None
+        self._releasers: list[Releaser] = []
+        #: The messages that go to the end of their queue if the worker stops now, by identity, and their retries: their
+        #: tasks have not started, or a cold shutdown has ended them.
+        self._to_return: dict[int, tuple[Message, int]] = {}
+        self.requeues = Requeues()
+        #: The queues whose ladders this process has applied, on whatever connection.
+        self._known: set[str] = set()
+        #: The queues that are to be consumed when their ladders are applied.
+        self._postponed: set[str] = set()
+        #: Whether the worker starts, and ends for what is wrong with its configuration.
+        self._starts = True
+        self._applying: Applying | None = None
+        self._looks_again_at = 0.0
+
+    # -- connecting ----------------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Apply the ladders of the consumed queues and start to take suspects. Blocks: the loop does not run yet."""
+        connection = self.consumer.connection
+        self._broker = capabilities(connection)
+        publisher = self.open(connection)
+        handle = self.consumer.create_task_handler()
+        self._suspects = Suspects(self.consumer, publisher, handle, self.on_decode_error)
+        self._tags.clear()
+        self._places.clear()
+        self._to_return.clear()
+        self._waiting.clear()
+        self._postponed.clear()
+        self.applied.clear()
+        self._applying = Applying(self.consumer, publisher)
+        self.delay.on_declared = self.add_queue
+        for name in list(self.consumer.app.amqp.queues.consume_from):
+            self.add_queue(name)
+        self._limit_each_consumer()
+        self._connect_exact(connection)  # after what may refuse this worker
+        self._connect_events()
+        consumer = self.consumer.task_consumer
+        consumer.add_queue = partial(self._add_to, consumer, consumer.add_queue)
+        self._starts = False
+        self.consumer.call_soon(self._suspects.start)
+
+    def _limit_each_consumer(self) -> None:
+        """Let the prefetch count limit each consumer, and not the channel, where a queue that exists is a quorum queue.
+
+        RabbitMQ before 4.0 refuses to consume it otherwise. Celery does so where the app declares a quorum queue.
+        """
+        consumer, foreign = self.consumer, self.delay.foreign
+        if any(self.delay.is_quorum(name) for name in foreign.intersection(consumer.app.amqp.queues.consume_from)):
+            consumer.task_consumer.qos(prefetch_count=0, apply_global=True)
+            consumer.qos.callback = partial(consumer.task_consumer.qos, apply_global=False)
+            consumer.qos_global = False
+            consumer.qos.set(consumer.qos.value)
+
+    def misses_suspects(self, error: NotFound) -> bool:
+        """Whether the broker misses a queue of suspects, which the next connection declares."""
+        return any(f"'{suspects(name)}'" in str(error.reply_text) for name in self.applied)
+
+    @property
+    def _is_stopping(self) -> bool:
+        """Whether the worker shuts down, and does not only connect again."""
+        return self.consumer.blueprint.state in (CLOSE, TERMINATE)
+
+    def _connect_exact(self, connection: Any) -> None:
+        self._releasers = []
+        try:
+            self._declare_exact(connection)
+            self._release()
+        except RmqDelayError as error:
+            if self._starts or self.delay.settings.strict:
+                raise
+            logger.error("The topology of exact delays cannot be applied: %s Trying again", error)
+            self._applying_now.later(self._exact_step)
+
+    @property
+    def _exact_step(self) -> Step:
+        return Step("The topology of exact delays", self._declare_exact, self._release)
+
+    def _declare_exact(self, connection: Any) -> None:
+        exact = self.delay.exact
+        self.choose(connection)
+        if self.delay.settings.apply_on_start:
+            exact.declare(connection)
+        elif missing := drift(connection, exact.topology(connection).frame()):
+            raise TopologyError(_not_as_planned("Exact delays", missing))
+
+    def _release(self) -> None:
+        """Release what is due in the loops whose wait queues exist."""
+        if self._releasers:
+            return
+        releasers = [Releaser(self, each) for each in self.delay.exact.topologies if isinstance(each, Loop)]
+        for releaser in releasers:
+            releaser.consume(self.consumer.connection)
+        self._releasers = releasers
+
+    def _connect_events(self) -> None:
+        if self.reporter is None and self.delay.settings.events.on:
+            check_hook(self.delay.settings.redaction, self.delay.setting)
+            self.reporter = Reporter(self.consumer, self.delay)
+        if self.reporter is not None:
+            self.reporter.start()
+
+    def add_queue(self, name: str) -> None:
+        """Apply the ladder of a consumed queue and take its suspects.
+
+        Where that is not possible now, it is tried again, and the queue is consumed meanwhile only if a ladder was
+        applied before: what is rejected without one is lost.
+        """
+        if not self._in_loop() or not self._is_consumed(name):
+            return
+        if name in self.applied:
+            if not self._suspects_now.takes(name):  # it was cancelled since
+                self._take(name)
+            return
+        step = self._step(name)
+        try:
+            with beside(self.consumer.connection) as connection:
+                step.act(connection)
+        except (RmqDelayError, *self.consumer.connection_errors) as error:
+            self._postpone(name, step, error)
+        else:
+            self._take(name)
+
+    def cancel_queue(self, cancel: Callable[[str], object], name: str) -> None:
+        """Let Celery ``cancel`` the consumer of a queue, and cancel that of its suspects."""
+        self._read_tags()  # of what is on its way
+        self.take_the_rest()
+        cancel(name)
+        self._suspects_now.cancel_queue(name)
+
+    def _is_consumed(self, name: str) -> bool:
+        return name in self.consumer.app.amqp.queues.consume_from and name in self.delay.origin_queues()
+
+    def _step(self, name: str) -> Step:
+        return Step(f"The ladder of queue {name}", partial(self._apply, name), partial(self._resume, name))
+
+    def _plan(self, name: str) -> LadderPlan:
+        return self.delay.plan(name, reason_routing=self._broker.tells_death_reason)
+
+    def _apply(self, name: str, connection: Connection) -> None:
+        """Apply the ladder of a queue, in whatever thread. Blocks."""
+        compare(self.consumer.app, name, connection)
+        quorum = self.delay.is_quorum(name) and self.delay.queue_type(name) == "quorum"
+        if self.delay.is_native(name) and (refused := refusal(name, self._broker, quorum=quorum)):
+            raise TopologyError(refused)
+        plan = self._plan(name)
+        if self.delay.settings.apply_on_start:
+            if apply_plan(connection, plan, _LITTLE_PATIENCE if name in self._known else _PATIENCE, quick=True):
+                logger.info("Applied the ladder of queue %s", name, extra={"queue": name})
+        elif missing := self._missing(connection, plan):
+            raise TopologyError(_not_as_planned(f"Queue {name!r}", missing))
+        if name in self.delay.foreign:
+            self._look_for_adoption(connection, plan)
+        else:
+            self.delay.adopted.pop(name, None)
+        if self.delay.settings.apply_on_start:
+            self.delay.exact.bind(connection, name)
+        self._known.add(name)
+
+    def _postpone(self, name: str, step: Step, error: BaseException) -> None:
+        """Consume a queue whose ladder cannot be applied now, or let it wait; raise what somebody has to act upon."""
+        is_passing = isinstance(error, _PASSING) or not isinstance(error, RmqDelayError)
+        if self.delay.settings.strict or (self._starts and not is_passing):
+            raise error
+        self._applying_now.later(step)
+        found = ladder_in_force(self.consumer.connection, self._plan(name), known=name in self._known)
+        level, text = (logging.ERROR, _NOT_CONSUMED) if found is None else (logging.WARNING, _AS_BEFORE)
+        logger.log(level, text, name, str(error) or repr(error), extra={"queue": name})
+        if found is None:
+            self._postponed.add(name)
+            self._read_tags()  # of what is on its way
+            self.consumer.task_consumer.cancel_by_queue(name)
+            return
+        if name in self.delay.foreign and name not in self._known:
+            self.delay.learn(name, found.adoption)
+        self._take(name)
+
+    def _add_to(self, consumer: Consumer, add: Callable[[Queue], Queue], queue: Queue) -> Queue:
+        """Add a queue to the consumer, as the command `add_consumer` does, unless it has to wait for its ladder."""
+        queues = self.consumer.app.amqp.queues
+        if queue.name not in queues.consume_from:
+            queues.select_add(queue)  # as Celery does since 5.7 with a queue that it knows
+        added = add(queue)  # declares it, and so applies its ladder, unless it was found to be foreign before
+        if added.name not in self._postponed:
+            self.add_queue(added.name)
+        if added.name in self._postponed:
+            consumer.cancel_by_queue(added.name)
+        return added
+
+    def _take(self, name: str) -> None:
+        """Take the suspects of a queue whose ladder is applied; let what it rejects climb."""
+        self.applied.add(name)
+        self._postponed.discard(name)
+        self._suspects_now.add(name)
+
+    def _resume(self, name: str) -> None:
+        """Consume a queue that had to wait for its ladder."""
+        if name in self.applied or not self._is_consumed(name):
+            return
+        self._take(name)
+        self.consumer.add_task_queue(name)
+
+    def on_missing(self, route: Route | None = None) -> None:
+        """Declare what ``route`` needs; apply again what copies are published to, now and then.
+
+        Somebody may have deleted some of it.
+        """
+        if route is not None and any(route.objects) and self.delay.settings.apply_on_start:
+            declare = partial(self.delay.exact.prepare, route=route)
+            self._applying_now.later(Step(f"The way to {route.where}", declare, lambda: None))
+        if time.monotonic() < self._looks_again_at:
+            return
+        self._looks_again_at = time.monotonic() + _LOOKS_AGAIN
+        logger.warning("Something that copies are published to is missing: the ladders of all queues are looked after")
+        self._applying_now.later(self._exact_step)
+        for name in list(self.applied):
+            self._applying_now.later(self._step(name))
+
+    @property
+    def _applying_now(self) -> Applying:
+        assert self._applying is not None  # noqa: S101 - `connect` made it
+        return self._applying
+
+    @property
+    def _suspects_now(self) -> Suspects:
+        assert self._suspects is not None  # noqa: S101 - `connect` made it
+        return self._suspects
+
+    def _look_for_adoption(self, connection: Connection, plan: LadderPlan) -> None:
+        adoption = applied(connection, plan).adoption
+        self.delay.learn(plan.queue, adoption)
+        if adoption is not None and adoption.in_force:
+            logger.info(
+                "Queue %s is adopted by the policy %s: its failed tasks are rejected",
+                plan.queue,
+                adoption.policy,
+                extra={"queue": plan.queue},
+            )
+
+    def _missing(self, connection: Any, plan: LadderPlan) -> list[Drift]:
+        own = suspects(plan.queue)  # declared by whoever was first
+        return [each for each in drift(connection, plan.objects()) if each.name != own or each.problem == "missing"]
+
+    def _apply_no_more(self) -> None:
+        """Apply and add nothing until `connect`: Celery's next consumer declares its queues before that."""
+        self.delay.on_declared = None
+        if self._applying is not None:
+            self._applying.stop()
+
+    def stop_taking(self) -> None:
+        """Take no more suspects, and release nothing more."""
+        self._read_tags()  # what comes while a consumer is cancelled has to be known, too
+        self._apply_no_more()
+        self.take_the_rest()
+        if self._suspects is not None:
+            self._suspects.let_go()
+            ignore_errors(self.consumer, self._suspects.cancel)  # a broker that is silent does not answer
+        for each in self._releasers:
+            ignore_errors(self.consumer, each.cancel)
+
+    def started(self, message: Message) -> None:
+        """Note that the task of a message runs, or that the message is settled without that."""
+        self._to_return.pop(id(message), None)
+
+    def abandon(self, message: Message, retries: int) -> None:
+        """Note that a cold shutdown has ended the process of a task: its message is returned as if it had not run."""
+        self._to_return[id(message)] = message, retries
+
+    def return_what_is_left(self) -> None:
+        """Move each message that has to come again to the end of its queue.
+
+        Its task has not started, or was ended by a cold shutdown, or its copy was not taken. For a shutdown, when the
+        pool has stopped. What the broker takes back as the connection closes comes with the same marks as the messages
+        of a worker that died. In an alarm it has to: the copies would come, too, later.
+        """
+        waiting = ((message, message.headers["retries"]) for message in self._waiting.values())
+        found = [*self._to_return.values(), *waiting]
+        self._to_return.clear()
+        self._waiting.clear()
+        left = [(message, retries) for message, retries in found if not message.acknowledged]
+        if left and self._publisher is not None and not self._publisher.takes_copies(self.patience):
+            logger.warning(
+                "RabbitMQ has an alarm, or does not answer: messages that were not started (%d) cannot be returned as "
+                "copies. They are delivered again, and run among the suspects",
+                len(left),
+            )
+            return
+        for message, retries in left:
+            queue, among_suspects = self._queue_of(message.delivery_info["consumer_tag"])
+            self._copy_to(suspects(queue) if among_suspects else queue, message, retries, {})
+
+    def requeue(self, message: Message, delivery: Delivery, retries: int, task: str) -> None:
+        """Move a message that its task rejects with ``requeue=True`` to the end of its origin queue.
+
+        As a copy: given back, it would look like one that was in a worker that died.
+        """
+        times = h.whole_number(message.raw_headers.get(h.REQUEUED)) + 1
+        self.requeues.add(delivery.queue, task, times)
+        self._copy_back(message, delivery.queue, retries, times)
+
+    def _copy_back(self, message: Message, queue: str, retries: int, times: int) -> None:
+        again = partial(self._copy_back, message, queue, retries, times)
+        self._copy_to(queue, message, retries, {h.REQUEUED: times, h.CRASHES: None}, again)
+
+    def lose(self) -> None:
+        """Leave all that is unsettled to the broker: the consumer's connection is lost, and its copies with it."""
+        self._apply_no_more()
+        if self._suspects is not None:
+            self._suspects.forget()
+        self.close()
+
+    # -- receiving -----------------------------------------------------------------------------------------------
+
+    def restore_route(self, message: Message) -> None:
+        """Let every task, of this package's class or not, see the route by which its message first came to its queue.
+
+        Celery publishes retries along it: what came back from a delay queue would follow objects that may be deleted.
+        """
+        info = message.arrived = message.delivery_info
+        message.headers.pop(KEY, None)  # it can only be forged, or passed on by a task
+        queue, _ = self._queue_of(info.get("consumer_tag", ""))
+        if self.delay.settings.for_queue(queue) is not None:
+            exchange, routing_key = h.first_route(message.headers, queue, info["exchange"], info["routing_key"])
+            message.delivery_info = {**info, "exchange": exchange, "routing_key": routing_key}
+
+    def receive(self, message: Message, body: Any, task: Task[Any, Any]) -> Arrival | None:
+        """Read a delivery: put its attempt count and `Delivery` where Celery and the task look.
+
+        Returns what to do with it, None where its queue is left alone. What is not to be run or given up is on its way
+        to another queue when this returns, or will be when the worker has stopped.
+        """
+        info, raw = message.arrived, message.headers
+        known = self._place(info["consumer_tag"], task)
+        if known is None:
+            if body:
+                body.pop(KEY, None)
+            return None
+        place, ladder = known
+        eta = self._eta_to_come((body or {}).get("eta") or raw.get("eta"))
+        found = arrive(
+            raw,
+            place,
+            ladder,
+            known=raw.get("retries", (body or {}).get("retries")),
+            routing_key=info["routing_key"],
+            redelivered=info["redelivered"],
+            eta_ahead=bool(eta),
+            is_stopping=self._is_stopping,
+            has_room=not place.among_suspects or self._suspects_now.have_room,
+            priority=h.whole_number(message.properties.get("priority")),
+        )
+        self.delivered = max(self.delivered, message.delivery_tag)  # suspects come on a channel of their own
+        message.rmq_delay = self
+        message.raw_headers = raw
+        message.delivery_info["redelivered"] = found.redelivered
+        if h.PRIORITY in raw and (priority := h.priority(raw)):
+            message.properties["priority"] = message.delivery_info["priority"] = priority
+        check_payload(message.payload)
+        eta = eta if found.keeps_eta else None
+        shown = h.of_task({name: value for name, value in raw.items() if name not in _CELERYS})
+        facts = {"retries": found.retries, KEY: found.delivery, "eta": eta, "headers": shown}
+        # Protocol 1 has the task's own facts in the body; Celery puts the headers over them.
+        message.headers = {**(shown if body else raw), **facts}
+        if found.action is Action.SUSPECT:
+            self._suspect(message, found.delivery, found.retries, found.crashes)
+        elif found.action is Action.HOLD:
+            self._hold(message, found.delivery, found.retries, eta)
+        elif found.action is Action.RETURN and not self._is_stopping:
+            self._wait_for_room(message, place.queue, found.retries)
+        elif place.is_applied and found.action in (Action.RUN, Action.RETURN):
+            # One to return waits for its consumer's end: it would come again at once.
+            self._to_return[id(message)] = message, found.retries
+            if place.among_suspects:
+                self._suspects_now.note_begun()
+        return found
+
+    def hold(self, message: Message, receive: Callable[[Message], object]) -> bool:
+        """Return whether a delivery waits for a suspect that waits for the pool: it is received when that has begun."""
+        held = self._suspects
+        if held is None or not held.holds or message.delivery_info.get("consumer_tag", "").startswith(SUSPECTS_TAG):
+            return False
+        held.hold(partial(receive, message))
+        self.delivered = max(self.delivered, message.delivery_tag)
+        return True
+
+    def _wait_for_room(self, message: Message, queue: str, retries: int) -> None:
+        """Move a suspect that would wait for the pool to the end of its queue, which is taken again when it has room.
+
+        Killed with its worker meanwhile, it would look like what killed it.
+        """
+        task_id = message.raw_headers.get("id")
+        logger.info(
+            "The pool has no free process: the task %r goes to the end of %s until it has one",
+            task_id,
+            suspects(queue),
+            extra={"queue": queue, "task_id": task_id},
+        )
+        self._suspects_now.wait_for_room(queue)
+        self._put_back(message, suspects(queue), retries)
+
+    def _put_back(self, message: Message, queue: str, retries: int) -> None:
+        self._copy_to(queue, message, retries, {}, partial(self._put_back, message, queue, retries))
+
+    def _place(self, tag: str, task: Task[Any, Any]) -> tuple[Place, Ladder] | None:
+        """Return what is known of a delivery's queue, and its task's ladder; None where the queue is left alone."""
+        queue, among_suspects = self._queue_of(tag)
+        known = (among_suspects, queue, task.name, queue in self.applied, self.delay.learned(queue))
+        try:
+            return self._places[known]
+        except KeyError:
+            found = self._places[known] = self._find_place(queue, among_suspects, task)
+            return found
+
+    def _find_place(self, queue: str, among_suspects: bool, task: Task[Any, Any]) -> tuple[Place, Ladder] | None:
+        delay = self.delay
+        settings = delay.settings.for_queue(queue)
+        if settings is None:
+            return None
+        is_quorum = delay.is_quorum(queue)
+        place = Place(
+            queue,
+            among_suspects,
+            is_applied=queue in self.applied,
+            is_planned=delay.is_planned(queue, task),
+            own_tiers_of=None if delay.settings.task_ladder(queue, task) is None else task.name,
+            counts=is_quorum,
+            broker=self._broker,
+            rejects=delay.rejects(queue),
+            rejections_allowed=delay.rejections_allowed(queue),
+            flags_returned=self._broker.flags_returned and not is_quorum,
+            sorts=self._broker.sorts_quorum and delay.queue_type(queue) == "quorum",
+            has_single_consumer=delay.has_single_consumer(queue),
+            native=self._native(queue, among_suspects),
+            max_crashes=settings.max_crashes,
+        )
+        return place, delay.ladder(queue, task)
+
+    def _eta_to_come(self, eta: Any) -> Any:
+        """Return the eta of a message, unless it is past.
+
+        Raises `InvalidTaskError`, as Celery does, for one that is none.
+        """
+        if not eta:
+            return None
+        try:
+            return eta if until_ms(aware_eta(self.consumer.app, eta)) else None
+        except DelayError as error:
+            raise InvalidTaskError(str(error)) from error
+
+    def _hold(self, message: Message, delivery: Delivery, retries: int, eta: Any) -> None:
+        """Move a message whose eta is yet to come into the delay queues.
+
+        Its publisher did not do so: it is no Celery with this package, or could not know the queue.
+        """
+        exact = self.delay.exact
+        left = until_ms(aware_eta(self.consumer.app, eta))
+        if not left:  # it could not be moved until now
+            message.reject_log_error(logger, self.consumer.connection_errors, requeue=True)
+            return
+        held = min(left, exact.longest_ms)
+        route = exact.along(self._topology, held, delivery.queue, "eta", eta)
+        headers = self._forwarded(message, retries, route.headers)
+        if held == left and "eta" in headers:
+            headers["eta"] = None  # the broker's clock it is that counts; a longer one is held again
+        # Given back at once, it would come again at once, and as if it had been in a worker that died.
+        again = partial(self._hold, message, delivery, retries, eta)
+        self.publish(message, parked_copy(message, headers, route, self._broker), route, again=again)
+
+    def _queue_of(self, tag: str) -> tuple[str, bool]:
+        """Return (origin queue, whether the delivery comes from its suspects)."""
+        if tag not in self._tags:
+            self._read_tags()
+        queue = self._tags.get(tag, "")
+        return (queue.removesuffix(".suspects"), True) if tag.startswith(SUSPECTS_TAG) else (queue, False)
+
+    def _read_tags(self) -> None:
+        consumer = self.consumer.task_consumer
+        for tags in (consumer._active_tags if consumer else {}, self._suspects.tags if self._suspects else {}):
+            self._tags.update({tag: queue for queue, tag in tags.items()})
+
+    def may_reject(self, message: Message, error: Exception) -> bool:
+        """Whether Celery may reject a message that it cannot read: a later attempt may, or its queue is left alone."""
+        queue, _ = self._queue_of(message.delivery_info.get("consumer_tag", ""))
+        if self.delay.settings.for_queue(queue) is None:
+            return True
+        return self.dead_letters(queue) and not isinstance(error, ContentDisallowed)
+
+    def on_decode_error(
+        self, message: Message, error: Exception, *, reason: str = "undecodable", traceback: str | None = None
+    ) -> None:
+        """Exhaust what cannot be read; Celery would ack it, and it would be lost, or end with it."""
+        self.delivered = max(self.delivered, message.delivery_tag)
+        queue, _ = self._queue_of(message.delivery_info.get("consumer_tag", ""))
+        logger.critical(  # not what the error says, which may quote the body: that is in the message's own headers
+            "Cannot read a message of %s (%s, %s): %s. It goes to %s.",
+            queue,
+            message.content_type,
+            message.content_encoding,
+            type_name(error),
+            self.delay.settings.exhausted_queue,
+        )
+        message.raw_headers = getattr(message, "raw_headers", message.headers)
+
+        def tell() -> None:
+            if self.reporter is not None:
+                self.reporter.tell_undecodable(message, queue, error, reason)
+
+        # An attempt of its own: what was told of those before does not hide where it lies now.
+        retries = h.retries(message.raw_headers, queue)
+        self.exhaust(
+            message, queue=queue, retries=retries, reason=reason, exception=error, traceback=traceback, tell=tell
+        )
+
+
+def _not_as_planned(what: str, missing: list[Drift]) -> str:
+    listed = ", ".join(f"{each.kind} {each.name} ({each.problem})" for each in missing[:5])
+    return (
+        f"{what}: {len(missing)} objects are not as planned: {listed}. Messages would be lost: run "
+        "`celery -A proj rmq-delay apply`, or set apply_on_start=True."
+    )
