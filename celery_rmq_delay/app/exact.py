@@ -13,10 +13,10 @@ from ..amqp import apply
 from ..amqp.objects import Binding, Exchange, Queue
 from ..amqp.route import Route
 from ..exceptions import TopologyError
+from ..topology.common import own_queue_arguments
 from ..topology.exact.base import Options, Topology, check_longest
 from ..topology.exact.loop import Loop
 from ..topology.exact.registry import make
-from ..topology.ladder import own_queue_arguments
 
 if TYPE_CHECKING:
     import amqp

@@ -15,7 +15,7 @@ from ..amqp.apply import look
 from ..amqp.connections import beside
 from ..amqp.record import peek_record
 from ..exceptions import TopologyError
-from ..topology.ladder import origin_arguments
+from ..topology.common import origin_arguments
 from ..topology.switch import Applied
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from ..amqp.apply import declare_nowait, ready_counts, synchronise
 from ..amqp.connections import another, keeps_waiting
 from ..amqp.objects import Queue, arguments
 from ..exceptions import TopologyError
-from ..topology.ladder import own_queue_arguments
+from ..topology.common import own_queue_arguments
 
 if TYPE_CHECKING:
     from kombu import Connection

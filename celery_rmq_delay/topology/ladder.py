@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from ..amqp.objects import UNLIMITED_DELIVERIES, Binding, Exchange, Objects, Queue, arguments
+from ..amqp.objects import Binding, Exchange, Objects, Queue, arguments
 from ..amqp.record import LOCKABLE
 from ..amqp.route import Route
 from ..headers import LANE
 from ..ladders import Ladder, QueueType
 from ..names import Names, return_key, rung_queue, suspects
-from .exact.base import safety_net, undeliverable
+from .common import origin_arguments, own_queue_arguments, safe_dead_lettering, safety_net, undeliverable
 
 
 @dataclass(frozen=True)
@@ -195,22 +195,3 @@ class LadderPlan:
         """Return the queue that holds the record of what is applied."""
         kept = dict(own_queue_arguments(self.queue_type))
         return Queue(self.names.record(self.queue), arguments({**kept, **LOCKABLE}))
-
-
-def own_queue_arguments(queue_type: QueueType) -> tuple[tuple[str, object], ...]:
-    """Return the arguments of a queue of ours in which messages only rest."""
-    limit = {"x-delivery-limit": UNLIMITED_DELIVERIES} if queue_type == "quorum" else {}
-    return arguments({"x-queue-type": queue_type, **limit})
-
-
-def origin_arguments(names: Names, queue: str, queue_type: QueueType) -> dict[str, object]:
-    """Return the arguments by which a queue's rejected messages climb the ladder of the origin queue ``queue``."""
-    kind = {"x-queue-type": queue_type} if queue_type == "quorum" else {}
-    return {"x-dead-letter-exchange": names.dlx(queue), **safe_dead_lettering(queue_type), **kind}
-
-
-def safe_dead_lettering(queue_type: QueueType) -> dict[str, object]:
-    """Return the arguments by which a queue gives up no dead letter before another queue has it, where it can."""
-    if queue_type == "classic":
-        return {}
-    return {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}

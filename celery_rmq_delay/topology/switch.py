@@ -24,7 +24,7 @@ from ..amqp.record import Record, locked_record
 from ..exceptions import TopologyError
 from ..ladders import Ladder
 from .adoption import Adoption
-from .exact.base import safety_net
+from .common import safety_net
 from .ladder import LadderPlan
 from .replacing import ensure_suspects
 

@@ -15,7 +15,8 @@ from celery_rmq_delay.names import Names
 from celery_rmq_delay.operations.capacity.objects import Counts, ladder_counts, levels_counts
 from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology.ladder import LadderPlan, origin_arguments
+from celery_rmq_delay.topology.common import origin_arguments
+from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan
 
 ORIGINS = ("payments", "mails", "imports")

@@ -16,7 +16,7 @@ from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.app.queues import OriginQueue
 from celery_rmq_delay.app.state import Delay
 from celery_rmq_delay.exceptions import TopologyError
-from celery_rmq_delay.topology.ladder import origin_arguments
+from celery_rmq_delay.topology.common import origin_arguments
 from tests.support.brokers.lab import Lab
 from tests.support.waiting import wait_for
 

@@ -21,7 +21,7 @@ from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.adoption import Adoption
-from celery_rmq_delay.topology.exact.base import undeliverable
+from celery_rmq_delay.topology.common import undeliverable
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan, save_adoption
 from tests.support.brokers.kinds import EITHER_TYPE

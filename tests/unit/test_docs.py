@@ -22,12 +22,12 @@ from celery_rmq_delay.cli.text import status_text
 from celery_rmq_delay.contrib.django.conf import Conf, Notify
 from celery_rmq_delay.events import schema as events
 from celery_rmq_delay.names import Names
-from celery_rmq_delay.operations.doctor import examination as doctor
 from celery_rmq_delay.operations.exact_delays import ExactStatus
 from celery_rmq_delay.operations.status import Status
 from celery_rmq_delay.settings import parser as config
 from celery_rmq_delay.testing import plugin
-from celery_rmq_delay.topology.exact import base as exact
+from celery_rmq_delay.topology.exact import registry
+from celery_rmq_delay.topology.exact.base import Options
 from tests.support import ROOT
 from tests.support.snippets import Snippet, pages, snippets, write
 from tests.support.waiting import SECONDS
@@ -57,7 +57,7 @@ CONFIGURED = [snippet for snippet in PYTHON if settings_in(snippet)]
 
 @pytest.mark.parametrize("snippet", CONFIGURED, ids=str)
 def test_settings_in_the_docs_are_valid(snippet: Snippet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(exact._FACTORIES, "steps", exact._FACTORIES["levels"])  # a page registers one of its own
+    monkeypatch.setitem(registry._FACTORIES, "steps", registry._FACTORIES["levels"])  # a page registers one of its own
     for raw in settings_in(snippet):
         config.parse_settings(raw)
 
@@ -230,10 +230,10 @@ def test_every_option_of_the_commands_is_documented_and_no_other() -> None:
 
 
 def test_what_doctor_finds_is_documented() -> None:
-    folder = Path(doctor.__file__).parent
+    operations = ROOT / "celery_rmq_delay/operations"
     source = "".join(
         path.read_text()
-        for path in (*folder.glob("doctor*.py"), folder / "exact_doctor.py", folder / "event_connection.py")
+        for path in (*operations.glob("doctor/*.py"), operations / "exact_delays.py", operations / "event_queue.py")
     )
     codes = set(re.findall(r'Finding\(\s*"([\w-]+)", (?:"(?:error|warning|note)"|severity)', source))
     text = (ROOT / "docs/reference/cli.md").read_text().split("## What `doctor` finds")[1].split("\n## ")[0]
@@ -310,28 +310,28 @@ def topology_tables() -> list[dict[str, list[str]]]:
 
 def test_every_topology_is_documented_and_no_other() -> None:
     mechanisms, limits = topology_tables()
-    assert tuple(mechanisms) == tuple(limits) == exact.known()
+    assert tuple(mechanisms) == tuple(limits) == registry.known()
     text = EXACT_PAGE.read_text()
-    assert [name for name in exact.known() if f"\n### `{name}`\n" not in text] == []
+    assert [name for name in registry.known() if f"\n### `{name}`\n" not in text] == []
 
 
 def test_the_documented_limits_of_the_topologies_are_theirs() -> None:
     _, limits = topology_tables()
     for name, (_, *longest) in limits.items():
-        made = [exact.make(name, exact_options(unit)) for unit in UNITS.values()]
+        made = [registry.make(name, exact_options(unit)) for unit in UNITS.values()]
         assert longest == [f"{topology.max_ms / 86_400_000:,.1f} days" for topology in made], name
 
 
-def exact_options(unit_ms: int) -> exact.Options:
-    return exact.Options(names=Names("rmq_delay"), exhausted="rmq_delay.exhausted", unit_ms=unit_ms)
+def exact_options(unit_ms: int) -> Options:
+    return Options(names=Names("rmq_delay"), exhausted="rmq_delay.exhausted", unit_ms=unit_ms)
 
 
 def test_the_objects_of_exact_delays_are_documented() -> None:
     text = (ROOT / "docs/reference/broker-objects.md").read_text().split("## Exact delays")[1].split("\n## ")[0]
     documented = set(re.findall(r"`(rmq_delay\.[\w.<>]+)`", text))
     actual = set()
-    for name in exact.known():
-        route = exact.make(name, exact_options(1000)).route(1000, "Q")
+    for name in registry.known():
+        route = registry.make(name, exact_options(1000)).route(1000, "Q")
         objects = (*route.objects.exchanges, *route.objects.queues, *route.leased)
         actual |= {re.sub(r"hold\.1s\.Q$", "hold.<delay>.<queue>", each.name) for each in objects}
     assert documented == {re.sub(r"(classic)\.0$", r"\1.<n>", name) for name in actual}

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from celery_rmq_delay.amqp.objects import Objects
 from celery_rmq_delay.amqp.route import Route
-from celery_rmq_delay.durations import MAX_TTL_MS
+from celery_rmq_delay.durations import MAX_TTL_MS, until_ms, whole_ms
 from celery_rmq_delay.exceptions import DelayError, SettingsError
 from celery_rmq_delay.headers import DUE, TO
 from celery_rmq_delay.names import MAX_NAME_BYTES, Names
-from celery_rmq_delay.topology.exact import base as exact
-from celery_rmq_delay.topology.exact.base import Options, Topology
+from celery_rmq_delay.topology.exact import registry
+from celery_rmq_delay.topology.exact.base import Options, Topology, check_longest
 from celery_rmq_delay.topology.exact.hold import LEASE_MS, Hold, bucket
 from celery_rmq_delay.topology.exact.levels import Levels, routing_key, word
 from celery_rmq_delay.topology.exact.plugin import Plugin
@@ -98,7 +98,7 @@ def test_levels_wait_for_the_delay_rounded_up_and_end_in_the_queue_alone(delay: 
 @given(delay=st.integers(1, 10**9), queue=QUEUES, unit=UNITS)
 def test_a_message_can_be_published_with_the_objects_of_its_route(delay: int, queue: str, unit: int) -> None:
     for name in ("levels", "hold", "loop"):
-        topology = exact.make(name, options(unit_ms=unit))
+        topology = registry.make(name, options(unit_ms=unit))
         route = topology.route(delay, queue)
         names = {each.name for each in route.objects.exchanges} | {""}
         queues = {each.name for each in (*route.objects.queues, *route.leased)}
@@ -131,7 +131,7 @@ def test_a_held_queue_outlives_its_messages() -> None:
 @pytest.mark.parametrize("unit", [100, 1000, 60_000])
 def test_no_queue_has_a_longer_ttl_than_rabbitmq_allows(unit: int) -> None:
     for name in ("levels", "hold", "loop"):
-        topology = exact.make(name, options(unit_ms=unit))
+        topology = registry.make(name, options(unit_ms=unit))
         route = topology.route(topology.max_ms, "q")
         for queue in (*topology.frame().queues, *route.objects.queues, *route.leased):
             assert queue.arguments.get("x-message-ttl", 1) <= MAX_TTL_MS
@@ -140,7 +140,7 @@ def test_no_queue_has_a_longer_ttl_than_rabbitmq_allows(unit: int) -> None:
 
 def test_another_unit_or_type_makes_other_queues_so_that_old_and_new_can_be_side_by_side() -> None:
     every = [
-        {queue.name for queue in exact.make(name, options(unit_ms=unit, queue_type=kind)).frame().queues}
+        {queue.name for queue in registry.make(name, options(unit_ms=unit, queue_type=kind)).frame().queues}
         for name in ("levels", "loop")
         for unit in (500, 1000)
         for kind in ("classic", "quorum")
@@ -169,31 +169,31 @@ def test_a_long_name_has_a_digest_for_its_word() -> None:
     [(0, 0), (-1, 0), (-math.inf, 0), (0.0001, 1), (0.3, 300), (1.1, 1100), (1.5, 1500), (2**31, 2**31 * 1000)],
 )
 def test_seconds_are_rounded_up_to_milliseconds_and_the_past_is_now(seconds: float, milliseconds: int) -> None:
-    assert exact.whole_ms(seconds, "countdown") == milliseconds
+    assert whole_ms(seconds, "countdown") == milliseconds
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, 10**400, "5", None, True, timedelta(seconds=5), [1]])
 def test_what_is_no_delay_is_an_error_that_says_what_it_is(wrong: object) -> None:
     with pytest.raises(DelayError, match="countdown: found"):
-        exact.whole_ms(wrong, "countdown")
+        whole_ms(wrong, "countdown")
 
 
 def test_an_eta_in_the_past_is_now() -> None:
-    assert exact.until_ms(datetime.now(timezone.utc) - timedelta(days=1)) == 0
+    assert until_ms(datetime.now(timezone.utc) - timedelta(days=1)) == 0
 
 
 def test_an_eta_to_come_is_the_time_until_then() -> None:
     before = datetime.now(timezone.utc)
-    found = timedelta(milliseconds=exact.until_ms(before + timedelta(days=1)))
+    found = timedelta(milliseconds=until_ms(before + timedelta(days=1)))
     passed = datetime.now(timezone.utc) - before
     assert timedelta(days=1) - passed <= found <= timedelta(days=1, milliseconds=1)
 
 
 def test_a_delay_above_the_longest_is_an_error_that_names_the_longest() -> None:
     levels = Levels(options(levels=4))
-    exact.check_longest(15_000, levels, "countdown", 15)
+    check_longest(15_000, levels, "countdown", 15)
     with pytest.raises(DelayError, match=r"countdown: found 15.001. The longest delay of 'levels' .* is 15s"):
-        exact.check_longest(15_001, levels, "countdown", 15.001)
+        check_longest(15_001, levels, "countdown", 15.001)
 
 
 def test_a_topology_of_ones_own_is_one_class_and_one_call() -> None:
@@ -212,10 +212,10 @@ def test_a_topology_of_ones_own_is_one_class_and_one_call() -> None:
 
         def check(self, connection: Any) -> None: ...
 
-    exact.register("immediate", Immediate)
+    registry.register("immediate", Immediate)
     try:
-        assert exact.make("immediate", options()).route(5, "q").routing_key == "q"
+        assert registry.make("immediate", options()).route(5, "q").routing_key == "q"
         with pytest.raises(SettingsError, match="Another topology has this name"):
-            exact.register("immediate", Levels)
+            registry.register("immediate", Levels)
     finally:
-        exact._FACTORIES.pop("immediate")
+        registry._FACTORIES.pop("immediate")

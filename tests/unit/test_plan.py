@@ -13,7 +13,8 @@ from celery_rmq_delay.amqp.objects import Binding, Exchange, Objects, Queue, arg
 from celery_rmq_delay.headers import LANE
 from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names, is_derived, return_key, suspects
-from celery_rmq_delay.topology.ladder import LadderPlan, origin_arguments
+from celery_rmq_delay.topology.common import origin_arguments
+from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import Applied
 
 NAMES = Names("p")

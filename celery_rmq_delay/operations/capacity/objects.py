@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from ...amqp.objects import Objects
 from ...ladders import Ladder, QueueType
 from ...names import Names
-from ...topology.exact.base import Options, safety_net
+from ...topology.common import safety_net
+from ...topology.exact.base import Options
 from ...topology.exact.levels import Levels
 from ...topology.ladder import LadderPlan
 

@@ -19,7 +19,7 @@ from ...management.client import Management
 from ...management.policies import DLX, NEGATIVE_IS_UNLIMITED, effective_limit
 from ...management.records import Bindings, QueueDetail
 from ...names import suspects
-from ...topology.exact.base import undeliverable
+from ...topology.common import undeliverable
 from ...topology.native import refusal
 from ...topology.switch import lost_record
 from ...worker.requeues import COMMAND as REQUEUES

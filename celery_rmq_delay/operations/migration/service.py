@@ -13,8 +13,8 @@ from ...exceptions import ManagementError, RmqDelayError
 from ...ladders import QueueType
 from ...management.client import Management
 from ...names import Names
+from ...topology.common import own_queue_arguments
 from ...topology.exact.base import Options
-from ...topology.ladder import own_queue_arguments
 from . import targets
 from .arrivals import Arrivals, arrivals
 from .mover import WINDOW, Mover, Plan, settled_total, total

@@ -11,6 +11,7 @@ from ...durations import format_ms
 from ...exceptions import DelayError
 from ...headers import DUE, TO, epoch_ms
 from ...names import Names
+from ..common import safety_net, undeliverable
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -91,17 +92,6 @@ def units(delay_ms: int, unit_ms: int) -> int:
 def arrivals(names: Names) -> str:
     """Return the direct exchange that hands a message to the queue in its routing key."""
     return f"{names.prefix}.arrive"
-
-
-def undeliverable(names: Names) -> str:
-    """Return the exchange of messages that come back to a queue that is gone: they go to the exhausted queue."""
-    return f"{names.prefix}.undeliverable"
-
-
-def safety_net(names: Names, exhausted: str) -> Objects:
-    """Return what catches messages that come back to a queue that is gone."""
-    name = undeliverable(names)
-    return Objects(exchanges=(Exchange(name, "fanout"),), bindings=(Binding(name, exhausted),))
 
 
 def arrival_frame(options: Options) -> Objects:

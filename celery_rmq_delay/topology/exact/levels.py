@@ -19,8 +19,8 @@ from ...amqp.objects import Binding, Exchange, Objects, Queue, arguments
 from ...amqp.route import Route
 from ...durations import MAX_TTL_MS, format_ms
 from ...names import MAX_NAME_BYTES, digest
-from ..ladder import own_queue_arguments, safe_dead_lettering
-from .base import Options, due_headers, safety_net, undeliverable, units
+from ..common import own_queue_arguments, safe_dead_lettering, safety_net, undeliverable
+from .base import Options, due_headers, units
 
 if TYPE_CHECKING:
     from kombu import Connection

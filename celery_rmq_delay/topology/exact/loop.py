@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ...amqp.objects import Objects, Queue, arguments
 from ...amqp.route import Route
 from ...durations import MAX_TTL_MS, format_ms
-from ..ladder import own_queue_arguments, safe_dead_lettering
+from ..common import own_queue_arguments, safe_dead_lettering
 from .base import Options, due_headers, units
 
 if TYPE_CHECKING:

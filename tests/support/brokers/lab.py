@@ -18,7 +18,8 @@ from celery_rmq_delay.amqp.copies import return_log_error
 from celery_rmq_delay.headers import Headers, deaths
 from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names, moving
-from celery_rmq_delay.topology.ladder import LadderPlan, origin_arguments
+from celery_rmq_delay.topology.common import origin_arguments
+from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.waiting import wait_for
 
