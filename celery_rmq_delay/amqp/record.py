@@ -30,7 +30,7 @@ from ..exceptions import (
     ConflictError,
     LockTimeoutError,
     NackedError,
-    TopologyError,
+    RecordGoneError,
     UnroutableError,
 )
 from ..names import moving
@@ -110,10 +110,6 @@ class Record:
 
 class _StartOverError(Exception):
     """The queue was deleted while this process waited for the lock, or may have been."""
-
-
-class RecordGoneError(TopologyError):
-    """The queue of a record does not exist, or does not exist any more."""
 
 
 @contextmanager

@@ -9,12 +9,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from ..exceptions import NotFinishedError, PrivateServerError, ServerNotFoundError, ServerStartError
+
 if TYPE_CHECKING:
     from .assertions import exhausted, parked, recovered
     from .broker import PrivateBroker
     from .clock import LadderClock
     from .cluster import PrivateCluster
-    from .errors import NotFinishedError, PrivateServerError, ServerNotFoundError, ServerStartError
     from .memory import MemoryLadder
     from .postgres import PrivatePostgres
     from .redis import PrivateRedis
@@ -57,6 +58,6 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'errors')}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -16,8 +16,8 @@ from urllib.parse import quote
 
 import amqp
 
+from ..exceptions import PrivateServerError
 from .context import PrivateServer
-from .errors import PrivateServerError
 from .installation import Installation
 from .network import LOOPBACK, Host
 from .node import NodeSettings

@@ -8,9 +8,9 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 
+from ..exceptions import PrivateServerError, ServerStartError
 from .broker import START_TIMEOUT, PrivateBroker
 from .context import PrivateServer
-from .errors import PrivateServerError, ServerStartError
 from .network import LOOPBACK, Host, PrivateNetwork
 
 

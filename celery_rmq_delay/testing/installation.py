@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import ServerNotFoundError
+from ..exceptions import ServerNotFoundError
 
 _CANDIDATES = (
     "usr/lib/rabbitmq/lib/rabbitmq_server-*/sbin/rabbitmq-server",  # Debian, Ubuntu, Fedora

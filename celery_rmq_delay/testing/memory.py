@@ -21,8 +21,8 @@ from kombu.utils.imports import symbol_by_name
 from ..app.inventory import origin_queues
 from ..app.state import Delay, delay_of
 from ..durations import parse_ms
+from ..exceptions import NotFinishedError
 from ..worker.trace import lost
-from .errors import NotFinishedError
 from .recorder import Recorder, Stories
 from .redirection import redirected, results_in_memory
 from .story import TaskStory

@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from ..exceptions import PrivateServerError
 from .context import PrivateServer
-from .errors import PrivateServerError
 from .process import KeptProcess, wait_until_ready
 
 START_TIMEOUT = 30.0

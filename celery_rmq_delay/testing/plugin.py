@@ -108,7 +108,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture(scope="session")
 def rmq_installation(pytestconfig: pytest.Config) -> Installation:
     """The RabbitMQ installation that ``--rabbitmq`` chose, for tests that start nodes of their own."""
-    from .errors import ServerNotFoundError
+    from ..exceptions import ServerNotFoundError
     from .trees import choose
 
     try:
@@ -150,7 +150,7 @@ def rmq_redis(pytestconfig: pytest.Config) -> Iterator[PrivateRedis | ExternalSe
     if external := os.environ.get("REDIS_URL"):
         yield ExternalServer(external)
         return
-    from .errors import ServerNotFoundError
+    from ..exceptions import ServerNotFoundError
     from .redis import PrivateRedis
 
     try:
@@ -167,7 +167,7 @@ def rmq_postgres(pytestconfig: pytest.Config) -> Iterator[PrivatePostgres | Exte
     if external := os.environ.get("POSTGRES_URL"):
         yield ExternalServer(external)
         return
-    from .errors import ServerNotFoundError
+    from ..exceptions import ServerNotFoundError
     from .postgres import PrivatePostgres
 
     try:

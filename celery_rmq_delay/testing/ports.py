@@ -8,7 +8,7 @@ import os
 import random
 import socket
 
-from .errors import PrivateServerError
+from ..exceptions import PrivateServerError
 
 # Below the range from which kernels take the local ports of outgoing connections (Linux: from 32768), so that
 # no client can take a port between the moment it is chosen and the moment the server listens on it.

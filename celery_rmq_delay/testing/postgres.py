@@ -14,8 +14,8 @@ import tempfile
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
+from ..exceptions import PrivateServerError, ServerNotFoundError
 from .context import PrivateServer
-from .errors import PrivateServerError, ServerNotFoundError
 from .ports import free_port
 from .process import KeptProcess, tails, wait_until_ready
 

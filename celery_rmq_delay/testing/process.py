@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from .errors import PrivateServerError, ServerStartError
+from ..exceptions import PrivateServerError, ServerStartError
 
 _KEEPER = Path(__file__).with_name("_keeper.py")
 ANSWER_TIMEOUT = 90.0

@@ -12,7 +12,7 @@ from celery.backends.base import KeyValueStoreBackend
 from celery.states import READY_STATES
 from kombu import pools
 
-from .errors import NotFinishedError
+from ..exceptions import NotFinishedError
 
 #: Seconds between two looks for a result.
 _INTERVAL = 0.01

@@ -9,8 +9,8 @@ import socket
 import tempfile
 from pathlib import Path
 
+from ..exceptions import ServerNotFoundError
 from .context import PrivateServer
-from .errors import ServerNotFoundError
 from .ports import free_port
 from .process import KeptProcess, wait_until_ready
 

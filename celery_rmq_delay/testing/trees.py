@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from .errors import PrivateServerError, ServerNotFoundError
+from ..exceptions import PrivateServerError, ServerNotFoundError
 from .installation import Installation
 
 SUITES = {"3.10": "bookworm", "4.0": "trixie", "4.3": "sid"}

@@ -12,9 +12,9 @@ from celery.contrib.testing.worker import start_worker, test_worker_started
 
 from ..app.inventory import origin_queues
 from ..app.state import delay_of
+from ..exceptions import NotFinishedError
 from .assertions import DelayLike
 from .clock import LadderClock
-from .errors import NotFinishedError
 from .recorder import Recorder, Stories
 from .redirection import redirected, results_in_memory
 from .story import TaskStory

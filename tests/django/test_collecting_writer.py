@@ -19,10 +19,11 @@ from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.collecting.deliveries import Delivery, frame_handler
 from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.collecting.reading import Reading
-from celery_rmq_delay.contrib.django.collecting.writer import AbandonedError, Written
+from celery_rmq_delay.contrib.django.collecting.writer import Written
 from celery_rmq_delay.contrib.django.models import CollectorStatus, FailureGroup, TaskRecord, UnreadableMessage
 from celery_rmq_delay.contrib.django.services.claims import lock
 from celery_rmq_delay.events.schema import PARKED, ROLLUP, ROLLUP_SECONDS, Event
+from celery_rmq_delay.exceptions import AbandonedError
 from tests.support.django.batches import QUEUE, batch, delivery, method, writer
 from tests.support.django.told import event, fact
 from tests.support.waiting import wait_for

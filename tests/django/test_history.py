@@ -20,11 +20,10 @@ from celery_rmq_delay.contrib.django import history_files
 from celery_rmq_delay.contrib.django.collecting import writer as writing
 from celery_rmq_delay.contrib.django.collecting.history import History, open_files
 from celery_rmq_delay.contrib.django.collecting.reading import Reading, Rollup, Unreadable
-from celery_rmq_delay.contrib.django.collecting.writer import AbandonedError
 from celery_rmq_delay.contrib.django.history_files import SCHEMA, HistoryFiles, table_of
 from celery_rmq_delay.contrib.django.models import TaskRecord, UnreadableMessage
 from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, ROLLUP, Event
-from celery_rmq_delay.exceptions import HistoryError
+from celery_rmq_delay.exceptions import AbandonedError, HistoryError
 from celery_rmq_delay.history.columns import COLUMNS
 from tests.support import ROOT
 from tests.support.django.batches import batch, writer

@@ -30,7 +30,8 @@ from celery_rmq_delay.contrib.django.models import (
     WhatIf,
 )
 from celery_rmq_delay.contrib.django.services import insights as service
-from celery_rmq_delay.contrib.django.services.insight_tables import TABLES, OutputError
+from celery_rmq_delay.contrib.django.services.insight_tables import TABLES
+from celery_rmq_delay.exceptions import OutputError
 from tests.support.django import insights, people
 from tests.support.django.commands import manage
 from tests.support.django.markup import faults

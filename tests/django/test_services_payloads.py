@@ -13,9 +13,10 @@ from celery.utils.saferepr import saferepr
 from celery_rmq_delay.contrib.django.messages import StoredMessage
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services import payloads
-from celery_rmq_delay.contrib.django.services.edit import EditError, differences, edit, editable
+from celery_rmq_delay.contrib.django.services.edit import differences, edit, editable
 from celery_rmq_delay.contrib.django.services.operations import Actor
 from celery_rmq_delay.contrib.django.services.payloads import Call, preview, reveal
+from celery_rmq_delay.exceptions import EditError
 from tests.support.django.records import record
 from tests.support.django.seed import call, message
 from tests.support.django.shop import of

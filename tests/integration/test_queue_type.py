@@ -10,7 +10,8 @@ import pytest
 
 from celery_rmq_delay.amqp.apply import drift, ready_counts
 from celery_rmq_delay.amqp.objects import Objects
-from celery_rmq_delay.amqp.record import RecordGoneError, locked_record, peek_record
+from celery_rmq_delay.amqp.record import locked_record, peek_record
+from celery_rmq_delay.exceptions import RecordGoneError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import moving, return_key, suspects
 from celery_rmq_delay.operations.pending import Pending, pending

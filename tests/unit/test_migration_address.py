@@ -15,11 +15,11 @@ from kombu.transport.native_delayed_delivery import calculate_routing_key
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.durations import aware_eta
+from celery_rmq_delay.exceptions import NotUnderstoodError
 from celery_rmq_delay.names import Names
 from celery_rmq_delay.operations.migration.address import (
     Address,
     Destination,
-    NotUnderstoodError,
     Waiting,
     in_hold,
     in_levels,

@@ -19,7 +19,7 @@ from kombu.entity import Queue
 
 from ... import headers as h
 from ...durations import parse_ms
-from ...exceptions import RmqDelayError
+from ...exceptions import NotUnderstoodError, RmqDelayError
 from ...names import digest
 from ...publish.calls import matches_topic
 from ..native_leftovers import LEVELS, native_bindings
@@ -30,10 +30,6 @@ _BITS = re.compile(r"(?:[01]\.)+")
 _HELD = re.compile(r"((?:[0-9]+(?:\.[0-9]+)?(?:ms|[dhms]))+)\.(.+)", re.DOTALL)
 #: The times in ``x-death`` are whole seconds, rounded down.
 _RESOLUTION_MS = 1000
-
-
-class NotUnderstoodError(RmqDelayError):
-    """Nothing tells where a message is to go, or when."""
 
 
 class Destination(NamedTuple):

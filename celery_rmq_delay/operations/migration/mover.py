@@ -26,10 +26,10 @@ from ...amqp.copies import parked_copy
 from ...amqp.objects import Queue
 from ...amqp.route import Route
 from ...amqp.scan import SCAN_LIMIT, give_back, scanning, work_off
-from ...exceptions import OutcomeUnknownError, PublishError, RmqDelayError
-from .address import Address, Destination, NotUnderstoodError, Waiting
+from ...exceptions import CannotHoldError, NotUnderstoodError, OutcomeUnknownError, PublishError, RmqDelayError
+from .address import Address, Destination, Waiting
 from .report import Report
-from .targets import CannotHoldError, Target, copied_headers
+from .targets import Target, copied_headers
 
 if TYPE_CHECKING:
     import amqp

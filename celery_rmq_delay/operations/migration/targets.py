@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ... import headers as h
 from ...app.exact import ExactDelays
 from ...durations import format_ms
-from ...exceptions import RmqDelayError
+from ...exceptions import CannotHoldError, RmqDelayError
 from ...topology.exact.loop import Loop
 
 if TYPE_CHECKING:
@@ -20,10 +20,6 @@ if TYPE_CHECKING:
     from ...settings.values import Settings
 
 NAMES = ("levels", "hold", "loop", "plugin", "ladder")
-
-
-class CannotHoldError(RmqDelayError):
-    """A message that the target cannot take: it stays where it is."""
 
 
 class Target(Protocol):

@@ -14,11 +14,11 @@ from django.utils.cache import add_never_cache_headers
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from ....exceptions import RmqDelayError
+from ....exceptions import EditError, RmqDelayError
 from ..conf import conf
 from ..models import TaskRecord, TaskState
 from ..services import counts, payloads
-from ..services.edit import MAX_TEXT, EditError, edit, editable
+from ..services.edit import MAX_TEXT, edit, editable
 from . import history, text
 from .actions import reason_field, tell
 from .base import outside_transactions

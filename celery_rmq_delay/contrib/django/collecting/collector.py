@@ -17,11 +17,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from ....amqp.backoff import Backoff
+from ....exceptions import AbandonedError
 from .consumer import CONNECTION_ERRORS, Consumer
 from .deliveries import Delivery
 from .health import Health
 from .status import Status
-from .writer import AbandonedError, Writer, Written
+from .writer import Writer, Written
 
 logger = logging.getLogger(__name__)
 

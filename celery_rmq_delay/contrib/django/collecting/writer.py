@@ -14,7 +14,7 @@ from django.db import DatabaseError, DataError, Error, IntegrityError, reset_que
 
 from ....amqp.backoff import Backoff
 from ....events.schema import ROLLUP_SECONDS
-from ....exceptions import HistoryError, RmqDelayError
+from ....exceptions import AbandonedError, HistoryError, RmqDelayError
 from .database import Database
 from .deliveries import Delivery
 from .facts import Fact
@@ -41,10 +41,6 @@ class GatheringSink(Sink, Protocol):
 
     def flush(self) -> None:
         """Make safe what was written so far. Raises `HistoryError`: then it may be called again."""
-
-
-class AbandonedError(RmqDelayError):
-    """The collector was told to stop while a batch could not be written: the broker delivers it again."""
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ from django.db import close_old_connections
 from django.db.models import Q
 from django.utils import timezone
 
+from ....exceptions import OperationBusyError
 from ..conf import conf
 from ..models import Operation
-from .lease import GOING, STALE_AFTER, OperationBusyError
+from .lease import GOING, STALE_AFTER
 from .operations import run
 from .reporting import report
 from .transactions import DATABASE_AWAY

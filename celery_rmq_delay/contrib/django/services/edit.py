@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from celery.utils.saferepr import saferepr
 from django.utils.translation import gettext as _
 
-from ....exceptions import RmqDelayError
+from ....exceptions import EditError
 from ....redaction import REDACTED, Redaction
 from ..conf import SETTING, conf
 from ..messages import headers_of
@@ -26,14 +26,6 @@ _MAX_REPR = 1024
 #: Differences that the audit log names.
 _MAX_CHANGES = 100
 _MAX_SHOWN = 1_000
-
-
-class EditError(RmqDelayError):
-    """A task cannot be edited, or not like this; ``field`` is ``args``, ``kwargs``, or empty."""
-
-    def __init__(self, text: str, field: str = "") -> None:
-        self.field = field
-        super().__init__(text)
 
 
 @dataclass(frozen=True)

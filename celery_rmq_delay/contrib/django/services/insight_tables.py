@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from ....exceptions import RmqDelayError
+from ....exceptions import OutputError
 from ....history.url import shown, without_secrets
 
 if TYPE_CHECKING:
@@ -68,10 +68,6 @@ _IN_WORDS: Mapping[Kind, str] = {
 RUNS = "runs"
 _DAY = re.compile(r"/day=(\d{4}-\d{2}-\d{2})/")
 _HOW = "Run `python -m celery_rmq_delay.analytics run`, or `manage.py rmq_delay_insights` without --load-only."
-
-
-class OutputError(RmqDelayError):
-    """The output of the analytics cannot be loaded; the message says what is wrong and what mends it."""
 
 
 @dataclass(frozen=True)

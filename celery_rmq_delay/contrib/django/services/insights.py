@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from django.db import router, transaction
 from django.utils import timezone
 
+from ....exceptions import OutputError
 from ....headers import printable
 from ....history.url import shown, without_secrets
 from ....redaction import Redaction, shortened
 from ..conf import SETTING, conf
 from ..models import Incident, InsightHour, InsightRun, LadderAdvice, RecoveryCurve, TierOutcome, WhatIf
-from .insight_tables import ENDS, FIGURES, Output, OutputError, open_output
+from .insight_tables import ENDS, FIGURES, Output, open_output
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -12,7 +12,7 @@ from datetime import timedelta
 from django.db.models import F
 from django.utils import timezone
 
-from ....exceptions import RmqDelayError
+from ....exceptions import LeaseLostError, OperationBusyError
 from ..models import Operation, OperationItem
 from .reporting import report, shortened
 from .transactions import committed
@@ -26,14 +26,6 @@ STALE_AFTER = timedelta(seconds=60)
 #: The states of an operation that somebody runs.
 GOING = (State.RUNNING, State.CANARY, State.CANCELLING)
 _COUNTERS = {Outcome.OK: "ok", Outcome.SKIPPED: "skipped", Outcome.FAILED: "failed", Outcome.UNKNOWN: "unknown"}
-
-
-class OperationBusyError(RmqDelayError):
-    """An operation is over, or somebody else runs it."""
-
-
-class LeaseLostError(RmqDelayError):
-    """Somebody else has taken the operation over: this process was silent for too long."""
 
 
 @dataclass(frozen=True)

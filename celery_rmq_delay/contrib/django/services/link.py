@@ -11,7 +11,7 @@ from amqp.exceptions import AMQPError
 from django.utils.translation import gettext as _
 from kombu.exceptions import KombuError
 
-from ....exceptions import RmqDelayError
+from ....exceptions import BrokerDownError
 from ..broker import connection
 
 if TYPE_CHECKING:
@@ -22,14 +22,10 @@ BROKER_ERRORS = (OSError, AMQPError, KombuError)
 _PAUSE = 0.5
 
 
-class BrokerDownError(RmqDelayError):
-    """The broker cannot be reached, or confirms nothing."""
-
-    @classmethod
-    def of(cls, error: BaseException) -> BrokerDownError:
-        """Return the error of a broker that raised ``error``."""
-        text = " ".join(str(error).split()) or type(error).__name__
-        return cls(_("broker unreachable: %(error)s") % {"error": text})
+def broker_down(error: BaseException) -> BrokerDownError:
+    """Return what to raise for a broker that raised ``error``."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return BrokerDownError(_("broker unreachable: %(error)s") % {"error": text})
 
 
 class Link:
@@ -56,7 +52,7 @@ class Link:
             except BROKER_ERRORS as error:
                 self.drop()
                 if time.monotonic() >= deadline:
-                    raise BrokerDownError.of(error) from error
+                    raise broker_down(error) from error
             self._pause(_PAUSE)
 
     def _is_alive(self, connected: Connection) -> bool:

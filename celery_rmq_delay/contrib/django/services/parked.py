@@ -18,7 +18,7 @@ from ....amqp.apply import ready_counts
 from ....amqp.scan import Scan, scanning
 from ....app.inventory import plans
 from ....events.schema import DISCARDED, REQUEUED
-from ....exceptions import OutcomeUnknownError, PublishError, RmqDelayError
+from ....exceptions import BrokerDownError, OutcomeUnknownError, PublishError, RmqDelayError
 from ....operations.release import Place, places, search_limit, task_id_of
 from ..broker import delay
 from ..conf import conf
@@ -27,7 +27,7 @@ from ..models import OperationItem, Payload, TaskRecord, TaskState
 from .claims import claim, lock, why_not
 from .history import tell
 from .lease import Lease, Outcome, Settled
-from .link import BROKER_ERRORS, BrokerDownError, Link
+from .link import BROKER_ERRORS, Link, broker_down
 from .transactions import committed
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class _Search(ABC):
             self._in_hand = []
             self._losses += 1  # what has no outcome is searched for again
             if self._losses > _LOSSES:
-                raise BrokerDownError.of(error) from error
+                raise broker_down(error) from error
 
     def _is_meant(self, record: TaskRecord, item: OperationItem) -> bool:
         return record.state == TaskState.PARKED and record.generation == item.generation

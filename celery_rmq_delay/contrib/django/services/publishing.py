@@ -13,9 +13,9 @@ from django.utils.translation import gettext as _
 
 from ....amqp.confirms import ChannelEndedError, ConfirmingPublisher
 from ....amqp.route import Route
-from ....exceptions import NackedError, PublishError, UnroutableError
+from ....exceptions import BrokerDownError, NackedError, PublishError, UnroutableError
 from ..conf import conf
-from .link import BROKER_ERRORS, BrokerDownError, Link
+from .link import BROKER_ERRORS, Link
 
 if TYPE_CHECKING:
     from kombu import Connection

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Protocol
 
-from ....exceptions import RmqDelayError
+from ....exceptions import LeaseLostError, RmqDelayError
 from ..conf import conf
 from ..models import Operation, OperationItem
 from . import canaries
-from .lease import Lease, LeaseLostError, Outcome
+from .lease import Lease, Outcome
 from .link import Link
 from .parked import RunNow
 from .requeue import Edited, LostEdit, Requeue
