@@ -14,8 +14,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.models import FailureGroup, Operation, OperationItem, TaskRecord, TaskState
-from celery_rmq_delay.contrib.django.services import operations
-from celery_rmq_delay.contrib.django.services.operations import Actor
+from celery_rmq_delay.contrib.django.services.actors import Actor
+from celery_rmq_delay.contrib.django.services.operations import requests as operations
 from tests.support.django import people, seed
 from tests.support.django.admin_pages import BASE, EXHAUSTED, ask, confirm, said
 from tests.support.django.databases import ON_BOTH

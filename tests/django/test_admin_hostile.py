@@ -16,8 +16,8 @@ from celery_rmq_delay.contrib.django.models import (
     TaskState,
     UnreadableMessage,
 )
-from celery_rmq_delay.contrib.django.services import operations
-from celery_rmq_delay.contrib.django.services.operations import Actor
+from celery_rmq_delay.contrib.django.services.actors import Actor
+from celery_rmq_delay.contrib.django.services.operations import requests as operations
 from tests.support.django import seed
 from tests.support.django.admin_pages import BASE
 from tests.support.django.markup import faults

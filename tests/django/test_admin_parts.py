@@ -8,10 +8,10 @@ from datetime import datetime, timedelta, timezone
 import pytest
 from django.utils import translation
 
-from celery_rmq_delay.contrib.django.admin import details, text
+from celery_rmq_delay.contrib.django.admin import operation_text, text
 from celery_rmq_delay.contrib.django.admin.attempts import timeline
-from celery_rmq_delay.contrib.django.admin.charts import round_up
-from celery_rmq_delay.contrib.django.admin.hours import bars, chart
+from celery_rmq_delay.contrib.django.admin.charts.drawing import round_up
+from celery_rmq_delay.contrib.django.admin.charts.hours import bars, chart
 from celery_rmq_delay.contrib.django.admin.tracebacks import parts
 from celery_rmq_delay.contrib.django.models import Attempt, Operation
 from celery_rmq_delay.contrib.django.queries import Capped, Hour
@@ -122,7 +122,7 @@ def test_an_operation_tells_its_filters_in_words() -> None:
             "redacted": True,
         }
     )
-    assert list(details.in_words(operation)) == [
+    assert list(operation_text.in_words(operation)) == [
         ("Filters", "state: Exhausted\nfailure group: 1\nother: x"),
         ("List", "exhausted tasks"),
         ("Redacted", "yes"),
@@ -131,7 +131,7 @@ def test_an_operation_tells_its_filters_in_words() -> None:
 
 def test_what_an_edit_changed_is_readable() -> None:
     operation = Operation(details={"diff": [{"path": "args.0", "after": "ü"}], "groups": [1, 2], "note": ""})
-    told = dict(details.in_words(operation))
+    told = dict(operation_text.in_words(operation))
     assert told["Groups"] == "1, 2"
     assert '"after": "ü"' in told["Diff"]
     assert "Note" not in told

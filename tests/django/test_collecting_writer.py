@@ -12,16 +12,16 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 from django.test import override_settings
 
+from celery_rmq_delay.contrib.django.collecting import batches as writing
 from celery_rmq_delay.contrib.django.collecting import status
-from celery_rmq_delay.contrib.django.collecting import writer as writing
+from celery_rmq_delay.contrib.django.collecting.batches import Written
 from celery_rmq_delay.contrib.django.collecting.consumer import Consumer
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.collecting.deliveries import Delivery, frame_handler
 from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.collecting.reading import Reading
-from celery_rmq_delay.contrib.django.collecting.writer import Written
 from celery_rmq_delay.contrib.django.models import CollectorStatus, FailureGroup, TaskRecord, UnreadableMessage
-from celery_rmq_delay.contrib.django.services.claims import lock
+from celery_rmq_delay.contrib.django.services.operations.claims import lock
 from celery_rmq_delay.events.schema import PARKED, ROLLUP, ROLLUP_SECONDS, Event
 from celery_rmq_delay.exceptions import AbandonedError
 from tests.support.django.batches import QUEUE, batch, delivery, method, writer

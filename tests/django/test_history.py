@@ -17,8 +17,8 @@ import pyarrow.parquet
 import pytest
 
 from celery_rmq_delay.contrib.django import history_files
-from celery_rmq_delay.contrib.django.collecting import writer as writing
-from celery_rmq_delay.contrib.django.collecting.history import History, open_files
+from celery_rmq_delay.contrib.django.collecting import batches as writing
+from celery_rmq_delay.contrib.django.collecting.gathering import History, open_files
 from celery_rmq_delay.contrib.django.collecting.reading import Reading, Rollup, Unreadable
 from celery_rmq_delay.contrib.django.history_files import SCHEMA, HistoryFiles, table_of
 from celery_rmq_delay.contrib.django.models import TaskRecord, UnreadableMessage

@@ -12,12 +12,12 @@ from django.core.management import CommandError
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.collecting.database import Database
-from celery_rmq_delay.contrib.django.collecting.history import History, open_files
+from celery_rmq_delay.contrib.django.collecting.gathering import History, open_files
 from celery_rmq_delay.contrib.django.collecting.reading import Rollup
 from celery_rmq_delay.contrib.django.models import Attempt, Operation, Tally, TaskRecord
 from celery_rmq_delay.contrib.django.services import history_export
-from celery_rmq_delay.contrib.django.services.history import tell
 from celery_rmq_delay.contrib.django.services.history_export import days, export_days
+from celery_rmq_delay.contrib.django.services.operations.notes import tell
 from celery_rmq_delay.events.schema import EXHAUSTED, RECOVERED, REQUEUED, ROLLUP
 from tests.support.django.commands import manage
 from tests.support.django.databases import RARELY_ON_POSTGRES

@@ -19,8 +19,8 @@ from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.collecting.reading import Reader, Unreadable
 from celery_rmq_delay.contrib.django.messages import for_requeue, stored
 from celery_rmq_delay.contrib.django.models import Payload, TaskRecord, TaskState, UnreadableMessage
-from celery_rmq_delay.contrib.django.services.edit import editable
-from celery_rmq_delay.contrib.django.services.operations import Actor
+from celery_rmq_delay.contrib.django.services.actors import Actor
+from celery_rmq_delay.contrib.django.services.operations.edit import editable
 from celery_rmq_delay.contrib.django.services.payloads import preview, reveal
 from celery_rmq_delay.events.schema import KINDS, Event
 from celery_rmq_delay.exceptions import EditError, EventError

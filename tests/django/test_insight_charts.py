@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay.contrib.django.admin import text
-from celery_rmq_delay.contrib.django.admin.bursts import MOST_BARS, bursts_chart, slots
-from celery_rmq_delay.contrib.django.admin.curves import Retries, curve_chart
+from celery_rmq_delay.contrib.django.admin.charts.bursts import MOST_BARS, bursts_chart, slots
+from celery_rmq_delay.contrib.django.admin.charts.curves import Retries, curve_chart
 from celery_rmq_delay.contrib.django.admin.ladders import advice, snippet
 from celery_rmq_delay.contrib.django.models import Incident, InsightHour, LadderAdvice
 from celery_rmq_delay.durations import parse_ms

@@ -29,7 +29,7 @@ from celery_rmq_delay.contrib.django.models import (
     TierOutcome,
     WhatIf,
 )
-from celery_rmq_delay.contrib.django.services import insights as service
+from celery_rmq_delay.contrib.django.services import insight_runs as service
 from celery_rmq_delay.contrib.django.services.insight_tables import TABLES
 from celery_rmq_delay.exceptions import OutputError
 from tests.support.django import insights, people
@@ -457,7 +457,7 @@ def test_a_run_that_fails_says_its_last_lines_and_loads_nothing(sqlite: Any, out
 def test_a_command_that_is_ended_ends_the_analytics_too() -> None:
     code = (
         "import sys\n"
-        "from celery_rmq_delay.contrib.django.services.insights import _run\n"
+        "from celery_rmq_delay.contrib.django.services.insight_runs import _run\n"
         "from celery_rmq_delay.stopping import exit_at_once, handling\n"
         "child = 'import os, time; print(os.getpid(), flush=True); time.sleep(60)'\n"
         "with handling(exit_at_once):\n"
@@ -473,7 +473,7 @@ def test_a_command_that_is_ended_ends_the_analytics_too() -> None:
 
 def test_the_web_process_never_imports_spark_nor_pyarrow() -> None:
     code = (
-        "import celery_rmq_delay.contrib.django.admin, celery_rmq_delay.contrib.django.services.insights\n"
+        "import celery_rmq_delay.contrib.django.admin, celery_rmq_delay.contrib.django.services.insight_runs\n"
         "found = {'pyspark', 'pyarrow', 'numpy', 'pandas'} & set(sys.modules); assert not found, found"
     )
     subprocess.run([sys.executable, "-c", SETUP + code], check=True, timeout=SECONDS)

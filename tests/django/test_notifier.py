@@ -12,10 +12,11 @@ import django
 import pytest
 from django.test import override_settings
 
-from celery_rmq_delay.contrib.django import notifier, outbox, signals
+from celery_rmq_delay.contrib.django import signals
+from celery_rmq_delay.contrib.django.alerts import notifier, outbox
+from celery_rmq_delay.contrib.django.alerts.notifier import notifying
 from celery_rmq_delay.contrib.django.conf import conf
 from celery_rmq_delay.contrib.django.models import FailureGroup, TaskRecord, TaskState
-from celery_rmq_delay.contrib.django.notifier import notifying
 from celery_rmq_delay.contrib.django.signals import announce
 from celery_rmq_delay.exceptions import SettingsError
 from celery_rmq_delay.redaction import REDACTED

@@ -10,10 +10,11 @@ from django.core.management import CommandError
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.models import Operation, TaskRecord, TaskState
-from celery_rmq_delay.contrib.django.services import running
-from celery_rmq_delay.contrib.django.services.background import next_operation
-from celery_rmq_delay.contrib.django.services.lease import STALE_AFTER, Lease
-from celery_rmq_delay.contrib.django.services.operations import Actor, freeze
+from celery_rmq_delay.contrib.django.services.actors import Actor
+from celery_rmq_delay.contrib.django.services.operations import runner as running
+from celery_rmq_delay.contrib.django.services.operations.background import next_operation
+from celery_rmq_delay.contrib.django.services.operations.lease import STALE_AFTER, Lease
+from celery_rmq_delay.contrib.django.services.operations.requests import freeze
 from tests.support.django.commands import manage
 from tests.support.django.records import record
 

@@ -19,7 +19,7 @@ from django.utils import timezone
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain_text
 
-from celery_rmq_delay.contrib import prometheus
+from celery_rmq_delay.contrib.django import prometheus
 from celery_rmq_delay.contrib.django.models import (
     CollectorStatus,
     Operation,
@@ -193,7 +193,9 @@ def test_a_database_that_is_down_is_a_metric_and_no_error(tmp_path: Path, django
 
 
 def test_django_is_imported_when_metrics_are_read_and_not_before() -> None:
-    code = "import sys, celery_rmq_delay.contrib.prometheus as p; p.registry(); print('django.db' in sys.modules)"
+    code = (
+        "import sys, celery_rmq_delay.contrib.django.prometheus as p; p.registry(); print('django.db' in sys.modules)"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "False\n"
 

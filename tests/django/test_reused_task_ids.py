@@ -16,9 +16,9 @@ from django.db import connection, connections
 from django.utils import timezone
 
 from celery_rmq_delay import headers as h
+from celery_rmq_delay.contrib.django.collecting.batches import Item
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.collecting.facts import Fact
-from celery_rmq_delay.contrib.django.collecting.writer import Item
 from celery_rmq_delay.contrib.django.models import (
     Attempt,
     CollectedMessage,

@@ -10,8 +10,9 @@ from django.db import transaction
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.models import Attempt, Operation, OperationItem, TaskRecord, TaskState
-from celery_rmq_delay.contrib.django.services import canaries, lease
-from celery_rmq_delay.contrib.django.services.operations import Actor, cancel, freeze, is_inline, report, run
+from celery_rmq_delay.contrib.django.services.actors import Actor
+from celery_rmq_delay.contrib.django.services.operations import canaries, lease
+from celery_rmq_delay.contrib.django.services.operations.requests import cancel, freeze, is_inline, report, run
 from celery_rmq_delay.exceptions import RmqDelayError
 from tests.support.django.records import record
 

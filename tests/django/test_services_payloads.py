@@ -13,8 +13,8 @@ from celery.utils.saferepr import saferepr
 from celery_rmq_delay.contrib.django.messages import StoredMessage
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services import payloads
-from celery_rmq_delay.contrib.django.services.edit import differences, edit, editable
-from celery_rmq_delay.contrib.django.services.operations import Actor
+from celery_rmq_delay.contrib.django.services.actors import Actor
+from celery_rmq_delay.contrib.django.services.operations.edit import differences, edit, editable
 from celery_rmq_delay.contrib.django.services.payloads import Call, preview, reveal
 from celery_rmq_delay.exceptions import EditError
 from tests.support.django.records import record

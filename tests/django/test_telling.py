@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from django.db import DatabaseError
 
-from celery_rmq_delay.contrib.django import signals, telling
+from celery_rmq_delay.contrib.django import signals
+from celery_rmq_delay.contrib.django.collecting import announcing as telling
+from celery_rmq_delay.contrib.django.collecting.announcing import tell
 from celery_rmq_delay.contrib.django.collecting.database import Database as Tables
 from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.models import TaskRecord
-from celery_rmq_delay.contrib.django.telling import tell
 from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, RECOVERED, Event
 from tests.support.django.told import event, exhausted
 

@@ -19,7 +19,7 @@ from django.core.management import call_command
 from django.db import OperationalError
 from django.db.models import Sum
 
-from celery_rmq_delay.contrib.django.collecting import writer as writing
+from celery_rmq_delay.contrib.django.collecting import batches as writing
 from celery_rmq_delay.contrib.django.collecting.consumer import Consumer
 from celery_rmq_delay.contrib.django.collecting.database import Database as Collected
 from celery_rmq_delay.contrib.django.collecting.reading import Reading

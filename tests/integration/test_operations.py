@@ -10,7 +10,7 @@ import pytest
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.models import Attempt, Operation, Payload, TaskRecord, TaskState
-from celery_rmq_delay.contrib.django.services.operations import run
+from celery_rmq_delay.contrib.django.services.operations.requests import run
 from celery_rmq_delay.events.schema import RECOVERED
 from tests.support.brokers.kinds import EITHER_DATABASE
 from tests.support.django import shop

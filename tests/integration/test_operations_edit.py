@@ -14,9 +14,10 @@ from celery.utils.saferepr import saferepr
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
-from celery_rmq_delay.contrib.django.services import counts, running
-from celery_rmq_delay.contrib.django.services.edit import edit, editable
-from celery_rmq_delay.contrib.django.services.operations import freeze, run
+from celery_rmq_delay.contrib.django.services import counts
+from celery_rmq_delay.contrib.django.services.operations import runner as running
+from celery_rmq_delay.contrib.django.services.operations.edit import edit, editable
+from celery_rmq_delay.contrib.django.services.operations.requests import freeze, run
 from tests.support.django import shop
 from tests.support.django.desk import ALICE, ParkedDesk
 from tests.support.django.seed import call

@@ -15,8 +15,8 @@ from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.amqp.scan import Scan, looks_leave_no_trace
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.models import Attempt, Operation, Payload, TaskRecord, TaskState
-from celery_rmq_delay.contrib.django.services import parked
-from celery_rmq_delay.contrib.django.services.operations import freeze, run
+from celery_rmq_delay.contrib.django.services.operations import parked
+from celery_rmq_delay.contrib.django.services.operations.requests import freeze, run
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.alarms import alarm

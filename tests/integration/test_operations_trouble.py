@@ -20,9 +20,10 @@ from django.db import connection, connections
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.models import Operation, OperationItem, Payload, TaskRecord, TaskState
-from celery_rmq_delay.contrib.django.services import background, canaries, lease, requeue, running, transactions
-from celery_rmq_delay.contrib.django.services.link import Link
-from celery_rmq_delay.contrib.django.services.operations import cancel, freeze, run
+from celery_rmq_delay.contrib.django.services.operations import background, canaries, lease, requeue, transactions
+from celery_rmq_delay.contrib.django.services.operations import runner as running
+from celery_rmq_delay.contrib.django.services.operations.link import Link
+from celery_rmq_delay.contrib.django.services.operations.requests import cancel, freeze, run
 from celery_rmq_delay.testing import PrivateBroker, PrivatePostgres
 from tests.support import ROOT
 from tests.support.brokers.alarms import alarm

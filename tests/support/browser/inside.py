@@ -103,10 +103,11 @@ def write_nonsense() -> None:
 def discard(prefix: str, reason: str) -> int:
     """Discard the tasks whose ids begin so, as a command would; return the number of the operation."""
     from celery_rmq_delay.contrib.django.models import Operation, TaskRecord
-    from celery_rmq_delay.contrib.django.services import operations
+    from celery_rmq_delay.contrib.django.services.actors import Actor
+    from celery_rmq_delay.contrib.django.services.operations import requests as operations
 
     chosen = TaskRecord.objects.filter(task_id__startswith=prefix)
-    actor = operations.Actor(None, "night shift")
+    actor = Actor(None, "night shift")
     operation = operations.run(operations.freeze(Operation.Kind.DISCARD, chosen, actor=actor, reason=reason))
     return int(operation.pk)
 
@@ -205,7 +206,7 @@ def make_up_a_day() -> None:
 
 def load_insights(folder: str) -> str:
     """Load a finished output of the analytics; return what it is about."""
-    from celery_rmq_delay.contrib.django.services.insights import load
+    from celery_rmq_delay.contrib.django.services.insight_runs import load
 
     return str(load(folder))
 

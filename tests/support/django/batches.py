@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from struct import pack
 
+from celery_rmq_delay.contrib.django.collecting.batches import Sink, Writer
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.collecting.deliveries import Delivery
-from celery_rmq_delay.contrib.django.collecting.history import History
+from celery_rmq_delay.contrib.django.collecting.gathering import History
 from celery_rmq_delay.contrib.django.collecting.reading import Reader
-from celery_rmq_delay.contrib.django.collecting.writer import Sink, Writer
 from celery_rmq_delay.events.schema import Event
 from celery_rmq_delay.redaction import DEFAULT
 

@@ -18,14 +18,14 @@ from celery import Celery
 from celery_rmq_delay import install
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.app.state import Delay, delay_of
+from celery_rmq_delay.contrib.django.collecting.batches import Writer
 from celery_rmq_delay.contrib.django.collecting.collector import Collector, Options
 from celery_rmq_delay.contrib.django.collecting.consumer import Consumer
 from celery_rmq_delay.contrib.django.collecting.database import Database
+from celery_rmq_delay.contrib.django.collecting.gathering import History, open_files
 from celery_rmq_delay.contrib.django.collecting.health import Health
-from celery_rmq_delay.contrib.django.collecting.history import History, open_files
 from celery_rmq_delay.contrib.django.collecting.reading import Reader
 from celery_rmq_delay.contrib.django.collecting.status import Status
-from celery_rmq_delay.contrib.django.collecting.writer import Writer
 from celery_rmq_delay.events.queue import declare_events
 from celery_rmq_delay.events.schema import Event
 from tests.support import ROOT

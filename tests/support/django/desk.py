@@ -16,7 +16,8 @@ from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.app.state import delay_of
 from celery_rmq_delay.contrib.django.messages import StoredMessage, call_digest, stored
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
-from celery_rmq_delay.contrib.django.services.operations import Actor, freeze
+from celery_rmq_delay.contrib.django.services.actors import Actor
+from celery_rmq_delay.contrib.django.services.operations.requests import freeze
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.waiting import wait_for

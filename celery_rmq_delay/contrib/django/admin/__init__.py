@@ -15,11 +15,11 @@ from ..models import (
     TaskRecord,
     UnreadableMessage,
 )
-from .groups import FailureGroupAdmin
-from .insights import InsightRunAdmin
+from .collector_pages import CollectorStatusAdmin, UnreadableMessageAdmin
+from .failure_groups import FailureGroupAdmin
+from .insight_page import InsightRunAdmin
 from .lists import ExhaustedTaskAdmin, ParkedTaskAdmin, TaskRecordAdmin
-from .operations import OperationAdmin
-from .running import CollectorStatusAdmin, UnreadableMessageAdmin
+from .operation_pages import OperationAdmin
 
 __all__ = ["PAGES", "register"]
 

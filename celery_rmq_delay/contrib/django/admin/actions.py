@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -24,81 +23,21 @@ from ..conf import conf
 from ..models import ExhaustedTask, Operation, ParkedTask, TaskRecord, TaskState
 from ..queries import grouped
 from ..services import counts as live
-from ..services import operations
+from ..services.actors import note_done
 from ..services.export import CONTENT_TYPES, ExportFormat, export_rows
-from . import history, text
+from ..services.operations import requests as operations
+from . import audit, text
+from .acts import DISCARD, GRADUALLY, REQUEUE, RESTORE, RUN_NOW, Act, Kind
 from .base import EXHAUSTED_STATES
 
 if TYPE_CHECKING:
-    from .records import RecordPages
+    from .task_page import RecordPages
 
-Kind = Operation.Kind
 
 #: Rows of each table that the confirmation page shows.
 SHOWN = 10
 #: What is offered for a gradual requeue.
 CANARIES, RATE = 5, 60
-
-
-@dataclass(frozen=True)
-class Act:
-    """An action that is asked about first; ``states`` are those that it does something to."""
-
-    name: str
-    kind: str
-    label: Any
-    explanation: Any
-    states: tuple[TaskState, ...]
-    gradual: bool = False
-
-
-RUN_NOW = Act(
-    "run_now",
-    Kind.RUN_NOW,
-    gettext_lazy("Run now"),
-    gettext_lazy(
-        "The delay queues are searched for these tasks, and those found go to their origin queues at once. "
-        "A task that is not found is already due."
-    ),
-    (TaskState.PARKED,),
-)
-REQUEUE = Act(
-    "requeue",
-    Kind.REQUEUE,
-    gettext_lazy("Requeue"),
-    gettext_lazy("Each message is published to its origin queue as it was, with the same task id and a fresh ladder."),
-    (TaskState.EXHAUSTED,),
-)
-GRADUALLY = Act(
-    "requeue_gradually",
-    Kind.REQUEUE,
-    gettext_lazy("Requeue gradually"),
-    gettext_lazy(
-        "The canaries go first; the others follow at the rate below once every canary has come through, "
-        "and not at all if one fails again."
-    ),
-    (TaskState.EXHAUSTED,),
-    gradual=True,
-)
-DISCARD = Act(
-    "discard",
-    Kind.DISCARD,
-    gettext_lazy("Discard"),
-    gettext_lazy(
-        "These tasks will not run again, and their results say REVOKED. They can be restored: what is known stays."
-    ),
-    (TaskState.PARKED, TaskState.EXHAUSTED, TaskState.UNKNOWN),
-)
-RESTORE = Act(
-    "restore",
-    Kind.RESTORE,
-    gettext_lazy("Restore"),
-    gettext_lazy(
-        "Discarded tasks are exhausted again, and so are those whose outcome is unknown, or that were requeued and not "
-        "heard of since. Look first whether one of these has run, or waits in its queue: requeued, it may run twice."
-    ),
-    (TaskState.DISCARDED, TaskState.UNKNOWN, TaskState.REQUEUED),
-)
 
 
 def reason_field() -> forms.CharField:
@@ -205,12 +144,12 @@ def _run(
         operation = operations.freeze(
             act.kind,
             frozen,
-            actor=history.actor(request),
+            actor=audit.actor(request),
             reason=answer["reason"].strip(),
             details=details,
             **gradually,
         )
-        history.log_selection(request, pages.model, operation)
+        audit.log_selection(request, pages.model, operation)
     url = pages.page_url(request, Operation, "change", operation.pk)
     if operations.is_inline(operation):
         try:
@@ -364,9 +303,9 @@ def _export(
     pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any], form: ExportFormat
 ) -> StreamingHttpResponse:
     redacted = not pages.has_view_payload_permission(request)
-    operations.note_done(
+    note_done(
         Kind.EXPORT,
-        history.actor(request),
+        audit.actor(request),
         requested=queryset.count(),
         format=form,
         redacted=redacted,
@@ -379,7 +318,3 @@ def _export(
     answer["Content-Disposition"] = f'attachment; filename="{pages.opts.model_name}.{form}"'
     answer["X-Content-Type-Options"] = "nosniff"
     return answer
-
-
-#: What the page of a task offers, by its state.
-ACTS = (RUN_NOW, REQUEUE, DISCARD, RESTORE)

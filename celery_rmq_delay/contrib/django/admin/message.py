@@ -18,11 +18,11 @@ from ....exceptions import EditError, RmqDelayError
 from ..conf import conf
 from ..models import TaskRecord, TaskState
 from ..services import counts, payloads
-from ..services.edit import MAX_TEXT, edit, editable
-from . import history, text
+from ..services.operations.edit import MAX_TEXT, edit, editable
+from . import audit, text
 from .actions import reason_field, tell
 from .base import outside_transactions
-from .records import RecordPages
+from .task_page import RecordPages
 
 
 def _json(rows: int) -> forms.Textarea:
@@ -77,8 +77,8 @@ class MessagePages(RecordPages):
         record = self.found(request, object_id)
         if request.method != "POST" or not self.has_view_payload_permission(request):
             raise PermissionDenied
-        shown = payloads.reveal(record, history.actor(request))
-        history.log(request, self._listed(record), _("Message revealed"))
+        shown = payloads.reveal(record, audit.actor(request))
+        audit.log(request, self._listed(record), _("Message revealed"))
         page = self.record_page(request, record, message=shown)
         add_never_cache_headers(page)
         return page
@@ -95,8 +95,8 @@ class MessagePages(RecordPages):
         try:
             now = editable(record)
             if "args" not in request.POST:
-                payloads.reveal(record, history.actor(request))
-                history.log(request, self._listed(record), _("Message revealed"))
+                payloads.reveal(record, audit.actor(request))
+                audit.log(request, self._listed(record), _("Message revealed"))
                 return self._edit_page(request, record, EditForm(initial=vars(now)))
             form = EditForm(request.POST)
             if form.is_valid():
@@ -110,7 +110,7 @@ class MessagePages(RecordPages):
         answer = form.cleaned_data
         try:
             operation = edit(
-                record, answer["args"], answer["kwargs"], actor=history.actor(request), reason=answer["reason"].strip()
+                record, answer["args"], answer["kwargs"], actor=audit.actor(request), reason=answer["reason"].strip()
             )
         except EditError as error:
             form.add_error(error.field or None, text.plain(error, 500))
@@ -118,7 +118,7 @@ class MessagePages(RecordPages):
         except RmqDelayError as error:
             messages.error(request, text.plain(error, 500))
         else:
-            history.log(request, self._listed(record), history.told(operation))
+            audit.log(request, self._listed(record), audit.told(operation))
             tell(request, operation)
             counts.forget()
         return HttpResponseRedirect(self.here("change", record.pk))

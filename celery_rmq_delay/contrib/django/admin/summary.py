@@ -17,7 +17,7 @@ from ..models import CollectorStatus, ExhaustedTask, ParkedTask, TaskState
 from ..queries import Capped, Collectors, Hour, Tiles, collectors, grouped, last_hours, tiles
 from ..services.counts import BrokerCounts, broker_counts
 from . import text
-from .hours import chart
+from .charts.hours import chart
 
 if TYPE_CHECKING:
     from .base import ReadOnlyAdmin

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 
 from ....amqp.backoff import Backoff
 from ....exceptions import AbandonedError
+from .batches import Writer, Written
 from .consumer import CONNECTION_ERRORS, Consumer
 from .deliveries import Delivery
 from .health import Health
 from .status import Status
-from .writer import Writer, Written
 
 logger = logging.getLogger(__name__)
 

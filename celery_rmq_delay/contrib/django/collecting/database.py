@@ -16,7 +16,7 @@ from . import rows, statements
 from .facts import Fact
 from .reading import Reading, Rollup, Unreadable
 from .statements import Statement
-from .writing import Tables, tables_of
+from .tables import Tables, tables_of
 
 #: How long a rollup is remembered as counted.
 REMEMBERED = timedelta(days=1)

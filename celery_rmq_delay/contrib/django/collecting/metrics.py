@@ -6,7 +6,7 @@ import importlib.util
 
 from django.db import connections
 
-from ..telling import Observe
+from .announcing import Observe
 from .health import Answer, Page
 
 _MISSING = b'No metrics without prometheus-client: pip install "celery-rmq-delay[prometheus]".\n'
@@ -16,7 +16,7 @@ def metrics() -> tuple[Page, Observe | None]:
     """Return the page, and what the lateness of retries is told; None where nobody measures it."""
     if importlib.util.find_spec("prometheus_client") is None:
         return (lambda: (501, "text/plain; charset=utf-8", _MISSING)), None
-    from ... import prometheus
+    from .. import prometheus
 
     registry = prometheus.registry()
 

@@ -10,9 +10,9 @@ from django.db import Error
 from django.utils.translation import ngettext
 
 from ..models import CollectorStatus
+from .batches import Writer, Written
 from .database import Database
 from .deliveries import Delivery
-from .writer import Writer, Written
 
 logger = logging.getLogger(__name__)
 

@@ -1,10 +1,10 @@
 """The tables. The collector and the services write them; the admin only reads."""
 
-from .groups import CountedRollup, FailureGroup, LookupValue, Tally
+from .audit import Operation, OperationItem
+from .collectors import CollectorStatus, UnreadableMessage
+from .failures import CountedRollup, FailureGroup, LookupValue, Tally
 from .insights import Incident, InsightHour, InsightRun, LadderAdvice, RecoveryCurve, TierOutcome, WhatIf
-from .operations import Operation, OperationItem
-from .records import Attempt, CollectedMessage, ExhaustedTask, ParkedTask, Payload, TaskRecord, TaskState
-from .running import CollectorStatus, UnreadableMessage
+from .tasks import Attempt, CollectedMessage, ExhaustedTask, ParkedTask, Payload, TaskRecord, TaskState
 
 __all__ = [
     "Attempt",

@@ -19,7 +19,7 @@ from ....operations.exact_delays import exact_status
 from ....operations.release import Place, places
 from ..broker import connection, delay
 from ..conf import conf
-from .link import BROKER_ERRORS
+from .operations.link import BROKER_ERRORS
 
 if TYPE_CHECKING:
     from kombu import Connection

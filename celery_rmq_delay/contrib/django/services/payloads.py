@@ -23,7 +23,7 @@ from ....redaction import DEFAULT, Redaction, shortened
 from ..broker import delay
 from ..messages import StoredMessage, headers_of
 from ..models import Operation, OperationItem, Payload, TaskRecord
-from .operations import Actor, note_done
+from .actors import Actor, note_done
 
 #: Bytes of a body that is decoded.
 MAX_BODY = 1_000_000

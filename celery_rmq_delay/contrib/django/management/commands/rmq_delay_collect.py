@@ -14,20 +14,20 @@ from django.core.management.base import CommandError, CommandParser
 
 from .....exceptions import RmqDelayError
 from .....stopping import stop_requested
+from ...alerts.notifier import notifying
 from ...broker import delay
+from ...collecting.announcing import tell
+from ...collecting.batches import Writer
 from ...collecting.collector import MAX_BATCH, Collector, Options, name
 from ...collecting.consumer import Consumer
 from ...collecting.database import Database
+from ...collecting.gathering import History, open_files
 from ...collecting.health import Health, HealthServer
-from ...collecting.history import History, open_files
 from ...collecting.metrics import metrics
 from ...collecting.reading import Reader
 from ...collecting.status import Status
-from ...collecting.writer import Writer
-from ...collecting.writing import tables_of
+from ...collecting.tables import tables_of
 from ...conf import conf
-from ...notifier import notifying
-from ...telling import tell
 from ..long_running import LongRunningCommand
 
 logger = logging.getLogger(__name__)

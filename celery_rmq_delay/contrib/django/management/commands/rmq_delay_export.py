@@ -11,11 +11,11 @@ from django.core.management.base import CommandError, CommandParser
 
 from .....exceptions import HistoryError
 from .....history.url import shown
-from ...collecting.history import open_files
+from ...collecting.gathering import open_files
 from ...conf import conf
 from ...models import Operation, TaskRecord, TaskState
+from ...services.actors import note_done, who_runs_this
 from ...services.export import FORMATS, export_rows
-from ...services.operations import note_done, who_runs_this
 from ..long_running import LongRunningCommand
 
 PARQUET = "parquet"

@@ -10,7 +10,7 @@ from django.core.management.base import CommandError, CommandParser
 from .....exceptions import RmqDelayError
 from .....stopping import exit_at_once, handling
 from ...conf import SETTING
-from ...services.insights import history_url, load, output_url, run_and_load
+from ...services.insight_runs import history_url, load, output_url, run_and_load
 from ..long_running import LongRunningCommand
 
 _OF_A_RUN = {"--from": "first", "--to": "last", "--master": "master", "--conf": "conf", "--ladder": "ladder"}

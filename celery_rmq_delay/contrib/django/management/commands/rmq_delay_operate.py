@@ -11,8 +11,9 @@ from django.db.models import Count, QuerySet
 from .....exceptions import RmqDelayError
 from .....stopping import stop_requested
 from ...models import Operation, TaskRecord, TaskState
-from ...services.background import operate
-from ...services.operations import freeze, report, run, who_runs_this
+from ...services.actors import who_runs_this
+from ...services.operations.background import operate
+from ...services.operations.requests import freeze, report, run
 from ..long_running import LongRunningCommand
 
 #: What can be asked for, the kind of operation it is, and the state of the tasks it is for.

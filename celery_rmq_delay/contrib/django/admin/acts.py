@@ -1,0 +1,89 @@
+"""What people can do with tasks: each action with its label, its explanation and the states it applies to. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.utils.translation import gettext_lazy
+
+from ..models import Operation, TaskState
+
+if TYPE_CHECKING:
+    pass
+
+
+Kind = Operation.Kind
+
+
+@dataclass(frozen=True)
+class Act:
+    """An action that is asked about first; ``states`` are those that it does something to."""
+
+    name: str
+    kind: str
+    label: Any
+    explanation: Any
+    states: tuple[TaskState, ...]
+    gradual: bool = False
+
+
+RUN_NOW = Act(
+    "run_now",
+    Kind.RUN_NOW,
+    gettext_lazy("Run now"),
+    gettext_lazy(
+        "The delay queues are searched for these tasks, and those found go to their origin queues at once. "
+        "A task that is not found is already due."
+    ),
+    (TaskState.PARKED,),
+)
+
+
+REQUEUE = Act(
+    "requeue",
+    Kind.REQUEUE,
+    gettext_lazy("Requeue"),
+    gettext_lazy("Each message is published to its origin queue as it was, with the same task id and a fresh ladder."),
+    (TaskState.EXHAUSTED,),
+)
+
+
+GRADUALLY = Act(
+    "requeue_gradually",
+    Kind.REQUEUE,
+    gettext_lazy("Requeue gradually"),
+    gettext_lazy(
+        "The canaries go first; the others follow at the rate below once every canary has come through, "
+        "and not at all if one fails again."
+    ),
+    (TaskState.EXHAUSTED,),
+    gradual=True,
+)
+
+
+DISCARD = Act(
+    "discard",
+    Kind.DISCARD,
+    gettext_lazy("Discard"),
+    gettext_lazy(
+        "These tasks will not run again, and their results say REVOKED. They can be restored: what is known stays."
+    ),
+    (TaskState.PARKED, TaskState.EXHAUSTED, TaskState.UNKNOWN),
+)
+
+
+RESTORE = Act(
+    "restore",
+    Kind.RESTORE,
+    gettext_lazy("Restore"),
+    gettext_lazy(
+        "Discarded tasks are exhausted again, and so are those whose outcome is unknown, or that were requeued and not "
+        "heard of since. Look first whether one of these has run, or waits in its queue: requeued, it may run twice."
+    ),
+    (TaskState.DISCARDED, TaskState.UNKNOWN, TaskState.REQUEUED),
+)
+
+
+#: What the page of a task offers, by its state.
+ACTS = (RUN_NOW, REQUEUE, DISCARD, RESTORE)

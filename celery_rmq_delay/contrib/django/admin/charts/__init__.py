@@ -1,0 +1,1 @@
+"""Charts of the admin, drawn on the server as SVG. No I/O."""

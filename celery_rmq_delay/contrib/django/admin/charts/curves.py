@@ -1,0 +1,204 @@
+"""How failures end over time, on a logarithmic axis, with the retries of ladders drawn on it. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import log
+
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from .....durations import format_ms
+from .. import text
+from .drawing import HEIGHT, WIDTH, Chart, Key, Line, Mark, Table, level
+
+#: Where the axis may have a mark, in seconds.
+_NICE = (
+    0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400,
+    259_200, 604_800, 2_592_000, 7_776_000, 31_536_000, 315_360_000,
+)  # fmt: skip
+_MOST_MARKS = 7
+#: Per cent of the width that a mark needs.
+_ROOM = 7
+_LEVELS = (1.0, 0.75, 0.5, 0.25)
+#: Shares that the described curve names.
+_TOLD = (0.25, 0.5, 0.9)
+
+_ROW = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>'
+_SIGNS = {"today": "┆", "advised": "┃"}
+_RETRY = '<line class="rmq-tier rmq-tier-{}" x1="{}" x2="{}" y1="0" y2="{}"><title>{}</title></line>'
+
+#: Seconds, share, and the interval of the share where it is known.
+Point = Sequence[float | None]
+
+
+@dataclass(frozen=True)
+class Retries:
+    """The retries of a ladder: ``series`` is ``today`` or ``advised``."""
+
+    series: str
+    label: str
+    delays_ms: Sequence[int]
+
+    @property
+    def moments(self) -> list[float]:
+        """When each retry comes, in seconds after the first failure, if no attempt takes any time."""
+        return [total / 1000 for total in accumulate(self.delays_ms)]
+
+
+def curve_chart(name: str, points: Sequence[Point], ladders: Sequence[Retries]) -> Chart | None:
+    """Return the drawing of a curve and of ladders on it; None where there is nothing to draw."""
+    known = [point for point in points if point[0] and point[1] is not None]
+    if not known:
+        return None
+    axis = _axis(known, [moment for ladder in ladders for moment in ladder.moments])
+    return Chart(
+        name="curve",
+        caption=_("Failures that are over"),
+        described=_described(name, known),
+        drawing=format_html(
+            '{}<path class="rmq-curve" d="{}"></path>{}',
+            _band(known, axis),
+            _line(known, axis),
+            _retries(ladders, axis),
+        ),
+        lines=[Line(level(share, 1), text.share(share)) for share in _LEVELS],
+        marks=[_mark(axis, seconds, text.rough(seconds)) for seconds in axis.marks],
+        above=[
+            (
+                each.series,
+                _apart(_mark(axis, at, format_ms(ms)) for at, ms in zip(each.moments, each.delays_ms, strict=True)),
+            )
+            for each in ladders
+        ],
+        axis=_("time since the first failure, logarithmic"),
+        keys=[
+            Key("curve", "━", _("share, with its 95 % interval")),
+            *(Key(each.series, _SIGNS[each.series], each.label, text.ladder(each.delays_ms)) for each in ladders),
+        ],
+        table=Table(
+            (_("After"), _("Failures that are over"), _("95 % interval"), _("Retry")),
+            format_html_join("", _ROW, _rows(known, axis, ladders)),
+        ),
+        tall=True,
+    )
+
+
+@dataclass(frozen=True)
+class _Axis:
+    first: float
+    last: float
+
+    def x(self, seconds: float) -> float:
+        """Return where a time stands in the view box."""
+        within = min(max(seconds, self.first), self.last)
+        return round(WIDTH * log(within / self.first) / log(self.last / self.first), 2)
+
+    @property
+    def marks(self) -> list[float]:
+        """The times that are written beneath."""
+        found = [each for each in _NICE if self.first <= each <= self.last]
+        step = -(-len(found) // _MOST_MARKS)
+        return found[:: step or 1]
+
+
+def _axis(points: Sequence[Point], moments: Sequence[float]) -> _Axis:
+    """Return an axis that shows where the curve moves, and all retries."""
+    shares = [point[1] or 0.0 for point in points]
+    begins = next((index for index, share in enumerate(shares) if share > 0.001), 0)
+    ends = shares.index(max(shares))
+    times = [points[max(0, begins - 1)][0] or 1.0, points[ends][0] or 1.0, *(each for each in moments if each > 0)]
+    return _Axis(min(times) / 1.3, max(times) * 1.3)
+
+
+def _within(points: Sequence[Point], axis: _Axis) -> list[Point]:
+    """Return the points that are on the axis, with the last one before it."""
+    before = [point for point in points if (point[0] or 0) <= axis.first]
+    return [*before[-1:], *(point for point in points if axis.first < (point[0] or 0) <= axis.last)]
+
+
+def _line(points: Sequence[Point], axis: _Axis) -> str:
+    return "M" + " ".join(_steps(points, axis, 1))
+
+
+def _band(points: Sequence[Point], axis: _Axis) -> SafeString:
+    known = [point for point in points if point[2] is not None and point[3] is not None]
+    if not known:
+        return SafeString("")
+    outline = [*_steps(known, axis, 3), *reversed(list(_steps(known, axis, 2)))]
+    return format_html('<path class="rmq-band" d="M{}Z"></path>', " ".join(outline))
+
+
+def _steps(points: Sequence[Point], axis: _Axis, column: int) -> Iterator[str]:
+    """Yield the corners of a line that keeps the value of each point until the next one."""
+    before = None
+    for point in _within(points, axis):
+        x, y = axis.x(point[0] or axis.first), level(min(1.0, max(0.0, point[column] or 0.0)), 1)
+        if before is not None and before != y:
+            yield f"{x},{before}"
+        yield f"{x},{y}"
+        before = y
+
+
+def _retries(ladders: Sequence[Retries], axis: _Axis) -> SafeString:
+    lines = (
+        (each.series, axis.x(at), axis.x(at), HEIGHT, _retry(each, number, at))
+        for each in ladders
+        for number, at in enumerate(each.moments, 1)
+    )
+    return format_html_join("", _RETRY, lines)
+
+
+def _retry(ladder: Retries, number: int, at: float) -> str:
+    words = {"ladder": ladder.label, "number": number, "time": text.rough(at)}
+    return _("%(ladder)s: retry %(number)s after %(time)s") % words
+
+
+def _mark(axis: _Axis, seconds: float, label: str) -> Mark:
+    x = round(100 * axis.x(seconds) / WIDTH, 2)
+    return Mark(x, label, "start" if x < _ROOM / 2 else "end" if x > 100 - _ROOM / 2 else "middle")
+
+
+def _apart(marks: Iterable[Mark]) -> list[Mark]:
+    """Return the marks that have room; the table has all of them."""
+    found: list[Mark] = []
+    for mark in marks:
+        if not found or mark.x - found[-1].x >= _ROOM:
+            found.append(mark)
+    return found
+
+
+def _share_at(points: Sequence[Point], seconds: float) -> Point:
+    """Return the point that holds at a time: the last one until then."""
+    found: Point = (seconds, 0.0, None, None)
+    for point in points:
+        if (point[0] or 0) > seconds * (1 + 1e-9):
+            break
+        found = point
+    return found
+
+
+def _rows(points: Sequence[Point], axis: _Axis, ladders: Sequence[Retries]) -> Iterator[tuple[str, str, str, str]]:
+    told: dict[float, list[str]] = {seconds: [] for seconds in axis.marks}
+    for ladder in ladders:
+        for number, at in enumerate(ladder.moments, 1):
+            told.setdefault(at, []).append(_("%(ladder)s, %(number)s") % {"ladder": ladder.label, "number": number})
+    for seconds, retries in sorted(told.items()):
+        _seconds, share, low, high = _share_at(points, seconds)
+        yield text.rough(seconds), text.share(share), text.interval(low, high, text.share), "; ".join(retries)
+
+
+def _described(name: str, points: Sequence[Point]) -> str:
+    """Return in words when so many failures were over."""
+    parts = []
+    for told in _TOLD:
+        reached = next((point for point in points if (point[1] or 0) >= told), None)
+        if reached is not None:
+            words = {"share": text.share(told), "time": text.rough(reached[0])}
+            parts.append(_("%(share)s were over after %(time)s") % words)
+    most = text.share(max(point[1] or 0 for point in points))
+    parts.append(_("%(share)s are seen to end at all") % {"share": most})
+    return _("Of the failures of %(name)s %(parts)s.") % {"name": text.plain(name, 120), "parts": ", ".join(parts)}

@@ -1,0 +1,64 @@
+"""A day in bars, parked against exhausted. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.utils import timezone
+from django.utils.html import format_html_join
+from django.utils.translation import gettext as _
+
+from ...queries import Hour, grouped
+from .drawing import HEIGHT, WIDTH, Bar, Chart, Key, Line, Mark, Table, high, level, rectangles, round_up
+
+#: Every so many hours one is written beneath.
+MARKED = 6
+
+_ROW = '<tr><th scope="row"><time datetime="{}">{}</time></th><td>{}</td><td>{}</td><td>{}</td></tr>'
+
+
+def chart(hours: Sequence[Hour]) -> Chart:
+    """Return the drawing of some hours: two bars each, on one scale."""
+    top = round_up(max((max(hour.parked, hour.exhausted) for hour in hours), default=0))
+    levels = [top] if top == 1 else [top, -(-top // 2)]
+    step = 100 / max(1, len(hours))
+    rows = (
+        (h.start.isoformat(), f"{local(h.start):%Y-%m-%d %H:%M}", h.parked, h.exhausted, h.recovered) for h in hours
+    )
+    return Chart(
+        name="hours",
+        caption=_("The last 24 hours"),
+        described=_("Parked and exhausted tasks by hour; the table beneath has the figures"),
+        drawing=rectangles(bars(hours, top)),
+        lines=[Line(level(value, top), str(value)) for value in levels],
+        marks=[
+            Mark(round(index * step, 2), f"{local(hours[index].start):%H:%M}", "start")
+            for index in range(0, len(hours), MARKED)
+        ],
+        keys=(
+            Key("parked", "■", _("parked"), grouped(sum(hour.parked for hour in hours))),
+            Key("exhausted", "▲", _("exhausted"), grouped(sum(hour.exhausted for hour in hours))),
+        ),
+        table=Table((_("Hour"), _("Parked"), _("Exhausted"), _("Recovered")), format_html_join("", _ROW, rows)),
+    )
+
+
+def bars(hours: Sequence[Hour], top: int) -> list[Bar]:
+    """Return the bars of some hours on a scale that ends at ``top``."""
+    step = WIDTH / max(1, len(hours))
+    found = []
+    for index, hour in enumerate(hours):
+        title = f"{local(hour.start):%H:%M}: {hour.parked} / {hour.exhausted}"
+        for place, series in enumerate(("parked", "exhausted")):
+            tall = high(getattr(hour, series), top)
+            x = index * step + step * (0.12 + 0.38 * place)
+            found.append(
+                Bar(round(x, 2), round(HEIGHT - tall, 2), round(step * 0.36, 2), round(tall, 2), series, title)
+            )
+    return found
+
+
+def local(moment: datetime) -> datetime:
+    """Return a moment in the time zone of the pages."""
+    return timezone.localtime(moment) if timezone.is_aware(moment) else moment

@@ -1,0 +1,188 @@
+"""The page *Insights*: what the attempts so far say about delays. It shows, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..models import Incident, InsightRun, LadderAdvice, RecoveryCurve, TierOutcome
+from ..queries import grouped
+from ..services.insight_runs import history_url
+from . import text
+from .charts.bursts import bursts_chart
+from .charts.curves import Retries, curve_chart
+from .collector_pages import FactsAdmin
+from .ladders import advice, differs, snippet, what_if
+from .outcomes import Outcome
+
+#: Incidents that the table lists; the drawing has all that are loaded.
+LISTED = 20
+#: Days after the last one of a run when the page says that it is old.
+STALE_AFTER = timedelta(days=7)
+
+
+class InsightRunAdmin(FactsAdmin):
+    """One page in the place of a list: there is one set of insights, that of the last run."""
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the insights."""
+        if request.method not in ("GET", "HEAD") or not self.has_view_permission(request):
+            raise PermissionDenied
+        run = InsightRun.objects.order_by("-pk").first()
+        shown = {"notes": [_empty()]} if run is None else self._shown(request, run)
+        context = self.page_context(request, capfirst(str(self.opts.verbose_name_plural)), run=run, **shown)
+        return TemplateResponse(request, "admin/rmq_delay/insights.html", context)
+
+    def _shown(self, request: HttpRequest, run: InsightRun) -> dict[str, Any]:
+        ladders = list(run.ladderadvices.all())
+        outcomes = list(run.tieroutcomes.all())
+        incidents = list(run.incidents.all())
+        curves = list(run.recoverycurves.defer("points"))
+        curve = _chosen(request, curves)
+        advised = [advice(row) for row in ladders]
+        return {
+            "notes": _notes(run),
+            "told": _told(run),
+            "run_url": self.here("change", run.pk),
+            "choices": list(_choices(curves, curve)),
+            "curve": curve,
+            "curve_told": curve and _curve_told(curve),
+            "curve_chart": curve and curve_chart(curve.name, curve.points, _retries(curve, outcomes, ladders)),
+            "advice": advised,
+            "snippet": snippet(ladders),
+            "what_if": [what_if(row) for row in run.whatifs.all()],
+            "outcomes": [Outcome(row) for row in outcomes],
+            "incidents": list(_incidents(incidents[:LISTED])),
+            "listed": min(LISTED, len(incidents)),
+            "more_incidents": len(incidents) > LISTED,
+            "bursts": bursts_chart(list(run.insighthours.all()), incidents),
+            "left_out": run.left_out,
+        }
+
+    def facts(self, request: HttpRequest, row: Any) -> list[tuple[str, str | SafeString]]:
+        """Return what is known of a run."""
+        now = timezone.now()
+        return [
+            (_("Days"), str(row)),
+            (_("History"), text.hostile(row.input_url, 1_000)),
+            (_("Output"), text.hostile(row.output_url, 1_000)),
+            (_("Tiers and incidents since"), f"{row.since:%Y-%m-%d}"),
+            (_("Loaded"), text.moment(row.loaded_at, now)),
+            (_("Report"), format_html('<pre dir="auto" tabindex="0">{}</pre>', text.plain(_indented(row.report)))),
+        ]
+
+
+def _indented(report: object) -> str:
+    return json.dumps(report, indent=2, ensure_ascii=False)
+
+
+def _empty() -> str:
+    if history_url() is None:
+        return _(
+            "There are no insights yet. Name a place for the history in RMQ_DELAY['HISTORY_URL'], let the collector "
+            "write for some days, then run “manage.py rmq_delay_insights”."
+        )
+    return _("There are no insights yet: run “manage.py rmq_delay_insights”.")
+
+
+def _notes(run: InsightRun) -> list[str]:
+    """Return what somebody should know before believing the page."""
+    if timezone.now().date() - run.last_day <= STALE_AFTER:
+        return []
+    words = {"day": f"{run.last_day:%Y-%m-%d}"}
+    return [_("These insights end on %(day)s: run “manage.py rmq_delay_insights” for newer ones.") % words]
+
+
+def _told(run: InsightRun) -> str:
+    words = {"days": str(run), "when": text.relative(run.loaded_at - timezone.now())}
+    told = _("%(days)s, loaded %(when)s. Nothing here is applied by itself.") % words
+    if run.since < run.first_day:
+        more = _("Tiers and incidents are those of all days since %(day)s.") % {"day": f"{run.since:%Y-%m-%d}"}
+        told = f"{told} {more}"
+    begun = text.plain(run.report.get("advice_from") or "", 10)
+    if begun and begun < f"{run.first_day:%Y-%m-%d}":
+        told = f"{told} {_('Curves and advice look back to %(day)s.') % {'day': begun}}"
+    return told
+
+
+def _chosen(request: HttpRequest, curves: Sequence[RecoveryCurve]) -> RecoveryCurve | None:
+    """Return the curve that the address names; else the first one, of the task that failed most."""
+    for scope in RecoveryCurve.Scope.values:
+        name = request.GET.get(scope)
+        for curve in curves:
+            if (curve.scope, curve.name) == (scope, name):
+                return curve
+    return next(iter(curves), None)
+
+
+def _curve_told(curve: RecoveryCurve) -> str:
+    words = {"spells": grouped(curve.spells), "censored": grouped(curve.censored)}
+    return _("%(spells)s failures that were retried; the end of %(censored)s was not seen.") % words
+
+
+def _choices(curves: Sequence[RecoveryCurve], chosen: RecoveryCurve | None) -> Iterator[tuple[str, list[Any]]]:
+    """Yield what there are curves of, by scope, with the addresses that show them."""
+    for scope, title in ((RecoveryCurve.Scope.TASK, _("Tasks")), (RecoveryCurve.Scope.ERROR, _("Errors"))):
+        links = [
+            {
+                "query": f"?{urlencode({scope.value: curve.name})}",
+                "name": text.dotted(curve.name, 120),
+                "spells": grouped(curve.spells),
+                "here": curve is chosen,
+            }
+            for curve in curves
+            if curve.scope == scope
+        ]
+        if links:
+            yield title, links
+
+
+def _retries(curve: RecoveryCurve, outcomes: Sequence[TierOutcome], ladders: Sequence[LadderAdvice]) -> list[Retries]:
+    """Return the ladders to draw on a curve: those of the queue in which most of it happened."""
+    of_task = curve.scope == RecoveryCurve.Scope.TASK
+    queues: Counter[str] = Counter()
+    for outcome in outcomes:
+        if curve.name == (outcome.task if of_task else outcome.exception_type):
+            queues[outcome.queue] += outcome.parked
+    queue = queues.most_common(1)[0][0] if queues else None
+    own = [row for row in ladders if of_task and row.task == curve.name and queue in (None, row.queue)]
+    whole = [row for row in ladders if not row.task and row.queue == queue]
+    row = next(iter([*own, *whole]), None)
+    if row is None:
+        return []
+    words = {"queue": text.plain(row.queue, 60)}
+    found = [Retries("today", _("today (%(queue)s)") % words, row.current_ms)]
+    if differs(row):
+        found.append(Retries("advised", _("best found"), row.advised_ms))
+    return [each for each in found if each.delays_ms]
+
+
+def _incidents(incidents: Sequence[Incident]) -> Iterator[dict[str, Any]]:
+    for each in incidents:
+        lasted = (each.ended_at - each.started_at).total_seconds()
+        yield {
+            "started_at": each.started_at,
+            "started": text.absolute(each.started_at),
+            "lasted": text.rough(lasted),
+            "tasks": [text.dotted(name, 120) for name in each.tasks],
+            "exceptions": [text.dotted(name, 120) for name in each.exceptions],
+            "peak": grouped(each.peak_per_minute),
+            "touched": ngettext("%(count)s task", "%(count)s tasks", each.tasks_touched)
+            % {"count": grouped(each.tasks_touched)},
+            "recovered": text.share(each.recovered_share),
+            "wasted": text.rough(each.wasted_ms / 1000),
+        }

@@ -1,0 +1,1 @@
+"""Alerts by mail and webhook: what they say, when they are sent, and how."""

@@ -1,0 +1,116 @@
+"""What people did: the audit log, and what the background runs go on with."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from .tasks import TaskRecord
+
+
+class Operation(models.Model):
+    """One act on a frozen selection of tasks: by whom, why, and how it went."""
+
+    class Kind(models.TextChoices):
+        """What is done."""
+
+        RUN_NOW = "run_now", _("Run now")
+        REQUEUE = "requeue", _("Requeue")
+        EDIT = "edit", _("Edit and requeue")
+        DISCARD = "discard", _("Discard")
+        RESTORE = "restore", _("Restore")
+        REVEAL = "reveal", _("Reveal")
+        EXPORT = "export", _("Export")
+        MUTE = "mute", _("Mute or note")
+
+    class State(models.TextChoices):
+        """How far it is."""
+
+        PENDING = "PENDING", _("Waiting to run")
+        RUNNING = "RUNNING", _("Running")
+        #: The canaries are sent; the rest waits for what becomes of them.
+        CANARY = "CANARY", _("Watching the canaries")
+        CANCELLING = "CANCELLING", _("Being cancelled")
+        CANCELLED = "CANCELLED", _("Cancelled")
+        DONE = "DONE", _("Done")
+        FAILED = "FAILED", _("Stopped by an error")
+
+    kind = models.CharField(_("what"), max_length=8, choices=Kind.choices)
+    state = models.CharField(_("state"), max_length=10, choices=State.choices, default=State.PENDING)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("user")
+    )
+    #: Who it was, should the account go; of a command, who ran it.
+    actor = models.CharField(_("by"), max_length=150)
+    reason = models.TextField(_("why"), blank=True)
+    #: How many tasks the selection holds.
+    requested = models.PositiveIntegerField(_("requested"), default=0)
+    ok = models.PositiveIntegerField(_("done"), default=0)
+    skipped = models.PositiveIntegerField(_("skipped"), default=0)
+    failed = models.PositiveIntegerField(_("failed"), default=0)
+    unknown = models.PositiveIntegerField(_("outcome unknown"), default=0)
+    #: How many go first; the rest follows when all of them have recovered.
+    canary = models.PositiveIntegerField(_("canaries"), default=0)
+    #: How many a minute; None is as fast as the broker confirms.
+    rate = models.PositiveIntegerField(_("per minute"), null=True, blank=True)
+    created_at = models.DateTimeField(_("asked for"), auto_now_add=True)
+    started_at = models.DateTimeField(_("started"), null=True, blank=True)
+    finished_at = models.DateTimeField(_("finished"), null=True, blank=True)
+    #: When whoever runs it last said so, and who that is: an operation whose runner died is taken over.
+    heartbeat_at = models.DateTimeField(null=True, blank=True)
+    runner = models.CharField(max_length=255, blank=True)
+    #: What came of it in words, and what the audit needs: the diff of an edit, the filters of a selection.
+    message = models.TextField(_("result"), blank=True)
+    details = models.JSONField(_("details"), default=dict, blank=True)
+
+    class Meta:
+        verbose_name = _("operation")
+        verbose_name_plural = _("operations")
+        default_permissions = ("view",)
+        indexes = [models.Index(fields=["state", "created_at"], name="rmq_delay_operation_state")]
+
+    def __str__(self) -> str:
+        return f"{self.get_kind_display()} of {self.requested} by {self.actor}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will be done."""
+        return self.state in (self.State.CANCELLED, self.State.DONE, self.State.FAILED)
+
+    @property
+    def remaining(self) -> int:
+        """How many tasks of the selection have no outcome yet."""
+        return self.requested - self.ok - self.skipped - self.failed - self.unknown
+
+
+class OperationItem(models.Model):
+    """One task of a frozen selection, and what became of it."""
+
+    class Outcome(models.TextChoices):
+        """What became of it."""
+
+        PENDING = "PENDING", _("Pending")
+        OK = "OK", _("Done")
+        SKIPPED = "SKIPPED", _("Skipped")
+        FAILED = "FAILED", _("Failed")
+        UNKNOWN = "UNKNOWN", _("Outcome unknown")
+        CANCELLED = "CANCELLED", _("Cancelled")
+
+    operation = models.ForeignKey(Operation, models.CASCADE, related_name="items")
+    record = models.ForeignKey(TaskRecord, models.CASCADE, related_name="operation_items")
+    #: What the record was when the selection was frozen: a task that has gone on since is skipped.
+    generation = models.PositiveIntegerField(default=0)
+    position = models.PositiveIntegerField(default=0)
+    is_canary = models.BooleanField(default=False)
+    outcome = models.CharField(max_length=9, choices=Outcome.choices, default=Outcome.PENDING)
+    detail = models.CharField(max_length=255, blank=True)
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        default_permissions = ()
+        constraints = [models.UniqueConstraint(fields=["operation", "record"], name="rmq_delay_item_once")]
+        indexes = [models.Index(fields=["operation", "outcome", "position"], name="rmq_delay_item_next")]
+
+    def __str__(self) -> str:
+        return f"{self.outcome} {self.record_id}"

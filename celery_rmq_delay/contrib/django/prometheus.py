@@ -1,0 +1,230 @@
+"""Metrics for Prometheus: what the Django app's tables say, and how late retries begin.
+
+Every process that reads the same tables says the same, so rules take the ``max`` over instances. Only the lateness is
+of each collector's own: rules add it up. Django is imported when metrics are read, not before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from .services.stats import Total
+
+__all__ = [
+    "MAX_AGE",
+    "TableMetrics",
+    "exposition",
+    "lateness",
+    "observe_lateness",
+    "registry",
+]
+
+logger = logging.getLogger(__name__)
+
+#: Seconds for which one reading of the tables is good enough.
+MAX_AGE = 10.0
+
+_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
+#: Tallies that begin before this age hardly change: their sum is read once in as long.
+_SETTLED = timedelta(hours=2)
+
+_Samples = Iterable[tuple[Iterable[str], float]]
+
+lateness = Histogram(
+    "rmq_delay_retry_lateness_seconds",
+    "How long after it was due a retry began: time on the way back, and in the queue until a worker was free.",
+    ["queue"],
+    buckets=_BUCKETS,
+    registry=None,
+)
+
+
+def registry(max_age: float = MAX_AGE) -> CollectorRegistry:
+    """Return a registry of its own with all metrics of this module; the tables are read once in ``max_age`` seconds."""
+    found = CollectorRegistry()
+    found.register(TableMetrics(max_age))
+    found.register(lateness)
+    return found
+
+
+def exposition(metrics: CollectorRegistry, accept: str = "") -> tuple[bytes, str]:
+    """Return the metrics as the HTTP header ``accept`` asks for them, and their content type."""
+    encode, content_type = choose_encoder(accept)
+    return encode(metrics), content_type
+
+
+def observe_lateness(queue: str, seconds: float) -> None:
+    """Note that a retry of a task of ``queue`` began so many seconds after it was due."""
+    lateness.labels(queue).observe(seconds)
+
+
+class TableMetrics(Collector):
+    """Reads the tables when it is asked, at most once in ``max_age`` seconds, whoever asks.
+
+    Never raises for a database that does not answer: then ``rmq_delay_database_up`` is 0.
+    """
+
+    def __init__(self, max_age: float = MAX_AGE) -> None:
+        self._max_age = max_age
+        self._lock = threading.Lock()
+        self._read_at = float("-inf")
+        self._metrics: list[Metric] = []
+        self._totals = _Totals()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metrics."""
+        from django.db import Error
+
+        with self._lock:
+            if time.monotonic() - self._read_at >= self._max_age:
+                try:
+                    self._metrics = [_up(1), *_tables(self._totals), *_broker()]
+                except Error:
+                    logger.exception("The database does not answer: there are no metrics of its tables")
+                    self._metrics = [_up(0), *_broker()]
+                self._read_at = time.monotonic()
+            return self._metrics
+
+
+def _tables(totals: _Totals) -> Iterator[Metric]:
+    yield from _parked()
+    yield from _held()
+    yield from totals.metrics()
+    yield from _operations()
+    yield from _collectors()
+
+
+def _up(value: int) -> Metric:
+    return GaugeMetricFamily("rmq_delay_database_up", "Whether the tables could be read.", value=value)
+
+
+def _gauge(name: str, documentation: str, labels: list[str], samples: _Samples) -> Metric:
+    found = GaugeMetricFamily(name, documentation, labels=labels)
+    for values, number in samples:
+        found.add_metric(list(values), number)
+    return found
+
+
+def _parked() -> Iterator[Metric]:
+    from .services import stats
+
+    labels = ["queue", "tier"]
+    found = [((each.queue, "exact" if each.tier is None else str(each.tier)), each) for each in stats.parked()]
+    yield _gauge("rmq_delay_parked", "Tasks that wait.", labels, ((at, each.count) for at, each in found))
+    yield _gauge("rmq_delay_due", "Parked tasks whose time has come.", labels, ((at, each.due) for at, each in found))
+    text = "Parked tasks of which nothing was heard for a minute after they were due."
+    yield _gauge("rmq_delay_overdue", text, labels, ((at, each.overdue) for at, each in found))
+    text = "When the first of the parked tasks is, or was, due."
+    times = ((at, each.oldest_due.timestamp()) for at, each in found if each.oldest_due)
+    yield _gauge("rmq_delay_oldest_due_timestamp_seconds", text, labels, times)
+
+
+def _held() -> Iterator[Metric]:
+    from .models import TaskState, UnreadableMessage
+    from .services import stats
+
+    found = stats.held(TaskState.EXHAUSTED, TaskState.UNKNOWN)
+    exhausted = [each for each in found if each.state == TaskState.EXHAUSTED]
+    unknown = [each for each in found if each.state == TaskState.UNKNOWN]
+    text = "Tasks that are out of retries and wait for a person."
+    yield _gauge("rmq_delay_exhausted", text, ["queue"], (([each.queue], each.count) for each in exhausted))
+    times = (([each.queue], each.since.timestamp()) for each in exhausted if each.since)
+    text = "When the oldest of the exhausted tasks became so."
+    yield _gauge("rmq_delay_oldest_exhausted_timestamp_seconds", text, ["queue"], times)
+    text = "Tasks that were requeued and of which the broker did not say that it has them."
+    yield _gauge("rmq_delay_outcome_unknown", text, ["queue"], (([each.queue], each.count) for each in unknown))
+    text = "Messages that the collector could not understand."
+    yield GaugeMetricFamily("rmq_delay_unreadable_messages", text, value=UnreadableMessage.objects.count())
+
+
+class _Totals:
+    """Counters that never fall. What is long past is added up now and then only, as a year of tallies is many rows."""
+
+    def __init__(self) -> None:
+        self._boundary: datetime | None = None
+        self._settled: list[Total] = []
+
+    def metrics(self) -> Iterator[Metric]:
+        from django.utils import timezone
+
+        from .services import stats
+
+        boundary = timezone.now() - _SETTLED
+        if self._boundary is None or boundary - self._boundary > _SETTLED:
+            self._settled, self._boundary = stats.totals(before=boundary), boundary
+        sums: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        for total in (*self._settled, *stats.totals(since=self._boundary)):
+            sums[total.queue, total.task].update({name: getattr(total, name) for name in _TOTALS})
+        for name, text in _TOTALS.items():
+            counter = CounterMetricFamily(f"rmq_delay_tasks_{name}", text, labels=["queue", "task"])
+            for labels, counts in sums.items():
+                counter.add_metric(labels, counts[name])
+            yield counter
+
+
+_TOTALS = {
+    "parked": "How often a task was parked.",
+    "recovered": "Tasks that succeeded after they had failed.",
+    "exhausted": "How often a task was out of retries, or given up on.",
+    "succeeded": "First attempts that succeeded.",
+}
+
+
+def _operations() -> Iterator[Metric]:
+    from .services import stats
+
+    found = stats.operations()
+    text = "Operations that people asked for."
+    yield _gauge("rmq_delay_operations", text, ["kind", "state"], (([o.kind, o.state], o.count) for o in found))
+    outcomes: Counter[tuple[str, str]] = Counter()
+    for each in found:
+        outcomes.update({(each.kind, outcome): getattr(each, outcome) for outcome in stats.OUTCOMES})
+    text = "What became of the tasks of operations."
+    yield _gauge("rmq_delay_operation_tasks", text, ["kind", "outcome"], outcomes.items())
+
+
+def _collectors() -> Iterator[Metric]:
+    from .models import CollectorStatus
+
+    found = list(CollectorStatus.objects.order_by("name"))
+    labels = ["collector"]
+    heartbeats = (([each.name], each.heartbeat_at.timestamp()) for each in found)
+    yield _gauge("rmq_delay_collector_heartbeat_timestamp_seconds", "When it was last heard of.", labels, heartbeats)
+    text = "How old the youngest event of its last batch was when it was written."
+    yield _gauge("rmq_delay_collector_lag_seconds", text, labels, (([each.name], each.lag_ms / 1000) for each in found))
+    text = "Messages in the queues that it reads, at its last look."
+    yield _gauge("rmq_delay_collector_waiting_messages", text, labels, (([each.name], each.waiting) for each in found))
+    events = CounterMetricFamily("rmq_delay_collector_events", "Events that it has written.", labels=labels)
+    messages = CounterMetricFamily(
+        "rmq_delay_collector_exhausted_messages", "Exhausted messages that it has written.", labels=labels
+    )
+    for each in found:
+        events.add_metric([each.name], each.events)
+        messages.add_metric([each.name], each.exhausted)
+    yield from (events, messages)
+
+
+def _broker() -> Iterator[Metric]:
+    from .services.counts import broker_counts
+
+    counts = broker_counts()
+    yield GaugeMetricFamily("rmq_delay_broker_up", "Whether the broker's queues could be counted.", value=counts.ok)
+    if not counts.ok:
+        return
+    tiers = [*(((each.queue, str(each.tier)), each.parked) for each in counts.tiers), (("", "exact"), counts.exact)]
+    yield _gauge("rmq_delay_broker_parked", "Messages in the delay queues.", ["queue", "tier"], tiers)
+    waiting = {"exhausted": counts.exhausted, "events": counts.events}
+    samples = (([kind], number) for kind, number in waiting.items() if number is not None)
+    yield _gauge("rmq_delay_broker_waiting", "Messages that wait for a collector.", ["kind"], samples)

@@ -1,0 +1,1 @@
+"""Operations on selections of tasks: frozen, claimed, run window by window, reported."""

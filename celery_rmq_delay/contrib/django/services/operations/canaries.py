@@ -1,0 +1,63 @@
+"""What became of the canaries: whether the rest of a requeue may follow."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.db.models import Max
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ...models import Operation, OperationItem, TaskRecord, TaskState
+
+#: Seconds to wait for news of the canaries, unless the operation's details say ``canary_timeout``.
+TIMEOUT = 600
+
+
+def judge(operation: Operation) -> str | None:
+    """Return None while there is nothing to say, "" when the rest may follow, or why it must not.
+
+    A canary is sound when it has recovered. One that failed again and is parked is not: what made it fail still does.
+    """
+    items = OperationItem.objects.filter(operation=operation, is_canary=True)
+    sent = items.filter(outcome=OperationItem.Outcome.OK)
+    generations = dict(sent.values_list("record_id", "generation"))
+    sound, parked, exhausted = 0, 0, 0
+    for key, generation, state in TaskRecord.objects.filter(pk__in=generations).values_list(
+        "pk", "generation", "state"
+    ):
+        if generation > generations[key]:
+            sound += state == TaskState.RECOVERED
+            parked += state == TaskState.PARKED
+            exhausted += state in (TaskState.EXHAUSTED, TaskState.DISCARDED)
+    if exhausted:
+        text = ngettext(
+            "%(count)d of %(total)d canaries is exhausted again: the rest was not sent",
+            "%(count)d of %(total)d canaries are exhausted again: the rest was not sent",
+            exhausted,
+        )
+        return text % {"count": exhausted, "total": len(generations)}
+    if parked:
+        text = ngettext(
+            "%(count)d of %(total)d canaries failed again and waits for its retry: the rest was not sent",
+            "%(count)d of %(total)d canaries failed again and wait for their retries: the rest was not sent",
+            parked,
+        )
+        return text % {"count": parked, "total": len(generations)}
+    if not generations:
+        return _("no canary could be requeued: the rest was not sent")
+    if sound == len(generations):
+        return ""
+    seconds = operation.details.get("canary_timeout", TIMEOUT)
+    last = sent.aggregate(last=Max("finished_at"))["last"]
+    if timezone.now() - last < timedelta(seconds=seconds):
+        return None
+    text = ngettext(
+        "Nothing was heard of %(count)d canary in %(seconds)d s: the rest was not sent. "
+        "See that workers and rmq_delay_collect run",
+        "Nothing was heard of %(count)d canaries in %(seconds)d s: the rest was not sent. "
+        "See that workers and rmq_delay_collect run",
+        len(generations) - sound,
+    )
+    return text % {"count": len(generations) - sound, "seconds": seconds}

@@ -1,0 +1,92 @@
+"""Compare and set: which tasks of a window an operation gets, and why it does not get the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from django.db import connections, router
+from django.db.models.functions import Collate
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from ...models import Operation, OperationItem, TaskRecord, TaskState
+from .lease import Outcome, Settled
+
+_REQUEUES = (Operation.Kind.REQUEUE, Operation.Kind.EDIT)
+
+
+def lock(records: Iterable[int]) -> None:
+    """Lock rows in one order, so that operations and collectors wait for each other instead of a deadlock."""
+    using = router.db_for_write(TaskRecord)
+    # The collector's order, that of the bytes. SQLite locks the whole file.
+    is_postgres = connections[using].vendor == "postgresql"
+    order = [Collate(name, "C") if is_postgres else name for name in ("task_id", "life")]
+    found = TaskRecord.objects.using(using).filter(pk__in=list(records)).order_by(*order)
+    list(found.select_for_update().values_list("pk"))
+
+
+def claim(
+    operation: Operation,
+    items: Sequence[OperationItem],
+    of: Iterable[str],
+    to: str,
+    *,
+    barred: Mapping[int, str] | None = None,
+) -> tuple[dict[int, TaskRecord], list[Settled]]:
+    """Set the state of the tasks that are still as they were when they were selected.
+
+    ``barred`` are records that are not to be claimed, and why. Returns the records that are the operation's now, by id
+    in the order of ``items``, and of the other items why they are skipped. Asked again after a commit whose answer was
+    lost, it returns the same. Belongs into a transaction.
+    """
+    barred = barred or {}
+    by_generation: dict[int, list[int]] = {}
+    for item in items:
+        if item.record_id not in barred:
+            by_generation.setdefault(item.generation, []).append(item.record_id)
+    lock(item.record_id for item in items)
+    for generation, records in by_generation.items():
+        TaskRecord.objects.filter(pk__in=records, state__in=list(of), generation=generation).update(
+            state=to, operation=operation, changed_at=timezone.now()
+        )
+    found = {
+        record.pk: record
+        for record in TaskRecord.objects.filter(pk__in=[item.record_id for item in items]).select_related("operation")
+    }
+    won = {}
+    for item in items:
+        record = found.get(item.record_id)
+        if record is not None and record.state == to and record.operation_id == operation.pk:
+            won[record.pk] = record
+    return won, [
+        Settled(
+            item,
+            Outcome.SKIPPED,
+            why_not(found.get(item.record_id), item.generation, barred.get(item.record_id)),
+        )
+        for item in items
+        if item.record_id not in won
+    ]
+
+
+def why_not(record: TaskRecord | None, generation: int, barred: str | None = None) -> str:
+    """Return why a task that was selected in ``generation`` cannot be worked on any more.
+
+    ``barred`` is why it cannot be although it is exhausted.
+    """
+    if record is None:
+        return _("deleted")
+    by = record.operation.actor if record.operation else ""
+    by_requeue = record.operation is not None and record.operation.kind in _REQUEUES
+    requeued = record.generation > generation or record.state in (TaskState.REQUEUING, TaskState.REQUEUED)
+    if by_requeue and (requeued or record.state == TaskState.RECOVERED):
+        return _("already requeued by %(actor)s") % {"actor": by}
+    if requeued:
+        return _("already requeued")
+    if record.state == TaskState.DISCARDED and by:
+        return _("already discarded by %(actor)s") % {"actor": by}
+    if record.state == TaskState.UNKNOWN:
+        return _("the outcome of an earlier requeue is unknown: restore it first")
+    if record.state == TaskState.EXHAUSTED and barred:
+        return barred
+    return _("now %(state)s") % {"state": record.get_state_display().lower()}

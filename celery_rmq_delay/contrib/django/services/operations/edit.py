@@ -1,0 +1,160 @@
+"""Edit and requeue: other arguments for an exhausted task, the rest of its message as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from celery.utils.saferepr import saferepr
+from django.utils.translation import gettext as _
+
+from .....exceptions import EditError
+from .....redaction import REDACTED, Redaction
+from ...conf import SETTING, conf
+from ...messages import headers_of
+from ...models import Operation, TaskRecord, TaskState
+from ..actors import Actor
+from ..payloads import Call, UndecodableError, as_json, decode, kept_of, redaction_of_project
+from .requests import freeze
+from .requeue import Edited
+from .runner import Runner
+
+#: Characters of a form's field, and of Celery's own texts of arguments.
+MAX_TEXT = 1_000_000
+_MAX_REPR = 1024
+#: Differences that the audit log names.
+_MAX_CHANGES = 100
+_MAX_SHOWN = 1_000
+
+
+@dataclass(frozen=True)
+class Editable:
+    """The arguments of a task as JSON, unredacted: what the form shows."""
+
+    args: str
+    kwargs: str
+
+
+def editable(record: TaskRecord) -> Editable:
+    """Return the arguments of an exhausted task. Raises `EditError` where it cannot be edited, with the reason."""
+    call, _headers = _readable(record)
+    return Editable(*(as_json(each, MAX_TEXT) for each in (call.args, call.kwargs)))
+
+
+def edit(record: TaskRecord, args: str, kwargs: str, *, actor: Actor, reason: str = "") -> Operation:
+    """Requeue an exhausted task with other arguments, given as JSON; return the operation, which has run.
+
+    The task, its id and all that ties it to others stay. The differences, redacted, are in the operation's details.
+    Raises `EditError` for what cannot be; then nothing was done.
+    """
+    call, headers = _readable(record)
+    new = Call(_list(args), _dictionary(kwargs), call.embed)
+    try:
+        changes = differences(call, new)
+        body = json.dumps([new.args, new.kwargs, new.embed]).encode()
+    except RecursionError as error:
+        raise EditError(_("This is nested too deep.")) from error
+    if not changes:
+        raise EditError(_("Nothing was changed: requeue the task instead."))
+    texts = {
+        **_repr(headers, "argsrepr", tuple(call.args), tuple(new.args)),
+        **_repr(headers, "kwargsrepr", call.kwargs, new.kwargs),
+    }
+    this = TaskRecord.objects.filter(pk=record.pk)
+    details: dict[str, Any] = {"diff": changes[:_MAX_CHANGES]}
+    if changes[_MAX_CHANGES:]:
+        details["more_changes"] = len(changes) - _MAX_CHANGES
+    operation = freeze(Operation.Kind.EDIT, this, actor=actor, reason=reason, details=details)
+    return Runner(operation, edited={record.pk: Edited(body, texts)}).run()
+
+
+def differences(old: Call, new: Call) -> list[dict[str, str]]:
+    """Return what differs, redacted: ``path`` such as ``kwargs.amount``, ``old`` and ``new`` as JSON.
+
+    What is not there is an empty text. Keys that are no names are in brackets: ``kwargs["a.b"]``.
+    """
+    redaction = redaction_of_project()
+    before, after = (
+        dict([*_leaves("args", call.args, redaction), *_leaves("kwargs", call.kwargs, redaction)])
+        for call in (old, new)
+    )
+    return [
+        {"path": path, "old": before.get(path, ("", ""))[1], "new": after.get(path, ("", ""))[1]}
+        for path in dict.fromkeys([*before, *after])
+        if before.get(path, (None,))[0] != after.get(path, (None,))[0]
+    ]
+
+
+def _leaves(
+    path: str, value: Any, redaction: Redaction, *, denied: bool = False
+) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yield (path, (exact JSON, redacted JSON)) of everything that is not a container with something in it."""
+    if isinstance(value, dict) and value:
+        for key, each in value.items():
+            step = f".{key}" if key.isidentifier() else f"[{json.dumps(key)}]"  # no two paths are alike
+            yield from _leaves(path + step, each, redaction, denied=denied or redaction.denies(key))
+    elif isinstance(value, list) and value:
+        for at, each in enumerate(value):
+            yield from _leaves(f"{path}[{at}]", each, redaction, denied=denied)
+    else:
+        shown = REDACTED if denied else redaction.value(value)
+        yield path, (json.dumps(value), as_json(shown, _MAX_SHOWN))
+
+
+def _readable(record: TaskRecord) -> tuple[Call, dict[str, Any]]:
+    if not conf().allow_edit:
+        raise EditError(_("Editing is off: %(setting)s['ALLOW_EDIT'] = True allows it.") % {"setting": SETTING})
+    if record.state != TaskState.EXHAUSTED:
+        raise EditError(
+            _("Only exhausted tasks can be edited; this one is %(state)s.")
+            % {"state": record.get_state_display().lower()}
+        )
+    kept = kept_of(record)
+    if kept is None:
+        raise EditError(_("Its message is not in the database."))
+    headers = headers_of(kept)
+    if "task" not in headers or "id" not in headers:
+        raise EditError(_("Its message is not of Celery's protocol 2."))
+    try:
+        return decode(kept, headers, compressed=False), headers
+    except UndecodableError as error:
+        raise EditError(_("Only plain JSON can be edited; this message is: %(why)s.") % {"why": error}) from error
+
+
+def _parsed(text: str, field: str) -> Any:
+    def refuse(found: str) -> NoReturn:
+        raise ValueError(f"{found} is no JSON")
+
+    if len(text) > MAX_TEXT:
+        raise EditError(_("At most %(count)d characters.") % {"count": MAX_TEXT}, field)
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except RecursionError as error:
+        raise EditError(_("This is nested too deep."), field) from error
+    except ValueError as error:
+        raise EditError(_("This is not JSON: %(error)s.") % {"error": error}, field) from error
+
+
+def _list(text: str) -> list[Any]:
+    found = _parsed(text, "args")
+    if not isinstance(found, list):
+        raise EditError(_('Arguments are a JSON list, such as [1, "a"].'), "args")
+    return found
+
+
+def _dictionary(text: str) -> dict[str, Any]:
+    found = _parsed(text, "kwargs")
+    if not isinstance(found, dict):
+        raise EditError(_('Keyword arguments are a JSON object, such as {"amount": 1}.'), "kwargs")
+    return found
+
+
+def _repr(headers: dict[str, Any], name: str, old: Any, new: Any) -> dict[str, str]:
+    """Return the header in which Celery tells of arguments; a text that the caller chose is not made up anew."""
+    if name not in headers:
+        return {}
+    if headers[name] != saferepr(old, _MAX_REPR):
+        return {name: "(edited)"}
+    return {name: saferepr(new, _MAX_REPR)}

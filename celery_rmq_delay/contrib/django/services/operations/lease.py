@@ -1,0 +1,129 @@
+"""Who runs an operation: one process at a time, for as long as its heart beats; and the book of outcomes it keeps."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db.models import F
+from django.utils import timezone
+
+from .....exceptions import LeaseLostError, OperationBusyError
+from ...models import Operation, OperationItem
+from .reporting import report, shortened
+from .transactions import committed
+
+State = Operation.State
+Outcome = OperationItem.Outcome
+
+#: How long a runner may say nothing before another one takes its operation over.
+STALE_AFTER = timedelta(seconds=60)
+
+#: The states of an operation that somebody runs.
+GOING = (State.RUNNING, State.CANARY, State.CANCELLING)
+_COUNTERS = {Outcome.OK: "ok", Outcome.SKIPPED: "skipped", Outcome.FAILED: "failed", Outcome.UNKNOWN: "unknown"}
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What became of one task of an operation; ``detail`` says why where it is not `Outcome.OK`."""
+
+    item: OperationItem
+    outcome: str
+    detail: str = ""
+
+
+class Lease:
+    """The right to run one operation. Every step of the work renews it, so that a process that lost it stops."""
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+        self._runner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._mine = Operation.objects.filter(pk=operation.pk, runner=self._runner)
+
+    @classmethod
+    def take(cls, operation: Operation) -> Lease:
+        """Claim an operation that waits, or whose runner is dead. Raises `OperationBusyError` for any other."""
+        lease, now = cls(operation), timezone.now()
+        this = Operation.objects.filter(pk=operation.pk)
+        new = {"runner": lease._runner, "heartbeat_at": now}
+        waits = this.filter(state=State.PENDING)
+        orphaned = this.filter(state__in=GOING, heartbeat_at__lt=now - STALE_AFTER)
+        if not waits.update(state=State.RUNNING, **new) and not orphaned.update(**new):
+            operation.refresh_from_db()
+            raise OperationBusyError(
+                f"Operation {operation.pk} is {operation.get_state_display().lower()}"
+                + (f": {operation.runner} runs it." if operation.state in GOING else ".")
+            )
+        this.filter(started_at=None).update(started_at=now)
+        operation.refresh_from_db()
+        return lease
+
+    def beat(self, **changes: object) -> str:
+        """Say that the work goes on, with changes of the operation; return its state. Raises `LeaseLostError`."""
+        if not self._mine.update(heartbeat_at=timezone.now(), **changes):
+            raise LeaseLostError(f"Operation {self.operation.pk} was taken over: this process was silent for too long.")
+        return self._mine.values_list("state", flat=True).get()
+
+    def enter(self, state: str, *, of: str) -> None:
+        """Go from the state ``of`` to another; one that somebody has changed stays."""
+        self._mine.filter(state=of).update(state=state, heartbeat_at=timezone.now())
+
+    def settle(self, settled: Iterable[Settled]) -> None:
+        """Write down what became of some tasks, each once. Belongs into the transaction that changed them."""
+        groups: dict[tuple[str, str], list[int]] = {}
+        for each in settled:
+            groups.setdefault((each.outcome, shortened(each.detail)), []).append(each.item.pk)
+        now, counts = timezone.now(), dict.fromkeys(_COUNTERS, 0)
+        for (outcome, detail), items in groups.items():
+            counts[Outcome(outcome)] += OperationItem.objects.filter(pk__in=items, outcome=Outcome.PENDING).update(
+                outcome=outcome, detail=detail, finished_at=now
+            )
+        self.beat(**{_COUNTERS[outcome]: F(_COUNTERS[outcome]) + count for outcome, count in counts.items() if count})
+
+    def hand_over(self) -> None:
+        """Leave the rest to whoever comes next; a cancellation that waits stays one."""
+        old = timezone.now() - 2 * STALE_AFTER
+        if not self._mine.filter(state__in=(State.RUNNING, State.CANARY)).update(state=State.PENDING, runner=""):
+            self._mine.update(heartbeat_at=old)
+
+    def finish(self, state: str, rest: str, detail: str = "", *, note: str = "") -> None:
+        """End the operation: what is left of it gets the outcome ``rest``, and why; ``note`` is about all of it."""
+
+        def step() -> None:
+            left = OperationItem.objects.filter(operation=self.operation, outcome=Outcome.PENDING)
+            count = left.update(outcome=rest, detail=shortened(detail), finished_at=timezone.now())
+            if count and rest in _COUNTERS:
+                counter = _COUNTERS[Outcome(rest)]
+                self.beat(**{counter: F(counter) + count})
+            _conclude(self.operation, state, note)
+
+        committed(self.beat)
+        committed(step)
+
+
+def finish_cancelled(operation: Operation) -> None:
+    """End an operation that nobody runs."""
+
+    def step() -> None:
+        left = OperationItem.objects.filter(operation=operation, outcome=Outcome.PENDING)
+        left.update(outcome=Outcome.CANCELLED, finished_at=timezone.now())
+        _conclude(operation, State.CANCELLED, "")
+
+    committed(step)
+
+
+def _conclude(operation: Operation, state: str, note: str) -> None:
+    operation.refresh_from_db()
+    if state == State.DONE and operation.remaining:
+        # Their records were deleted meanwhile, and the items with them.
+        Operation.objects.filter(pk=operation.pk).update(skipped=F("skipped") + operation.remaining)
+    details = {**operation.details, "note": note} if note else operation.details
+    Operation.objects.filter(pk=operation.pk).update(state=state, details=details, finished_at=timezone.now())
+    operation.refresh_from_db()
+    operation.message = report(operation)
+    operation.save(update_fields=["message"])

@@ -1,0 +1,129 @@
+"""Publishing windows of messages, each as mandatory and with its confirm, and saying of each what is certain."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+import amqp
+from django.utils.translation import gettext as _
+
+from .....amqp.confirms import ChannelEndedError, ConfirmingPublisher
+from .....amqp.route import Route
+from .....exceptions import BrokerDownError, NackedError, PublishError, UnroutableError
+from ...conf import conf
+from .link import BROKER_ERRORS, Link
+
+if TYPE_CHECKING:
+    from kombu import Connection
+
+#: How many messages go out before their confirms are waited for: so many may be in doubt when the broker dies.
+WINDOW = 64
+
+
+class Fate(Enum):
+    """What is certain of a message."""
+
+    CONFIRMED = "confirmed"
+    #: The broker has said that it does not have it.
+    REFUSED = "refused"
+    #: It was written, and no answer came.
+    UNKNOWN = "unknown"
+    #: Nothing of it left this process.
+    UNSENT = "unsent"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The fate of a message, and why it is not `Fate.CONFIRMED`."""
+
+    fate: Fate
+    reason: str = ""
+
+
+class Publisher:
+    """Publishes into queues by their names, a window at a time.
+
+    The first window is one message: what the broker refuses by closing the channel (no permission, too large) would
+    leave the others in doubt. Windows grow as long as all goes well.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._publisher: ConfirmingPublisher | None = None
+        self._silent: str | None = None
+        self.window = 1
+
+    def ready(self) -> None:
+        """Make sure that there is a connection before anything is claimed. Raises `BrokerDownError`."""
+        if self._silent is not None:
+            raise BrokerDownError(self._silent)
+        self._connection = self._link.open(self._prepare)
+
+    def _prepare(self, opened: Connection) -> None:
+        self._publisher = ConfirmingPublisher(opened)
+
+    def publish(self, messages: Iterable[tuple[int, amqp.Message, str]]) -> dict[int, Sent]:
+        """Publish (key, message, queue) and return what became of each key. Call `ready` before."""
+        assert self._publisher is not None  # noqa: S101 - `ready` made it
+        batch = list(messages)
+        found: dict[int, Sent] = {}
+        written: list[int] = []
+        trouble: BaseException | None = None
+        try:
+            for key, message, queue in batch:
+                written.append(key)
+                self._publisher.publish(message, Route("", queue), _note(found, key, queue))
+            self._await()
+        except BROKER_ERRORS as error:
+            trouble = error
+        doubtful = [key for key in written if key not in found]
+        if trouble is None:
+            self.window = min(2 * self.window, WINDOW)
+        elif isinstance(trouble, ChannelEndedError) and len(batch) == 1:
+            found.update({key: Sent(Fate.REFUSED, _refusal(trouble)) for key in doubtful})
+        else:
+            found.update({key: Sent(Fate.UNKNOWN, _doubt(trouble)) for key in doubtful})
+        if trouble is not None:
+            self._link.drop()
+            self.window = 1
+            if isinstance(trouble, TimeoutError):
+                self._silent = _doubt(trouble)
+        return {key: found.get(key, Sent(Fate.UNSENT)) for key, _message, _queue in batch}
+
+    def _await(self) -> None:
+        """Wait until every message has its answer. Raises `TimeoutError` once none has come for a while."""
+        assert self._publisher is not None  # noqa: S101 - `publish` has used it
+        deadline = time.monotonic() + conf().broker_timeout
+        while self._publisher.waiting:
+            before = self._publisher.waiting
+            self._connection.drain_events(timeout=max(0.001, deadline - time.monotonic()))
+            if self._publisher.waiting < before:
+                deadline = time.monotonic() + conf().broker_timeout
+
+
+def _note(found: dict[int, Sent], key: int, queue: str) -> Callable[[PublishError | None], None]:
+    def done(error: PublishError | None) -> None:
+        if error is None:
+            found[key] = Sent(Fate.CONFIRMED)
+        elif isinstance(error, UnroutableError):
+            found[key] = Sent(Fate.REFUSED, _("there is no queue %(queue)s") % {"queue": queue})
+        elif isinstance(error, NackedError):
+            found[key] = Sent(Fate.REFUSED, _("queue %(queue)s refused it: it is full") % {"queue": queue})
+        else:
+            found[key] = Sent(Fate.REFUSED, str(error))
+
+    return done
+
+
+def _refusal(error: ChannelEndedError) -> str:
+    return _("the broker refused it: %(error)s") % {"error": error.reply_text}
+
+
+def _doubt(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return _("no confirm in %(seconds)g s") % {"seconds": conf().broker_timeout}
+    return _("the connection was lost before its confirm")

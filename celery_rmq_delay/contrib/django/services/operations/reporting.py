@@ -1,0 +1,85 @@
+"""How an operation went, in one sentence whose numbers add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from django.db.models import Count
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ...models import Operation, OperationItem
+
+Kind = Operation.Kind
+Outcome = OperationItem.Outcome
+
+#: So many reasons of one outcome are named.
+_REASONS = 3
+_MAX_DETAIL = 255
+
+
+def report(operation: Operation) -> str:
+    """Return what came of an operation, such as "38 requeued, 2 skipped (already requeued by alice)".
+
+    The numbers are those of the operation; together they are what was requested.
+    """
+    reasons = _reasons(operation)
+    parts = [_done(operation.kind, operation.ok)]
+    for outcome, count, text in (
+        (Outcome.SKIPPED, operation.skipped, _("%(count)d skipped")),
+        (Outcome.FAILED, operation.failed, _("%(count)d failed")),
+        (Outcome.UNKNOWN, operation.unknown, _("%(count)d with unknown outcome")),
+        (Outcome.CANCELLED if operation.is_over else Outcome.PENDING, operation.remaining, _rest(operation)),
+    ):
+        if count:
+            parts.append(text % {"count": count} + _because(reasons.get(outcome, []), count))
+    note = operation.details.get("note", "")
+    is_told = any(shortened(note) == detail for group in reasons.values() for detail, _count in group)
+    return ", ".join(parts) + (f". {note}" if note and not is_told else "")
+
+
+def shortened(detail: str) -> str:
+    """Return a reason as an item holds it."""
+    return detail[:_MAX_DETAIL]
+
+
+def _rest(operation: Operation) -> str:
+    return _("%(count)d cancelled") if operation.is_over else _("%(count)d to go")
+
+
+def _done(kind: str, count: int) -> str:
+    texts = {
+        Kind.REQUEUE: ngettext("%(count)d requeued", "%(count)d requeued", count),
+        Kind.EDIT: ngettext("%(count)d edited and requeued", "%(count)d edited and requeued", count),
+        Kind.RUN_NOW: ngettext("%(count)d sent to run now", "%(count)d sent to run now", count),
+        Kind.DISCARD: ngettext("%(count)d discarded", "%(count)d discarded", count),
+        Kind.RESTORE: ngettext("%(count)d restored", "%(count)d restored", count),
+    }
+    return texts.get(Kind(kind), ngettext("%(count)d done", "%(count)d done", count)) % {"count": count}
+
+
+def _reasons(operation: Operation) -> dict[str, list[tuple[str, int]]]:
+    found: dict[str, list[tuple[str, int]]] = {}
+    counted = (
+        OperationItem.objects.filter(operation=operation)
+        .exclude(detail="")
+        .values_list("outcome", "detail")
+        .annotate(count=Count("pk"))
+        .order_by("-count", "detail")
+    )
+    for outcome, detail, count in counted:
+        found.setdefault(outcome, []).append((detail, count))
+    return found
+
+
+def _because(reasons: Iterable[tuple[str, int]], total: int) -> str:
+    known = list(reasons)
+    if not known:
+        return ""
+    if len(known) == 1 and known[0][1] == total:
+        return f" ({known[0][0]})"
+    named = [f"{count} {detail}" for detail, count in known[:_REASONS]]
+    rest = total - sum(count for _detail, count in known[:_REASONS])
+    if rest > 0:
+        named.append(_("%(count)d for other reasons") % {"count": rest})
+    return f" ({'; '.join(named)})"

@@ -1,0 +1,126 @@
+"""What people do to selections of tasks: freeze a selection, run it, cancel it, say how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.core.exceptions import EmptyResultSet
+from django.db import connections, router, transaction
+from django.db.models import QuerySet, Value, Window
+from django.db.models.functions import RowNumber
+from django.utils import timezone
+
+from .....exceptions import RmqDelayError
+from ...conf import conf
+from ...models import Operation, OperationItem, TaskRecord
+from ..actors import Actor
+from . import lease
+from .reporting import report
+from .runner import Runner
+
+__all__ = ["cancel", "freeze", "is_inline", "report", "run"]
+
+Kind = Operation.Kind
+State = Operation.State
+
+#: What can be done in steps, with canaries first.
+GRADUAL = frozenset({Kind.REQUEUE})
+
+
+def freeze(
+    kind: str,
+    records: QuerySet[Any],
+    *,
+    actor: Actor,
+    reason: str = "",
+    canary: int = 0,
+    rate: int | None = None,
+    details: dict[str, Any] | None = None,
+) -> Operation:
+    """Return an operation on exactly the tasks that ``records`` selects now; nothing is done to them yet.
+
+    ``records`` selects from `TaskRecord` or a proxy of it; its order is the order of work. The database copies the
+    selection by itself, so a million tasks cost no memory. Of a requeue, the first ``canary`` tasks go ahead of the
+    others, and ``rate`` is how many go a minute. Raises `RmqDelayError` where that makes no sense.
+    """
+    if (canary or rate is not None) and kind not in GRADUAL:
+        raise RmqDelayError(f"{Kind(kind).label}: canaries and a rate are for a requeue only. Leave them out.")
+    if canary < 0 or (rate is not None and rate < 1):
+        raise RmqDelayError(f"Found {canary} canaries and a rate of {rate}: write 0 or more, and 1 or more a minute.")
+    using = router.db_for_write(Operation)
+    with transaction.atomic(using=using):
+        operation = Operation.objects.using(using).create(
+            kind=kind,
+            user=actor.user,
+            actor=actor.name[:150],
+            reason=reason,
+            canary=canary,
+            rate=rate,
+            details=details or {},
+        )
+        operation.requested = _copy(operation, records, using)
+        operation.save(using=using, update_fields=["requested"])
+    return operation
+
+
+def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
+    """Copy the selection within the database; return how many tasks it has."""
+    order: Any = [*(records.query.order_by or ()), "pk"]
+    constants = {
+        "operation_id": operation.pk,
+        "outcome": OperationItem.Outcome.PENDING,
+        "detail": "",
+        "is_canary": False,
+    }
+    chosen = (
+        TaskRecord.objects.using(using)
+        .filter(pk__in=records.values("pk") if records.query.is_sliced else records.order_by().values("pk"))
+        .annotate(position=Window(RowNumber(), order_by=order))
+        .annotate(**{f"item_{name}": Value(value) for name, value in constants.items()})
+        .order_by()
+        .values_list("pk", "generation", "position", *(f"item_{name}" for name in constants))
+    )
+    try:
+        selected, parameters = chosen.query.get_compiler(using).as_sql()
+    except EmptyResultSet:  # the database need not be asked
+        return 0
+    quote = connections[using].ops.quote_name
+    columns = ", ".join(quote(name) for name in ("record_id", "generation", "position", *constants))
+    with connections[using].cursor() as cursor:
+        cursor.execute(f"INSERT INTO {quote(OperationItem._meta.db_table)} ({columns}) {selected}", parameters)
+        count = int(cursor.rowcount)
+    operation.items.using(using).filter(position__lte=operation.canary).update(is_canary=True)
+    return count
+
+
+def is_inline(operation: Operation) -> bool:
+    """Return whether an operation may run while the browser waits; `rmq_delay_operate` runs the others."""
+    return operation.requested <= conf().inline_limit and not operation.canary and operation.rate is None
+
+
+def run(operation: Operation, *, stop: Callable[[], bool] | None = None) -> Operation:
+    """Run an operation to its end, and return it as it is then.
+
+    It must not have begun, or its runner must have died: that shows by its heartbeat. Otherwise raises
+    `OperationBusyError`. Every step is committed before the next, so this must not be called within a transaction
+    (`ATOMIC_REQUESTS`: `non_atomic_requests` for the view).
+
+    ``stop`` is asked between two tasks; once it returns True the operation is handed over to whoever runs it next.
+    With ``stop`` a lost broker is waited for; without it, all that is left fails at once.
+    """
+    return Runner(operation, stop).run()
+
+
+def cancel(operation: Operation, actor: Actor) -> Operation:
+    """Ask for an end of an operation; what is done stays done. One that is over stays as it is."""
+    now = timezone.now()
+    details = {**operation.details, "cancelled_by": actor.name}
+    waiting = Operation.objects.filter(pk=operation.pk, state=State.PENDING)
+    if waiting.update(state=State.CANCELLING, details=details, heartbeat_at=now):
+        lease.finish_cancelled(operation)
+    else:
+        going = Operation.objects.filter(pk=operation.pk, state__in=[State.RUNNING, State.CANARY])
+        going.update(state=State.CANCELLING, details=details)
+    operation.refresh_from_db()
+    return operation

@@ -1,0 +1,119 @@
+"""Discard and restore: changes of state within the database, and what the result backend is told."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+
+from django.db.models import F, OuterRef, Subquery
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from .....events.schema import DISCARDED
+from ...broker import celery_app
+from ...models import Operation, OperationItem, Payload, TaskRecord, TaskState
+from . import parked
+from .claims import claim, lock
+from .lease import Lease, Outcome, Settled
+from .link import Link
+from .notes import tell
+from .transactions import committed
+
+logger = logging.getLogger(__name__)
+
+#: How many rows are changed in one transaction.
+WINDOW = 500
+
+
+class Discard:
+    """Sets tasks aside: their evidence and their messages stay. Parked ones are taken out of their delay queues."""
+
+    window = parked.WINDOW
+
+    def __init__(self, lease: Lease, link: Link, tick: Callable[[], None]) -> None:
+        self._lease, self._tick = lease, tick
+        self._parked = parked.Discard(lease, link, tick)
+
+    def resume(self) -> None:
+        """Nothing: what is left in hand is found again."""
+
+    def abandon(self) -> None:
+        """Settle what an error has left in hand."""
+        self._parked.abandon()
+
+    def do(self, items: Sequence[OperationItem]) -> None:
+        """Discard these tasks, then say so in the result backend. Raises `BrokerDownError`."""
+        waiting = self._parked.concerns(items)
+        others = [item for item in items if item.record_id not in waiting]
+        for start in range(0, len(others), WINDOW):
+            some = others[start : start + WINDOW]
+            revoke(self._lease.operation, committed(lambda some=some: self._discard(some)))  # type: ignore[misc]
+            self._tick()
+        if waiting:
+            try:
+                self._parked.do([item for item in items if item.record_id in waiting])
+            finally:  # those that are settled come in no later window
+                revoke(self._lease.operation, self._parked.discarded)
+
+    def _discard(self, items: Sequence[OperationItem]) -> list[TaskRecord]:
+        self._lease.beat()
+        of = [TaskState.EXHAUSTED, TaskState.UNKNOWN]
+        won, skipped = claim(self._lease.operation, items, of, TaskState.DISCARDED)
+        tell(DISCARDED, self._lease.operation, won.values(), timezone.now())
+        self._lease.settle([*skipped, *(Settled(item, Outcome.OK) for item in items if item.record_id in won)])
+        return list(won.values())
+
+
+class Restore:
+    """Makes tasks exhausted again that were discarded, or requeued and not heard of since.
+
+    The first is the undo; the second a person's decision, as for those whose outcome is unknown.
+    """
+
+    window = WINDOW
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def resume(self) -> None:
+        """Every step is one transaction: nothing is left in hand."""
+
+    def abandon(self) -> None:
+        """Nothing, as above."""
+
+    def do(self, items: Sequence[OperationItem]) -> None:
+        """Restore these tasks."""
+        committed(lambda: self._restore(items))
+
+    def _restore(self, items: Sequence[OperationItem]) -> None:
+        self._lease.beat()
+        operation, exhausted = self._lease.operation, TaskState.EXHAUSTED
+        lock(item.record_id for item in items)
+        requeued = TaskRecord.objects.filter(pk__in=[item.record_id for item in items], state=TaskState.REQUEUED)
+        calls = dict(requeued.values_list("pk", "call_digest"))
+        of = [TaskState.DISCARDED, TaskState.UNKNOWN, TaskState.REQUEUED]
+        without_message = {key: _("its message is not in the database") for key, call in calls.items() if not call}
+        won, skipped = claim(operation, items, of, exhausted, barred=without_message)
+        unheard = [key for key in calls if key in won]
+        # The generation that was published is used up, and news of it are newer than the row.
+        published = TaskRecord.objects.filter(pk=OuterRef("record")).values("generation")
+        Payload.objects.filter(record__in=unheard).update(generation=Subquery(published))
+        TaskRecord.objects.filter(pk__in=unheard).update(generation=F("generation") - 1)
+        TaskRecord.objects.filter(pk__in=won, exhausted_at=None).update(exhausted_at=timezone.now())
+        self._lease.settle([*skipped, *(Settled(item, Outcome.OK) for item in items if item.record_id in won)])
+
+
+def revoke(operation: Operation, records: Iterable[TaskRecord]) -> None:
+    """Store REVOKED as the result of each task, as far as the result backend can be reached; logs where it cannot."""
+    app = celery_app()
+    reason = f"discarded by {operation.actor}"
+    for record in records:
+        task = app.tasks.get(record.name)
+        if task is not None and task.ignore_result:
+            continue
+        try:
+            app.backend.mark_as_revoked(record.task_id, reason)
+        except Exception:
+            # Nobody waits for it, and the next of a thousand would wait for the same time-out.
+            logger.exception("The result backend was not told of tasks that operation %s discarded", operation.pk)
+            return
