@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from celery_rmq_delay.testing.postgres import PrivatePostgres, django_database
+from celery_rmq_delay.testing.servers.postgres import PrivatePostgres, django_database
 
 MAX_QUERIES = 12
 LIST_MS, SEARCH_MS = 300.0, 50.0

@@ -31,7 +31,7 @@ from benchmarks.processes import usage
 from benchmarks.report import machine
 from benchmarks.run import RunError
 from benchmarks.telling import print_closing, print_tables, terminal
-from celery_rmq_delay.testing.postgres import PrivatePostgres
+from celery_rmq_delay.testing.servers.postgres import PrivatePostgres
 
 PROJECT = Path(__file__).parents[1] / "example_django_project"
 QUEUES = ("rmq_delay.events", "rmq_delay.exhausted")

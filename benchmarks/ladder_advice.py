@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from celery_rmq_delay.analytics.decision import decide
-from celery_rmq_delay.analytics.ladders import Figures, Today, figures, retry_times
-from celery_rmq_delay.analytics.options import Options
-from celery_rmq_delay.analytics.outages import by_outage
-from celery_rmq_delay.analytics.search import Limits
-from celery_rmq_delay.analytics.shares import Floats, Intervals
+from celery_rmq_delay.analytics.estimate.decision import decide
+from celery_rmq_delay.analytics.estimate.ladders import Figures, Today, figures, retry_times
+from celery_rmq_delay.analytics.estimate.options import Options
+from celery_rmq_delay.analytics.estimate.outages import by_outage
+from celery_rmq_delay.analytics.estimate.search import Limits
+from celery_rmq_delay.analytics.estimate.shares import Floats, Intervals
 from celery_rmq_delay.analytics.synth import NAMED, Dependency, Queue, Shop, Spec, Task
 from celery_rmq_delay.analytics.synth.failing import Spells, draw_spells
 from celery_rmq_delay.analytics.synth.spec import Outages

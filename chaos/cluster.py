@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from celery_rmq_delay.testing import PrivateCluster
-from celery_rmq_delay.testing.installation import Installation
+from celery_rmq_delay.testing.servers.installation import Installation
 from chaos.world import Load, World
 from tests.support.brokers.clusters import QUICK_TO_NOTICE
 

@@ -12,7 +12,7 @@ from random import Random
 
 import psutil
 
-from celery_rmq_delay.testing.process import KeptProcess
+from celery_rmq_delay.testing.servers.process import KeptProcess
 from tests.support.waiting import wait_for
 
 CHECKOUT = Path(__file__).parents[1]

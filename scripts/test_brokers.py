@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from celery_rmq_delay.testing import trees
+from celery_rmq_delay.testing.servers import trees
 
 ROOT = Path(__file__).resolve().parents[1]
 WHOLE = "--whole"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.ladder_advice import WORLDS, best_on_truth, celerys_backoff, history, markdown, on_truth, summary, tried
-from celery_rmq_delay.analytics.search import Limits
+from celery_rmq_delay.analytics.estimate.search import Limits
 from tests.support.recoveries import exponential
 
 

@@ -16,10 +16,10 @@ from ..durations import parse_ms
 from ..exceptions import RmqDelayError
 from .cli_options import estimate_options, ladder_option, on_spark
 from .days import Days, parse_day
-from .describe import describe_input, describe_output, told_ladders
-from .options import Options as Estimate
-from .pipeline import run as run_pipeline
-from .planning import ADVICE_DAYS, Run
+from .estimate.options import Options as Estimate
+from .run.describe import describe_input, describe_output, told_ladders
+from .run.pipeline import run as run_pipeline
+from .run.planning import ADVICE_DAYS, Run
 from .session import open_session
 from .synth.cli import synth
 

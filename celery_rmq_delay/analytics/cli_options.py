@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..durations import parse_ms
-from .options import Options as Estimate
+from .estimate.options import Options as Estimate
 
 _Function = Callable[..., Any]
 _DEFAULT = Estimate()

@@ -13,12 +13,12 @@ from ..exceptions import NotFinishedError, PrivateServerError, ServerNotFoundErr
 
 if TYPE_CHECKING:
     from .assertions import exhausted, parked, recovered
-    from .broker import PrivateBroker
     from .clock import LadderClock
-    from .cluster import PrivateCluster
     from .memory import MemoryLadder
-    from .postgres import PrivatePostgres
-    from .redis import PrivateRedis
+    from .servers.broker import PrivateBroker
+    from .servers.cluster import PrivateCluster
+    from .servers.postgres import PrivatePostgres
+    from .servers.redis import PrivateRedis
     from .story import Attempt, TaskStory
     from .worker import BrokerLadder
 
@@ -46,10 +46,10 @@ _MODULES = {
     "BrokerLadder": "worker",
     "LadderClock": "clock",
     "MemoryLadder": "memory",
-    "PrivateBroker": "broker",
-    "PrivateCluster": "cluster",
-    "PrivatePostgres": "postgres",
-    "PrivateRedis": "redis",
+    "PrivateBroker": "servers.broker",
+    "PrivateCluster": "servers.cluster",
+    "PrivatePostgres": "servers.postgres",
+    "PrivateRedis": "servers.redis",
     "TaskStory": "story",
     "exhausted": "assertions",
     "parked": "assertions",

@@ -18,13 +18,13 @@ import pytest
 if TYPE_CHECKING:
     from celery import Celery
 
-    from .broker import PrivateBroker
     from .clock import LadderClock
-    from .context import PrivateServer
-    from .installation import Installation
     from .memory import MemoryLadder
-    from .postgres import PrivatePostgres
-    from .redis import PrivateRedis
+    from .servers.broker import PrivateBroker
+    from .servers.context import PrivateServer
+    from .servers.installation import Installation
+    from .servers.postgres import PrivatePostgres
+    from .servers.redis import PrivateRedis
     from .worker import BrokerLadder
 
     Server = TypeVar("Server", bound=PrivateServer)
@@ -44,8 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rabbitmq",
         default=None,
         metavar="SERVER",
-        help="RabbitMQ to start: system (default), 3.10, 4.0, 4.3 (from 'python -m celery_rmq_delay.testing.trees'), "
-        "or the path of a rabbitmq-server or of a chroot tree",
+        help="RabbitMQ to start: system (default), 3.10, 4.0, 4.3 (built by 'python -m "
+        "celery_rmq_delay.testing.servers.trees'), or the path of a rabbitmq-server or of a chroot tree",
     )
     group.addoption(
         "--broker-url",
@@ -109,7 +109,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def rmq_installation(pytestconfig: pytest.Config) -> Installation:
     """The RabbitMQ installation that ``--rabbitmq`` chose, for tests that start nodes of their own."""
     from ..exceptions import ServerNotFoundError
-    from .trees import choose
+    from .servers.trees import choose
 
     try:
         return choose(pytestconfig.getoption("--rabbitmq") or "system")
@@ -125,7 +125,7 @@ def rmq_broker(request: pytest.FixtureRequest) -> Iterator[PrivateBroker | Exter
     if external:
         yield ExternalServer(external)
         return
-    from .broker import PrivateBroker
+    from .servers.broker import PrivateBroker
 
     installation = request.getfixturevalue("rmq_installation")
     with shared(request.config, PrivateBroker(installation.server, installation.root)) as broker:
@@ -151,7 +151,7 @@ def rmq_redis(pytestconfig: pytest.Config) -> Iterator[PrivateRedis | ExternalSe
         yield ExternalServer(external)
         return
     from ..exceptions import ServerNotFoundError
-    from .redis import PrivateRedis
+    from .servers.redis import PrivateRedis
 
     try:
         redis = PrivateRedis()
@@ -168,7 +168,7 @@ def rmq_postgres(pytestconfig: pytest.Config) -> Iterator[PrivatePostgres | Exte
         yield ExternalServer(external)
         return
     from ..exceptions import ServerNotFoundError
-    from .postgres import PrivatePostgres
+    from .servers.postgres import PrivatePostgres
 
     try:
         postgres = PrivatePostgres()

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from celery_rmq_delay.testing import PrivateBroker, ServerNotFoundError
-from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.testing.plugin import skip_or_fail
+from celery_rmq_delay.testing.servers.installation import Installation
 from chaos.faults import FAULTS
 from chaos.run import run
 from chaos.schedule import schedule

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_rmq_delay.testing.installation import Installation
+from celery_rmq_delay.testing.servers.installation import Installation
 from chaos.cluster import cluster_world
 from chaos.cluster_faults import CLUSTER_FAULTS
 from chaos.run import run

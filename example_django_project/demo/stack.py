@@ -19,8 +19,8 @@ import kombu
 import redis
 from celery_rmq_delay.stopping import STOP_SIGNALS, exit_at_once, handling
 from celery_rmq_delay.testing import PrivateBroker, PrivateRedis
-from celery_rmq_delay.testing.ports import free_port
-from celery_rmq_delay.testing.process import KeptProcess, kept_folder, wait_until_ready
+from celery_rmq_delay.testing.servers.ports import free_port
+from celery_rmq_delay.testing.servers.process import KeptProcess, kept_folder, wait_until_ready
 from django.core.management import call_command
 
 from .outages import feed_outages, mail_outages, payment_outages

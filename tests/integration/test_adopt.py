@@ -27,7 +27,7 @@ from celery_rmq_delay.management.records import Policy, QueueDetail
 from celery_rmq_delay.operations import adoption
 from celery_rmq_delay.operations.adoption import Adopter
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.broker import erlang_binary
+from celery_rmq_delay.testing.servers.broker import erlang_binary
 from celery_rmq_delay.topology.adoption import Adoption
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan, save_adoption

@@ -15,7 +15,7 @@ from celery_rmq_delay.amqp.capabilities import Capabilities
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.crashes import was_interrupted
 from celery_rmq_delay.testing import PrivateBroker, PrivateCluster
-from celery_rmq_delay.testing.installation import Installation
+from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.native import NativeRetry
 from tests.support.brokers import parking

@@ -16,7 +16,7 @@ from celery import Celery
 from celery_rmq_delay import headers as h
 from celery_rmq_delay import install
 from celery_rmq_delay.amqp.apply import drift, ready_counts
-from celery_rmq_delay.testing.ports import free_port
+from celery_rmq_delay.testing.servers.ports import free_port
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.lab_app import opened, park, plan_of, shop
 from tests.support.commands import data, run

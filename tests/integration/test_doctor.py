@@ -20,7 +20,7 @@ from celery_rmq_delay.names import suspects
 from celery_rmq_delay.operations.doctor.examination import examine
 from celery_rmq_delay.operations.findings import Finding
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.ports import free_port
+from celery_rmq_delay.testing.servers.ports import free_port
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers import lab_app as shops

@@ -17,7 +17,7 @@ from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import Names
 from celery_rmq_delay.testing import PrivateBroker, PrivateCluster
-from celery_rmq_delay.testing.installation import Installation
+from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan

@@ -22,8 +22,8 @@ from celery_rmq_delay.exceptions import ManagementError
 from celery_rmq_delay.management.client import URL_VARIABLE, Management
 from celery_rmq_delay.management.records import Policy
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.installation import Installation
-from celery_rmq_delay.testing.ports import free_port
+from celery_rmq_delay.testing.servers.installation import Installation
+from celery_rmq_delay.testing.servers.ports import free_port
 from tests.support.brokers.lab import Lab
 from tests.support.waiting import BUSY, wait_for
 

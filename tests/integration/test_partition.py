@@ -15,9 +15,9 @@ import amqp
 import pytest
 
 from celery_rmq_delay.testing import PrivateBroker, PrivateCluster, PrivateServerError, ServerStartError
-from celery_rmq_delay.testing.installation import Installation
-from celery_rmq_delay.testing.network import Host, PrivateNetwork
-from celery_rmq_delay.testing.ports import free_port
+from celery_rmq_delay.testing.servers.installation import Installation
+from celery_rmq_delay.testing.servers.network import Host, PrivateNetwork
+from celery_rmq_delay.testing.servers.ports import free_port
 from tests.support.brokers.clusters import QUICK_TO_NOTICE, await_all, need_networks, seen
 from tests.support.waiting import wait_for
 

@@ -24,12 +24,12 @@ from celery_rmq_delay.testing import (
     PrivateServerError,
     ServerNotFoundError,
     ServerStartError,
-    process,
 )
-from celery_rmq_delay.testing.broker import _name_hosts
-from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.testing.plugin import skip_or_fail
-from celery_rmq_delay.testing.ports import free_port, is_free
+from celery_rmq_delay.testing.servers import process
+from celery_rmq_delay.testing.servers.broker import _name_hosts
+from celery_rmq_delay.testing.servers.installation import Installation
+from celery_rmq_delay.testing.servers.ports import free_port, is_free
 from tests.support.waiting import SECONDS, wait_for
 
 HOLDER = """

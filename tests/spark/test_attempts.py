@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from celery_rmq_delay.analytics.attempts import attempts
 from celery_rmq_delay.analytics.schema import ATTEMPTS, DAY
+from celery_rmq_delay.analytics.tables.attempts import attempts
 from tests.support.spark.frames import Row, Stories, at, event, exchanges, frame, rows
 from tests.support.spark.machine import SharedSpark
 

@@ -16,11 +16,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from celery_rmq_delay.analytics import readers
-from celery_rmq_delay.analytics.attempts import attempts
-from celery_rmq_delay.analytics.cleaning import Cleaned, clean
 from celery_rmq_delay.analytics.days import Days
-from celery_rmq_delay.analytics.readers import Read, read_events
+from celery_rmq_delay.analytics.storage import readers
+from celery_rmq_delay.analytics.storage.readers import Read, read_events
+from celery_rmq_delay.analytics.tables.attempts import attempts
+from celery_rmq_delay.analytics.tables.cleaning import Cleaned, clean
 from celery_rmq_delay.exceptions import AnalyticsError
 from tests.support.spark import reference
 from tests.support.spark.frames import NOON, Row, assert_same, at, counted, event, frame, rows

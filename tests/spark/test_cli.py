@@ -13,7 +13,7 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics.cli import main
-from celery_rmq_delay.analytics.compaction import LEAST_FILES
+from celery_rmq_delay.analytics.storage.compaction import LEAST_FILES
 from tests.support.spark.frames import NOON, event
 from tests.support.spark.history_files import days_of, write
 from tests.support.spark.machine import SharedSpark

@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
-from celery_rmq_delay.analytics import pipeline, synth
+from celery_rmq_delay.analytics import synth
+from celery_rmq_delay.analytics.run import pipeline
 from tests.support import ROOT
 from tests.support.snippets import write
 from tests.support.spark.cluster import SPARK_HOME, STARTS_SOONER, Cluster, environment, running_cluster

@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from celery_rmq_delay.analytics import synth
-from celery_rmq_delay.analytics.advice import ladder_advice
-from celery_rmq_delay.analytics.curve import recovery_curve
-from celery_rmq_delay.analytics.options import Options
+from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.schema import LADDER_ADVICE, RECOVERY_CURVE, SPELLS, WHAT_IF
 from celery_rmq_delay.analytics.synth.failing import RECOVERED, draw_spells
 from celery_rmq_delay.analytics.synth.world import world_of
-from celery_rmq_delay.analytics.today import today_of, todays_ladders
-from celery_rmq_delay.analytics.whatif import what_if
+from celery_rmq_delay.analytics.tables.ladder_advice import ladder_advice
+from celery_rmq_delay.analytics.tables.recovery_curve import recovery_curve
+from celery_rmq_delay.analytics.tables.today import today_of, todays_ladders
+from celery_rmq_delay.analytics.tables.what_if import what_if
 from celery_rmq_delay.exceptions import SettingsError
 from tests.support.recoveries import TRUTHS, Seen, looked_at, ms, seen
 from tests.support.spark.reference_curve import reference_figures, reference_shares

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from celery_rmq_delay.analytics.locking import DEAD_AFTER, LOCK, Lock, locked
-from celery_rmq_delay.analytics.storage import Storage
+from celery_rmq_delay.analytics.storage.files import Storage
+from celery_rmq_delay.analytics.storage.locking import DEAD_AFTER, LOCK, Lock, locked
 from celery_rmq_delay.exceptions import AnalyticsError
 from tests.support.waiting import wait_for
 
@@ -138,7 +138,7 @@ def test_a_lock_that_changed_since_it_was_judged_is_left_alone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_elsewhere(tmp_path, age=DEAD_AFTER + 10)
-    monkeypatch.setattr("celery_rmq_delay.analytics.locking._present_ms", lambda lock: _wake(lock, tmp_path))
+    monkeypatch.setattr("celery_rmq_delay.analytics.storage.locking._present_ms", lambda lock: _wake(lock, tmp_path))
     with pytest.raises(AnalyticsError, match="another run took it"), locked(spark, str(tmp_path), "second", settled=0):
         pass
     assert holder(tmp_path) == "first"

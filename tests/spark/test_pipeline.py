@@ -19,15 +19,15 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 
-from celery_rmq_delay.analytics import computing, pipeline
 from celery_rmq_delay.analytics.days import Days
-from celery_rmq_delay.analytics.describe import told_ladders
-from celery_rmq_delay.analytics.locking import LOCK, locked
-from celery_rmq_delay.analytics.options import Options as Estimate
-from celery_rmq_delay.analytics.pipeline import broken_file, partitions_for
-from celery_rmq_delay.analytics.planning import ADVICE_DAYS, Run
-from celery_rmq_delay.analytics.report import Report
-from celery_rmq_delay.analytics.storage import Storage
+from celery_rmq_delay.analytics.estimate.options import Options as Estimate
+from celery_rmq_delay.analytics.run import computing, pipeline
+from celery_rmq_delay.analytics.run.describe import told_ladders
+from celery_rmq_delay.analytics.run.pipeline import broken_file, partitions_for
+from celery_rmq_delay.analytics.run.planning import ADVICE_DAYS, Run
+from celery_rmq_delay.analytics.run.report import Report
+from celery_rmq_delay.analytics.storage.files import Storage
+from celery_rmq_delay.analytics.storage.locking import LOCK, locked
 from celery_rmq_delay.exceptions import AnalyticsError
 from celery_rmq_delay.history.columns import day_folder
 from tests.support.spark import reference

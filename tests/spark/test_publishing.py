@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics.days import Days
-from celery_rmq_delay.analytics.storage import Storage
-from celery_rmq_delay.analytics.writers import STAGING, Replacement, recover
+from celery_rmq_delay.analytics.storage.files import Storage
+from celery_rmq_delay.analytics.storage.writers import STAGING, Replacement, recover
 from celery_rmq_delay.exceptions import AnalyticsError
 
 DAYS = Days(date(2026, 1, 1), date(2026, 1, 3))

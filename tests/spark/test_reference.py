@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from celery_rmq_delay.analytics.attempts import attempts
-from celery_rmq_delay.analytics.cleaning import DUPLICATE, clean
-from celery_rmq_delay.analytics.groups import failure_groups
-from celery_rmq_delay.analytics.hourly import hourly
-from celery_rmq_delay.analytics.incidents import Bursts, incidents
-from celery_rmq_delay.analytics.outcomes import tier_outcomes
-from celery_rmq_delay.analytics.readers import read_events
+from celery_rmq_delay.analytics.storage.readers import read_events
+from celery_rmq_delay.analytics.tables.attempts import attempts
+from celery_rmq_delay.analytics.tables.cleaning import DUPLICATE, clean
+from celery_rmq_delay.analytics.tables.failure_groups import failure_groups
+from celery_rmq_delay.analytics.tables.hourly import hourly
+from celery_rmq_delay.analytics.tables.incidents import Bursts, incidents
+from celery_rmq_delay.analytics.tables.outcomes import tier_outcomes
 from tests.support.spark import reference
 from tests.support.spark.frames import all_spells, assert_same, counted, rows
 from tests.support.spark.machine import SharedSpark

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from celery_rmq_delay.analytics.attempts import attempts
 from celery_rmq_delay.analytics.schema import DAY, SPELLS
+from celery_rmq_delay.analytics.tables.attempts import attempts
 from tests.support.spark.frames import Row, Stories, all_spells, at, event, frame, rows
 from tests.support.spark.machine import SharedSpark
 

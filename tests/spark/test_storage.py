@@ -8,7 +8,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from celery_rmq_delay.analytics.storage import Storage, hadoop_configuration
+from celery_rmq_delay.analytics.storage.files import Storage, hadoop_configuration
 from celery_rmq_delay.exceptions import AnalyticsError
 
 SECRET = "wJalrXUtnFEMI"

@@ -8,8 +8,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics import synth
-from celery_rmq_delay.analytics.cleaning import DUPLICATE, clean
-from celery_rmq_delay.analytics.readers import read_events
+from celery_rmq_delay.analytics.storage.readers import read_events
+from celery_rmq_delay.analytics.tables.cleaning import DUPLICATE, clean
 from tests.support.spark.frames import counted
 
 

@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-from celery_rmq_delay.analytics.attempts import attempts
-from celery_rmq_delay.analytics.groups import failure_groups
-from celery_rmq_delay.analytics.hourly import hourly
-from celery_rmq_delay.analytics.incidents import Bursts, incidents
-from celery_rmq_delay.analytics.outcomes import tier_outcomes, wilson
 from celery_rmq_delay.analytics.schema import DAY, FAILURE_GROUPS, HOURLY, INCIDENTS, TIER_OUTCOMES
+from celery_rmq_delay.analytics.tables.attempts import attempts
+from celery_rmq_delay.analytics.tables.failure_groups import failure_groups
+from celery_rmq_delay.analytics.tables.hourly import hourly
+from celery_rmq_delay.analytics.tables.incidents import Bursts, incidents
+from celery_rmq_delay.analytics.tables.outcomes import tier_outcomes, wilson
 from celery_rmq_delay.exceptions import SettingsError
 from tests.support.spark import reference
 from tests.support.spark.frames import NOON, Row, assert_same, at, event, frame, rows

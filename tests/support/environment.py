@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 
-from celery_rmq_delay.testing.process import kept_folder
+from celery_rmq_delay.testing.servers.process import kept_folder
 
 #: Settings of Celery, Django, Flower, Spark and this package, which would reach real servers or change what a test
 #: sees; those of PostgreSQL's clients; proxies, as all that tests connect to is on this machine; colours, which are

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from celery_rmq_delay.analytics.grid import Grid
-from celery_rmq_delay.analytics.shares import Intervals
+from celery_rmq_delay.analytics.estimate.grid import Grid
+from celery_rmq_delay.analytics.estimate.shares import Intervals
 
 HARD = np.inf
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_rmq_delay.analytics.addresses import Address, address_of, connector_hint
+from celery_rmq_delay.analytics.storage.addresses import Address, address_of, connector_hint
 from celery_rmq_delay.exceptions import AnalyticsError
 
 KEY, SECRET = "AKIAEXAMPLE", "wJalrXUtnFEMI"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from celery_rmq_delay.analytics.counted import lost_recoveries
-from celery_rmq_delay.analytics.decision import decide
-from celery_rmq_delay.analytics.ladders import Today, retry_times
-from celery_rmq_delay.analytics.options import Options
-from celery_rmq_delay.analytics.shares import Intervals, shares
+from celery_rmq_delay.analytics.estimate.counted import lost_recoveries
+from celery_rmq_delay.analytics.estimate.decision import decide
+from celery_rmq_delay.analytics.estimate.ladders import Today, retry_times
+from celery_rmq_delay.analytics.estimate.options import Options
+from celery_rmq_delay.analytics.estimate.shares import Intervals, shares
 from tests.support.recoveries import TRUTHS, Truth, exponential, intervals, looked_at, ms
 
 OPTIONS = Options(bootstrap_rounds=20)

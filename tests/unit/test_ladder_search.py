@@ -8,13 +8,13 @@ import math
 import numpy as np
 import pytest
 
-from celery_rmq_delay.analytics import search
-from celery_rmq_delay.analytics.decision import decide
-from celery_rmq_delay.analytics.grid import Grid
-from celery_rmq_delay.analytics.ladders import Today, figures, retry_times, summarise
-from celery_rmq_delay.analytics.options import Options
-from celery_rmq_delay.analytics.search import Limits, best_ladder
-from celery_rmq_delay.analytics.shares import Intervals, shares
+from celery_rmq_delay.analytics.estimate import search
+from celery_rmq_delay.analytics.estimate.decision import decide
+from celery_rmq_delay.analytics.estimate.grid import Grid
+from celery_rmq_delay.analytics.estimate.ladders import Today, figures, retry_times, summarise
+from celery_rmq_delay.analytics.estimate.options import Options
+from celery_rmq_delay.analytics.estimate.search import Limits, best_ladder
+from celery_rmq_delay.analytics.estimate.shares import Intervals, shares
 from celery_rmq_delay.exceptions import SettingsError
 from tests.support.recoveries import TRUTHS, intervals, ms, seen
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from celery_rmq_delay.analytics.decision import decide
-from celery_rmq_delay.analytics.ladders import Today
-from celery_rmq_delay.analytics.options import Options
-from celery_rmq_delay.analytics.outages import by_outage
-from celery_rmq_delay.analytics.shares import Intervals
+from celery_rmq_delay.analytics.estimate.decision import decide
+from celery_rmq_delay.analytics.estimate.ladders import Today
+from celery_rmq_delay.analytics.estimate.options import Options
+from celery_rmq_delay.analytics.estimate.outages import by_outage
+from celery_rmq_delay.analytics.estimate.shares import Intervals
 from tests.support.recoveries import exponential, intervals, looked_at, seen
 
 OPTIONS = Options(bootstrap_rounds=50)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from celery_rmq_delay.analytics.days import Days
-from celery_rmq_delay.analytics.planning import Plan, Run, planned, waiting_in
+from celery_rmq_delay.analytics.run.planning import Plan, Run, planned, waiting_in
 from celery_rmq_delay.exceptions import AnalyticsError
 
 DAY = date(2026, 3, 2)

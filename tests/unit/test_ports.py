@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from celery_rmq_delay.testing import PrivateServerError, ports
+from celery_rmq_delay.testing import PrivateServerError
+from celery_rmq_delay.testing.servers import ports
 
 ANOTHER = """
 import os

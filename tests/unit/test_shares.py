@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from celery_rmq_delay.analytics.options import Options
-from celery_rmq_delay.analytics.shares import Intervals, shares
+from celery_rmq_delay.analytics.estimate.options import Options
+from celery_rmq_delay.analytics.estimate.shares import Intervals, shares
 from celery_rmq_delay.exceptions import IntervalError
 from tests.support.recoveries import TRUTHS, exponential, intervals, seen, seen_outages
 

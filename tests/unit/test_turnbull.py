@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from celery_rmq_delay.analytics.turnbull import turnbull
+from celery_rmq_delay.analytics.estimate.turnbull import turnbull
 from celery_rmq_delay.exceptions import IntervalError
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celery_rmq_delay.testing.broker import erlang_binary
+from celery_rmq_delay.testing.servers.broker import erlang_binary
 
 
 def queue_resource(vhost: str, queue: str) -> str:

@@ -9,8 +9,8 @@ import pytest
 
 from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.testing import PrivateBroker, PrivatePostgres
-from celery_rmq_delay.testing.installation import Installation
 from celery_rmq_delay.testing.plugin import shared
+from celery_rmq_delay.testing.servers.installation import Installation
 
 #: The management API shows statistics that are up to ten seconds old; here, up to one.
 STATISTICS = "\n".join(

@@ -25,7 +25,7 @@ from celery_rmq_delay.app.exact import ExactDelays
 from celery_rmq_delay.exceptions import PublishError
 from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.broker import erlang_binary
+from celery_rmq_delay.testing.servers.broker import erlang_binary
 from tests.support import ROOT
 from tests.support.waiting import wait_for
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.broker import erlang_binary
+from celery_rmq_delay.testing.servers.broker import erlang_binary
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from django.core.management import call_command
 from django.core.management.color import no_style
 from django.db import DEFAULT_DB_ALIAS, connections
 
-from celery_rmq_delay.testing.postgres import PrivatePostgres, django_database
+from celery_rmq_delay.testing.servers.postgres import PrivatePostgres, django_database
 
 #: For tests whose queries differ between databases, where their fixture `tables` has SQLite's otherwise.
 ON_BOTH = pytest.mark.parametrize("tables", ["sqlite", "postgres"], indirect=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyspark
 
-from celery_rmq_delay.testing.process import KeptProcess
+from celery_rmq_delay.testing.servers.process import KeptProcess
 from tests.support.waiting import wait_for
 
 SPARK_HOME = Path(pyspark.__file__).parent

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from celery_rmq_delay.analytics.schema import EVENTS
-from celery_rmq_delay.analytics.spells import ended, still_open
+from celery_rmq_delay.analytics.tables.spells import ended, still_open
 from celery_rmq_delay.events.schema import ROLLUP, event_id
 
 Row = Mapping[str, Any]

@@ -1,0 +1,139 @@
+"""Whether the history is enough to advise a ladder for one queue or task, and which. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...durations import format_ms
+from .counted import lost_recoveries
+from .ladders import Summary, Today, figures, retry_times, summarise
+from .options import Options
+from .search import Limits, best_ladder
+from .shares import Floats, Intervals, Shares, shares
+
+Ladder = tuple[int, ...]
+
+#: Today's share of recoveries has to be known to within this, apart from chance.
+_UNSEEN_TAIL = 0.05
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Today's ladder, the advised one, and why. ``advised_ms`` is None where nothing is advised.
+
+    ``refused_ms``: the best ladder that was found, where it is not advised because it may lose ``lost`` of the
+    recoveries that were counted, more than is tolerated.
+    """
+
+    enough_data: bool
+    reason: str
+    current: Summary | None = None
+    advised_ms: Ladder | None = None
+    advised: Summary | None = None
+    refused_ms: Ladder | None = None
+    lost: int | None = None
+
+
+def lacking(intervals: Intervals, options: Options) -> str | None:
+    """Return what there is too little of, as a sentence; None: enough."""
+    for found, least, what in (
+        (intervals.spells, options.min_spells, "retried failures"),
+        (intervals.recoveries, options.min_recovered, "recoveries"),
+    ):
+        if found < least:
+            return f"not enough data: {found:,} {what}, at least {least:,} are needed"
+    if intervals.clusters < options.min_clusters:
+        few = "one outage" if intervals.clusters == 1 else f"as few as {intervals.clusters:,} outages"
+        return f"not enough data: {few} can have made all the failures, at least {options.min_clusters:,} are needed"
+    return None
+
+
+def decide(intervals: Intervals, today: Today, options: Options) -> Decision:
+    """Return the advice for failures whose ladder is what it is ``today``."""
+    current_ms, overhead_s = today.ladder_ms, today.overhead_s
+    too_few = lacking(intervals, options)
+    if too_few:
+        return Decision(False, too_few)
+    if not current_ms:
+        return Decision(False, "not enough data: no failure tells today's ladder")
+    if today.is_endless:
+        return Decision(False, "today's last tier repeats for ever: no ladder that ends recovers as much")
+    estimate = shares(intervals, options)
+    grid = options.grid
+    current = summarise(current_ms, estimate, grid, overhead_s)
+    last = _reach(current_ms, overhead_s, options)
+    if estimate.most[0, last] - estimate.least[0, last] > _UNSEEN_TAIL:
+        text = (
+            f"not enough data: too few failures reached the last tier of today's ladder ({format_ms(current_ms[-1])})"
+        )
+        return Decision(False, text, current)
+    told = figures(*_retries(current_ms, estimate.least[0], overhead_s, options))
+    limits = Limits.of(told, options)
+    best = best_ladder(estimate.least[0], grid, overhead_s, limits, options)
+    keeps = bool(limits.kept_by(told))
+    if best is None and not keeps:
+        return Decision(True, f"no ladder keeps the limits, as far as the history sees: {_text(limits)}", current)
+    if best is None or best == current_ms:
+        return Decision(
+            True, "today's ladder is the best, as far as the history can tell", current, current_ms, current
+        )
+    if keeps and not _is_better(best, current_ms, estimate, overhead_s, options):
+        text = "today's ladder is as good as any, as far as the history can tell"
+        return Decision(True, text, current, current_ms, current)
+    lost = _lost(best, last, intervals, estimate, overhead_s, options)
+    if lost > options.recovery_tolerance * intervals.recoveries:
+        text = _refusal(best, lost, intervals.recoveries, overhead_s, options)
+        return Decision(False, text, current, refused_ms=best, lost=math.ceil(lost))
+    reason = "fewer retries within the limits" if keeps else f"today's ladder breaks the limits: {_text(limits)}"
+    return Decision(True, reason, current, best, summarise(best, estimate, grid, overhead_s))
+
+
+def _is_better(best: Ladder, current: Ladder, estimate: Shares, overhead_s: float, options: Options) -> bool:
+    """Tell whether it needs fewer retries in the estimate, and in 97.5 % of the resampled histories."""
+    rounds = [
+        figures(*_retries(each, estimate.least, overhead_s, options)).attempts.reshape(-1) for each in (current, best)
+    ]
+    saved = rounds[0] - rounds[1]
+    return bool(saved[0] > 0 and (len(saved) < 2 or np.quantile(saved[1:], 0.025) > 0))
+
+
+def _lost(
+    best: Ladder, last: int, intervals: Intervals, estimate: Shares, overhead_s: float, options: Options
+) -> float:
+    """Return how many counted recoveries the ladder may lose that today's, which ends in the cell ``last``, does not.
+
+    It is 0 where it reaches as far as today's, and where the user has set what has to recover.
+    """
+    reach = _reach(best, overhead_s, options)
+    if reach >= last or options.min_recovery is not None:
+        return 0.0
+    return lost_recoveries(intervals, estimate, reach)
+
+
+def _reach(ladder: Ladder, overhead_s: float, options: Options) -> int:
+    """Return the cell of the grid in which the last retry ends."""
+    return int(options.grid.cells(retry_times(np.array(ladder), overhead_s))[-1])
+
+
+def _refusal(best: Ladder, lost: float, recoveries: int, overhead_s: float, options: Options) -> str:
+    ends_s = retry_times(np.array(best), overhead_s)[-1]
+    return (
+        f"keep today's tiers: the best ladder found, {' '.join(map(format_ms, best))}, ends after {ends_s:.4g} s and "
+        f"may lose {math.ceil(lost):,} of the {recoveries:,} recoveries that were counted ({lost / recoveries:.2%}); "
+        f"at most {options.recovery_tolerance:.2%} is tolerated"
+    )
+
+
+def _retries(ladder: Ladder, share: Floats, overhead_s: float, options: Options) -> tuple[Floats, Floats]:
+    times = retry_times(np.array(ladder), overhead_s)
+    return share[..., options.grid.cells(times)], times
+
+
+def _text(limits: Limits) -> str:
+    return (
+        f"at least {limits.recovery:.1%} recovered, median at most {limits.median_s:.4g} s, "
+        f"95th percentile at most {limits.p95_s:.4g} s"
+    )

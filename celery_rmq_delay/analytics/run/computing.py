@@ -1,0 +1,129 @@
+"""Every table of a run, each from as little as it needs: ``attempts`` of the events, the others of what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, Observation
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from ..estimate.options import Options as Estimate
+from ..schema import ATTEMPTS, DAY, SPELLS
+from ..storage.readers import Read
+from ..storage.writers import Replacement, in_days
+from ..tables.attempts import Keep, attempts
+from ..tables.cleaning import clean, of_no_task
+from ..tables.failure_groups import failure_groups
+from ..tables.hourly import hourly
+from ..tables.incidents import incidents
+from ..tables.ladder_advice import ladder_advice
+from ..tables.outcomes import tier_outcomes
+from ..tables.recovery_curve import recovery_curve
+from ..tables.spells import ended, last_waits, open_spells
+from ..tables.what_if import unseen, what_if
+from .planning import Ladders, Plan
+from .report import Report
+
+_ATTEMPTS, _SPELLS = "attempts", "spells"
+
+#: Partitions of the shuffle that are written into one file.
+_MERGED = 8
+
+
+@dataclass(frozen=True)
+class Writing:
+    """Where a run writes, which days, and whom it tells."""
+
+    replacement: Replacement
+    plan: Plan
+    partitions: int
+    report: Report
+    tell: Callable[[str], None]
+
+    def table(self, name: str, frame: DataFrame, *, is_large: bool = False) -> DataFrame:
+        """Write a table's days, and return it as it was written."""
+        cores = frame.sparkSession.sparkContext.defaultParallelism
+        # So many that all cores are done at the same time.
+        files = cores * max(1, round(self.partitions / _MERGED / cores)) if is_large else None
+        with self.report.stage(name, self.tell):
+            return self.replacement.write(frame, name, self.plan.days, files=files)
+
+    def keeping(self, name: str) -> Keep:
+        """Return what keeps a result on the way to a table, as a part of its stage."""
+
+        def keep(frame: DataFrame) -> DataFrame:
+            with self.report.stage(name, self.tell):
+                return self.replacement.keep(frame, f"_{name}")
+
+        return keep
+
+
+def write_attempts(writing: Writing, read: Read, now: datetime) -> DataFrame:
+    """Clean what was read, write its attempts and return them. Rows are counted on their way, and read once."""
+    counts = Observation()
+    cleaned = clean(read.events, now, writing.partitions).counted(counts)
+    told = writing.table(_ATTEMPTS, attempts(cleaned.events), is_large=True)
+    # Without rows nothing runs that would count them.
+    found = counts.get if read.rows else {"rows": 0, "events": 0, "duplicates": 0}
+    report = writing.report
+    report.rows_in, report.events, report.duplicates = found["rows"], found["events"], found["duplicates"]
+    return told
+
+
+def write_tables(writing: Writing, read: Read, told: DataFrame, now: datetime) -> DataFrame:
+    """Write the other tables of the days, of the attempts as they were written; return the spells, as they were."""
+    _write_quarantine(writing, read, now)
+    known = writing.table(_SPELLS, ended(told), is_large=True)
+    writing.table("tier_outcomes", tier_outcomes(told))
+    writing.table("incidents", incidents(told, keep=writing.keeping("incidents")))
+    writing.table("failure_groups", failure_groups(told, writing.keeping("failure_groups")))
+    writing.table("hourly", hourly(told, clean(of_no_task(read.events), now).events))
+    return known
+
+
+def advised(writing: Writing, told: DataFrame, known: DataFrame) -> DataFrame:
+    """Return the spells that curves and advice are of: those that ended, and those that wait at the end of the days.
+
+    What earlier days have comes from the output as it stands. The open ones are to compute with, and no table.
+    """
+    plan, replacement = writing.plan, writing.replacement
+    recent, ended_by_now = told.where(in_days(plan.waiting)), known.where(in_days(plan.advice))
+    if (days := plan.earlier(plan.waiting)) is not None:
+        recent = recent.unionByName(replacement.standing(_ATTEMPTS, ATTEMPTS, days))
+    if (days := plan.earlier(plan.advice)) is not None:
+        ended_by_now = ended_by_now.unionByName(replacement.standing(_SPELLS, SPELLS, days))
+    with writing.report.stage("open spells", writing.tell):
+        waiting = replacement.keep(last_waits(recent), "_waiting")
+        return ended_by_now.unionByName(replacement.keep(open_spells(recent, waiting), "_open_spells"))
+
+
+def write_estimates(writing: Writing, spells: DataFrame, estimate: Estimate, ladders: Ladders) -> None:
+    """Write what is estimated of the spells of all days together, under the last day."""
+    last = F.lit(writing.plan.days.last).alias(DAY.name)
+    writing.table("recovery_curve", recovery_curve(spells, estimate).select("*", last))
+    writing.table("ladder_advice", ladder_advice(spells, estimate).select("*", last))
+    if ladders:
+        told = writing.table("what_if", what_if(spells, ladders, estimate).select("*", last))
+        queues = {row["queue"] for row in told.select("queue").distinct().collect()}
+        writing.report.notes += unseen(ladders, queues)
+
+
+def _write_quarantine(writing: Writing, read: Read, now: datetime) -> None:
+    """Write the bad rows and files, and count them; those of folders of days to come stand under the newest day."""
+    report, bad = writing.report, read.rejected
+    if report.rows_in == report.events + report.duplicates:
+        rows = None
+    else:
+        rows = clean(read.events, now).quarantine.persist(StorageLevel.DISK_ONLY)
+        report.quarantined = dict(rows.groupBy("reason").count().collect())
+        bad = bad.unionByName(rows)
+    if writing.plan.is_newest:
+        bad = bad.withColumn(DAY.name, F.least(F.col(DAY.name), F.lit(writing.plan.days.last)))
+    try:
+        writing.table("quarantine", bad)
+    finally:
+        if rows is not None:
+            rows.unpersist()

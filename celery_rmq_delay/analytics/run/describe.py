@@ -1,0 +1,120 @@
+"""What is there: the days of a history, the tables of an output. Reads footers, and one column for the kinds."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from ...durations import format_ms
+from ...exceptions import AnalyticsError
+from ...tables import table
+from ..days import Days, day_of
+from ..estimate.options import Options as Estimate
+from ..schema import ATTEMPTS, SPELLS
+from ..session import prepare
+from ..storage.files import Storage
+from ..storage.footers import Listed, read_footers
+from ..storage.readers import read_events
+from ..storage.writers import read_table
+from ..tables.spells import still_open
+from ..tables.what_if import unseen, what_if
+from .planning import Ladders, waiting_in
+from .report import RUNS
+
+_FIGURES = ("recovery", "attempts", "median_s", "p95_s", "exhausted")
+
+
+@dataclass(frozen=True)
+class Description:
+    """Rows to show, under ``headings``, and sentences about them."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        rows = [dict(zip(self.headings, row, strict=True)) for row in self.rows]
+        return {"rows": rows, "notes": list(self.notes)}
+
+    def text(self) -> str:
+        """Return a table for a terminal."""
+        rows = [tuple(f"{each:.5g}" if isinstance(each, float) else each for each in row) for row in self.rows]
+        return "\n".join([table(self.headings, rows), *[f"note: {note}" for note in self.notes]])
+
+
+def describe_input(spark: SparkSession, url: str) -> Description:
+    """Return the days of a history: files, bytes, rows, and rows by kind."""
+    prepare(spark)
+    read = read_events(spark, url)
+    files: dict[date, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for each in read.files:
+        for index, value in enumerate((1, each.file.size, each.rows)):
+            files[each.file.day][index] += value
+    kinds = read.events.groupBy("kind").count().orderBy("kind").collect() if read.files else []
+    notes = [f"{row['count']} rows of the kind {row['kind']}" for row in kinds]
+    notes += [f"cannot be read: {each.file.path}: {each.reason}: {each.error}" for each in read.left_out]
+    rows = tuple((str(day), *figures) for day, figures in sorted(files.items()))
+    return Description(("day", "files", "bytes", "rows"), rows, tuple(notes))
+
+
+def describe_output(spark: SparkSession, url: str) -> Description:
+    """Return the tables of an output, and its last run. Raises `AnalyticsError` where there is none."""
+    storage = Storage(spark, url)
+    if not storage.exists(storage.url):
+        raise AnalyticsError(f"{storage.url}: there is no such folder. It has to be the --output of a run.")
+    rows = []
+    for folder in storage.folders(storage.url):
+        days = {day: each.path for each in storage.folders(folder.path) if (day := day_of(each.name))}
+        if not days:
+            continue
+        files = [
+            Listed(entry.path, day, entry.size)
+            for day, path in days.items()
+            for entry in storage.entries(path)
+            if not entry.hidden
+        ]
+        count = sum(each.rows for each in read_footers(spark, files))
+        size = sum(each.size for each in files)
+        rows.append((folder.name, len(days), str(min(days)), str(max(days)), len(files), size, count))
+    return Description(
+        ("table", "days", "first", "last", "files", "bytes", "rows"), tuple(rows), tuple(_last_run(storage))
+    )
+
+
+def told_ladders(spark: SparkSession, url: str, days: Days, ladders: Ladders, estimate: Estimate) -> Description:
+    """Return what ladders would have come to, from the spells of an output, those still open among them."""
+    prepare(spark)
+    storage = Storage(spark, url)
+    if not storage.exists(f"{storage.url}/spells"):
+        raise AnalyticsError(f"{storage.url}: has no table spells. It has to be the --output of a run.")
+    attempts = f"{storage.url}/attempts"
+    written = (day_of(each.name) for each in storage.folders(attempts))
+    newest = max((day for day in written if day is not None and day in days), default=days.last)
+    recent = read_table(spark, attempts, ATTEMPTS, waiting_in(Days(days.first, newest)))
+    spells = read_table(spark, f"{storage.url}/spells", SPELLS, days).unionByName(still_open(recent))
+    found = what_if(spells, ladders, estimate).orderBy("queue", "ladder_ms").collect()
+    rows = tuple(
+        (row["queue"], _delays(row["ladder_ms"]), row["spells"], *map(row.__getitem__, _FIGURES)) for row in found
+    )
+    few = [f"{row['queue']}: {row['reason']}" for row in found if not row["enough_data"]]
+    notes = *unseen(ladders, {row["queue"] for row in found}), *dict.fromkeys(few)
+    return Description(("queue", "ladder", "spells", *_FIGURES), rows, notes)
+
+
+def _delays(ladder_ms: Iterable[int]) -> str:
+    return ",".join(map(format_ms, ladder_ms))
+
+
+def _last_run(storage: Storage) -> list[str]:
+    runs = [entry for entry in storage.entries(f"{storage.url}/{RUNS}") if not entry.hidden]
+    if not runs:
+        return ["no run has finished here"]
+    told = json.loads(storage.read(runs[-1].path))
+    return [f"the last run began {told['started_at']} and computed {told['first_day']} to {told['last_day']}"]

@@ -1,0 +1,1 @@
+"""Files of a history and of tables, wherever Spark can reach them."""

@@ -1,0 +1,147 @@
+"""What ``HISTORY_URL`` says, in Hadoop's words: pyarrow opens the collector's URLs, Hadoop opens Spark's. No I/O."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from ...exceptions import AnalyticsError
+from ...history.url import scheme_of, shown
+
+_BUCKET = re.compile(r"[A-Za-z0-9._-]+")
+
+#: What pyarrow wants to know of a store and Hadoop does not: it makes no buckets and has limits of its own.
+_S3_LEFT_OUT = {"allow_bucket_creation", "allow_bucket_deletion", "check_directory_existence_before_creation"}
+_S3_SAID = {"region", "scheme", "endpoint_override"}
+
+_HADOOP_CLOUD = "org.apache.spark:spark-hadoop-cloud_2.13:{spark}"
+_CONNECTORS = {
+    "s3a": _HADOOP_CLOUD,
+    "abfs": _HADOOP_CLOUD,
+    "abfss": _HADOOP_CLOUD,
+    "gs": "com.google.cloud.bigdataoss:gcs-connector:VERSION",
+}
+
+
+@dataclass(frozen=True)
+class Address:
+    """A folder as Hadoop opens it: ``url`` has no secrets, ``settings`` (``fs.*``) are what the URL said besides."""
+
+    url: str
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def address_of(url: str) -> Address:
+    """Return where Hadoop finds what pyarrow finds under a URL, or under a path.
+
+    Settings of S3 are those of the URL's bucket alone, so that a history and an output may have different keys. URLs of
+    schemes that only Hadoop knows are left as they are. Raises `AnalyticsError`, which shows no secret, for what Hadoop
+    has no words for.
+    """
+    url = url.strip()
+    scheme = scheme_of(url)
+    if scheme is None:
+        return Address(url.rstrip("/") or url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise AnalyticsError(f"{shown(url)}: is no URL. Write one such as s3://bucket/history.") from error
+    return _SPELLED.get(scheme.lower(), _as_it_is)(url, parts)
+
+
+def connector_hint(url: str, error: str, spark: str) -> str | None:
+    """Return which package is missing, where that is what Hadoop's ``error`` about ``url`` says; else None.
+
+    ``spark``: Spark's version.
+    """
+    if "ClassNotFoundException" not in error and "No FileSystem for scheme" not in error:
+        return None
+    scheme = url.partition("://")[0]
+    package = _CONNECTORS.get(scheme, "GROUP:NAME:VERSION").format(spark=spark)
+    return f"Spark has no connector for {scheme}:// here: add --conf spark.jars.packages={package}"
+
+
+def _s3(url: str, parts: SplitResult) -> Address:
+    said = _query(url, parts, _S3_SAID, _S3_LEFT_OUT)
+    bucket = _bucket(url, parts)
+    settings = {}
+    if parts.username or parts.password:
+        settings["access.key"] = unquote(parts.username or "")
+        settings["secret.key"] = unquote(parts.password or "")
+    if region := said.get("region"):
+        settings["endpoint.region"] = region
+    scheme = said.get("scheme", "https")
+    if endpoint := said.get("endpoint_override"):
+        settings["endpoint"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+        settings["path.style.access"] = "true"
+    if scheme == "http":
+        settings["connection.ssl.enabled"] = "false"
+    named = {f"fs.s3a.bucket.{bucket}.{name}": value for name, value in settings.items()}
+    return Address(f"s3a://{bucket}{_path(parts)}", named)
+
+
+def _gs(url: str, parts: SplitResult) -> Address:
+    _query(url, parts, set(), {"retry_limit_seconds", "default_bucket_location"})
+    if "@" in parts.netloc:
+        raise _refused(url, "a user", "Spark's connector is told of credentials by --conf spark.hadoop.fs.gs.auth.type")
+    return Address(f"gs://{_bucket(url, parts)}{_path(parts)}")
+
+
+def _abfs(url: str, parts: SplitResult) -> Address:
+    _query(url, parts, set(), set())
+    who, _, host = parts.netloc.rpartition("@")
+    container, _, key = who.partition(":")
+    if not container or not host.endswith(".dfs.core.windows.net"):
+        raise _refused(url, "another form", "Write abfss://CONTAINER@ACCOUNT.dfs.core.windows.net/FOLDER")
+    settings = {f"fs.azure.account.key.{host}": unquote(key)} if key else {}
+    return Address(f"{parts.scheme}://{container}@{host}{_path(parts)}", settings)
+
+
+def _hdfs(url: str, parts: SplitResult) -> Address:
+    _query(url, parts, set(), {"replication"})
+    if "@" in parts.netloc:
+        raise _refused(url, "a user", "Leave it out, and name the user in HADOOP_USER_NAME")
+    return Address(f"{parts.scheme}://{parts.netloc}{_path(parts)}")
+
+
+def _file(url: str, parts: SplitResult) -> Address:
+    return Address(f"file://{_path(parts) or '/'}")
+
+
+def _as_it_is(url: str, parts: SplitResult) -> Address:
+    if parts.query or parts.password:
+        what = "a query" if parts.query else "a password"
+        raise _refused(url, what, "Say it by --conf spark.hadoop.fs.…")
+    return Address(url.rstrip("/"))
+
+
+_SPELLED: Mapping[str, Callable[[str, SplitResult], Address]] = {
+    "s3": _s3, "s3a": _s3, "s3n": _s3, "gs": _gs, "gcs": _gs, "abfs": _abfs, "abfss": _abfs, "hdfs": _hdfs,
+    "viewfs": _hdfs, "file": _file,
+}  # fmt: skip
+
+
+def _query(url: str, parts: SplitResult, said: set[str], left_out: set[str]) -> dict[str, str]:
+    found = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name in found:
+        if name not in said | left_out:
+            raise _refused(url, f"{shown(name)!r} in its query", "Say it by --conf spark.hadoop.fs.…")
+    return {name: value for name, value in found.items() if name in said}
+
+
+def _bucket(url: str, parts: SplitResult) -> str:
+    bucket = parts.netloc.rpartition("@")[2]
+    if not _BUCKET.fullmatch(bucket):
+        raise AnalyticsError(f"{shown(url)}: names no bucket. In a password a slash is %2F, a question mark %3F.")
+    return bucket
+
+
+def _path(parts: SplitResult) -> str:
+    """Return the path as pyarrow understands it: Hadoop leaves ``%20`` as it is."""
+    return unquote(parts.path).rstrip("/")
+
+
+def _refused(url: str, what: str, mend: str) -> AnalyticsError:
+    return AnalyticsError(f"{shown(url)}: has {what}, which Spark has no words for. {mend}.")

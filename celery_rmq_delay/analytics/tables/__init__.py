@@ -1,0 +1,1 @@
+"""One module for each table that a run writes, and what they are made of."""

@@ -1,0 +1,65 @@
+"""Tier outcomes: what the attempt after a wait came to, by where and how long the task had waited."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from ...events.schema import EXHAUSTED, RECOVERED
+from ..schema import TIER_OUTCOMES
+from .attempts import is_attempt, is_failed
+
+#: The normal distribution's quantile for 95 %.
+Z_95 = 1.959963984540054
+
+#: Exact delays are as many as there are messages: they are grouped by so many leading digits of their milliseconds.
+_DIGITS = 2
+
+
+def tier_outcomes(attempts: DataFrame) -> DataFrame:
+    """Return the outcomes of waits (`TIER_OUTCOMES` and ``day``), under the day on which the attempt after it ended.
+
+    ``parked`` counts the waits that ended with an attempt; tasks that were discarded while they waited are not in it.
+    Exact delays (``tier`` null) have their ``delay_ms`` rounded down to two digits.
+    """
+    waited = attempts.where(is_attempt() & (F.col("tier").isNotNull() | F.col("delay_ms").isNotNull()))
+    low, high = wilson(F.col("recovered"), F.col("parked"))
+    counted = (
+        waited.withColumns(
+            {
+                "exception_type": F.col("previous_exception_type"),
+                "delay_ms": F.when(F.col("tier").isNull(), _rounded("delay_ms")).otherwise(F.col("delay_ms")),
+            }
+        )
+        .groupBy("day", "task", "queue", "exception_type", "tier", "delay_ms")
+        .agg(
+            F.count("*").alias("parked"),
+            F.count_if(F.col("outcome") == RECOVERED).alias("recovered"),
+            F.count_if(F.col("outcome") == EXHAUSTED).alias("exhausted"),
+            wasted_ms(),
+        )
+    )
+    rates = {"rate": F.col("recovered") / F.col("parked"), "rate_low": low, "rate_high": high}
+    return counted.withColumns(rates).select(*TIER_OUTCOMES.fieldNames(), "day")
+
+
+def wilson(successes: Column, trials: Column) -> tuple[Column, Column]:
+    """Return the ends of the 95 % score interval of a share (Wilson 1927); ``trials`` is above 0."""
+    share, weight = successes / trials, Z_95**2 / trials
+    centre = share + weight / 2
+    margin = F.sqrt(weight * (share * (1 - share) + weight / 4))
+    return (
+        F.greatest((centre - margin) / (1 + weight), F.lit(0.0)),
+        F.least((centre + margin) / (1 + weight), F.lit(1.0)),
+    )
+
+
+def wasted_ms() -> Column:
+    """Return the sum of the runtimes of failed attempts, in milliseconds."""
+    return F.coalesce(F.sum(F.when(is_failed(), F.col("runtime_ms"))), F.lit(0)).alias("wasted_ms")
+
+
+def _rounded(name: str) -> Column:
+    length = F.length(F.col(name).cast("string"))
+    unit = F.pow(F.lit(10), F.greatest(length - _DIGITS, F.lit(0))).cast("long")
+    return F.col(name) - F.col(name) % unit

@@ -1,0 +1,62 @@
+"""The table ``recovery_curve``: the share of failures that are over by t, per task and per exception."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from ..estimate.options import Options
+from ..estimate.shares import shares
+from ..schema import RECOVERY_CURVE
+from .aggregation import INTERVAL, counted_intervals, intervals_of
+
+_SCOPES = {"task": "task", "exception": "exception_type"}
+
+
+def recovery_curve(spells: DataFrame, options: Options) -> DataFrame:
+    """Return `RECOVERY_CURVE` of `SPELLS`: for each task and exception, its points up to the last that was looked at.
+
+    ``recovered_share`` is the share over by then *at the least*: where no attempt looked, it keeps the value of the
+    last look, and ``share_high`` reaches up to that of the next. The interval is of 95 %, from a bootstrap of whole
+    outages, and null where there are fewer than `Options.min_clusters` of them. After the last look there are no rows.
+    ``spells`` are those with a retry that ended, ``censored`` those never seen to be over.
+    """
+
+    def of_name(rows: pd.DataFrame) -> pd.DataFrame:
+        return _points(rows, options)
+
+    names = F.explode(
+        F.array(
+            *[F.struct(F.lit(scope).alias("scope"), F.col(column).alias("name")) for scope, column in _SCOPES.items()]
+        )
+    )
+    counted = counted_intervals(spells, list(_SCOPES.values()), options)
+    return (
+        counted.select(names.alias("of"), *INTERVAL, "count")
+        .select("of.scope", "of.name", *INTERVAL, "count")
+        .where(F.col("name").isNotNull())
+        .groupBy("scope", "name")
+        .applyInPandas(of_name, RECOVERY_CURVE)
+    )
+
+
+def _points(rows: pd.DataFrame, options: Options) -> pd.DataFrame:
+    intervals = intervals_of(rows, options)
+    found = shares(intervals, options)
+    low, high = found.interval(found.least, found.most)
+    points = slice(1, found.horizon + 1)
+    return pd.DataFrame(
+        {
+            "scope": rows["scope"].iloc[0],
+            "name": rows["name"].iloc[0],
+            "t_seconds": options.grid.times[points],
+            "recovered_share": found.least[0, points],
+            # A quantile of the rounds may lie on the wrong side of the estimate by chance.
+            "share_low": np.minimum(low, found.least[0])[points],
+            "share_high": np.maximum(high, found.most[0])[points],
+            "spells": intervals.spells,
+            "censored": intervals.censored,
+        }
+    )

@@ -1,0 +1,77 @@
+"""The table ``what_if``: the figures of ladders that the user names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+from ...durations import MAX_TTL_MS
+from ...exceptions import SettingsError
+from ..estimate.decision import lacking
+from ..estimate.ladders import summarise
+from ..estimate.options import Options
+from ..estimate.shares import shares
+from ..schema import WHAT_IF
+from .aggregation import counted_intervals, intervals_of
+from .ladder_advice import figure_columns
+from .today import today_of, todays_ladders
+
+if TYPE_CHECKING:
+    from ..estimate.decision import Ladder
+
+
+def what_if(spells: DataFrame, ladders: Mapping[str, Sequence[Ladder]], options: Options) -> DataFrame:
+    """Return `WHAT_IF` of `SPELLS` for ``ladders``: queue -> ladders in milliseconds, one row each.
+
+    Figures are those of `ladders.summarise`, and null where there is not enough data; ``reason`` tells of what. A queue
+    without any retried failure has no row. Raises `SettingsError` for a ladder that RabbitMQ could not hold.
+    """
+    for queue, named in ladders.items():
+        for each in named:
+            _check(queue, each)
+    wanted = {queue: [tuple(each) for each in named] for queue, named in ladders.items()}
+
+    def of_queue(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame) -> pd.DataFrame:
+        return _rows(key[0], rows, today, wanted[key[0]], options)
+
+    chosen = spells.where(F.col("queue").isin(list(wanted)))
+    counted = counted_intervals(chosen, ["queue"], options)
+    today = todays_ladders(chosen, ["queue"])
+    return counted.groupBy("queue").cogroup(today.groupBy("queue")).applyInPandas(of_queue, WHAT_IF)
+
+
+def unseen(ladders: Mapping[str, Sequence[Ladder]], seen: Collection[str]) -> list[str]:
+    """Return a sentence for each queue of ``ladders`` that is none of the table's, which has seen those of ``seen``."""
+    return [f"no retried failure of the queue {queue}" for queue in ladders if queue not in seen]
+
+
+def _check(queue: str, ladder: Ladder) -> None:
+    if not ladder or not all(isinstance(each, int) and 1 <= each <= MAX_TTL_MS for each in ladder):
+        raise SettingsError(f"ladder of {queue}", ladder, "Give at least one delay, each of 1 ms to ten years.")
+
+
+def _rows(
+    queue: str, rows: pd.DataFrame, today: pd.DataFrame, ladders: Sequence[Ladder], options: Options
+) -> pd.DataFrame:
+    if rows.empty:
+        return pd.DataFrame(columns=WHAT_IF.fieldNames())
+    intervals = intervals_of(rows, options)
+    too_few = lacking(intervals, options)
+    estimate = None if too_few else shares(intervals, options)
+    overhead = today_of(today).overhead_s
+    found = []
+    for each in ladders:
+        summary = None if estimate is None else summarise(each, estimate, options.grid, overhead)
+        told = {
+            "queue": queue,
+            "ladder_ms": list(each),
+            "enough_data": estimate is not None,
+            "reason": too_few,
+            "spells": intervals.spells,
+        }
+        found.append({**told, **figure_columns("", summary)})
+    return pd.DataFrame(found, columns=WHAT_IF.fieldNames())

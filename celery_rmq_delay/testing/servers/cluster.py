@@ -1,0 +1,141 @@
+"""A private RabbitMQ cluster for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+
+from ...exceptions import PrivateServerError, ServerStartError
+from .broker import START_TIMEOUT, PrivateBroker
+from .context import PrivateServer
+from .network import LOOPBACK, Host, PrivateNetwork
+
+
+class PrivateCluster(PrivateServer):
+    """Several :class:`PrivateBroker` nodes on this machine, joined as one cluster; a context manager.
+
+    >>> with PrivateCluster() as cluster:  # doctest: +SKIP
+    ...     cluster.nodes[1].kill()
+
+    The nodes share a cookie and the Erlang port mapper of the first node, which lives as long as the cluster does,
+    also while the first node itself is killed.
+
+    :param size: number of nodes.
+    :param server: as for :class:`PrivateBroker`, and so are those after it.
+    :param partitions: whether :meth:`partition` can be used: each node gets a network of its own. Linux only, as root.
+    :raises PrivateServerError: when ``partitions`` are not possible here, with the reason.
+    """
+
+    def __init__(
+        self,
+        size: int = 3,
+        server: str | os.PathLike[str] | None = None,
+        root: str | os.PathLike[str] | None = None,
+        management: bool = False,
+        plugins: Sequence[str] = (),
+        config: str = "",
+        partitions: bool = False,
+    ) -> None:
+        """Lay the nodes out; :meth:`start` or ``with`` starts them."""
+        if size < 1:
+            raise ValueError(f"A cluster has at least one node, not {size}.")
+        cookie, prefix = secrets.token_hex(16), secrets.token_hex(4)
+        self._network = PrivateNetwork(size) if partitions else None
+        hosts: Sequence[Host] = self._network.hosts if self._network else [LOOPBACK] * size
+        names = [f"node{number}-{prefix}" for number in range(1, size + 1)]
+        formation = _formation([f"{name}@{host.name}" for name, host in zip(names, hosts, strict=True)])
+        self.nodes: list[PrivateBroker] = []
+        for name, host in zip(names, hosts, strict=True):
+            node = PrivateBroker(
+                server,
+                root,
+                name=name,
+                management=management and not self.nodes,
+                plugins=[*plugins, *(["rabbitmq_management_agent"] if management else [])],
+                config=f"{config}\n{formation}",
+                cookie=cookie,
+                epmd_port=self.nodes[0].settings.epmd_port if self.nodes else None,
+                host=host,
+            )
+            self.nodes.append(node)
+
+    @property
+    def url(self) -> str:
+        """The URLs of all nodes, joined with ``;``: Kombu tries the next one when a connection fails."""
+        return ";".join(node.url for node in self.nodes)
+
+    @property
+    def management_url(self) -> str | None:
+        """The management API of the first node, see :attr:`PrivateBroker.management_url`."""
+        return self.nodes[0].management_url
+
+    @property
+    def version(self) -> tuple[int, int, int]:
+        """The version of the first node."""
+        return self.nodes[0].version
+
+    def start(self) -> None:
+        """Start the nodes and wait until they are one cluster.
+
+        :raises ServerStartError: when a node does not start, or when they do not come together.
+        """
+        if self._network is not None:
+            self._network.start()
+        for node in self.nodes:
+            node.launch()
+        for node in self.nodes:
+            node.await_ready()
+        names, deadline = sorted(node.node for node in self.nodes), time.monotonic() + START_TIMEOUT
+        while (running := self.running_nodes()) != names:
+            if time.monotonic() > deadline:
+                raise ServerStartError(
+                    f"Of the nodes {', '.join(names)} only {', '.join(running)} came together in {START_TIMEOUT:g} s."
+                )
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        """End all nodes, the last one first. Safe to call twice."""
+        for node in reversed(self.nodes):
+            node.stop()
+        if self._network is not None:
+            self._network.stop()
+
+    @contextlib.contextmanager
+    def partition(self, *nodes: PrivateBroker) -> Iterator[None]:
+        """Cut these nodes off from the others for the length of a ``with`` block: packets between them are dropped.
+
+        Nothing tells the nodes: they notice after their ``net_ticktime``, 60 s unless ``config`` says another, and
+        what they do then is up to ``cluster_partition_handling``. Clients still reach all of them.
+
+        :raises PrivateServerError: in a cluster without ``partitions=True``.
+        """
+        if self._network is None:
+            raise PrivateServerError(
+                "The nodes of this cluster share one network, which cannot be cut: make it with partitions=True."
+            )
+        with self._network.partition([self._network.hosts[self.nodes.index(node)] for node in nodes]):
+            yield
+
+    def running_nodes(self) -> list[str]:
+        """Return the names of the nodes that the first living one sees running."""
+        living = next(node for node in self.nodes if node.pid is not None)
+        names = living.evaluate("[atom_to_list(N) || N <- [node() | nodes()], rabbit:is_running(N)]")
+        return sorted(name.strip('" ') for name in names.strip("[]").split(",") if name)
+
+
+def _formation(names: Sequence[str]) -> str:
+    """Return the lines of rabbitmq.conf that let nodes without data become one cluster, whichever is first.
+
+    That one tries in vain to join the others, who wait for it: on 3.10 ten times by default.
+    """
+    lines = [f"cluster_formation.classic_config.nodes.{number} = {name}" for number, name in enumerate(names, 1)]
+    return "\n".join(
+        [
+            "cluster_formation.peer_discovery_backend = classic_config",
+            "cluster_formation.discovery_retry_limit = 2",
+            *lines,
+        ]
+    )

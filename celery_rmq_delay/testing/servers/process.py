@@ -1,0 +1,236 @@
+"""A server process that never outlives the Python process that started it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ...exceptions import PrivateServerError, ServerStartError
+
+_KEEPER = Path(__file__).with_name("keeper.py")
+ANSWER_TIMEOUT = 90.0
+"""Seconds a keeper may take to execute its server."""
+
+
+class KeptProcess:
+    """A server under a keeper: a small process that ends the server when its owner dies, even by SIGKILL.
+
+    :param command: the server's command line; the command must become the server itself by ``exec``.
+    :param env: its whole environment.
+    :param output: file that gets its standard output and error.
+    :param helper: a second command that runs from now until :meth:`close`.
+    :param remove: a directory to delete at the end.
+    :param account: ids of the user and the group that run the commands; only root can name others than its own.
+    :param farewell: a signal that lets the server end by itself within 5 s at :meth:`close`; default: SIGKILL at once.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        output: Path,
+        helper: Sequence[str] | None = None,
+        remove: Path | None = None,
+        account: tuple[int, int] | None = None,
+        farewell: signal.Signals | None = None,
+    ) -> None:
+        """Start the keeper and the helper; the server starts with :meth:`start`."""
+        self._command = list(command)
+        self._folder = remove
+        self._spec = {
+            "env": dict(env),
+            "output": str(output),
+            "helper": list(helper) if helper else None,
+            "remove": str(remove) if remove else None,
+            "account": account,
+            "farewell": farewell,
+        }
+        self._owner = os.getpid()
+        self._is_closed = False
+        try:
+            self._keep()
+        except BaseException:
+            self._remove()
+            raise
+        self.pid: int | None = None
+        self.exit_code: int | None = None
+        self.was_ordered_to_end = False
+        atexit.register(self.close)
+
+    def _keep(self) -> None:
+        self._keeper = subprocess.Popen(  # noqa: S603 - our own script
+            [sys.executable, "-I", "-S", str(_KEEPER), json.dumps(self._spec)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            cwd="/",
+        )
+        self._news: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, name="private-server-keeper", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._keeper.stdout is not None  # noqa: S101 - opened above
+        for line in self._keeper.stdout:
+            self._news.put(line.decode().strip())
+        self._news.put("gone")
+
+    def start(self) -> None:
+        """Start the server, which must not be running; under another keeper where that one has ended, too.
+
+        :raises ServerStartError: when it cannot be executed, or its keeper does not answer.
+        """
+        self._start(self._command)
+
+    def run(self, command: Sequence[str], *, timeout: float) -> int | None:
+        """Run a command to its end in the server's place, before the server starts.
+
+        :param timeout: seconds.
+        :returns: its exit code, or None when it still runs.
+        :raises ServerStartError: as :meth:`start` does.
+        """
+        self._start(command)
+        self._wait(timeout)
+        return self.exit_code
+
+    def _start(self, command: Sequence[str]) -> None:
+        if self._keeper.poll() is not None and not self._is_closed:
+            self._let_go()
+            self._keep()
+        self.exit_code, self.was_ordered_to_end = None, False
+        self._order(f"start {json.dumps(list(command))}")
+        try:
+            word, _, rest = self._news.get(timeout=ANSWER_TIMEOUT).partition(" ")
+        except queue.Empty:
+            raise ServerStartError(
+                f"The server's keeper, process {self._keeper.pid}, did not start it within {ANSWER_TIMEOUT:g} s."
+            ) from None
+        if word != "started":
+            raise ServerStartError(f"The server could not be executed: {rest or word}.")
+        self.pid = int(rest)
+
+    def is_running(self) -> bool:
+        """Tell whether the server runs now."""
+        self._listen(timeout=0)
+        return self.pid is not None
+
+    def end(self, order: str, *, timeout: float) -> bool:
+        """Order an end and wait up to ``timeout`` seconds; tell whether the server ended.
+
+        :param order: ``term``, ``int`` or ``kill``, a signal to the server; ``crash``, SIGKILL to its children, too.
+        """
+        if not self.is_running():
+            return True
+        self.was_ordered_to_end = True
+        self._order(order)
+        self._wait(timeout)
+        return self.pid is None
+
+    def _wait(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while self.pid is not None and (left := deadline - time.monotonic()) > 0:
+            self._listen(timeout=left)
+
+    def close(self) -> None:
+        """Kill the server and everything it started, and wait until all is gone. Safe to call twice."""
+        if os.getpid() != self._owner:
+            return  # a forked child must not end its parent's server
+        atexit.unregister(self.close)
+        if self._keeper.poll() is None:
+            self._order("quit")
+            try:
+                self._keeper.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                self._keeper.kill()
+                self._keeper.wait()
+        self._remove()
+        self._is_closed = True
+        self._let_go()
+        self.pid = None
+
+    def _remove(self) -> None:
+        """Delete the directory, which a keeper leaves that was killed."""
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _let_go(self) -> None:
+        """Close what led to a keeper that has ended."""
+        self._reader.join(timeout=5)
+        for pipe in (self._keeper.stdin, self._keeper.stdout):
+            if pipe is not None and not pipe.closed:
+                with contextlib.suppress(BrokenPipeError):  # an order that it did not take
+                    pipe.close()
+
+    def _order(self, order: str) -> None:
+        assert self._keeper.stdin is not None  # noqa: S101 - opened above
+        try:
+            self._keeper.stdin.write(f"{order}\n".encode())
+            self._keeper.stdin.flush()
+        except (OSError, ValueError) as error:
+            if order != "quit":
+                raise PrivateServerError("The server's keeper process is gone: the server was closed.") from error
+
+    def _listen(self, *, timeout: float) -> None:
+        try:
+            word, _, rest = (
+                self._news.get(timeout=timeout).partition(" ") if timeout else self._news.get_nowait().partition(" ")
+            )
+        except queue.Empty:
+            return
+        if word in {"exited", "gone"}:
+            self.pid, self.exit_code = None, int(rest or -1)
+
+
+@contextlib.contextmanager
+def kept_folder(prefix: str, *, inside: str | None = None) -> Iterator[Path]:
+    """Make a directory that is deleted after the block; or, when this process dies before that, 10 s later.
+
+    :param prefix: the beginning of its name.
+    :param inside: where to make it; default: where temporary files are.
+    """
+    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=inside))
+    keeper = KeptProcess([], env={}, output=folder / "output.txt", remove=folder)
+    try:
+        yield folder
+    finally:
+        keeper.close()
+
+
+def wait_until_ready(
+    probe: Callable[[], bool], process: KeptProcess, *, what: str, timeout: float, logs: Sequence[Path]
+) -> None:
+    """Call ``probe`` until it is true.
+
+    :param timeout: seconds.
+    :raises ServerStartError: at the deadline, or as soon as the process ended; with the tails of ``logs``.
+    """
+    deadline = time.monotonic() + timeout
+    while not probe():
+        if not process.is_running():
+            raise ServerStartError(f"{what} ended with code {process.exit_code} at start.\n{tails(logs)}")
+        if time.monotonic() > deadline:
+            raise ServerStartError(f"{what} was not ready after {timeout:g} s.\n{tails(logs)}")
+        time.sleep(0.05)
+
+
+def tails(logs: Sequence[Path], *, lines: int = 100) -> str:
+    """Return the last lines of each log file that has any, each under its path."""
+    parts = []
+    for path in logs:
+        text = path.read_text(errors="replace") if path.is_file() else ""
+        if text.strip():
+            parts.append(f"--- end of {path}\n" + "\n".join(text.splitlines()[-lines:]))
+    return "\n".join(parts) or f"Nothing was written to {', '.join(map(str, logs))}."
