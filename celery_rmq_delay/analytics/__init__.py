@@ -1,1 +1,4 @@
-"""Retry history on Spark: which tiers fit the failures. Needs the extra ``spark``."""
+"""Retry history on Spark: which tiers fit the failures. Needs the extra ``spark``.
+
+May import `events`, `history`, Spark.
+"""

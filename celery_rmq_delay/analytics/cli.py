@@ -21,7 +21,7 @@ from .run.describe import describe_input, describe_output, told_ladders
 from .run.pipeline import run as run_pipeline
 from .run.planning import ADVICE_DAYS, Run
 from .session import open_session
-from .synth.cli import synth
+from .synth.command import synth
 
 
 class Failure(click.ClickException):

@@ -1,4 +1,4 @@
-"""What `install` leaves on an app: its settings, queues, exact delays and their records.
+"""The state that `install` leaves on an app: settings, queues, exact delays, and the records in the broker.
 
 May import `retry` and what is below it.
 """

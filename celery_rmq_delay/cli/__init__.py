@@ -1,4 +1,4 @@
-"""The `rmq-delay` command of Celery: options in, one operation, text out.
+"""The command `celery rmq-delay`: options in, one call of an operation, text out.
 
 May import `operations` and what is below it.
 """

@@ -1,1 +1,4 @@
-"""What belongs to other packages: each module imports the one it is named after."""
+"""What belongs to other packages: each module imports the one it is named after.
+
+May import `operations`, `history` and the package each is named after.
+"""

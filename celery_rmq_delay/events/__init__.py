@@ -1,4 +1,4 @@
-"""Events of settled messages: their schema, encoding and way to the broker.
+"""Events about settled messages: schema, encoding, and the way to the broker.
 
 May import `app` and what is below it.
 """

@@ -1,4 +1,4 @@
-"""RabbitMQ's management HTTP API: client, errors, records, and policies.
+"""RabbitMQ's management HTTP API: client, errors, records and policies.
 
-May import `app` and what is below it.
+May import `amqp` and the modules at the top of the package.
 """

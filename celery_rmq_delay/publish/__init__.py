@@ -1,4 +1,4 @@
-"""Calls with a delay and retries as new messages, published into delay queues.
+"""Messages that a process publishes into delay queues: calls with a delay, and retries as new messages.
 
 May import `events` and what is below it.
 """

@@ -2,6 +2,8 @@
 
 The names below are imported at first use: pytest loads this package in every run, for the fixtures of
 :mod:`celery_rmq_delay.testing.plugin`.
+
+May import every room but `cli`, `contrib` and `analytics`.
 """
 
 from __future__ import annotations

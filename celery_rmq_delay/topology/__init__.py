@@ -1,4 +1,4 @@
-"""Plans of the broker's objects as pure data, and their application.
+"""Plans of the broker's objects as data, and the steps from one plan to another.
 
-May import `amqp` and the modules at the top of the package.
+May import `amqp` and what is below it.
 """

@@ -1,4 +1,4 @@
-"""The worker's side: bootstep, consumer, requests, and how messages are settled.
+"""The main process of a worker: bootstep, consumers, requests, and how messages are settled.
 
 May import `publish` and what is below it.
 """

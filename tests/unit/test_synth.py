@@ -16,7 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from celery_rmq_delay.analytics import synth
-from celery_rmq_delay.analytics.synth.cli import synth as command
+from celery_rmq_delay.analytics.synth.command import synth as command
 from celery_rmq_delay.events.schema import Event, event_id
 from celery_rmq_delay.exceptions import SettingsError
 from celery_rmq_delay.history.columns import COLUMNS, day_folder

@@ -1,1 +1,4 @@
-"""A run of the pipeline: what it is asked for, what it computes, and its report."""
+"""A run of the pipeline: its request, its steps, its report.
+
+May import `tables` and what is below it.
+"""

@@ -1,1 +1,4 @@
-"""Files of a history and of tables, wherever Spark can reach them."""
+"""Files of a history and of tables, wherever Spark can reach them.
+
+May import `history`.
+"""

@@ -1,1 +1,4 @@
-"""The Django app: what the events of the workers say, in tables, with an admin to look at and to act on."""
+"""The Django app: tables of retried tasks, the collector that fills them, and the admin.
+
+May import `operations`, `history`, Django.
+"""

@@ -1,4 +1,7 @@
-"""Capacity on paper: what a load parks, and what that asks of RabbitMQ. Pure arithmetic, no broker."""
+"""Capacity planning: what a load parks, and what that asks of RabbitMQ. Pure arithmetic, no broker.
+
+May import `operations` and what is below it.
+"""
 
 from .estimate import Estimate, estimate
 from .flow import Flow, LevelFlow, RungFlow, flow, level_flow

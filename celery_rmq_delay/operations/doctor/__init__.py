@@ -1,4 +1,4 @@
-"""The diagnosis of what keeps retries from being parked.
+"""Diagnosis of what would prevent retries from being parked, with a fix for each problem.
 
-May import what `operations` may.
+May import `operations` and what is below it.
 """

@@ -1,1 +1,4 @@
-"""Move waiting messages from one way of delaying to another."""
+"""Moves waiting messages from one way of delaying to another.
+
+May import `operations` and what is below it.
+"""

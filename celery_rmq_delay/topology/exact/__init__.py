@@ -1,4 +1,4 @@
 """Topologies for exact delays: one module each, and a registry of their names.
 
-May import what `topology` may.
+May import `topology` and what is below it.
 """

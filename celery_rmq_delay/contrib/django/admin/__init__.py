@@ -1,4 +1,7 @@
-"""The admin pages. They register themselves on the default site; `register` puts them on another one."""
+"""The admin pages. They register themselves on the default site; `register` puts them on another one.
+
+May import `services`, `models` and what is below them.
+"""
 
 from __future__ import annotations
 

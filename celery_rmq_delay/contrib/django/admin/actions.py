@@ -26,7 +26,7 @@ from ..services import counts as live
 from ..services.actors import note_done
 from ..services.export import CONTENT_TYPES, ExportFormat, export_rows
 from ..services.operations import requests as operations
-from . import audit, text
+from . import log_entries, text
 from .acts import DISCARD, GRADUALLY, REQUEUE, RESTORE, RUN_NOW, Act, Kind
 from .base import EXHAUSTED_STATES
 
@@ -144,12 +144,12 @@ def _run(
         operation = operations.freeze(
             act.kind,
             frozen,
-            actor=audit.actor(request),
+            actor=log_entries.actor(request),
             reason=answer["reason"].strip(),
             details=details,
             **gradually,
         )
-        audit.log_selection(request, pages.model, operation)
+        log_entries.log_selection(request, pages.model, operation)
     url = pages.page_url(request, Operation, "change", operation.pk)
     if operations.is_inline(operation):
         try:
@@ -305,7 +305,7 @@ def _export(
     redacted = not pages.has_view_payload_permission(request)
     note_done(
         Kind.EXPORT,
-        audit.actor(request),
+        log_entries.actor(request),
         requested=queryset.count(),
         format=form,
         redacted=redacted,

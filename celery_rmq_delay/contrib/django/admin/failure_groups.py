@@ -23,7 +23,7 @@ from ..conf import conf
 from ..models import ExhaustedTask, FailureGroup, Operation, TaskRecord, TaskState
 from ..queries import Capped, capped_counts, exhausted_since, last_hours
 from ..services.actors import note_done
-from . import audit, text
+from . import log_entries, text
 from .base import ReadOnlyAdmin, found
 from .charts.hours import chart
 from .filters import OwnFilter, parameters
@@ -207,10 +207,12 @@ class FailureGroupAdmin(ReadOnlyAdmin):
         FailureGroup.objects.filter(pk__in=[group.pk for group in groups]).update(muted=muted)
         what = _("Muted") if muted else _("Unmuted")
         for group in groups:
-            audit.log(request, group, what)
+            log_entries.log(request, group, what)
         if groups:
             numbers = [group.pk for group in groups]
-            note_done(Operation.Kind.MUTE, audit.actor(request), reason=what, requested=len(groups), groups=numbers)
+            note_done(
+                Operation.Kind.MUTE, log_entries.actor(request), reason=what, requested=len(groups), groups=numbers
+            )
         count = len(groups)
         told = (
             ngettext("%(count)s group muted.", "%(count)s groups muted.", count)
@@ -266,9 +268,9 @@ class FailureGroupAdmin(ReadOnlyAdmin):
         form = NoteForm(request.POST)
         if form.is_valid():
             FailureGroup.objects.filter(pk=group.pk).update(note=form.cleaned_data["note"])
-            audit.log(request, group, _("Note changed"))
+            log_entries.log(request, group, _("Note changed"))
             details = {"groups": [group.pk], "before": group.note, "after": form.cleaned_data["note"]}
-            note_done(Operation.Kind.MUTE, audit.actor(request), reason=_("Note changed"), requested=1, **details)
+            note_done(Operation.Kind.MUTE, log_entries.actor(request), reason=_("Note changed"), requested=1, **details)
             self.message_user(request, _("The note is kept."), messages.SUCCESS)
         else:
             self.message_user(request, " ".join(str(each) for each in form.errors.get("note", [])), messages.ERROR)

@@ -19,7 +19,7 @@ from ..conf import conf
 from ..models import TaskRecord, TaskState
 from ..services import counts, payloads
 from ..services.operations.edit import MAX_TEXT, edit, editable
-from . import audit, text
+from . import log_entries, text
 from .actions import reason_field, tell
 from .base import outside_transactions
 from .task_page import RecordPages
@@ -77,8 +77,8 @@ class MessagePages(RecordPages):
         record = self.found(request, object_id)
         if request.method != "POST" or not self.has_view_payload_permission(request):
             raise PermissionDenied
-        shown = payloads.reveal(record, audit.actor(request))
-        audit.log(request, self._listed(record), _("Message revealed"))
+        shown = payloads.reveal(record, log_entries.actor(request))
+        log_entries.log(request, self._listed(record), _("Message revealed"))
         page = self.record_page(request, record, message=shown)
         add_never_cache_headers(page)
         return page
@@ -95,8 +95,8 @@ class MessagePages(RecordPages):
         try:
             now = editable(record)
             if "args" not in request.POST:
-                payloads.reveal(record, audit.actor(request))
-                audit.log(request, self._listed(record), _("Message revealed"))
+                payloads.reveal(record, log_entries.actor(request))
+                log_entries.log(request, self._listed(record), _("Message revealed"))
                 return self._edit_page(request, record, EditForm(initial=vars(now)))
             form = EditForm(request.POST)
             if form.is_valid():
@@ -110,7 +110,11 @@ class MessagePages(RecordPages):
         answer = form.cleaned_data
         try:
             operation = edit(
-                record, answer["args"], answer["kwargs"], actor=audit.actor(request), reason=answer["reason"].strip()
+                record,
+                answer["args"],
+                answer["kwargs"],
+                actor=log_entries.actor(request),
+                reason=answer["reason"].strip(),
             )
         except EditError as error:
             form.add_error(error.field or None, text.plain(error, 500))
@@ -118,7 +122,7 @@ class MessagePages(RecordPages):
         except RmqDelayError as error:
             messages.error(request, text.plain(error, 500))
         else:
-            audit.log(request, self._listed(record), audit.told(operation))
+            log_entries.log(request, self._listed(record), log_entries.told(operation))
             tell(request, operation)
             counts.forget()
         return HttpResponseRedirect(self.here("change", record.pk))

@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy
 
 from ..models import Operation, OperationItem
 from ..services.operations import requests as operations
-from . import audit, operation_text, text
+from . import log_entries, operation_text, text
 from .base import ReadOnlyAdmin, found
 from .filters import OwnFilter, parameters
 
@@ -205,8 +205,8 @@ class OperationAdmin(ReadOnlyAdmin):
         if operation.is_over:
             self.message_user(request, _("It is over already."), messages.WARNING)
         else:
-            operations.cancel(operation, audit.actor(request))
-            audit.log(request, operation, _("Cancelled"))
+            operations.cancel(operation, log_entries.actor(request))
+            log_entries.log(request, operation, _("Cancelled"))
             self.message_user(request, _("It ends after the tasks that it has in hand."), messages.SUCCESS)
         return HttpResponseRedirect(self.here("change", operation.pk))
 

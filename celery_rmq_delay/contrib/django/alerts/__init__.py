@@ -1,1 +1,4 @@
-"""Alerts by mail and webhook: what they say, when they are sent, and how."""
+"""Alerts by mail and webhook: their texts, when they are sent, and how.
+
+May import `models`, `services` and what is below them.
+"""

@@ -2,4 +2,6 @@
 
 `deliveries` and `consumer` are its broker side, `reading` and `facts` say what a message means, `database` writes a
 batch in one transaction, `collector` brings them together.
+
+May import `alerts`, `services`, `models` and what is below them.
 """

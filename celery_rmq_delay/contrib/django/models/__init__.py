@@ -1,4 +1,7 @@
-"""The tables. The collector and the services write them; the admin only reads."""
+"""The tables. The collector and the services write them; the admin only reads.
+
+May import the modules at the top of the package.
+"""
 
 from .audit import Operation, OperationItem
 from .collectors import CollectorStatus, UnreadableMessage

@@ -1,1 +1,4 @@
-"""What people can do, each as one function that admin, commands and code call."""
+"""What people can do, each as one function that admin, commands and code call.
+
+May import `models` and what is below it.
+"""

@@ -1,1 +1,4 @@
-"""Charts of the admin, drawn on the server as SVG. No I/O."""
+"""Charts of the admin, drawn on the server as SVG. No I/O.
+
+May import what the admin may.
+"""
