@@ -78,10 +78,12 @@ fuzz: ## many random examples of hypothesis, then atheris; ARGS='--seconds 600 -
 	@$(RUN) -m pytest -q --hypothesis-profile=fuzz --timeout 3600 tests/unit/test_*_fuzz.py tests/django/test_hostile_fuzz.py
 	@$(RUN) -m fuzz $(ARGS)
 
-lint: ## check style and formatting
+lint: ## check style, formatting, and what may import what
 	@$(SETUP) --group lint
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
+	@.venv/bin/lint-imports --no-cache --no-logo
+	@$(RUN) scripts/house.py --check
 
 typing: ## check types
 	@$(SETUP) --group lint --group test

@@ -10,7 +10,9 @@ import pytest
 from django.conf import settings as django_settings
 from hypothesis import HealthCheck, settings
 
+from celery_rmq_delay.testing import ServerNotFoundError
 from tests.support import ROOT, environment
+from tests.support.brokers import trees
 from tests.support.django import settings as test_settings
 from tests.support.waiting import PAUSES
 
@@ -73,12 +75,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Give Django its settings, for the tests that pytest-django marks.
+    """Find the RabbitMQ of ``--rabbitmq VERSION``; give Django its settings, for the tests that pytest-django marks.
 
     Not by DJANGO_SETTINGS_MODULE: with that, Celery takes every app of every test for one of a Django project.
     """
     environment.clean(os.environ)
     environment.take_signals()
+    if config.option.rabbitmq in trees.SUITES:
+        try:
+            found = trees.choose(config.option.rabbitmq)
+        except ServerNotFoundError as error:
+            raise pytest.UsageError(str(error)) from None
+        config.option.rabbitmq = str(found.root or found.server)
     if not hasattr(config, "workerinput"):  # the other processes of a run inherit its folder
         own = ExitStack()
         own.enter_context(environment.own_temporary_files())

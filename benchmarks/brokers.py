@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from celery_rmq_delay.testing import PrivateBroker, PrivateServerError
 from celery_rmq_delay.testing.servers.broker import erlang_binary
-from celery_rmq_delay.testing.servers.trees import choose
+from tests.support.brokers.trees import choose
 
 _T = TypeVar("_T")
 
@@ -157,7 +157,7 @@ def open_broker(
     config: str = "",
 ) -> Iterator[Broker]:
     """Use the broker at ``url``, or start a private one and end it afterwards: of the tree at ``root``, or the one that
-    ``rabbitmq`` means to `celery_rmq_delay.testing.servers.trees.choose`, with ``config`` in its configuration file.
+    ``rabbitmq`` means to `tests.support.brokers.trees.choose`, with ``config`` in its configuration file.
     """
     if url is not None:
         yield Running(url, management_url or f"http://guest:guest@{urlsplit(url).hostname}:15672")

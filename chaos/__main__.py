@@ -18,7 +18,6 @@ from rich.live import Live
 from celery_rmq_delay.durations import parse_ms
 from celery_rmq_delay.stopping import exit_at_once, handling
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.testing.servers.trees import choose
 from chaos.checker import Verdict
 from chaos.faults import FAULTS
 from chaos.report import Progress, as_json, print_verdict
@@ -26,6 +25,7 @@ from chaos.run import judge, run
 from chaos.schedule import ScheduleError, schedule
 from chaos.strikes import Fault
 from chaos.world import Load, World
+from tests.support.brokers.trees import choose
 
 
 def _seconds(text: str) -> float:

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 
-from celery_rmq_delay.testing import PrivateCluster
 from chaos.faults import BROKER, FAULTS, NETWORK
 from chaos.strikes import Effect, Fault, Victims
 from chaos.world import World
 from tests.support.brokers.clusters import await_all, move_leaders, seen
+from tests.support.brokers.networks import PartitionedCluster
 from tests.support.waiting import wait_for
 
 
-def _cluster(world: World) -> PrivateCluster:
-    assert isinstance(world.broker, PrivateCluster)
+def _cluster(world: World) -> PartitionedCluster:
+    assert isinstance(world.broker, PartitionedCluster)
     return world.broker
 
 

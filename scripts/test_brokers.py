@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from celery_rmq_delay.testing.servers import trees
-
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.support.brokers import trees  # noqa: E402
+
 WHOLE = "--whole"
 #: What may differ between brokers; and all that has to do with them.
 SELECTION = {False: "brokers and not slow", True: "brokers or integration"}

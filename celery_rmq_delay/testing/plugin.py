@@ -44,8 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rabbitmq",
         default=None,
         metavar="SERVER",
-        help="RabbitMQ to start: system (default), 3.10, 4.0, 4.3 (built by 'python -m "
-        "celery_rmq_delay.testing.servers.trees'), or the path of a rabbitmq-server or of a chroot tree",
+        help="RabbitMQ to start: system (default), or the path of a rabbitmq-server or of a chroot tree",
     )
     group.addoption(
         "--broker-url",
@@ -109,10 +108,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def rmq_installation(pytestconfig: pytest.Config) -> Installation:
     """The RabbitMQ installation that ``--rabbitmq`` chose, for tests that start nodes of their own."""
     from ..exceptions import ServerNotFoundError
-    from .servers.trees import choose
+    from .servers.installation import Installation
 
     try:
-        return choose(pytestconfig.getoption("--rabbitmq") or "system")
+        return Installation.named(pytestconfig.getoption("--rabbitmq") or "system")
     except ServerNotFoundError as error:
         skip_or_fail(error)
 

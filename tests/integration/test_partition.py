@@ -14,11 +14,12 @@ from pathlib import Path
 import amqp
 import pytest
 
-from celery_rmq_delay.testing import PrivateBroker, PrivateCluster, PrivateServerError, ServerStartError
+from celery_rmq_delay.testing import PrivateBroker, PrivateServerError, ServerStartError
+from celery_rmq_delay.testing.servers.host import Host
 from celery_rmq_delay.testing.servers.installation import Installation
-from celery_rmq_delay.testing.servers.network import Host, PrivateNetwork
 from celery_rmq_delay.testing.servers.ports import free_port
 from tests.support.brokers.clusters import QUICK_TO_NOTICE, await_all, need_networks, seen
+from tests.support.brokers.networks import PartitionedCluster, PrivateNetwork
 from tests.support.waiting import wait_for
 
 PORT = 7000
@@ -37,7 +38,7 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=float(sys
 """
 OWNER = """
 import sys
-from celery_rmq_delay.testing.network import PrivateNetwork
+from tests.support.brokers.networks import PrivateNetwork
 network = PrivateNetwork(2)
 network.start()
 print(*(host.holder for host in network.hosts), flush=True)
@@ -172,13 +173,7 @@ def test_a_port_that_is_taken_ends_the_start_with_the_reason() -> None:
 def test_networks_need_root_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(PrivateServerError, match="only root may make: run as root"):
-        PrivateCluster(3, partitions=True)
-
-
-def test_a_cluster_in_one_network_cannot_be_cut_and_says_what_can(rmq_installation: Installation) -> None:
-    cluster = PrivateCluster(2, rmq_installation.server, rmq_installation.root)
-    with pytest.raises(PrivateServerError, match="partitions=True"), cluster.partition(cluster.nodes[0]):
-        pass
+        PartitionedCluster(3)
 
 
 class Client:
@@ -224,9 +219,7 @@ class Client:
 @pytest.mark.slow
 def test_a_cluster_goes_on_without_the_minority_and_takes_it_back(rmq_installation: Installation) -> None:
     need_networks()
-    with PrivateCluster(
-        3, rmq_installation.server, rmq_installation.root, config=QUICK_TO_NOTICE, partitions=True
-    ) as cluster:
+    with PartitionedCluster(3, rmq_installation.server, rmq_installation.root, config=QUICK_TO_NOTICE) as cluster:
         clients = [Client(node) for node in cluster.nodes]
         minority, *majority = clients
         minority.declare()

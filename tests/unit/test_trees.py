@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from celery_rmq_delay.testing import PrivateServerError, ServerNotFoundError
-from celery_rmq_delay.testing.servers import trees
 from celery_rmq_delay.testing.servers.installation import Installation
+from tests.support.brokers import trees
 
 
 def fake_server(folder: Path, version: str = "4.0.5", text: str = "#!/bin/sh\n") -> Path:

@@ -18,8 +18,8 @@ import amqp
 
 from ...exceptions import PrivateServerError
 from .context import PrivateServer
+from .host import LOOPBACK, Host
 from .installation import Installation
-from .network import LOOPBACK, Host
 from .node import NodeSettings
 from .ports import free_port
 from .process import KeptProcess, wait_until_ready
@@ -49,7 +49,7 @@ class PrivateBroker(PrivateServer):
     disturbs a RabbitMQ the machine runs. It ends with this process, however that ends.
 
     :param server: path of the ``rabbitmq-server`` to run; default: the one found on this machine.
-    :param root: a chroot tree that holds the server (see :mod:`celery_rmq_delay.testing.servers.trees`); needs root.
+    :param root: a chroot tree that holds the server; needs root.
     :param name: the node's name before ``@localhost``; default: a unique one.
     :param management: whether to serve the management API, see :attr:`management_url`.
     :param plugins: more plugins to enable.

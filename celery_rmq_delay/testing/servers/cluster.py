@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from ...exceptions import PrivateServerError, ServerStartError
+from ...exceptions import ServerStartError
 from .broker import START_TIMEOUT, PrivateBroker
 from .context import PrivateServer
-from .network import LOOPBACK, Host, PrivateNetwork
+from .host import LOOPBACK, Host
 
 
 class PrivateCluster(PrivateServer):
@@ -25,8 +24,7 @@ class PrivateCluster(PrivateServer):
 
     :param size: number of nodes.
     :param server: as for :class:`PrivateBroker`, and so are those after it.
-    :param partitions: whether :meth:`partition` can be used: each node gets a network of its own. Linux only, as root.
-    :raises PrivateServerError: when ``partitions`` are not possible here, with the reason.
+    :param hosts: where the nodes run, one each; this machine's loopback by default.
     """
 
     def __init__(
@@ -37,14 +35,13 @@ class PrivateCluster(PrivateServer):
         management: bool = False,
         plugins: Sequence[str] = (),
         config: str = "",
-        partitions: bool = False,
+        hosts: Sequence[Host] = (),
     ) -> None:
         """Lay the nodes out; :meth:`start` or ``with`` starts them."""
         if size < 1:
             raise ValueError(f"A cluster has at least one node, not {size}.")
         cookie, prefix = secrets.token_hex(16), secrets.token_hex(4)
-        self._network = PrivateNetwork(size) if partitions else None
-        hosts: Sequence[Host] = self._network.hosts if self._network else [LOOPBACK] * size
+        hosts = hosts or [LOOPBACK] * size
         names = [f"node{number}-{prefix}" for number in range(1, size + 1)]
         formation = _formation([f"{name}@{host.name}" for name, host in zip(names, hosts, strict=True)])
         self.nodes: list[PrivateBroker] = []
@@ -82,8 +79,6 @@ class PrivateCluster(PrivateServer):
 
         :raises ServerStartError: when a node does not start, or when they do not come together.
         """
-        if self._network is not None:
-            self._network.start()
         for node in self.nodes:
             node.launch()
         for node in self.nodes:
@@ -100,24 +95,6 @@ class PrivateCluster(PrivateServer):
         """End all nodes, the last one first. Safe to call twice."""
         for node in reversed(self.nodes):
             node.stop()
-        if self._network is not None:
-            self._network.stop()
-
-    @contextlib.contextmanager
-    def partition(self, *nodes: PrivateBroker) -> Iterator[None]:
-        """Cut these nodes off from the others for the length of a ``with`` block: packets between them are dropped.
-
-        Nothing tells the nodes: they notice after their ``net_ticktime``, 60 s unless ``config`` says another, and
-        what they do then is up to ``cluster_partition_handling``. Clients still reach all of them.
-
-        :raises PrivateServerError: in a cluster without ``partitions=True``.
-        """
-        if self._network is None:
-            raise PrivateServerError(
-                "The nodes of this cluster share one network, which cannot be cut: make it with partitions=True."
-            )
-        with self._network.partition([self._network.hosts[self.nodes.index(node)] for node in nodes]):
-            yield
 
     def running_nodes(self) -> list[str]:
         """Return the names of the nodes that the first living one sees running."""

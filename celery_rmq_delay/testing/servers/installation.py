@@ -72,6 +72,24 @@ class Installation:
             "macOS: brew install rabbitmq), or name a broker with BROKER_URL."
         )
 
+    @classmethod
+    def named(cls, name: str) -> Installation:
+        """Return the installation that ``--rabbitmq NAME`` means.
+
+        :param name: ``system``, or the path of a rabbitmq-server or of a chroot tree.
+        :raises ServerNotFoundError: when it is not on this machine; the message says how to get it.
+        """
+        if name == "system":
+            return cls.find()
+        path = Path(name)
+        if path.is_dir():
+            return cls.find(root=path)
+        if path.is_file():
+            return cls.find(server=path)
+        raise ServerNotFoundError(
+            f"--rabbitmq {name}: expected system, or the path of a rabbitmq-server or of a chroot tree."
+        )
+
     @property
     def version(self) -> str | None:
         """The RabbitMQ version, such as ``3.10.8``, as the names of installed files tell it; None if they do not."""

@@ -1,4 +1,4 @@
-"""Where a private server runs: on this machine's loopback, or in a network of its own that can be cut off."""
+"""Networks for private servers that can be cut: hosts in network namespaces, and a cluster on them."""
 
 from __future__ import annotations
 
@@ -11,37 +11,18 @@ import sys
 import tempfile
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
-from ...exceptions import PrivateServerError
-from .context import PrivateServer
-from .process import KeptProcess, wait_until_ready
+from celery_rmq_delay.testing import PrivateBroker, PrivateCluster, PrivateServerError
+from celery_rmq_delay.testing.servers.context import PrivateServer
+from celery_rmq_delay.testing.servers.host import Host
+from celery_rmq_delay.testing.servers.process import KeptProcess, wait_until_ready
 
 START_TIMEOUT = 30.0
 """Seconds a network may take until it is there."""
 
-_SWITCH = Path(__file__).with_name("switch.py")
+_SWITCH = Path(__file__).with_name("network_switch.py")
 _PROGRAMS = ("ip", "nsenter", "sleep")
-
-
-class Host:
-    """This machine's loopback, shared with all who use it."""
-
-    address = "127.0.0.1"
-    """The address servers listen on."""
-    name = "localhost"
-    """What other servers call the host."""
-    is_apart = False
-    """Whether it has its own loopback, so that ports of other hosts are free here."""
-
-    def publish(self, port: int) -> None:
-        """Let clients on this machine reach a port of the host as a port of 127.0.0.1."""
-
-    def command(self, *argv: str) -> list[str]:
-        """Return the command line that becomes ``argv`` on the host, by ``exec``."""
-        return list(argv)
-
-
-LOOPBACK = Host()
 
 
 class NetworkHost(Host):
@@ -143,8 +124,8 @@ class PrivateNetwork(PrivateServer):
     def _ip(self, lines: list[str]) -> None:
         if self._process is None or not self._process.is_running():
             raise PrivateServerError("A private network that is not started cannot be cut.")
-        done = subprocess.run(  # noqa: S603 - our own commands
-            ["nsenter", f"--net=/proc/{self._process.pid}/ns/net", "--", "ip", "-batch", "-"],  # noqa: S607
+        done = subprocess.run(
+            ["nsenter", f"--net=/proc/{self._process.pid}/ns/net", "--", "ip", "-batch", "-"],
             input="\n".join(lines),
             capture_output=True,
             text=True,
@@ -152,6 +133,37 @@ class PrivateNetwork(PrivateServer):
         )
         if done.returncode:
             raise PrivateServerError(f"The private network could not be changed: {done.stderr.strip()}")
+
+
+class PartitionedCluster(PrivateCluster):
+    """A cluster whose nodes can be cut off from each other: each has a network of its own.
+
+    ``options`` are those of :class:`PrivateCluster`. Raises `PrivateServerError` as `PrivateNetwork` does.
+    """
+
+    def __init__(self, size: int = 3, *options: Any, **more: Any) -> None:
+        self._network = PrivateNetwork(size)
+        super().__init__(size, *options, hosts=self._network.hosts, **more)
+
+    def start(self) -> None:
+        """Start the network, then the nodes."""
+        self._network.start()
+        super().start()
+
+    def stop(self) -> None:
+        """End the nodes, then the network."""
+        super().stop()
+        self._network.stop()
+
+    @contextlib.contextmanager
+    def partition(self, *nodes: PrivateBroker) -> Iterator[None]:
+        """Cut these nodes off from the others for the length of a ``with`` block: packets between them are dropped.
+
+        Nothing tells the nodes: they notice after their ``net_ticktime``, 60 s unless ``config`` says another, and
+        what they do then is up to ``cluster_partition_handling``. Clients still reach all of them.
+        """
+        with self._network.partition([self._network.hosts[self.nodes.index(node)] for node in nodes]):
+            yield
 
 
 def _require_namespaces() -> None:

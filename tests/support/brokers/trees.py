@@ -2,8 +2,7 @@
 
 Debian releases carry RabbitMQ 3.10 (bookworm), 4.0 (trixie) and 4.3 (sid). The machine's own version needs no tree.
 
-``python -m celery_rmq_delay.testing.servers.trees build`` builds what is missing (root only, about a minute and 300 MB
-each).
+``python -m tests.support.brokers.trees build`` builds what is missing (root only, about a minute and 300 MB each).
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...exceptions import PrivateServerError, ServerNotFoundError
-from .installation import Installation
+from celery_rmq_delay.testing import PrivateServerError, ServerNotFoundError
+from celery_rmq_delay.testing.servers.installation import Installation
+from tests.support import ROOT
 
 SUITES = {"3.10": "bookworm", "4.0": "trixie", "4.3": "sid"}
 """RabbitMQ version -> the Debian suite that has it (sid moves on, so 4.3 means 4.3 or newer)."""
@@ -34,12 +34,10 @@ MIRROR_VARIABLE = "RMQ_DELAY_DEBIAN_MIRROR"
 
 
 def default_directory() -> Path:
-    """Return the folder of the trees: the environment variable's, else ``.cache/brokers`` of the checkout or here."""
+    """Return the folder of the trees: the environment variable's, else ``.cache/brokers`` of the checkout."""
     if named := os.environ.get(DIRECTORY_VARIABLE):
         return Path(named).absolute()
-    checkout = Path(__file__).resolve().parents[2]
-    base = checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()
-    return base / ".cache" / "brokers"
+    return ROOT / ".cache" / "brokers"
 
 
 def choose(name: str, directory: Path | None = None) -> Installation:
@@ -48,8 +46,6 @@ def choose(name: str, directory: Path | None = None) -> Installation:
     :param name: ``system``, a version of :data:`SUITES`, or the path of a rabbitmq-server or of a tree.
     :raises ServerNotFoundError: when it is not on this machine; the message says how to get it.
     """
-    if name == "system":
-        return Installation.find()
     if name in SUITES:
         if system_has(name):
             return Installation.find()
@@ -57,17 +53,10 @@ def choose(name: str, directory: Path | None = None) -> Installation:
         if not tree.is_dir():
             raise ServerNotFoundError(
                 f"RabbitMQ {name} is not installed and there is no tree {tree}. "
-                f"Build it as root: {Path(sys.executable).name} -m celery_rmq_delay.testing.servers.trees build {name}"
+                f"Build it as root: {Path(sys.executable).name} -m tests.support.brokers.trees build {name}"
             )
         return Installation.find(root=tree)
-    path = Path(name)
-    if path.is_dir():
-        return Installation.find(root=path)
-    if path.is_file():
-        return Installation.find(server=path)
-    raise ServerNotFoundError(
-        f"--rabbitmq {name}: expected system, {', '.join(SUITES)}, or the path of a rabbitmq-server or a chroot tree."
-    )
+    return Installation.named(name)
 
 
 def system_has(version: str) -> bool:
@@ -162,9 +151,9 @@ def _require_debootstrap() -> None:
     _say("installing debootstrap")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     install = ["apt-get", "install", "-y", "--no-install-recommends", "debootstrap"]
-    if subprocess.run(install, env=environment, capture_output=True, check=False).returncode:  # noqa: S603
-        subprocess.run(["apt-get", "update"], env=environment, capture_output=True, check=False)  # noqa: S607
-        done = subprocess.run(install, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
+    if subprocess.run(install, env=environment, capture_output=True, check=False).returncode:
+        subprocess.run(["apt-get", "update"], env=environment, capture_output=True, check=False)
+        done = subprocess.run(install, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
             raise PrivateServerError(f"apt-get install debootstrap failed:\n{done.stdout}{done.stderr}")
 
@@ -180,8 +169,8 @@ def _build_one(version: str, directory: Path) -> None:
     try:
         with log.open("w") as output:
             # What debootstrap mounts is gone with its mount namespace, so that deleting the tree is safe.
-            done = subprocess.run(  # noqa: S603
-                ["unshare", "--mount", "--", *command],  # noqa: S607
+            done = subprocess.run(
+                ["unshare", "--mount", "--", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -210,7 +199,7 @@ def _with_apt_proxy() -> dict[str, str]:
 
 
 def _output(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def _say(line: str) -> None:
@@ -220,7 +209,7 @@ def _say(line: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m celery_rmq_delay.testing.servers.trees", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.support.brokers.trees", description=__doc__)
     parser.add_argument("action", choices=["build", "where"], help="build what is missing, or print the folder")
     parser.add_argument("versions", nargs="*", metavar="VERSION", help=f"of {', '.join(SUITES)} (default: all)")
     parser.add_argument("--dir", type=Path, default=default_directory(), help="the folder (default: %(default)s)")

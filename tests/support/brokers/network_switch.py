@@ -1,8 +1,9 @@
 """Makes a network of its own for each of several servers, joins them, and lets this machine in; gone with its process.
 
-Started as a script, ``python -I -S switch.py JSON``, as root, never imported. The JSON array holds an object for each
-server: ``address`` and ``gateway`` (its own and the switch's in one /24), ``device`` (the switch's end of the cable)
-and ``ports``: connections to these ports of 127.0.0.1 on this machine are handed on to the same ones of the server.
+Started as a script, ``python -I -S network_switch.py JSON``, as root, never imported. The JSON array holds an object
+for each server: ``address`` and ``gateway`` (its own and the switch's in one /24), ``device`` (the switch's end of the
+cable) and ``ports``: connections to these ports of 127.0.0.1 on this machine are handed on to the same ones of the
+server.
 Once all is there it writes one line: a JSON array of process ids, in whose network namespaces the servers are to run.
 
 Network namespaces live as long as a process in them: this script's end takes all of it away, and nothing is ever seen
@@ -39,7 +40,7 @@ def enter_new_network() -> None:
 def ip(*lines: str, of: int | None = None) -> None:
     """Run commands of ``ip`` here, or in the network of another process."""
     enter = [] if of is None else ["nsenter", f"--net=/proc/{of}/ns/net", "--"]
-    done = subprocess.run(  # noqa: S603 - our own commands
+    done = subprocess.run(
         [*enter, "ip", "-batch", "-"], input="\n".join(lines), capture_output=True, text=True, check=False
     )
     if done.returncode:
@@ -49,7 +50,7 @@ def ip(*lines: str, of: int | None = None) -> None:
 def hold() -> int:
     """Start a process that keeps the present network alive, and return its id."""
     return subprocess.Popen(
-        ["sleep", "infinity"],  # noqa: S607
+        ["sleep", "infinity"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         preexec_fn=lambda: _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0),
