@@ -72,7 +72,7 @@ class Releaser:
         else:
             copy = copy_of(message, h.without_dead_letters(message.headers))
             # Where that queue is missing, rejected: around once more.
-            self._worker.publish(message, copy, Route("", queue), rejects=lambda: True)
+            self._worker.publish(message, copy, Route("", queue), may_reject=lambda: True)
 
     def _give_up(self, message: Message, found: str) -> None:
         error = RmqDelayError(f"A message in {self._loop.wait} says not when it is due, and where: {found}.")

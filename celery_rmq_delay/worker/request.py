@@ -275,8 +275,8 @@ class RetryableRequest(stock.Request):
             exception=exc,
             traceback=traceback,
             crashes=self._crashes,
-            tell=partial(self._tell, events.EXHAUSTED, exc, traceback, reason=reason, crashes=self._crashes),
-            done=partial(self._send, task_exhausted, exception=exc, reason=reason),
+            before_ack=partial(self._tell, events.EXHAUSTED, exc, traceback, reason=reason, crashes=self._crashes),
+            after_ack=partial(self._send, task_exhausted, exception=exc, reason=reason),
         )
 
     def exhaust_crashed(self, crashes: int) -> None:

@@ -51,6 +51,10 @@ _LOST = "The connection of a message for %s is gone: it is delivered again"
 HOLD_AGAIN = 1.0
 
 
+def _nothing() -> None:
+    """Do nothing: the default of callbacks."""
+
+
 class Settling:
     """What becomes of the messages of one consumer. Nothing can be published before `open`."""
 
@@ -183,13 +187,14 @@ class Settling:
         exception: BaseException,
         traceback: str | None,
         crashes: int = 0,
-        tell: Callable[[], object] = bool,
-        done: Callable[[], object] = bool,
+        before_ack: Callable[[], object] = _nothing,
+        after_ack: Callable[[], object] = _nothing,
     ) -> None:
         """Move a message to the exhausted queue: published with confirm, then acked.
 
-        ``tell`` is called between confirm and ack, ``done`` after them. While the broker does not take it, it is tried
-        again: rejected, it would run again, or be dropped by a full queue. What AMQP cannot carry is rejected.
+        ``before_ack`` is called between confirm and ack, ``after_ack`` after them. While the broker does not take it,
+        it is tried again: rejected, it would run again, or be dropped by a full queue. What AMQP cannot carry is
+        rejected.
         """
         again = partial(
             self.exhaust,
@@ -200,8 +205,8 @@ class Settling:
             exception=exception,
             traceback=traceback,
             crashes=crashes,
-            tell=tell,
-            done=done,
+            before_ack=before_ack,
+            after_ack=after_ack,
         )
         now = h.timestamp(datetime.now(timezone.utc))
         text = h.printable(message_of(exception))
@@ -230,10 +235,10 @@ class Settling:
             message,
             copy,
             Route("", self.delay.settings.exhausted_queue),
-            rejects=lambda: self.dead_letters(queue),
+            may_reject=lambda: self.dead_letters(queue),
             again=again,
-            tell=tell,
-            done=done,
+            before_ack=before_ack,
+            after_ack=after_ack,
         )
 
     def park(
@@ -244,12 +249,12 @@ class Settling:
         retries: int,
         rung: int,
         delay_ms: int | None = None,
-        tell: Callable[[], object] = bool,
+        before_ack: Callable[[], object] = _nothing,
     ) -> None:
         """Move a message as it is to the delay queue of ``rung``, or to one for an exact delay.
 
-        Published with confirm, then acked; ``tell`` is called between the two. While the broker does not take it, it is
-        tried again: rejected, it would wait where its key leads to, and a full queue would drop it there.
+        Published with confirm, then acked; ``before_ack`` is called between the two. While the broker does not take it,
+        it is tried again: rejected, it would wait where its key leads to, and a full queue would drop it there.
         """
         if delay_ms is None:
             ttl_ms = self.delay.ladder(delivery.queue, task).ttl(rung, delivery.lane)
@@ -264,8 +269,8 @@ class Settling:
         # The attempt has ended: the kills before it are in no row with those to come.
         headers = self._forwarded(message, retries + 1, {**route.headers, h.CRASHES: None})
         copy = parked_copy(message, headers, route, self._broker)
-        again = partial(self.park, message, delivery, task, retries, rung, delay_ms, tell)
-        self.publish(message, copy, route, again=again, tell=tell)
+        again = partial(self.park, message, delivery, task, retries, rung, delay_ms, before_ack)
+        self.publish(message, copy, route, again=again, before_ack=before_ack)
 
     def _native(self, queue: str, among_suspects: bool) -> NativeRetry | None:
         """Return how the queue of a delivery holds its retries by itself; None where it does not."""
@@ -312,16 +317,16 @@ class Settling:
         copy: Any,
         route: Route,
         *,
-        rejects: Callable[[], bool] | None = None,
+        may_reject: Callable[[], bool] | None = None,
         again: Callable[[], object] | None = None,
-        tell: Callable[[], object] = bool,
-        done: Callable[[], object] = bool,
+        before_ack: Callable[[], object] = _nothing,
+        after_ack: Callable[[], object] = _nothing,
     ) -> None:
         """Publish ``copy`` along ``route``; ack ``message`` once the broker has it, and give it back where it has not.
 
-        It is rejected instead where ``rejects`` then says that its queue keeps what is rejected. With ``again`` it is
-        neither, unless there is ``rejects`` and AMQP cannot carry the copy: that is called after `HOLD_AGAIN` seconds.
-        ``tell`` is called just before the ack, ``done`` after it.
+        It is rejected instead where ``may_reject`` then says that its queue keeps what is rejected. With ``again`` it
+        is neither, unless there is ``may_reject`` and AMQP cannot carry the copy: that is called after `HOLD_AGAIN`
+        seconds. ``before_ack`` is called just before the ack, ``after_ack`` after it.
         """
         where = route.where
         message.rmq_delay_moves = True
@@ -332,10 +337,10 @@ class Settling:
                 return
             if error is None:
                 self._told.pop(where, None)
-                tell()
+                before_ack()
                 message.ack_log_error(logger, self.consumer.connection_errors)
-                done()
-            elif again is not None and not (rejects is not None and isinstance(error, UnsendableError)):
+                after_ack()
+            elif again is not None and not (may_reject is not None and isinstance(error, UnsendableError)):
                 if hasattr(message, "rmq_delay"):  # and no message that nobody can read
                     self._waiting[id(message)] = message
                 self._tell_waiting(where, error)
@@ -344,7 +349,7 @@ class Settling:
                 self.consumer.timer.call_after(HOLD_AGAIN, self.consumer.call_soon, (again,))
             else:
                 logger.error("%s The message stays where it was.", error, extra={"queue": where})
-                message.reject_log_error(logger, self.consumer.connection_errors, not (rejects and rejects()))
+                message.reject_log_error(logger, self.consumer.connection_errors, not (may_reject and may_reject()))
 
         def act() -> None:
             publisher = self._publisher

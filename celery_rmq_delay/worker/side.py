@@ -595,7 +595,7 @@ class WorkerSide(Settling):
         # An attempt of its own: what was told of those before does not hide where it lies now.
         retries = h.retries(message.raw_headers, queue)
         self.exhaust(
-            message, queue=queue, retries=retries, reason=reason, exception=error, traceback=traceback, tell=tell
+            message, queue=queue, retries=retries, reason=reason, exception=error, traceback=traceback, before_ack=tell
         )
 
 
