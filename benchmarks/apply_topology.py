@@ -30,7 +30,7 @@ ROUNDS = 3
 
 def plans_of(names: Names, queue_type: Any, queues: int, tiers: int, reason_routing: bool) -> list[LadderPlan]:
     """Return one plan per queue; each has one task with tiers of its own."""
-    ladder = Ladder(tuple(10_000 * 3**rung for rung in range(tiers)))
+    ladder = Ladder(tuple(10_000 * 3**tier_index for tier_index in range(tiers)))
     tasks = {"shop.ping": Ladder((1_000, 2_000)), "shop.charge": None}
     exhausted = f"{names.prefix}.exhausted"
     return [

@@ -140,7 +140,7 @@ def messages(rabbitmq: str, count: int, sizes: Sequence[int]) -> Iterator[Row]:
     for kind in TYPES:
         for size in sizes:
             with fresh(rabbitmq) as node:
-                queue = node.plan(kind).rung_queue(1, HOUR)
+                queue = node.plan(kind).delay_queue(1, HOUR)
                 node.declare(queue.name, queue.arguments)
 
                 def park(node: Node = node, name: str = queue.name, size: int = size) -> None:
@@ -156,7 +156,7 @@ def queues(rabbitmq: str, count: int) -> Iterator[Row]:
 
             def declare(node: Node = node, plan: LadderPlan = plan) -> None:
                 for number in range(count):
-                    node.declare(f"payments-{number}.retry.1.1h", plan.rung_queue(1, HOUR).arguments)
+                    node.declare(f"payments-{number}.retry.1.1h", plan.delay_queue(1, HOUR).arguments)
 
             yield from delta(node, "empty delay queue", kind, count, declare)
 
@@ -190,7 +190,7 @@ def replicas(rabbitmq: str, count: int, size: int, queues: int) -> Iterator[Row]
         for node in nodes:
             stack.enter_context(node.connection)
         first = nodes[0]
-        queue = first.plan("quorum").rung_queue(1, HOUR)
+        queue = first.plan("quorum").delay_queue(1, HOUR)
 
         def declare() -> None:
             for number in range(queues):
@@ -215,7 +215,7 @@ def _on_each(nodes: Sequence[Node], what: str, count: int, act: Callable[[], Non
 
 
 def death_headers(rabbitmq: str) -> list[int]:
-    """Return the bytes of the headers that a climb adds to a message: in rung 1, in rung 2, ..."""
+    """Return the bytes of the headers that a climb adds to a message: in tier 1, in tier 2, ..."""
     found = []
     with fresh(rabbitmq) as node:
         plan = node.plan("classic", tiers=(200, 200, 200, 200))

@@ -108,7 +108,7 @@ def haul(kind: str, given: argparse.Namespace) -> Record:
             run.worker() as worker,
             Sampler(run, broker, worker.pid) as sampler,
         ):
-            _park(run, sampler, template, given, by_worker, lambda: _rung(broker, vhost))
+            _park(run, sampler, template, given, by_worker, lambda: _tier(broker, vhost))
             _drain(run, sampler, worker)
             record = replace(record, samples=sampler.samples, marks=sampler.marks, facts=sampler.facts)
     record.machine["took"] = f"{(time.monotonic() - began) / 60:.1f} minutes"
@@ -127,7 +127,7 @@ def _fed(run: Run) -> Iterator[Template]:
     yield Template(message, "", "work")
 
 
-def _rung(broker: Broker, vhost: str) -> str:
+def _tier(broker: Broker, vhost: str) -> str:
     """Return the name of the first delay queue."""
     return next(name for name in broker.messages(vhost) if name.startswith(f"{TASK_QUEUES[0]}.retry.1."))
 
@@ -138,7 +138,7 @@ def _park(
     template: Template,
     given: argparse.Namespace,
     by_worker: int,
-    rung: Callable[[], str],
+    tier_index: Callable[[], str],
 ) -> None:
     """Let the worker reject what it is to, publish the rest, and wait until the first one is due."""
     url, messages = run.env["BENCHMARK_BROKER_URL"], given.messages
@@ -147,7 +147,7 @@ def _park(
     _feed(run, url, template, warm, 0)
     _wait(lambda: run.progress().attempts, warm)
     when_idle(sampler.worker)
-    sampler.watch(rung())
+    sampler.watch(tier_index())
     sampler.mark("warm")
     began, limit = time.monotonic(), first + run.options.delay - given.hold - 30
     # What the worker does not reject in time is published, too.
@@ -159,7 +159,7 @@ def _park(
     sampler.mark("rejected")
     sampler.facts |= {"messages": messages, "rejected": rejected, "published": messages - rejected}
     if messages > rejected:
-        _fill(url, _into(template, sampler.rung), messages - rejected, last + run.options.delay)
+        _fill(url, _into(template, sampler.tier_index), messages - rejected, last + run.options.delay)
         sampler.facts["publish_rate"] = (messages - rejected) / (time.monotonic() - last)
     sampler.mark("parked")
     late = time.monotonic() - first - run.options.delay
@@ -253,7 +253,7 @@ def soak(seconds: float, rabbitmq: str, kind: str) -> Record:
             _wait(lambda: run.progress().attempts, 2, worker)
             interval = max(1.0, min(20.0, seconds / 120))
             with Sampler(run, broker, worker.pid, collector.pid, interval=interval) as sampler:
-                sampler.watch(_rung(broker, vhost))
+                sampler.watch(_tier(broker, vhost))
                 sampler.mark("steady")
                 tasks = _publish_for(run, seconds, (worker, collector))
             left = broker.messages(vhost)

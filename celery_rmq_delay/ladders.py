@@ -1,4 +1,4 @@
-"""Ladder arithmetic: tiers, lanes of jitter, the rung of a retry. No I/O."""
+"""Ladder arithmetic: tiers, lanes of jitter, the tier of a retry. No I/O."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ class Ladder:
         text = json.dumps([_OBJECTS, asdict(self)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
-    def rung_after(self, retries: int) -> int:
-        """Return the 1-based rung in which a message parks after ``retries`` earlier retries."""
+    def tier_after(self, retries: int) -> int:
+        """Return the 1-based tier in which a message parks after ``retries`` earlier retries."""
         return min(retries + 1, len(self.tiers_ms))
 
-    def lane_ttls(self, rung: int) -> tuple[int, ...]:
-        """Return the TTLs in ms of a rung's lanes. Lane 0, which messages without a lane take, is the middle one."""
-        delay = self.tiers_ms[rung - 1]
+    def lane_ttls(self, tier_index: int) -> tuple[int, ...]:
+        """Return the TTLs in ms of a tier's lanes. Lane 0, which messages without a lane take, is the middle one."""
+        delay = self.tiers_ms[tier_index - 1]
         if not self.jitter or self.lanes == 1:
             return (delay,)
         step = 2 * self.jitter / (self.lanes - 1)
@@ -60,9 +60,9 @@ class Ladder:
         middle = self.lanes // 2
         return tuple(spread[middle:] + spread[:middle])
 
-    def ttl(self, rung: int, lane: object) -> int:
-        """Return the TTL in ms that a message of ``lane``, which may be any header's value, waits in ``rung``."""
-        ttls = self.lane_ttls(rung)
+    def ttl(self, tier_index: int, lane: object) -> int:
+        """Return the TTL in ms that a message of ``lane``, which may be any header's value, waits in ``tier_index``."""
+        ttls = self.lane_ttls(tier_index)
         return ttls[lane] if type(lane) is int and 0 <= lane < len(ttls) else ttls[0]
 
     def to_json(self) -> dict[str, Any]:

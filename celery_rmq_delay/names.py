@@ -33,26 +33,26 @@ def check_name(name: str, setting: str) -> str:
     return name
 
 
-def return_key(queue: str, rung: int) -> str:
-    """Return the routing key with which a message comes back to ``queue`` from its rung."""
-    return f"{queue}@{rung}"
+def return_key(queue: str, tier_index: int) -> str:
+    """Return the routing key with which a message comes back to ``queue`` from its tier."""
+    return f"{queue}@{tier_index}"
 
 
-def rung_of(queue: str, routing_key: str) -> int:
-    """Return the rung a delivery of ``queue`` came back from; 0 when it did not come from a rung."""
-    owner, at, rung = routing_key.rpartition("@")
-    return int(rung) if at and owner == queue and rung.isdecimal() else 0
+def tier_of(queue: str, routing_key: str) -> int:
+    """Return the tier a delivery of ``queue`` came back from; 0 when it did not come from a tier."""
+    owner, at, tier_index = routing_key.rpartition("@")
+    return int(tier_index) if at and owner == queue and tier_index.isdecimal() else 0
 
 
 @lru_cache(maxsize=4096)
-def rung_queue(
-    queue: str, rung: int, ttl_ms: int, prefix: str = DEFAULT_PREFIX, queue_type: QueueType = "classic"
+def delay_queue(
+    queue: str, tier_index: int, ttl_ms: int, prefix: str = DEFAULT_PREFIX, queue_type: QueueType = "classic"
 ) -> str:
-    """Return the name of the delay queue of a rung: all that makes it, so that it never has to be changed.
+    """Return the name of the delay queue of a tier: all that makes it, so that it never has to be changed.
 
     That is owner, position, TTL and type, and the prefix of the exchange that it returns its messages by.
     """
-    name = f"{queue}.retry.{rung}.{format_ms(ttl_ms)}{'.quorum' if queue_type == 'quorum' else ''}"
+    name = f"{queue}.retry.{tier_index}.{format_ms(ttl_ms)}{'.quorum' if queue_type == 'quorum' else ''}"
     return name if prefix == DEFAULT_PREFIX else f"{name}@{prefix}"
 
 
@@ -67,7 +67,7 @@ def moving(record: str) -> str:
 
 
 def is_derived(queue: str) -> bool:
-    """Return whether a queue is called as `rung_queue` or `suspects` call theirs."""
+    """Return whether a queue is called as `delay_queue` or `suspects` call theirs."""
     return bool(_DERIVED.search(queue))
 
 
@@ -119,20 +119,20 @@ class Names:
         return f"{self.prefix}.{queue}.standby"
 
     def ladder(self, queue: str, ladder_id: str) -> str:
-        """The exchange of one ladder: routes by the rung in the routing key."""
+        """The exchange of one ladder: routes by the tier in the routing key."""
         return f"{self.prefix}.{queue}.ladder.{ladder_id}"
 
     def first(self, queue: str, ladder_id: str) -> str:
-        """The exchange of keys that a ladder does not know: the first rung."""
+        """The exchange of keys that a ladder does not know: the first tier."""
         return f"{self.ladder(queue, ladder_id)}.first"
 
-    def rung(self, queue: str, ladder_id: str, rung: int) -> str:
-        """The exchange over the lanes of a rung with jitter."""
-        return f"{self.ladder(queue, ladder_id)}.{rung}"
+    def tier(self, queue: str, ladder_id: str, tier_index: int) -> str:
+        """The exchange over the lanes of a tier with jitter."""
+        return f"{self.ladder(queue, ladder_id)}.{tier_index}"
 
-    def lane0(self, queue: str, ladder_id: str, rung: int) -> str:
+    def lane0(self, queue: str, ladder_id: str, tier_index: int) -> str:
         """The exchange of messages without a lane."""
-        return f"{self.rung(queue, ladder_id, rung)}.lane0"
+        return f"{self.tier(queue, ladder_id, tier_index)}.lane0"
 
     def record(self, queue: str) -> str:
         """The one-message queue that holds the applied ladder of an origin queue."""

@@ -152,8 +152,8 @@ class RetryableTask(_Task):
         changed = bool(options) or _differs(args, request.args) or _differs(kwargs, request.kwargs)
         wanted = self._exact_ms(delay, countdown, eta)
         if wanted is None and delay.settings.for_queue(queue) is None:  # it has no delay queues
-            wanted = ladder.ttl(ladder.rung_after(request.retries), delivery.lane)
-        path, rung = next_delay(
+            wanted = ladder.ttl(ladder.tier_after(request.retries), delivery.lane)
+        path, tier_index = next_delay(
             delivery, ladder, request.retries, is_exact=wanted is not None, is_changed=changed or not throw
         )
         request.rmq_delay_silent = path is not Path.PUBLISH
@@ -163,17 +163,17 @@ class RetryableTask(_Task):
                 kwargs,
                 given,
                 throw=False,
-                countdown=(ladder.ttl(rung, delivery.lane) if wanted is None else wanted) / 1000,
+                countdown=(ladder.ttl(tier_index, delivery.lane) if wanted is None else wanted) / 1000,
                 max_retries=max_retries,
                 **options,
             )
         finally:
             request.rmq_delay_silent = None
         if path is Path.PUBLISH and not self._publish(
-            delay, delivery, retry.sig, rung=rung, queue=queue, delay_ms=wanted
+            delay, delivery, retry.sig, tier_index=tier_index, queue=queue, delay_ms=wanted
         ):
             path, throw, queue = Path.COPY, True, delivery.queue
-        parked = Parked.of(retry, path, rung, wanted, None if queue == delivery.queue else queue)
+        parked = Parked.of(retry, path, tier_index, wanted, None if queue == delivery.queue else queue)
         if throw:
             raise parked
         return parked
@@ -215,11 +215,13 @@ class RetryableTask(_Task):
         return wanted
 
     def _publish(
-        self, delay: Delay, delivery: Delivery, unsent: _Unsent, *, rung: int, queue: str, delay_ms: int | None
+        self, delay: Delay, delivery: Delivery, unsent: _Unsent, *, tier_index: int, queue: str, delay_ms: int | None
     ) -> bool:
         """Publish the retry to its delay queue; return False where the old message has to go on instead."""
         try:
-            publish_retry(delay, self, delivery, unsent.signature, rung=rung, queue=queue, delay_ms=delay_ms)
+            publish_retry(
+                delay, self, delivery, unsent.signature, tier_index=tier_index, queue=queue, delay_ms=delay_ms
+            )
         except _publish_errors(self.app):
             logger.exception("No confirm for the retry of %s: its old message is parked instead", self.request.id)
             return False

@@ -14,7 +14,7 @@ from kombu.utils.imports import symbol_by_name
 
 from ..exceptions import RmqDelayError, SettingsError
 from ..ladders import Ladder, QueueType
-from ..names import rung_queue
+from ..names import delay_queue
 from ..settings.values import NOT_SET, Settings, check_max_retries, check_queue_name
 from ..topology.ladder import LadderPlan
 from ..topology.native import NativeRetry
@@ -153,9 +153,9 @@ class Delay:
         known = self.app.amqp.queues.get(queue)
         return bool(known and (known.queue_arguments or {}).get("x-single-active-consumer"))
 
-    def rung_queue(self, queue: str, rung: int, ttl_ms: int) -> str:
-        """Return the name of the delay queue of a rung of an origin queue."""
-        return rung_queue(queue, rung, ttl_ms, self.settings.prefix, self.queue_type(queue))
+    def delay_queue(self, queue: str, tier_index: int, ttl_ms: int) -> str:
+        """Return the name of the delay queue of a tier of an origin queue."""
+        return delay_queue(queue, tier_index, ttl_ms, self.settings.prefix, self.queue_type(queue))
 
     def is_native(self, queue: str) -> bool:
         """Return whether the settings leave the retries of an origin queue to RabbitMQ's own delayed retry."""

@@ -63,12 +63,12 @@ class Told(NamedTuple):
 
 
 class Waits(NamedTuple):
-    """Where a failed task waits: on a rung, or for an exact delay (ms)."""
+    """Where a failed task waits: on a tier, or for an exact delay (ms)."""
 
-    rung: int
+    tier_index: int
     exact_ms: int | None
-    #: Whether it is in the delay queue of the rung; not so where its own queue holds it, or where that is not known.
-    in_rung_queue: bool
+    #: Whether it is in the delay queue of the tier; not so where its own queue holds it, or where that is not known.
+    in_delay_queue: bool
     #: The queue that it is to come back to where that is another one.
     queue: str | None = None
 
@@ -188,11 +188,11 @@ class EventMaker:
         if found is None:
             queue = waits.queue or delivery.queue
             ladder = self._delay.ladder(queue, task)
-            rung = min(waits.rung, len(ladder))
-            ttl = ladder.ttl(rung, delivery.lane)
-            text = f'"tier":{rung},"delay_ms":{ttl}'
-            if waits.in_rung_queue:
-                name = self._delay.rung_queue(queue, rung, ttl)
+            tier_index = min(waits.tier_index, len(ladder))
+            ttl = ladder.ttl(tier_index, delivery.lane)
+            text = f'"tier":{tier_index},"delay_ms":{ttl}'
+            if waits.in_delay_queue:
+                name = self._delay.delay_queue(queue, tier_index, ttl)
                 text += f',"delay_queue":{quoted(_name(name))}'
             found = _kept(self._waits, key, (ttl, text))
         return found

@@ -44,7 +44,7 @@ class Event:
     """One thing that happened to a task, or one count of successes.
 
     Times have a time zone (UTC). ``kind`` is one of `KINDS`. ``attempt`` counts from 0; ``max_retries`` None is for
-    ever. ``tier`` is the 1-based rung that the task is parked in, ``delay_ms`` how long it is to wait there,
+    ever. ``tier`` is the 1-based tier that the task is parked in, ``delay_ms`` how long it is to wait there,
     ``delay_queue`` the queue it waits in; None for exact delays. ``generation`` counts replays of an exhausted task,
     ``life`` is the one that a requeue from the database has named, see `headers.LIFE`.
     ``ok_count`` is of rollups only: how many first attempts of ``task`` succeeded on ``worker`` in the

@@ -73,7 +73,7 @@ def delete_origin(
     if apply.look(connection, plan.record_queue().name) is None:
         raise RmqDelayError(f"Queue {plan.queue!r} has no ladder: run `celery -A proj rmq-delay apply` first.")
     with locked_record(connection, plan.record_queue(), lock_timeout, create=False) as (channel, record):
-        objects = plan.objects(recorded(connection, plan, record).highest_rung) + exact.objects
+        objects = plan.objects(recorded(connection, plan, record).highest_tier) + exact.objects
         ways = tuple(each for each in objects.bindings if each.to == "queue" and each.destination == plan.queue)
         for way in ways:
             apply.unbind(channel, way)

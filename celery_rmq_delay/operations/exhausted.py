@@ -14,7 +14,7 @@ from .. import headers as h
 from ..amqp.copies import copy_of
 from ..amqp.scan import SCAN_LIMIT, Scan, scanning
 from ..exceptions import PublishError, RmqDelayError
-from ..names import rung_of
+from ..names import tier_of
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -222,7 +222,7 @@ def describe(message: Message) -> ExhaustedMessage:
         task_id=_text(h.task_id(raw, message.properties)),
         task=_text(raw.get("task")),
         queue=queue,
-        reason=_text(raw.get(h.REASON) or _reason(raw, died, rung_of(queue or "", _key(message)))),
+        reason=_text(raw.get(h.REASON) or _reason(raw, died, tier_of(queue or "", _key(message)))),
         exception=_text(raw.get(h.EXCEPTION)),
         message=_text(raw.get(h.MESSAGE)),
         attempts=_attempts(raw, queue),
@@ -235,12 +235,12 @@ def _key(message: Message) -> str:
     return str((message.delivery_info or {}).get("routing_key", ""))
 
 
-def _reason(raw: h.Headers, died: dict[str, Any], rung: int) -> object:
-    """Return why the broker exhausted a message. ``died``: its newest death; ``rung``: where it waited last, or 0."""
+def _reason(raw: h.Headers, died: dict[str, Any], tier_index: int) -> object:
+    """Return why the broker exhausted a message: ``died`` is its newest death, ``tier_index`` its last tier, or 0."""
     if h.is_due(died) or (died.get("reason") == "expired" and h.TO in raw and died.get("queue") != raw[h.TO]):
         return "undeliverable"  # it was due, and its queue was gone
-    if died.get("reason") == "rejected" and not rung:
-        return "undeliverable"  # it was to go to the first rung, which was gone
+    if died.get("reason") == "rejected" and not tier_index:
+        return "undeliverable"  # it was to go to the first tier, which was gone
     return died.get("reason")
 
 

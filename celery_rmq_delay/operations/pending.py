@@ -77,7 +77,7 @@ def pending(connection: Connection, plan: LadderPlan, applied: Applied, bindings
     names = [plan.queue, plan.exhausted]
     counts = ready_counts(connection, names)
     found = [Drift("queue", name, "missing") for name in names if counts[name] is None]
-    found += drift(connection, plan.objects(applied.highest_rung))
+    found += drift(connection, plan.objects(applied.highest_tier))
     other_type = to_replace(connection, plan)
     replaced = {each.name for each in other_type}
     in_force = applied.ladders.get(applied.current or "")

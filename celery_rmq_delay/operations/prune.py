@@ -104,7 +104,7 @@ class _Prune:
         if self.applied.phase != "settled":
             self.report.kept[key] = "A change of ladders was cut off: run `celery -A proj rmq-delay apply` first."
             return False
-        longest = max(ttl for rung in range(1, len(ladder) + 1) for ttl in ladder.lane_ttls(rung)) / 1000
+        longest = max(ttl for tier_index in range(1, len(ladder) + 1) for ttl in ladder.lane_ttls(tier_index)) / 1000
         left = self.applied.retired[key] + longest + GRACE - time.time()
         if left > 0 and not now:
             wait = format_ms(max(1000, round(left) * 1000))
@@ -113,7 +113,7 @@ class _Prune:
         return True
 
     def _delay_queues(self, ladders: Iterable[Ladder]) -> list[Queue]:
-        return [queue for _, _, queue in self.plan.rung_queues(ladders)]
+        return [queue for _, _, queue in self.plan.delay_queues(ladders)]
 
     def _is_empty(self, key: str, ladder: Ladder) -> bool:
         in_force = {*self._delay_queues(self.plan.ladders.values())}
@@ -135,7 +135,7 @@ class _Prune:
         return not full
 
     def _prune(self, key: str, ladder: Ladder, queues: list[Queue]) -> None:
-        # Nothing leads to these exchanges any more. Without them no rung is entered while its queue is deleted.
+        # Nothing leads to these exchanges any more. Without them no tier is entered while its queue is deleted.
         for name in self._exchanges(key, ladder):
             apply.delete_exchange(self.channel, name)
             self.report.deleted.append(name)
@@ -149,13 +149,13 @@ class _Prune:
     def _exchanges(self, key: str, ladder: Ladder) -> list[str]:
         names, queue = self.plan.names, self.plan.queue
         found = [names.ladder(queue, key), names.first(queue, key)]
-        for rung in range(1, len(ladder) + 1):
-            if len(ladder.lane_ttls(rung)) > 1:
-                found += [names.rung(queue, key, rung), names.lane0(queue, key, rung)]
+        for tier_index in range(1, len(ladder) + 1):
+            if len(ladder.lane_ttls(tier_index)) > 1:
+                found += [names.tier(queue, key, tier_index), names.lane0(queue, key, tier_index)]
         return found
 
     def _forget(self) -> None:
-        """Drop the pruned ladders from the record, and the ways back from rungs that no ladder has."""
+        """Drop the pruned ladders from the record, and the ways back from tiers that no ladder has."""
         gone = set(self.report.ladders)
         kept = replace(
             self.applied,
@@ -163,6 +163,6 @@ class _Prune:
             retired={key: when for key, when in self.applied.retired.items() if key not in gone},
         )
         self.record.save(kept.to_json())
-        highest = max(kept.highest_rung, *(len(ladder) for ladder in self.plan.ladders.values()))
-        for rung in range(highest + 1, self.applied.highest_rung + 1):
-            apply.unbind(self.channel, self.plan.return_binding(rung))
+        highest = max(kept.highest_tier, *(len(ladder) for ladder in self.plan.ladders.values()))
+        for tier_index in range(highest + 1, self.applied.highest_tier + 1):
+            apply.unbind(self.channel, self.plan.return_binding(tier_index))

@@ -28,7 +28,7 @@ class Place:
     """A delay queue of an origin queue, and how its messages come home; ``delay_ms`` is the tier's delay in ms."""
 
     plan: LadderPlan
-    rung: int
+    tier_index: int
     delay_ms: int
     queue: str
 
@@ -37,7 +37,7 @@ class Place:
 
         Raises `PublishError` when that queue is gone, or the broker has not taken it; it then stays parked.
         """
-        queue, exchange, key = self.plan.queue, self.plan.names.returns, return_key(self.plan.queue, self.rung)
+        queue, exchange, key = self.plan.queue, self.plan.names.returns, return_key(self.plan.queue, self.tier_index)
         if not scan.bind(queue, exchange, key):  # the exchange would exhaust it
             raise UnroutableError(f"No queue takes messages for {queue!r}: it does not exist.")
         scan.move(message, counted_copy(self.plan, message, {}), exchange, key)
@@ -46,11 +46,13 @@ class Place:
 def places(connection: Connection, plan: LadderPlan) -> list[Place]:
     """Return the delay queues of all ladders of a queue, planned and applied, from the top.
 
-    From the top: what fails at once when it is released parks one rung higher, and is not to be released again.
+    From the top: what fails at once when it is released parks one tier higher, and is not to be released again.
     """
     ladders = [*plan.ladders.values(), *applied(connection, plan).ladders.values()]
-    found = [Place(plan, rung, delay_ms, queue.name) for rung, delay_ms, queue in plan.rung_queues(ladders)]
-    return sorted(found, key=lambda place: -place.rung)
+    found = [
+        Place(plan, tier_index, delay_ms, queue.name) for tier_index, delay_ms, queue in plan.delay_queues(ladders)
+    ]
+    return sorted(found, key=lambda place: -place.tier_index)
 
 
 def search_limit(connection: Connection) -> int:

@@ -32,13 +32,13 @@ class TierStatus:
     """One tier of an origin queue: its delay queues (one, or one a lane) together.
 
     ``delay_ms`` is the tier's delay in ms, ``parked`` how many messages wait in it. ``oldest_due`` is when the next one
-    is due, in UTC: to the second in the first rung, and not before it in higher ones; None where a look at the message
+    is due, in UTC: to the second in the first tier, and not before it in higher ones; None where a look at the message
     would leave a trace (RabbitMQ >= 4.1) or the message does not say when it was parked.
     ``due_within_ms`` is the bound that always holds, in ms; None where nothing is parked. ``retired``: no ladder in
     force leads here any more. ``missing``: delay queues that the broker does not have.
     """
 
-    rung: int
+    tier_index: int
     delay_ms: int
     parked: int
     oldest_due: datetime | None
@@ -155,11 +155,11 @@ def queue_status(app: Celery, connection: Connection, only: Iterable[str] = ()) 
 def _status(connection: Connection, plan: LadderPlan, broker: Capabilities, retry: RetryMode) -> QueueStatus:
     record = applied(connection, plan)
     in_force = [*plan.ladders.values(), *(each for key, each in record.ladders.items() if key not in record.retired)]
-    entered = {queue.name for _, _, queue in plan.rung_queues(in_force)}
-    every = plan.rung_queues([*in_force, *record.ladders.values()])
+    entered = {queue.name for _, _, queue in plan.delay_queues(in_force)}
+    every = plan.delay_queues([*in_force, *record.ladders.values()])
     tiers: dict[tuple[bool, int, int], list[Queue]] = {}
-    for rung, delay_ms, queue in every:
-        tiers.setdefault((queue.name not in entered, rung, delay_ms), []).append(queue)
+    for tier_index, delay_ms, queue in every:
+        tiers.setdefault((queue.name not in entered, tier_index, delay_ms), []).append(queue)
     counts = ready_counts(connection, [plan.queue, suspects(plan.queue), *(queue.name for _, _, queue in every)])
     return QueueStatus(
         queue=plan.queue,
@@ -181,11 +181,11 @@ def _tier(
     *,
     peek: bool,
 ) -> TierStatus:
-    retired, rung, delay_ms = key
+    retired, tier_index, delay_ms = key
     used = [queue for queue in queues if counts[queue.name]]
     dues = [_due(connection, queue) for queue in used] if peek else []
     return TierStatus(
-        rung=rung,
+        tier_index=tier_index,
         delay_ms=delay_ms,
         parked=sum(counts[queue.name] or 0 for queue in queues),
         oldest_due=min((due for due in dues if due), default=None),

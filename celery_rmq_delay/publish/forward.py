@@ -177,11 +177,11 @@ def publish_retry(
     delivery: Delivery,
     signature: Any,
     *,
-    rung: int,
+    tier_index: int,
     queue: str,
     delay_ms: int | None,
 ) -> None:
-    """Publish ``signature`` to the delay queue of ``rung`` of ``queue``, or with an exact ``delay_ms``.
+    """Publish ``signature`` to the delay queue of ``tier_index`` of ``queue``, or with an exact ``delay_ms``.
 
     When this returns the broker has it. Blocks until the confirm, so it belongs into the task's process. Raises
     `PublishError`, or `DelayError` for a delay that is too long.
@@ -203,7 +203,7 @@ def publish_retry(
     options["queue"] = queue
     with confirming(task.app) as producer:
         if delay_ms is None:
-            route, lane = _to_rung(delay, task, rung, queue)
+            route, lane = _to_tier(delay, task, tier_index, queue)
             if lane is not None:
                 headers[LANE] = lane
         else:
@@ -212,11 +212,11 @@ def publish_retry(
         apply_async(signature.args, signature.kwargs, **options, headers=headers, producer=redirect)
 
 
-def _to_rung(delay: Delay, task: Task[Any, Any], rung: int, queue: str) -> tuple[Route, int | None]:
-    """Return the way into a rung's delay queue, and the message's lane."""
+def _to_tier(delay: Delay, task: Task[Any, Any], tier_index: int, queue: str) -> tuple[Route, int | None]:
+    """Return the way into a tier's delay queue, and the message's lane."""
     ladder = delay.ladder(queue, task)
-    rung = min(rung, len(ladder))
+    tier_index = min(tier_index, len(ladder))
     task_id: Any = task.request.id
     lane = lane_of(task_id, ladder.lanes) if ladder.lanes > 1 else None
     plan = delay.plan(queue, reason_routing=True, tasks=False)
-    return plan.route(rung, ladder.ttl(rung, lane)), lane
+    return plan.route(tier_index, ladder.ttl(tier_index, lane)), lane

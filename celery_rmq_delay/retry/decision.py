@@ -12,7 +12,7 @@ from .. import headers as h
 from ..amqp.capabilities import Capabilities
 from ..headers import Headers
 from ..ladders import Ladder
-from ..names import rung_of, suspects
+from ..names import suspects, tier_of
 from ..topology.native import NativeRetry
 from .crashes import crashes, was_interrupted
 from .delivery import Delivery, Parked, Path, climbs_by_itself
@@ -136,9 +136,9 @@ def arrive(
     came back from a delay queue: a publisher can send any.
     """
     queue, native = place.queue, place.native
-    rung = 0 if place.among_suspects else rung_of(queue, routing_key)
+    tier_index = 0 if place.among_suspects else tier_of(queue, routing_key)
     found = h.rejections(headers, queue, suspects(queue)) if "x-death" in headers else 0
-    rejections = found if rung else 0
+    rejections = found if tier_index else 0
     given_back = native.given_back(headers) if native else 0
     climbed = rejections + given_back
     retries = h.whole_number(h.whole_number(known) + climbed)
@@ -151,7 +151,7 @@ def arrive(
     action, crashed = _on_arrival(headers, place, interrupted, keeps_eta, is_returned)
     return Arrival(
         action,
-        Delivery(queue, rung, headers.get(h.LANE), path),
+        Delivery(queue, tier_index, headers.get(h.LANE), path),
         retries,
         crashed,
         # A suspect was delivered before: Celery's `worker_deduplicate_successful_tasks` looks whether it has succeeded.
@@ -186,7 +186,7 @@ def _on_arrival(
 def _cheapest(headers: Headers, place: Place, ladder: Ladder, retries: int, *, is_copied: bool) -> Path:
     """Return how an unchanged retry of the next tier gets to its delay queue."""
     if place.native and place.is_applied:
-        delay_ms = ladder.tiers_ms[ladder.rung_after(retries) - 1]
+        delay_ms = ladder.tiers_ms[ladder.tier_after(retries) - 1]
         if place.native.takes(headers, delay_ms, place.most_given_back):
             return Path.REQUEUE
     if not (place.is_planned and place.is_applied):
@@ -216,7 +216,7 @@ class Ending(NamedTuple):
     action: Action
     #: With `Action.PARK`: how it gets to its delay queue, the tier's number from 1, and an exact delay instead of it.
     path: Path = Path.COPY
-    rung: int = 0
+    tier_index: int = 0
     delay_ms: int | None = None
     #: With `Action.EXHAUST`, and where a task is discarded: why.
     reason: str | None = None
@@ -247,7 +247,7 @@ def next_delay(
     by_itself = path is not Path.REJECT or climbs_by_itself(delivery, ladder, retries)
     if path is not Path.PUBLISH and (is_exact or not by_itself):
         path = Path.COPY
-    return path, ladder.rung_after(retries)
+    return path, ladder.tier_after(retries)
 
 
 def end(how: End, attempt: Attempt | Parked, *, rejects: bool = True) -> Ending:
@@ -255,12 +255,12 @@ def end(how: End, attempt: Attempt | Parked, *, rejects: bool = True) -> Ending:
     if how in _SETTLED:
         return _SETTLED[how]
     if isinstance(attempt, Parked):
-        path, rung, delay_ms = attempt.path, attempt.rung, attempt.delay_ms
+        path, tier_index, delay_ms = attempt.path, attempt.tier_index, attempt.delay_ms
     elif how is End.FAILED or attempt.is_used_up:
         return Ending(Action.EXHAUST, reason="retries_used" if attempt.is_used_up else "gave_up")
     else:
-        (path, rung), delay_ms = next_delay(attempt.delivery, attempt.ladder, attempt.retries), None
+        (path, tier_index), delay_ms = next_delay(attempt.delivery, attempt.ladder, attempt.retries), None
         path = Path.COPY if path is Path.PUBLISH else path  # the task publishes nothing anymore
     if path is Path.REJECT and not rejects:  # its queue was given back while the task ran
         path = Path.COPY
-    return Ending(Action.PARK, path, rung, delay_ms)
+    return Ending(Action.PARK, path, tier_index, delay_ms)

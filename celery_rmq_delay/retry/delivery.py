@@ -30,8 +30,8 @@ class Delivery(NamedTuple):
     """Where a message comes from and how far up its ladder it is."""
 
     queue: str
-    #: The rung it came back from; 0 when it comes from its publisher.
-    rung: int
+    #: The tier it came back from; 0 when it comes from its publisher.
+    tier_index: int
     #: Its lane of jitter; None where its publisher gave it none.
     lane: int | None
     #: The cheapest way that a retry with the same arguments can take.
@@ -48,24 +48,26 @@ def delivery_of(request: Any) -> Delivery | None:
 
 
 class Parked(Retry):
-    """The `Retry` that says how the message gets to its delay queue, and to which rung, or with which exact delay."""
+    """The `Retry` that says how the message gets to its delay queue, and to which tier, or with which exact delay."""
 
     excs: str | None  # the stubs lack it
     path = Path.REJECT
-    rung = 0
+    tier_index = 0
     delay_ms: int | None = None
     queue: str | None = None
 
     @classmethod
-    def of(cls, retry: Retry, path: Path, rung: int, delay_ms: int | None = None, queue: str | None = None) -> Parked:
+    def of(
+        cls, retry: Retry, path: Path, tier_index: int, delay_ms: int | None = None, queue: str | None = None
+    ) -> Parked:
         """Return ``retry`` as a `Parked`; ``queue`` where it is to come back to another one."""
         found: Any = retry  # the stubs lack ``excs``
         found.args = ()  # Celery's hold the retry itself: a cycle
-        return _parked(found.message, found.exc, found.excs, found.when, path, rung, delay_ms, queue)
+        return _parked(found.message, found.exc, found.excs, found.when, path, tier_index, delay_ms, queue)
 
     def __reduce__(self) -> Any:
         rest = (self.queue,) if self.queue is not None else ()
-        return _parked, (self.message, self.exc, self.excs, self.when, self.path, self.rung, self.delay_ms, *rest)
+        return _parked, (self.message, self.exc, self.excs, self.when, self.path, self.tier_index, self.delay_ms, *rest)
 
 
 # In the text of a traceback users look for the name they know; it is pickled through `_parked`.
@@ -78,20 +80,20 @@ def _parked(
     excs: str | None,
     when: Any,
     path: Path,
-    rung: int,
+    tier_index: int,
     delay_ms: int | None,
     queue: str | None = None,
 ) -> Parked:
     # Celery's constructor pickles the exception to see whether it can be pickled; here that is known.
     parked = Parked.__new__(Parked)
     parked.args = (None, exc, when)
-    own = {"path": path, "rung": rung, "delay_ms": delay_ms, "queue": queue}
+    own = {"path": path, "tier_index": tier_index, "delay_ms": delay_ms, "queue": queue}
     vars(parked).update(message=message, exc=exc, excs=excs, when=when, is_eager=False, sig=None, **own)
     return parked
 
 
 def climbs_by_itself(delivery: Delivery, ladder: Ladder, retries: int) -> bool:
-    """Return whether a reject takes the message to the rung of its next retry: its routing key says so."""
+    """Return whether a reject takes the message to the tier of its next retry: its routing key says so."""
     if retries < len(ladder):
-        return delivery.rung == retries
-    return ladder.repeat_last and delivery.rung == len(ladder)
+        return delivery.tier_index == retries
+    return ladder.repeat_last and delivery.tier_index == len(ladder)

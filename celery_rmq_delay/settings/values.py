@@ -9,7 +9,7 @@ from typing import Literal
 
 from ..exceptions import SettingsError
 from ..ladders import Ladder, QueueType
-from ..names import DEFAULT_PREFIX, MAX_NAME_BYTES, Names, is_derived, moving, rung_queue
+from ..names import DEFAULT_PREFIX, MAX_NAME_BYTES, Names, delay_queue, is_derived, moving
 from ..redaction import Redaction
 from .events import EventSettings
 from .exact import ExactSettings
@@ -92,9 +92,16 @@ def check_queue_name(
         raise SettingsError(f"{setting}.queues", queue, mend)
     longest = settings.names.lane0(queue, "0" * 8, 1000)
     ladders = {own.ladder, *filter(None, tasks)}
-    ttls = ((rung, ttl) for each in ladders for rung in range(1, len(each) + 1) for ttl in each.lane_ttls(rung))
-    rungs = (rung_queue(queue, rung, ttl, settings.prefix, "quorum") for rung, ttl in ttls)  # the longer names
-    longest = max(longest, *rungs, key=lambda name: len(name.encode()))
+    ttls = (
+        (tier_index, ttl)
+        for each in ladders
+        for tier_index in range(1, len(each) + 1)
+        for ttl in each.lane_ttls(tier_index)
+    )
+    tiers = (
+        delay_queue(queue, tier_index, ttl, settings.prefix, "quorum") for tier_index, ttl in ttls
+    )  # the longer names
+    longest = max(longest, *tiers, key=lambda name: len(name.encode()))
     size = len(longest.encode())
     if size > MAX_NAME_BYTES:
         mend = f"{longest!r} would have {size} bytes and AMQP allows {MAX_NAME_BYTES}: shorten the queue or the prefix."

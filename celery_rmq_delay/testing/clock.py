@@ -54,7 +54,7 @@ class Scale:
         return min(delay_ms, max(1, round(shorter)))
 
     def ladder(self, ladder: Ladder) -> Ladder:
-        """Return a ladder with the same rungs and shorter delays."""
+        """Return a ladder with the same tiers and shorter delays."""
         return replace(ladder, tiers_ms=tuple(map(self.shorten, ladder.tiers_ms)))
 
 

@@ -1,4 +1,4 @@
-"""The in-memory ladder: a user's tasks go through all their rungs in one process, without a broker, without waiting."""
+"""The in-memory ladder: a user's tasks go through all their tiers in one process, without a broker, without waiting."""
 
 from __future__ import annotations
 

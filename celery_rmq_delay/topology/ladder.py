@@ -1,12 +1,12 @@
 """The ladder of an origin queue as pure data.
 
-    Q --reject--> dlx --rejected--> tasks --own tiers--> ladder.<id> --Q@k--> rung k+1 --TTL--> return --Q@k--> Q
+    Q --reject--> dlx --rejected--> tasks --own tiers--> ladder.<id> --Q@k--> tier k+1 --TTL--> return --Q@k--> Q
                    |                  |                     |                             `--Q is gone--> exhausted
-                   |                  |                     `--unknown key--> first --> rung 1 (gone: exhausted)
+                   |                  |                     `--unknown key--> first --> tier 1 (gone: exhausted)
                    `--other deaths--> other                 `--Q@N--> exhausted
                                       `--any other task--> ladder (switch, stand-in: standby) --> ladder.<id>
 
-The rung rides in the routing key, so a message climbs without anybody publishing it. A ladder's exchanges and its delay
+The tier rides in the routing key, so a message climbs without anybody publishing it. A ladder's exchanges and its delay
 queues are named after what they do and never change; only the bindings of the switch and of ``tasks`` ever move
 (`celery_rmq_delay.topology.switch`).
 """
@@ -21,7 +21,7 @@ from ..amqp.record import LOCKABLE
 from ..amqp.route import Route
 from ..headers import LANE
 from ..ladders import Ladder, QueueType
-from ..names import Names, return_key, rung_queue, suspects
+from ..names import Names, delay_queue, return_key, suspects
 from .common import origin_arguments, own_queue_arguments, safe_dead_lettering, safety_net, undeliverable
 
 
@@ -57,16 +57,16 @@ class LadderPlan:
         own = (ladder for ladder in self.tasks.values() if ladder is not None)
         return {ladder.id: ladder for ladder in (self.ladder, *own)}
 
-    def objects(self, highest_rung: int = 0) -> Objects:
+    def objects(self, highest_tier: int = 0) -> Objects:
         """Return everything but the bindings that move.
 
-        ``highest_rung``: the longest ladder the queue ever had; messages may still come back from its rungs.
+        ``highest_tier``: the longest ladder the queue ever had; messages may still come back from its tiers.
         """
-        highest = max(highest_rung, *(len(ladder) for ladder in self.ladders.values()))
+        highest = max(highest_tier, *(len(ladder) for ladder in self.ladders.values()))
         found = self._frame()
         for ladder in self.ladders.values():
             found += self.ladder_objects(ladder, highest)
-        return found + Objects(bindings=tuple(self.return_binding(rung) for rung in range(1, highest + 1)))
+        return found + Objects(bindings=tuple(self.return_binding(tier_index) for tier_index in range(1, highest + 1)))
 
     def _frame(self) -> Objects:
         return self._returns() + Objects(self.own_exchanges, (self.suspects_queue(),))
@@ -98,25 +98,30 @@ class LadderPlan:
         names, queue, exchange = self.names, self.queue, self.names.ladder(self.queue, ladder.id)
         first = names.first(queue, ladder.id)
         found = Objects((Exchange(first, "fanout", undeliverable(names)), Exchange(exchange, "direct", first)))
-        for rung in range(1, len(ladder) + 1):
-            found += self._rung(ladder, rung)
-            key = "" if rung == 1 else return_key(queue, rung - 1)
-            found += Objects(bindings=(self._into_rung(ladder, rung, first if rung == 1 else exchange, key),))
-        for rung in range(len(ladder), max(highest, len(ladder)) + 1):
+        for tier_index in range(1, len(ladder) + 1):
+            found += self._tier(ladder, tier_index)
+            key = "" if tier_index == 1 else return_key(queue, tier_index - 1)
+            found += Objects(
+                bindings=(self._into_tier(ladder, tier_index, first if tier_index == 1 else exchange, key),)
+            )
+        for tier_index in range(len(ladder), max(highest, len(ladder)) + 1):
             end = (
-                self._into_rung(ladder, len(ladder), exchange, return_key(queue, rung))
+                self._into_tier(ladder, len(ladder), exchange, return_key(queue, tier_index))
                 if ladder.repeat_last
-                else Binding(exchange, self.exhausted, key=return_key(queue, rung))
+                else Binding(exchange, self.exhausted, key=return_key(queue, tier_index))
             )
             found += Objects(bindings=(end,))
         return found
 
-    def _rung(self, ladder: Ladder, rung: int) -> Objects:
-        ttls = ladder.lane_ttls(rung)
-        queues = tuple(self._delay_queue(ladder, rung, ttl) for ttl in ttls)
+    def _tier(self, ladder: Ladder, tier_index: int) -> Objects:
+        ttls = ladder.lane_ttls(tier_index)
+        queues = tuple(self._delay_queue(ladder, tier_index, ttl) for ttl in ttls)
         if len(ttls) == 1:
             return Objects(queues=queues)
-        over, lane0 = self.names.rung(self.queue, ladder.id, rung), self.names.lane0(self.queue, ladder.id, rung)
+        over, lane0 = (
+            self.names.tier(self.queue, ladder.id, tier_index),
+            self.names.lane0(self.queue, ladder.id, tier_index),
+        )
         lanes = tuple(
             Binding(over, queue.name, declared=arguments({"x-match": "all", LANE: lane}))
             for lane, queue in enumerate(queues)
@@ -127,37 +132,37 @@ class LadderPlan:
             bindings=(Binding(lane0, queues[0].name), *lanes),
         )
 
-    def _into_rung(self, ladder: Ladder, rung: int, source: str, key: str) -> Binding:
-        ttls = ladder.lane_ttls(rung)
+    def _into_tier(self, ladder: Ladder, tier_index: int, source: str, key: str) -> Binding:
+        ttls = ladder.lane_ttls(tier_index)
         if len(ttls) == 1:
-            return Binding(source, self._delay_queue(ladder, rung, ttls[0]).name, key=key)
-        return Binding(source, self.names.rung(self.queue, ladder.id, rung), to="exchange", key=key)
+            return Binding(source, self._delay_queue(ladder, tier_index, ttls[0]).name, key=key)
+        return Binding(source, self.names.tier(self.queue, ladder.id, tier_index), to="exchange", key=key)
 
-    def rung_queue(self, rung: int, ttl_ms: int) -> Queue:
-        """Return the delay queue of ``rung`` that holds messages for ``ttl_ms``."""
-        return self._delay_queue(self.ladder, rung, ttl_ms)
+    def delay_queue(self, tier_index: int, ttl_ms: int) -> Queue:
+        """Return the delay queue of ``tier_index`` that holds messages for ``ttl_ms``."""
+        return self._delay_queue(self.ladder, tier_index, ttl_ms)
 
-    def _delay_queue(self, ladder: Ladder, rung: int, ttl_ms: int) -> Queue:
+    def _delay_queue(self, ladder: Ladder, tier_index: int, ttl_ms: int) -> Queue:
         declared = {
             **dict(own_queue_arguments(ladder.queue_type)),
             **safe_dead_lettering(ladder.queue_type),
             "x-message-ttl": ttl_ms,
             "x-dead-letter-exchange": self.names.returns,
-            "x-dead-letter-routing-key": return_key(self.queue, rung),
+            "x-dead-letter-routing-key": return_key(self.queue, tier_index),
         }
-        name = rung_queue(self.queue, rung, ttl_ms, self.names.prefix, ladder.queue_type)
+        name = delay_queue(self.queue, tier_index, ttl_ms, self.names.prefix, ladder.queue_type)
         return Queue(name, arguments(declared))
 
-    def route(self, rung: int, ttl_ms: int) -> Route:
-        """Return the way into the delay queue of ``rung`` that holds messages for ``ttl_ms``, and back from there."""
-        queue = self.rung_queue(rung, ttl_ms)
-        objects = self._returns() + Objects((), (queue,), (self.return_binding(rung),))
+    def route(self, tier_index: int, ttl_ms: int) -> Route:
+        """Return the way into the delay queue of a tier that holds messages for ``ttl_ms``, and back from there."""
+        queue = self.delay_queue(tier_index, ttl_ms)
+        objects = self._returns() + Objects((), (queue,), (self.return_binding(tier_index),))
         key = ("ladder", queue.name)
         return Route("", queue.name, ttl_ms, objects=objects, key=key, sorts=self.queue_type == "quorum")
 
-    def return_binding(self, rung: int) -> Binding:
-        """Return the binding that brings messages back from ``rung``."""
-        return Binding(self.names.returns, self.queue, key=return_key(self.queue, rung))
+    def return_binding(self, tier_index: int) -> Binding:
+        """Return the binding that brings messages back from ``tier_index``."""
+        return Binding(self.names.returns, self.queue, key=return_key(self.queue, tier_index))
 
     def from_current(self, ladder: str) -> Binding:
         """Return the binding by which the queue's rejected messages enter the ladder with this id."""
@@ -173,14 +178,14 @@ class LadderPlan:
         exchange = self.names.ladder(self.queue, ladder)
         return Binding(self.names.tasks(self.queue), exchange, to="exchange", declared=declared)
 
-    def rung_queues(self, ladders: Iterable[Ladder]) -> list[tuple[int, int, Queue]]:
-        """Return (rung, tier in ms, delay queue) of the given ladders, each delay queue once."""
+    def delay_queues(self, ladders: Iterable[Ladder]) -> list[tuple[int, int, Queue]]:
+        """Return (tier, tier in ms, delay queue) of the given ladders, each delay queue once."""
         found: dict[str, tuple[int, int, Queue]] = {}
         for ladder in ladders:
-            for rung, tier in enumerate(ladder.tiers_ms, 1):
-                for ttl in ladder.lane_ttls(rung):
-                    queue = self._delay_queue(ladder, rung, ttl)
-                    found.setdefault(queue.name, (rung, tier, queue))
+            for tier_index, tier in enumerate(ladder.tiers_ms, 1):
+                for ttl in ladder.lane_ttls(tier_index):
+                    queue = self._delay_queue(ladder, tier_index, ttl)
+                    found.setdefault(queue.name, (tier_index, tier, queue))
         return list(found.values())
 
     def suspects_queue(self) -> Queue:

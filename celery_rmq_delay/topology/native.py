@@ -29,7 +29,7 @@ def native_tiers(tiers_ms: tuple[int, ...]) -> tuple[int, ...]:
     """Return the nearest tiers in ms that the broker can give: the first, twice the first, ... up to the last."""
     first = tiers_ms[0]
     last = max(first, tiers_ms[-1])
-    return tuple(min(first * rung, last) for rung in range(1, len(tiers_ms) + 1))
+    return tuple(min(first * tier_index, last) for tier_index in range(1, len(tiers_ms) + 1))
 
 
 def refusal(queue: str, broker: Capabilities, *, quorum: bool) -> str | None:

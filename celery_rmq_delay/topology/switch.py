@@ -1,6 +1,6 @@
 """Move a queue from one ladder to another while workers use both.
 
-No two rungs may ever be bound to one key (a message would come back twice), and never none (it would be lost).
+No two tiers may ever be bound to one key (a message would come back twice), and never none (it would be lost).
 RabbitMQ cannot swap a binding in one step, so the swap happens behind an alternate exchange:
 
     current --(binding)--> old ladder    unbind: messages fall to standby, which still leads to the old ladder
@@ -71,7 +71,7 @@ class Applied:
         return self.phase == "lost"
 
     @property
-    def highest_rung(self) -> int:
+    def highest_tier(self) -> int:
         """The longest ladder that may still have messages."""
         return max((len(ladder) for ladder in self.ladders.values()), default=0)
 
@@ -118,7 +118,7 @@ def apply_plan(
         if reset and record.value is None:
             _reset(connection, plan)
         before = recorded(connection, plan, record)
-        objects = plan.objects(before.highest_rung)
+        objects = plan.objects(before.highest_tier)
         expected = objects + _marker(plan, before)
         if quick and before.bound == _digest(plan, objects) and apply.all_exist(connection, expected):
             known = (*objects.bindings, *_reason_bindings(plan)[0])
@@ -228,7 +228,7 @@ def _digest(plan: LadderPlan, objects: Objects) -> str:
 
 def planned_bindings(plan: LadderPlan, applied: Applied) -> list[Binding]:
     """Return every binding that the broker has where ``plan`` is applied, as the record ``applied`` says it is."""
-    return [*plan.objects(applied.highest_rung).bindings, *_reason_bindings(plan)[0], *_settled(plan, applied)]
+    return [*plan.objects(applied.highest_tier).bindings, *_reason_bindings(plan)[0], *_settled(plan, applied)]
 
 
 def _reason_bindings(plan: LadderPlan) -> tuple[list[Binding], list[Binding]]:
@@ -289,7 +289,7 @@ class _Switch:
         self._retire()
         self._save(exhausted=self.plan.exhausted)
         apply.declare(self.channel, _marker(self.plan, self.applied))
-        bound = _digest(self.plan, self.plan.objects(self.applied.highest_rung))
+        bound = _digest(self.plan, self.plan.objects(self.applied.highest_tier))
         self._save(bound=bound if complete else None)
 
     def _leave_exhausted(self) -> None:
@@ -297,7 +297,7 @@ class _Switch:
         old = self.applied.exhausted
         if old in (None, self.plan.exhausted):
             return
-        there, highest = replace(self.plan, exhausted=old), self.applied.highest_rung
+        there, highest = replace(self.plan, exhausted=old), self.applied.highest_tier
         ladders = [there.ladder_objects(each, highest).bindings for each in self.applied.ladders.values()]
         shared = safety_net(there.names, old).bindings
         for binding in (each for bindings in (*ladders, *_reason_bindings(there), shared) for each in bindings):

@@ -42,7 +42,7 @@ def ladder_in_force(connection: Connection, plan: LadderPlan, *, known: bool = F
         return None
     tasks = {task: found.ladders.get(ladders[-1]) for task, ladders in found.tasks.items() if ladders}
     there = replace(plan, ladder=current, tasks=tasks)
-    return found if all_exist(connection, there.objects(found.highest_rung)) else None
+    return found if all_exist(connection, there.objects(found.highest_tier)) else None
 
 
 @dataclass(frozen=True)

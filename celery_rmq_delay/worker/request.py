@@ -60,7 +60,7 @@ class RetryableRequest(stock.Request):
         super().__init__(message, **options)
         #: A `Delivery`; None where the queue is left alone, and nothing below is asked.
         self._delivery: Any = delivery_of(self._request_dict)
-        if self._delivery is not None and not self._delivery.rung and h.DUE in message.raw_headers:
+        if self._delivery is not None and not self._delivery.tier_index and h.DUE in message.raw_headers:
             # For the task alone: Celery, which might wait for it by its own clock, has looked already.
             self._request_dict["eta"] = h.fulfilled_eta(message.raw_headers)
 
@@ -241,14 +241,14 @@ class RetryableRequest(stock.Request):
     def _park(self, exc: BaseException | None, when: Any, ending: Ending) -> None:
         """Bring the message to its delay queue: a tier's, or one for an exact delay."""
         self.acknowledged = True
-        _, path, rung, delay_ms, _ = ending
+        _, path, tier_index, delay_ms, _ = ending
         delivery: Delivery = self._delivery
         queue = None if self.retry_queue == delivery.queue else self.retry_queue
-        waits = Waits(rung, delay_ms, in_rung_queue=path is not Path.REQUEUE, queue=queue)
+        waits = Waits(tier_index, delay_ms, in_delay_queue=path is not Path.REQUEUE, queue=queue)
         kind = events.PARKED if path in (Path.REJECT, Path.REQUEUE) else events.FORWARDED
         tell = partial(self._tell, kind, exc, self._failure.traceback, waits)
         if path is Path.COPY:
-            self._worker.park(self._message, delivery, self.task, self._retries, rung, delay_ms, tell)
+            self._worker.park(self._message, delivery, self.task, self._retries, tier_index, delay_ms, tell)
         else:
             tell()
             if path is Path.REJECT:
@@ -259,7 +259,7 @@ class RetryableRequest(stock.Request):
                 self._on_ack(stock.logger, self._connection_errors)
         if task_parked.receivers:
             known_ms = round(when * 1000) if isinstance(when, (int, float)) else None
-            self._send(task_parked, exception=exc, delay_ms=known_ms, tier=rung if delay_ms is None else None)
+            self._send(task_parked, exception=exc, delay_ms=known_ms, tier=tier_index if delay_ms is None else None)
 
     def _exhaust(self, reason: Any) -> None:
         exc = _bare(self._failure.exception)
@@ -290,7 +290,7 @@ class RetryableRequest(stock.Request):
         stock.task_ready(self)
         self._worker.started(self._message)
         delivery: Delivery = self._delivery
-        delay: Any = self._worker.delay.ladder(delivery.queue, self.task).ttl(ending.rung, delivery.lane) / 1000
+        delay: Any = self._worker.delay.ladder(delivery.queue, self.task).ttl(ending.tier_index, delivery.lane) / 1000
         retry = Retry(exc=exc, when=delay)
         if self.store_errors:
             store_retry(self.task, self._context, exc, exc_info.traceback)

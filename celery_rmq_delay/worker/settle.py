@@ -247,21 +247,21 @@ class Settling:
         delivery: Delivery,
         task: Task[Any, Any],
         retries: int,
-        rung: int,
+        tier_index: int,
         delay_ms: int | None = None,
         before_ack: Callable[[], object] = _nothing,
     ) -> None:
-        """Move a message as it is to the delay queue of ``rung``, or to one for an exact delay.
+        """Move a message as it is to the delay queue of ``tier_index``, or to one for an exact delay.
 
         Published with confirm, then acked; ``before_ack`` is called between the two. While the broker does not take it,
         it is tried again: rejected, it would wait where its key leads to, and a full queue would drop it there.
         """
         if delay_ms is None:
-            ttl_ms = self.delay.ladder(delivery.queue, task).ttl(rung, delivery.lane)
+            ttl_ms = self.delay.ladder(delivery.queue, task).ttl(tier_index, delivery.lane)
             if delivery.path is Path.PUBLISH:  # no apply has declared its delay queue
-                route = self.delay.plan(delivery.queue, reason_routing=True, tasks=False).route(rung, ttl_ms)
+                route = self.delay.plan(delivery.queue, reason_routing=True, tasks=False).route(tier_index, ttl_ms)
             else:
-                name = self.delay.rung_queue(delivery.queue, rung, ttl_ms)
+                name = self.delay.delay_queue(delivery.queue, tier_index, ttl_ms)
                 route = Route("", name, sorts=self.delay.queue_type(delivery.queue) == "quorum")
         else:
             exact = self.delay.exact
@@ -269,7 +269,7 @@ class Settling:
         # The attempt has ended: the kills before it are in no row with those to come.
         headers = self._forwarded(message, retries + 1, {**route.headers, h.CRASHES: None})
         copy = parked_copy(message, headers, route, self._broker)
-        again = partial(self.park, message, delivery, task, retries, rung, delay_ms, before_ack)
+        again = partial(self.park, message, delivery, task, retries, tier_index, delay_ms, before_ack)
         self.publish(message, copy, route, again=again, before_ack=before_ack)
 
     def _native(self, queue: str, among_suspects: bool) -> NativeRetry | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from celery import Celery
-from celery_rmq_delay import ladders as rungs
+from celery_rmq_delay import ladders as tiers
 from celery_rmq_delay.app.state import delay_of
 from celery_rmq_delay.contrib.django.models import FailureGroup, InsightRun, TaskRecord, TaskState
 from celery_rmq_delay.durations import format_ms
@@ -117,7 +117,7 @@ class Watch:
         found = []
         for name in QUEUES:
             queue = next(each for each in status.queues if each.queue == name)
-            parked = {(tier.rung, tier.delay_ms): tier.parked for tier in queue.tiers}
+            parked = {(tier.tier_index, tier.delay_ms): tier.parked for tier in queue.tiers}
             plan = self.delay.plan(name, reason_routing=True)
             found.append(_ladder(name, queue.ready or 0, plan.ladder, parked))
             own = {task: ladder for task, ladder in plan.tasks.items() if ladder is not None}
@@ -178,6 +178,9 @@ def insights() -> dict[str, int]:
     }
 
 
-def _ladder(name: str, ready: int | None, ladder: rungs.Ladder, parked: Mapping[tuple[int, int], int]) -> Ladder:
-    tiers = [Tier(format_ms(delay), parked.get((rung, delay), 0)) for rung, delay in enumerate(ladder.tiers_ms, 1)]
+def _ladder(name: str, ready: int | None, ladder: tiers.Ladder, parked: Mapping[tuple[int, int], int]) -> Ladder:
+    tiers = [
+        Tier(format_ms(delay), parked.get((tier_index, delay), 0))
+        for tier_index, delay in enumerate(ladder.tiers_ms, 1)
+    ]
     return Ladder(name, ready, tiers)

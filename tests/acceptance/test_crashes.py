@@ -343,7 +343,7 @@ def test_a_task_whose_copy_waits_when_its_worker_stops_is_no_suspect(
 ) -> None:
     with policy(own_broker, "full", "^shop.retry.", TAKES_NOTHING, vhost=classic_lab.vhost):
         worker = classic_lab.worker(pool, 1)
-        result = classic_lab.task("fails").apply_async((2,), retries=1)  # its first retry is a copy for the second rung
+        result = classic_lab.task("fails").apply_async((2,), retries=1)  # its first retry is a copy for the second tier
         wait_for(lambda: "waits in this worker for another try" in worker.logs())
         os.kill(worker.container.pid, signal.SIGTERM)
         worker.container.wait(SECONDS)

@@ -23,7 +23,7 @@ from tests.support import ROOT
 from tests.support.background import as_a_background_job
 from tests.support.waiting import SECONDS, wait_for
 
-#: What is parked of the task that charges orders: its outage is sure to come, which rungs and lanes see it is not.
+#: What is parked of the task that charges orders: its outage is sure to come, which tiers and lanes see it is not.
 LADDER = "payments.retry."
 KINDS = {"charge", "send_receipt", "import_prices", "sales_report", "warehouse.pick"}
 
@@ -174,8 +174,8 @@ def test_a_run_fails_and_names_the_order_that_was_lost(
     with PrivateBroker(installation.server, installation.root) as broker:  # type: ignore[attr-defined]
         demo = start_demo("--orders", "150", ONCE="1", BROKER_URL=broker.url)
         demo.wait_for(lambda: "settled" in demo.output)
-        rungs = [name for name in broker.rabbitmqctl("-q", "list_queues", "name").split() if LADDER in name]
-        stolen = steal(f"127.0.0.1:{broker.port}", rungs, demo)
+        tiers = [name for name in broker.rabbitmqctl("-q", "list_queues", "name").split() if LADDER in name]
+        stolen = steal(f"127.0.0.1:{broker.port}", tiers, demo)
         code = demo.exit_code()
 
     assert code == 1, demo.output

@@ -36,7 +36,7 @@ OTHER = {"classic": "quorum", "quorum": "classic"}
         ),  # not the other way: Celery's global QoS for classic queues ends with a quorum queue
     ],
 )
-def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_rungs_go_away(
+def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_tiers_go_away(
     make_lab: Callable[..., Lab], queue_type: str, change: str
 ) -> None:
     lab = make_lab(queue_type, tiers=["300ms", "600ms", "900ms"])
@@ -67,7 +67,7 @@ def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_rungs_go
     plan = app._rmq_delay.plan("shop", reason_routing=True)
     with app.connection_for_write() as connection:
         prune(connection, plan, {}, now=True)
-    pruned, kept = lab.rung(1, 300), delay_of(app).rung_queue("shop", 1, plan.ladder.tiers_ms[0])
+    pruned, kept = lab.tier_index(1, 300), delay_of(app).delay_queue("shop", 1, plan.ladder.tiers_ms[0])
     assert lab.counts(pruned, kept) == {pruned: None, kept: 0}
     close_app(app)
 
@@ -90,7 +90,7 @@ def test_workers_start_after_their_queue_was_declared_again_as_the_other_type(
     results += [lab.task("fails").delay(1) for _ in range(10)]
     with app.connection_for_write() as connection:
         plan = delay_of(app).plan("shop", reason_routing=capabilities(connection).tells_death_reason)
-        new = plan.rung_queue(1, 3_600_000).name
+        new = plan.delay_queue(1, 3_600_000).name
         wait_for(lambda: lab.count(new) == 10, "the new ones parked in a tier of the new type")
         assert lab.parked() == 10, "the old ones are where they were"
         assert not pending(connection, plan, applied(connection, plan))

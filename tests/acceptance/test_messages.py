@@ -66,8 +66,8 @@ def test_an_unknown_task_climbs_the_ladder_and_ends_in_exhausted(running: Lab) -
     (found,) = wait_for(lambda: running.take("rmq_delay.exhausted"))
 
     assert found.body == message.body
-    rungs = [death["queue"] for death in found.headers["x-death"] if death["reason"] == "expired"]
-    assert sorted(rungs) == [running.rung(rung, 300 * rung) for rung in (1, 2, 3)]
+    tiers = [death["queue"] for death in found.headers["x-death"] if death["reason"] == "expired"]
+    assert sorted(tiers) == [running.tier_index(tier_index, 300 * tier_index) for tier_index in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(

@@ -189,9 +189,9 @@ def test_advice_that_lacks_data_says_so_and_shows_what_is_known() -> None:
     row = advised("few", [1_000], enough_data=False, reason="not enough data: 3 failures", current_ms=[2_000])
     told = advice(row)
     assert told.verdict == "Not enough data: 3 failures"
-    assert [(rung.ladder, [cell.value for cell in rung.cells]) for rung in told.rungs] == [("2s", ["-"] * 5)]
+    assert [(row.ladder, [cell.value for cell in row.cells]) for row in told.rows] == [("2s", ["-"] * 5)]
 
 
-@pytest.mark.parametrize(("ladder", "rungs"), [([], 1), ([2_000], 1), ([3_000], 2)])
-def test_a_ladder_stands_beside_todays_where_it_differs(ladder: list[int], rungs: int) -> None:
-    assert len(advice(advised("x", ladder, current_ms=[2_000])).rungs) == rungs
+@pytest.mark.parametrize(("ladder", "rows"), [([], 1), ([2_000], 1), ([3_000], 2)])
+def test_a_ladder_stands_beside_todays_where_it_differs(ladder: list[int], rows: int) -> None:
+    assert len(advice(advised("x", ladder, current_ms=[2_000])).rows) == rows

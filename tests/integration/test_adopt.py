@@ -95,11 +95,11 @@ class Shop:
         return applied(self.lab.connection, self.plan).adoption
 
     def assert_climbs(self) -> None:
-        """Reject one message: it comes into the first rung."""
+        """Reject one message: it comes into the first tier."""
         before = sum(self.lab.counts(self.plan).values())
         self.lab.publish(self.queue)
         self.lab.reject(self.lab.get(self.queue))
-        wait_for(lambda: sum(self.lab.counts(self.plan).values()) == before + 1, "the message in the first rung")
+        wait_for(lambda: sum(self.lab.counts(self.plan).values()) == before + 1, "the message in the first tier")
 
 
 @pytest.fixture

@@ -37,28 +37,28 @@ def test_after_an_apply_nothing_drifts(lab: Lab) -> None:
 def test_drift_names_what_is_missing_and_what_is_otherwise_and_changes_nothing(lab: Lab) -> None:
     plan = lab.plan(LADDER)
     lab.applied(plan)
-    rungs = [queue.name for _, _, queue in plan.rung_queues([plan.ladder])]
-    lab.channel.queue_delete(rungs[0])
-    lab.channel.queue_delete(rungs[1])
-    lab.queue(rungs[1], **{"x-message-ttl": 5})
+    tiers = [queue.name for _, _, queue in plan.delay_queues([plan.ladder])]
+    lab.channel.queue_delete(tiers[0])
+    lab.channel.queue_delete(tiers[1])
+    lab.queue(tiers[1], **{"x-message-ttl": 5})
     lab.channel.exchange_delete(plan.names.returns)
     lab.channel.exchange_declare(plan.names.returns, "topic", durable=True, auto_delete=False)
     found = drift(lab.connection, plan.objects())
-    assert Drift("queue", rungs[0], "missing") in found
+    assert Drift("queue", tiers[0], "missing") in found
     assert {(each.kind, each.name) for each in found} == {
-        ("queue", rungs[0]),
-        ("queue", rungs[1]),
+        ("queue", tiers[0]),
+        ("queue", tiers[1]),
         ("exchange", plan.names.returns),
     }
-    assert "inequivalent arg" in next(each.problem for each in found if each.name == rungs[1])
-    assert ready_counts(lab.connection, rungs) == {rungs[0]: None, rungs[1]: 0}
+    assert "inequivalent arg" in next(each.problem for each in found if each.name == tiers[1])
+    assert ready_counts(lab.connection, tiers) == {tiers[0]: None, tiers[1]: 0}
 
 
 @pytest.mark.brokers
 def test_an_object_with_other_arguments_is_an_error_with_the_mend(lab: Lab) -> None:
     plan = lab.plan(LADDER)
     lab.origin(plan)
-    name = plan.rung_queue(1, 1000).name
+    name = plan.delay_queue(1, 1000).name
     lab.queue(name, **{"x-message-ttl": 5})
     with pytest.raises(TopologyError, match=rf"{name}.*doctor.*apply again"):
         apply_plan(lab.connection, plan)
@@ -67,7 +67,7 @@ def test_an_object_with_other_arguments_is_an_error_with_the_mend(lab: Lab) -> N
 @pytest.mark.brokers
 def test_an_apply_mends_what_somebody_deleted(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10, 20))))
-    lab.channel.queue_delete(plan.rung_queue(1, 10).name)
+    lab.channel.queue_delete(plan.delay_queue(1, 10).name)
     lab.channel.queue_delete(suspects(plan.queue))
     apply_plan(lab.connection, plan)
     assert drift(lab.connection, plan.objects()) == []
@@ -98,7 +98,7 @@ def test_a_quick_apply_mends_what_somebody_deleted(lab: Lab) -> None:
     )
     deleted = [
         *((channel.exchange_delete, name) for name in exchanges),
-        *((channel.queue_delete, name) for name in (plan.rung_queue(2, 20).name, suspects(plan.queue))),
+        *((channel.queue_delete, name) for name in (plan.delay_queue(2, 20).name, suspects(plan.queue))),
     ]
     for delete, name in deleted:
         assert not apply_plan(lab.connection, plan, quick=True)
@@ -202,10 +202,10 @@ def test_the_broker_takes_the_longest_ttl_and_no_longer_one(lab: Lab) -> None:
     lab.publish(plan.queue)
     lab.reject(lab.get(plan.queue))
     too_long = replace(plan, queue=f"{plan.queue}-2", ladder=Ladder((MAX_TTL_MS + 1,)))
-    name = too_long.rung_queue(1, MAX_TTL_MS + 1).name
+    name = too_long.delay_queue(1, MAX_TTL_MS + 1).name
     lab.forget(name)
     with pytest.raises(TopologyError, match="x-message-ttl"):
-        declare(lab.connection.channel(), Objects(queues=(too_long.rung_queue(1, MAX_TTL_MS + 1),)))
+        declare(lab.connection.channel(), Objects(queues=(too_long.delay_queue(1, MAX_TTL_MS + 1),)))
     assert ready_counts(lab.connection, [name]) == {name: None}
 
 

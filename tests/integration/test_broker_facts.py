@@ -72,7 +72,7 @@ def test_what_comes_back_from_a_delay_queue_is_flagged_by_new_brokers_only(lab: 
 def test_what_was_published_into_a_delay_queue_is_not_flagged_by_any_broker(lab: Lab, plan: LadderPlan) -> None:
     """So a copy that is published there keeps the crash guard able to see a crash."""
     for _ in range(2):
-        lab.publish(plan.rung_queue(1, 5).name)
+        lab.publish(plan.delay_queue(1, 5).name)
         message = lab.get(plan.queue, ack=True)
         assert not message.delivery_info["redelivered"]
         assert not message.headers.get("x-delivery-count")
@@ -88,7 +88,7 @@ def test_what_a_lost_worker_had_is_flagged_by_every_broker(lab: Lab, plan: Ladde
 
 
 def test_a_crash_after_a_copy_in_a_delay_queue_is_seen_by_every_broker(lab: Lab, plan: LadderPlan) -> None:
-    lab.publish(plan.rung_queue(1, 5).name)
+    lab.publish(plan.delay_queue(1, 5).name)
     assert lab.get(plan.queue).delivery_info["redelivered"] is False
     lab.channel.close()
     lab.channel = lab.connection.channel()

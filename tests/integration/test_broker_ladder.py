@@ -51,7 +51,7 @@ def test_the_same_test_passes_on_a_real_broker(app: Celery, rmq_worker: Start) -
     exhausted(ladder.run(charge.s(9)), reason="retries_used", exception=ConnectionError)
 
 
-def test_the_rungs_are_the_brokers_and_last_as_long_as_the_clock_says(app: Celery, rmq_worker: Start) -> None:
+def test_the_tiers_are_the_brokers_and_last_as_long_as_the_clock_says(app: Celery, rmq_worker: Start) -> None:
     charge, ladder = app.tasks["charge"], rmq_worker(app, shortest="300ms", longest="1s")
     story = ladder.send(charge.s(1).set(queue="mails"))
     short = delay_of(app).ladder("mails", charge).tiers_ms[0]

@@ -31,7 +31,7 @@ def test_a_fresh_vhost_is_planned_applied_and_then_as_planned(lab: Lab) -> None:
     app = shop(lab)
     plan = plan_of(lab, app)
     text = run(app, "plan", code=2).output
-    assert f"  + queue {plan.rung_queue(1, HOUR).name}" in text
+    assert f"  + queue {plan.delay_queue(1, HOUR).name}" in text
     assert "  ~ ladder: none -> 1h 2h" in text
     assert ready_counts(lab.connection, [plan.queue, plan.record_queue().name]) == {
         plan.queue: None,
@@ -82,10 +82,10 @@ def test_a_changed_ladder_is_planned_as_a_change(lab: Lab) -> None:
 
 def test_what_an_apply_cannot_change_is_said_with_exit_code_1(classic_lab: Lab) -> None:
     app, plan = opened(classic_lab)
-    rung = plan.rung_queue(1, HOUR).name
-    classic_lab.channel.queue_delete(rung)
-    classic_lab.queue(rung, **{"x-message-ttl": 1})
-    assert f"! queue {rung} cannot be changed" in run(app, "plan", code=1).output
+    tier_index = plan.delay_queue(1, HOUR).name
+    classic_lab.channel.queue_delete(tier_index)
+    classic_lab.queue(tier_index, **{"x-message-ttl": 1})
+    assert f"! queue {tier_index} cannot be changed" in run(app, "plan", code=1).output
     assert "rmq-delay doctor" in run(app, "apply", code=1).output
 
 
@@ -102,7 +102,7 @@ def test_the_state_is_a_table_with_what_is_parked(lab: Lab) -> None:
     park(lab, plan, "a", "b")
     wait_parked(lab, app, 2)
     lines = run(app, "status").output.splitlines()
-    assert lines[0].split() == ["QUEUE", "READY", "SUSPECTS", "RUNG", "TIER", "PARKED", "NEXT", "DUE"]
+    assert lines[0].split() == ["QUEUE", "READY", "SUSPECTS", "TIER", "DELAY", "PARKED", "NEXT", "DUE"]
     assert lines[1].split()[:6] == [plan.queue, "0", "0", "1", "1h", "2"]
     assert lines[-2:] == [
         f"exhausted ({plan.exhausted}): 0 messages",
@@ -210,7 +210,7 @@ def test_a_retired_ladder_is_pruned(lab: Lab) -> None:
     app = shop(lab)
     run(app, "apply")
     assert "kept ladder" in run(app, "prune", "--no-management").output
-    assert f"deleted {old.rung_queue(1, 3 * HOUR).name}" in run(app, "prune", "--now", "--no-management").output
+    assert f"deleted {old.delay_queue(1, 3 * HOUR).name}" in run(app, "prune", "--now", "--no-management").output
     assert run(app, "prune", "--no-management").output == "Nothing to prune.\n"
 
 

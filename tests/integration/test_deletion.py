@@ -46,7 +46,7 @@ def test_an_empty_queue_that_nobody_consumes_is_deleted_and_what_is_parked_stays
     assert delete(lab, plan) == Deletion(plan.queue, deleted=True)
 
     assert not exists(lab, plan.queue)
-    assert lab.counts(plan) == {plan.rung_queue(1, HOUR).name: 1}
+    assert lab.counts(plan) == {plan.delay_queue(1, HOUR).name: 1}
 
 
 def test_a_queue_with_consumers_is_kept_with_its_ways_back(lab: Lab) -> None:

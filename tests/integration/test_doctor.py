@@ -61,12 +61,12 @@ def test_an_object_that_somebody_deleted_is_missing_and_one_with_other_arguments
     assert found(app)["exact-missing"].found == f"1 exchanges or queues are missing: {exchange}."
     lab.channel.exchange_delete(plan.names.returns)
     assert plan.names.returns in found(app)["missing"].found
-    rung = plan.rung_queue(1, HOUR).name
-    lab.channel.queue_delete(rung)
-    lab.queue(rung, **{"x-message-ttl": 1})
+    tier_index = plan.delay_queue(1, HOUR).name
+    lab.channel.queue_delete(tier_index)
+    lab.queue(tier_index, **{"x-message-ttl": 1})
     finding = found(app)["conflict"]
     assert finding.severity == "error"
-    assert rung in finding.found
+    assert tier_index in finding.found
 
 
 def test_settings_that_were_not_applied_are_found(lab: Lab) -> None:
@@ -238,7 +238,7 @@ def test_a_policy_with_a_ttl_longer_than_any_tier_is_no_harm_to_the_tiers(
 ) -> None:
     lab = managed_lab
     app, plan = opened(lab, tiers=["10m"])
-    (_, _, tier), *_ = plan.rung_queues([plan.ladder])
+    (_, _, tier), *_ = plan.delay_queues([plan.ladder])
     with policy(managed, "long", f"^{re.escape(tier.name)}$", {"message-ttl": 3_600_000}):
         wait_for(lambda: managed_policy(managed, lab, tier.name) == "long", "the policy")
         assert "policy" not in found(app, managed.management_url)

@@ -1,4 +1,4 @@
-"""A node of a cluster dies while messages wait in quorum levels and rungs: none is lost, what is doubled is counted."""
+"""A node of a cluster dies while messages wait in quorum levels and tiers: none is lost, what is doubled is counted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.waiting import wait_for
 PARKED = 2_500
 #: Seconds from the first message to the death of the node, half-way through the delays.
 HALF = 12
-LEVELS, RUNGS = "levels", "rungs"
+LEVELS, LADDER = "levels", "ladder"
 SETTINGS = {"exact_delays": "levels", "exact_queue_type": "quorum", "exact_levels": 6}
 TIERS = Ladder(tuple(1000 * each for each in (6, 10, 14, 18, 22)))
 
@@ -78,7 +78,7 @@ def leaders(node: PrivateBroker) -> Counter[str]:
 
 def plan_of(connection: kombu.Connection) -> LadderPlan:
     tells = capabilities(connection).tells_death_reason
-    return LadderPlan(Names("rmq_delay"), RUNGS, "quorum", "rmq_delay.exhausted", TIERS, reason_routing=tells)
+    return LadderPlan(Names("rmq_delay"), LADDER, "quorum", "rmq_delay.exhausted", TIERS, reason_routing=tells)
 
 
 def park_in_levels(connection: kombu.Connection) -> set[int]:
@@ -93,19 +93,19 @@ def park_in_levels(connection: kombu.Connection) -> set[int]:
     return confirmed
 
 
-def park_in_rungs(connection: kombu.Connection) -> set[int]:
+def park_in_tiers(connection: kombu.Connection) -> set[int]:
     plan = plan_of(connection)
     arguments = origin_arguments(plan.names, plan.queue, plan.queue_type)
     parking.declare_queue(connection, plan.queue, "quorum", **arguments)
     apply_plan(connection, plan)
-    queues = [queue.name for _, _, queue in plan.rung_queues([plan.ladder])]
+    queues = [queue.name for _, _, queue in plan.delay_queues([plan.ladder])]
     messages = [(number, Route("", queues[number % len(queues)])) for number in range(PARKED, 2 * PARKED)]
     confirmed, _ = parking.publish_all(connection, messages)
     return confirmed
 
 
 @pytest.mark.slow
-def test_messages_in_quorum_levels_and_rungs_outlive_the_death_of_their_leaders_node(
+def test_messages_in_quorum_levels_and_tiers_outlive_the_death_of_their_leaders_node(
     rmq_installation: Installation,
 ) -> None:
     with PrivateCluster(3, rmq_installation.server, rmq_installation.root) as cluster:
@@ -113,7 +113,7 @@ def test_messages_in_quorum_levels_and_rungs_outlive_the_death_of_their_leaders_
             parking.hasten(node)
         began = time.monotonic()
         with kombu.Connection(cluster.nodes[0].url) as connection:
-            parked = park_in_levels(connection) | park_in_rungs(connection)
+            parked = park_in_levels(connection) | park_in_tiers(connection)
         assert parked == set(range(2 * PARKED))
         publisher = Publisher(cluster, 2 * PARKED)
         publisher.start()
@@ -131,11 +131,11 @@ def test_messages_in_quorum_levels_and_rungs_outlive_the_death_of_their_leaders_
             publisher.ended.set()
             publisher.join()
         wanted = parked | publisher.confirmed
-        found = parking.collect(survivor.url, [LEVELS, RUNGS], wanted, 45, quiet=10)
+        found = parking.collect(survivor.url, [LEVELS, LADDER], wanted, 45, quiet=10)
 
     unsure = {number for number, count in publisher.attempts.items() if count > 1 or number not in wanted}
     by_broker = Counter(
-        LEVELS if number < PARKED or number >= 2 * PARKED else RUNGS for number in set(found.doubled) - unsure
+        LEVELS if number < PARKED or number >= 2 * PARKED else LADDER for number in set(found.doubled) - unsure
     )
     print(
         f"RabbitMQ {survivor.version}: {len(wanted)} confirmed, {len(unsure)} unsure, {led} queues led by the victim; "

@@ -45,7 +45,7 @@ ALONE = {name: settings for name, settings in TOPOLOGIES.items() if not name.sta
 #: How many wait in each: as many as a busy system may have, and as many as show that all of them outlive it.
 MANY, FEW = 5_000, 20
 #: The quorum queues in which messages wait: those that know at-least-once dead-lettering.
-QUORUM_QUEUES = {"rungs-quorum": 6, "levels-quorum": 28, "loop-quorum": 2}
+QUORUM_QUEUES = {"tiers-quorum": 6, "levels-quorum": 28, "loop-quorum": 2}
 #: What moves all that it holds once a unit, through classic queues. They forget a message before the next one has it on
 #: disk: what is under way when a broker is killed is lost.
 MOVED_UNSAFELY = {"loop-classic"}
@@ -149,18 +149,18 @@ def plans(url: str, seconds: float, spread: float) -> dict[str, LadderPlan]:
     with kombu.Connection(url) as connection:
         tells = capabilities(connection).tells_death_reason
     return {
-        f"rungs-{kind}": LadderPlan(
-            names, f"rungs-{kind}", kind, f"{names.prefix}.exhausted", ladder, reason_routing=tells
+        f"tiers-{kind}": LadderPlan(
+            names, f"tiers-{kind}", kind, f"{names.prefix}.exhausted", ladder, reason_routing=tells
         )
         for kind in ("classic", "quorum")
     }
 
 
-def park_in_rungs(url: str, plan: LadderPlan, numbers: range) -> dict[int, float]:
-    """Reject messages into the rungs of an origin queue; return the seconds that each has to wait."""
+def park_in_tiers(url: str, plan: LadderPlan, numbers: range) -> dict[int, float]:
+    """Reject messages into the tiers of an origin queue; return the seconds that each has to wait."""
     tiers = plan.ladder.tiers_ms
     waits = {number: tiers[number % len(tiers)] / 1000 for number in numbers}
-    keys = ["", *(return_key(plan.queue, rung) for rung in range(1, len(tiers)))]
+    keys = ["", *(return_key(plan.queue, tier_index) for tier_index in range(1, len(tiers)))]
     with kombu.Connection(url) as connection:
         parking.declare_queue(connection, plan.queue, **declared(plan))
         apply_plan(connection, plan)
@@ -178,8 +178,8 @@ def park_in_rungs(url: str, plan: LadderPlan, numbers: range) -> dict[int, float
         while len(rejected) < len(numbers):
             connection.drain_events(timeout=30)
         # A channel that closes takes rejections with it that a busy quorum queue has yet to be told of.
-        rungs = [queue.name for _, _, queue in plan.rung_queues([plan.ladder])]
-        wait_for(lambda: sum(filter(None, ready_counts(connection, rungs).values())) == len(numbers), "all in them")
+        tiers = [queue.name for _, _, queue in plan.delay_queues([plan.ladder])]
+        wait_for(lambda: sum(filter(None, ready_counts(connection, tiers).values())) == len(numbers), "all in them")
         channel.close()
     return waits
 
@@ -237,20 +237,20 @@ def test_messages_in_each_topology_outlive_the_end_of_the_broker(
         seconds = time_for_parking(broker.url) if count == MANY else 1 + 1.5 * (time.monotonic() - begun)
         spread = 20.0 if count == MANY else 4.0
         due, waits = time.time() + seconds, dict[int, float]()
-        rungs = plans(broker.url, seconds, spread)
-        for plan in rungs.values():
-            waits |= park_in_rungs(broker.url, plan, range(len(waits), len(waits) + count))
+        tiers = plans(broker.url, seconds, spread)
+        for plan in tiers.values():
+            waits |= park_in_tiers(broker.url, plan, range(len(waits), len(waits) + count))
         for queue, settings in topologies.items():
             numbers = range(len(waits), len(waits) + count)
             waits |= park_exactly(broker.url, queue, settings, numbers, lambda: due + spread * dice.uniform(0.15, 1))
-        queues = ["rungs-classic", "rungs-quorum", *topologies]
+        queues = ["tiers-classic", "tiers-quorum", *topologies]
         if count == MANY:
             with kombu.Connection(broker.url) as connection:
                 assert not any(ready_counts(connection, queues).values()), "some were due before all were parked"
 
         parking.metadata_to_disk(broker)
-        classic = rungs["rungs-classic"]
-        parking.dead_letters_to_disk(broker, [queue.name for *_, queue in classic.rung_queues([classic.ladder])])
+        classic = tiers["tiers-classic"]
+        parking.dead_letters_to_disk(broker, [queue.name for *_, queue in classic.delay_queues([classic.ladder])])
         if ending == "restart":
             broker.restart()
         else:

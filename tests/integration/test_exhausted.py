@@ -102,11 +102,13 @@ def test_a_message_that_is_due_after_its_queue_was_deleted_is_exhausted(lab: Lab
     def opened_and_deleted(tier: int) -> LadderPlan | None:
         """Delete a queue whose message is parked; return nothing where it was due by then, and is deleted as well."""
         _, plan = opened(lab, tiers=[f"{tier}s", "1h"])
-        rung = plan.rung_queue(1, 1000 * tier).name
-        lab.publish(rung if is_copy else plan.queue, headers={"id": "a", "task": "t"})
+        tier_index = plan.delay_queue(1, 1000 * tier).name
+        lab.publish(tier_index if is_copy else plan.queue, headers={"id": "a", "task": "t"})
         if not is_copy:
             lab.reject(lab.get(plan.queue))
-        wait_for(lambda: any(ready_counts(lab.connection, [rung, plan.queue]).values()), "the message, parked or back")
+        wait_for(
+            lambda: any(ready_counts(lab.connection, [tier_index, plan.queue]).values()), "the message, parked or back"
+        )
         return plan if lab.channel.queue_delete(plan.queue) == 0 else None
 
     # The longer tiers are for a machine that needs so long to delete a queue.
@@ -123,8 +125,8 @@ def test_a_message_that_is_rejected_after_its_delay_queue_was_deleted_is_exhaust
     lab: Lab, tiers: dict[str, Any]
 ) -> None:
     _, plan = opened(lab, **tiers)
-    for _, _, rung in plan.rung_queues(plan.ladders.values()):
-        lab.channel.queue_delete(rung.name)
+    for _, _, tier_index in plan.delay_queues(plan.ladders.values()):
+        lab.channel.queue_delete(tier_index.name)
     lab.publish(plan.queue, headers={"id": "a", "task": "t"})
     lab.reject(lab.get(plan.queue))
 
@@ -136,7 +138,7 @@ def test_a_message_that_is_rejected_after_its_delay_queue_was_deleted_is_exhaust
 @pytest.mark.brokers
 def test_a_message_whose_next_delay_queue_was_deleted_waits_in_the_first(lab: Lab) -> None:
     _, plan = opened(lab, tiers=["100ms", "1h"])
-    lab.channel.queue_delete(plan.rung_queue(2, 3_600_000).name)
+    lab.channel.queue_delete(plan.delay_queue(2, 3_600_000).name)
     lab.publish(plan.queue, headers={"id": "a", "task": "t"})
     for _ in range(3):
         lab.reject(lab.get(plan.queue))
@@ -165,8 +167,8 @@ def test_a_requeued_task_starts_its_ladder_anew(lab: Lab) -> None:
     kept = {"id": "a", "task": "shop.charge", "retries": 0, h.LANE: 3}
     assert h.without_dead_letters(back.headers) == {**kept, h.GENERATION: 1}
     lab.reject(back)
-    rung = plan.rung_queue(1, 3_600_000).name
-    wait_for(lambda: ready_counts(lab.connection, [rung])[rung] == 1, "the first rung")
+    tier_index = plan.delay_queue(1, 3_600_000).name
+    wait_for(lambda: ready_counts(lab.connection, [tier_index])[tier_index] == 1, "the first tier")
     assert ready_counts(lab.connection, [name])[name] == 0
 
 

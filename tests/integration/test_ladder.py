@@ -25,11 +25,11 @@ def assert_waited(returned: list[Climbed], tiers_ms: list[int]) -> None:
     assert all(each.seconds >= tier / 1000 - TICK for each, tier in zip(returned, tiers_ms, strict=True))
 
 
-def test_a_message_climbs_rung_by_rung_and_ends_exhausted(lab: Lab) -> None:
+def test_a_message_climbs_tier_by_tier_and_ends_exhausted(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((50, 100, 200))))
     lab.publish(plan.queue)
     seen = lab.climb(plan)
-    keys = [return_key(plan.queue, rung) for rung in (1, 2, 3)]
+    keys = [return_key(plan.queue, tier_index) for tier_index in (1, 2, 3)]
     assert [each.key for each in seen] == [plan.queue, *keys, keys[-1]]
     # The last way, into the exhausted queue, is no wait.
     assert_waited(seen[1:-1], [50, 100, 200])
@@ -46,7 +46,7 @@ def test_a_message_of_any_routing_key_climbs(lab: Lab) -> None:
         assert_waited(seen[1:-1], [10, 20])
 
 
-def test_the_first_route_can_be_restored_on_every_rung(lab: Lab) -> None:
+def test_the_first_route_can_be_restored_on_every_tier(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((5, 5, 5))))
     topic = lab.exchange("topic")
     lab.channel.queue_bind(plan.queue, topic, "#")
@@ -94,24 +94,24 @@ def test_jitter_spreads_messages_over_lanes_by_their_header(lab: Lab) -> None:
         lab.publish(plan.queue, headers={} if lane is None else {h.LANE: lane})
         lab.reject(lab.get(plan.queue))
     ttls = ladder.lane_ttls(1)
-    expected = {plan.rung_queue(1, ttl).name: lanes.count(lane) for lane, ttl in enumerate(ttls)}
-    expected[plan.rung_queue(1, ttls[0]).name] += 3
+    expected = {plan.delay_queue(1, ttl).name: lanes.count(lane) for lane, ttl in enumerate(ttls)}
+    expected[plan.delay_queue(1, ttls[0]).name] += 3
     wait_for(lambda: lab.counts(plan) == expected, "every message in its lane")
 
 
-def test_a_message_keeps_its_lane_on_every_rung(lab: Lab) -> None:
+def test_a_message_keeps_its_lane_on_every_tier(lab: Lab) -> None:
     ladder = Ladder((40, 80), jitter=0.5, lanes=3)
     plan = lab.applied(lab.plan(ladder))
     for lane in range(3):
         lab.publish(plan.queue, headers={h.LANE: lane})
-        assert_waited(lab.climb(plan)[1:-1], [ladder.ttl(rung, lane) for rung in (1, 2)])
+        assert_waited(lab.climb(plan)[1:-1], [ladder.ttl(tier_index, lane) for tier_index in (1, 2)])
 
 
 def test_the_last_tier_repeats_for_ever(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((5, 15), repeat_last=True)))
     lab.publish(plan.queue)
     seen = lab.climb(plan, rounds=14)
-    keys = [return_key(plan.queue, rung) for rung in (1, *[2] * 12)]
+    keys = [return_key(plan.queue, tier_index) for tier_index in (1, *[2] * 12)]
     assert [each.key for each in seen] == [plan.queue, *keys]
     assert_waited(seen[1:], [5, *[15] * 12])
 

@@ -228,7 +228,7 @@ def test_a_delay_too_long_for_the_target_stays(movers: Movers) -> None:
     ((reason, count),) = report.left.items()
     assert ("longer than 2h" in reason, count) == (True, 1)
     movers.holds(1, *levels(movers))
-    movers.holds(1, movers.rung(2, "2h"))
+    movers.holds(1, movers.tier_index(2, "2h"))
 
 
 @EITHER_TYPE
@@ -290,7 +290,7 @@ def test_a_failed_task_keeps_its_attempts(movers: Movers) -> None:
         apply_plan(movers.connection, plan)
     parked = time.time()
     movers.park("a", retries=1)
-    movers.holds(1, movers.rung(1, "1h"))
+    movers.holds(1, movers.tier_index(1, "1h"))
     began = time.time()
     report = movers.migrate("ladder", "levels")
     ended = time.time()
@@ -307,19 +307,19 @@ def test_a_failed_task_keeps_its_attempts(movers: Movers) -> None:
 
 
 @EITHER_TYPE
-def test_retired_rungs_move_to_the_ladder_in_force(movers: Movers) -> None:
+def test_retired_tiers_move_to_the_ladder_in_force(movers: Movers) -> None:
     for tiers in (["3h", "5h"], ["1h", "4h"]):
         movers.again(tiers=tiers)
         for plan in plans(movers.connection, movers.delay):
             apply_plan(movers.connection, plan)
         movers.park(tiers[0])
-    movers.holds(1, movers.rung(1, "3h"))
-    movers.holds(1, movers.rung(1, "1h"))
+    movers.holds(1, movers.tier_index(1, "3h"))
+    movers.holds(1, movers.tier_index(1, "1h"))
     report = movers.migrate("ladder", "ladder")
     adds_up(report)
     assert (report.before, report.moved) == (1, {"orders": 1})
-    movers.holds(1, movers.rung(2, "4h"))
-    movers.holds(1, movers.rung(1, "1h"))
+    movers.holds(1, movers.tier_index(2, "4h"))
+    movers.holds(1, movers.tier_index(1, "1h"))
 
 
 def test_what_is_published_meanwhile_is_told(quorum: Movers) -> None:

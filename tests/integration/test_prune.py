@@ -40,7 +40,7 @@ def existing(lab: Lab, names: Iterable[str]) -> set[str]:
 
 
 def delay_queues(plan: LadderPlan) -> set[str]:
-    return {queue.name for _, _, queue in plan.rung_queues([plan.ladder])}
+    return {queue.name for _, _, queue in plan.delay_queues([plan.ladder])}
 
 
 def exchanges(plan: LadderPlan) -> Objects:
@@ -76,7 +76,7 @@ def test_a_retired_ladder_goes_with_all_its_objects(lab: Lab, jitter: float) -> 
 @pytest.mark.brokers
 def test_nothing_with_messages_is_deleted(lab: Lab) -> None:
     old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR)), Ladder((HOUR,)))
-    full = old.rung_queue(2, 4 * HOUR).name
+    full = old.delay_queue(2, 4 * HOUR).name
     lab.publish(full)
     report = prune(lab.connection, new, {}, now=True)
     assert (report.ladders, report.deleted) == ([], [])
@@ -89,7 +89,7 @@ def test_nothing_with_messages_is_deleted(lab: Lab) -> None:
 @pytest.mark.brokers
 def test_messages_that_somebody_inspects_are_not_pruned(lab: Lab) -> None:
     old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR)), Ladder((HOUR,)))
-    full = old.rung_queue(2, 4 * HOUR).name
+    full = old.delay_queue(2, 4 * HOUR).name
     for number in range(10):
         lab.publish(full, str(number))
     with scanning(lab.connect(), full, is_delay_queue=True) as scan:
@@ -108,9 +108,9 @@ def test_a_ladder_waits_until_old_workers_cannot_use_it_any_more(lab: Lab) -> No
     assert prune(lab.connection, new, {}).ladders == [old.ladder.id]
 
 
-def test_a_rung_that_a_ladder_in_force_shares_stays_with_its_messages(lab: Lab) -> None:
+def test_a_tier_that_a_ladder_in_force_shares_stays_with_its_messages(lab: Lab) -> None:
     old, new = changed(lab, Ladder((HOUR, 3 * HOUR)), Ladder((HOUR, 2 * HOUR)))
-    shared = old.rung_queue(1, HOUR).name
+    shared = old.delay_queue(1, HOUR).name
     lab.publish(shared)
     report = prune(lab.connection, new, {}, now=True)
     assert report.ladders == [old.ladder.id]
@@ -118,23 +118,23 @@ def test_a_rung_that_a_ladder_in_force_shares_stays_with_its_messages(lab: Lab) 
     assert ready_counts(lab.connection, [shared])[shared] == 1
 
 
-def test_a_rung_that_two_retired_ladders_share_stays_while_one_of_them_does(lab: Lab) -> None:
+def test_a_tier_that_two_retired_ladders_share_stays_while_one_of_them_does(lab: Lab) -> None:
     first, second, new = changed(lab, Ladder((3 * HOUR, 5 * HOUR)), Ladder((3 * HOUR, 6 * HOUR)), Ladder((HOUR,)))
-    lab.publish(second.rung_queue(2, 6 * HOUR).name)
+    lab.publish(second.delay_queue(2, 6 * HOUR).name)
     report = prune(lab.connection, new, {}, now=True)
     assert report.ladders == [first.ladder.id]
     assert existing(lab, delay_queues(second)) == delay_queues(second)
 
 
 @pytest.mark.brokers
-def test_the_ways_back_from_rungs_that_no_ladder_has_go_last(lab: Lab) -> None:
+def test_the_ways_back_from_tiers_that_no_ladder_has_go_last(lab: Lab) -> None:
     old, new = changed(lab, Ladder((HOUR, 2 * HOUR, 3 * HOUR)), Ladder((HOUR,)))
     prune(lab.connection, new, {}, now=True)
-    for rung in (1, 2, 3):
+    for tier_index in (1, 2, 3):
         lab.channel.basic_publish(
-            amqp.Message("back"), exchange=new.names.returns, routing_key=return_key(old.queue, rung)
+            amqp.Message("back"), exchange=new.names.returns, routing_key=return_key(old.queue, tier_index)
         )
-    wait_for(lambda: ready_counts(lab.connection, [new.queue])[new.queue] == 1, "the way back from the first rung")
+    wait_for(lambda: ready_counts(lab.connection, [new.queue])[new.queue] == 1, "the way back from the first tier")
 
 
 def test_the_ladder_in_force_and_that_of_a_task_stay(lab: Lab) -> None:
@@ -162,7 +162,7 @@ def test_a_pruned_ladder_can_come_back(lab: Lab) -> None:
 def test_after_a_prune_that_was_cut_off_the_next_one_ends_it(lab: Lab) -> None:
     old, new = changed(lab, Ladder((3 * HOUR,)), Ladder((HOUR,)))
     lab.channel.exchange_delete(old.names.ladder(old.queue, old.ladder.id))
-    lab.channel.queue_delete(old.rung_queue(1, 3 * HOUR).name)
+    lab.channel.queue_delete(old.delay_queue(1, 3 * HOUR).name)
     assert apply_plan(lab.connection, new) is False
     assert prune(lab.connection, new, {}, now=True).ladders == [old.ladder.id]
     assert record_of(lab, new).retired == {}

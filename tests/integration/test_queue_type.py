@@ -58,7 +58,9 @@ def test_record_tiers_and_suspects_follow_a_queue_that_is_declared_again_as_the_
     assert not copy_exists(lab, new)
     lab.publish(new.queue)
     lab.reject(lab.get(new.queue))
-    wait_for(lambda: lab.counts(old, new) == {new.rung_queue(1, HOUR).name: 1}, "the message in a tier of the new type")
+    wait_for(
+        lambda: lab.counts(old, new) == {new.delay_queue(1, HOUR).name: 1}, "the message in a tier of the new type"
+    )
     assert not apply_plan(lab.connection, new, quick=True)
 
 
@@ -74,14 +76,14 @@ def test_messages_in_tiers_of_the_old_type_come_back_to_the_new_queue_and_go_on(
     lab.reject(message)
     message = lab.get(new.queue)
     assert message.delivery_info["routing_key"] == return_key(new.queue, 2)
-    assert message.headers["x-death"][0]["queue"] == new.rung_queue(2, 50).name
+    assert message.headers["x-death"][0]["queue"] == new.delay_queue(2, 50).name
     lab.reject(message)
     lab.get(new.exhausted, ack=True)
 
 
 def test_the_old_types_tiers_are_pruned_when_they_are_empty(lab: Lab) -> None:
     old, new = applied_then_other_type(lab, Ladder((HOUR, 2 * HOUR)))
-    full = old.rung_queue(2, 2 * HOUR).name
+    full = old.delay_queue(2, 2 * HOUR).name
     lab.publish(full)
     declared_again(lab, new)
     apply_plan(lab.connection, new)
@@ -90,7 +92,7 @@ def test_the_old_types_tiers_are_pruned_when_they_are_empty(lab: Lab) -> None:
     lab.get(full, ack=True)
     report = prune(lab.connection, new, {}, now=True)
     assert (report.ladders, report.kept) == ([old.ladder.id], {})
-    gone = [queue.name for _, _, queue in old.rung_queues([old.ladder])]
+    gone = [queue.name for _, _, queue in old.delay_queues([old.ladder])]
     assert ready_counts(lab.connection, gone) == dict.fromkeys(gone)
     assert drift(lab.connection, new.objects()) == []
 
@@ -131,7 +133,7 @@ def test_a_crash_between_any_two_steps_of_a_change_of_the_type_loses_and_doubles
     lab: Lab, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
     a, b = lab.plan(A, TASKS_A), lab.plan(B, TASKS_A, queue_type=lab.plan(B).of_other_type.queue_type)
-    lab.applied(lab.plan(B, TASKS_A))  # so that every ladder knows what to do with messages from its rungs
+    lab.applied(lab.plan(B, TASKS_A))  # so that every ladder knows what to do with messages from its tiers
     apply_plan(lab.connection, a)
     probe = Probe(lab, a, b, a.of_other_type, b.of_other_type)
     for step in itertools.count(1, stride):

@@ -36,7 +36,10 @@ def test_each_tier_counts_its_parked_messages(lab: Lab) -> None:
     app, plan = opened(lab)
     park(lab, plan, "a", "b", "c")
     found = settled(lab, app, parked=3)
-    assert [(tier.rung, tier.delay_ms, tier.parked) for tier in found.tiers] == [(1, 3_600_000, 3), (2, 7_200_000, 0)]
+    assert [(tier.tier_index, tier.delay_ms, tier.parked) for tier in found.tiers] == [
+        (1, 3_600_000, 3),
+        (2, 7_200_000, 0),
+    ]
     assert (found.ready, found.suspects, found.queue_type) == (0, 0, lab.queue_type)
 
 
@@ -100,7 +103,7 @@ def test_a_look_at_a_parked_message_leaves_no_trace(lab: Lab) -> None:
     assert not was_interrupted(returned.headers, redelivered=redelivered, quorum=quorum, broker=broker)
 
 
-def test_the_rungs_of_a_retired_ladder_count_and_are_marked(lab: Lab) -> None:
+def test_the_tiers_of_a_retired_ladder_count_and_are_marked(lab: Lab) -> None:
     _, old = opened(lab, tiers=["3h"])
     park(lab, old, "a")
     app = shop(lab, tiers=["1h"])
@@ -112,7 +115,7 @@ def test_the_rungs_of_a_retired_ladder_count_and_are_marked(lab: Lab) -> None:
     ]
 
 
-def test_a_rung_that_old_and_new_ladder_share_is_not_retired(lab: Lab) -> None:
+def test_a_tier_that_old_and_new_ladder_share_is_not_retired(lab: Lab) -> None:
     opened(lab, tiers=["1h", "3h"])
     app = shop(lab, tiers=["1h", "2h"])
     apply_plan(lab.connection, plan_of(lab, app))
@@ -152,7 +155,7 @@ def test_the_state_is_plain_data_for_json(classic_lab: Lab, count: int) -> None:
     data = read_status(app, classic_lab.connection).to_json()
     assert data["queues"][0]["parked"] == count
     assert data["queues"][0]["tiers"][1] == {
-        "rung": 2,
+        "tier_index": 2,
         "delay_ms": 7_200_000,
         "parked": 0,
         "oldest_due": None,

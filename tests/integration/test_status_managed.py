@@ -71,7 +71,7 @@ def test_a_delay_queue_that_keeps_a_retry_for_a_full_queue_is_not_pruned(
             lab.publish(old.queue, "in its way")
     wait_for(lambda: not lab.counts(old), "the parked message to be due")
     apply_plan(lab.connection, new)
-    name = old.rung_queue(1, 500).name
+    name = old.delay_queue(1, 500).name
 
     def details() -> dict[str, QueueDetail]:
         with Management.of(lab.connection, managed.management_url) as management:

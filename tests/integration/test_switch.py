@@ -58,7 +58,7 @@ def test_a_crash_between_any_two_steps_of_a_change_loses_and_doubles_nothing(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
     a, b, c = lab.plan(A, TASKS_A), lab.plan(B, TASKS_B), lab.plan(C, TASKS_C)
-    lab.applied(b)  # so that every ladder knows what to do with messages from its rungs
+    lab.applied(b)  # so that every ladder knows what to do with messages from its tiers
     apply_plan(lab.connection, a)
     probe = Probe(lab, a, b, c)
     assert probe.every_message_arrives_once("before any change") == expected(a, TASKS_A)
@@ -113,14 +113,14 @@ def test_a_crash_while_the_brokers_version_changes_loses_nothing(lab: Lab, monke
                 lab.reject(lab.get(new.queue))
                 sent += 1
                 wait_for(
-                    lambda sent=sent: lab.counts(new).get(new.rung_queue(1, HOUR).name) == sent, "the message parked"
+                    lambda sent=sent: lab.counts(new).get(new.delay_queue(1, HOUR).name) == sent, "the message parked"
                 )
             lab.publish(new.queue, expiration="1")
             assert h.deaths(lab.get(new.exhausted, ack=True).headers)[0]["reason"] == "expired"
             if not crashed:
                 break
         apply_plan(lab.connection, goal)
-    assert lab.counts(new) == {new.rung_queue(1, HOUR).name: sent}
+    assert lab.counts(new) == {new.delay_queue(1, HOUR).name: sent}
 
 
 @pytest.mark.parametrize("stride", [SOME, pytest.param(1, marks=pytest.mark.slow)])
@@ -241,14 +241,14 @@ def test_messages_of_the_old_ladder_come_back_and_go_on_in_the_new_one(lab: Lab)
     lab.reject(lab.get(old.queue))
     message = lab.get(old.queue)
     lab.reject(message)
-    apply_plan(lab.connection, new)  # the message is in the old ladder's second rung, which the new one has too
+    apply_plan(lab.connection, new)  # the message is in the old ladder's second tier, which the new one has too
     message = lab.get(old.queue)
     assert message.delivery_info["routing_key"] == return_key(old.queue, 2)
     lab.reject(message)
     assert lab.get(old.exhausted, ack=True).delivery_info["routing_key"] == return_key(old.queue, 2)
 
 
-def test_a_shorter_ladder_takes_messages_from_rungs_it_does_not_have(lab: Lab) -> None:
+def test_a_shorter_ladder_takes_messages_from_tiers_it_does_not_have(lab: Lab) -> None:
     old, new = lab.plan(Ladder((10, 10, 60))), lab.plan(Ladder((10,), repeat_last=True))
     lab.applied(old)
     lab.publish(old.queue)
@@ -304,7 +304,7 @@ def assert_only_one_is_let_in(lab: Lab, in_force: LadderPlan, *, refused: Ladder
     lab.publish(in_force.queue)
     lab.reject(lab.get(in_force.queue))
 
-    delays = [queue.name for _, _, queue in in_force.rung_queues((in_force.ladder, refused.ladder))]
+    delays = [queue.name for _, _, queue in in_force.delay_queues((in_force.ladder, refused.ladder))]
     wait_for(lambda: sum(count or 0 for count in ready_counts(lab.connection, delays).values()) == 1)
 
 
@@ -450,5 +450,5 @@ def test_a_lost_record_is_written_again_when_its_ladder_was_deleted(lab: Lab) ->
     lab.publish(a.queue, headers={"task": "own"})
     lab.reject(lab.get(a.queue))
 
-    first = b.rung_queue(1, B.tiers_ms[0]).name
+    first = b.delay_queue(1, B.tiers_ms[0]).name
     wait_for(lambda: ready_counts(lab.connection, [first])[first] == 1)

@@ -45,8 +45,8 @@ class Simulation:
         entering = [0.0] * (len(self.lines) + 1)
         for number, amount in enumerate(attempting):
             share = 1.0 if all_fail else self.failures[min(number, len(self.failures) - 1)]
-            rung = min(number, len(self.lines) - 1) if self.repeat_last else number
-            entering[rung] += amount * share
+            tier_index = min(number, len(self.lines) - 1) if self.repeat_last else number
+            entering[tier_index] += amount * share
         for line, amount in zip(self.lines, entering, strict=False):
             line.append(amount)
         self.exhausted += entering[-1]
@@ -68,12 +68,12 @@ def test_the_arithmetic_is_what_a_simulation_counts(
         rate, failures, Ladder(tuple(tier * SECOND for tier in tiers), repeat_last=repeat_last), outage * SECOND
     )
     near = pytest.approx
-    assert [rung.parked for rung in found.rungs] == near(simulation.parked, abs=1e-6)
+    assert [tier_index.parked for tier_index in found.tiers] == near(simulation.parked, abs=1e-6)
     before, simulation.exhausted = found.parked, 0.0
     for _ in range(outage):
         simulation.step(all_fail=True)
     if outage:
-        assert [rung.parked_outage for rung in found.rungs] == near(simulation.parked, abs=1e-6)
+        assert [tier_index.parked_outage for tier_index in found.tiers] == near(simulation.parked, abs=1e-6)
         assert found.attempts_in_outage == near(simulation.attempts, abs=1e-6)
         assert found.exhausted_in_outage == near(simulation.exhausted, abs=1e-6)
     assert found.parked_outage == near(sum(simulation.parked), abs=1e-6)
@@ -105,7 +105,9 @@ def test_single_tasks_that_fail_by_chance_obey_littles_law(seed: int) -> None:
         waited[retries] += max(0.0, min(delay, seconds - time))
         heapq.heappush(attempts, (time + delay, retries + 1))
     found = flow(rate, (share,), ladder)
-    assert [each / seconds for each in waited] == pytest.approx([rung.parked for rung in found.rungs], rel=0.1)
+    assert [each / seconds for each in waited] == pytest.approx(
+        [tier_index.parked for tier_index in found.tiers], rel=0.1
+    )
     assert exhausted / seconds == pytest.approx(found.exhausted, rel=0.1)
 
 
@@ -129,7 +131,7 @@ def test_without_failures_nothing_is_parked_or_exhausted(rate: float, tiers: lis
 
 def test_when_all_fail_each_tier_holds_what_comes_while_it_lasts() -> None:
     found = flow(100, (1.0,), LADDER)
-    assert [rung.parked for rung in found.rungs] == [1_000, 6_000, 60_000]
+    assert [tier_index.parked for tier_index in found.tiers] == [1_000, 6_000, 60_000]
     assert found.exhausted == 100
     assert flow(100, (0.0,), LADDER, 5 * MINUTE).parked_outage == 100 * 300
 
@@ -141,15 +143,15 @@ def test_a_last_tier_that_repeats_has_to_end_some_time() -> None:
     with pytest.raises(SettingsError, match="unbounded"):
         flow(100, (0.5, 0.5, 0.5, 0.5, 1.0), endless)
     found = flow(100, (0.5,), endless)
-    assert (found.rungs[-1].arrivals, found.exhausted) == (25, 0)
+    assert (found.tiers[-1].arrivals, found.exhausted) == (25, 0)
     # the third attempt fails always, the fourth by half, later ones never
-    assert flow(100, (1, 1, 1, 0.5, 0), endless).rungs[-1].arrivals == 150
+    assert flow(100, (1, 1, 1, 0.5, 0), endless).tiers[-1].arrivals == 150
     assert flow(0, (1.0,), endless).parked == 0
 
 
 def test_a_share_for_each_attempt_holds_for_that_attempt() -> None:
     found = flow(100, (0.5, 0.1, 1), LADDER)
-    assert [rung.arrivals for rung in found.rungs] == pytest.approx([50, 5, 5])
+    assert [tier_index.arrivals for tier_index in found.tiers] == pytest.approx([50, 5, 5])
     assert found.exhausted == pytest.approx(5)
 
 

@@ -31,7 +31,7 @@ def data(*arguments: str, code: int = 0, app: Celery | None = None) -> Any:
 
 def test_the_ladder_of_the_app_is_counted_by_littles_law() -> None:
     found = data()
-    assert [(rung["delay_ms"], rung["parked"]) for rung in found["rungs"]] == [
+    assert [(tier_index["delay_ms"], tier_index["parked"]) for tier_index in found["tiers"]] == [
         (10_000, pytest.approx(1000)),
         (60_000, pytest.approx(120)),
     ]
@@ -42,7 +42,7 @@ def test_the_ladder_of_the_app_is_counted_by_littles_law() -> None:
 
 def test_another_origin_queue_has_its_own_ladder_and_type() -> None:
     found = data("--queue", "mails")
-    assert [rung["delay_ms"] for rung in found["rungs"]] == [300_000]
+    assert [tier_index["delay_ms"] for tier_index in found["tiers"]] == [300_000]
     assert found["workload"]["queue_type"] == "quorum"
     assert "leave this queue alone" in run(*LOAD, "--queue", "logs", code=1)
 
@@ -63,9 +63,9 @@ def test_with_tiers_the_app_needs_no_delay_queues() -> None:
     assert "install(app)" in run(*LOAD, code=1, app=bare)
 
 
-def test_an_outage_is_told_by_rung_and_in_words() -> None:
+def test_an_outage_is_told_by_tier_and_in_words() -> None:
     found = data("--outage", "10m", code=1)
-    assert found["outage"]["parked"] == pytest.approx(sum(rung["parked_outage"] for rung in found["rungs"]))
+    assert found["outage"]["parked"] == pytest.approx(sum(tier_index["parked_outage"] for tier_index in found["tiers"]))
     words = run(*LOAD, "--outage", "10m", code=1)
     assert "AFTER 10m OUTAGE" in words
     assert "warning: Outage: the ladder lasts 1m10s" in words
@@ -75,7 +75,7 @@ def test_an_outage_is_told_by_rung_and_in_words() -> None:
 def test_people_see_tables_and_every_constant_with_its_source() -> None:
     words = run(*LOAD, "--size", "2KiB", "--queue-type", "quorum", "--rabbitmq", "4.0")
     assert "5,000 tasks/s of 2 KiB, 2 % of the attempts fail, 1 origin queue, quorum, 3 copies on 3 nodes" in words
-    for heading in ("RUNG", "OBJECTS OF", "MEMORY OF A NODE", "DISK OF A NODE", "CONSTANT"):
+    for heading in ("TIER", "OBJECTS OF", "MEMORY OF A NODE", "DISK OF A NODE", "CONSTANT"):
         assert f"\n{heading}" in words
     for constant in CONSTANTS:
         assert f"\n{constant.name} " in words

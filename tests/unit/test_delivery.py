@@ -1,4 +1,4 @@
-"""Whether a reject alone takes a message to its next rung."""
+"""Whether a reject alone takes a message to its next tier."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from celery_rmq_delay.retry.delivery import Delivery, Parked, Path, climbs_by_it
 
 
 @given(st.integers(1, 6), st.integers(0, 10), st.integers(0, 10), st.booleans())
-def test_a_message_climbs_by_itself_where_its_rung_is_its_number_of_retries(
-    length: int, rung: int, retries: int, repeat_last: bool
+def test_a_message_climbs_by_itself_where_its_tier_is_its_number_of_retries(
+    length: int, tier_index: int, retries: int, repeat_last: bool
 ) -> None:
     ladder = Ladder((1000,) * length, repeat_last=repeat_last)
-    climbs = climbs_by_itself(Delivery("q", rung, None, Path.REJECT), ladder, retries)
+    climbs = climbs_by_itself(Delivery("q", tier_index, None, Path.REJECT), ladder, retries)
     if climbs:
-        # What the broker does with the key, and what the worker counts, are the same rung.
-        by_the_broker = min(rung + 1, length)
-        assert by_the_broker == ladder.rung_after(retries)
+        # What the broker does with the key, and what the worker counts, are the same tier.
+        by_the_broker = min(tier_index + 1, length)
+        assert by_the_broker == ladder.tier_after(retries)
         assert retries < length or repeat_last
     elif retries < length:
-        assert rung != retries
+        assert tier_index != retries
     else:
-        assert not repeat_last or rung != length
+        assert not repeat_last or tier_index != length
 
 
 @pytest.mark.parametrize("path", list(Path))
-def test_a_parked_retry_is_a_retry_with_its_path_and_rung(path: Path) -> None:
+def test_a_parked_retry_is_a_retry_with_its_path_and_tier(path: Path) -> None:
     retry = Retry("m", KeyError("k"), 10.5)
     parked = Parked.of(retry, path, 2)
     for each in (parked, pickle.loads(pickle.dumps(parked))):
         assert isinstance(each, Retry)
-        assert (each.path, each.rung, each.when, each.message) == (path, 2, 10.5, "m")
+        assert (each.path, each.tier_index, each.when, each.message) == (path, 2, 10.5, "m")
         assert str(each) == str(retry)
         assert each.humanize() == retry.humanize()
         assert each.is_eager is False

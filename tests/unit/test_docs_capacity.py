@@ -69,9 +69,9 @@ def test_the_tables_have_every_constant_with_its_values_and_its_source() -> None
 def test_the_diagram_has_the_figures_of_the_first_example() -> None:
     diagram = (ROOT / "docs/assets/capacity.mmd").read_text()
     found = flow(5000, (0.02,), Ladder((10_000, 60_000, 600_000, 3_600_000)))
-    for rung in found.rungs:
-        seconds = f"{rung.delay_ms / 1000:,.0f}"
-        arrivals, parked = format_number(rung.arrivals), format_number(rung.parked)
-        assert f"rung {rung.rung}: {seconds} s<br/>{arrivals} x {seconds} = {parked}" in diagram
+    for tier_index in found.tiers:
+        seconds = f"{tier_index.delay_ms / 1000:,.0f}"
+        arrivals, parked = format_number(tier_index.arrivals), format_number(tier_index.parked)
+        assert f"tier {tier_index.tier_index}: {seconds} s<br/>{arrivals} x {seconds} = {parked}" in diagram
     assert f"{format_number(found.attempts)} attempts/s" in diagram
     assert f"{format_number(found.exhausted * 86400)} a day" in diagram

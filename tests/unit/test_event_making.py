@@ -24,7 +24,7 @@ from tests.support.apps import app_of
 
 AT = 1_769_860_800_123_456
 NOW = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=timezone.utc)
-ON_RUNG_2 = Waits(2, None, in_rung_queue=True)
+ON_TIER_2 = Waits(2, None, in_delay_queue=True)
 
 
 class Lost(Exception):
@@ -70,7 +70,7 @@ def test_an_event_has_what_request_ladder_and_failure_say(maker: EventMaker, tas
         **{h.GENERATION: 2, h.CRASHES: 1, h.FIRST_FAILED: "2026-01-31T11:00:00.000+00:00"},
     )  # fmt: skip
     text = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 3, in charge\nLost: order 17\n'
-    event = Event.from_json(maker.of_task(Told("parked", AT, asked, Lost("order 17"), text, ON_RUNG_2)))
+    event = Event.from_json(maker.of_task(Told("parked", AT, asked, Lost("order 17"), text, ON_TIER_2)))
     assert event == Event(
         event_id=event_id("t1", 2, 1, "parked"),
         kind="parked",
@@ -120,7 +120,7 @@ def test_the_first_failure_is_the_attempt_itself_or_what_is_known_of_it(maker: E
 def test_where_a_task_waits_is_told_as_far_as_it_is_known(maker: EventMaker, task: Any) -> None:
     found = [
         Event.from_json(maker.of_task(Told("forwarded", AT, request(task), Lost(), None, waits)))
-        for waits in (Waits(1, None, in_rung_queue=False), Waits(1, 7_000, in_rung_queue=True))
+        for waits in (Waits(1, None, in_delay_queue=False), Waits(1, 7_000, in_delay_queue=True))
     ]
     assert [(event.tier, event.delay_ms, event.delay_queue) for event in found] == [
         (1, 10_000, None),
@@ -166,7 +166,7 @@ def test_every_event_of_a_hostile_message_can_be_read(
         task, id=name, root_id=text, parent_id=args, group=number, argsrepr=args, kwargsrepr=text,
         exchange=route, routing_key=route, **{h.GENERATION: number, h.CRASHES: number, h.FIRST_FAILED: number},
     )  # fmt: skip
-    body = made.of_task(Told("parked", AT, asked, Lost(text), text, Waits(1, None, in_rung_queue=True)))
+    body = made.of_task(Told("parked", AT, asked, Lost(text), text, Waits(1, None, in_delay_queue=True)))
     event = Event.from_json(body)
     assert len(body) <= MAX_BYTES
     assert (event.kind, event.due_at) == ("parked", NOW + timedelta(seconds=10))

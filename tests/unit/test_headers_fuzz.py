@@ -20,7 +20,7 @@ from celery_rmq_delay.amqp.copies import copy_of
 from celery_rmq_delay.amqp.frames import TolerantMessage, frame_handler, tolerant
 from celery_rmq_delay.exceptions import UnreadableError
 from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.names import rung_of
+from celery_rmq_delay.names import tier_of
 from celery_rmq_delay.operations.exhausted import describe
 from celery_rmq_delay.retry.crashes import crashes
 from celery_rmq_delay.retry.decision import Action, Place, arrive
@@ -128,9 +128,9 @@ def test_every_delivery_becomes_a_message(properties: bytes, body: bytes) -> Non
 
 
 @given(hostile.texts, hostile.texts)
-def test_a_rung_is_known_by_its_key_only(queue: str, key: str) -> None:
-    rung = rung_of(queue, key)
-    assert rung == 0 or key.startswith(f"{queue}@")
+def test_a_tier_is_known_by_its_key_only(queue: str, key: str) -> None:
+    tier_index = tier_of(queue, key)
+    assert tier_index == 0 or key.startswith(f"{queue}@")
 
 
 def test_a_copy_leaves_routing_headers_and_the_user_out() -> None:

@@ -25,8 +25,8 @@ ladders = st.builds(
 
 @given(ladders)
 def test_every_lane_is_within_the_jitter_and_lane_0_is_the_middle(ladder: Ladder) -> None:
-    for rung, tier in enumerate(ladder.tiers_ms, 1):
-        ttls = ladder.lane_ttls(rung)
+    for tier_index, tier in enumerate(ladder.tiers_ms, 1):
+        ttls = ladder.lane_ttls(tier_index)
         assert len(ttls) == (ladder.lanes if ladder.jitter and ladder.lanes > 1 else 1)
         for ttl in ttls:
             assert ttl >= 1
@@ -41,8 +41,8 @@ def test_every_lane_is_within_the_jitter_and_lane_0_is_the_middle(ladder: Ladder
 
 @given(ladders)
 def test_lanes_are_evenly_spread_around_the_delay(ladder: Ladder) -> None:
-    for rung, tier in enumerate(ladder.tiers_ms, 1):
-        ttls = sorted(ladder.lane_ttls(rung))
+    for tier_index, tier in enumerate(ladder.tiers_ms, 1):
+        ttls = sorted(ladder.lane_ttls(tier_index))
         assert statistics.fmean(ttls) == pytest.approx(tier, abs=1)
         steps = [second - first for first, second in itertools.pairwise(ttls)]
         assert not steps or max(steps) - min(steps) <= 2
@@ -67,17 +67,17 @@ def test_the_id_of_a_ladder_never_changes() -> None:
 
 
 @given(ladders, st.integers(0, 100))
-def test_the_rung_after_some_retries_is_the_next_one_up_to_the_last(ladder: Ladder, retries: int) -> None:
-    rung = ladder.rung_after(retries)
-    assert rung == retries + 1 if retries < len(ladder) else rung == len(ladder)
+def test_the_tier_after_some_retries_is_the_next_one_up_to_the_last(ladder: Ladder, retries: int) -> None:
+    tier_index = ladder.tier_after(retries)
+    assert tier_index == retries + 1 if retries < len(ladder) else tier_index == len(ladder)
 
 
 @given(ladders, st.one_of(st.integers(), st.text(), st.none(), st.floats(), st.binary(), st.lists(st.integers())))
-def test_any_lane_header_has_a_ttl_of_its_rung(ladder: Ladder, lane: Any) -> None:
-    for rung in range(1, len(ladder) + 1):
-        ttls = ladder.lane_ttls(rung)
+def test_any_lane_header_has_a_ttl_of_its_tier(ladder: Ladder, lane: Any) -> None:
+    for tier_index in range(1, len(ladder) + 1):
+        ttls = ladder.lane_ttls(tier_index)
         known = type(lane) is int and 0 <= lane < len(ttls)
-        assert ladder.ttl(rung, lane) == (ttls[lane] if known else ttls[0])
+        assert ladder.ttl(tier_index, lane) == (ttls[lane] if known else ttls[0])
 
 
 def test_the_ladder_is_the_retry_budget() -> None:

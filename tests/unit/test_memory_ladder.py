@@ -51,7 +51,7 @@ def charge_of(app: Celery, **options: Any) -> Any:
     return charge
 
 
-def test_a_task_climbs_its_rungs_and_recovers_without_anybody_waiting(app: Celery, rmq_ladder: MakeLadder) -> None:
+def test_a_task_climbs_its_tiers_and_recovers_without_anybody_waiting(app: Celery, rmq_ladder: MakeLadder) -> None:
     charge, ladder = charge_of(app), rmq_ladder(app)
     began = time.monotonic()
     story = ladder.run(charge.s(3))
@@ -100,7 +100,7 @@ def test_a_retry_raised_by_hand_on_the_last_tier_fails_for_whoever_waits(
     exhausted(story, reason="retries_used", exception=error)
 
 
-def test_giving_up_takes_no_rung(app: Celery, rmq_ladder: MakeLadder) -> None:
+def test_giving_up_takes_no_tier(app: Celery, rmq_ladder: MakeLadder) -> None:
     charge, ladder = charge_of(app, give_up_on=(Declined,)), rmq_ladder(app)
     exhausted(ladder.run(charge.s(1, error="declined")), reason="gave_up", exception=Declined)
     recovered(ladder.run(charge.s(1)), after=1)

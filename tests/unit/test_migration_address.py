@@ -25,7 +25,7 @@ from celery_rmq_delay.operations.migration.address import (
     in_levels,
     in_loop,
     in_native,
-    in_rung,
+    in_tier,
     native_destinations,
     original_keys,
 )
@@ -219,7 +219,7 @@ def test_headers_that_are_not_ours_are_not_understood(due: Any, to: Any) -> None
 
 def test_a_rejected_task_is_due_a_tier_after_its_rejection() -> None:
     dead = death(10, queue="q", reason="rejected", exchange="shop", **{"routing-keys": ["orders.new"]})
-    found = in_rung(Waiting("q.retry.1.1m", "", {"retries": 2, "x-death": [dead]}), NOW, origin="q", ttl_ms=60_000)
+    found = in_tier(Waiting("q.retry.1.1m", "", {"retries": 2, "x-death": [dead]}), NOW, origin="q", ttl_ms=60_000)
     assert found.destinations == (Destination("q", "shop", "orders.new"),)
     assert found.retries == 3
     assert NOW + 50_000 <= found.due_ms <= NOW + 51_000
@@ -227,11 +227,11 @@ def test_a_rejected_task_is_due_a_tier_after_its_rejection() -> None:
 
 def test_a_task_that_was_rejected_before_waits_its_tier_at_most_again() -> None:
     dead = death(500, count=3, queue="q", reason="rejected")
-    found = in_rung(Waiting("q.retry.3.1m", "", {"x-death": [dead]}), NOW, origin="q", ttl_ms=60_000)
+    found = in_tier(Waiting("q.retry.3.1m", "", {"x-death": [dead]}), NOW, origin="q", ttl_ms=60_000)
     assert (found.retries, found.due_ms) == (3, NOW + 60_000)
 
 
 def test_a_published_copy_waits_its_tier_at_most_again() -> None:
     headers = {"retries": 1, h.EXCHANGE: "shop", h.ROUTING_KEY: "k"}
-    found = in_rung(Waiting("q.retry.1.1m", "q.retry.1.1m", headers), NOW, origin="q", ttl_ms=60_000)
+    found = in_tier(Waiting("q.retry.1.1m", "q.retry.1.1m", headers), NOW, origin="q", ttl_ms=60_000)
     assert found == Address((Destination("q", "shop", "k"),), NOW + 60_000, 1)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from celery_rmq_delay.durations import MAX_TTL_MS
 from celery_rmq_delay.exceptions import SettingsError
 from celery_rmq_delay.ladders import QueueType
-from celery_rmq_delay.names import Names, check_name, is_derived, origin_of, return_key, rung_of, rung_queue, suspects
+from celery_rmq_delay.names import Names, check_name, delay_queue, is_derived, origin_of, return_key, suspects, tier_of
 
 NASTY = ["a", "a.first", "a.retry", "a.retry.1", "a@1", "return", "dlx", "a.ladder", "a.ladder.12345678", "a.retry.1.x"]
 queues = st.one_of(
@@ -19,31 +19,31 @@ queues = st.one_of(
     st.lists(st.sampled_from(["a", "retry", "1", "first", "ladder", "suspects", "10s", "@", "ü"])).map(".".join),
     st.text(min_size=1),
 ).filter(bool)
-rungs = st.integers(1, 1000)
+tiers = st.integers(1, 1000)
 ttls = st.integers(1, MAX_TTL_MS)
 ids = st.text("0123456789abcdef", min_size=8, max_size=8)
 usable = queues.filter(lambda queue: not is_derived(queue))
 types = st.sampled_from(["classic", "quorum"])
-made_of = st.tuples(usable, rungs, ttls, st.sampled_from(["rmq_delay", "second", "second.quorum"]), types)
+made_of = st.tuples(usable, tiers, ttls, st.sampled_from(["rmq_delay", "second", "second.quorum"]), types)
 
 
 @given(made_of, made_of)
-def test_rung_queues_that_differ_in_anything_have_different_names(first: Any, second: Any) -> None:
-    assert (rung_queue(*first) == rung_queue(*second)) == (first == second)
+def test_delay_queues_that_differ_in_anything_have_different_names(first: Any, second: Any) -> None:
+    assert (delay_queue(*first) == delay_queue(*second)) == (first == second)
 
 
-@given(usable, rungs, ttls)
-def test_the_rung_queues_of_another_prefix_or_type_are_others(queue: str, rung: int, ttl: int) -> None:
+@given(usable, tiers, ttls)
+def test_the_delay_queues_of_another_prefix_or_type_are_others(queue: str, tier_index: int, ttl: int) -> None:
     prefixes = ("rmq_delay", "second", "second.retry.1", "second.quorum")
     kinds: tuple[QueueType, ...] = ("classic", "quorum")
-    assert len({rung_queue(queue, rung, ttl, prefix, kind) for prefix in prefixes for kind in kinds}) == 8
+    assert len({delay_queue(queue, tier_index, ttl, prefix, kind) for prefix in prefixes for kind in kinds}) == 8
 
 
-@given(queues, rungs, ttls, st.sampled_from(["rmq_delay", "second", "a\nb"]), types)
+@given(queues, tiers, ttls, st.sampled_from(["rmq_delay", "second", "a\nb"]), types)
 def test_names_that_are_ours_are_told_from_those_of_users(
-    queue: str, rung: int, ttl: int, prefix: str, kind: QueueType
+    queue: str, tier_index: int, ttl: int, prefix: str, kind: QueueType
 ) -> None:
-    assert is_derived(rung_queue(queue, rung, ttl, prefix, kind))
+    assert is_derived(delay_queue(queue, tier_index, ttl, prefix, kind))
     assert is_derived(suspects(queue))
 
 
@@ -52,40 +52,40 @@ def test_names_that_only_look_a_little_like_ours_are_the_users(queue: str) -> No
     assert not is_derived(queue)
 
 
-@given(st.tuples(queues, rungs), st.tuples(queues, rungs))
-def test_return_keys_lead_to_one_queue_and_one_rung(first: tuple[str, int], second: tuple[str, int]) -> None:
+@given(st.tuples(queues, tiers), st.tuples(queues, tiers))
+def test_return_keys_lead_to_one_queue_and_one_tier(first: tuple[str, int], second: tuple[str, int]) -> None:
     assert (return_key(*first) == return_key(*second)) == (first == second)
 
 
-@given(queues, rungs)
-def test_the_rung_is_read_from_the_return_key_of_the_same_queue_only(queue: str, rung: int) -> None:
-    key = return_key(queue, rung)
-    assert rung_of(queue, key) == rung
-    assert rung_of(f"{queue}x", key) == 0
-    assert rung_of(queue, f"x{key}") == 0
+@given(queues, tiers)
+def test_the_tier_is_read_from_the_return_key_of_the_same_queue_only(queue: str, tier_index: int) -> None:
+    key = return_key(queue, tier_index)
+    assert tier_of(queue, key) == tier_index
+    assert tier_of(f"{queue}x", key) == 0
+    assert tier_of(queue, f"x{key}") == 0
 
 
 @given(queues, st.text())
-def test_any_routing_key_has_a_rung_or_none(queue: str, key: str) -> None:
-    rung = rung_of(queue, key)
-    assert rung >= 0
-    if rung:
+def test_any_routing_key_has_a_tier_or_none(queue: str, key: str) -> None:
+    tier_index = tier_of(queue, key)
+    assert tier_index >= 0
+    if tier_index:
         assert key.startswith(f"{queue}@")
 
 
 @pytest.mark.parametrize("key", ["a@", "a@-1", "a@+1", "a@1.0", "a@ 1", "a@²", "a", "@", "", "b@1", "a@1@x"])
-def test_what_is_no_return_key_has_no_rung(key: str) -> None:
-    assert rung_of("a", key) == 0
+def test_what_is_no_return_key_has_no_tier(key: str) -> None:
+    assert tier_of("a", key) == 0
 
 
 @given(
-    st.lists(st.tuples(usable, ids, rungs), min_size=2, max_size=4, unique=True),
+    st.lists(st.tuples(usable, ids, tiers), min_size=2, max_size=4, unique=True),
 )
-def test_exchanges_of_different_queues_ladders_and_rungs_have_different_names(
+def test_exchanges_of_different_queues_ladders_and_tiers_have_different_names(
     parts: list[tuple[str, str, int]],
 ) -> None:
     names, seen = Names("p"), {}
-    for queue, ladder, rung in parts:
+    for queue, ladder, tier_index in parts:
         for name, what in {
             names.returns: "returns",
             names.dlx(queue): ("dlx", queue),
@@ -97,8 +97,8 @@ def test_exchanges_of_different_queues_ladders_and_rungs_have_different_names(
             names.marker(queue, ladder): ("marker", queue, ladder),
             names.ladder(queue, ladder): ("ladder", queue, ladder),
             names.first(queue, ladder): ("first", queue, ladder),
-            names.rung(queue, ladder, rung): ("rung", queue, ladder, rung),
-            names.lane0(queue, ladder, rung): ("lane0", queue, ladder, rung),
+            names.tier(queue, ladder, tier_index): ("tier_index", queue, ladder, tier_index),
+            names.lane0(queue, ladder, tier_index): ("lane0", queue, ladder, tier_index),
         }.items():
             assert seen.setdefault(name, what) == what
 
@@ -113,5 +113,5 @@ def test_a_name_over_255_bytes_is_refused_with_its_size() -> None:
 @pytest.mark.parametrize("prefix", ["rmq_delay", "p.retry.1.5s"])
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_delay_queue_tells_its_origin_queue(queue: str, prefix: str, kind: QueueType) -> None:
-    assert origin_of(rung_queue(queue, 2, 90_000, prefix, kind)) == queue
+    assert origin_of(delay_queue(queue, 2, 90_000, prefix, kind)) == queue
     assert origin_of(queue) is None

@@ -94,21 +94,25 @@ def applied(plan: LadderPlan, highest: int = 0) -> Objects:
 
 @given(plans, st.integers(0, 7))
 def test_every_rejected_message_goes_to_exactly_one_place(plan: LadderPlan, highest: int) -> None:
-    """Of any task, from any rung that a ladder of the queue ever had, in any lane, with any other key."""
+    """Of any task, from any tier that a ladder of the queue ever had, in any lane, with any other key."""
     model = Model(applied(plan, highest))
     top = max(highest, *(len(ladder) for ladder in plan.ladders.values()))
-    for task, lane, rung in itertools.product((None, "s", "t", "u", "x"), (None, 0, 1, 3, 9, "x"), range(top + 1)):
+    for task, lane, tier_index in itertools.product(
+        (None, "s", "t", "u", "x"), (None, 0, 1, 3, 9, "x"), range(top + 1)
+    ):
         ladder = plan.tasks.get(task or "") or plan.ladder
         headers = {"x-last-death-reason": "rejected"}
         headers |= {} if task is None else {"task": task}
         headers |= {} if lane is None else {LANE: lane}  # type: ignore[dict-item]
-        for key in [return_key(plan.queue, rung)] if rung else [plan.queue, "", "any.key", return_key("other", 1)]:
-            if not rung and key == return_key(plan.queue, 1):
+        for key in (
+            [return_key(plan.queue, tier_index)] if tier_index else [plan.queue, "", "any.key", return_key("other", 1)]
+        ):
+            if not tier_index and key == return_key(plan.queue, 1):
                 continue
             found = model.route(plan.names.dlx(plan.queue), key, headers)
-            if rung < len(ladder) or ladder.repeat_last:
-                following = min(rung + 1, len(ladder))
-                assert found == [plan.rung_queue(following, ladder.ttl(following, lane)).name]
+            if tier_index < len(ladder) or ladder.repeat_last:
+                following = min(tier_index + 1, len(ladder))
+                assert found == [plan.delay_queue(following, ladder.ttl(following, lane)).name]
             else:
                 assert found == [plan.exhausted]
 
@@ -124,15 +128,15 @@ def test_every_other_death_goes_to_the_exhausted_queue_once(plan: LadderPlan, re
 def test_every_delay_queue_leads_back_to_its_origin_queue(plan: LadderPlan, highest: int) -> None:
     objects = plan.objects(highest)
     model = Model(objects)
-    for _, _, queue in plan.rung_queues(plan.ladders.values()):
+    for _, _, queue in plan.delay_queues(plan.ladders.values()):
         declared = queue.arguments
         assert queue in objects.queues
         assert declared["x-dead-letter-exchange"] == plan.names.returns
         assert model.route(plan.names.returns, declared["x-dead-letter-routing-key"], {}) == [plan.queue]
         assert "x-expires" not in declared
     top = max(highest, *(len(ladder) for ladder in plan.ladders.values()))
-    for rung in range(1, top + 1):
-        assert model.route(plan.names.returns, return_key(plan.queue, rung), {}) == [plan.queue]
+    for tier_index in range(1, top + 1):
+        assert model.route(plan.names.returns, return_key(plan.queue, tier_index), {}) == [plan.queue]
 
 
 @given(st.lists(plans, min_size=2, max_size=4, unique_by=lambda plan: plan.queue))
@@ -150,8 +154,8 @@ def test_queues_of_one_prefix_never_get_in_each_others_way(several: list[LadderP
     alone = [Model(applied(plan)) for plan in several]
     model = Model(together)
     for plan, own in zip(several, alone, strict=True):
-        for rung in range(1, len(plan.ladder) + 1):
-            key = return_key(plan.queue, rung)
+        for tier_index in range(1, len(plan.ladder) + 1):
+            key = return_key(plan.queue, tier_index)
             assert model.route(NAMES.returns, key, {}) == [plan.queue]
             headers = {"x-last-death-reason": "rejected"}
             dlx = NAMES.dlx(plan.queue)
@@ -175,7 +179,7 @@ def test_every_object_is_declared_once_and_before_it_is_needed(plan: LadderPlan,
 
 
 @given(plans, ladders)
-def test_a_higher_rung_only_adds_ends(plan: LadderPlan, other: Ladder) -> None:
+def test_a_higher_tier_only_adds_ends(plan: LadderPlan, other: Ladder) -> None:
     """A ladder that is declared again for a queue with a longer one keeps every object that it had."""
     before, after = plan.objects(), plan.objects(len(other) + 5)
     assert set(before.exchanges) == set(after.exchanges)
@@ -218,9 +222,9 @@ def test_the_record_is_read_back(plan: LadderPlan) -> None:
     )
     assert Applied.from_json(found.to_json()) == found
     assert found.in_force == {plan.ladder.id, "y", *(ladder.id for ladder in plan.tasks.values() if ladder)}
-    assert found.highest_rung == max(len(ladder) for ladder in plan.ladders.values())
+    assert found.highest_tier == max(len(ladder) for ladder in plan.ladders.values())
 
 
 def test_nothing_was_applied_to_a_queue_without_a_record() -> None:
     assert Applied.from_json(None) == Applied()
-    assert Applied().highest_rung == 0
+    assert Applied().highest_tier == 0

@@ -12,7 +12,7 @@ from celery_rmq_delay.contrib.django.conf import Conf, _checked
 from celery_rmq_delay.durations import MAX_TTL_MS, format_ms, parse_ms
 from celery_rmq_delay.exceptions import HistoryError, RmqDelayError, SettingsError
 from celery_rmq_delay.history.url import checked, problem_of, shown, without_secrets
-from celery_rmq_delay.names import MAX_NAME_BYTES, rung_queue
+from celery_rmq_delay.names import MAX_NAME_BYTES, delay_queue
 from celery_rmq_delay.settings.parser import _QUEUE_KEYS, _TOP_KEYS, parse_settings
 from tests.support import hostile
 
@@ -34,10 +34,10 @@ def test_settings_are_taken_or_one_error_names_the_setting(raw: Any) -> None:
     for name, own in settings.queues.items():
         if own is None:
             continue
-        for rung in range(1, len(own.ladder) + 1):
-            for ttl in own.ladder.lane_ttls(rung):
+        for tier_index in range(1, len(own.ladder) + 1):
+            for ttl in own.ladder.lane_ttls(tier_index):
                 assert 0 < ttl <= MAX_TTL_MS
-                assert len(rung_queue(name, rung, ttl, settings.prefix).encode()) <= MAX_NAME_BYTES
+                assert len(delay_queue(name, tier_index, ttl, settings.prefix).encode()) <= MAX_NAME_BYTES
 
 
 django = st.dictionaries(

@@ -85,7 +85,7 @@ def test_a_parked_retry_arrives_as_it_was_sent() -> None:
         sent = lean(Parked.of(retry, path, 3))
         back = pickle.loads(pickle.dumps(sent)).exception
         assert isinstance(back, Parked)
-        assert (back.path, back.rung, back.when, back.excs) == (path, 3, 10, retry.excs)
+        assert (back.path, back.tier_index, back.when, back.excs) == (path, 3, 10, retry.excs)
         assert str(back) == str(retry)
         assert repr(back.exc) == "ValueError('x')"
 

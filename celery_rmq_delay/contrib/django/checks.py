@@ -178,4 +178,4 @@ def _ladders(delay: Delay) -> Iterator[tuple[Ladder, str]]:
 
 def _length_ms(ladder: Ladder) -> int:
     """Return how long all tiers take, in ms; a last one that repeats is counted once."""
-    return sum(max(ladder.lane_ttls(rung)) for rung in range(1, len(ladder) + 1))
+    return sum(max(ladder.lane_ttls(tier_index)) for tier_index in range(1, len(ladder) + 1))

@@ -4,7 +4,7 @@ May import `operations` and what is below it.
 """
 
 from .estimate import Estimate, estimate
-from .flow import Flow, LevelFlow, RungFlow, flow, level_flow
+from .flow import Flow, LevelFlow, TierFlow, flow, level_flow
 from .workload import Workload
 
-__all__ = ["Estimate", "Flow", "LevelFlow", "RungFlow", "Workload", "estimate", "flow", "level_flow"]
+__all__ = ["Estimate", "Flow", "LevelFlow", "TierFlow", "Workload", "estimate", "flow", "level_flow"]

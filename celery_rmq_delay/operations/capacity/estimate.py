@@ -92,23 +92,23 @@ def _waiting(load: Workload, flows: Flow, levels: tuple[LevelFlow, ...]) -> list
     """Return what waits when the most does; in the exhausted queue what the outage has left there."""
     found = [
         Waiting(
-            f"Rung {rung.rung} ({format_ms(rung.delay_ms)})",
+            f"Tier {tier.tier_index} ({format_ms(tier.delay_ms)})",
             load.queues * load.ladder.lanes,
-            rung.parked if rung.parked_outage is None else rung.parked_outage,
-            size_after(load, rung.rung),
+            tier.parked if tier.parked_outage is None else tier.parked_outage,
+            size_after(load, tier.tier_index),
         )
-        for rung in flows.rungs
+        for tier in flows.tiers
     ]
     found += [
         Waiting(f"Level {level.level} ({format_ms(level.ttl_ms)})", 1, level.parked, size_after(load, passed))
         for passed, level in enumerate(levels)
     ]
-    return [*found, Waiting("Exhausted", 1, flows.exhausted_in_outage, size_after(load, len(flows.rungs) + 1))]
+    return [*found, Waiting("Exhausted", 1, flows.exhausted_in_outage, size_after(load, len(flows.tiers) + 1))]
 
 
 def _moved(load: Workload, flows: Flow, levels: tuple[LevelFlow, ...]) -> tuple[float, float]:
-    """Return messages and bytes per second: into origin queue and levels, for each retry into a rung and back."""
-    hops = [(load.rate, load.size), (flows.exhausted, size_after(load, len(flows.rungs) + 1))]
-    hops += [(2 * rung.arrivals, size_after(load, rung.rung)) for rung in flows.rungs]
+    """Return messages and bytes per second: into origin queue and levels, for each retry into a tier and back."""
+    hops = [(load.rate, load.size), (flows.exhausted, size_after(load, len(flows.tiers) + 1))]
+    hops += [(2 * tier.arrivals, size_after(load, tier.tier_index)) for tier in flows.tiers]
     hops += [(level.arrivals, size_after(load, passed)) for passed, level in enumerate(levels)]
     return sum(rate for rate, _ in hops), sum(rate * size for rate, size in hops)

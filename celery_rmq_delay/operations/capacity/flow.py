@@ -1,7 +1,7 @@
-"""How many messages wait in each rung of a ladder: Little's law, and what an outage adds. No I/O.
+"""How many messages wait in each tier of a ladder: Little's law, and what an outage adds. No I/O.
 
 Little's law: what is in a system on average is what arrives per second times the seconds that it stays. It holds for
-every single rung: a message stays for the rung's delay, and what has failed k times arrives in rung k.
+every single tier: a message stays for the tier's delay, and what has failed k times arrives in tier k.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ...topology.exact.base import units
 
 
 @dataclass(frozen=True)
-class RungFlow:
-    """One rung. ``parked`` in a steady state; ``parked_outage`` at the end of the outage, None without one."""
+class TierFlow:
+    """One tier. ``parked`` in a steady state; ``parked_outage`` at the end of the outage, None without one."""
 
-    rung: int
+    tier_index: int
     delay_ms: int
     arrivals: float
     parked: float
@@ -41,7 +41,7 @@ class LevelFlow:
 class Flow:
     """Messages per second in a steady state, and what an outage of ``outage_ms`` makes of it."""
 
-    rungs: tuple[RungFlow, ...]
+    tiers: tuple[TierFlow, ...]
     rate: float
     exhausted: float
     outage_ms: int
@@ -50,8 +50,8 @@ class Flow:
 
     @property
     def retries(self) -> float:
-        """Messages that are parked per second, over all rungs."""
-        return sum(rung.arrivals for rung in self.rungs)
+        """Messages that are parked per second, over all tiers."""
+        return sum(tier.arrivals for tier in self.tiers)
 
     @property
     def attempts(self) -> float:
@@ -61,12 +61,12 @@ class Flow:
     @property
     def parked(self) -> float:
         """Messages that wait in a steady state."""
-        return sum(rung.parked for rung in self.rungs)
+        return sum(tier.parked for tier in self.tiers)
 
     @property
     def parked_outage(self) -> float:
         """Messages that wait at the end of the outage; there are never more. As `parked` without an outage."""
-        return sum(rung.parked if rung.parked_outage is None else rung.parked_outage for rung in self.rungs)
+        return sum(tier.parked if tier.parked_outage is None else tier.parked_outage for tier in self.tiers)
 
     @property
     def peak_factor(self) -> float | None:
@@ -82,15 +82,15 @@ def flow(rate: float, failures: Sequence[float], ladder: Ladder, outage_ms: int 
     jitter the messages are spread evenly over the lanes. Raises `SettingsError` where the last tier grows for ever.
     """
     entering = _entering(rate, failures, ladder)
-    lanes = list(zip(*(ladder.lane_ttls(rung) for rung in range(1, len(ladder) + 1)), strict=True))
+    lanes = list(zip(*(ladder.lane_ttls(tier_index) for tier_index in range(1, len(ladder) + 1)), strict=True))
     outages = [_Outage(rate, entering, ttls, outage_ms, ladder.repeat_last) for ttls in lanes]
-    rungs = []
+    tiers = []
     for number, delay in enumerate(ladder.tiers_ms, 1):
         wait = _mean(ttls[number - 1] for ttls in lanes) / 1000
         outage = _mean(lane.parked(number) for lane in outages) if outage_ms else None
-        rungs.append(RungFlow(number, delay, entering[number - 1], entering[number - 1] * wait, outage))
+        tiers.append(TierFlow(number, delay, entering[number - 1], entering[number - 1] * wait, outage))
     return Flow(
-        rungs=tuple(rungs),
+        tiers=tuple(tiers),
         rate=rate,
         exhausted=entering[-1],
         outage_ms=outage_ms,
@@ -117,7 +117,7 @@ def level_flow(rate: float, delay_ms: int, unit_ms: int, levels: int) -> tuple[L
 
 
 def _entering(rate: float, failures: Sequence[float], ladder: Ladder) -> list[float]:
-    """Return what enters rung 1, rung 2, ... and the exhausted queue per second in a steady state."""
+    """Return what enters tier 1, tier 2, ... and the exhausted queue per second in a steady state."""
     attempts = max(len(ladder) + 1, len(failures))
     share = [failures[min(attempt, len(failures) - 1)] for attempt in range(attempts)]
     failed = [rate * passed for passed in accumulate(share, lambda left, right: left * right)]
@@ -141,9 +141,9 @@ def _mean(values: Iterable[float]) -> float:
 class _Outage:
     """One lane of a ladder during an outage, which begins at time 0. Times in ms, rates per second.
 
-    What enters rung k at a time >= 0 has come up through the rungs below, each of them after its delay, and has failed
-    everywhere since the outage began. Counted back, it entered rung m when the outage had not begun: there, the steady
-    rate of rung m entered. So the rate is a staircase, whose steps are the sums of the delays below k, and its highest
+    What enters tier k at a time >= 0 has come up through the tiers below, each of them after its delay, and has failed
+    everywhere since the outage began. Counted back, it entered tier m when the outage had not begun: there, the steady
+    rate of tier m entered. So the rate is a staircase, whose steps are the sums of the delays below k, and its highest
     step is the rate of first attempts. More messages come in than leave until the outage ends, and fewer from then on:
     the end is the peak.
     """
@@ -152,12 +152,12 @@ class _Outage:
         self.rate, self.entering, self.ttls, self.end = rate, entering, ttls, outage
         self.last = len(ttls) if endless else None
 
-    def parked(self, rung: int) -> float:
-        """What waits in ``rung`` at the end. A last rung that repeats keeps all that it had and all that came."""
-        ttl = self.ttls[rung - 1]
-        if rung == self.last:
-            return self._amount(rung, 0, self.end) + self.entering[rung - 1] * ttl / 1000
-        return self._amount(rung, self.end - ttl, self.end)
+    def parked(self, tier_index: int) -> float:
+        """What waits in ``tier_index`` at the end. A last tier that repeats keeps all that it had and all that came."""
+        ttl = self.ttls[tier_index - 1]
+        if tier_index == self.last:
+            return self._amount(tier_index, 0, self.end) + self.entering[tier_index - 1] * ttl / 1000
+        return self._amount(tier_index, self.end - ttl, self.end)
 
     def exhausted(self) -> float:
         """What got to the end of the ladder during the outage."""
@@ -165,32 +165,32 @@ class _Outage:
 
     def attempts(self) -> float:
         """Attempts per second just before the end."""
-        back = (self._returning(rung) for rung in range(1, len(self.ttls) + 1))
+        back = (self._returning(tier_index) for tier_index in range(1, len(self.ttls) + 1))
         return self.rate + sum(back)
 
-    def _returning(self, rung: int) -> float:
-        ttl = self.ttls[rung - 1]
-        if rung != self.last:
-            return self._rate(rung, self.end - ttl - 1)
+    def _returning(self, tier_index: int) -> float:
+        ttl = self.ttls[tier_index - 1]
+        if tier_index != self.last:
+            return self._rate(tier_index, self.end - ttl - 1)
         # A message that repeats comes back every ttl: all that came up a whole number of ttls ago, and the old ones.
-        times = self._steps(rung, 0, self.end)
+        times = self._steps(tier_index, 0, self.end)
         last = self.end - 1
         rounds = ((left, (last - left) // ttl - max((last - right) // ttl, 0)) for left, right in pairwise(times))
-        return self.entering[rung - 1] + sum(self._rate(rung, left) * count for left, count in rounds)
+        return self.entering[tier_index - 1] + sum(self._rate(tier_index, left) * count for left, count in rounds)
 
-    def _amount(self, rung: int, begin: int, end: int) -> float:
-        """What enters ``rung`` between two times."""
-        steps = pairwise(self._steps(rung, begin, end))
-        return sum(self._rate(rung, left) * (right - left) / 1000 for left, right in steps)
+    def _amount(self, tier_index: int, begin: int, end: int) -> float:
+        """What enters ``tier_index`` between two times."""
+        steps = pairwise(self._steps(tier_index, begin, end))
+        return sum(self._rate(tier_index, left) * (right - left) / 1000 for left, right in steps)
 
-    def _steps(self, rung: int, begin: int, end: int) -> list[int]:
-        """Return the times from ``begin`` to ``end`` between which the rate into ``rung`` stays the same."""
-        below = accumulate(reversed(self.ttls[: rung - 1]), initial=0)
+    def _steps(self, tier_index: int, begin: int, end: int) -> list[int]:
+        """Return the times from ``begin`` to ``end`` between which the rate into ``tier_index`` stays the same."""
+        below = accumulate(reversed(self.ttls[: tier_index - 1]), initial=0)
         return sorted({begin, end, *(time for time in below if begin < time < end)})
 
-    def _rate(self, rung: int, time: int) -> float:
-        """What enters ``rung`` per second from then on; of a last rung that repeats, what comes from below."""
-        while rung and time >= 0:
-            rung -= 1
-            time -= self.ttls[rung - 1] if rung else 0
-        return self.entering[rung - 1] if rung else self.rate
+    def _rate(self, tier_index: int, time: int) -> float:
+        """What enters ``tier_index`` per second from then on; of a last tier that repeats, what comes from below."""
+        while tier_index and time >= 0:
+            tier_index -= 1
+            time -= self.ttls[tier_index - 1] if tier_index else 0
+        return self.entering[tier_index - 1] if tier_index else self.rate

@@ -10,14 +10,14 @@ from ...durations import format_ms
 from ...tables import table
 from .costs import CONSTANTS, MEASURED_BY, Constant
 from .estimate import Estimate
-from .flow import RungFlow
+from .flow import TierFlow
 from .quantities import format_number, format_size
 from .resources import Item
 
 
 def estimate_text(found: Estimate) -> str:
     """Return the estimate as tables, with every constant and its source at the end."""
-    parts = [_load(found), _rungs(found), *([_levels(found)] if found.levels else []), _rates(found), _broker(found)]
+    parts = [_load(found), _tiers(found), *([_levels(found)] if found.levels else []), _rates(found), _broker(found)]
     parts += [_items("MEMORY OF A NODE", found.memory), _needed(found), _items("DISK OF A NODE", found.disk)]
     parts += [f"warning: {each}" for each in found.warnings]
     parts += [_constants(found)]
@@ -34,24 +34,30 @@ def _load(found: Estimate) -> str:
     )
 
 
-def _rungs(found: Estimate) -> str:
+def _tiers(found: Estimate) -> str:
     outage = found.flow.outage_ms
-    headings = ["RUNG", "TIER", "ARRIVE/S", "PARKED"]
+    headings = ["TIER", "DELAY", "ARRIVE/S", "PARKED"]
     rows = [
-        [rung.rung, format_ms(rung.delay_ms), format_number(rung.arrivals), *_parked(rung)] for rung in found.flow.rungs
+        [
+            tier.tier_index,
+            format_ms(tier.delay_ms),
+            format_number(tier.arrivals),
+            *_parked(tier),
+        ]
+        for tier in found.flow.tiers
     ]
     total: list[object] = ["all", "", format_number(found.flow.retries), format_number(found.flow.parked)]
     if outage:
         headings.append(f"AFTER {format_ms(outage)} OUTAGE")
         total.append(format_number(found.flow.parked_outage))
-    right = {"RUNG", "ARRIVE/S", "PARKED", headings[-1]}
+    right = {"TIER", "ARRIVE/S", "PARKED", headings[-1]}
     return table(headings, [*rows, total], right=right)
 
 
-def _parked(rung: RungFlow) -> Iterator[str]:
-    yield format_number(rung.parked)
-    if rung.parked_outage is not None:
-        yield format_number(rung.parked_outage)
+def _parked(tier: TierFlow) -> Iterator[str]:
+    yield format_number(tier.parked)
+    if tier.parked_outage is not None:
+        yield format_number(tier.parked_outage)
 
 
 def _rates(found: Estimate) -> str:
@@ -124,7 +130,7 @@ def estimate_json(found: Estimate) -> dict[str, Any]:
     del ladder["queue_type"]  # the workload's counts
     return {
         "workload": {**asdict(found.workload), "ladder": ladder},
-        "rungs": [asdict(rung) for rung in flows.rungs],
+        "tiers": [asdict(tier) for tier in flows.tiers],
         "parked": flows.parked,
         "attempts": flows.attempts,
         "retries": flows.retries,

@@ -124,8 +124,8 @@ def _own_queues(connection: Connection, delay: Delay, found: Iterable[LadderPlan
     if delay.settings.events.on:
         queues.append(events_queue(delay))
     for plan in found:
-        rungs = [queue for _, _, queue in plan.rung_queues(_ladders(plan, applied(connection, plan)))]
-        queues += [plan.record_queue(), plan.suspects_queue(), plan.exhausted_queue(), *rungs]
+        tiers = [queue for _, _, queue in plan.delay_queues(_ladders(plan, applied(connection, plan)))]
+        queues += [plan.record_queue(), plan.suspects_queue(), plan.exhausted_queue(), *tiers]
     return list({queue.name: queue for queue in queues}.values())
 
 
@@ -163,7 +163,7 @@ def _queue_findings(
     yield from limit_findings(plan, broker, _limit(arguments, definition, broker))
     yield from overflow_findings(plan, arguments, definition)
     yield from key_findings(plan.queue, details.get(plan.queue))
-    own = [plan.queue, suspects(plan.queue), *(queue.name for _, _, queue in plan.rung_queues(_ladders(plan, state)))]
+    own = [plan.queue, suspects(plan.queue), *(queue.name for _, _, queue in plan.delay_queues(_ladders(plan, state)))]
     for name in own:
         waiting = details[name].dead_letters_waiting if name in details else 0
         if waiting:

@@ -105,7 +105,7 @@ def in_loop(found: Waiting, _now_ms: int) -> Address:
 # -- ladders ---------------------------------------------------------------------------------------------------------
 
 
-def in_rung(found: Waiting, now_ms: int, *, origin: str, ttl_ms: int) -> Address:
+def in_tier(found: Waiting, now_ms: int, *, origin: str, ttl_ms: int) -> Address:
     """Return the address of a message in a delay queue of a ladder: due a TTL after it was rejected."""
     retries = h.retries(found.headers, origin)
     exchange, key = h.first_route(found.headers, origin, "", origin)

@@ -15,7 +15,7 @@ from ...topology.exact.hold import Hold
 from ...topology.exact.levels import Levels
 from ...topology.exact.loop import Loop
 from .. import native_leftovers as native
-from .address import Address, Destination, Waiting, in_hold, in_levels, in_loop, in_native, in_rung, native_destinations
+from .address import Address, Destination, Waiting, in_hold, in_levels, in_loop, in_native, in_tier, native_destinations
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -110,18 +110,18 @@ def _hold(
 
 
 def _ladder(delay: Delay, connection: Connection, *, retired_only: bool) -> Source:
-    """The delay queues of the ladders in force and of those that the records still know, the highest rung first."""
-    rungs: dict[str, tuple[int, str, int]] = {}
+    """The delay queues of the ladders in force and of those that the records still know, the highest tier first."""
+    tiers: dict[str, tuple[int, str, int]] = {}
     for plan in plans(connection, delay):
         state = applied(connection, plan)
         in_force = {*plan.ladders} | state.in_force
         entered = [*plan.ladders.values(), *(each for key, each in state.ladders.items() if key in in_force)]
-        skipped = {queue.name for _, _, queue in plan.rung_queues(entered)} if retired_only else set()
-        for rung, _, queue in plan.rung_queues([*plan.ladders.values(), *state.ladders.values()]):
+        skipped = {queue.name for _, _, queue in plan.delay_queues(entered)} if retired_only else set()
+        for tier_index, _, queue in plan.delay_queues([*plan.ladders.values(), *state.ladders.values()]):
             if queue.name not in skipped:
-                rungs[queue.name] = (rung, plan.queue, int(queue.arguments["x-message-ttl"]))
+                tiers[queue.name] = (tier_index, plan.queue, int(queue.arguments["x-message-ttl"]))
     return Queues(
         "ladder",
-        sorted(rungs, key=lambda name: -rungs[name][0]),
-        lambda found, now_ms: in_rung(found, now_ms, origin=rungs[found.queue][1], ttl_ms=rungs[found.queue][2]),
+        sorted(tiers, key=lambda name: -tiers[name][0]),
+        lambda found, now_ms: in_tier(found, now_ms, origin=tiers[found.queue][1], ttl_ms=tiers[found.queue][2]),
     )

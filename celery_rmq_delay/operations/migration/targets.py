@@ -61,7 +61,7 @@ class ExactTarget:
 
 
 class LadderTarget:
-    """The ladders of the settings: the lowest rung that is long enough."""
+    """The ladders of the settings: the lowest tier that is long enough."""
 
     name = "ladder"
 
@@ -74,23 +74,23 @@ class LadderTarget:
     def queues(self) -> frozenset[str]:
         """Return the delay queues of the ladders in force."""
         plans = [self._delay.plan(name, reason_routing=True) for name in self._delay.origin_queues()]
-        return frozenset(queue.name for plan in plans for _, _, queue in plan.rung_queues(plan.ladders.values()))
+        return frozenset(queue.name for plan in plans for _, _, queue in plan.delay_queues(plan.ladders.values()))
 
     def route(self, delay_ms: int, queue: str, headers: Mapping[str, Any]) -> Route:
-        """Return the way into a rung."""
+        """Return the way into a tier."""
         plan = self._plans.get(queue)
         if plan is None:
             raise CannotHoldError(f"queue {queue!r} has no ladder")
         task = self._delay.app.tasks.get(str(headers.get("task")))
         ladder = plan.ladder if task is None else self._delay.ladder(queue, task)
         lane = headers.get(h.LANE)
-        for rung in range(1, len(ladder) + 1):
-            if (ttl := ladder.ttl(rung, lane)) >= delay_ms:
-                return plan.route(rung, ttl)
+        for tier_index in range(1, len(ladder) + 1):
+            if (ttl := ladder.ttl(tier_index, lane)) >= delay_ms:
+                return plan.route(tier_index, ttl)
         raise CannotHoldError(f"longer than {format_ms(ladder.tiers_ms[-1])}, the last tier of queue {queue!r}")
 
     def prepare(self, connection: Connection, route: Route) -> None:
-        """Declare a rung."""
+        """Declare a tier."""
         self._exact.prepare(connection, route)
 
 

@@ -182,6 +182,6 @@ class Lab:
 
     def counts(self, *plans: LadderPlan) -> dict[str, int]:
         """Return the ready messages of the delay queues and exhausted queues of the plans, those with any."""
-        names = {queue.name for plan in plans for _, _, queue in plan.rung_queues(plan.ladders.values())}
+        names = {queue.name for plan in plans for _, _, queue in plan.delay_queues(plan.ladders.values())}
         names |= {plan.exhausted for plan in plans}
         return {name: count for name, count in ready_counts(self.connection, sorted(names)).items() if count}

@@ -69,7 +69,7 @@ def found(app: Celery, management_url: str | None = None) -> dict[str, Finding]:
 
 
 def park(lab: Lab, plan: LadderPlan, *task_ids: str, **headers: Any) -> None:
-    """Publish tasks and reject them once, so that they wait in the first rung."""
+    """Publish tasks and reject them once, so that they wait in the first tier."""
     for task_id in task_ids:
         lab.publish(plan.queue, f"body of {task_id}", headers={"id": task_id, "task": "shop.charge", **headers})
         lab.reject(lab.get(plan.queue))

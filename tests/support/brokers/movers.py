@@ -118,9 +118,9 @@ class Movers:
     def natives(self) -> int:
         return self.count(*level_names())
 
-    def rung(self, rung: int, tier: str) -> str:
+    def tier_index(self, tier_index: int, tier: str) -> str:
         """Return the name of a delay queue of the ladder of ``orders``."""
-        return self.delay.rung_queue("orders", rung, parse_ms(tier, "a tier"))
+        return self.delay.delay_queue("orders", tier_index, parse_ms(tier, "a tier"))
 
     def holds(self, count: int, *names: str) -> None:
         wait_for(lambda: self.count(*names) == count, f"{count} in {names[:3]}")

@@ -32,7 +32,7 @@ TASKS_C = {"stays": None, "changes": Ladder((8 * HOUR, 9 * HOUR)), "comes": Ladd
 #: The quick tests crash at every fifth step.
 SOME = 5
 #: Where a message may come from; 0 is its publisher.
-RUNGS = (0, 1, 3)
+TIER_INDEXES = (0, 1, 3)
 
 
 class CrashError(Exception):
@@ -91,7 +91,7 @@ def crashed_apply(
 
 
 class Probe:
-    """Rejects messages of every task from every rung and counts where they arrive."""
+    """Rejects messages of every task from every tier and counts where they arrive."""
 
     def __init__(self, lab: Lab, *plans: LadderPlan) -> None:
         self.lab, self.plans, self.sent = lab, plans, 0
@@ -100,9 +100,9 @@ class Probe:
 
     def every_message_arrives_once(self, when: str) -> dict[str, int]:
         before = self.lab.counts(*self.plans)
-        for task, rung in itertools.product((None, *TASKS_A), RUNGS):
+        for task, tier_index in itertools.product((None, *TASKS_A), TIER_INDEXES):
             headers = {"task": task} if task else {}
-            key = return_key(self.queue, rung) if rung else "any.key"
+            key = return_key(self.queue, tier_index) if tier_index else "any.key"
             self.lab.publish(key, exchange=self.entry, headers=headers)
             self.lab.reject(self.lab.get(self.queue))
             self.sent += 1
@@ -120,11 +120,11 @@ class Probe:
 def expected(plan: LadderPlan, ladders: dict[str, Ladder | None]) -> dict[str, int]:
     """Where the probe's messages belong by the plan."""
     found: Counter[str] = Counter()
-    for task, rung in itertools.product((None, *TASKS_A), RUNGS):
+    for task, tier_index in itertools.product((None, *TASKS_A), TIER_INDEXES):
         ladder = ladders.get(task) if task else None
         ladder = ladder or plan.ladder
-        if rung < len(ladder):
-            found[plan.rung_queue(rung + 1, ladder.tiers_ms[rung]).name] += 1
+        if tier_index < len(ladder):
+            found[plan.delay_queue(tier_index + 1, ladder.tiers_ms[tier_index]).name] += 1
         else:
             found[plan.exhausted] += 1
     return dict(found)

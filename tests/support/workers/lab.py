@@ -105,9 +105,9 @@ class Lab:
     def count(self, queue: str) -> int:
         return self.counts(queue)[queue] or 0
 
-    def rung(self, rung: int, ttl_ms: int, queue: str = "shop") -> str:
+    def tier_index(self, tier_index: int, ttl_ms: int, queue: str = "shop") -> str:
         """Return the name of a delay queue."""
-        return delay_of(self.app).rung_queue(queue, rung, ttl_ms)
+        return delay_of(self.app).delay_queue(queue, tier_index, ttl_ms)
 
     def take(self, queue: str) -> list[amqp.Message]:
         """Take all messages of a queue."""
@@ -119,12 +119,12 @@ class Lab:
         return found
 
     def parked(self) -> int:
-        delays = [name for _, _, queue in self._rungs() for name in [queue.name]]
+        delays = [name for _, _, queue in self._tiers() for name in [queue.name]]
         return sum(count or 0 for count in self.counts(*delays).values())
 
-    def _rungs(self) -> list[Any]:
+    def _tiers(self) -> list[Any]:
         plan = self.app._rmq_delay.plan("shop", reason_routing=True)
-        return plan.rung_queues(plan.ladders.values())
+        return plan.delay_queues(plan.ladders.values())
 
     def reset(self, losses: Losses) -> None:
         """Forget what a test that passed has left: attempts, exhausted messages, a worker that has ended."""

@@ -70,8 +70,8 @@ def _facts(record: TaskRecord) -> Iterator[Fact]:
     yield _("Attempts"), f"{record.attempt + 1} / {most}"
     yield _("Ladder"), " → ".join(text.delay(each) for each in _ladder(record)) or text.EMPTY
     if record.tier is not None or (record.delay_ms is not None and record.state == TaskState.PARKED):
-        rung = _("exact") if record.tier is None else str(record.tier)
-        yield _("Tier"), f"{rung} ({text.delay(record.delay_ms)})"
+        tier_index = _("exact") if record.tier is None else str(record.tier)
+        yield _("Tier"), f"{tier_index} ({text.delay(record.delay_ms)})"
     if record.delay_queue:
         yield _("Delay queue"), text.hostile(record.delay_queue, 255)
     if record.generation:

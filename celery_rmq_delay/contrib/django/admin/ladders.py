@@ -41,7 +41,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Rung:
+class LadderRow:
     """A ladder and what is expected of it; ``label`` is what it is: today's, the best found."""
 
     label: str
@@ -59,24 +59,24 @@ class Advice:
     task: str
     #: How many failures tell of it, in words.
     failures: str
-    rungs: Sequence[Rung]
+    rows: Sequence[LadderRow]
     #: Why this is advised, or nothing is.
     verdict: str
 
 
 def advice(row: LadderAdvice) -> Advice:
     """Return what the page says of an advice."""
-    rungs = [Rung(_("Today"), text.ladder(row.current_ms), cells(row.current))]
+    rows = [LadderRow(_("Today"), text.ladder(row.current_ms), cells(row.current))]
     if differs(row):
-        rungs.append(Rung(_("Best found"), text.ladder(row.advised_ms), cells(row.advised)))
+        rows.append(LadderRow(_("Best found"), text.ladder(row.advised_ms), cells(row.advised)))
     failures = ngettext("%(count)s failure", "%(count)s failures", row.spells) % {"count": grouped(row.spells)}
-    return Advice(row.queue, row.task, failures, rungs, _verdict(row))
+    return Advice(row.queue, row.task, failures, rows, _verdict(row))
 
 
-def what_if(row: WhatIf) -> Rung:
+def what_if(row: WhatIf) -> LadderRow:
     """Return the figures of a ladder that somebody named."""
     figures = row.figures if row.enough_data else {}
-    return Rung(text.plain(row.queue, 120), text.ladder(row.ladder_ms), cells(figures), _verdict(row))
+    return LadderRow(text.plain(row.queue, 120), text.ladder(row.ladder_ms), cells(figures), _verdict(row))
 
 
 def _verdict(row: LadderAdvice | WhatIf) -> str:

@@ -141,11 +141,11 @@ class RecordAdmin(MessagePages):
 
     @admin.display(description=gettext_lazy("tier, queue"))
     def tier_and_queue(self, record: TaskRecord) -> SafeString:
-        """Return the rung and its delay, or an exact delay, which has no rung; beneath, the origin queue."""
+        """Return the tier and its delay, or an exact delay, which has no tier; beneath, the origin queue."""
         shown = SafeString(text.EMPTY)
         if record.tier is not None or record.delay_ms is not None:
-            rung = _("exact") if record.tier is None else f"{record.tier}"
-            shown = format_html('<span class="rmq-nowrap">{} ({})</span>', rung, text.delay(record.delay_ms))
+            tier_index = _("exact") if record.tier is None else f"{record.tier}"
+            shown = format_html('<span class="rmq-nowrap">{} ({})</span>', tier_index, text.delay(record.delay_ms))
         return _with_quiet(shown, text.hostile(record.queue, 80))
 
     @admin.display(description=gettext_lazy("exhausted at"))

@@ -110,10 +110,10 @@ def _counted(opened: Connection) -> BrokerCounts:
     counts = ready_counts(opened, [*(place.queue for place in found), exhausted, events])
     tiers: dict[tuple[str, int, int], int] = {}
     for place in found:
-        key = place.plan.queue, place.rung, place.delay_ms
+        key = place.plan.queue, place.tier_index, place.delay_ms
         tiers[key] = tiers.get(key, 0) + (counts[place.queue] or 0)
     by_queue: dict[str, int] = {}
-    for (queue, _rung, _delay_ms), parked in tiers.items():
+    for (queue, _tier, _delay_ms), parked in tiers.items():
         by_queue[queue] = by_queue.get(queue, 0) + parked
     return BrokerCounts(
         ok=True,

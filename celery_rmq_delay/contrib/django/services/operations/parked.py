@@ -55,7 +55,7 @@ class Wanted:
     def may_be_in(self, place: Place) -> bool:
         """Return whether the record says that the task waits there; where it names no queue, its tier tells."""
         named = self.record.delay_queue
-        return named == place.queue if named else self.record.tier == place.rung
+        return named == place.queue if named else self.record.tier == place.tier_index
 
 
 @dataclass(frozen=True)
