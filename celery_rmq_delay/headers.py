@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
-from .names import MAX_NAME_BYTES, origin_of, suspects
+from .names import MAX_NAME_BYTES, origin_of, quarantine
 
 PREFIX = "rmq-delay-"
 LANE = "rmq-delay-lane"
@@ -82,7 +82,7 @@ def rejections(headers: Headers, *queues: str) -> int:
 
 def retries(headers: Headers, queue: str) -> int:
     """Return how often a message of the origin queue ``queue`` was sent to be tried again, by publish and by reject."""
-    return whole_number(whole_number(headers.get("retries")) + rejections(headers, queue, suspects(queue)))
+    return whole_number(whole_number(headers.get("retries")) + rejections(headers, queue, quarantine(queue)))
 
 
 def all_rejections(headers: Headers) -> int:
@@ -202,7 +202,7 @@ def origin_queue(headers: Headers) -> str | None:
     for death in deaths(headers):
         queue = str(death.get("queue", ""))
         if not is_due(death):
-            return queue.removesuffix(".suspects") or None
+            return queue.removesuffix(".quarantine") or None
     # A copy: it has died in the delay queue only, which is named after the origin queue.
     return next((origin_of(str(death["queue"])) for death in deaths(headers)), None)
 

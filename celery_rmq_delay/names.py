@@ -14,7 +14,7 @@ from .exceptions import SettingsError
 if TYPE_CHECKING:
     from .ladders import QueueType
 
-_DERIVED = re.compile(r"\.retry\.[0-9]+\.([0-9.]+(ms|[dhms]))+(\.quorum)?(@.+)?$|\.suspects$", re.DOTALL)
+_DERIVED = re.compile(r"\.retry\.[0-9]+\.([0-9.]+(ms|[dhms]))+(\.quorum)?(@.+)?$|\.quarantine$", re.DOTALL)
 
 #: The prefix that needs no mention in the names of delay queues.
 DEFAULT_PREFIX = "rmq_delay"
@@ -56,9 +56,9 @@ def delay_queue(
     return name if prefix == DEFAULT_PREFIX else f"{name}@{prefix}"
 
 
-def suspects(queue: str) -> str:
+def quarantine(queue: str) -> str:
     """Return the queue of messages that may have killed a worker of ``queue``: one, whatever the prefix."""
-    return f"{queue}.suspects"
+    return f"{queue}.quarantine"
 
 
 def moving(record: str) -> str:
@@ -67,7 +67,7 @@ def moving(record: str) -> str:
 
 
 def is_derived(queue: str) -> bool:
-    """Return whether a queue is called as `delay_queue` or `suspects` call theirs."""
+    """Return whether a queue is called as `delay_queue` or `quarantine` call theirs."""
     return bool(_DERIVED.search(queue))
 
 

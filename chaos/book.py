@@ -39,8 +39,8 @@ class Story:
     #: None where nobody knows whether the broker has it.
     confirmed: float | None = None
     executions: list[Execution] = field(default_factory=list)
-    #: When, and by which worker, its message was sent on to the suspects.
-    suspected: list[tuple[float, int]] = field(default_factory=list)
+    #: When, and by which worker, its message was moved to the quarantine queue.
+    quarantined: list[tuple[float, int]] = field(default_factory=list)
     #: When, and by which worker, its message was received to be run.
     received: list[tuple[float, int]] = field(default_factory=list)
 
@@ -141,7 +141,7 @@ def open_book(lines: Iterable[dict[str, Any]]) -> Book:
             strikes.append(Struck(line["name"], Effect(line["effect"]), line["since"], line["until"], pids))
         elif kind == "ladder":
             ladders.append(_ladders(line))
-        elif kind in ("confirmed", "received", "began", "ended", "suspected"):
+        elif kind in ("confirmed", "received", "began", "ended", "quarantined"):
             later.append(line)
     for line in later:
         story = stories.get(line["id"])
@@ -154,7 +154,7 @@ def open_book(lines: Iterable[dict[str, Any]]) -> Book:
         for each in story.executions:
             mine = [at for at, boss in story.received if boss == each.boss and at <= each.began]
             each.received = max(mine, default=each.began)
-        story.suspected.sort()
+        story.quarantined.sort()
     return Book(stories, strikes, ladders, strangers)
 
 
@@ -162,8 +162,8 @@ def _tell(story: Story, line: dict[str, Any]) -> None:
     kind = line["kind"]
     if kind == "confirmed":
         story.confirmed = line["at"]
-    elif kind == "suspected":
-        story.suspected.append((line["at"], line["boss"]))
+    elif kind == "quarantined":
+        story.quarantined.append((line["at"], line["boss"]))
     elif kind == "received":
         story.received.append((line["at"], line["boss"]))
     elif kind == "began":

@@ -3,7 +3,7 @@
 * **lost**: a confirmed task that did not end as its plan says; one without a confirm that only half happened.
 * **early**: an attempt that began before its delay was over since the end of the attempt before.
 * **twice**: an execution too many that no strike explains.
-* **blamed**: a task that was sent to the suspects though no strike had ended a worker or a connection.
+* **blamed**: a task that was moved to the quarantine queue though no strike had ended a worker or a connection.
 * **wrong**: an execution that the plan, the ladder, or the attempts before do not allow.
 * **rows**, **files**: tables or history files that do not say what happened.
 
@@ -127,7 +127,7 @@ def _figures(book: Book, evidence: Evidence) -> dict[str, int]:
         "run twice": executions - attempts,
         "recovered": sum(record.state == "RECOVERED" for record in evidence.records.values()),
         "exhausted": sum(record.state == "EXHAUSTED" for record in evidence.records.values()),
-        "sent to the suspects": sum(len(story.suspected) for story in stories),
+        "moved to the quarantine queue": sum(len(story.quarantined) for story in stories),
         "strikes": len(book.strikes),
     }
 
@@ -139,7 +139,7 @@ def _tell(book: Book, story: Story, evidence: Evidence) -> str:
     for each in story.executions:
         end = f"{each.ended - story.sent:.3f} {each.how}" if each.ended is not None else "never"
         parts.append(f"{each.attempt}: {each.began - story.sent:.3f} to {end} in {each.boss}/{each.pid}")
-    parts += [f"suspected {at - story.sent:.3f} by {boss}" for at, boss in story.suspected]
+    parts += [f"quarantined {at - story.sent:.3f} by {boss}" for at, boss in story.quarantined]
     last = story.executions[-1].began if story.executions else story.sent
     for strike in book.between(story.sent, book.settled_by(last)):
         parts.append(f"[{strike.name} {strike.since - story.sent:.3f} to {strike.until - story.sent:.3f}]")
@@ -154,7 +154,7 @@ def _tell(book: Book, story: Story, evidence: Evidence) -> str:
 def _interruptions(book: Book, story: Story) -> Iterator[Interruption]:
     for each in story.executions:
         yield from _of_execution(book, story, each)
-    for at, boss in story.suspected:  # a copy was on its way: it and the original may both come
+    for at, boss in story.quarantined:  # a copy was on its way: it and the original may both come
         for strike in book.between(at, book.settled_by(at)):
             if strike.effect in _REDELIVERS and strike.meets(boss):
                 yield Interruption(-1, max(strike.since, at), strike)
@@ -367,9 +367,9 @@ def _twice(story: Story, interruptions: list[Interruption], explained: Counter[s
 
 
 def _blamed(book: Book, story: Story) -> Iterator[Finding]:
-    for at, boss in story.suspected:
+    for at, boss in story.quarantined:
         if not any(strike.effect in _REDELIVERS for strike in book.between(story.sent - NOTICED, at)):
-            yield Finding("blamed", story.id, f"sent to the suspects by {boss}, and no strike explains it")
+            yield Finding("blamed", story.id, f"moved to the quarantine queue by {boss}, and no strike explains it")
 
 
 # -- rows and files ----------------------------------------------------------------------------------------------------

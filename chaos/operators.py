@@ -19,7 +19,7 @@ from chaos.world import World
 from tests.support.brokers import alarms
 from tests.support.waiting import wait_for
 
-_OWN = r"^(rmq_delay\..*|.*\.retry\.[0-9]+\..*|.*\.suspects)$"
+_OWN = r"^(rmq_delay\..*|.*\.retry\.[0-9]+\..*|.*\.quarantine)$"
 #: By name: what they apply to, what they say, and their priority. The second keeps the first from our own queues.
 _POLICIES = {
     "rmq-delay-own": (_OWN, {"message-ttl": 2**32 - 1}, 9),
@@ -133,7 +133,7 @@ def change_queue_type(world: World, _dice: Random) -> Iterator[Victims]:
     publishers = [each for each in world.publishers if each.wanted]
     for publisher in publishers:
         publisher.retire()
-    wait_for(lambda: not world.queues()[f"{queue}.suspects"], "no suspects", 60, pause=0.3)
+    wait_for(lambda: not world.queues()[f"{queue}.quarantine"], "no quarantined tasks", 60, pause=0.3)
     world.retire_workers()
     _rmq_delay(world, "delete-queue", "--no-management", queue).check_returncode()
     world.queue_types[queue] = "classic" if world.queue_types[queue] == "quorum" else "quorum"

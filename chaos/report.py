@@ -28,7 +28,7 @@ _MEANINGS = {
     "lost": "lost",
     "early": "early",
     "twice": "twice, unexplained",
-    "blamed": "suspected, unexplained",
+    "blamed": "quarantined, unexplained",
     "wrong": "otherwise wrong",
     "rows": "rows that do not agree",
     "files": "history files that do not agree",

@@ -61,8 +61,8 @@ class Tale:
         self.lines.append({"kind": "strike", "at": until, **strike})
         return self
 
-    def suspected(self, at: float, boss: int = 1) -> Tale:
-        self.lines.append({"kind": "suspected", "id": "t", "at": at, "boss": boss})
+    def quarantined(self, at: float, boss: int = 1) -> Tale:
+        self.lines.append({"kind": "quarantined", "id": "t", "at": at, "boss": boss})
         return self
 
     def row(self, state: str, attempt: int, task: str = "t", reason: str = "") -> Tale:

@@ -18,11 +18,11 @@ ledger = Ledger(Path(config.ledger), config.name)
 
 
 class Forwards(logging.Handler):
-    """Writes down which messages are sent on to the suspects: what is copied may be doubled by a fault."""
+    """Writes down which messages are moved to the quarantine queue: what is copied may be doubled by a fault."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if (task_id := getattr(record, "task_id", None)) and "among the suspects" in record.getMessage():
-            ledger.note("suspected", id=task_id, boss=os.getpid())
+        if (task_id := getattr(record, "task_id", None)) and "moved to the quarantine queue" in record.getMessage():
+            ledger.note("quarantined", id=task_id, boss=os.getpid())
 
 
 logging.getLogger("celery_rmq_delay").addHandler(Forwards(logging.WARNING))

@@ -57,7 +57,7 @@ def _plan_lines(found: Pending) -> Iterator[str]:
 def status_text(status: Status) -> str:
     """Return one line a tier, and the number of exhausted messages."""
     rows = [row for queue in status.queues for row in _status_rows(queue)]
-    headings = ("QUEUE", "READY", "SUSPECTS", "TIER", "DELAY", "PARKED", "NEXT DUE", "")
+    headings = ("QUEUE", "READY", "QUARANTINE", "TIER", "DELAY", "PARKED", "NEXT DUE", "")
     exhausted = "does not exist yet" if status.exhausted is None else f"{status.exhausted} messages"
     lines = [f"exhausted ({status.exhausted_queue}): {exhausted}", *map(_exact_line, status.exact)]
     if status.events is not None:
@@ -81,7 +81,7 @@ def _held_line(queue: QueueStatus) -> str:
 
 def _status_rows(queue: QueueStatus) -> Iterator[tuple[object, ...]]:
     for number, tier in enumerate(queue.tiers):
-        head = ("", "", "") if number else (queue.queue, _count(queue.ready), _count(queue.suspects))
+        head = ("", "", "") if number else (queue.queue, _count(queue.ready), _count(queue.quarantine))
         remark = "missing" if tier.missing else "retired" if tier.retired else ""
         yield (*head, tier.tier_index, format_ms(tier.delay_ms), tier.parked, _due(tier), remark)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Pending:
     """The changes that one origin queue waits for; false when there are none.
 
-    ``replace`` are queues of the other type that an apply replaces: the record at once, the suspects queue when it is
+    ``replace`` are queues of the other type that an apply replaces: the record at once, the quarantine queue when it is
     empty and unused. ``conflicts`` are objects that exist with other arguments: an apply cannot change those.
     ``ladder`` is (in force, planned) where they differ; ``tasks`` the same by task, None standing for the queue's
     ladder. ``routing``: the bindings that route by the reason of a death have to change. ``unfinished``: a change of

@@ -100,7 +100,7 @@ def release(
     most ``limit``. Each is published with confirm before it leaves its delay queue.
 
     Looks at ``scan_limit`` messages a delay queue. Those that are passed over in search of ``task_ids`` go back to
-    their places. RabbitMQ >= 4.1 flags them as delivered before, so when due they run among the suspects, one at a
+    their places. RabbitMQ >= 4.1 flags them as delivered before, so when due they run in the quarantine queue, one at a
     time: there the default is `TRACED_SCAN_LIMIT`, elsewhere `SCAN_LIMIT`.
 
     Raises `RmqDelayError` when nothing says which messages are meant.

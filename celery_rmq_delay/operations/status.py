@@ -1,4 +1,4 @@
-"""What is parked, suspect and exhausted, by queue and tier."""
+"""What is parked, quarantined and exhausted, by queue and tier."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..amqp.objects import Queue
 from ..amqp.scan import looks_leave_no_trace, scanning
 from ..app.inventory import applied, plans
 from ..app.state import delay_of
-from ..names import suspects
+from ..names import quarantine
 from ..settings.values import RetryMode
 from .event_queue import EventStatus, event_status
 from .exact_delays import ExactStatus, exact_status
@@ -54,7 +54,7 @@ class TierStatus:
 
 @dataclass(frozen=True)
 class QueueStatus:
-    """One origin queue. ``ready`` and ``suspects`` are counts of messages; None where that queue does not exist.
+    """One origin queue. ``ready`` and ``quarantine`` are counts of messages; None where that queue does not exist.
 
     ``retry`` is its setting. A ``native`` queue holds its retries itself: its tiers have only the copies, and ``held``
     is how many it holds, ``held_due`` when the next of them is due, as the management API last said; None where it was
@@ -64,7 +64,7 @@ class QueueStatus:
     queue: str
     queue_type: str
     ready: int | None
-    suspects: int | None
+    quarantine: int | None
     tiers: tuple[TierStatus, ...]
     retry: RetryMode = "ladder"
     held: int | None = None
@@ -160,12 +160,12 @@ def _status(connection: Connection, plan: LadderPlan, broker: Capabilities, retr
     tiers: dict[tuple[bool, int, int], list[Queue]] = {}
     for tier_index, delay_ms, queue in every:
         tiers.setdefault((queue.name not in entered, tier_index, delay_ms), []).append(queue)
-    counts = ready_counts(connection, [plan.queue, suspects(plan.queue), *(queue.name for _, _, queue in every)])
+    counts = ready_counts(connection, [plan.queue, quarantine(plan.queue), *(queue.name for _, _, queue in every)])
     return QueueStatus(
         queue=plan.queue,
         queue_type=plan.queue_type,
         ready=counts[plan.queue],
-        suspects=counts[suspects(plan.queue)],
+        quarantine=counts[quarantine(plan.queue)],
         tiers=tuple(
             _tier(connection, tiers[key], key, counts, peek=looks_leave_no_trace(broker)) for key in sorted(tiers)
         ),

@@ -1,7 +1,7 @@
 """Which deliveries were interrupted, and how many workers a message has killed. No I/O.
 
-A dying worker returns everything it had prefetched, so a message that was delivered before is only a *suspect*: it goes
-once to the queue of suspects, which a worker takes one by one. What comes back from there is what ran.
+A dying worker returns everything it had prefetched, so a message that was delivered before is only a *quarantined
+task*: it goes once to the quarantine queue, which a worker takes one by one. What comes back from there is what ran.
 """
 
 from __future__ import annotations

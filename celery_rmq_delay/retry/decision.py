@@ -12,7 +12,7 @@ from .. import headers as h
 from ..amqp.capabilities import Capabilities
 from ..headers import Headers
 from ..ladders import Ladder
-from ..names import suspects, tier_of
+from ..names import quarantine, tier_of
 from ..topology.native import NativeRetry
 from .crashes import crashes, was_interrupted
 from .delivery import Delivery, Parked, Path, climbs_by_itself
@@ -25,8 +25,8 @@ class Action(str, Enum):
     RUN = "run"
     #: Move it to a delay queue until its eta.
     HOLD = "hold"
-    #: Move it to the queue of suspects, or to the end of that queue.
-    SUSPECT = "suspect"
+    #: Move it to the quarantine queue, or to the end of that queue.
+    QUARANTINE = "quarantined"
     #: Move it to the end of the queue that it came from.
     RETURN = "return"
     #: Bring it to a delay queue, along the decision's path.
@@ -59,7 +59,7 @@ class End(str, Enum):
     REQUEUED = "requeued"
     #: ``Reject(requeue=False)``.
     REJECTED = "rejected"
-    #: It killed too many workers among the suspects.
+    #: It killed too many workers in the quarantine queue.
     CRASHED = "crashed"
     #: The worker shuts down and has not started it, or does not wait for it.
     NOT_STARTED = "not started"
@@ -71,9 +71,9 @@ class Place(NamedTuple):
     """What is known of the queue that a message is delivered from."""
 
     queue: str
-    #: Whether it is the queue of suspects of ``queue``.
-    among_suspects: bool = False
-    #: Whether the ladder is applied, so that a rejected message and a suspect have a queue to go to.
+    #: Whether it is the quarantine queue of ``queue``.
+    is_quarantined: bool = False
+    #: Whether the ladder is applied, so that a rejected message and a quarantined task have a queue to go to.
     is_applied: bool = True
     #: Whether the queue counts deliveries, as the origin queue's type and its adoption have it.
     counts: bool = False
@@ -90,7 +90,8 @@ class Place(NamedTuple):
     flags_returned: bool = False
     #: Whether its delay queues hand out messages by priority.
     sorts: bool = False
-    #: Whether the broker lets one consumer at a time have its messages: suspects would run elsewhere at the same time.
+    #: Whether the broker lets one consumer at a time have its messages: they would run elsewhere at the
+    #: same time.
     has_single_consumer: bool = False
     native: NativeRetry | None = None
     max_crashes: int = 3
@@ -136,8 +137,8 @@ def arrive(
     came back from a delay queue: a publisher can send any.
     """
     queue, native = place.queue, place.native
-    tier_index = 0 if place.among_suspects else tier_of(queue, routing_key)
-    found = h.rejections(headers, queue, suspects(queue)) if "x-death" in headers else 0
+    tier_index = 0 if place.is_quarantined else tier_of(queue, routing_key)
+    found = h.rejections(headers, queue, quarantine(queue)) if "x-death" in headers else 0
     rejections = found if tier_index else 0
     given_back = native.given_back(headers) if native else 0
     climbed = rejections + given_back
@@ -147,15 +148,16 @@ def arrive(
     is_copied = is_copied or place.own_tiers_of not in (None, headers.get("task"))
     path = _cheapest(headers, place, ladder, retries, is_copied=is_copied)
     keeps_eta = eta_ahead and not climbed
-    is_returned = is_stopping or (place.among_suspects and not has_room)
+    is_returned = is_stopping or (place.is_quarantined and not has_room)
     action, crashed = _on_arrival(headers, place, interrupted, keeps_eta, is_returned)
     return Arrival(
         action,
         Delivery(queue, tier_index, headers.get(h.LANE), path),
         retries,
         crashed,
-        # A suspect was delivered before: Celery's `worker_deduplicate_successful_tasks` looks whether it has succeeded.
-        interrupted or place.among_suspects or (h.REQUEUED in headers and not climbed),
+        # A quarantined task was delivered before: Celery's `worker_deduplicate_successful_tasks` looks whether it has
+        # succeeded.
+        interrupted or place.is_quarantined or (h.REQUEUED in headers and not climbed),
         keeps_eta,
     )
 
@@ -164,7 +166,7 @@ def _was_interrupted(headers: Headers, place: Place) -> bool:
     """Return whether a flagged delivery follows one that ended without an answer."""
     if place.native:
         return place.native.was_interrupted(headers, place.most_given_back)
-    return place.among_suspects or was_interrupted(headers, redelivered=True, quorum=place.counts, broker=place.broker)
+    return place.is_quarantined or was_interrupted(headers, redelivered=True, quorum=place.counts, broker=place.broker)
 
 
 def _on_arrival(
@@ -172,12 +174,12 @@ def _on_arrival(
 ) -> tuple[Action, int]:
     """Return what to do with a delivery, and how many workers its message has killed."""
     crashed = crashes(headers)
-    if not place.is_applied:  # it has no queue of suspects, and may have no ladder
+    if not place.is_applied:  # it has no quarantine queue, and may have no ladder
         return Action.RUN, crashed
-    if interrupted and (place.among_suspects or not place.has_single_consumer):
-        crashed += 1 if place.among_suspects else 0  # the kill that made it a suspect proves nothing
-        is_given_up = place.among_suspects and crashed >= max(1, place.max_crashes)
-        return (Action.EXHAUST if is_given_up else Action.SUSPECT), crashed
+    if interrupted and (place.is_quarantined or not place.has_single_consumer):
+        crashed += 1 if place.is_quarantined else 0  # the kill that quarantined it proves nothing
+        is_given_up = place.is_quarantined and crashed >= max(1, place.max_crashes)
+        return (Action.EXHAUST if is_given_up else Action.QUARANTINE), crashed
     if keeps_eta:
         return Action.HOLD, crashed
     return (Action.RETURN if is_returned else Action.RUN), crashed
@@ -191,7 +193,7 @@ def _cheapest(headers: Headers, place: Place, ladder: Ladder, retries: int, *, i
             return Path.REQUEUE
     if not (place.is_planned and place.is_applied):
         return Path.PUBLISH
-    is_copied = is_copied or place.among_suspects or not place.rejects or place.flags_returned
+    is_copied = is_copied or place.is_quarantined or not place.rejects or place.flags_returned
     return Path.COPY if is_copied else Path.REJECT
 
 

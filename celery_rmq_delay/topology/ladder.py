@@ -21,7 +21,7 @@ from ..amqp.record import LOCKABLE
 from ..amqp.route import Route
 from ..headers import LANE
 from ..ladders import Ladder, QueueType
-from ..names import Names, delay_queue, return_key, suspects
+from ..names import Names, delay_queue, quarantine, return_key
 from .common import origin_arguments, own_queue_arguments, safe_dead_lettering, safety_net, undeliverable
 
 
@@ -69,7 +69,7 @@ class LadderPlan:
         return found + Objects(bindings=tuple(self.return_binding(tier_index) for tier_index in range(1, highest + 1)))
 
     def _frame(self) -> Objects:
-        return self._returns() + Objects(self.own_exchanges, (self.suspects_queue(),))
+        return self._returns() + Objects(self.own_exchanges, (self.quarantine_queue(),))
 
     @property
     def own_exchanges(self) -> tuple[Exchange, ...]:
@@ -188,9 +188,9 @@ class LadderPlan:
                     found.setdefault(queue.name, (tier_index, tier, queue))
         return list(found.values())
 
-    def suspects_queue(self) -> Queue:
-        """Return the queue of suspects. Workers with another prefix share it; its arguments are those of the first."""
-        return Queue(suspects(self.queue), arguments(origin_arguments(self.names, self.queue, self.queue_type)))
+    def quarantine_queue(self) -> Queue:
+        """Return the quarantine queue. Workers with another prefix share it; its arguments are those of the first."""
+        return Queue(quarantine(self.queue), arguments(origin_arguments(self.names, self.queue, self.queue_type)))
 
     def exhausted_queue(self) -> Queue:
         """Return the queue of exhausted messages. All origin queues share it, so its type is that of the first."""

@@ -1,4 +1,4 @@
-"""The queues that keep their names when the origin queue is declared again as the other type: record and suspects."""
+"""Replacement of the record and the quarantine queue when the origin queue gets another type: they keep their names."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def ensure_suspects(connection: Connection, plan: LadderPlan) -> bool:
-    """Declare the suspects queue; return whether it is to stay as it is.
+def ensure_quarantine(connection: Connection, plan: LadderPlan) -> bool:
+    """Declare the quarantine queue; return whether it is to stay as it is.
 
     False where it has the other type and cannot be replaced yet: it has messages or a consumer. One with the arguments
     of another prefix stays.
     """
-    wanted, other = plan.suspects_queue(), plan.of_other_type.suspects_queue()
+    wanted, other = plan.quarantine_queue(), plan.of_other_type.quarantine_queue()
     if declare_queue(connection, wanted) or not declare_queue(connection, other):
         return True
     if delete_unused(connection, other) and declare_queue(connection, wanted):
@@ -38,13 +38,13 @@ def ensure_suspects(connection: Connection, plan: LadderPlan) -> bool:
 
 
 def to_replace(connection: Connection, plan: LadderPlan) -> tuple[Drift, ...]:
-    """Return the record and the suspects queue where they have the other type. Changes nothing."""
+    """Return the record and the quarantine queue where they have the other type. Changes nothing."""
     other = plan.of_other_type
     return tuple(
         Drift("queue", wanted.name, f"It is a {other.queue_type} queue. An apply replaces it{when}.")
         for wanted, found, when in (
             (plan.record_queue(), other.record_queue(), ""),
-            (plan.suspects_queue(), other.suspects_queue(), " when it is empty and no worker consumes it"),
+            (plan.quarantine_queue(), other.quarantine_queue(), " when it is empty and no worker consumes it"),
         )
         if drift(connection, Objects(queues=(wanted,))) and not drift(connection, Objects(queues=(found,)))
     )

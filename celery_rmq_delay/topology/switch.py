@@ -26,7 +26,7 @@ from ..ladders import Ladder
 from .adoption import Adoption
 from .common import safety_net
 from .ladder import LadderPlan
-from .replacing import ensure_suspects
+from .replacing import ensure_quarantine
 
 if TYPE_CHECKING:
     from amqp import Channel
@@ -58,7 +58,7 @@ class Applied:
     tasks: dict[str, list[str]] = field(default_factory=dict)
     reason_routing: bool | None = None
     #: The digest of the plan whose bindings were all there when it was last applied; None once anything moved, and as
-    #: long as the suspects queue has to be replaced.
+    #: long as the quarantine queue has to be replaced.
     bound: str | None = None
     #: The exhausted queue to which all that ends is bound; None where the record is older than this note.
     exhausted: str | None = None
@@ -113,7 +113,7 @@ def apply_plan(
     record is lost, replace what is in force, whatever it is; raises `TopologyError` while the queue has consumers.
     """
     apply.ensure_queue(connection, plan.exhausted_queue())
-    suspects = plan.suspects_queue()  # shared with workers of another prefix
+    quarantine = plan.quarantine_queue()  # shared with workers of another prefix
     with locked_record(connection, plan.record_queue(), lock_timeout) as (channel, record):
         if reset and record.value is None:
             _reset(connection, plan)
@@ -124,13 +124,13 @@ def apply_plan(
             known = (*objects.bindings, *_reason_bindings(plan)[0])
             of_others = (plan.queue, plan.exhausted)
             bindings = tuple(each for each in known if each.to == "queue" and each.destination in of_others)
-            apply.declare(channel, replace(objects, bindings=bindings).without([suspects]))
+            apply.declare(channel, replace(objects, bindings=bindings).without([quarantine]))
             return False
         for unknown in plan.ladders.keys() - before.ladders.keys():
             # One that was forgotten with a lost record may lead to another exhausted queue, too.
             apply.delete_exchange(channel, plan.names.ladder(plan.queue, unknown))
-        complete = ensure_suspects(connection, plan)
-        apply.declare(channel, objects.without([suspects]))
+        complete = ensure_quarantine(connection, plan)
+        apply.declare(channel, objects.without([quarantine]))
         switch = _Switch(channel, plan, record, before)
         switch.run(complete=complete)
         return switch.applied.current != before.current or before.tasks != switch.applied.tasks

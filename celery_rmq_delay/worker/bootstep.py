@@ -92,13 +92,13 @@ class LadderStep(bootsteps.StartStopStep):
 
 
 def _loop(loop: Callable[..., object], worker: WorkerSide, *args: Any) -> None:
-    """Run Celery's loop; where a queue of suspects was deleted, let Celery connect anew, which declares it again."""
+    """Run Celery's loop; where a quarantine queue was deleted, let Celery connect anew, which declares it again."""
     try:
         loop(*args)
     except NotFound as error:
-        if not worker.misses_suspects(error):
+        if not worker.misses_quarantine(error):
             raise
-        raise RecoverableConnectionError(f"A queue of suspects is gone: {error}") from error
+        raise RecoverableConnectionError(f"A quarantine queue is gone: {error}") from error
 
 
 def _perform(c: Any, perform: Callable[[], None]) -> None:

@@ -280,9 +280,9 @@ class RetryableRequest(stock.Request):
         )
 
     def exhaust_crashed(self, crashes: int) -> None:
-        """Give up a task that killed ``crashes`` workers among the suspects, without running it again."""
+        """Give up a task that killed ``crashes`` workers in the quarantine queue, without running it again."""
         self._crashes = crashes
-        lost = WorkerLostError(f"The task killed {crashes + 1} workers, {crashes} of them while it was a suspect.")
+        lost = WorkerLostError(f"The task killed {crashes + 1} workers, {crashes} of them while it was quarantined.")
         self.on_failure(LeanExceptionInfo(lost, None, f"WorkerLostError: {lost}"))
 
     def _retry_lost(self, exc: Any, exc_info: Any, ending: Ending) -> None:

@@ -22,7 +22,7 @@ from ..amqp.copies import copy_of, parked_copy, return_log_error
 from ..amqp.route import Route
 from ..events.failures import message_of, type_name
 from ..exceptions import PublishError, UnroutableError, UnsendableError
-from ..names import suspects
+from ..names import quarantine
 from ..redaction import shortened
 from ..retry.delivery import Delivery, Path
 from ..topology.native import NativeRetry
@@ -114,7 +114,7 @@ class Settling:
         Not in an alarm, in which none would come.
         """
         if self._publisher is not None:
-            for _ in range(2):  # a confirm may let a suspect come, and a refusal leaves its message
+            for _ in range(2):  # a confirm may let a quarantined task come, and a refusal leaves its message
                 self.return_what_is_left()
                 self._publisher.drain(self.patience)
             self.close()
@@ -165,17 +165,17 @@ class Settling:
             return None
         return time.monotonic() - began
 
-    def _suspect(self, message: Message, delivery: Delivery, retries: int, crashed: int) -> None:
+    def _move_to_quarantine(self, message: Message, delivery: Delivery, retries: int, crashed: int) -> None:
         task_id = message.raw_headers.get("id")
         logger.warning(
-            "A worker was lost, or lost its connection, with the task %r of queue %s: it goes on among the suspects",
+            "A worker was lost, or lost its connection, with the task %r of queue %s: moved to the quarantine queue",
             task_id,
             delivery.queue,
             extra={"queue": delivery.queue, "task_id": task_id, "crashes": crashed},
         )
-        # Given back at once, it would come again at once, as a suspect.
-        again = partial(self._suspect, message, delivery, retries, crashed)
-        self._copy_to(suspects(delivery.queue), message, retries, {h.CRASHES: crashed}, again)
+        # Given back at once, it would come again at once, as a quarantined task.
+        again = partial(self._move_to_quarantine, message, delivery, retries, crashed)
+        self._copy_to(quarantine(delivery.queue), message, retries, {h.CRASHES: crashed}, again)
 
     def exhaust(
         self,
@@ -272,15 +272,15 @@ class Settling:
         again = partial(self.park, message, delivery, task, retries, tier_index, delay_ms, before_ack)
         self.publish(message, copy, route, again=again, before_ack=before_ack)
 
-    def _native(self, queue: str, among_suspects: bool) -> NativeRetry | None:
+    def _native(self, queue: str, is_quarantined: bool) -> NativeRetry | None:
         """Return how the queue of a delivery holds its retries by itself; None where it does not."""
-        if among_suspects or queue in self.delay.foreign:
+        if is_quarantined or queue in self.delay.foreign:
             return None
         return self.delay.native(queue)
 
     def give_back(self, message: Message, delivery: Delivery) -> None:
         """Leave a message to its queue, which holds it for the delay of the next tier."""
-        native = self._native(delivery.queue, among_suspects=False)
+        native = self._native(delivery.queue, is_quarantined=False)
 
         def settle() -> None:
             if native is not None and native.kind == "returned":

@@ -32,7 +32,7 @@ from ..exceptions import (
     RmqDelayError,
     TopologyError,
 )
-from ..names import suspects
+from ..names import quarantine
 from ..retry.decision import Action, Arrival, Place, arrive
 from ..retry.delivery import KEY, Delivery
 from ..settings.events import check_hook
@@ -41,11 +41,11 @@ from ..topology.native import refusal
 from ..topology.switch import apply_plan
 from .applying import Applying, Step, ladder_in_force
 from .loop import Releaser
+from .quarantine import TAG as QUARANTINE_TAG
+from .quarantine import Quarantine
 from .requeues import Requeues
 from .settle import Settling
 from .shape import check_payload
-from .suspects import TAG as SUSPECTS_TAG
-from .suspects import Suspects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +85,7 @@ class WorkerSide(Settling):
         self._tags: dict[str, str] = {}
         #: What was found of queues, by all that it depends on and that can change on one connection.
         self._places: dict[tuple[object, ...], tuple[Place, Ladder] | None] = {}
-        self._suspects: Suspects | None = None
+        self._quarantine: Quarantine | None = None
         self._releasers: list[Releaser] = []
         #: The messages that go to the end of their queue if the worker stops now, by identity, and their retries: their
         #: tasks have not started, or a cold shutdown has ended them.
@@ -103,12 +103,12 @@ class WorkerSide(Settling):
     # -- connecting ----------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Apply the ladders of the consumed queues and start to take suspects. Blocks: the loop does not run yet."""
+        """Apply the ladders of the consumed queues and start to take quarantined tasks. Blocks: the loop does not run."""
         connection = self.consumer.connection
         self._broker = capabilities(connection)
         publisher = self.open(connection)
         handle = self.consumer.create_task_handler()
-        self._suspects = Suspects(self.consumer, publisher, handle, self.on_decode_error)
+        self._quarantine = Quarantine(self.consumer, publisher, handle, self.on_decode_error)
         self._tags.clear()
         self._places.clear()
         self._to_return.clear()
@@ -125,7 +125,7 @@ class WorkerSide(Settling):
         consumer = self.consumer.task_consumer
         consumer.add_queue = partial(self._add_to, consumer, consumer.add_queue)
         self._starts = False
-        self.consumer.call_soon(self._suspects.start)
+        self.consumer.call_soon(self._quarantine.start)
 
     def _limit_each_consumer(self) -> None:
         """Let the prefetch count limit each consumer, and not the channel, where a queue that exists is a quorum queue.
@@ -139,9 +139,9 @@ class WorkerSide(Settling):
             consumer.qos_global = False
             consumer.qos.set(consumer.qos.value)
 
-    def misses_suspects(self, error: NotFound) -> bool:
-        """Whether the broker misses a queue of suspects, which the next connection declares."""
-        return any(f"'{suspects(name)}'" in str(error.reply_text) for name in self.applied)
+    def misses_quarantine(self, error: NotFound) -> bool:
+        """Whether the broker misses a quarantine queue, which the next connection declares."""
+        return any(f"'{quarantine(name)}'" in str(error.reply_text) for name in self.applied)
 
     @property
     def _is_stopping(self) -> bool:
@@ -188,7 +188,7 @@ class WorkerSide(Settling):
             self.reporter.start()
 
     def add_queue(self, name: str) -> None:
-        """Apply the ladder of a consumed queue and take its suspects.
+        """Apply the ladder of a consumed queue and take its quarantined tasks.
 
         Where that is not possible now, it is tried again, and the queue is consumed meanwhile only if a ladder was
         applied before: what is rejected without one is lost.
@@ -196,7 +196,7 @@ class WorkerSide(Settling):
         if not self._in_loop() or not self._is_consumed(name):
             return
         if name in self.applied:
-            if not self._suspects_now.takes(name):  # it was cancelled since
+            if not self._quarantine_now.takes(name):  # it was cancelled since
                 self._take(name)
             return
         step = self._step(name)
@@ -209,11 +209,11 @@ class WorkerSide(Settling):
             self._take(name)
 
     def cancel_queue(self, cancel: Callable[[str], object], name: str) -> None:
-        """Let Celery ``cancel`` the consumer of a queue, and cancel that of its suspects."""
+        """Let Celery ``cancel`` the consumer of a queue, and cancel that of its quarantined tasks."""
         self._read_tags()  # of what is on its way
         self.take_the_rest()
         cancel(name)
-        self._suspects_now.cancel_queue(name)
+        self._quarantine_now.cancel_queue(name)
 
     def _is_consumed(self, name: str) -> bool:
         return name in self.consumer.app.amqp.queues.consume_from and name in self.delay.origin_queues()
@@ -275,10 +275,10 @@ class WorkerSide(Settling):
         return added
 
     def _take(self, name: str) -> None:
-        """Take the suspects of a queue whose ladder is applied; let what it rejects climb."""
+        """Take the quarantined tasks of a queue whose ladder is applied; let what it rejects climb."""
         self.applied.add(name)
         self._postponed.discard(name)
-        self._suspects_now.add(name)
+        self._quarantine_now.add(name)
 
     def _resume(self, name: str) -> None:
         """Consume a queue that had to wait for its ladder."""
@@ -309,9 +309,9 @@ class WorkerSide(Settling):
         return self._applying
 
     @property
-    def _suspects_now(self) -> Suspects:
-        assert self._suspects is not None  # noqa: S101 - `connect` made it
-        return self._suspects
+    def _quarantine_now(self) -> Quarantine:
+        assert self._quarantine is not None  # noqa: S101 - `connect` made it
+        return self._quarantine
 
     def _look_for_adoption(self, connection: Connection, plan: LadderPlan) -> None:
         adoption = applied(connection, plan).adoption
@@ -325,7 +325,7 @@ class WorkerSide(Settling):
             )
 
     def _missing(self, connection: Any, plan: LadderPlan) -> list[Drift]:
-        own = suspects(plan.queue)  # declared by whoever was first
+        own = quarantine(plan.queue)  # declared by whoever was first
         return [each for each in drift(connection, plan.objects()) if each.name != own or each.problem == "missing"]
 
     def _apply_no_more(self) -> None:
@@ -335,13 +335,13 @@ class WorkerSide(Settling):
             self._applying.stop()
 
     def stop_taking(self) -> None:
-        """Take no more suspects, and release nothing more."""
+        """Take no more quarantined tasks, and release nothing more."""
         self._read_tags()  # what comes while a consumer is cancelled has to be known, too
         self._apply_no_more()
         self.take_the_rest()
-        if self._suspects is not None:
-            self._suspects.let_go()
-            ignore_errors(self.consumer, self._suspects.cancel)  # a broker that is silent does not answer
+        if self._quarantine is not None:
+            self._quarantine.let_go()
+            ignore_errors(self.consumer, self._quarantine.cancel)  # a broker that is silent does not answer
         for each in self._releasers:
             ignore_errors(self.consumer, each.cancel)
 
@@ -368,13 +368,13 @@ class WorkerSide(Settling):
         if left and self._publisher is not None and not self._publisher.takes_copies(self.patience):
             logger.warning(
                 "RabbitMQ has an alarm, or does not answer: messages that were not started (%d) cannot be returned as "
-                "copies. They are delivered again, and run among the suspects",
+                "copies. They are delivered again, and run in the quarantine queue",
                 len(left),
             )
             return
         for message, retries in left:
-            queue, among_suspects = self._queue_of(message.delivery_info["consumer_tag"])
-            self._copy_to(suspects(queue) if among_suspects else queue, message, retries, {})
+            queue, is_quarantined = self._queue_of(message.delivery_info["consumer_tag"])
+            self._copy_to(quarantine(queue) if is_quarantined else queue, message, retries, {})
 
     def requeue(self, message: Message, delivery: Delivery, retries: int, task: str) -> None:
         """Move a message that its task rejects with ``requeue=True`` to the end of its origin queue.
@@ -392,8 +392,8 @@ class WorkerSide(Settling):
     def lose(self) -> None:
         """Leave all that is unsettled to the broker: the consumer's connection is lost, and its copies with it."""
         self._apply_no_more()
-        if self._suspects is not None:
-            self._suspects.forget()
+        if self._quarantine is not None:
+            self._quarantine.forget()
         self.close()
 
     # -- receiving -----------------------------------------------------------------------------------------------
@@ -433,10 +433,10 @@ class WorkerSide(Settling):
             redelivered=info["redelivered"],
             eta_ahead=bool(eta),
             is_stopping=self._is_stopping,
-            has_room=not place.among_suspects or self._suspects_now.have_room,
+            has_room=not place.is_quarantined or self._quarantine_now.have_room,
             priority=h.whole_number(message.properties.get("priority")),
         )
-        self.delivered = max(self.delivered, message.delivery_tag)  # suspects come on a channel of their own
+        self.delivered = max(self.delivered, message.delivery_tag)  # quarantined tasks come on a channel of their own
         message.rmq_delay = self
         message.raw_headers = raw
         message.delivery_info["redelivered"] = found.redelivered
@@ -448,8 +448,8 @@ class WorkerSide(Settling):
         facts = {"retries": found.retries, KEY: found.delivery, "eta": eta, "headers": shown}
         # Protocol 1 has the task's own facts in the body; Celery puts the headers over them.
         message.headers = {**(shown if body else raw), **facts}
-        if found.action is Action.SUSPECT:
-            self._suspect(message, found.delivery, found.retries, found.crashes)
+        if found.action is Action.QUARANTINE:
+            self._move_to_quarantine(message, found.delivery, found.retries, found.crashes)
         elif found.action is Action.HOLD:
             self._hold(message, found.delivery, found.retries, eta)
         elif found.action is Action.RETURN and not self._is_stopping:
@@ -457,21 +457,21 @@ class WorkerSide(Settling):
         elif place.is_applied and found.action in (Action.RUN, Action.RETURN):
             # One to return waits for its consumer's end: it would come again at once.
             self._to_return[id(message)] = message, found.retries
-            if place.among_suspects:
-                self._suspects_now.note_begun()
+            if place.is_quarantined:
+                self._quarantine_now.note_begun()
         return found
 
     def hold(self, message: Message, receive: Callable[[Message], object]) -> bool:
-        """Return whether a delivery waits for a suspect that waits for the pool: it is received when that has begun."""
-        held = self._suspects
-        if held is None or not held.holds or message.delivery_info.get("consumer_tag", "").startswith(SUSPECTS_TAG):
+        """Return whether a delivery waits for a quarantined task that waits for the pool, and is received after it."""
+        held = self._quarantine
+        if held is None or not held.holds or message.delivery_info.get("consumer_tag", "").startswith(QUARANTINE_TAG):
             return False
         held.hold(partial(receive, message))
         self.delivered = max(self.delivered, message.delivery_tag)
         return True
 
     def _wait_for_room(self, message: Message, queue: str, retries: int) -> None:
-        """Move a suspect that would wait for the pool to the end of its queue, which is taken again when it has room.
+        """Move a quarantined task that would wait for the pool to the end of its queue, until the pool has room.
 
         Killed with its worker meanwhile, it would look like what killed it.
         """
@@ -479,26 +479,26 @@ class WorkerSide(Settling):
         logger.info(
             "The pool has no free process: the task %r goes to the end of %s until it has one",
             task_id,
-            suspects(queue),
+            quarantine(queue),
             extra={"queue": queue, "task_id": task_id},
         )
-        self._suspects_now.wait_for_room(queue)
-        self._put_back(message, suspects(queue), retries)
+        self._quarantine_now.wait_for_room(queue)
+        self._put_back(message, quarantine(queue), retries)
 
     def _put_back(self, message: Message, queue: str, retries: int) -> None:
         self._copy_to(queue, message, retries, {}, partial(self._put_back, message, queue, retries))
 
     def _place(self, tag: str, task: Task[Any, Any]) -> tuple[Place, Ladder] | None:
         """Return what is known of a delivery's queue, and its task's ladder; None where the queue is left alone."""
-        queue, among_suspects = self._queue_of(tag)
-        known = (among_suspects, queue, task.name, queue in self.applied, self.delay.learned(queue))
+        queue, is_quarantined = self._queue_of(tag)
+        known = (is_quarantined, queue, task.name, queue in self.applied, self.delay.learned(queue))
         try:
             return self._places[known]
         except KeyError:
-            found = self._places[known] = self._find_place(queue, among_suspects, task)
+            found = self._places[known] = self._find_place(queue, is_quarantined, task)
             return found
 
-    def _find_place(self, queue: str, among_suspects: bool, task: Task[Any, Any]) -> tuple[Place, Ladder] | None:
+    def _find_place(self, queue: str, is_quarantined: bool, task: Task[Any, Any]) -> tuple[Place, Ladder] | None:
         delay = self.delay
         settings = delay.settings.for_queue(queue)
         if settings is None:
@@ -506,7 +506,7 @@ class WorkerSide(Settling):
         is_quorum = delay.is_quorum(queue)
         place = Place(
             queue,
-            among_suspects,
+            is_quarantined,
             is_applied=queue in self.applied,
             is_planned=delay.is_planned(queue, task),
             own_tiers_of=None if delay.settings.task_ladder(queue, task) is None else task.name,
@@ -517,7 +517,7 @@ class WorkerSide(Settling):
             flags_returned=self._broker.flags_returned and not is_quorum,
             sorts=self._broker.sorts_quorum and delay.queue_type(queue) == "quorum",
             has_single_consumer=delay.has_single_consumer(queue),
-            native=self._native(queue, among_suspects),
+            native=self._native(queue, is_quarantined),
             max_crashes=settings.max_crashes,
         )
         return place, delay.ladder(queue, task)
@@ -554,15 +554,15 @@ class WorkerSide(Settling):
         self.publish(message, parked_copy(message, headers, route, self._broker), route, again=again)
 
     def _queue_of(self, tag: str) -> tuple[str, bool]:
-        """Return (origin queue, whether the delivery comes from its suspects)."""
+        """Return (origin queue, whether the delivery comes from its quarantine queue)."""
         if tag not in self._tags:
             self._read_tags()
         queue = self._tags.get(tag, "")
-        return (queue.removesuffix(".suspects"), True) if tag.startswith(SUSPECTS_TAG) else (queue, False)
+        return (queue.removesuffix(".quarantine"), True) if tag.startswith(QUARANTINE_TAG) else (queue, False)
 
     def _read_tags(self) -> None:
         consumer = self.consumer.task_consumer
-        for tags in (consumer._active_tags if consumer else {}, self._suspects.tags if self._suspects else {}):
+        for tags in (consumer._active_tags if consumer else {}, self._quarantine.tags if self._quarantine else {}):
             self._tags.update({tag: queue for queue, tag in tags.items()})
 
     def may_reject(self, message: Message, error: Exception) -> bool:

@@ -158,7 +158,7 @@ def test_what_redelivers_nothing_explains_nothing(effect: Effect) -> None:
 
 def test_a_worker_that_ends_in_good_order_in_an_alarm_explains_it() -> None:
     for alarm, found in ((100.9, []), (101.2, ["blamed", "twice"])):
-        tale = run_again().struck(Effect.ORDERLY, 100.8, 101.0, pids=[1, 11]).suspected(102.9)
+        tale = run_again().struck(Effect.ORDERLY, 100.8, 101.0, pids=[1, 11]).quarantined(102.9)
         assert tale.struck(Effect.ALARM, alarm, alarm + 0.05).found() == found
 
 
@@ -190,8 +190,8 @@ def test_two_strikes_explain_two() -> None:
     assert tale.ran(0, 105.0, "ok", pid=33, boss=3).found() == []
 
 
-def test_a_copy_to_the_suspects_that_a_strike_met_may_be_doubled() -> None:
-    tale = Tale().sent(fails=0).struck(Effect.WORKER, 100.1, pids=[3]).suspected(100.2)
+def test_a_copy_to_quarantine_that_a_strike_met_may_be_doubled() -> None:
+    tale = Tale().sent(fails=0).struck(Effect.WORKER, 100.1, pids=[3]).quarantined(100.2)
     tale.ran(0, 100.5, "ok").ran(0, 100.9, "ok", pid=22, boss=2)
     assert tale.found() == ["twice"]
     assert tale.struck(Effect.WORKER, 100.3, pids=[1]).found() == []
@@ -307,13 +307,13 @@ def test_what_ran_and_was_never_sent_is_found() -> None:
 
 
 @pytest.mark.parametrize("effect", ALL)
-def test_a_suspect_needs_a_strike_that_ended_a_worker_or_a_connection(effect: Effect) -> None:
+def test_a_quarantine_needs_a_strike_that_ended_a_worker_or_a_connection(effect: Effect) -> None:
     ends = effect in (Effect.WORKER, Effect.CONNECTION, Effect.BROKER)
-    assert ("blamed" in recovered().suspected(101.0).struck(effect, 100.8).found()) is not ends
-    assert "blamed" in recovered().suspected(101.0).struck(effect, 101.1).found()
-    assert "blamed" in recovered().suspected(101.0).struck(effect, 99.0).found()
+    assert ("blamed" in recovered().quarantined(101.0).struck(effect, 100.8).found()) is not ends
+    assert "blamed" in recovered().quarantined(101.0).struck(effect, 101.1).found()
+    assert "blamed" in recovered().quarantined(101.0).struck(effect, 99.0).found()
     just_before = 99.99 - NOTICED / 2  # the broker sends a worker that is gone what is new, until it notices
-    assert ("blamed" in recovered().suspected(101.0).struck(effect, just_before).found()) is not ends
+    assert ("blamed" in recovered().quarantined(101.0).struck(effect, just_before).found()) is not ends
 
 
 # -- rows and files ----------------------------------------------------------------------------------------------------

@@ -159,11 +159,11 @@ def test_no_task_is_lost_or_runs_twice_while_its_queue_is_adopted_and_given_back
     wait_for(lambda: lab.redis.llen(lab.config.attempts) >= expected)
     exhausted = sum(fate == 4 for fate in fates.values())
     wait_for(lambda: lab.count("rmq_delay.exhausted") == exhausted)
-    wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()))
+    wait_for(lambda: not any(lab.counts("shop", "shop.quarantine").values()))
     runs = Counter((line["id"], line["retries"]) for line in lab.attempts())
     assert set(runs) == {(task, attempt) for task, fate in fates.items() for attempt in range(min(fate, 3) + 1)}
     assert max(runs.values()) == 1
-    assert not any("suspects" in worker.logs() for worker in workers)
+    assert not any("quarantine" in worker.logs() for worker in workers)
 
 
 def test_an_undo_waits_for_every_consumer_and_loses_nothing_when_one_does_not_answer(

@@ -222,7 +222,7 @@ def test_events_that_the_broker_does_not_read_cost_a_worker_no_connection(
         lab.open_gate()
         assert [result.get(timeout=SECONDS) for result in large] == list(range(200))
     assert "Connection to broker lost" not in worker.logs()
-    assert "among the suspects" not in worker.logs()
+    assert "in the quarantine queue" not in worker.logs()
 
 
 @pytest.mark.brokers
@@ -323,7 +323,7 @@ def test_what_a_worker_that_stops_in_an_alarm_never_started_runs_once(
 
     lab.worker("prefork", 1)
     assert [task.get(timeout=SECONDS) for task in tasks] == [0, 1, 2]
-    wait_for(lambda: lab.count("shop") == lab.count("shop.suspects") == unacknowledged(own_broker, lab, "shop") == 0)
+    wait_for(lambda: lab.count("shop") == lab.count("shop.quarantine") == unacknowledged(own_broker, lab, "shop") == 0)
     assert [len(lab.attempts(task.id)) for task in tasks] == [1, 1, 1]
     assert "messages that were not started (3) cannot be returned as copies" in worker.logs()
 
@@ -368,7 +368,7 @@ def test_what_waits_in_an_alarm_is_delivered_again_when_all_connections_are_lost
         wait_for(lambda: "is consumed with the ladder that was applied before" in worker.logs())
 
     assert set(exhausted(classic_lab)) == {given_up.id}
-    wait_for(lambda: not any(classic_lab.counts("shop", "shop.suspects").values()))
+    wait_for(lambda: not any(classic_lab.counts("shop", "shop.quarantine").values()))
 
 
 @pytest.mark.slow

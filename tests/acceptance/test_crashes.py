@@ -65,7 +65,7 @@ def test_a_worker_killed_in_the_middle_of_a_task_leaves_it_to_the_next(lab: Lab)
     worker.container.start()
 
     assert result.get(timeout=SECONDS) == "slept"
-    wait_for(lambda: not any(lab.counts("shop", "shop.suspects", "rmq_delay.exhausted").values()))
+    wait_for(lambda: not any(lab.counts("shop", "shop.quarantine", "rmq_delay.exhausted").values()))
 
 
 @pytest.mark.brokers
@@ -77,14 +77,14 @@ def test_a_worker_killed_in_the_middle_of_a_task_leaves_it_to_the_next(lab: Lab)
         pytest.param("classic", "threads", marks=pytest.mark.slow),
     ],
 )
-def test_a_suspect_that_waits_for_a_busy_pool_is_not_blamed_when_its_worker_is_killed(
+def test_a_quarantined_task_that_waits_for_a_busy_pool_is_not_blamed_when_its_worker_is_killed(
     make_lab: Callable[..., Lab], queue_type: str, pool: str
 ) -> None:
     lab = make_lab(queue_type, max_crashes=MAX_CRASHES, queues={"zones": False})
     run(lab.app, "apply")
     with ExitStack() as held:
         connection = held.enter_context(lab.app.connection_for_read())
-        result, hand_over = put_among_suspects(lab, held, redelivered=False)
+        result, hand_over = put_in_quarantine(lab, held, redelivered=False)
         for kill in range(MAX_CRASHES + 2):
             before = len(lab.attempts())
             for _ in range(3):
@@ -94,18 +94,21 @@ def test_a_suspect_that_waits_for_a_busy_pool_is_not_blamed_when_its_worker_is_k
             if not kill:
                 hand_over()
             # It may come before the others when a worker starts, and runs at once then.
-            wait_for(lambda: unconsumed(connection, "shop.suspects") or result.ready(), "the suspect that is put back")
+            wait_for(
+                lambda: unconsumed(connection, "shop.quarantine") or result.ready(),
+                "the quarantined task that is put back",
+            )
             worker.kill("SIGKILL")
 
     lab.worker(pool, 1, "--queues", "shop,zones")
     lab.open_gate(30)
     assert result.get(timeout=SECONDS) == 1
     assert len(lab.attempts(result.id)) == 1
-    wait_for(lambda: not any(lab.counts("shop", "shop.suspects", "zones").values()))
+    wait_for(lambda: not any(lab.counts("shop", "shop.quarantine", "zones").values()))
 
 
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_a_suspect_that_runs_is_not_blamed_for_connections_that_are_lost_meanwhile(
+def test_a_quarantined_task_that_runs_is_not_blamed_for_connections_that_are_lost_meanwhile(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, pool: str
 ) -> None:
     """Its copy waits until the pool, which still runs it, is free: Celery before 5.7 forgets that it does.
@@ -118,46 +121,50 @@ def test_a_suspect_that_runs_is_not_blamed_for_connections_that_are_lost_meanwhi
     wait_for(lambda: lab.attempts(result.id), "the task at the gate")
     for cut in range(MAX_CRASHES + 2):
         close_connections(own_broker)
-        wait_for(lambda cut=cut: worker.logs().count("has no free process") > cut, "the suspect that is put back")
+        wait_for(
+            lambda cut=cut: worker.logs().count("has no free process") > cut, "the quarantined task that is put back"
+        )
     lab.open_gate(20)
     assert result.get(timeout=SECONDS) == "passed"
-    wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()))
+    wait_for(lambda: not any(lab.counts("shop", "shop.quarantine").values()))
     assert lab.count("rmq_delay.exhausted") == 0
 
 
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.slow)])
-def test_a_suspect_runs_before_a_backlog_that_keeps_the_pool_busy(make_lab: Callable[..., Lab], pool: str) -> None:
+def test_a_quarantined_task_runs_before_a_backlog_that_keeps_the_pool_busy(
+    make_lab: Callable[..., Lab], pool: str
+) -> None:
     lab = make_lab()
     run(lab.app, "apply")
     with ExitStack() as held:
-        suspect, hand_over = put_among_suspects(lab, held, redelivered=False)
+        quarantined, hand_over = put_in_quarantine(lab, held, redelivered=False)
         backlog = [lab.task("healthy").delay(number) for number in range(300)]
         lab.worker(pool, 1)
         wait_for(lambda: lab.attempts())
         hand_over()
-        assert suspect.get(timeout=SECONDS) == 1
+        assert quarantined.get(timeout=SECONDS) == 1
 
     assert [result.get(timeout=SECONDS) for result in backlog] == list(range(300))
     order = [attempt["id"] for attempt in lab.attempts()]
-    assert order.index(suspect.id) < len(backlog)
-    assert sorted(order) == sorted([suspect.id, *(result.id for result in backlog)])
+    assert order.index(quarantined.id) < len(backlog)
+    assert sorted(order) == sorted([quarantined.id, *(result.id for result in backlog)])
 
 
 @pytest.mark.brokers
 @EITHER_TYPE
-def test_what_is_held_for_a_suspect_is_returned_by_a_warm_shutdown_and_nobody_is_blamed(
+def test_what_is_held_for_a_quarantined_task_is_returned_by_a_warm_shutdown_and_nobody_is_blamed(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
     lab = make_lab(queue_type)
     run(lab.app, "apply")
     with ExitStack() as held:
         connection = held.enter_context(lab.app.connection_for_read())
-        suspect, hand_over = put_among_suspects(lab, held, redelivered=False)
+        quarantined, hand_over = put_in_quarantine(lab, held, redelivered=False)
         gate = lab.task("gated").delay()
         worker = lab.worker("prefork", 1)
         wait_for(lambda: lab.attempts(gate.id))
         hand_over()
-        wait_for(lambda: unconsumed(connection, "shop.suspects"), "the suspect that is put back")
+        wait_for(lambda: unconsumed(connection, "shop.quarantine"), "the quarantined task that is put back")
         others = [lab.task("healthy").delay(number) for number in range(3)]
         wait_for(lambda: lab.count("shop") == 0, "the messages in the worker")
     os.kill(worker.container.pid, signal.SIGTERM)
@@ -166,36 +173,38 @@ def test_what_is_held_for_a_suspect_is_returned_by_a_warm_shutdown_and_nobody_is
     worker.container.wait(SECONDS)
 
     after = lab.worker("prefork", 1)
-    assert [result.get(timeout=SECONDS) for result in (gate, suspect, *others)] == ["passed", 1, 0, 1, 2]
+    assert [result.get(timeout=SECONDS) for result in (gate, quarantined, *others)] == ["passed", 1, 0, 1, 2]
     assert len(lab.attempts()) == 5
-    assert "among the suspects" not in worker.logs() + after.logs()
+    assert "in the quarantine queue" not in worker.logs() + after.logs()
 
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.slow)])
-def test_a_worker_goes_on_where_the_queue_of_a_suspect_that_waits_is_deleted(
+def test_a_worker_goes_on_where_the_queue_of_a_quarantined_task_that_waits_is_deleted(
     make_lab: Callable[..., Lab], pool: str
 ) -> None:
     lab = make_lab()
     run(lab.app, "apply")
     with ExitStack() as held:
         connection = held.enter_context(lab.app.connection_for_write())
-        _, hand_over = put_among_suspects(lab, held, redelivered=False)
+        _, hand_over = put_in_quarantine(lab, held, redelivered=False)
         gate = lab.task("gated").delay()
         worker = lab.worker(pool, 1)
         wait_for(lambda: lab.attempts(gate.id))
         hand_over()
-        wait_for(lambda: unconsumed(connection, "shop.suspects"), "the suspect that is put back")
-        connection.channel().queue_delete("shop.suspects")
+        wait_for(lambda: unconsumed(connection, "shop.quarantine"), "the quarantined task that is put back")
+        connection.channel().queue_delete("shop.quarantine")
         lab.open_gate(2)  # its connection is lost as the queue is missed, and it may run again
 
-        wait_for(lambda: lab.counts("shop.suspects")["shop.suspects"] is not None, "the queue")
+        wait_for(lambda: lab.counts("shop.quarantine")["shop.quarantine"] is not None, "the queue")
     assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1
     assert not worker.exited
 
 
 @pytest.mark.parametrize("queues", [1, 2])
-def test_suspects_of_several_queues_and_a_backlog_take_turns(make_lab: Callable[..., Lab], queues: int) -> None:
+def test_quarantined_tasks_of_several_queues_and_a_backlog_take_turns(
+    make_lab: Callable[..., Lab], queues: int
+) -> None:
     names = ["shop", "zones"][:queues]
     lab = make_lab()
     lab.worker("prefork", 1, "--queues", ",".join(names)).kill("SIGTERM")  # applies the ladders
@@ -204,25 +213,25 @@ def test_suspects_of_several_queues_and_a_backlog_take_turns(make_lab: Callable[
     wait_for(lambda: lab.attempts(gate.id))
     with lab.app.connection_for_write() as connection:
         channel: Any = connection.channel()
-        suspects = []
+        quarantine = []
         for name in names * 5:
             message = task_message("sleeps", [0.5])
-            channel.basic_publish(message, "", f"{name}.suspects")
-            suspects.append(message.headers["id"])
+            channel.basic_publish(message, "", f"{name}.quarantine")
+            quarantine.append(message.headers["id"])
     backlog = [lab.task("healthy").delay(number).id for number in range(400)]
     lab.open_gate()
 
-    wait_for(lambda: {attempt["id"] for attempt in lab.attempts()} >= {*suspects, *backlog})
+    wait_for(lambda: {attempt["id"] for attempt in lab.attempts()} >= {*quarantine, *backlog})
     order = [attempt["id"] for attempt in lab.attempts()]
-    assert sorted(order) == sorted([gate.id, *suspects, *backlog])
-    assert sorted(map(order.index, suspects))[2] < max(map(order.index, backlog)), "the backlog came first"
-    assert min(map(order.index, backlog)) < max(map(order.index, suspects)), "the suspects came first"
-    assert "among the suspects" not in worker.logs()
+    assert sorted(order) == sorted([gate.id, *quarantine, *backlog])
+    assert sorted(map(order.index, quarantine))[2] < max(map(order.index, backlog)), "the backlog came first"
+    assert min(map(order.index, backlog)) < max(map(order.index, quarantine)), "the quarantined tasks came first"
+    assert "in the quarantine queue" not in worker.logs()
 
 
 @pytest.mark.brokers
 @EITHER_TYPE
-def test_a_queue_with_a_single_active_consumer_has_no_suspects_that_others_could_run(
+def test_a_queue_with_a_single_active_consumer_has_no_quarantined_tasks_that_others_could_run(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
     arguments = {"x-queue-type": queue_type, "x-single-active-consumer": True}
@@ -235,37 +244,37 @@ def test_a_queue_with_a_single_active_consumer_has_no_suspects_that_others_could
     first.kill("SIGKILL")
     lab.open_gate(len(results) + 1)  # one is for the attempt that was killed
     assert [result.get(timeout=SECONDS) for result in results] == ["passed"] * 4
-    assert "among the suspects" not in second.logs()
+    assert "in the quarantine queue" not in second.logs()
 
 
 @EITHER_TYPE
-def test_suspects_that_wait_for_a_worker_run_when_it_is_ready(lab: Lab) -> None:
+def test_quarantined_tasks_that_wait_for_a_worker_run_when_it_is_ready(lab: Lab) -> None:
     lab.worker("prefork", 1).kill("SIGTERM")  # applies the ladder
     results = [lab.task("healthy").delay(number) for number in range(3)]
     with lab.app.connection_for_write() as connection:
         channel: Any = connection.channel()
         for message in wait_for_messages(channel, "shop", len(results)):
-            channel.basic_publish_confirm(message, "", "shop.suspects")
+            channel.basic_publish_confirm(message, "", "shop.quarantine")
     # While it applies the second queue's ladder, a worker already hears what the broker says of the first.
     lab.worker("prefork", 1, "--queues", "shop,zones")
     assert [result.get(timeout=SECONDS) for result in results] == [0, 1, 2]
     assert lab.count("rmq_delay.exhausted") == 0
 
 
-def put_among_suspects(
+def put_in_quarantine(
     lab: Lab, held: ExitStack, *, redelivered: bool = True, **options: Any
 ) -> tuple[Any, Callable[[], object]]:
-    """Send a task that becomes a suspect: (result, what hands it over).
+    """Send a task that becomes a quarantined task: (result, what hands it over).
 
-    With ``redelivered`` it then looks as if a worker had died with it among the suspects.
+    With ``redelivered`` it then looks as if a worker had died with it in the quarantine queue.
     """
     result = lab.task("healthy").apply_async((1,), **options)
     channel: Any = held.enter_context(lab.app.connection_for_write()).channel()
     (message,) = wait_for_messages(channel, "shop", 1)
     if not redelivered:
-        return result, lambda: channel.basic_publish(message, "", "shop.suspects")
-    channel.basic_publish(message, "", "shop.suspects")
-    again = wait_for(lambda: channel.basic_get("shop.suspects"))
+        return result, lambda: channel.basic_publish(message, "", "shop.quarantine")
+    channel.basic_publish(message, "", "shop.quarantine")
+    again = wait_for(lambda: channel.basic_get("shop.quarantine"))
     return result, lambda: channel.basic_reject(again.delivery_tag, requeue=True)
 
 
@@ -282,7 +291,7 @@ def test_a_task_that_is_given_up_is_exhausted_once_and_its_worker_goes_on(
     run(lab.app, "apply")
     with ExitStack() as held:
         errback = {} if "OSError" in trouble else {"link_error": lab.task("healthy").s().set(queue="missing")}
-        result, hand_over = put_among_suspects(lab, held, **errback)
+        result, hand_over = put_in_quarantine(lab, held, **errback)
         worker = lab.worker("prefork", 1, config=replace(lab.config, conf=conf))
         results.rmdir()
         hand_over()
@@ -291,7 +300,7 @@ def test_a_task_that_is_given_up_is_exhausted_once_and_its_worker_goes_on(
 
     neighbour = lab.task("healthy").apply_async((2,), ignore_result=True)
     wait_for(lambda: lab.attempts(neighbour.id))
-    wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()))
+    wait_for(lambda: not any(lab.counts("shop", "shop.quarantine").values()))
     assert "(crashed) could not be stored, or an errback not be called" in worker.logs()
     assert "Connection to broker lost" not in worker.logs()
     assert lab.count("rmq_delay.exhausted") == 0
@@ -334,11 +343,11 @@ def test_a_redelivered_message_runs_at_once_in_a_queue_that_can_have_no_ladder(m
     result, worker = hand_over(lab, "healthy", "solo", 1, "--queues", "brief", queue="brief")
 
     assert result.get(timeout=SECONDS) == 1
-    assert "suspects" not in worker.logs()
+    assert "quarantine" not in worker.logs()
 
 
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("threads", marks=pytest.mark.slow)])
-def test_a_task_whose_copy_waits_when_its_worker_stops_is_no_suspect(
+def test_a_task_whose_copy_waits_when_its_worker_stops_is_not_quarantined(
     classic_lab: Lab, own_broker: PrivateBroker, pool: str
 ) -> None:
     with policy(own_broker, "full", "^shop.retry.", TAKES_NOTHING, vhost=classic_lab.vhost):
@@ -350,14 +359,14 @@ def test_a_task_whose_copy_waits_when_its_worker_stops_is_no_suspect(
 
     after = classic_lab.worker(pool, 1)
     assert result.get(timeout=SECONDS) == 2
-    assert "among the suspects" not in after.logs()
+    assert "in the quarantine queue" not in after.logs()
     assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [1, 1, 2]
 
 
-def test_a_suspect_that_the_broker_refuses_is_tried_again_each_second(
+def test_a_quarantined_task_that_the_broker_refuses_is_tried_again_each_second(
     classic_lab: Lab, own_broker: PrivateBroker
 ) -> None:
-    with policy(own_broker, "full", "^shop.suspects$", TAKES_NOTHING, vhost=classic_lab.vhost):
+    with policy(own_broker, "full", "^shop.quarantine$", TAKES_NOTHING, vhost=classic_lab.vhost):
         result, worker = hand_over(classic_lab, "healthy", "solo", 1)
         wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
 
@@ -375,14 +384,16 @@ def test_a_task_that_requeues_itself_into_a_full_queue_is_tried_again_and_not_bl
         wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
 
     assert result.get(timeout=SECONDS) == "asked"
-    assert "suspects" not in worker.logs()
+    assert "quarantine" not in worker.logs()
 
 
 def test_a_failed_attempt_whose_delay_queue_refuses_its_copy_is_not_repeated(
     classic_lab: Lab, own_broker: PrivateBroker
 ) -> None:
     with policy(own_broker, "full", "^shop.retry.", TAKES_NOTHING, vhost=classic_lab.vhost):
-        result, worker = hand_over(classic_lab, "fails", "solo", 1)  # a suspect, so that its retries are copies
+        result, worker = hand_over(
+            classic_lab, "fails", "solo", 1
+        )  # a quarantined task, so that its retries are copies
         wait_for(lambda: worker.logs().count("waits in this worker for another try") >= 2)
         assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [0]
 
@@ -416,12 +427,12 @@ def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(
     wait_for(lambda: lab.attempts(result.id))
 
     close_connections(own_broker)
-    wait_for(lambda: "goes on among the suspects" in worker.logs(), "the task once more")
+    wait_for(lambda: "goes on in the quarantine queue" in worker.logs(), "the task once more")
     lab.open_gate(2 + fails)
 
     wait_for(lambda: len(lab.attempts(result.id)) >= 2 + fails)
     wait_for(lambda: result.state == "SUCCESS")
-    wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()) and not lab.parked())
+    wait_for(lambda: not any(lab.counts("shop", "shop.quarantine").values()) and not lab.parked())
     assert [attempt["retries"] for attempt in lab.attempts(result.id)] == [0, *range(fails + 1)]
     assert lab.count("rmq_delay.exhausted") == 0
 
@@ -437,12 +448,12 @@ def test_a_connection_lost_before_the_last_attempt_ends_exhausts_the_task_once(
     wait_for(lambda: len(lab.attempts(result.id)) == 2)
 
     close_connections(own_broker)
-    wait_for(lambda: "goes on among the suspects" in worker.logs(), "the last attempt once more")
+    wait_for(lambda: "goes on in the quarantine queue" in worker.logs(), "the last attempt once more")
     lab.open_gate(2)
 
     wait_for(lambda: len(lab.attempts(result.id)) == 3)
     wait_for(lambda: lab.count("rmq_delay.exhausted"))
-    wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()) and not lab.parked())
+    wait_for(lambda: not any(lab.counts("shop", "shop.quarantine").values()) and not lab.parked())
     assert len(lab.take("rmq_delay.exhausted")) == 1
 
 
@@ -486,13 +497,13 @@ def test_a_warm_shutdown_blames_no_task_that_it_never_started(
         worker = lab.worker(pool, 2)
         wait_for(lambda finished=finished: len(lab.attempts()) > finished)
         worker.kill("SIGTERM")
-        assert "suspects" not in worker.logs()
+        assert "quarantine" not in worker.logs()
 
     assert [result.get(timeout=SECONDS) for result in results] == ["slept"] * 8
     assert len(lab.attempts()) == 8
-    assert lab.counts("shop", "shop.suspects", "rmq_delay.exhausted") == {
+    assert lab.counts("shop", "shop.quarantine", "rmq_delay.exhausted") == {
         "shop": 0,
-        "shop.suspects": 0,
+        "shop.quarantine": 0,
         "rmq_delay.exhausted": 0,
     }
 
@@ -515,7 +526,7 @@ def test_warm_shutdowns_under_load_run_no_task_twice(lab: Lab, restarts: int) ->
         wait_for(lambda finished=finished: len(lab.attempts()) > finished)
         time.sleep(dice.uniform(0, 0.3))  # a random moment, not a wait
         worker.kill("SIGTERM")
-        assert "suspects" not in worker.logs()
+        assert "quarantine" not in worker.logs()
 
     lab.worker("prefork", 4)
     assert [result.get(timeout=SECONDS) for result in results] == ["slept"] * len(results)
@@ -538,7 +549,7 @@ def test_a_warm_shutdown_returns_many_messages_once(lab: Lab) -> None:
     second = lab.worker("prefork", 1)
     assert [result.get(timeout=SECONDS) for result in results] == list(range(150))
     assert Counter(attempt["id"] for attempt in lab.attempts()) == Counter([gate.id, *(each.id for each in results)])
-    assert "suspects" not in second.logs()
+    assert "quarantine" not in second.logs()
 
 
 def suspend_until_it_is_asked(broker: PrivateBroker, lab: Lab, queue: str) -> None:
@@ -575,7 +586,7 @@ def test_a_worker_blames_no_task_that_its_last_acks_let_come(
     second = lab.worker("prefork", 1)
     assert [result.get(timeout=SECONDS) for result in results] == list(range(20))
     assert len(lab.attempts()) == 21
-    assert "suspects" not in second.logs()
+    assert "quarantine" not in second.logs()
 
 
 @EITHER_TYPE
@@ -587,14 +598,14 @@ def test_cold_shutdowns_blame_no_task_that_they_end(make_lab: Callable[..., Lab]
         wait_for(lambda turn=turn: len(lab.attempts(long.id)) == turn)
         os.kill(worker.container.pid, signal.SIGQUIT)
         worker.container.wait(SECONDS)
-        assert "suspects" not in worker.logs()
+        assert "quarantine" not in worker.logs()
 
     last = lab.worker("prefork", 1)
     wait_for(lambda: len(lab.attempts(long.id)) == 3)
     lab.open_gate()
     assert long.get(timeout=SECONDS) == "passed"
     assert len(lab.attempts(long.id)) == 3
-    assert "suspects" not in last.logs()
+    assert "quarantine" not in last.logs()
 
 
 def test_a_task_that_a_cold_shutdown_ends_on_gevent_runs_again(lab: Lab) -> None:
@@ -608,25 +619,27 @@ def test_a_task_that_a_cold_shutdown_ends_on_gevent_runs_again(lab: Lab) -> None
     successor = lab.worker("gevent", 4)
     assert result.get(timeout=SECONDS) == "slept"
     assert [each["retries"] for each in lab.attempts()] == [0, 1, 1]
-    assert "suspects" not in successor.logs()
+    assert "quarantine" not in successor.logs()
 
 
 @EITHER_TYPE
-def test_a_warm_shutdown_blames_no_suspect_that_it_never_started(make_lab: Callable[..., Lab], queue_type: str) -> None:
+def test_a_warm_shutdown_blames_no_quarantined_task_that_it_never_started(
+    make_lab: Callable[..., Lab], queue_type: str
+) -> None:
     lab = make_lab(queue_type, max_crashes=0)
     lab.worker("prefork", 1).kill("SIGTERM")  # applies the ladder
-    suspect = lab.task("healthy").delay(1)
+    quarantined = lab.task("healthy").delay(1)
     with lab.app.connection_for_write() as connection:
         channel: Any = connection.channel()
         [message] = wait_for_messages(channel, "shop", 1)
-        channel.basic_publish(message, "", "shop.suspects")
+        channel.basic_publish(message, "", "shop.quarantine")
     busy = lab.task("sleeps").delay(1.0)
     worker = lab.worker("prefork", 1, "--prefetch-multiplier", "1")
     wait_for(lambda: lab.attempts(busy.id))
     worker.kill("SIGTERM")
 
     lab.worker("prefork", 1)
-    assert suspect.get(timeout=SECONDS) == 1
+    assert quarantined.get(timeout=SECONDS) == 1
     assert lab.count("rmq_delay.exhausted") == 0
 
 
@@ -653,7 +666,7 @@ def test_a_warm_shutdown_waits_for_the_confirm_of_an_exhausted_message(
 
     assert result.state == "FAILURE"
     assert len(lab.take("rmq_delay.exhausted")) == 1, worker.logs()
-    assert lab.counts("shop", "shop.suspects") == {"shop": 0, "shop.suspects": 0}
+    assert lab.counts("shop", "shop.quarantine") == {"shop": 0, "shop.quarantine": 0}
 
 
 @pytest.mark.parametrize(
@@ -685,7 +698,7 @@ def test_failing_tasks_survive_kills_at_random_moments_and_a_restart_of_the_brok
             supervisor.kill(dice.choice(workers))
 
         def over() -> bool:
-            queues = ["shop", "shop.suspects"]
+            queues = ["shop", "shop.quarantine"]
             return not any(lab.counts(*queues).values()) and not lab.parked() and done() >= len(sent)
 
         def done() -> int:

@@ -207,8 +207,8 @@ def test_a_message_that_cannot_be_parked_waits_for_another_try_and_is_no_crash(c
         connection.default_channel.queue_delete(level)
     runs_when_due(classic_exact, 2)
     assert "waits in this worker for another try" in worker.logs()
-    assert classic_exact.counts("shop.suspects", "rmq_delay.exhausted") == {
-        "shop.suspects": 0,
+    assert classic_exact.counts("shop.quarantine", "rmq_delay.exhausted") == {
+        "shop.quarantine": 0,
         "rmq_delay.exhausted": 0,
     }
 

@@ -52,7 +52,7 @@ class Travellers:
 
     def done(self) -> bool:
         return self._lab.redis.llen(self._lab.config.attempts) >= len(self.expected) and not any(
-            self._lab.counts("shop", "shop.suspects").values()
+            self._lab.counts("shop", "shop.quarantine").values()
         )
 
 

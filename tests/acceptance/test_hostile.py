@@ -46,7 +46,9 @@ def kept_all(lab: Lab, hostile: dict[str, amqp.Message], worker: Worker) -> None
     deadline = time.monotonic() + SECONDS
     while names := missing(lab, hostile, found):
         assert worker.container.status == "running", worker.logs()[-3000:]
-        assert time.monotonic() < deadline, f"{names} not in the exhausted queue; {lab.counts('shop', 'shop.suspects')}"
+        assert time.monotonic() < deadline, (
+            f"{names} not in the exhausted queue; {lab.counts('shop', 'shop.quarantine')}"
+        )
         time.sleep(0.1)
 
 
@@ -62,7 +64,7 @@ def test_hostile_messages_end_in_the_exhausted_queue_and_the_others_run(
 
     kept_all(lab, ALL, worker)
     wait_for(lambda: {line["id"] for line in lab.attempts()} >= set(ids), "all healthy tasks")
-    wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()), "empty queues")
+    wait_for(lambda: not any(lab.counts("shop", "shop.quarantine").values()), "empty queues")
     assert lab.task("healthy").delay(1).get(timeout=SECONDS) == 1
 
 

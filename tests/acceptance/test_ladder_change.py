@@ -55,7 +55,7 @@ def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_tiers_go
     new.container.restart()
     once = {(task_id, attempt) for task_id, fate in fates.items() for attempt in range(fate + 1)}
     wait_for(lambda: {(line["id"], line["retries"]) for line in lab.attempts()} >= once, pause=0.5)
-    wait_for(lambda: not any(lab.counts("shop", "shop.suspects").values()))
+    wait_for(lambda: not any(lab.counts("shop", "shop.quarantine").values()))
 
     runs = Counter((line["id"], line["retries"]) for line in lab.attempts())
     assert set(runs) == once

@@ -23,7 +23,7 @@ from tests.support.workers.matrix import AT_THE_GATE, OPTIONS, OUTCOMES, Expecte
 from tests.support.workers.nodes import Worker
 
 #: What the queues have to have at the end.
-QUEUES = ("shop", "shop.suspects", "other", "other.suspects")
+QUEUES = ("shop", "shop.quarantine", "other", "other.quarantine")
 #: Queue type, pool, and whether all cells are tried, or each outcome once.
 SOME = [("quorum", "prefork", False), ("classic", "threads", False)]
 ALL = [
@@ -93,21 +93,21 @@ def test_what_becomes_of_a_task_is_what_the_table_says(
 
 @dataclass(frozen=True)
 class Interruption:
-    """What ends a worker or its connection, and whether tasks that ran then, and that waited in it, are suspects.
+    """What ends a worker or its connection, and whether tasks that ran then, and that waited in it, are quarantined.
 
     The one that ``runs_out`` lets what runs come to its end.
     """
 
-    suspects: bool
+    quarantine: bool
     runs_out: bool = False
     ends_worker: bool = True
 
 
 INTERRUPTIONS = {
-    "a killed worker": Interruption(suspects=True),
-    "a lost connection": Interruption(suspects=True, ends_worker=False),
-    "a warm shutdown": Interruption(suspects=False, runs_out=True),
-    "a cold shutdown": Interruption(suspects=False),
+    "a killed worker": Interruption(quarantine=True),
+    "a lost connection": Interruption(quarantine=True, ends_worker=False),
+    "a warm shutdown": Interruption(quarantine=False, runs_out=True),
+    "a cold shutdown": Interruption(quarantine=False),
 }
 SOME_INTERRUPTED = [
     ("a killed worker", "quorum", "prefork"),
@@ -151,7 +151,7 @@ def test_what_becomes_of_tasks_that_ran_and_waited_in_a_worker_is_what_the_table
         began = {result.id for result in results.values()}
     again = [] if found.runs_out else [0]
     wanted = {
-        option: ([0, *again] if result.id in began else [0], told(option, "SUCCESS"), found.suspects)
+        option: ([0, *again] if result.id in began else [0], told(option, "SUCCESS"), found.quarantine)
         for option, result in results.items()
     }
 

@@ -96,10 +96,10 @@ def test_a_body_that_cannot_be_decoded_is_kept_in_exhausted(
     assert running_classic.task("add").delay(1, 2).get(timeout=SECONDS) == 3
 
 
-def test_a_suspect_that_cannot_be_decompressed_is_kept_in_exhausted(classic_lab: Lab) -> None:
+def test_a_quarantined_task_that_cannot_be_decompressed_is_kept_in_exhausted(classic_lab: Lab) -> None:
     worker = classic_lab.worker("solo", 1)
     sent = task_message("fails", [1], compression="zip")
-    publish(classic_lab, sent, routing_key="shop.suspects")
+    publish(classic_lab, sent, routing_key="shop.quarantine")
 
     (found,) = wait_for(lambda: classic_lab.take("rmq_delay.exhausted"))
 
@@ -145,9 +145,9 @@ def test_what_a_task_has_come_to_is_settled_where_the_result_backend_cannot_stor
     assert {attempt["id"] for attempt in lab.attempts()} == {refused.id, neighbour.id}
     worker.kill("SIGTERM")
     assert "Connection to broker lost" not in worker.logs()
-    assert lab.counts("shop", "shop.suspects", "rmq_delay.exhausted") == {
+    assert lab.counts("shop", "shop.quarantine", "rmq_delay.exhausted") == {
         "shop": 0,
-        "shop.suspects": 0,
+        "shop.quarantine": 0,
         "rmq_delay.exhausted": 0,
     }
 
@@ -220,7 +220,7 @@ def test_headers_that_look_like_ours_and_the_brokers_are_not_believed(
     wait_for(lambda: len(lab.attempts()) >= 3)
     assert sorted(attempt["retries"] for attempt in lab.attempts()) == [0, 0, 1]
     worker.kill("SIGTERM")
-    assert lab.counts("shop", "zones", "shop.suspects") == {"shop": 0, "zones": 0, "shop.suspects": 0}
+    assert lab.counts("shop", "zones", "shop.quarantine") == {"shop": 0, "zones": 0, "shop.quarantine": 0}
 
 
 @pytest.mark.brokers
@@ -243,8 +243,8 @@ def test_tasks_of_protocol_1_are_retried_exhausted_and_settled_as_others(
     assert tried == {recovers.id: [0, 1], gone.id: [0, 1, 2, 3], asks.id: [0, 0, 0]}
 
     worker.kill("SIGTERM")
-    assert "suspects" not in worker.logs()
-    assert lab.counts("shop", "shop.suspects") == {"shop": 0, "shop.suspects": 0}
+    assert "quarantine" not in worker.logs()
+    assert lab.counts("shop", "shop.quarantine") == {"shop": 0, "shop.quarantine": 0}
 
 
 @pytest.mark.brokers
@@ -262,7 +262,7 @@ def test_a_task_of_protocol_1_climbs_its_own_ladder(make_lab: Callable[..., Lab]
 
 
 @EITHER_TYPE
-def test_a_suspect_that_has_succeeded_before_does_not_run_again_where_celery_looks(
+def test_a_quarantined_task_that_has_succeeded_before_does_not_run_again_where_celery_looks(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
     lab = make_lab(queue_type, conf={"worker_deduplicate_successful_tasks": True})
@@ -272,10 +272,10 @@ def test_a_suspect_that_has_succeeded_before_does_not_run_again_where_celery_loo
     result: AsyncResult[int] = AsyncResult(message.headers["id"], app=lab.app)
     assert result.get(timeout=SECONDS) == 1
 
-    publish(lab, message, routing_key="shop.suspects")
+    publish(lab, message, routing_key="shop.quarantine")
 
     wait_for(lambda: "already completed successfully" in lab.workers[0].logs())
-    wait_for(lambda: lab.count("shop.suspects") == 0)
+    wait_for(lambda: lab.count("shop.quarantine") == 0)
     assert len(lab.attempts()) == 1
 
 

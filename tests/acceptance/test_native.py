@@ -71,7 +71,7 @@ def assert_waited(found: list[float], wanted: list[float]) -> None:
 
 
 def nothing_left(lab: Lab) -> bool:
-    return not any(lab.counts("shop", "shop.suspects").values()) and not lab.parked()
+    return not any(lab.counts("shop", "shop.quarantine").values()) and not lab.parked()
 
 
 # -- retries -----------------------------------------------------------------------------------------------------------

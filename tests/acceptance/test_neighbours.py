@@ -42,7 +42,7 @@ def test_inspect_sees_no_scheduled_tasks_and_no_reserved_ones_while_tasks_are_pa
 
 
 @EITHER_TYPE
-def test_cancelling_a_queue_cancels_its_suspects_until_it_is_consumed_again(
+def test_cancelling_a_queue_cancels_its_quarantined_tasks_until_it_is_consumed_again(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
     lab = make_lab(queue_type)
@@ -50,7 +50,7 @@ def test_cancelling_a_queue_cancels_its_suspects_until_it_is_consumed_again(
 
     def consumers() -> list[int | None]:
         with lab.app.connection_for_read() as connection:
-            return [consumer_count(connection, each) for each in ("shop", "shop.suspects", "zones.suspects")]
+            return [consumer_count(connection, each) for each in ("shop", "shop.quarantine", "zones.quarantine")]
 
     lab.app.control.cancel_consumer("shop", reply=True, timeout=BUSY, limit=1)
     wait_for(lambda: consumers() == [0, 0, 1])
@@ -76,7 +76,7 @@ def test_a_chord_that_celerys_own_task_joins_works_where_all_tasks_are_retryable
 
     assert found.get(timeout=SECONDS) == 12
     assert "celery.chord_unlock" in worker.logs()
-    wait_for(lambda: not any(lab.counts("shop", "shop.suspects", "rmq_delay.exhausted").values()))
+    wait_for(lambda: not any(lab.counts("shop", "shop.quarantine", "rmq_delay.exhausted").values()))
     close_app(app)
 
 
@@ -147,9 +147,9 @@ def test_every_queue_gets_a_ladder_but_those_that_the_settings_leave_alone(
     assert {queue: result.get(timeout=SECONDS) for queue, result in results.items()} == dict.fromkeys(results, 1)
     assert [attempt["queue"] for attempt in lab.attempts(results["routed"].id)] == ["routed", "routed"]
     # Celery declares what `add_consumer` names as a classic queue, whatever the default type.
-    assert lab.counts("late.retry.1.300ms", "late.suspects") == {"late.retry.1.300ms": 0, "late.suspects": 0}
+    assert lab.counts("late.retry.1.300ms", "late.quarantine") == {"late.retry.1.300ms": 0, "late.quarantine": 0}
     assert lab.task("add").apply_async((1, 2), queue="plain").get(timeout=SECONDS) == 3
-    assert lab.counts("plain", "plain.suspects") == {"plain": 0, "plain.suspects": None}
+    assert lab.counts("plain", "plain.quarantine") == {"plain": 0, "plain.quarantine": None}
 
 
 def test_priorities_survive_parking(make_lab: Callable[..., Lab]) -> None:
@@ -261,7 +261,7 @@ def test_a_worker_blames_no_task_that_one_with_another_prefix_has_rejected(
     results = [lab.task("fails").delay(2) for _ in range(40)]
 
     assert [result.get(timeout=SECONDS) for result in results] == [2] * 40
-    assert not any("suspects" in worker.logs() for worker in workers)
+    assert not any("quarantine" in worker.logs() for worker in workers)
 
 
 def test_a_producer_without_this_package_publishes_to_a_queue_it_does_not_declare(running_classic: Lab) -> None:

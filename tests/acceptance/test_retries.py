@@ -40,10 +40,10 @@ def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(r
         for wait, tier in zip(waits, WAITS, strict=False):
             assert tier <= wait < tier + BUSY
         assert ("RETRY" in states[k]) is (k > 0)
-    assert lab.counts("shop", "rmq_delay.exhausted", "shop.suspects") == {
+    assert lab.counts("shop", "rmq_delay.exhausted", "shop.quarantine") == {
         "shop": 0,
         "rmq_delay.exhausted": 0,
-        "shop.suspects": 0,
+        "shop.quarantine": 0,
     }
 
 
@@ -57,8 +57,8 @@ def test_a_task_that_requeues_itself_comes_back_at_once_and_is_not_blamed(runnin
     assert seen == [(0, False), *[(0, True)] * 5]
     assert len(lab.attempts(many.id)) == LOOP + 1
     assert f"asks_again has requeued a message in queue shop {LOOP} times in a row" in lab.workers[-1].logs()
-    assert "suspects" not in lab.workers[-1].logs()
-    assert lab.counts("rmq_delay.exhausted", "shop.suspects") == {"rmq_delay.exhausted": 0, "shop.suspects": 0}
+    assert "quarantine" not in lab.workers[-1].logs()
+    assert lab.counts("rmq_delay.exhausted", "shop.quarantine") == {"rmq_delay.exhausted": 0, "shop.quarantine": 0}
 
     (finding,) = [each for each in examine(lab.app, use_management=False) if each.code == "requeues"]
     assert f"asks_again has requeued a message {LOOP} times in a row" in finding.found
@@ -106,7 +106,7 @@ def test_one_tier_that_repeats_retries_for_ever(make_lab: Callable[..., Lab], qu
     assert [hook[0] for hook in hooks] == ["on_retry"] * 50
     assert all("Retry in 0.1s: " in hook[3] for hook in hooks)
     assert lab.parked() == 0
-    assert not any(lab.counts("shop", "shop.suspects", "rmq_delay.exhausted").values())
+    assert not any(lab.counts("shop", "shop.quarantine", "rmq_delay.exhausted").values())
 
 
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])

@@ -142,10 +142,10 @@ def test_each_role_can_do_its_part_and_no_more(
         assert refused(urls[role], publishing("shop@1", "rmq_delay.return"))
     for role in ("publisher", "narrow publisher", "collector", "operator"):
         assert refused(urls[role], declaring("somebody.elses")), role
-        assert refused(urls[role], declaring("shop.suspects")), role
+        assert refused(urls[role], declaring("shop.quarantine")), role
         assert refused(urls[role], publishing("", "celery.pidbox")), role
     for role in ("publisher", "narrow publisher"):
-        for queue in (EVENTS, EXHAUSTED, "shop.retry.1.200ms", "shop.suspects"):
+        for queue in (EVENTS, EXHAUSTED, "shop.retry.1.200ms", "shop.quarantine"):
             assert refused(urls[role], reading(queue)), (role, queue)
     assert refused(urls["collector"], reading("shop"))
     assert refused(urls["operator"], reading("shop"))
@@ -169,7 +169,7 @@ def test_a_worker_without_apply_on_start_needs_no_permission_to_configure_ladder
     assert recovers.get(timeout=SECONDS) == 1
     wait_for(lambda: lab.count(EXHAUSTED) == 1, "the task that gives up")
     assert gone.state == "FAILURE"
-    assert refused(found.urls[IDLE], declaring("shop.suspects"))
+    assert refused(found.urls[IDLE], declaring("shop.quarantine"))
     assert process.container.status == "running"
 
 

@@ -13,7 +13,7 @@ from celery_rmq_delay.amqp.objects import Binding, Exchange, Objects, Queue, arg
 from celery_rmq_delay.durations import MAX_TTL_MS
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.ladders import Ladder, QueueType
-from celery_rmq_delay.names import suspects
+from celery_rmq_delay.names import quarantine
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers.lab import HOUR, Lab
@@ -68,7 +68,7 @@ def test_an_object_with_other_arguments_is_an_error_with_the_mend(lab: Lab) -> N
 def test_an_apply_mends_what_somebody_deleted(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10, 20))))
     lab.channel.queue_delete(plan.delay_queue(1, 10).name)
-    lab.channel.queue_delete(suspects(plan.queue))
+    lab.channel.queue_delete(quarantine(plan.queue))
     apply_plan(lab.connection, plan)
     assert drift(lab.connection, plan.objects()) == []
     lab.publish(plan.queue)
@@ -98,7 +98,7 @@ def test_a_quick_apply_mends_what_somebody_deleted(lab: Lab) -> None:
     )
     deleted = [
         *((channel.exchange_delete, name) for name in exchanges),
-        *((channel.queue_delete, name) for name in (plan.delay_queue(2, 20).name, suspects(plan.queue))),
+        *((channel.queue_delete, name) for name in (plan.delay_queue(2, 20).name, quarantine(plan.queue))),
     ]
     for delete, name in deleted:
         assert not apply_plan(lab.connection, plan, quick=True)

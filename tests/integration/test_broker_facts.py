@@ -144,7 +144,7 @@ def test_the_delivery_count_of_quorum_queues_counts_rejections_until_a_crash(quo
 
 
 def test_a_crash_before_the_first_rejection_stays_visible_until_the_next_one_only(quorum_lab: Lab) -> None:
-    """After it the copy among the suspects starts with a clean history, so nothing has to be remembered here."""
+    """After it the copy in the quarantine queue starts with a clean history, so nothing has to be remembered here."""
     lab = quorum_lab
     plan = lab.applied(lab.plan(LADDER))
     lab.publish(plan.queue)

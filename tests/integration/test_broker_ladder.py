@@ -82,7 +82,7 @@ def test_a_worker_that_lacks_a_hook_says_so_and_retries_as_celery_does(
     (told,) = [record for record in caplog.records if "Retries stay Celery's own" in record.getMessage()]
     assert "celery.worker.request:Request._settled_by" in told.getMessage()
     with app.connection_for_read() as connection:
-        assert set(ready_counts(connection, ["celery.suspects", "celery.retry.1.10s"]).values()) == {None}
+        assert set(ready_counts(connection, ["celery.quarantine", "celery.retry.1.10s"]).values()) == {None}
 
 
 def test_chains_chords_and_results_work(app: Celery, rmq_worker: Start) -> None:

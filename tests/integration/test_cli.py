@@ -102,7 +102,7 @@ def test_the_state_is_a_table_with_what_is_parked(lab: Lab) -> None:
     park(lab, plan, "a", "b")
     wait_parked(lab, app, 2)
     lines = run(app, "status").output.splitlines()
-    assert lines[0].split() == ["QUEUE", "READY", "SUSPECTS", "TIER", "DELAY", "PARKED", "NEXT", "DUE"]
+    assert lines[0].split() == ["QUEUE", "READY", "QUARANTINE", "TIER", "DELAY", "PARKED", "NEXT", "DUE"]
     assert lines[1].split()[:6] == [plan.queue, "0", "0", "1", "1h", "2"]
     assert lines[-2:] == [
         f"exhausted ({plan.exhausted}): 0 messages",
@@ -218,7 +218,7 @@ def test_one_queue_of_several_can_be_named(classic_lab: Lab) -> None:
     lab = classic_lab
     other = f"{lab.names.prefix}-other"
     app = shop(lab, queues={other: {"tiers": ["5h"]}, "left-alone": False})
-    lab.forget(other, f"{other}.suspects", f"{other}.retry.1.5h", lab.names.record(other))
+    lab.forget(other, f"{other}.quarantine", f"{other}.retry.1.5h", lab.names.record(other))
     planned = [each["queue"] for each in data(app, "plan", code=2)]
     assert planned == [other, app.conf.task_default_queue, "exact delays (levels)"]
     assert [each["queue"] for each in data(app, "plan", "--queue", other, code=2)] == [other]

@@ -16,7 +16,7 @@ from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.amqp.record import locked_record
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.management.client import URL_VARIABLE, Management
-from celery_rmq_delay.names import suspects
+from celery_rmq_delay.names import quarantine
 from celery_rmq_delay.operations.doctor.examination import examine
 from celery_rmq_delay.operations.findings import Finding
 from celery_rmq_delay.testing import PrivateBroker
@@ -88,12 +88,12 @@ def test_a_change_of_the_type_is_found_as_what_an_apply_does_about_it(lab: Lab) 
     assert {"missing", "ladder"} <= found(app).keys()
     assert "conflict" not in found(app)
     assert "queue-type" in notes(app)
-    suspect = lab.channel.basic_consume(suspects(old.queue))
+    quarantined = lab.channel.basic_consume(quarantine(old.queue))
     apply_plan(lab.connection, plan_of(lab, app))
     assert found(app) == {}
     (finding,) = [each for each in examine(app, use_management=False) if each.code == "queue-type"]
-    assert f"{suspects(old.queue)} is not as planned. It is a {old.queue_type} queue." in finding.found
-    lab.channel.basic_cancel(suspect)
+    assert f"{quarantine(old.queue)} is not as planned. It is a {old.queue_type} queue." in finding.found
+    lab.channel.basic_cancel(quarantined)
     apply_plan(lab.connection, plan_of(lab, app))
     assert "queue-type" not in notes(app)
 
@@ -208,7 +208,7 @@ def test_a_policy_that_reaches_the_packages_own_queues_is_found_with_one_that_pr
         finding = found(app, managed.management_url).get("policy")
         told = finding.found if finding else ""
         pairs = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in wanted.items()]
-        return finding if suspects(plan.queue) in told and all(pair in told for pair in pairs) else None
+        return finding if quarantine(plan.queue) in told and all(pair in told for pair in pairs) else None
 
     wanted = {"message-ttl": 60_000, "max-length": 5, "delivery-limit": 20, "dead-letter-routing-key": "dead"}
     with policy(managed, "tidy", f"^{lab.names.prefix}", wanted):
@@ -286,8 +286,8 @@ def test_a_queue_that_was_deleted_and_declared_again_is_found_to_be_unbound(
 def test_messages_that_wait_for_a_person_are_noted(lab: Lab) -> None:
     app, plan = opened(lab)
     lab.publish(plan.exhausted)
-    lab.publish(f"{plan.queue}.suspects")
-    assert notes(app) >= {"exhausted", "suspects"}
+    lab.publish(f"{plan.queue}.quarantine")
+    assert notes(app) >= {"exhausted", "quarantine"}
 
 
 def test_a_missing_management_api_is_found_with_the_mend(classic_lab: Lab) -> None:

@@ -1,4 +1,4 @@
-"""A queue is declared again as the other type: its record, delay queues and suspects queue follow."""
+"""A queue is declared again as the other type: its record, delay queues and quarantine queue follow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery_rmq_delay.amqp.objects import Objects
 from celery_rmq_delay.amqp.record import locked_record, peek_record
 from celery_rmq_delay.exceptions import RecordGoneError
 from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.names import moving, return_key, suspects
+from celery_rmq_delay.names import moving, quarantine, return_key
 from celery_rmq_delay.operations.pending import Pending, pending
 from celery_rmq_delay.operations.prune import prune
 from celery_rmq_delay.topology.ladder import LadderPlan
@@ -49,7 +49,7 @@ def copy_exists(lab: Lab, plan: LadderPlan) -> bool:
     return ready_counts(lab.connection, [name])[name] is not None
 
 
-def test_record_tiers_and_suspects_follow_a_queue_that_is_declared_again_as_the_other_type(lab: Lab) -> None:
+def test_record_tiers_and_quarantined_tasks_follow_a_queue_that_is_declared_again_as_the_other_type(lab: Lab) -> None:
     old, new = applied_then_other_type(lab, Ladder((HOUR, 2 * HOUR)))
     declared_again(lab, new)
     assert apply_plan(lab.connection, new, quick=True)
@@ -100,7 +100,7 @@ def test_the_old_types_tiers_are_pruned_when_they_are_empty(lab: Lab) -> None:
 def test_a_plan_says_what_a_change_of_the_type_replaces(lab: Lab) -> None:
     old, new = applied_then_other_type(lab, A)
     found = waiting(lab, new)
-    assert [each.name for each in found.replace] == [new.record_queue().name, new.suspects_queue().name]
+    assert [each.name for each in found.replace] == [new.record_queue().name, new.quarantine_queue().name]
     assert all(f"It is a {old.queue_type} queue." in each.problem for each in found.replace)
     assert found.conflicts == ()
     assert found.to_json()["ladder"] == {"from": f"1h 2h ({old.queue_type})", "to": f"1h 2h ({new.queue_type})"}
@@ -109,9 +109,9 @@ def test_a_plan_says_what_a_change_of_the_type_replaces(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("used", ["by-a-message", "by-a-consumer"])
-def test_a_suspects_queue_in_use_is_replaced_by_a_later_start(lab: Lab, used: str) -> None:
+def test_a_quarantine_queue_in_use_is_replaced_by_a_later_start(lab: Lab, used: str) -> None:
     old, new = applied_then_other_type(lab, A)
-    name = suspects(old.queue)
+    name = quarantine(old.queue)
     if used == "by-a-message":
         lab.publish(name)
     consumer = lab.channel.basic_consume(name) if used == "by-a-consumer" else ""

@@ -121,7 +121,7 @@ def test_a_thread_may_park_a_message_while_there_is_no_connection(classic_lab: L
     assert classic_lab.get(queue, ack=True).delivery_info["redelivered"]
 
 
-def test_a_suspect_whose_attempt_has_ended_is_parked_without_its_kills(
+def test_a_quarantined_task_whose_attempt_has_ended_is_parked_without_its_kills(
     classic_lab: Lab, side: Settling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = classic_lab.queue()

@@ -11,7 +11,7 @@ from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.amqp.record import peek_record
 from celery_rmq_delay.amqp.scan import looks_leave_no_trace
-from celery_rmq_delay.names import suspects
+from celery_rmq_delay.names import quarantine
 from celery_rmq_delay.operations.status import QueueStatus, queue_status, read_status
 from celery_rmq_delay.retry.crashes import was_interrupted
 from celery_rmq_delay.topology.switch import apply_plan
@@ -40,18 +40,18 @@ def test_each_tier_counts_its_parked_messages(lab: Lab) -> None:
         (1, 3_600_000, 3),
         (2, 7_200_000, 0),
     ]
-    assert (found.ready, found.suspects, found.queue_type) == (0, 0, lab.queue_type)
+    assert (found.ready, found.quarantine, found.queue_type) == (0, 0, lab.queue_type)
 
 
-def test_ready_suspect_and_exhausted_messages_are_counted(lab: Lab) -> None:
+def test_ready_quarantined_and_exhausted_messages_are_counted(lab: Lab) -> None:
     app, plan = opened(lab)
-    for queue, count in ((plan.queue, 3), (suspects(plan.queue), 2), (plan.exhausted, 1)):
+    for queue, count in ((plan.queue, 3), (quarantine(plan.queue), 2), (plan.exhausted, 1)):
         for _ in range(count):
             lab.publish(queue)
 
     def look() -> bool:
         found = read_status(app, lab.connection)
-        return (found.queues[0].ready, found.queues[0].suspects, found.exhausted) == (3, 2, 1)
+        return (found.queues[0].ready, found.queues[0].quarantine, found.exhausted) == (3, 2, 1)
 
     wait_for(look, "the counts")
 
@@ -132,7 +132,7 @@ def test_what_is_not_in_the_broker_is_missing_and_stays_so(lab: Lab) -> None:
     plan = plan_of(lab, app)
     found = read_status(app, lab.connection)
     (queue,) = found.queues
-    assert (queue.ready, queue.suspects, found.exhausted) == (None, None, None)
+    assert (queue.ready, queue.quarantine, found.exhausted) == (None, None, None)
     assert all(tier.missing and tier.parked == 0 for tier in queue.tiers)
     names = [plan.queue, plan.exhausted, plan.record_queue().name, *(tier.missing[0] for tier in queue.tiers)]
     assert set(ready_counts(lab.connection, names).values()) == {None}

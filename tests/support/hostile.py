@@ -18,7 +18,7 @@ from celery_rmq_delay import headers as h
 NASTY = (
     *("", "\0", "\ud800", "\N{RIGHT-TO-LEFT OVERRIDE}", "a" * 256, "ä" * 200, "%s{}%(x)s", "'; DROP TABLE x; --"),
     *("<script>", "../../etc/passwd", "\x1b[31m", "\r\nX: y", "://", "://[", "amqp://u:p@[::1", "1e400", "-1", "NaN"),
-    *("0" * 5_000, "@", "q@1", "q.retry.1.10s", "q.suspects", "\N{ARABIC-INDIC DIGIT THREE}", "\N{SUPERSCRIPT TWO}"),
+    *("0" * 5_000, "@", "q@1", "q.retry.1.10s", "q.quarantine", "\N{ARABIC-INDIC DIGIT THREE}", "\N{SUPERSCRIPT TWO}"),
 )
 texts = st.sampled_from(NASTY) | st.text(max_size=40) | st.text("\0'\"\\ \n:@/=.?#[]{}()%-" + string.ascii_letters[:4])
 integers = st.sampled_from([2**63 - 1, -(2**63), 2**31 - 1, 2**31, 0, 1, -1]) | st.integers(-(2**63), 2**63 - 1)
@@ -40,7 +40,7 @@ deaths = st.fixed_dictionaries(
     optional={
         "count": integers | values,
         "reason": st.sampled_from(["rejected", "expired", "maxlen", "delivery_limit"]) | values,
-        "queue": st.sampled_from(["q", "q.retry.1.10s", "q.suspects", ""]) | values,
+        "queue": st.sampled_from(["q", "q.retry.1.10s", "q.quarantine", ""]) | values,
         "time": moments | values,
         "exchange": values,
         "routing-keys": st.lists(values, max_size=2) | values,

@@ -65,7 +65,7 @@ def test_a_plan_marks_what_is_new_what_moves_and_what_cannot() -> None:
     found = Pending(
         "payments",
         create=(Drift("queue", "payments.retry.1.10s", "missing"),),
-        replace=(Drift("queue", "payments.suspects", "It is a classic queue."),),
+        replace=(Drift("queue", "payments.quarantine", "It is a classic queue."),),
         conflicts=(Drift("exchange", "rmq_delay.return", "inequivalent arg 'type'"),),
         ladder=(Ladder((1000,)), Ladder((10_000,))),
         tasks={"shop.ping": (None, Ladder((2000,)))},
@@ -75,7 +75,7 @@ def test_a_plan_marks_what_is_new_what_moves_and_what_cannot() -> None:
     assert plan_text([found, Pending("mails")]).splitlines() == [
         "payments:",
         "  + queue payments.retry.1.10s",
-        "  ~ queue payments.suspects: It is a classic queue.",
+        "  ~ queue payments.quarantine: It is a classic queue.",
         "  ! exchange rmq_delay.return cannot be changed: inequivalent arg 'type'",
         "  ~ ladder: 1s -> 10s",
         "  ~ ladder of task shop.ping: the queue's -> 2s",

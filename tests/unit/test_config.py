@@ -64,7 +64,7 @@ def test_a_queue_inherits_what_it_does_not_set() -> None:
 @pytest.mark.parametrize("left_alone", [False, None])
 def test_a_queue_can_be_left_alone_whatever_its_name(left_alone: Any) -> None:
     long = "x" * 255
-    settings = parse_settings({"queues": {"theirs": left_alone, long: left_alone, "a.suspects": left_alone}})
+    settings = parse_settings({"queues": {"theirs": left_alone, long: left_alone, "a.quarantine": left_alone}})
     assert settings.for_queue("theirs") is None
     assert settings.for_queue(long) is None
 
@@ -134,7 +134,7 @@ WRONG: list[tuple[Any, str, str]] = [
     ({"queues": {"a": {"queue_type": "lazy"}}}, "rmq_delay.queues['a'].queue_type", "classic"),
     ({"queues": {LONG: {}}}, "rmq_delay.queues", "AMQP allows 255"),
     ({"queues": {"ü" * 120: {}}}, "rmq_delay.queues", "AMQP allows 255"),
-    ({"queues": {"a.suspects": {}}}, "rmq_delay.queues", "rename the queue"),
+    ({"queues": {"a.quarantine": {}}}, "rmq_delay.queues", "rename the queue"),
     ({"queues": {"a.retry.1.10s": {}}}, "rmq_delay.queues", "rename the queue"),
     ({"queues": {"rmq_delay.exhausted": {}}}, "rmq_delay.queues", "rename the queue"),
     ({"queues": {"rmq_delay.a.record": {}}}, "rmq_delay.queues", "rename the queue"),

@@ -60,42 +60,42 @@ def test_only_a_whole_number_counts_as_crashes(value: Any, known: int) -> None:
     assert crashes({}) == 0
 
 
-def arrival(headers: dict[str, Any], *, interrupted: bool, among_suspects: bool, max_crashes: int) -> Arrival:
-    place = Place("q", among_suspects, max_crashes=max_crashes)
+def arrival(headers: dict[str, Any], *, interrupted: bool, is_quarantined: bool, max_crashes: int) -> Arrival:
+    place = Place("q", is_quarantined, max_crashes=max_crashes)
     return arrive(headers, place, Ladder((1000,)), known=0, routing_key="q", redelivered=interrupted)
 
 
 def run_until_given_up(max_crashes: int) -> int:
     """Return how many workers a task kills that kills each one that runs it."""
     headers: dict[str, Any] = {}
-    among_suspects = False
+    is_quarantined = False
     for kills in range(100):
-        found = arrival(headers, interrupted=kills > 0, among_suspects=among_suspects, max_crashes=max_crashes)
+        found = arrival(headers, interrupted=kills > 0, is_quarantined=is_quarantined, max_crashes=max_crashes)
         if found.action is Action.EXHAUST:
             return kills
-        if found.action is Action.SUSPECT:
-            # The copy comes fresh into the queue of suspects, with what is known.
-            headers, among_suspects = {CRASHES: found.crashes}, True
-            fresh = arrival(headers, interrupted=False, among_suspects=True, max_crashes=max_crashes)
+        if found.action is Action.QUARANTINE:
+            # The copy comes fresh into the quarantine queue, with what is known.
+            headers, is_quarantined = {CRASHES: found.crashes}, True
+            fresh = arrival(headers, interrupted=False, is_quarantined=True, max_crashes=max_crashes)
             assert fresh.action is Action.RUN
     raise AssertionError("never given up")
 
 
 @pytest.mark.parametrize(("max_crashes", "kills"), [(0, 2), (1, 2), (2, 3), (3, 4), (7, 8)])
 def test_a_task_that_kills_every_worker_is_given_up_after_more_than_max_crashes(max_crashes: int, kills: int) -> None:
-    """The first kill makes it a suspect and proves nothing, so it takes two at least."""
+    """The first kill quarantines it and proves nothing, so it takes two at least."""
     assert run_until_given_up(max_crashes) == kills
 
 
 @pytest.mark.parametrize("known", [0, 1, 99])
 @pytest.mark.parametrize("max_crashes", [0, 3])
-def test_what_was_merely_prefetched_is_a_suspect_and_never_given_up(known: int, max_crashes: int) -> None:
-    found = arrival({CRASHES: known}, interrupted=True, among_suspects=False, max_crashes=max_crashes)
-    assert (found.action, found.crashes) == (Action.SUSPECT, known)
+def test_what_was_merely_prefetched_is_quarantined_and_never_given_up(known: int, max_crashes: int) -> None:
+    found = arrival({CRASHES: known}, interrupted=True, is_quarantined=False, max_crashes=max_crashes)
+    assert (found.action, found.crashes) == (Action.QUARANTINE, known)
 
 
 @pytest.mark.parametrize("known", [0, 1, 99])
-@pytest.mark.parametrize("among_suspects", [False, True])
-def test_what_was_not_interrupted_runs(known: int, among_suspects: bool) -> None:
-    found = arrival({CRASHES: known}, interrupted=False, among_suspects=among_suspects, max_crashes=0)
+@pytest.mark.parametrize("is_quarantined", [False, True])
+def test_what_was_not_interrupted_runs(known: int, is_quarantined: bool) -> None:
+    found = arrival({CRASHES: known}, interrupted=False, is_quarantined=is_quarantined, max_crashes=0)
     assert (found.action, found.crashes) == (Action.RUN, known)

@@ -21,7 +21,7 @@ PAGE = File(__file__).parents[2] / "docs" / "reference" / "what-becomes-of-a-mes
 ANY = "any"
 LADDER = Ladder((1000, 2000, 3000))
 YES_NO = ("yes", "no")
-FROM = ("origin queue", "suspects")
+FROM = ("origin queue", "quarantine queue")
 V310, V40, V43 = Capabilities((3, 10, 8)), Capabilities((4, 0, 5)), Capabilities((4, 3, 6))
 
 Row = tuple[str, ...]
@@ -89,15 +89,15 @@ def test_a_delivery_is_interrupted_as_the_table_says(row: Row) -> None:
             "x-delivery-count": 2 if fits == "yes" else 3,
         }
         for broker in (V310,) if version == "before 4.0" else (V40, V43):
-            place = Place("q", source == "suspects", counts=kind == "quorum", broker=broker)
+            place = Place("q", source == "quarantine queue", counts=kind == "quorum", broker=broker)
             found = arrive(headers, place, LADDER, known=0, routing_key="q@2", redelivered=flagged == "yes")
-            assert found.redelivered is (row[-1] == "yes" or source == "suspects")
+            assert found.redelivered is (row[-1] == "yes" or source == "quarantine queue")
             assert (found.action is Action.RUN) is (row[-1] == "no")
 
 
 DELIVERED = {
     "runs": Action.RUN,
-    "moves to the suspects": Action.SUSPECT,
+    "moves to the quarantine queue": Action.QUARANTINE,
     "is exhausted: `crashed`": Action.EXHAUST,
     "waits in a delay queue until its `eta`": Action.HOLD,
     "moves to the end of the queue that it came from": Action.RETURN,
@@ -108,13 +108,13 @@ DELIVERED = {
 @pytest.mark.parametrize("max_crashes", [0, 1, 3])
 def test_a_delivered_message_goes_where_the_table_says(row: Row, max_crashes: int) -> None:
     for is_applied, source, interrupted, is_last, eta_ahead, is_stopping, is_full in ARRIVAL.cells(row):
-        # The kill that made a message a suspect counts as none; the one that is found now is one more.
+        # The kill that quarantined a message counts as none; the one that is found now is one more.
         known = max(1, max_crashes) - (1 if is_last == "yes" else 2)
         if known < 0:
-            continue  # with a max_crashes of 0 or 1 the first kill among the suspects is the last
+            continue  # with a max_crashes of 0 or 1 the first kill in the quarantine queue is the last
         found = arrive(
             {CRASHES: known} if known else {},
-            Place("q", source == "suspects", is_applied == "yes", max_crashes=max_crashes),
+            Place("q", source == "quarantine queue", is_applied == "yes", max_crashes=max_crashes),
             LADDER,
             known=0,
             routing_key="q",
@@ -124,8 +124,8 @@ def test_a_delivered_message_goes_where_the_table_says(row: Row, max_crashes: in
             has_room=is_full == "no",
         )
         assert found.action is DELIVERED[row[-1]]
-        if found.action in (Action.SUSPECT, Action.EXHAUST):
-            assert found.crashes == known + (source == "suspects")
+        if found.action in (Action.QUARANTINE, Action.EXHAUST):
+            assert found.crashes == known + (source == "quarantine queue")
 
 
 PATHS = {
@@ -141,7 +141,7 @@ def way_of_retry(facts: Row) -> tuple[Path, int]:
     ladder = Ladder((1000, 1000, 1000)) if native == "yes" else LADDER
     place = Place(
         "q",
-        source == "suspects",
+        source == "quarantine queue",
         is_applied=planned == "yes",
         rejects=rejects == "yes",
         flags_returned=copies == "yes",
@@ -174,8 +174,8 @@ def test_a_message_that_does_not_name_a_task_with_its_own_tiers_is_copied(named:
     assert found.delivery.path is path
 
 
-@pytest.mark.parametrize(("source", "action"), [(False, Action.RUN), (True, Action.SUSPECT)])
-def test_an_interrupted_message_of_a_single_active_consumer_runs_unless_it_is_a_suspect(
+@pytest.mark.parametrize(("source", "action"), [(False, Action.RUN), (True, Action.QUARANTINE)])
+def test_an_interrupted_message_of_a_single_active_consumer_runs_unless_it_is_quarantined(
     source: bool, action: Action
 ) -> None:
     place = Place("q", source, has_single_consumer=True)
@@ -252,7 +252,7 @@ CHANGED: dict[str, tuple[Table, Callable[[Row], None], str, Callable[[Any], Any]
         INTERRUPTED,
         test_a_delivery_is_interrupted_as_the_table_says,
         "arrive",
-        lambda found: found._replace(action=Action.RUN if found.action is not Action.RUN else Action.SUSPECT),
+        lambda found: found._replace(action=Action.RUN if found.action is not Action.RUN else Action.QUARANTINE),
     ),
     "arrival": (
         ARRIVAL,

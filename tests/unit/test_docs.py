@@ -153,7 +153,7 @@ WRONG = {
     "queue_type": ["stream"],
     "max_crashes": [-1, 1001],
     "retry": ["fast", "native", None],
-    "queues": [[], {"q": 1}, {"q": {"lanes": 2}}, {"q" * 255: {}}, {"q.suspects": {}}, {"rmq_delay.exhausted": {}}],
+    "queues": [[], {"q": 1}, {"q": {"lanes": 2}}, {"q" * 255: {}}, {"q.quarantine": {}}, {"rmq_delay.exhausted": {}}],
     "prefix": [""],
     "lanes": [0, 65],
     "exhausted_queue": ["", "q" * 256],

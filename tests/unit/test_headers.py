@@ -70,7 +70,7 @@ publishers = st.dictionaries(st.text().filter(lambda name: not name.startswith((
 
 def test_rejections_are_counted_by_queue() -> None:
     assert h.rejections(CLIMBED, "q") == 2
-    assert h.rejections(CLIMBED, "q", "q.suspects") == 2
+    assert h.rejections(CLIMBED, "q", "q.quarantine") == 2
     assert h.rejections(CLIMBED, "other") == 0
     assert h.rejections({}, "q") == 0
     assert h.all_rejections(CLIMBED) == 2
@@ -133,7 +133,7 @@ def test_a_history_that_is_republished_would_be_taken_for_a_cycle_so_it_goes() -
     [
         (CLIMBED, "q"),
         ({h.QUEUE: "other", **CLIMBED}, "other"),
-        ({"x-death": [{"queue": "q.suspects", "reason": "rejected"}]}, "q"),
+        ({"x-death": [{"queue": "q.quarantine", "reason": "rejected"}]}, "q"),
         ({"x-death": [{"queue": "q", "reason": "delivery_limit"}]}, "q"),
         ({"x-death": [{"queue": "q", "reason": "expired"}]}, "q"),
         ({}, None),

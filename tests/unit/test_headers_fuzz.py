@@ -40,7 +40,7 @@ def sent(headers: dict[Any, Any]) -> dict[Any, Any]:
 @given(hostile.headers)
 def test_counts_are_counts(headers: dict[Any, Any]) -> None:
     assert h.retries(headers, "q") in COUNTS
-    assert h.rejections(headers, "q", "q.suspects") in COUNTS
+    assert h.rejections(headers, "q", "q.quarantine") in COUNTS
     assert h.all_rejections(headers) in COUNTS
     assert crashes(headers) in COUNTS
 
@@ -67,8 +67,8 @@ def test_what_lies_in_the_exhausted_queue_can_be_listed(headers: dict[Any, Any],
 
 
 @given(hostile.headers, VERSIONS, st.booleans(), st.booleans())
-def test_the_crash_guard_always_decides(headers: dict[Any, Any], version: Any, quorum: bool, suspect: bool) -> None:
-    place = Place("q", suspect, counts=quorum, broker=Capabilities(version))
+def test_the_crash_guard_always_decides(headers: dict[Any, Any], version: Any, quorum: bool, quarantined: bool) -> None:
+    place = Place("q", quarantined, counts=quorum, broker=Capabilities(version))
     found = arrive(
         headers,
         place,
@@ -77,8 +77,8 @@ def test_the_crash_guard_always_decides(headers: dict[Any, Any], version: Any, q
         routing_key="q",
         redelivered=True,
     )
-    assert found.action in (Action.RUN, Action.SUSPECT, Action.EXHAUST)
-    assert found.action is not Action.EXHAUST or suspect
+    assert found.action in (Action.RUN, Action.QUARANTINE, Action.EXHAUST)
+    assert found.action is not Action.EXHAUST or quarantined
     assert found.retries in COUNTS
 
 

@@ -11,12 +11,21 @@ from hypothesis import strategies as st
 from celery_rmq_delay.durations import MAX_TTL_MS
 from celery_rmq_delay.exceptions import SettingsError
 from celery_rmq_delay.ladders import QueueType
-from celery_rmq_delay.names import Names, check_name, delay_queue, is_derived, origin_of, return_key, suspects, tier_of
+from celery_rmq_delay.names import (
+    Names,
+    check_name,
+    delay_queue,
+    is_derived,
+    origin_of,
+    quarantine,
+    return_key,
+    tier_of,
+)
 
 NASTY = ["a", "a.first", "a.retry", "a.retry.1", "a@1", "return", "dlx", "a.ladder", "a.ladder.12345678", "a.retry.1.x"]
 queues = st.one_of(
     st.sampled_from(NASTY),
-    st.lists(st.sampled_from(["a", "retry", "1", "first", "ladder", "suspects", "10s", "@", "ü"])).map(".".join),
+    st.lists(st.sampled_from(["a", "retry", "1", "first", "ladder", "quarantine", "10s", "@", "ü"])).map(".".join),
     st.text(min_size=1),
 ).filter(bool)
 tiers = st.integers(1, 1000)
@@ -44,7 +53,7 @@ def test_names_that_are_ours_are_told_from_those_of_users(
     queue: str, tier_index: int, ttl: int, prefix: str, kind: QueueType
 ) -> None:
     assert is_derived(delay_queue(queue, tier_index, ttl, prefix, kind))
-    assert is_derived(suspects(queue))
+    assert is_derived(quarantine(queue))
 
 
 @pytest.mark.parametrize("queue", NASTY)
@@ -109,7 +118,7 @@ def test_a_name_over_255_bytes_is_refused_with_its_size() -> None:
         check_name("ü" * 128, "prefix")
 
 
-@pytest.mark.parametrize("queue", ["q", "a.retry.eu", "a.retry.1.5s.b", "q.suspects"])
+@pytest.mark.parametrize("queue", ["q", "a.retry.eu", "a.retry.1.5s.b", "q.quarantine"])
 @pytest.mark.parametrize("prefix", ["rmq_delay", "p.retry.1.5s"])
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_a_delay_queue_tells_its_origin_queue(queue: str, prefix: str, kind: QueueType) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from celery_rmq_delay.amqp.objects import Binding, Exchange, Objects, Queue, arguments
 from celery_rmq_delay.headers import LANE
 from celery_rmq_delay.ladders import Ladder, QueueType
-from celery_rmq_delay.names import Names, is_derived, return_key, suspects
+from celery_rmq_delay.names import Names, is_derived, quarantine, return_key
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import Applied
@@ -204,9 +204,9 @@ def test_a_classic_queue_has_nothing_but_its_dead_letter_exchange() -> None:
     assert origin_arguments(NAMES, "q", "classic") == {"x-dead-letter-exchange": "p.q.dlx"}
 
 
-def test_suspects_die_as_the_messages_of_their_queue_do() -> None:
+def test_quarantined_tasks_die_as_the_messages_of_their_queue_do() -> None:
     declared = {queue.name: queue.arguments for queue in plan_of().objects().queues}
-    assert declared[suspects("q")] == {"x-dead-letter-exchange": "p.q.dlx"}
+    assert declared[quarantine("q")] == {"x-dead-letter-exchange": "p.q.dlx"}
 
 
 @given(plans)

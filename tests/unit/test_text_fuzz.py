@@ -117,4 +117,4 @@ def test_names_of_objects_tell_queues_apart(first: str, second: str) -> None:
     assume(first != second)
     for name in made:
         assert name(first) != name(second)
-    assert is_derived(f"{first}.suspects")
+    assert is_derived(f"{first}.quarantine")

@@ -18,7 +18,7 @@ from ...exceptions import ManagementError, TransportError
 from ...management.client import Management
 from ...management.policies import DLX, NEGATIVE_IS_UNLIMITED, effective_limit
 from ...management.records import Bindings, QueueDetail
-from ...names import suspects
+from ...names import quarantine
 from ...topology.common import undeliverable
 from ...topology.native import refusal
 from ...topology.switch import lost_record
@@ -125,7 +125,7 @@ def _own_queues(connection: Connection, delay: Delay, found: Iterable[LadderPlan
         queues.append(events_queue(delay))
     for plan in found:
         tiers = [queue for _, _, queue in plan.delay_queues(_ladders(plan, applied(connection, plan)))]
-        queues += [plan.record_queue(), plan.suspects_queue(), plan.exhausted_queue(), *tiers]
+        queues += [plan.record_queue(), plan.quarantine_queue(), plan.exhausted_queue(), *tiers]
     return list({queue.name: queue for queue in queues}.values())
 
 
@@ -155,7 +155,7 @@ def _queue_findings(
         found, _, mend = refused.rpartition(". ")
         yield Finding("native", "error", plan.queue, f"{found}. No worker starts.", mend)
     state = applied(connection, plan)
-    counts = ready_counts(connection, [plan.queue, suspects(plan.queue)])
+    counts = ready_counts(connection, [plan.queue, quarantine(plan.queue)])
     if counts[plan.queue] is not None:
         yield from _dead_lettering(connection, delay, plan, state, details.get(plan.queue), policies)
     yield from _drift(pending(connection, plan, state, bindings), plan)
@@ -163,7 +163,11 @@ def _queue_findings(
     yield from limit_findings(plan, broker, _limit(arguments, definition, broker))
     yield from overflow_findings(plan, arguments, definition)
     yield from key_findings(plan.queue, details.get(plan.queue))
-    own = [plan.queue, suspects(plan.queue), *(queue.name for _, _, queue in plan.delay_queues(_ladders(plan, state)))]
+    own = [
+        plan.queue,
+        quarantine(plan.queue),
+        *(queue.name for _, _, queue in plan.delay_queues(_ladders(plan, state))),
+    ]
     for name in own:
         waiting = details[name].dead_letters_waiting if name in details else 0
         if waiting:
@@ -173,9 +177,9 @@ def _queue_findings(
     if state.retired:
         found = f"{len(state.retired)} ladders are out of use and not yet removed."
         yield Finding("retired", "note", plan.queue, found, "Run `celery -A proj rmq-delay prune`.")
-    if counts[suspects(plan.queue)]:
-        found = f"{counts[suspects(plan.queue)]} messages may have killed a worker and wait to be tried alone."
-        yield Finding("suspects", "note", plan.queue, found, "Workers take them one by one: see that one runs.")
+    if counts[quarantine(plan.queue)]:
+        found = f"{counts[quarantine(plan.queue)]} messages may have killed a worker and wait to be tried alone."
+        yield Finding("quarantine", "note", plan.queue, found, "Workers take them one by one: see that one runs.")
 
 
 def _ladders(plan: LadderPlan, state: Applied) -> list[Any]:

@@ -78,7 +78,7 @@ def key_findings(queue: str, detail: QueueDetail | None) -> Iterator[Finding]:
 def _mend(policies: Iterable[Policy], harmful: str | None, vhost: str, prefix: str) -> str:
     if harmful is None:
         return "Narrow the operator policy's pattern: no other policy can take its place."
-    own = f"^({re.escape(prefix)}\\..*|.*\\.retry\\.[0-9]+\\..*|.*\\.suspects)$"
+    own = f"^({re.escape(prefix)}\\..*|.*\\.retry\\.[0-9]+\\..*|.*\\.quarantine)$"
     definition = json.dumps({"message-ttl": MAX_TTL_MS})  # one that changes nothing
     priority = 1 + max((policy.priority for policy in policies), default=0)
     command = shlex.join(["rabbitmqctl", "set_policy", "-p", vhost, "rmq-delay-own", own, definition])

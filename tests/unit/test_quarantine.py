@@ -1,4 +1,4 @@
-"""What a worker does with its suspects while its pool is full."""
+"""What a worker does with its quarantined tasks while its pool is full."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from kombu import Connection
 
-from celery_rmq_delay.worker.suspects import Suspects
+from celery_rmq_delay.worker.quarantine import Quarantine
 
 
 class Rig:
-    """Suspects of a worker whose one process is busy; ``looks`` has what its timer is to call, ``now`` is its clock."""
+    """Quarantined tasks of a worker whose one process is busy: ``looks`` has its timer's calls, ``now`` is its clock."""
 
     def __init__(self, connection: Connection) -> None:
         self.now = 100.0
@@ -29,7 +29,7 @@ class Rig:
             call_soon=None,
         )
         publisher: Any = SimpleNamespace(is_blocked=False)
-        self.suspects = Suspects(self.consumer, publisher, lambda _: None, lambda *_: None)
+        self.quarantine = Quarantine(self.consumer, publisher, lambda _: None, lambda *_: None)
 
     def look(self, seconds: float = 0.1) -> None:
         """Let so many seconds pass, and look for a free process."""
@@ -42,14 +42,14 @@ class Rig:
 @pytest.fixture
 def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     with Connection("memory://") as connection:
-        connection.default_channel.queue_declare("q.suspects")
+        connection.default_channel.queue_declare("q.quarantine")
         rig = Rig(connection)
-        monkeypatch.setattr("celery_rmq_delay.worker.suspects.time", SimpleNamespace(monotonic=lambda: rig.now))
-        rig.suspects._channel.basic_cancel = lambda _tag, **_: None  # kombu's knows no nowait
-        rig.suspects._channel.callbacks = {}
-        rig.suspects.add("q")
-        rig.suspects.start()
-        rig.suspects.wait_for_room("q")
+        monkeypatch.setattr("celery_rmq_delay.worker.quarantine.time", SimpleNamespace(monotonic=lambda: rig.now))
+        rig.quarantine._channel.basic_cancel = lambda _tag, **_: None  # kombu's knows no nowait
+        rig.quarantine._channel.callbacks = {}
+        rig.quarantine.add("q")
+        rig.quarantine.start()
+        rig.quarantine.wait_for_room("q")
         yield rig
 
 
@@ -60,53 +60,53 @@ def test_what_is_held_goes_on_after_one_of_it_has_raised(rig: Rig) -> None:
         raise RuntimeError("a result backend")
 
     for act in (lambda: done.append("first"), fail, lambda: done.append("last")):
-        assert rig.suspects.holds
-        rig.suspects.hold(act)
+        assert rig.quarantine.holds
+        rig.quarantine.hold(act)
     rig.jobs.clear()
-    rig.look()  # a process is free: the suspects are consumed, and come first
-    rig.suspects.note_begun()
+    rig.look()  # a process is free: the quarantined tasks are consumed, and come first
+    rig.quarantine.note_begun()
     with pytest.raises(RuntimeError):
         rig.look(1)
     rig.look()
     assert done == ["first", "last"]
 
 
-def test_suspects_and_others_go_first_for_the_same_time(rig: Rig) -> None:
+def test_quarantined_tasks_and_others_go_first_for_the_same_time(rig: Rig) -> None:
     done: list[str] = []
-    rig.suspects.hold(lambda: done.append("held"))
+    rig.quarantine.hold(lambda: done.append("held"))
     rig.look(9)
-    assert rig.suspects.holds  # no process is free
+    assert rig.quarantine.holds  # no process is free
     rig.jobs.clear()
     rig.look(0.9)
-    rig.suspects.note_begun()
-    rig.suspects.wait_for_room("q")
+    rig.quarantine.note_begun()
+    rig.quarantine.wait_for_room("q")
     rig.look()
-    assert rig.suspects.holds
+    assert rig.quarantine.holds
     assert not done
     rig.jobs[1] = SimpleNamespace(ready=lambda: False)
-    rig.suspects.wait_for_room("q")
-    rig.look(1)  # suspects came first for 1.1 s
+    rig.quarantine.wait_for_room("q")
+    rig.look(1)  # quarantined tasks came first for 1.1 s
     assert done == ["held"]
     for _ in range(10):
-        assert not rig.suspects.holds
+        assert not rig.quarantine.holds
         rig.look(0.105)
     rig.look(0.105)
-    assert rig.suspects.holds
+    assert rig.quarantine.holds
 
 
-def test_others_are_not_held_for_suspects_that_do_not_come(rig: Rig) -> None:
+def test_others_are_not_held_for_quarantined_tasks_that_do_not_come(rig: Rig) -> None:
     rig.jobs.clear()
     rig.look()
     rig.look(0.8)
-    assert rig.suspects.holds
+    assert rig.quarantine.holds
     rig.look(0.3)
-    assert not rig.suspects.holds
+    assert not rig.quarantine.holds
     assert not rig.looks
 
 
 def test_the_maximum_is_that_of_an_autoscaler_whatever_it_was_at_the_start(rig: Rig) -> None:
-    assert not rig.suspects.have_room
+    assert not rig.quarantine.have_room
     rig.consumer.controller.autoscaler = SimpleNamespace(max_concurrency=4)
-    assert rig.suspects.have_room
+    assert rig.quarantine.have_room
     rig.consumer.controller.autoscaler.max_concurrency = 1
-    assert not rig.suspects.have_room
+    assert not rig.quarantine.have_room

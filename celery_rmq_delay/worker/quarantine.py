@@ -1,9 +1,10 @@
-"""A worker's consumer of suspects: one at a time of each queue, and none that has to wait for the pool.
+"""A worker's consumer of quarantined tasks: one at a time of each queue, and none that has to wait for the pool.
 
-A suspect that waits for the pool when its worker is killed looks like the one that killed it. So a worker whose pool is
-full moves a suspect to the end of its queue, and takes no more until a process is free. Meanwhile it hands nothing else
-to the pool, which would stay full otherwise. Then suspects come first for a moment, and what was held follows them for
-as long: many suspects take half of the pool's time, and not all of it.
+A quarantined task that waits for the pool when its worker is killed looks like the one that killed it. So a worker
+whose pool is full moves a quarantined task to the end of its queue, and takes no more until a process is free.
+Meanwhile it hands nothing else to the pool, which would stay full otherwise. Then quarantined tasks come first for a
+moment, and what was held follows them for as long: many quarantined tasks take half of the pool's time, and not all of
+it.
 """
 
 from __future__ import annotations
@@ -16,23 +17,27 @@ from typing import TYPE_CHECKING, Any
 from celery.worker import state
 from kombu import Consumer, Queue
 
-from ..names import suspects
+from ..names import quarantine
 
 if TYPE_CHECKING:
     from kombu.message import Message
 
     from .confirming import ConfirmingConnection
 
-#: What the consumer tags of suspects begin with.
-TAG = "rmq-delay-suspects-"
+#: What the consumer tags of quarantined tasks begin with.
+TAG = "rmq-delay-quarantine-"
 #: Seconds between two looks for a free process.
 _LOOK = 0.02
-#: For how many seconds suspects come first when there is one: where the first of them has come, and where none has.
+#: For how many seconds quarantined tasks come first when there is one: where the first of them has come, and where none
+#: has.
 _TURN, _FIRST = 0.25, 1.0
 
 
-class Suspects:
-    """Takes suspects on one connection of the consumer; ``handle`` receives each, and ``refuse`` what is unreadable."""
+class Quarantine:
+    """Takes quarantined tasks on one connection of the consumer.
+
+    ``handle`` receives each of them, and ``refuse`` those that cannot be read.
+    """
 
     def __init__(
         self,
@@ -46,7 +51,7 @@ class Suspects:
         self._celery, self._publisher = consumer, publisher
         self._consumer: Any = Consumer(
             channel,
-            # The copy of a suspect can arrive before the confirm that lets its original go: run while both are
+            # The copy of a quarantined task can arrive before the confirm that lets its original go: run while both are
             # there, it would multiply with each worker that it kills.
             on_message=lambda message: publisher.after_pending(lambda: handle(message)),
             on_decode_error=refuse,
@@ -56,18 +61,18 @@ class Suspects:
         )
         #: Whether the event loop runs: what is delivered before would meet a pool that does not take tasks yet.
         self._started = False
-        #: The queues whose suspects wait for a free process.
+        #: The queues whose quarantined tasks wait for a free process.
         self._waiting: set[Queue] = set()
         #: Other deliveries, in their order, that are received later; and whether that happens now.
         self._held: deque[Callable[[], object]] = deque()
         self._lets_go = False
         #: Whether a look is planned.
         self._looks = False
-        #: In seconds of the monotonic clock: since when suspects come first, None where they do not; and from when on
-        #: others are held for suspects that wait.
+        #: In seconds of the monotonic clock: since when quarantined tasks come first, None where they do not; and from
+        #: when on others are held for quarantined tasks that wait.
         self._first_since: float | None = None
         self._holds_from = 0.0
-        #: Whether one of the suspects that come first has been handed to the pool.
+        #: Whether one of the quarantined tasks that come first has been handed to the pool.
         self._begun = False
 
     @property
@@ -83,23 +88,23 @@ class Suspects:
             self._consumer.consume()
 
     def add(self, name: str) -> None:
-        """Take the suspects of an origin queue."""
-        self._consumer.add_queue(Queue(suspects(name), no_declare=True))
+        """Take the quarantined tasks of an origin queue."""
+        self._consumer.add_queue(Queue(quarantine(name), no_declare=True))
         if self._started:
             self._consumer.consume()
 
     def takes(self, name: str) -> bool:
-        """Whether the suspects of an origin queue are taken, or will be."""
-        queue = suspects(name)
+        """Whether the quarantined tasks of an origin queue are taken, or will be."""
+        queue = quarantine(name)
         return queue in self.tags or any(each.name == queue for each in self._waiting)
 
     def cancel_queue(self, name: str) -> None:
-        """Take no more suspects of an origin queue."""
-        self._waiting = {queue for queue in self._waiting if queue.name != suspects(name)}
-        self._consumer.cancel_by_queue(suspects(name))
+        """Take no more quarantined tasks of an origin queue."""
+        self._waiting = {queue for queue in self._waiting if queue.name != quarantine(name)}
+        self._consumer.cancel_by_queue(quarantine(name))
 
     def cancel(self) -> None:
-        """Take no more suspects."""
+        """Take no more quarantined tasks."""
         self._started = True  # and never begin
         self._waiting.clear()
         self._first_since = None
@@ -115,7 +120,7 @@ class Suspects:
 
     @property
     def have_room(self) -> bool:
-        """Whether the pool starts a task at once; also where the broker takes no copy of a suspect that would wait."""
+        """Whether the pool starts a task at once; also where the broker takes no copy of a task that would wait."""
         scaler = getattr(self._celery.controller, "autoscaler", None)
         most = scaler.max_concurrency if scaler else self._celery.pool.num_processes
         return (busy := self._busy) < most or not busy or self._publisher.is_blocked
@@ -131,12 +136,12 @@ class Suspects:
         return len(state.reserved_requests | state.active_requests) + (waiting.qsize() if waiting is not None else 0)
 
     def wait_for_room(self, name: str) -> None:
-        """Take no more suspects of an origin queue until a process is free. Waits for no answer of the broker.
+        """Take no more quarantined tasks of an origin queue until a process is free. Waits for no answer of the broker.
 
         For the time when one of them is unacked: the consumer, whose prefetch is used up, is assigned none meanwhile.
         """
-        queue = next((each for each in self._consumer.queues if each.name == suspects(name)), None)
-        tag = self.tags.pop(suspects(name), None)
+        queue = next((each for each in self._consumer.queues if each.name == quarantine(name)), None)
+        tag = self.tags.pop(quarantine(name), None)
         if queue is None or tag is None:  # its consumer was cancelled since
             return
         self._channel.basic_cancel(tag, nowait=True)
@@ -167,7 +172,7 @@ class Suspects:
             self._lets_go = False
 
     def note_begun(self) -> None:
-        """Note that a suspect has been handed to the pool: others are next in a moment."""
+        """Note that a quarantined task has been handed to the pool: others are next in a moment."""
         self._begun = True
 
     def _look_later(self) -> None:
