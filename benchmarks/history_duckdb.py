@@ -66,7 +66,7 @@ WINDOW along AS (PARTITION BY task_id, generation ORDER BY attempt, is_discard),
 """
 
 #: One row per task from its first failure to its end.
-SPELLS = """
+EPISODES = """
 SELECT task_id, generation, task, queue, first_exception AS exception_type, outcome, reason, origin AS first_failed_at,
        ended_at, failed_attempts, wasted_ms, low_seconds,
        CASE outcome WHEN 'recovered' THEN t_seconds END AS high_seconds, ladder_ms
@@ -110,7 +110,7 @@ FROM clean GROUP BY ALL
 STEPS = {
     "clean": CLEAN,
     "attempts": ATTEMPTS,
-    "spells": SPELLS,
+    "episodes": EPISODES,
     "tier_outcomes": TIER_OUTCOMES,
     "failure_groups": FAILURE_GROUPS,
     "hourly": HOURLY,
@@ -138,7 +138,7 @@ def run(source: Path, output: Path, *, memory: str = "8GB", threads: int = 2) ->
 #: What has to be the same in both outputs, by table.
 SAME = {
     "attempts": "outcome, count(*), sum(attempt), sum(runtime_ms), sum(tier), sum(delay_ms)",
-    "spells": "outcome, count(*), sum(failed_attempts), sum(wasted_ms), sum(round(low_seconds * 1e6)::BIGINT), "
+    "episodes": "outcome, count(*), sum(failed_attempts), sum(wasted_ms), sum(round(low_seconds * 1e6)::BIGINT), "
     "sum(round(high_seconds * 1e6)::BIGINT)",
     "tier_outcomes": "task, queue, exception_type, tier, delay_ms, sum(parked), sum(recovered), sum(exhausted), "
     "sum(wasted_ms), sum(round(rate_low * 1e6)::BIGINT), sum(round(rate_high * 1e6)::BIGINT)",

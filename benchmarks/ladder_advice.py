@@ -25,7 +25,7 @@ from celery_rmq_delay.analytics.estimate.outages import by_outage
 from celery_rmq_delay.analytics.estimate.search import Limits
 from celery_rmq_delay.analytics.estimate.shares import Floats, Intervals
 from celery_rmq_delay.analytics.synth import NAMED, Dependency, Queue, Shop, Spec, Task
-from celery_rmq_delay.analytics.synth.failing import Spells, draw_spells
+from celery_rmq_delay.analytics.synth.failing import Episodes, draw_episodes
 from celery_rmq_delay.analytics.synth.spec import Outages
 from celery_rmq_delay.analytics.synth.world import world_of
 from celery_rmq_delay.durations import format_ms
@@ -63,14 +63,14 @@ class World:
     outages: Outages
     hard: float = 0.02
 
-    def failures(self, seed: int) -> Spells:
+    def failures(self, seed: int) -> Episodes:
         """Return failures of one history."""
         dependency = Dependency(
             "payments", NAMED[self.distribution], "ConnectionError", "refused", self.hard, OUTAGES_PER_DAY
         )
         shop = Shop((dependency,), (Queue("payments", TODAY),), (Task("pay", "payments", "payments"),))
         spec = Spec(attempts=ATTEMPTS, days=DAYS, seed=seed, shop=shop, outages=self.outages)
-        found = draw_spells(spec, world_of(spec), np.random.default_rng([seed, 7]), ATTEMPTS, (0.0, 1.0))
+        found = draw_episodes(spec, world_of(spec), np.random.default_rng([seed, 7]), ATTEMPTS, (0.0, 1.0))
         return found[found.is_told]
 
 
@@ -109,7 +109,9 @@ class Tried:
         return float(self.found["advised"].attempts / self.found["best"].attempts)
 
 
-def history(failures: Spells, seed: int, ladders: Sequence[Sequence[int]] = PAST, jitter: float = JITTER) -> Intervals:
+def history(
+    failures: Episodes, seed: int, ladders: Sequence[Sequence[int]] = PAST, jitter: float = JITTER
+) -> Intervals:
     """Return what ladders (one at random for each failure) see of failures, by outage."""
     random = np.random.default_rng([seed, 8])
     count, tiers = len(failures), max(map(len, ladders))

@@ -28,16 +28,16 @@ def test_the_tables_of_duckdb_have_what_the_truth_has(tmp_path: Path) -> None:
             return f"read_parquet('{tmp_path}/out/{name}.parquet')"
 
         assert one(f"SELECT count(*) FROM {table('attempts')} WHERE outcome <> 'discarded'") == (counts["attempts"],)
-        assert one(f"SELECT count(*), sum(failed_attempts) FROM {table('spells')}") == (
-            counts["spells"],
+        assert one(f"SELECT count(*), sum(failed_attempts) FROM {table('episodes')}") == (
+            counts["episodes"],
             counts["attempts"] - counts["events.recovered"],
         )
         assert one(f"SELECT sum(failures), sum(recovered), sum(first_attempts) FROM {table('hourly')}") == (
             counts["attempts"] - counts["events.recovered"],
             counts["events.recovered"],
-            counts["ok_count"] + counts["spells"],
+            counts["ok_count"] + counts["episodes"],
         )
-        assert one(f"SELECT sum(parked) FROM {table('tier_outcomes')}") == (counts["attempts"] - counts["spells"],)
+        assert one(f"SELECT sum(parked) FROM {table('tier_outcomes')}") == (counts["attempts"] - counts["episodes"],)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         f"{name}.parquet" for name in history_duckdb.STEPS if name != "clean"
     }

@@ -39,7 +39,7 @@ def test_a_history_sees_failures_between_their_attempts():
     failures = WORLDS[0].failures(1)
     seen = history(failures, 1)
     told = failures.lasts > 0
-    assert seen.spells == told.sum()
+    assert seen.episodes == told.sum()
     assert seen.clusters > 100
 
 

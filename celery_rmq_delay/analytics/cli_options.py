@@ -49,11 +49,13 @@ _ESTIMATE = (
     ),
     click.option("--max-p95", "max_p95_s", callback=_seconds, metavar="DELAY", help="... 95 % of it in this time."),
     click.option("--max-tiers", default=_DEFAULT.max_tiers, show_default=True, help="Tiers of an advised ladder."),
-    click.option("--min-spells", default=_DEFAULT.min_spells, show_default=True, help="Fewer are too few for advice."),
+    click.option(
+        "--min-episodes", default=_DEFAULT.min_episodes, show_default=True, help="Fewer are too few for advice."
+    ),
     click.option("--bootstrap-rounds", default=_DEFAULT.bootstrap_rounds, show_default=True, help="0: no intervals."),
     click.option("--seed", default=_DEFAULT.seed, show_default=True, help="The same seed gives the same intervals."),
 )
-_ESTIMATED = ("min_recovery", "max_median_s", "max_p95_s", "max_tiers", "min_spells", "bootstrap_rounds", "seed")
+_ESTIMATED = ("min_recovery", "max_median_s", "max_p95_s", "max_tiers", "min_episodes", "bootstrap_rounds", "seed")
 
 _ON_SPARK = (
     click.option("--master", metavar="URL", help="The cluster, such as spark://host:7077; without it this machine."),

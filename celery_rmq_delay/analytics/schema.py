@@ -38,10 +38,11 @@ QUARANTINE = StructType(
     ]
 )
 
-#: What a spell had come to when an attempt ended: its origin, the exception of its first failure, the failed attempts
+#: What a failure episode had come to when an attempt ended: its origin, the exception of its first failure, the failed
+#: attempts
 #: that are known and their runtimes, how long the failure had lasted for certain, and the planned delays of all waits
 #: before this attempt (null where one is not known).
-SPELL_SO_FAR = StructType(
+EPISODE_SO_FAR = StructType(
     [
         StructField("first_failed_at", TimestampType()),
         StructField("exception_type", StringType()),
@@ -53,7 +54,8 @@ SPELL_SO_FAR = StructType(
 )
 
 #: One row per attempt that a retried task made: failed ones (``parked``, ``exhausted``) and good ones (``recovered``);
-#: and one per task that was taken out while it waited (``discarded``), which is no attempt, but ends its spell.
+#: and one per task that was taken out while it waited (``discarded``), which is no attempt, but ends its failure
+#: episode.
 #: ``task_id`` is never null: what had none goes by its event's id.
 ATTEMPTS = StructType(
     [
@@ -80,14 +82,15 @@ ATTEMPTS = StructType(
         #: never decrease with the attempt, whatever the workers' clocks say.
         StructField("t_seconds", DoubleType()),
         StructField("previous_t_seconds", DoubleType()),
-        #: Null where the attempt belongs to no spell: nothing had failed before it, or the spell was over already.
-        StructField("spell", SPELL_SO_FAR),
+        #: Null where the attempt belongs to no failure episode: nothing had failed before it, or the failure episode
+        #: was over already.
+        StructField("episode", EPISODE_SO_FAR),
     ]
 )
 
 #: One row per task (and replay of it) from its first failure to its end. ``outcome`` is ``recovered``, ``exhausted``,
 #: ``discarded`` or ``open`` (what waits at the end of the days that were read; never written).
-SPELLS = StructType(
+EPISODES = StructType(
     [
         StructField("task_id", StringType()),
         StructField("generation", IntegerType()),
@@ -136,7 +139,7 @@ RECOVERY_CURVE = StructType(
         StructField("recovered_share", DoubleType()),
         StructField("share_low", DoubleType()),
         StructField("share_high", DoubleType()),
-        StructField("spells", LongType()),
+        StructField("episodes", LongType()),
         StructField("censored", LongType()),
     ]
 )
@@ -195,7 +198,7 @@ LADDER_ADVICE = StructType(
         StructField("task", StringType()),
         StructField("enough_data", BooleanType()),
         StructField("reason", StringType()),
-        StructField("spells", LongType()),
+        StructField("episodes", LongType()),
         StructField("recoveries", LongType()),
         StructField("current_ms", ArrayType(LongType(), containsNull=False)),
         StructField("advised_ms", ArrayType(LongType(), containsNull=False)),
@@ -213,7 +216,7 @@ WHAT_IF = StructType(
         StructField("ladder_ms", ArrayType(LongType(), containsNull=False)),
         StructField("enough_data", BooleanType()),
         StructField("reason", StringType()),
-        StructField("spells", LongType()),
+        StructField("episodes", LongType()),
         *_figures(""),
     ]
 )

@@ -103,7 +103,7 @@ class WorkerSide(Settling):
     # -- connecting ----------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Apply the ladders of the consumed queues and start to take quarantined tasks. Blocks: the loop does not run."""
+        """Apply the ladders of the consumed queues and start to take quarantined tasks. Blocks."""
         connection = self.consumer.connection
         self._broker = capabilities(connection)
         publisher = self.open(connection)

@@ -427,7 +427,7 @@ def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(
     wait_for(lambda: lab.attempts(result.id))
 
     close_connections(own_broker)
-    wait_for(lambda: "goes on in the quarantine queue" in worker.logs(), "the task once more")
+    wait_for(lambda: "moved to the quarantine queue" in worker.logs(), "the task once more")
     lab.open_gate(2 + fails)
 
     wait_for(lambda: len(lab.attempts(result.id)) >= 2 + fails)
@@ -448,7 +448,7 @@ def test_a_connection_lost_before_the_last_attempt_ends_exhausts_the_task_once(
     wait_for(lambda: len(lab.attempts(result.id)) == 2)
 
     close_connections(own_broker)
-    wait_for(lambda: "goes on in the quarantine queue" in worker.logs(), "the last attempt once more")
+    wait_for(lambda: "moved to the quarantine queue" in worker.logs(), "the last attempt once more")
     lab.open_gate(2)
 
     wait_for(lambda: len(lab.attempts(result.id)) == 3)

@@ -163,7 +163,7 @@ def test_what_is_not_all_is_not_told_as_all(part: float | None, told: str) -> No
 
 
 def advised(queue: str, ladder: list[int], **more: Any) -> LadderAdvice:
-    return LadderAdvice(**{"queue": queue, "enough_data": True, "spells": 500, "advised_ms": ladder, **more})
+    return LadderAdvice(**{"queue": queue, "enough_data": True, "episodes": 500, "advised_ms": ladder, **more})
 
 
 def test_the_settings_to_copy_are_python_and_mean_the_advice() -> None:

@@ -172,7 +172,7 @@ def test_hostile_names_stay_text(database: Any, tmp_path: Path, text: str) -> No
         tmp_path, "incidents", TODAY, [{**insights.incidents(TODAY)[0], "tasks": [text], "exceptions": [text]}]
     )
     insights.write(
-        tmp_path, "what_if", TODAY, [{**insights.what_if(), "queue": text, "enough_data": True, "spells": 1}]
+        tmp_path, "what_if", TODAY, [{**insights.what_if(), "queue": text, "enough_data": True, "episodes": 1}]
     )
     insights.write(tmp_path, "hourly", TODAY, insights.hours(TODAY))
     insights.report(tmp_path, TODAY)
@@ -206,7 +206,7 @@ def test_the_page_shows_curve_ladders_outcomes_and_incidents(sqlite: Any, output
 
 
 def test_what_there_is_too_little_of_for_a_named_ladder_is_shown(sqlite: Any, output: Path) -> None:
-    few = {"queue": "default", "ladder_ms": [1_000], "enough_data": False, "reason": insights.TOO_FEW, "spells": 37}
+    few = {"queue": "default", "ladder_ms": [1_000], "enough_data": False, "reason": insights.TOO_FEW, "episodes": 37}
     insights.write(output, "ladder_advice", TODAY, [])
     insights.write(output, "what_if", TODAY, [few])
     service.load(str(output))

@@ -41,7 +41,7 @@ def test_an_attempt_knows_the_wait_before_it_and_how_long_the_failure_lasts(told
         ("parked", 1, 10_000, "Timeout", 11.0, 0.0),
         ("recovered", 2, 60_000, "Refused", 73.0, 11.0),
     ]
-    assert told[-1]["spell"] == {
+    assert told[-1]["episode"] == {
         "first_failed_at": at(0),
         "exception_type": "Timeout",
         "failed_attempts": 2,
@@ -89,14 +89,14 @@ def test_the_wait_is_known_from_the_parked_event_of_an_attempt_that_was_exhauste
 def test_an_attempt_whose_predecessor_is_not_known_has_nulls_for_it(told: list[Row]) -> None:
     (_, last) = told
     assert [last[name] for name in ("tier", "delay_ms", "previous_t_seconds")] == [None, None, None]
-    assert (last["t_seconds"], last["spell"]["low_seconds"], last["spell"]["failed_attempts"]) == (90.0, 0.0, 1)
+    assert (last["t_seconds"], last["episode"]["low_seconds"], last["episode"]["failed_attempts"]) == (90.0, 0.0, 1)
 
 
 @story(event("recovered", 90, attempt=2, first_failed_at=at(-10)))
 def test_the_first_failure_is_known_from_a_later_event(told: list[Row]) -> None:
     (only,) = told
     assert only["t_seconds"] == 100.0
-    assert only["spell"]["first_failed_at"] == at(-10)
+    assert only["episode"]["first_failed_at"] == at(-10)
 
 
 @story(
@@ -128,19 +128,19 @@ def test_a_replay_starts_from_nothing(told: list[Row]) -> None:
         (1, 0, 0.0, None),
         (1, 1, 20.0, 10_000),
     ]
-    assert told[3]["spell"]["first_failed_at"] == at(510)
+    assert told[3]["episode"]["first_failed_at"] == at(510)
 
 
 @story(event("recovered", 5, generation=1))
-def test_a_replay_that_succeeds_at_once_is_an_attempt_of_no_spell(told: list[Row]) -> None:
+def test_a_replay_that_succeeds_at_once_is_an_attempt_of_no_episode(told: list[Row]) -> None:
     (only,) = told
-    assert only["spell"] is None
+    assert only["episode"] is None
 
 
 @story(event("parked", 0), event("recovered", 10, attempt=1), event("exhausted", 9_000, attempt=2, reason="gave_up"))
-def test_what_comes_after_the_end_under_the_same_id_is_of_no_spell(told: list[Row]) -> None:
+def test_what_comes_after_the_end_under_the_same_id_is_of_no_episode(told: list[Row]) -> None:
     assert picked(told, "outcome", "t_seconds") == [("parked", 0.0), ("recovered", 10.0), ("exhausted", None)]
-    assert told[2]["spell"] is None
+    assert told[2]["episode"] is None
 
 
 @story(event("exhausted", 0, task_id=None, event_id="digest", reason="undecodable"))

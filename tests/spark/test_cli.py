@@ -56,7 +56,7 @@ def done(shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory) ->
 def test_run_reads_and_writes_where_the_urls_lead_and_says_so(done: Done) -> None:
     assert done.told["input"] == f"file://{done.history}"
     assert (done.told["rows_in"], done.told["events"], done.told["first_day"]) == (ROWS, ROWS, str(DAY))
-    assert days_of(done.output, "attempts") == days_of(done.output, "spells") == [DAY]
+    assert days_of(done.output, "attempts") == days_of(done.output, "episodes") == [DAY]
     assert not (done.output / "recovery_curve").exists()
 
 
@@ -72,7 +72,7 @@ def test_describe_tells_what_a_history_and_an_output_have(spark: SparkSession, d
     assert (day["day"], day["files"], day["rows"]) == (str(DAY), 1, ROWS)
     tables = json.loads(command("describe", "--output", done.output, "--json").stdout)["rows"]
     counts = {row["table"]: row["rows"] for row in tables}
-    assert (counts["attempts"], counts["spells"]) == (ROWS, LEAST_FILES)
+    assert (counts["attempts"], counts["episodes"]) == (ROWS, LEAST_FILES)
     assert f"{LEAST_FILES} rows of the kind parked" in command("describe", "--input", done.history).stdout
 
 

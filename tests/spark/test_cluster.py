@@ -119,7 +119,7 @@ def test_the_same_command_gives_the_same_tables_on_a_cluster(
     run(place, *CLI, *words, PYSPARK_PYTHON=nodes_python)
     assert len(cluster.executors()) == 2
     expected, found = tables(tables_of_one_machine), tables(output)
-    assert found.keys() == expected.keys() >= {"attempts", "spells", "tier_outcomes"}
+    assert found.keys() == expected.keys() >= {"attempts", "episodes", "tier_outcomes"}
     for name in expected:
         assert found[name] == expected[name], name
 

@@ -1,4 +1,4 @@
-"""The tables of the estimator through Spark: curve, advice and what-if of spells with a known truth."""
+"""The tables of the estimator through Spark: curve, advice and what-if of failure episodes with a known truth."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from celery_rmq_delay.analytics import synth
 from celery_rmq_delay.analytics.estimate.options import Options
-from celery_rmq_delay.analytics.schema import LADDER_ADVICE, RECOVERY_CURVE, SPELLS, WHAT_IF
-from celery_rmq_delay.analytics.synth.failing import RECOVERED, draw_spells
+from celery_rmq_delay.analytics.schema import EPISODES, LADDER_ADVICE, RECOVERY_CURVE, WHAT_IF
+from celery_rmq_delay.analytics.synth.failing import RECOVERED, draw_episodes
 from celery_rmq_delay.analytics.synth.world import world_of
 from celery_rmq_delay.analytics.tables.ladder_advice import ladder_advice
 from celery_rmq_delay.analytics.tables.recovery_curve import recovery_curve
@@ -28,7 +28,7 @@ NAMES = {"task": "shop.pay", "queue": "payments", "exception_type": "ConnectionE
 
 
 def table(found, ladders=LADDERS, **more):
-    """Return spells as an Arrow table; more: other values of columns, for all rows."""
+    """Return failure episodes as an Arrow table; more: other values of columns, for all rows."""
     count = len(found.low)
     over = ~np.isnan(found.high)
     began = np.datetime64(MARCH.replace(tzinfo=None), "us") + found.cluster * np.timedelta64(3600, "s")
@@ -48,19 +48,19 @@ def table(found, ladders=LADDERS, **more):
         "max_retries": pa.array([len(ladders[which]) for which in found.ladder], pa.int32()),
         "waited_ms": pa.array((1000 * found.waited).round().astype(np.int64)),
     }
-    assert list(columns) == SPELLS.fieldNames()
+    assert list(columns) == EPISODES.fieldNames()
     return pa.table(columns)
 
 
 def stored(spark, folder, *tables):
     for at, each in enumerate(tables):
         pq.write_table(each, folder / f"{at}.parquet")
-    return spark.read.schema(SPELLS).parquet(str(folder))
+    return spark.read.schema(EPISODES).parquet(str(folder))
 
 
 #: Half of the failures of the last one never end.
 WORLDS = {"exponential": 0.0, "lognormal": 0.0, "bimodal": 0.0, "half hard": 0.5}
-SPELLS_OF_EACH = 100_000
+EPISODES_OF_EACH = 100_000
 
 
 def world():
@@ -75,12 +75,12 @@ def world():
 
 
 def drawn(spec):
-    """Return the spells of `world`, as many of each task, and the looks at them: task -> seconds."""
-    found = draw_spells(spec, world_of(spec), np.random.default_rng(1), 1_800_000, (0.0, 1.0))
+    """Return the failure episodes of `world`, as many of each task, and the looks at them: task -> seconds."""
+    found = draw_episodes(spec, world_of(spec), np.random.default_rng(1), 1_800_000, (0.0, 1.0))
     found = found[found.is_told]
-    chosen = np.concatenate([np.flatnonzero(found.task == at)[:SPELLS_OF_EACH] for at in range(len(WORLDS))])
+    chosen = np.concatenate([np.flatnonzero(found.task == at)[:EPISODES_OF_EACH] for at in range(len(WORLDS))])
     found = found[chosen]
-    assert len(found) == SPELLS_OF_EACH * len(WORLDS)
+    assert len(found) == EPISODES_OF_EACH * len(WORLDS)
     every, over = np.arange(len(found)), found.outcome == RECOVERED
     low = found.ends[every, found.attempts - np.where(over, 2, 1)]
     high = np.where(over, found.ends[every, found.attempts - 1], np.nan)
@@ -93,12 +93,12 @@ def drawn(spec):
 
 
 @pytest.mark.slow
-def test_the_curves_of_100_000_spells_each_are_the_truth_wherever_the_ladders_see(spark, tmp_path):
+def test_the_curves_of_100_000_episodes_each_are_the_truth_wherever_the_ladders_see(spark, tmp_path):
     spec = world()
     found, names, looks = drawn(spec)
     told = table(found)
     for column in ("task", "exception_type"):
-        told = told.set_column(SPELLS.fieldNames().index(column), column, pa.array(names))
+        told = told.set_column(EPISODES.fieldNames().index(column), column, pa.array(names))
     options = Options(bootstrap_rounds=20)
     curve = recovery_curve(stored(spark, tmp_path, told), options)
     assert curve.schema == RECOVERY_CURVE
@@ -111,7 +111,7 @@ def test_the_curves_of_100_000_spells_each_are_the_truth_wherever_the_ladders_se
         counts = np.bincount(options.grid.cells(looks[name]), minlength=options.grid.points + 1)[1 : len(times) + 1]
         truth = (1 - dependency.hard) * dependency.lasting.over(times)
         # With fewer looks, chance alone is more than 0.03.
-        visible = counts >= SPELLS_OF_EACH // 200
+        visible = counts >= EPISODES_OF_EACH // 200
         error = np.abs(of_task["recovered_share"] - truth)[visible].max()
         print(f"{name}: {visible.sum()} points, error {error:.4f}")
         assert visible.sum() > 10
@@ -129,11 +129,11 @@ def test_curves_and_figures_equal_a_plain_reference(spark, tmp_path):
         )
         for seed, name in enumerate(names)
     }
-    options = Options(bootstrap_rounds=0, min_spells=1, min_recovered=1, min_clusters=1)
+    options = Options(bootstrap_rounds=0, min_episodes=1, min_recovered=1, min_clusters=1)
     tables = [table(found, [ladder], task=name, queue=name) for name, found in histories.items()]
-    spells = stored(spark, tmp_path, *tables).repartition(2)
-    curve = recovery_curve(spells, options).where("scope = 'task'").toPandas()
-    figures = {row.queue: row for row in what_if(spells, {name: [ms(ladder)] for name in names}, options).collect()}
+    episodes = stored(spark, tmp_path, *tables).repartition(2)
+    curve = recovery_curve(episodes, options).where("scope = 'task'").toPandas()
+    figures = {row.queue: row for row in what_if(episodes, {name: [ms(ladder)] for name in names}, options).collect()}
     for name, found in histories.items():
         expected = reference_shares(found.low, found.high)
         points = curve[curve["name"] == name]
@@ -150,13 +150,13 @@ def test_advice_for_a_queue_and_for_those_of_its_tasks_that_have_enough_data(spa
     today = seen(TRUTHS["exponential"], 5000, [LADDERS[0]], seed=5, clusters=24)
     late = table(today, [LADDERS[0]])
     begun = pa.array(late["first_failed_at"].to_numpy() + np.timedelta64(100, "h"), pa.timestamp("us", "UTC"))
-    late = late.set_column(SPELLS.fieldNames().index("first_failed_at"), "first_failed_at", begun)
+    late = late.set_column(EPISODES.fieldNames().index("first_failed_at"), "first_failed_at", begun)
     rare = seen(TRUTHS["exponential"], 30, LADDERS, seed=6, clusters=10)
     other = seen(TRUTHS["exponential"], 30, LADDERS, seed=7, clusters=10)
-    spells = stored(
+    episodes = stored(
         spark, tmp_path, table(past), late, table(rare, task="shop.rare"), table(other, queue="mails", task="shop.mail")
     )
-    advice = ladder_advice(spells, Options(bootstrap_rounds=50))
+    advice = ladder_advice(episodes, Options(bootstrap_rounds=50))
     assert advice.schema == LADDER_ADVICE
     rows = {(row.queue, row.task): row for row in advice.collect()}
     assert set(rows) == {("payments", None), ("payments", "shop.pay"), ("mails", None)}
@@ -179,16 +179,16 @@ def test_advice_that_may_lose_counted_recoveries_is_a_row_with_their_number_and_
     random, ladder = np.random.default_rng(1), (10, 60, 600, 3600)
     lasts = np.concatenate([random.uniform(0.1, 7, 382), random.uniform(20, 3000, 18)])
     found = looked_at(lasts, random.integers(0, 200, 400), [ladder], random, jitter=0)
-    spells = stored(spark, tmp_path, table(found, [ladder]))
-    (whole,) = ladder_advice(spells, Options(bootstrap_rounds=20)).where("task is null").collect()
+    episodes = stored(spark, tmp_path, table(found, [ladder]))
+    (whole,) = ladder_advice(episodes, Options(bootstrap_rounds=20)).where("task is null").collect()
     assert (whole.enough_data, whole.advised_ms, whole.advised_recovery) == (False, None, None)
-    assert (whole.spells, whole.recoveries, whole.refused_ms, whole.lost) == (400, 400, [10_000], 18)
+    assert (whole.episodes, whole.recoveries, whole.refused_ms, whole.lost) == (400, 400, [10_000], 18)
     assert whole.reason.startswith("keep today's tiers: the best ladder found, 10s, ")
     assert whole.current_ms == list(ms(ladder))
 
 
-def spell(number, **more):
-    """Return a spell as a row of `SPELLS`: recovered at the second retry, half a second late each time."""
+def episode(number, **more):
+    """Return a failure episode as a row of `EPISODES`: recovered at the second retry, half a second late each time."""
     told = {
         "task_id": f"task-{number}",
         "generation": 0,
@@ -234,8 +234,8 @@ STORIES = {
 
 
 def test_what_a_queue_does_today(spark):
-    rows = [spell(at, queue=queue, **more) for queue, story in STORIES.items() for at, more in enumerate(story[0])]
-    found = todays_ladders(spark.createDataFrame(rows, SPELLS), ["queue"]).toPandas()
+    rows = [episode(at, queue=queue, **more) for queue, story in STORIES.items() for at, more in enumerate(story[0])]
+    found = todays_ladders(spark.createDataFrame(rows, EPISODES), ["queue"]).toPandas()
     for queue, (_, ladder_ms, overhead_s) in STORIES.items():
         today = today_of(found[found["queue"] == queue])
         assert today.is_endless == (ladder_ms is None), queue
@@ -245,20 +245,20 @@ def test_what_a_queue_does_today(spark):
 
 def test_a_message_without_a_task_is_no_task_and_takes_no_advice_from_its_queue(spark, tmp_path):
     found = seen(TRUTHS["exponential"], 2000, [LADDERS[0]], seed=9, clusters=100)
-    lost = [spell(number, **UNDECODABLE) for number in range(500)]
-    spells = stored(spark, tmp_path, table(found, [LADDERS[0]])).unionByName(spark.createDataFrame(lost, SPELLS))
-    rows = {row.task: row for row in ladder_advice(spells, Options(bootstrap_rounds=0)).collect()}
+    lost = [episode(number, **UNDECODABLE) for number in range(500)]
+    episodes = stored(spark, tmp_path, table(found, [LADDERS[0]])).unionByName(spark.createDataFrame(lost, EPISODES))
+    rows = {row.task: row for row in ladder_advice(episodes, Options(bootstrap_rounds=0)).collect()}
     assert set(rows) == {None, "shop.pay"}
     assert rows[None].enough_data
-    assert rows[None].spells == rows["shop.pay"].spells == 2000
+    assert rows[None].episodes == rows["shop.pay"].episodes == 2000
     assert rows[None].current_ms == list(ms(LADDERS[0]))
 
 
 def test_ladders_that_the_user_names(spark, tmp_path):
     found = seen(TRUTHS["exponential"], 20_000, LADDERS, seed=8)
-    spells = stored(spark, tmp_path, table(found))
+    episodes = stored(spark, tmp_path, table(found))
     ladders = {"payments": [(30_000, 300_000), (30_000, 300_000, 3_600_000)], "unknown": [(1000,)]}
-    table_found = what_if(spells, ladders, Options(bootstrap_rounds=50))
+    table_found = what_if(episodes, ladders, Options(bootstrap_rounds=50))
     assert table_found.schema == WHAT_IF
     short, full = sorted(table_found.collect(), key=lambda row: len(row.ladder_ms))
     assert short.recovery == pytest.approx(TRUTHS["exponential"].share(330.0), abs=0.03)
@@ -277,8 +277,8 @@ def test_too_few_data_tell_nothing_of_named_ladders_and_say_why(spark, tmp_path)
     assert row.recovery is None
 
 
-def test_no_spells_give_empty_tables(spark):
-    nothing = spark.createDataFrame([], SPELLS)
+def test_no_episodes_give_empty_tables(spark):
+    nothing = spark.createDataFrame([], EPISODES)
     for found in (
         recovery_curve(nothing, Options()),
         ladder_advice(nothing, Options()),
@@ -290,4 +290,4 @@ def test_no_spells_give_empty_tables(spark):
 @pytest.mark.parametrize("ladder", [(), (0,), (-5,), (1.5,), (10**18,)])
 def test_ladders_that_no_broker_could_hold_are_refused(spark, ladder):
     with pytest.raises(SettingsError, match="ladder of payments"):
-        what_if(spark.createDataFrame([], SPELLS), {"payments": [ladder]}, Options())
+        what_if(spark.createDataFrame([], EPISODES), {"payments": [ladder]}, Options())

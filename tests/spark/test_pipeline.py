@@ -50,7 +50,7 @@ TABLES = {
     "ladder_advice",
     "quarantine",
     "recovery_curve",
-    "spells",
+    "episodes",
     "tier_outcomes",
 }
 
@@ -131,12 +131,12 @@ def test_a_run_writes_all_days_of_all_tables_and_says_so(output: Path) -> None:
     assert not (output / LOCK).exists()
 
 
-def test_what_still_waits_counts_in_the_curve_as_not_over_and_is_no_spell_of_the_table(
+def test_what_still_waits_counts_in_the_curve_as_not_over_and_is_no_episode_of_the_table(
     spark: SparkSession, output: Path
 ) -> None:
     curve = spark.read.parquet(str(output / "recovery_curve")).where("scope = 'task'")
-    assert [tuple(row) for row in curve.select("spells", "censored").distinct().collect()] == [(7, 1)]
-    assert spark.read.parquet(str(output / "spells")).count() == 6
+    assert [tuple(row) for row in curve.select("episodes", "censored").distinct().collect()] == [(7, 1)]
+    assert spark.read.parquet(str(output / "episodes")).count() == 6
 
 
 def test_a_run_reports_what_it_read_and_wrote(output: Path) -> None:
@@ -158,7 +158,7 @@ def test_no_dictionary_is_made_of_values_that_hardly_repeat(output: Path) -> Non
     columns = [group.column(number) for number in range(group.num_columns)]
     has = {each.path_in_schema: each.has_dictionary_page for each in columns}
     assert has["task"]
-    assert not (has["task_id"] or has["ended_at"] or has["t_seconds"] or has["spell.low_seconds"])
+    assert not (has["task_id"] or has["ended_at"] or has["t_seconds"] or has["episode.low_seconds"])
 
 
 @pytest.mark.slow
@@ -222,24 +222,24 @@ def test_a_day_whose_rows_are_gone_ends_empty_and_a_file_whose_rows_are_broken_i
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("advice_days", "since", "spells"), [(ADVICE_DAYS, "2026-02-04", 7), (2, "2026-03-04", 4)], ids=["all", "two"]
+    ("advice_days", "since", "episodes"), [(ADVICE_DAYS, "2026-02-04", 7), (2, "2026-03-04", 4)], ids=["all", "two"]
 )
 def test_advice_of_a_day_that_is_run_alone_is_of_the_days_before_it_too(
-    run: Callable[..., Report], output: Path, advice_days: int, since: str, spells: int
+    run: Callable[..., Report], output: Path, advice_days: int, since: str, episodes: int
 ) -> None:
     """A run with ladders that somebody named; it says which of them are of no queue."""
 
     def curves() -> dict[tuple[str, str], tuple[int, int]]:
-        """Return the spells of the curves, and those whose end is not known."""
+        """Return the failure episodes of the curves, and those whose end is not known."""
         (folder,) = (output / "recovery_curve").iterdir()
         rows = [row for file in folder.glob("*.parquet") for row in parquet.ParquetFile(file).read().to_pylist()]
-        return {(row["scope"], row["name"]): (row["spells"], row["censored"]) for row in rows}
+        return {(row["scope"], row["name"]): (row["episodes"], row["censored"]) for row in rows}
 
     together = curves()
     ladders = {"payments": [(60_000,)], "mails": [(1_000,)]}
     told = run(3, 3, estimate=FEW, advice_days=advice_days, ladders=ladders)
     assert told.advice_from == since
-    assert curves()["task", "shop.pay"] == (spells, 1)
+    assert curves()["task", "shop.pay"] == (episodes, 1)
     assert (curves() == together) is (advice_days == ADVICE_DAYS)
     assert told.tables["what_if"] == 1
     assert "no retried failure of the queue mails" in told.notes

@@ -21,7 +21,7 @@ from celery_rmq_delay.analytics.tables.hourly import hourly
 from celery_rmq_delay.analytics.tables.incidents import Bursts, incidents
 from celery_rmq_delay.analytics.tables.outcomes import tier_outcomes
 from tests.support.spark import reference
-from tests.support.spark.frames import all_spells, assert_same, counted, rows
+from tests.support.spark.frames import all_episodes, assert_same, counted, rows
 from tests.support.spark.machine import SharedSpark
 from tests.support.spark.random_files import NOW, Written, write
 from tests.support.spark.random_histories import DAYS, first_day
@@ -41,7 +41,7 @@ class Found:
         made = attempts(cleaned.events).cache()
         frames = {
             "attempts": made,
-            "spells": all_spells(made),
+            "episodes": all_episodes(made),
             "tier_outcomes": tier_outcomes(made),
             "incidents": incidents(made),
             "small_incidents": incidents(made, SMALL),
@@ -79,7 +79,7 @@ def test_every_table_equals_the_reference(found: Found, written: tuple[Path, lis
     assert Counter(row["reason"] for row in found.of(seed, "quarantine")) == bad + history.bad
     for name, expected, key in (
         ("attempts", made, reference.ATTEMPT_KEY),
-        ("spells", reference.spells(made), reference.SPELL_KEY),
+        ("episodes", reference.episodes(made), reference.EPISODE_KEY),
         ("tier_outcomes", reference.tier_outcomes(made), reference.TIER_KEY),
         ("incidents", reference.incidents(made, **vars(Bursts())), reference.INCIDENT_KEY),
         ("small_incidents", reference.incidents(made, **vars(SMALL)), reference.INCIDENT_KEY),
@@ -104,11 +104,11 @@ def test_the_random_histories_have_what_can_go_wrong(written: tuple[Path, list[W
         events, bad = reference.clean(history.rows, NOW)
         made = reference.attempts(events)
         seen += bad + history.bad
-        for row in reference.spells(made):
-            seen[f"spell {row['outcome']}"] += 1
-            seen["spell of unknown origin"] += row["first_failed_at"] is None
-            seen["spell of a replay"] += row["generation"] > 0
-        seen["attempt of no spell"] += sum(row["spell"] is None for row in made)
+        for row in reference.episodes(made):
+            seen[f"failure episode {row['outcome']}"] += 1
+            seen["failure episode of unknown origin"] += row["first_failed_at"] is None
+            seen["failure episode of a replay"] += row["generation"] > 0
+        seen["attempt of no failure episode"] += sum(row["episode"] is None for row in made)
         bursts = reference.incidents(made, **vars(Bursts()))
         seen["incident"] += len(bursts)
         ends = [row["ended_at"] for row in bursts]

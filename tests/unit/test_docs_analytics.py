@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs/reference/analytics.md").read_text()
 #: Its options are in its help.
 LEFT_OUT = {"synth"}
 TABLES = (
-    "attempts", "spells", "tier_outcomes", "incidents", "failure_groups", "hourly", "recovery_curve", "ladder_advice",
+    "attempts", "episodes", "tier_outcomes", "incidents", "failure_groups", "hourly", "recovery_curve", "ladder_advice",
     "what_if", "quarantine",
 )  # fmt: skip
 
@@ -63,4 +63,4 @@ def test_every_column_of_every_table_is_documented_and_no_other(table: str) -> N
 
 def test_no_table_is_forgotten() -> None:
     known = {name.lower() for name, value in vars(schema).items() if isinstance(value, StructType)}
-    assert known == {*TABLES, "events", "spell_so_far"}
+    assert known == {*TABLES, "events", "episode_so_far"}

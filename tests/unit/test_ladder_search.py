@@ -196,7 +196,7 @@ def test_the_search_judges_all_ladders_of_a_length_at_once(monkeypatch):
         ({"grid_first_s": float("nan")}, "grid_first_s: found nan"),
         ({"min_recovery": 1.1}, "min_recovery: found 1.1"),
         ({"max_p95_s": -3}, "max_p95_s: found -3"),
-        ({"min_spells": "many"}, "min_spells: found 'many'"),
+        ({"min_episodes": "many"}, "min_episodes: found 'many'"),
         ({"delays_ms": []}, "Give at least one delay"),
         ({"delays_ms": [0]}, "delays_ms: found 0"),
         ({"max_tiers": 12}, "Use fewer tiers or fewer delays_ms"),

@@ -13,7 +13,7 @@ from celery_rmq_delay.worker.quarantine import Quarantine
 
 
 class Rig:
-    """Quarantined tasks of a worker whose one process is busy: ``looks`` has its timer's calls, ``now`` is its clock."""
+    """Quarantined tasks of a worker whose one process is busy: ``looks`` has its timer's calls, ``now`` its clock."""
 
     def __init__(self, connection: Connection) -> None:
         self.now = 100.0

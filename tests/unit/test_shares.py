@@ -17,17 +17,17 @@ LADDERS = {
     "one ladder with jitter": (0.25, [(10, 60, 300, 1800, 7200)]),
     "three ladders": (0.25, [(5, 30, 120, 600, 3600), (30, 300, 3600), (1, 2, 4)]),
 }
-SPELLS = 100_000
+EPISODES = 100_000
 
 #: A point of the grid is seen where at least so many of these failures were looked at.
-LOOKS = SPELLS // 1000
+LOOKS = EPISODES // 1000
 
 
 @pytest.mark.parametrize("ladders", LADDERS)
 @pytest.mark.parametrize("truth", TRUTHS)
 def test_the_truth_is_recovered_within_3_percent_wherever_the_ladder_sees(truth, ladders):
     jitter, tiers = LADDERS[ladders]
-    found = shares(intervals(seen(TRUTHS[truth], SPELLS, tiers, seed=7, jitter=jitter), GRID), OPTIONS)
+    found = shares(intervals(seen(TRUTHS[truth], EPISODES, tiers, seed=7, jitter=jitter), GRID), OPTIONS)
     visible = found.looks >= LOOKS
     error = np.abs(found.least[0] - TRUTHS[truth].share(GRID.times))[visible].max()
     print(f"{truth}, {ladders}: {visible.sum()} points, error {error:.4f}")
@@ -37,7 +37,7 @@ def test_the_truth_is_recovered_within_3_percent_wherever_the_ladder_sees(truth,
 
 
 def test_between_two_looks_the_share_is_told_from_below_and_above():
-    found = shares(intervals(seen(TRUTHS["exponential"], SPELLS, [(30, 300)], seed=1, jitter=0), GRID), OPTIONS)
+    found = shares(intervals(seen(TRUTHS["exponential"], EPISODES, [(30, 300)], seed=1, jitter=0), GRID), OPTIONS)
     at = GRID.cells([100.0])[0]
     assert found.least[0, at] < TRUTHS["exponential"].share(100.0) < found.most[0, at]
     assert found.least[0, at] == pytest.approx(found.least[0, GRID.cells([40.0])[0]])
@@ -81,7 +81,7 @@ def test_few_looks_near_each_other_count_at_the_latest_of_them():
 
 
 def test_after_the_last_look_nothing_is_claimed():
-    found = shares(intervals(seen(TRUTHS["exponential"], SPELLS, [(10, 60)], seed=1), GRID), OPTIONS)
+    found = shares(intervals(seen(TRUTHS["exponential"], EPISODES, [(10, 60)], seed=1), GRID), OPTIONS)
     assert GRID.times[found.horizon] < 100
     assert (found.least[0, found.horizon :] == found.least[0, found.horizon]).all()
     assert (found.most[0, found.horizon + 1 :] == 1).all()

@@ -96,13 +96,13 @@ def test_counts_are_exact(history: tuple[Path, dict[str, Any]]) -> None:
 
 def test_each_task_climbs_its_ladder_until_it_ends(history: tuple[Path, dict[str, Any]]) -> None:
     folder, truth = history
-    spells = defaultdict(dict)
+    episodes = defaultdict(dict)
     for row in rows_of(folder).to_pylist():
         if row["kind"] != "rollup":
-            spells[row["task_id"]][row["attempt"]] = row
-    assert len(spells) == truth["counts"]["spells"]
+            episodes[row["task_id"]][row["attempt"]] = row
+    assert len(episodes) == truth["counts"]["episodes"]
     ends: dict[str, int] = defaultdict(int)
-    for attempts in spells.values():
+    for attempts in episodes.values():
         assert sorted(attempts) == list(range(len(attempts)))
         *failed, last = [attempts[number] for number in sorted(attempts)]
         assert {row["kind"] for row in failed} <= {"parked", "forwarded"}
@@ -140,7 +140,7 @@ def test_failures_last_as_the_truth_says(tmp_path: Path, name: str) -> None:
     truth = synth.write(str(tmp_path), spec, processes=1)
     for curve in truth["recovery"]:
         error = np.abs(np.array(curve["drawn"]) - np.array(curve["expected"])).max()
-        assert error < 2 / np.sqrt(curve["spells"]), curve["name"]
+        assert error < 2 / np.sqrt(curve["episodes"]), curve["name"]
         assert curve["expected"][-1] == pytest.approx(0.5, abs=1e-3)
 
 
@@ -163,7 +163,7 @@ def test_recovery_in_the_files_lies_within_what_the_truth_allows(tmp_path: Path)
                 if row["kind"] == "recovered"
             ]
         )
-        seen = np.searchsorted(recovered, grid, side="right") / curves[task]["spells"]
+        seen = np.searchsorted(recovered, grid, side="right") / curves[task]["episodes"]
         assert (seen <= np.array(drawn) + 1e-3).all()
 
 
@@ -231,7 +231,7 @@ def test_the_command_writes_a_history_and_says_what_is_in_it(tmp_path: Path) -> 
     done = CliRunner().invoke(command, [*options, "--distribution", "half-hard", "--outages", "independent"])
     assert done.exit_code == 0, done.output
     truth = json.loads((tmp_path / "history" / "_truth.json").read_text())
-    assert f"{truth['counts']['rows']:,} events of {truth['counts']['spells']:,} failed tasks" in done.output
+    assert f"{truth['counts']['rows']:,} events of {truth['counts']['episodes']:,} failed tasks" in done.output
     assert {each["hard"] for each in truth["spec"]["shop"]["dependencies"]} == {0.5}
     again = CliRunner().invoke(command, options)
     assert again.exit_code == 1

@@ -40,7 +40,7 @@ class Decision:
 def lacking(intervals: Intervals, options: Options) -> str | None:
     """Return what there is too little of, as a sentence; None: enough."""
     for found, least, what in (
-        (intervals.spells, options.min_spells, "retried failures"),
+        (intervals.episodes, options.min_episodes, "retried failures"),
         (intervals.recoveries, options.min_recovered, "recoveries"),
     ):
         if found < least:

@@ -38,7 +38,7 @@ class Options:
     #: Failures of one queue or task that can have ended within so many seconds are one outage: see `outages`.
     cluster_s: int = 3600
     #: Less than any of these is too few data for advice.
-    min_spells: int = 200
+    min_episodes: int = 200
     min_recovered: int = 50
     min_clusters: int = 5
     min_recovery: float | None = None
@@ -87,7 +87,7 @@ _WHOLE = (
     ("bootstrap_rounds", 0, 10_000),
     ("seed", 0, 2**63 - 1),
     ("cluster_s", 1, 31 * 24 * 3600),
-    ("min_spells", 1, 10**12),
+    ("min_episodes", 1, 10**12),
     ("min_recovered", 1, 10**12),
     ("min_clusters", 1, 10**9),
     ("max_tiers", 1, 12),

@@ -47,7 +47,7 @@ class Intervals:
     OPEN = 2**31 - 1
 
     @property
-    def spells(self) -> int:
+    def episodes(self) -> int:
         """How many failures there are."""
         return int(self.count.sum())
 
@@ -59,7 +59,7 @@ class Intervals:
     @property
     def recoveries(self) -> int:
         """How many were seen to be over."""
-        return self.spells - self.censored
+        return self.episodes - self.censored
 
     @property
     def clusters(self) -> int:

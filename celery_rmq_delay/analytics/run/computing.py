@@ -11,23 +11,23 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
 from ..estimate.options import Options as Estimate
-from ..schema import ATTEMPTS, DAY, SPELLS
+from ..schema import ATTEMPTS, DAY, EPISODES
 from ..storage.readers import Read
 from ..storage.writers import Replacement, in_days
 from ..tables.attempts import Keep, attempts
 from ..tables.cleaning import clean, of_no_task
+from ..tables.episodes import ended, last_waits, open_episodes
 from ..tables.failure_groups import failure_groups
 from ..tables.hourly import hourly
 from ..tables.incidents import incidents
 from ..tables.ladder_advice import ladder_advice
 from ..tables.outcomes import tier_outcomes
 from ..tables.recovery_curve import recovery_curve
-from ..tables.spells import ended, last_waits, open_spells
 from ..tables.what_if import unseen, what_if
 from .planning import Ladders, Plan
 from .report import Report
 
-_ATTEMPTS, _SPELLS = "attempts", "spells"
+_ATTEMPTS, _EPISODES = "attempts", "episodes"
 
 #: Partitions of the shuffle that are written into one file.
 _MERGED = 8
@@ -74,9 +74,9 @@ def write_attempts(writing: Writing, read: Read, now: datetime) -> DataFrame:
 
 
 def write_tables(writing: Writing, read: Read, told: DataFrame, now: datetime) -> DataFrame:
-    """Write the other tables of the days, of the attempts as they were written; return the spells, as they were."""
+    """Write the other tables of the days from the attempts as they were written; return the failure episodes."""
     _write_quarantine(writing, read, now)
-    known = writing.table(_SPELLS, ended(told), is_large=True)
+    known = writing.table(_EPISODES, ended(told), is_large=True)
     writing.table("tier_outcomes", tier_outcomes(told))
     writing.table("incidents", incidents(told, keep=writing.keeping("incidents")))
     writing.table("failure_groups", failure_groups(told, writing.keeping("failure_groups")))
@@ -85,7 +85,7 @@ def write_tables(writing: Writing, read: Read, told: DataFrame, now: datetime) -
 
 
 def advised(writing: Writing, told: DataFrame, known: DataFrame) -> DataFrame:
-    """Return the spells that curves and advice are of: those that ended, and those that wait at the end of the days.
+    """Return the episodes that curves and advice are of: those that ended, and those that wait at the end of the days.
 
     What earlier days have comes from the output as it stands. The open ones are to compute with, and no table.
     """
@@ -94,19 +94,19 @@ def advised(writing: Writing, told: DataFrame, known: DataFrame) -> DataFrame:
     if (days := plan.earlier(plan.waiting)) is not None:
         recent = recent.unionByName(replacement.standing(_ATTEMPTS, ATTEMPTS, days))
     if (days := plan.earlier(plan.advice)) is not None:
-        ended_by_now = ended_by_now.unionByName(replacement.standing(_SPELLS, SPELLS, days))
-    with writing.report.stage("open spells", writing.tell):
+        ended_by_now = ended_by_now.unionByName(replacement.standing(_EPISODES, EPISODES, days))
+    with writing.report.stage("open failure episodes", writing.tell):
         waiting = replacement.keep(last_waits(recent), "_waiting")
-        return ended_by_now.unionByName(replacement.keep(open_spells(recent, waiting), "_open_spells"))
+        return ended_by_now.unionByName(replacement.keep(open_episodes(recent, waiting), "_open_episodes"))
 
 
-def write_estimates(writing: Writing, spells: DataFrame, estimate: Estimate, ladders: Ladders) -> None:
-    """Write what is estimated of the spells of all days together, under the last day."""
+def write_estimates(writing: Writing, episodes: DataFrame, estimate: Estimate, ladders: Ladders) -> None:
+    """Write what is estimated of the failure episodes of all days together, under the last day."""
     last = F.lit(writing.plan.days.last).alias(DAY.name)
-    writing.table("recovery_curve", recovery_curve(spells, estimate).select("*", last))
-    writing.table("ladder_advice", ladder_advice(spells, estimate).select("*", last))
+    writing.table("recovery_curve", recovery_curve(episodes, estimate).select("*", last))
+    writing.table("ladder_advice", ladder_advice(episodes, estimate).select("*", last))
     if ladders:
-        told = writing.table("what_if", what_if(spells, ladders, estimate).select("*", last))
+        told = writing.table("what_if", what_if(episodes, ladders, estimate).select("*", last))
         queues = {row["queue"] for row in told.select("queue").distinct().collect()}
         writing.report.notes += unseen(ladders, queues)
 

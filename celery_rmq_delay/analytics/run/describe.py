@@ -16,13 +16,13 @@ from ...exceptions import AnalyticsError
 from ...tables import table
 from ..days import Days, day_of
 from ..estimate.options import Options as Estimate
-from ..schema import ATTEMPTS, SPELLS
+from ..schema import ATTEMPTS, EPISODES
 from ..session import prepare
 from ..storage.files import Storage
 from ..storage.footers import Listed, read_footers
 from ..storage.readers import read_events
 from ..storage.writers import read_table
-from ..tables.spells import still_open
+from ..tables.episodes import still_open
 from ..tables.what_if import unseen, what_if
 from .planning import Ladders, waiting_in
 from .report import RUNS
@@ -89,23 +89,23 @@ def describe_output(spark: SparkSession, url: str) -> Description:
 
 
 def told_ladders(spark: SparkSession, url: str, days: Days, ladders: Ladders, estimate: Estimate) -> Description:
-    """Return what ladders would have come to, from the spells of an output, those still open among them."""
+    """Return what ladders would have come to, from the failure episodes of an output, those still open among them."""
     prepare(spark)
     storage = Storage(spark, url)
-    if not storage.exists(f"{storage.url}/spells"):
-        raise AnalyticsError(f"{storage.url}: has no table spells. It has to be the --output of a run.")
+    if not storage.exists(f"{storage.url}/episodes"):
+        raise AnalyticsError(f"{storage.url}: has no table episodes. It has to be the --output of a run.")
     attempts = f"{storage.url}/attempts"
     written = (day_of(each.name) for each in storage.folders(attempts))
     newest = max((day for day in written if day is not None and day in days), default=days.last)
     recent = read_table(spark, attempts, ATTEMPTS, waiting_in(Days(days.first, newest)))
-    spells = read_table(spark, f"{storage.url}/spells", SPELLS, days).unionByName(still_open(recent))
-    found = what_if(spells, ladders, estimate).orderBy("queue", "ladder_ms").collect()
+    episodes = read_table(spark, f"{storage.url}/episodes", EPISODES, days).unionByName(still_open(recent))
+    found = what_if(episodes, ladders, estimate).orderBy("queue", "ladder_ms").collect()
     rows = tuple(
-        (row["queue"], _delays(row["ladder_ms"]), row["spells"], *map(row.__getitem__, _FIGURES)) for row in found
+        (row["queue"], _delays(row["ladder_ms"]), row["episodes"], *map(row.__getitem__, _FIGURES)) for row in found
     )
     few = [f"{row['queue']}: {row['reason']}" for row in found if not row["enough_data"]]
     notes = *unseen(ladders, {row["queue"] for row in found}), *dict.fromkeys(few)
-    return Description(("queue", "ladder", "spells", *_FIGURES), rows, notes)
+    return Description(("queue", "ladder", "episodes", *_FIGURES), rows, notes)
 
 
 def _delays(ladder_ms: Iterable[int]) -> str:

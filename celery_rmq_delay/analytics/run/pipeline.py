@@ -158,7 +158,7 @@ def broken_file(error: str) -> str | None:
     match = _BROKEN.search(error)
     if match is None or match[1] == "FILE_NOT_EXIST":
         return None
-    # Spark spells it as a URL; Hadoop, which lists the files, spells a path, and local ones with one slash.
+    # Spark writes it as a URL; Hadoop, which lists the files, writes a path, and local ones with one slash.
     return unquote(match[2]).replace("file:///", "file:/")
 
 

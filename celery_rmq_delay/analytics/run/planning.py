@@ -39,7 +39,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """Days of a run: those that it computes, whose folders it reads, and whose spells curves and advice are of.
+    """Days of a run: those that it computes, those that it reads, and those whose episodes curves and advice are of.
 
     ``waiting``: a task that still waits has failed in these; of one that failed before, the end was lost.
     """

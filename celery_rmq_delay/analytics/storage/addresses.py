@@ -48,7 +48,7 @@ def address_of(url: str) -> Address:
         parts = urlsplit(url)
     except ValueError as error:
         raise AnalyticsError(f"{shown(url)}: is no URL. Write one such as s3://bucket/history.") from error
-    return _SPELLED.get(scheme.lower(), _as_it_is)(url, parts)
+    return _EPISODEED.get(scheme.lower(), _as_it_is)(url, parts)
 
 
 def connector_hint(url: str, error: str, spark: str) -> str | None:
@@ -117,7 +117,7 @@ def _as_it_is(url: str, parts: SplitResult) -> Address:
     return Address(url.rstrip("/"))
 
 
-_SPELLED: Mapping[str, Callable[[str, SplitResult], Address]] = {
+_EPISODEED: Mapping[str, Callable[[str, SplitResult], Address]] = {
     "s3": _s3, "s3a": _s3, "s3n": _s3, "gs": _gs, "gcs": _gs, "abfs": _abfs, "abfss": _abfs, "hdfs": _hdfs,
     "viewfs": _hdfs, "file": _file,
 }  # fmt: skip

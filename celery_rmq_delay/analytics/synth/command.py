@@ -86,7 +86,7 @@ def synth(
     except SettingsError as error:
         raise click.ClickException(str(error)) from error
     counts = truth["counts"]
-    click.echo(f"{counts['rows']:,} events of {counts['spells']:,} failed tasks in {counts['files']:,} files; {NAME}")
+    click.echo(f"{counts['rows']:,} events of {counts['episodes']:,} failed tasks in {counts['files']:,} files; {NAME}")
 
 
 def _lasting(name: str) -> Distribution | None:

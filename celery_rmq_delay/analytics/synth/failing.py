@@ -19,12 +19,12 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 RECOVERED, USED_UP, GAVE_UP, CRASHED, DISCARDED = range(5)
 
 _RUNTIME_SIGMA = 0.5
-#: The most spells that are drawn at once, and the fewest.
+#: The most failure episodes that are drawn at once, and the fewest.
 _MOST, _FEWEST = 100_000, 64
 
 
 @dataclass(frozen=True)
-class Spells:
+class Episodes:
     """Tasks from their first failure on; arrays of one length, ``ends`` and ``runtimes`` with a column per attempt."""
 
     task: Ints
@@ -41,8 +41,8 @@ class Spells:
     ends: Floats
     runtimes: Floats
 
-    def __getitem__(self, which: object) -> Spells:
-        return Spells(*(getattr(self, each.name)[which] for each in fields(self)))
+    def __getitem__(self, which: object) -> Episodes:
+        return Episodes(*(getattr(self, each.name)[which] for each in fields(self)))
 
     def __len__(self) -> int:
         return len(self.task)
@@ -66,10 +66,10 @@ def ladder_table(spec: Spec) -> tuple[Floats, Ints]:
     return delays, tiers
 
 
-def draw_spells(
+def draw_episodes(
     spec: Spec, world: World, random: np.random.Generator, attempts: int, share: tuple[float, float]
-) -> Spells:
-    """Draw spells that make exactly so many attempts, between these shares (0 to 1) of all failing tasks.
+) -> Episodes:
+    """Draw failure episodes that make exactly so many attempts, between these shares (0 to 1) of all failing tasks.
 
     What the last one would have had too many is made up by tasks that give up at once.
     """
@@ -82,15 +82,15 @@ def draw_spells(
         if fitting < len(drawn):
             parts.append(_giving_up(drawn[np.zeros(missing, dtype=np.int64) + fitting]))
             missing = 0
-    return Spells(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Spells)))
+    return Episodes(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(Episodes)))
 
 
-def _giving_up(spells: Spells) -> Spells:
-    changed = {"outcome": np.full_like(spells.outcome, GAVE_UP), "attempts": np.ones_like(spells.attempts)}
-    return Spells(**{each.name: changed.get(each.name, getattr(spells, each.name)) for each in fields(Spells)})
+def _giving_up(episodes: Episodes) -> Episodes:
+    changed = {"outcome": np.full_like(episodes.outcome, GAVE_UP), "attempts": np.ones_like(episodes.attempts)}
+    return Episodes(**{each.name: changed.get(each.name, getattr(episodes, each.name)) for each in fields(Episodes)})
 
 
-def _draw(spec: Spec, world: World, random: np.random.Generator, count: int, share: tuple[float, float]) -> Spells:
+def _draw(spec: Spec, world: World, random: np.random.Generator, count: int, share: tuple[float, float]) -> Episodes:
     task, origin, lasts = _failures(spec, world, random, count, share)
     hard = np.array([each.hard for each in spec.shop.dependencies])[_dependencies(spec)[task]]
     lasts[random.random(count) < hard] = np.inf
@@ -98,7 +98,7 @@ def _draw(spec: Spec, world: World, random: np.random.Generator, count: int, sha
     delays, tiers = ladder_table(spec)
     ends, runtimes = _ends(spec, random, task, delays[task, half] / 1000)
     attempts, outcome = _attempts(random, spec, ends, lasts, tiers[task, half])
-    return Spells(task, origin, lasts, half, outcome, attempts, ends, runtimes)
+    return Episodes(task, origin, lasts, half, outcome, attempts, ends, runtimes)
 
 
 def _dependencies(spec: Spec) -> Ints:

@@ -1,4 +1,4 @@
-"""The events of spells as rows of the history files. Arrow tables, no I/O."""
+"""The events of failure episodes as rows of the history files. Arrow tables, no I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...events import schema as events
 from ...events.fingerprint import fingerprint
 from ...history.schema import SCHEMA
 from . import failing
-from .failing import Flags, Ints, Spells
+from .failing import Episodes, Flags, Ints
 from .spec import REPEATED_S, Spec
 from .world import World
 
@@ -52,8 +52,8 @@ def skews_us(spec: Spec) -> Ints:
 class _Told:
     """What happened: an array element per event, ``kind`` by its place in `_KINDS`, times in microseconds."""
 
-    #: The spell and its attempt; of a discard that which was not made.
-    spell: Ints
+    #: The failure episode and its attempt; of a discard that which was not made.
+    episode: Ints
     attempt: Ints
     kind: Ints
     worker: Ints
@@ -70,15 +70,15 @@ class _Told:
         return np.asarray(self.is_parked | (self.kind == _EXHAUSTED))
 
 
-def task_table(spec: Spec, spells: Spells, random: np.random.Generator) -> pa.Table:
-    """Return the events of ``spells``: one per attempt, and one per discard."""
-    told = _told(spec, spells, random)
-    spell, kind, outcome, tasks = told.spell, told.kind, spells.outcome[told.spell], spec.shop.tasks
-    task = spells.task[spell]
-    delays, tiers = (table[task, spells.half[spell]] for table in failing.ladder_table(spec))
+def task_table(spec: Spec, episodes: Episodes, random: np.random.Generator) -> pa.Table:
+    """Return the events of ``episodes``: one per attempt, and one per discard."""
+    told = _told(spec, episodes, random)
+    episode, kind, outcome, tasks = told.episode, told.kind, episodes.outcome[told.episode], spec.shop.tasks
+    task = episodes.task[episode]
+    delays, tiers = (table[task, episodes.half[episode]] for table in failing.ladder_table(spec))
     at_tier = np.minimum(told.attempt, delays.shape[1] - 1)
-    delay_ms = delays[np.arange(len(spell)), at_tier].astype(np.int64)
-    task_id = _task_ids(random, len(spells)).take(pa.array(spell))
+    delay_ms = delays[np.arange(len(episode)), at_tier].astype(np.int64)
+    task_id = _task_ids(random, len(episodes)).take(pa.array(episode))
     event_ids = [
         events.event_id(name, 0, number, _KINDS[which])
         for name, number, which in zip(task_id.to_pylist(), told.attempt.tolist(), kind.tolist(), strict=True)
@@ -96,7 +96,7 @@ def task_table(spec: Spec, spells: Spells, random: np.random.Generator) -> pa.Ta
             "task": _chosen([each.name for each in tasks], task),
             "queue": _chosen([each.queue for each in tasks], task),
             "worker": _chosen(worker_names(spec), told.worker),
-            "generation": np.zeros(len(spell), np.int32),
+            "generation": np.zeros(len(episode), np.int32),
             "attempt": told.attempt.astype(np.int32),
             "max_retries": tiers.astype(np.int32),
             "tier": pa.array((told.attempt + 1).astype(np.int32), mask=~told.is_parked),
@@ -105,12 +105,12 @@ def task_table(spec: Spec, spells: Spells, random: np.random.Generator) -> pa.Ta
             "first_failed_at": _moments(told.first_failed),
             "started_at": _moments(told.ended - told.runtime, is_discard),
             "runtime_ms": pa.array(told.runtime // 1000, mask=is_discard),
-            **_failures(spec, spells, spell, ~told.is_failed),
+            **_failures(spec, episodes, episode, ~told.is_failed),
             "reason": _chosen(_REASONS, reason, kind < _EXHAUSTED),
             "crashes": np.where(is_crash, _MAX_CRASHES, 0).astype(np.int32),
-            "ladder_ms": _ladders(spec, task * 2 + spells.half[spell]),
+            "ladder_ms": _ladders(spec, task * 2 + episodes.half[episode]),
         },
-        len(spell),
+        len(episode),
     )
 
 
@@ -158,35 +158,37 @@ def duplicates_of(table: pa.Table, share: float, random: np.random.Generator) ->
     return again.set_column(index, SCHEMA.field(index), _moments(moments))
 
 
-def _told(spec: Spec, spells: Spells, random: np.random.Generator) -> _Told:
-    spell, made, is_discard = _attempts(spells)
+def _told(spec: Spec, episodes: Episodes, random: np.random.Generator) -> _Told:
+    episode, made, is_discard = _attempts(episodes)
     attempt = made + is_discard
     kind = np.where(is_discard, _DISCARDED, _PARKED)
-    ends = np.where(spells.outcome == failing.RECOVERED, _RECOVERED, _EXHAUSTED)[spell]
-    is_end = ~is_discard & (attempt + 1 == spells.attempts[spell]) & (spells.outcome[spell] != failing.DISCARDED)
+    ends = np.where(episodes.outcome == failing.RECOVERED, _RECOVERED, _EXHAUSTED)[episode]
+    is_end = (
+        ~is_discard & (attempt + 1 == episodes.attempts[episode]) & (episodes.outcome[episode] != failing.DISCARDED)
+    )
     kind = np.where(is_end, ends, kind)
     kind[(kind == _PARKED) & (random.random(len(kind)) < _FORWARDED_SHARE)] = _FORWARDED
-    worker = random.integers(0, spec.workers, len(spell))
+    worker = random.integers(0, spec.workers, len(episode))
 
-    runtimes = spells.runtimes[spell, attempt]
-    seconds = spells.origin[spell] + spells.ends[spell, attempt] - np.where(is_discard, runtimes, 0.0)
+    runtimes = episodes.runtimes[episode, attempt]
+    seconds = episodes.origin[episode] + episodes.ends[episode, attempt] - np.where(is_discard, runtimes, 0.0)
     ended = start_us(spec) + (seconds * 1_000_000).astype(np.int64) + skews_us(spec)[worker]
-    first_failed = np.zeros(len(spells), np.int64)
+    first_failed = np.zeros(len(episodes), np.int64)
     begins = attempt == 0
-    first_failed[spell[begins]] = ended[begins]
+    first_failed[episode[begins]] = ended[begins]
     runtime = (runtimes * 1_000_000).astype(np.int64)
-    return _Told(spell, attempt, kind, worker, ended, first_failed[spell], runtime)
+    return _Told(episode, attempt, kind, worker, ended, first_failed[episode], runtime)
 
 
-def _attempts(spells: Spells) -> tuple[Ints, Ints, Flags]:
-    """Return the spell and the attempt of each event, and whether it is a discard after this attempt."""
-    spell = np.repeat(np.arange(len(spells)), spells.attempts)
-    attempt = np.arange(len(spell)) - np.repeat(np.cumsum(spells.attempts) - spells.attempts, spells.attempts)
-    discarded = np.flatnonzero(spells.outcome == failing.DISCARDED)
-    is_discard = np.arange(len(spell) + len(discarded)) >= len(spell)
+def _attempts(episodes: Episodes) -> tuple[Ints, Ints, Flags]:
+    """Return the failure episode and the attempt of each event, and whether it is a discard after this attempt."""
+    episode = np.repeat(np.arange(len(episodes)), episodes.attempts)
+    attempt = np.arange(len(episode)) - np.repeat(np.cumsum(episodes.attempts) - episodes.attempts, episodes.attempts)
+    discarded = np.flatnonzero(episodes.outcome == failing.DISCARDED)
+    is_discard = np.arange(len(episode) + len(discarded)) >= len(episode)
     return (
-        np.concatenate([spell, discarded]),
-        np.concatenate([attempt, spells.attempts[discarded] - 1]),
+        np.concatenate([episode, discarded]),
+        np.concatenate([attempt, episodes.attempts[discarded] - 1]),
         is_discard,
     )
 
@@ -198,13 +200,13 @@ def _ladders(spec: Spec, which: Ints) -> pa.Array:
     return pa.array(known, SCHEMA.field("ladder_ms").type).take(pa.array(which))
 
 
-def _failures(spec: Spec, spells: Spells, spell: Ints, nulls: Flags) -> dict[str, pa.Array]:
+def _failures(spec: Spec, episodes: Episodes, episode: Ints, nulls: Flags) -> dict[str, pa.Array]:
     """Return what the failed attempts raised."""
     known = [(each.exception_type, each.message) for each in spec.shop.dependencies] + list(_OWN_FAULTS)
     names = [each.name for each in spec.shop.dependencies]
-    which = np.array([names.index(task.dependency) for task in spec.shop.tasks])[spells.task]
-    which = np.where(spells.outcome == failing.GAVE_UP, len(names), which)
-    which = np.where(spells.outcome == failing.CRASHED, len(names) + 1, which)[spell]
+    which = np.array([names.index(task.dependency) for task in spec.shop.tasks])[episodes.task]
+    which = np.where(episodes.outcome == failing.GAVE_UP, len(names), which)
+    which = np.where(episodes.outcome == failing.CRASHED, len(names) + 1, which)[episode]
     return {
         "exception_type": _chosen([kind for kind, _message in known], which, nulls),
         "exception_message": _chosen([message for _kind, message in known], which, nulls),

@@ -103,7 +103,7 @@ class Shop:
 
     @property
     def longest_climb_s(self) -> float:
-        """Return the seconds that the longest spell takes at most."""
+        """Return the seconds that the longest failure episode takes at most."""
         run = LONGEST_RUNTIME * max(task.runtime_ms for task in self.tasks) / 1000 + LONGEST_WAIT_S
         return max(sum(ladder) / 1000 + run * len(ladder) for queue in self.queues for ladder in queue.ladders())
 

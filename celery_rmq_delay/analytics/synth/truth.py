@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from . import failing
-from .failing import Spells
+from .failing import Episodes
 from .spec import Spec
 from .world import World
 
@@ -33,18 +33,19 @@ class Tally:
     def __init__(self, spec: Spec) -> None:
         tasks = len(spec.shop.tasks)
         self.counts: Counter[str] = Counter()
-        #: By task: spells by outcome, attempts, spells whose failures' lengths are told, and those over by the grid.
+        #: By task: failure episodes by outcome, attempts, failure episodes whose failures' lengths are told, and those
+        #: over by the grid.
         self.outcomes = np.zeros((tasks, len(_OUTCOMES)), np.int64)
         self.attempts = np.zeros(tasks, np.int64)
         self.told = np.zeros(tasks, np.int64)
         self.over = np.zeros((tasks, len(GRID)), np.int64)
 
-    def add_spells(self, spells: Spells) -> None:
+    def add_episodes(self, episodes: Episodes) -> None:
         """Count these."""
-        np.add.at(self.outcomes, (spells.task, spells.outcome), 1)
-        np.add.at(self.attempts, spells.task, spells.attempts)
+        np.add.at(self.outcomes, (episodes.task, episodes.outcome), 1)
+        np.add.at(self.attempts, episodes.task, episodes.attempts)
         for task in range(len(self.told)):
-            lasts = np.sort(spells.lasts[(spells.task == task) & spells.is_told])
+            lasts = np.sort(episodes.lasts[(episodes.task == task) & episodes.is_told])
             self.told[task] += len(lasts)
             self.over[task] += np.searchsorted(lasts, GRID, side="right")
 
@@ -61,8 +62,8 @@ def truth_of(spec: Spec, world: World, tally: Tally) -> dict[str, Any]:
     """Return what ``_truth.json`` holds.
 
     ``recovery`` has for each task and exception the share of failures that are over after ``grid_s`` seconds: ``drawn``
-    counted over the spells that were made, and where failures last independently ``expected`` by the distribution.
-    Spells that gave up or crashed the worker say nothing of it and are left out.
+    counted over the failure episodes that were made, and where failures last independently ``expected`` by the
+    distribution. Failure episodes that gave up or crashed the worker say nothing of it and are left out.
     """
     tasks = spec.shop.tasks
     exceptions = {each.name: each.exception_type for each in spec.shop.dependencies}
@@ -81,13 +82,18 @@ def truth_of(spec: Spec, world: World, tally: Tally) -> dict[str, Any]:
 
 
 def _of_task(tally: Tally, index: int) -> dict[str, int]:
-    found = {"attempts": int(tally.attempts[index]), "spells": int(tally.outcomes[index].sum())}
+    found = {"attempts": int(tally.attempts[index]), "episodes": int(tally.outcomes[index].sum())}
     return found | {name: int(tally.outcomes[index, which]) for which, name in _OUTCOMES.items()}
 
 
 def _recovery(spec: Spec, tally: Tally, scope: str, name: str, mine: list[int]) -> dict[str, Any]:
     told = tally.told[mine].sum()
-    found = {"scope": scope, "name": name, "spells": int(told), "drawn": (tally.over[mine].sum(axis=0) / told).tolist()}
+    found = {
+        "scope": scope,
+        "name": name,
+        "episodes": int(told),
+        "drawn": (tally.over[mine].sum(axis=0) / told).tolist(),
+    }
     if spec.outages == "independent":
         known = {each.name: each for each in spec.shop.dependencies}
         of_tasks = [known[spec.shop.tasks[index].dependency] for index in mine]

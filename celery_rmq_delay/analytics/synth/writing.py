@@ -20,7 +20,7 @@ from pyarrow import fs
 
 from ...exceptions import SettingsError
 from ...history.columns import day_folder
-from .failing import draw_spells
+from .failing import draw_episodes
 from .rows import duplicates_of, rollup_table, task_table
 from .spec import Spec
 from .spoiling import bad_files, bad_rows
@@ -80,9 +80,9 @@ def _write_chunk(job: tuple[str, Spec, int]) -> tuple[int, Tally]:
     share = chunk / chunks, (chunk + 1) / chunks
     world, random = world_of(spec), np.random.default_rng([spec.seed, 3, chunk])
     tally = Tally(spec)
-    spells = draw_spells(spec, world, random, attempts, share)
-    tally.add_spells(spells)
-    tasks = task_table(spec, spells, random)
+    episodes = draw_episodes(spec, world, random, attempts, share)
+    tally.add_episodes(episodes)
+    tasks = task_table(spec, episodes, random)
     rollups = rollup_table(spec, world, random, round(attempts * spec.rollups), share)
     repeated = duplicates_of(tasks, spec.duplicates, random)
     for kind, count in zip(
@@ -90,7 +90,7 @@ def _write_chunk(job: tuple[str, Spec, int]) -> tuple[int, Tally]:
     ):
         tally.counts[f"events.{kind}"] += int(count)
     tally.counts["attempts"] += attempts
-    tally.counts["spells"] += len(spells)
+    tally.counts["episodes"] += len(episodes)
     tally.counts["events.rollup"] += rollups.num_rows
     tally.counts["ok_count"] += pc.sum(rollups.column("ok_count")).as_py() or 0
     tally.counts["duplicates"] += repeated.num_rows

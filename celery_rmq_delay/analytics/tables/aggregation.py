@@ -1,4 +1,4 @@
-"""Spells as counts of intervals between cells of the grid: what the estimate works on, whatever the number of tasks."""
+"""Failure episodes as counts of intervals between cells of the grid: the input of the estimate, of bounded size."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ..estimate.shares import Intervals
 INTERVAL = ("low", "high", "cluster")
 
 
-def counted_intervals(spells: DataFrame, keys: list[str], options: Options) -> DataFrame:
-    """Return keys, low, high (cells; `Intervals.OPEN`), cluster and count: `SPELLS` in, one row per interval out.
+def counted_intervals(episodes: DataFrame, keys: list[str], options: Options) -> DataFrame:
+    """Return keys, low, high (cells; `Intervals.OPEN`), cluster and count: `EPISODES` in, one row per interval out.
 
     ``cluster`` is the stretch of time in which the failures began.
 
-    Spells of which no retry ended are left out: they tell nothing of how long failures last. What was over only after
-    the grid's end was not seen over.
+    Failure episodes of which no retry ended are left out: they tell nothing of how long failures last. What was over
+    only after the grid's end was not seen over.
     """
     grid = options.grid
     points = grid.points
@@ -35,7 +35,7 @@ def counted_intervals(spells: DataFrame, keys: list[str], options: Options) -> D
     high_cell = F.when(is_open, F.lit(Intervals.OPEN)).otherwise(step(high) + 1)
     cluster = F.floor(F.unix_timestamp("first_failed_at") / F.lit(options.cluster_s))
     return (
-        spells.where((low > 0) | high.isNotNull())
+        episodes.where((low > 0) | high.isNotNull())
         .select(
             *keys,
             # Both ends in one cell: the failure ended in the step before it.

@@ -1,4 +1,4 @@
-"""Attempts: what each came to, the wait before it, and what its spell had come to by then.
+"""Attempts: what each came to, the wait before it, and what its failure episode had come to by then.
 
 Events of one attempt become one row; then every row looks back along the attempts of its task. All windows begin with
 the task's id, so that events which come hash-partitioned by ``coalesce(task_id, event_id)`` are not moved again.
@@ -17,7 +17,7 @@ from ..schema import ATTEMPTS
 #: Keeps a small result that is needed more than once, and returns it as it was kept.
 Keep = Callable[[DataFrame], DataFrame]
 
-#: Outcomes of failed attempts, and all that end a spell.
+#: Outcomes of failed attempts, and all that end a failure episode.
 FAILED = (PARKED, EXHAUSTED)
 ENDS = (RECOVERED, EXHAUSTED, DISCARDED)
 
@@ -37,8 +37,8 @@ def attempts(events: DataFrame) -> DataFrame:
     Events that are not partitioned by ``coalesce(task_id, event_id)`` are moved twice.
     """
     found = _looked_back(_placed(_merged(_outcomes(events))))
-    # A task that is discarded after its end, or before anything of it failed, ends no spell.
-    told = found.where(is_attempt() | F.col("spell").isNotNull())
+    # A task that is discarded after its end, or before anything of it failed, ends no failure episode.
+    told = found.where(is_attempt() | F.col("episode").isNotNull())
     return told.select(*ATTEMPTS.fieldNames(), F.to_date("ended_at").alias("day"))
 
 
@@ -58,7 +58,7 @@ def not_kept(frame: DataFrame) -> DataFrame:
 
 
 def _outcomes(events: DataFrame) -> DataFrame:
-    """Return the events that end attempts or spells, with the columns that are needed of them."""
+    """Return the events that end attempts or failure episodes, with the columns that are needed of them."""
     outcome = F.when(F.col("kind") == FORWARDED, PARKED).otherwise(F.col("kind"))
     return events.where(F.col("kind").isin(FORWARDED, *_RANKS)).select(
         F.coalesce("task_id", "event_id").alias("task_id"),
@@ -101,7 +101,7 @@ def _merged(outcomes: DataFrame) -> DataFrame:
 
 
 def _placed(merged: DataFrame) -> DataFrame:
-    """Add ``origin``, whether the spell ``is_over`` before this row, and ``seconds`` from origin to end of an attempt.
+    """Add ``origin``, whether the episode ``is_over`` before this row, and ``seconds`` from origin to the end.
 
     The origin is the first failure's end: that of attempt 0, or what the first later attempt that knows it says.
     """
@@ -144,8 +144,8 @@ def _looked_back(placed: DataFrame) -> DataFrame:
     )
     previous = F.col("previous")
     is_known = (previous["attempt"] == F.col("attempt") - 1) & previous["outcome"].isin(*FAILED)
-    is_of_spell = ~F.col("is_over") & ((F.col("attempt") > 0) | (F.col("failed_attempts") > 0))
-    spell = F.struct(
+    is_of_episode = ~F.col("is_over") & ((F.col("attempt") > 0) | (F.col("failed_attempts") > 0))
+    episode = F.struct(
         F.col("origin").alias("first_failed_at"),
         F.col("first_exception").alias("exception_type"),
         "failed_attempts",
@@ -160,6 +160,6 @@ def _looked_back(placed: DataFrame) -> DataFrame:
             "previous_exception_type": F.when(is_known, previous["exception_type"]),
             "t_seconds": F.when(F.col("seconds").isNotNull(), F.col("longest")),
             "previous_t_seconds": F.when(is_known & ~F.col("is_over"), F.col("longest_before")),
-            "spell": F.when(is_of_spell, spell).cast(ATTEMPTS["spell"].dataType),
+            "episode": F.when(is_of_episode, episode).cast(ATTEMPTS["episode"].dataType),
         }
     )

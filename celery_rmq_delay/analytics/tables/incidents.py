@@ -105,7 +105,7 @@ def _burning(minutes: DataFrame, bursts: Bursts) -> DataFrame:
 
 
 def _touched(attempts: DataFrame, burning: DataFrame) -> DataFrame:
-    """Return by incident how many tasks failed in it, and how many of their spells ended that day, and ended well."""
+    """Return by incident how many tasks failed in it, and how many of their episodes ended and recovered that day."""
     ends = F.col("outcome").isin(*ENDS)
     near = (
         attempts.where(is_failed() | ends)
@@ -113,15 +113,15 @@ def _touched(attempts: DataFrame, burning: DataFrame) -> DataFrame:
         .join(F.broadcast(burning), ["day", "minute"], "left")
         .withColumn("incident", F.when(is_failed(), F.col("incident")))
         .where(F.col("incident").isNotNull() | ends)
-        .repartition("task_id")  # serves spells and tasks
+        .repartition("task_id")  # serves failure episodes and tasks
     )
-    by_spell = near.groupBy("task_id", "day", "generation").agg(
+    by_episode = near.groupBy("task_id", "day", "generation").agg(
         F.collect_set("incident").alias("touched"),
         F.max(ends.cast("int")).alias("ended"),
         F.max((F.col("outcome") == RECOVERED).cast("int")).alias("recovered"),
     )
     by_task = (
-        by_spell.withColumn("incident", F.explode("touched"))
+        by_episode.withColumn("incident", F.explode("touched"))
         .groupBy("task_id", "day", "incident")
         .agg(F.sum("ended").alias("ended"), F.sum("recovered").alias("recovered"))
     )

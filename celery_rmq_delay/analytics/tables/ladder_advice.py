@@ -20,8 +20,8 @@ from .today import today_of, todays_ladders
 _KEYS = ["queue", "is_whole", "task"]
 
 
-def ladder_advice(spells: DataFrame, options: Options) -> DataFrame:
-    """Return `LADDER_ADVICE` of `SPELLS`: one row for each queue, and one for each task of it that has enough data.
+def ladder_advice(episodes: DataFrame, options: Options) -> DataFrame:
+    """Return `LADDER_ADVICE` of `EPISODES`: one row for each queue, and one for each task of it that has enough data.
 
     ``advised_*`` is null where nothing is advised; ``reason`` tells why. `search` tells what a ladder is judged by.
     """
@@ -33,7 +33,7 @@ def ladder_advice(spells: DataFrame, options: Options) -> DataFrame:
         F.struct(F.lit(is_whole).alias("is_whole"), name.alias("task"))
         for is_whole, name in ((True, F.lit("")), (False, F.col("task")))
     ]
-    exploded = spells.withColumn("of", F.explode(F.array(*both)))
+    exploded = episodes.withColumn("of", F.explode(F.array(*both)))
     each = exploded.withColumns({name: F.col("of")[name] for name in ("is_whole", "task")})
     rows, today = counted_intervals(each, _KEYS, options), todays_ladders(each, _KEYS)
     return rows.groupBy(*_KEYS).cogroup(today.groupBy(*_KEYS)).applyInPandas(of_group, LADDER_ADVICE)
@@ -52,7 +52,7 @@ def _advice(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame, optio
         "task": None if is_whole else task,
         "enough_data": decision.enough_data,
         "reason": decision.reason,
-        "spells": intervals.spells,
+        "episodes": intervals.episodes,
         "recoveries": intervals.recoveries,
         "current_ms": list(current.ladder_ms) or None,
         "advised_ms": list(decision.advised_ms) if decision.advised_ms else None,

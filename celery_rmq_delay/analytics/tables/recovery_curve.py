@@ -15,13 +15,13 @@ from .aggregation import INTERVAL, counted_intervals, intervals_of
 _SCOPES = {"task": "task", "exception": "exception_type"}
 
 
-def recovery_curve(spells: DataFrame, options: Options) -> DataFrame:
-    """Return `RECOVERY_CURVE` of `SPELLS`: for each task and exception, its points up to the last that was looked at.
+def recovery_curve(episodes: DataFrame, options: Options) -> DataFrame:
+    """Return `RECOVERY_CURVE` of `EPISODES`: for each task and exception, its points up to the last that was looked at.
 
     ``recovered_share`` is the share over by then *at the least*: where no attempt looked, it keeps the value of the
     last look, and ``share_high`` reaches up to that of the next. The interval is of 95 %, from a bootstrap of whole
     outages, and null where there are fewer than `Options.min_clusters` of them. After the last look there are no rows.
-    ``spells`` are those with a retry that ended, ``censored`` those never seen to be over.
+    ``episodes`` are those with a retry that ended, ``censored`` those never seen to be over.
     """
 
     def of_name(rows: pd.DataFrame) -> pd.DataFrame:
@@ -32,7 +32,7 @@ def recovery_curve(spells: DataFrame, options: Options) -> DataFrame:
             *[F.struct(F.lit(scope).alias("scope"), F.col(column).alias("name")) for scope, column in _SCOPES.items()]
         )
     )
-    counted = counted_intervals(spells, list(_SCOPES.values()), options)
+    counted = counted_intervals(episodes, list(_SCOPES.values()), options)
     return (
         counted.select(names.alias("of"), *INTERVAL, "count")
         .select("of.scope", "of.name", *INTERVAL, "count")
@@ -56,7 +56,7 @@ def _points(rows: pd.DataFrame, options: Options) -> pd.DataFrame:
             # A quantile of the rounds may lie on the wrong side of the estimate by chance.
             "share_low": np.minimum(low, found.least[0])[points],
             "share_high": np.maximum(high, found.most[0])[points],
-            "spells": intervals.spells,
+            "episodes": intervals.episodes,
             "censored": intervals.censored,
         }
     )

@@ -1,4 +1,4 @@
-"""What a queue does today, from its spells: its ladder, and how long after its planned delay a retry ends."""
+"""What a queue does today, from its failure episodes: its ladder, and how long after its planned delay a retry ends."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from .attempts import NOT_RUN
 _LATEST_HOURS = 24
 
 
-def todays_ladders(spells: DataFrame, keys: list[str]) -> DataFrame:
-    """Return keys, ``tiers_ms``, ``max_retries``, ``retries`` and ``overhead_s`` of `SPELLS`, for `today_of`.
+def todays_ladders(episodes: DataFrame, keys: list[str]) -> DataFrame:
+    """Return keys, ``tiers_ms``, ``max_retries``, ``retries`` and ``overhead_s`` of `EPISODES`, for `today_of`.
 
     ``tiers_ms`` and ``max_retries`` are the most frequent ones of the last day with failures; of equally frequent ones
     the first in order. ``retries``: the most that were seen of them. ``overhead_s``: the median of what a retry ended
     after its planned delay: waiting for a worker, and running. Tasks that never ran tell nothing.
     """
     has_run = ~F.coalesce(F.col("reason").isin(*NOT_RUN), F.lit(False))
-    told = spells.where((F.size("ladder_ms") > 0) & has_run)
+    told = episodes.where((F.size("ladder_ms") > 0) & has_run)
     ladder = ("ladder_ms", "max_retries")
     hour = F.floor(F.unix_timestamp("first_failed_at") / 3600)
     hourly = told.groupBy(*keys, *ladder, hour.alias("hour")).agg(
@@ -44,7 +44,8 @@ def todays_ladders(spells: DataFrame, keys: list[str]) -> DataFrame:
         # Tasks that are retried by hand, before their delay is over, can make it negative.
         "overhead_s": F.greatest(F.coalesce("overhead_s", F.lit(0.0)), F.lit(0.0)),
     }
-    # Columns of their own: else Spark cannot tell them from those of the spells, beside which they are grouped.
+    # Columns of their own: else Spark cannot tell them from those of the failure episodes, beside which they are
+    # grouped.
     own = [F.col(name).alias(name) for name in keys]
     return frequent.join(overheads, keys).select(*own, *[column.alias(name) for name, column in found.items()])
 
@@ -60,11 +61,11 @@ def today_of(rows: pd.DataFrame) -> Today:
 
 
 def _retries() -> Column:
-    """Return how many retries of a spell are known to have ended."""
+    """Return how many retries of a failure episode are known to have ended."""
     return F.col("failed_attempts") - F.when(F.col("high_seconds").isNotNull(), 0).otherwise(1)
 
 
 def _overhead() -> Column:
-    """Return the seconds per retry that a spell's last known attempt ended after its delays; null: not known."""
+    """Return the seconds per retry that an episode's last known attempt ended after its delays; null: not known."""
     ended = F.coalesce("high_seconds", "low_seconds")
     return F.when(_retries() > 0, (ended - F.col("waited_ms") / 1000) / _retries())

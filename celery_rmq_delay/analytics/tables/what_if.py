@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from ..estimate.decision import Ladder
 
 
-def what_if(spells: DataFrame, ladders: Mapping[str, Sequence[Ladder]], options: Options) -> DataFrame:
-    """Return `WHAT_IF` of `SPELLS` for ``ladders``: queue -> ladders in milliseconds, one row each.
+def what_if(episodes: DataFrame, ladders: Mapping[str, Sequence[Ladder]], options: Options) -> DataFrame:
+    """Return `WHAT_IF` of `EPISODES` for ``ladders``: queue -> ladders in milliseconds, one row each.
 
     Figures are those of `ladders.summarise`, and null where there is not enough data; ``reason`` tells of what. A queue
     without any retried failure has no row. Raises `SettingsError` for a ladder that RabbitMQ could not hold.
@@ -38,7 +38,7 @@ def what_if(spells: DataFrame, ladders: Mapping[str, Sequence[Ladder]], options:
     def of_queue(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame) -> pd.DataFrame:
         return _rows(key[0], rows, today, wanted[key[0]], options)
 
-    chosen = spells.where(F.col("queue").isin(list(wanted)))
+    chosen = episodes.where(F.col("queue").isin(list(wanted)))
     counted = counted_intervals(chosen, ["queue"], options)
     today = todays_ladders(chosen, ["queue"])
     return counted.groupBy("queue").cogroup(today.groupBy("queue")).applyInPandas(of_queue, WHAT_IF)
@@ -71,7 +71,7 @@ def _rows(
             "ladder_ms": list(each),
             "enough_data": estimate is not None,
             "reason": too_few,
-            "spells": intervals.spells,
+            "episodes": intervals.episodes,
         }
         found.append({**told, **figure_columns("", summary)})
     return pd.DataFrame(found, columns=WHAT_IF.fieldNames())

@@ -34,7 +34,7 @@ SCHEMAS = {
     "recovery_curve": pa.schema(
         [
             ("scope", TEXT), ("name", TEXT), ("t_seconds", NUMBER), ("recovered_share", NUMBER),
-            ("share_low", NUMBER), ("share_high", NUMBER), ("spells", WHOLE), ("censored", WHOLE),
+            ("share_low", NUMBER), ("share_high", NUMBER), ("episodes", WHOLE), ("censored", WHOLE),
         ]
     ),
     "incidents": pa.schema(
@@ -46,14 +46,14 @@ SCHEMAS = {
     ),
     "ladder_advice": pa.schema(
         [
-            ("queue", TEXT), ("task", TEXT), ("enough_data", FLAG), ("reason", TEXT), ("spells", WHOLE),
+            ("queue", TEXT), ("task", TEXT), ("enough_data", FLAG), ("reason", TEXT), ("episodes", WHOLE),
             ("recoveries", WHOLE), ("current_ms", DELAYS), ("advised_ms", DELAYS), ("refused_ms", DELAYS),
             ("lost", WHOLE), *_figures("current_"), *_figures("advised_"),
         ]
     ),
     "what_if": pa.schema(
         [
-            ("queue", TEXT), ("ladder_ms", DELAYS), ("enough_data", FLAG), ("reason", TEXT), ("spells", WHOLE),
+            ("queue", TEXT), ("ladder_ms", DELAYS), ("enough_data", FLAG), ("reason", TEXT), ("episodes", WHOLE),
             *_figures(""),
         ]
     ),
@@ -96,7 +96,7 @@ def finished(folder: Path, last: date, days: int = 7) -> Path:
         write(folder, "incidents", day, incidents(day) if back in (1, 4) else [])
     write(folder, "recovery_curve", last, [row for each in curves() for row in each])
     write(folder, "ladder_advice", last, ladders())
-    write(folder, "what_if", last, [{"queue": "payments", "enough_data": True, "spells": 8_412, **what_if()}])
+    write(folder, "what_if", last, [{"queue": "payments", "enough_data": True, "episodes": 8_412, **what_if()}])
     report(folder, last, days)
     return folder
 
@@ -128,7 +128,7 @@ def curve(scope: str, name: str, task: tuple[Any, ...]) -> Rows:
         {
             "scope": scope, "name": name, "t_seconds": seconds, "recovered_share": share,
             "share_low": max(0.0, share - half), "share_high": min(1.0, share + half),
-            "spells": task[3], "censored": task[3] // 20,
+            "episodes": task[3], "censored": task[3] // 20,
         }
         for seconds, share in shares
     ]  # fmt: skip
@@ -204,17 +204,17 @@ def ladders() -> Rows:
     """Return advice for two queues and a task, and none for a third queue."""
     payments = {
         "queue": "payments", "reason": "today's ladder breaks the limits: at least 90.0% recovered",
-        "enough_data": True, "spells": 8_412, "current_ms": TODAY["payments"],
+        "enough_data": True, "episodes": 8_412, "current_ms": TODAY["payments"],
         **figures("current_", 0.83, 2.41, 35.0, 335.0),
     }  # fmt: skip
     best = {"advised_ms": BEST["payments"], **figures("advised_", 0.94, 2.11, 38.2, 1_935.0)}
     mail = {
         "queue": "mail", "reason": "today's ladder is as good as any, as far as the history can tell",
-        "enough_data": True, "spells": 2_120, "current_ms": TODAY["mail"],
+        "enough_data": True, "episodes": 2_120, "current_ms": TODAY["mail"],
         "advised_ms": TODAY["mail"],
         **figures("current_", 0.8, 2.7, 660.0, 4_260.0), **figures("advised_", 0.8, 2.7, 660.0, 4_260.0),
     }  # fmt: skip
-    few = {"queue": "default", "enough_data": False, "reason": TOO_FEW, "spells": 37}
+    few = {"queue": "default", "enough_data": False, "reason": TOO_FEW, "episodes": 37}
     return [
         {**payments, **best},
         {**payments, **best, "task": "orders.tasks.charge", "advised_ms": [15_000, 120_000, 900_000]},

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from pyspark.sql import DataFrame, SparkSession
 
 from celery_rmq_delay.analytics.schema import EVENTS
-from celery_rmq_delay.analytics.tables.spells import ended, still_open
+from celery_rmq_delay.analytics.tables.episodes import ended, still_open
 from celery_rmq_delay.events.schema import ROLLUP, event_id
 
 Row = Mapping[str, Any]
@@ -23,8 +23,8 @@ NOON = datetime(2026, 3, 2, 12, tzinfo=timezone.utc)
 _MOST_SHOWN = 20
 
 
-def all_spells(attempts: DataFrame) -> DataFrame:
-    """Return the spells that ended, and the open ones."""
+def all_episodes(attempts: DataFrame) -> DataFrame:
+    """Return the failure episodes that ended, and the open ones."""
     return ended(attempts).unionByName(still_open(attempts))
 
 

@@ -19,7 +19,7 @@ ENDS = ("recovered", "exhausted", "discarded")
 FAILED = ("parked", "exhausted")
 
 ATTEMPT_KEY = ("task_id", "generation", "attempt", "outcome")
-SPELL_KEY = ("task_id", "generation")
+EPISODE_KEY = ("task_id", "generation")
 TIER_KEY = ("day", "task", "queue", "exception_type", "tier", "delay_ms")
 INCIDENT_KEY = ("day", "started_at")
 GROUP_KEY = ("day", "fingerprint")
@@ -97,7 +97,7 @@ def _attempts_of(task_id: str, generation: int, events: list[Row]) -> list[Row]:
             exception = exception or event["exception_type"]
             if event["reason"] not in ("expired", "unknown_task", "undecodable"):
                 low = max(low, seconds or 0.0)
-        spell = {
+        episode = {
             "first_failed_at": origin,
             "exception_type": exception,
             "failed_attempts": failed,
@@ -105,7 +105,7 @@ def _attempts_of(task_id: str, generation: int, events: list[Row]) -> list[Row]:
             "low_seconds": low,
             "waited_ms": sum(waits) if 0 < number == len(waits) and not is_discard else None,
         }
-        has_spell = not is_over and (number > 0 or failed > 0)
+        has_episode = not is_over and (number > 0 or failed > 0)
         wait = (before and before[2]) or {} if previous else {}
         row = {
             "task_id": task_id,
@@ -122,10 +122,10 @@ def _attempts_of(task_id: str, generation: int, events: list[Row]) -> list[Row]:
             "previous_exception_type": before[1]["exception_type"] if before and previous else None,
             "t_seconds": seconds,
             "previous_t_seconds": previous_seconds,
-            "spell": spell if has_spell else None,
+            "episode": episode if has_episode else None,
             "day": event["occurred_at"].date(),
         }
-        if not is_discard or has_spell:
+        if not is_discard or has_episode:
             rows.append(row)
         if not is_discard:
             before = (number, event, parked)
@@ -167,13 +167,13 @@ def _name(event: Row) -> str:
     return str(event["task_id"] if event["task_id"] is not None else event["event_id"])
 
 
-def spells(found: Sequence[Row]) -> list[Row]:
-    """Return the rows of `spells`, open ones too, from those of `attempts`."""
+def episodes(found: Sequence[Row]) -> list[Row]:
+    """Return the rows of `episodes`, open ones too, from those of `attempts`."""
     rows = []
     for (task_id, generation), some in _grouped(found, lambda row: (row["task_id"], row["generation"])).items():
         along = sorted(some, key=lambda row: (row["attempt"], row["outcome"] == "discarded"))
-        end = next((row for row in along if row["outcome"] in ENDS and row["spell"]), None)
-        last = end or (along[-1] if along[-1]["outcome"] == "parked" and along[-1]["spell"] else None)
+        end = next((row for row in along if row["outcome"] in ENDS and row["episode"]), None)
+        last = end or (along[-1] if along[-1]["outcome"] == "parked" and along[-1]["episode"] else None)
         if last is None:
             continue
         rows.append(
@@ -182,18 +182,18 @@ def spells(found: Sequence[Row]) -> list[Row]:
                 "generation": generation,
                 "task": last["task"],
                 "queue": last["queue"],
-                "exception_type": last["spell"]["exception_type"],
+                "exception_type": last["episode"]["exception_type"],
                 "outcome": end["outcome"] if end else "open",
                 "reason": last["reason"],
-                "first_failed_at": last["spell"]["first_failed_at"],
+                "first_failed_at": last["episode"]["first_failed_at"],
                 "ended_at": end["ended_at"] if end else None,
-                "failed_attempts": last["spell"]["failed_attempts"],
-                "wasted_ms": last["spell"]["wasted_ms"],
-                "low_seconds": last["spell"]["low_seconds"],
+                "failed_attempts": last["episode"]["failed_attempts"],
+                "wasted_ms": last["episode"]["wasted_ms"],
+                "low_seconds": last["episode"]["low_seconds"],
                 "high_seconds": last["t_seconds"] if last["outcome"] == "recovered" else None,
                 "ladder_ms": last["ladder_ms"],
                 "max_retries": last["max_retries"],
-                "waited_ms": last["spell"]["waited_ms"],
+                "waited_ms": last["episode"]["waited_ms"],
                 "day": last["day"],
             }
         )

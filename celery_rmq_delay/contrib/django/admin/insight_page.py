@@ -130,8 +130,8 @@ def _chosen(request: HttpRequest, curves: Sequence[RecoveryCurve]) -> RecoveryCu
 
 
 def _curve_told(curve: RecoveryCurve) -> str:
-    words = {"spells": grouped(curve.spells), "censored": grouped(curve.censored)}
-    return _("%(spells)s failures that were retried; the end of %(censored)s was not seen.") % words
+    words = {"episodes": grouped(curve.episodes), "censored": grouped(curve.censored)}
+    return _("%(episodes)s failures that were retried; the end of %(censored)s was not seen.") % words
 
 
 def _choices(curves: Sequence[RecoveryCurve], chosen: RecoveryCurve | None) -> Iterator[tuple[str, list[Any]]]:
@@ -141,7 +141,7 @@ def _choices(curves: Sequence[RecoveryCurve], chosen: RecoveryCurve | None) -> I
             {
                 "query": f"?{urlencode({scope.value: curve.name})}",
                 "name": text.dotted(curve.name, 120),
-                "spells": grouped(curve.spells),
+                "episodes": grouped(curve.episodes),
                 "here": curve is chosen,
             }
             for curve in curves

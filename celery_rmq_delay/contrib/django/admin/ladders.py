@@ -69,7 +69,7 @@ def advice(row: LadderAdvice) -> Advice:
     rows = [LadderRow(_("Today"), text.ladder(row.current_ms), cells(row.current))]
     if differs(row):
         rows.append(LadderRow(_("Best found"), text.ladder(row.advised_ms), cells(row.advised)))
-    failures = ngettext("%(count)s failure", "%(count)s failures", row.spells) % {"count": grouped(row.spells)}
+    failures = ngettext("%(count)s failure", "%(count)s failures", row.episodes) % {"count": grouped(row.episodes)}
     return Advice(row.queue, row.task, failures, rows, _verdict(row))
 
 

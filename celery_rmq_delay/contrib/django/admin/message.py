@@ -26,7 +26,7 @@ from .task_page import RecordPages
 
 
 def _json(rows: int) -> forms.Textarea:
-    return forms.Textarea(attrs={"rows": rows, "cols": 80, "class": "rmq-json", "spellcheck": "false", "dir": "auto"})
+    return forms.Textarea(attrs={"rows": rows, "cols": 80, "class": "rmq-json", "episodecheck": "false", "dir": "auto"})
 
 
 class EditForm(forms.Form):

@@ -221,7 +221,7 @@ class Migration(migrations.Migration):
                 ("task", models.TextField(blank=True)),
                 ("enough_data", models.BooleanField()),
                 ("reason", models.TextField(blank=True)),
-                ("spells", models.PositiveBigIntegerField()),
+                ("episodes", models.PositiveBigIntegerField()),
                 ("current_ms", models.JSONField(default=list)),
                 ("advised_ms", models.JSONField(default=list)),
                 ("current", models.JSONField(default=dict)),
@@ -485,7 +485,7 @@ class Migration(migrations.Migration):
                 ("position", models.PositiveIntegerField()),
                 ("scope", models.CharField(choices=[("task", "task"), ("exception", "error")], max_length=9)),
                 ("name", models.TextField()),
-                ("spells", models.PositiveBigIntegerField()),
+                ("episodes", models.PositiveBigIntegerField()),
                 ("censored", models.PositiveBigIntegerField()),
                 ("points", models.JSONField(default=list)),
                 (
@@ -564,7 +564,7 @@ class Migration(migrations.Migration):
                 ("ladder_ms", models.JSONField(default=list)),
                 ("enough_data", models.BooleanField()),
                 ("reason", models.TextField(blank=True)),
-                ("spells", models.PositiveBigIntegerField()),
+                ("episodes", models.PositiveBigIntegerField()),
                 ("figures", models.JSONField(default=dict)),
                 (
                     "run",

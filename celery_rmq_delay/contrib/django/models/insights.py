@@ -55,7 +55,7 @@ class RecoveryCurve(_OfRun):
 
     scope = models.CharField(max_length=9, choices=Scope.choices)
     name = models.TextField()
-    spells = models.PositiveBigIntegerField()
+    episodes = models.PositiveBigIntegerField()
     censored = models.PositiveBigIntegerField()
     #: ``[seconds, share, low, high]``, in the order of time; ``low`` and ``high`` may be null.
     points = models.JSONField(default=list)
@@ -107,7 +107,7 @@ class LadderAdvice(_OfRun):
     enough_data = models.BooleanField()
     #: Why there is no advice.
     reason = models.TextField(blank=True)
-    spells = models.PositiveBigIntegerField()
+    episodes = models.PositiveBigIntegerField()
     current_ms = models.JSONField(default=list)
     advised_ms = models.JSONField(default=list)
     #: By name: ``[value, low, high]``, each of them null where it is not known.
@@ -126,7 +126,7 @@ class WhatIf(_OfRun):
     enough_data = models.BooleanField()
     #: Why there are no figures.
     reason = models.TextField(blank=True)
-    spells = models.PositiveBigIntegerField()
+    episodes = models.PositiveBigIntegerField()
     figures = models.JSONField(default=dict)
 
     def __str__(self) -> str:

@@ -187,12 +187,12 @@ def _curves(table: pa.Table) -> _Rows:
     import pyarrow as pa
     from pyarrow import compute
 
-    all_of_them = table.group_by(["scope", "name"]).aggregate([("spells", "max"), ("censored", "max")]).to_pylist()
+    all_of_them = table.group_by(["scope", "name"]).aggregate([("episodes", "max"), ("censored", "max")]).to_pylist()
     rows = []
     for scope in RecoveryCurve.Scope.values:
         ranked = sorted(
             (each for each in all_of_them if each["scope"] == scope),
-            key=lambda each: (-_whole(each["spells_max"]), str(each["name"])),
+            key=lambda each: (-_whole(each["episodes_max"]), str(each["name"])),
         )
         for each in ranked[:CURVES]:
             own = compute.and_(
@@ -202,7 +202,7 @@ def _curves(table: pa.Table) -> _Rows:
                 RecoveryCurve(
                     scope=scope,
                     name=_name(each["name"]),
-                    spells=_whole(each["spells_max"]),
+                    episodes=_whole(each["episodes_max"]),
                     censored=_whole(each["censored_max"]),
                     points=_points(table.filter(own).sort_by("t_seconds").to_pylist()),
                 )
@@ -265,9 +265,9 @@ def _advice(table: pa.Table) -> _Rows:
     found = table.to_pylist()
     busiest: dict[str, int] = {}
     for row in found:
-        busiest[row["queue"]] = max(busiest.get(row["queue"], 0), _whole(row["spells"]))
+        busiest[row["queue"]] = max(busiest.get(row["queue"], 0), _whole(row["episodes"]))
     found.sort(
-        key=lambda row: (-busiest[row["queue"]], str(row["queue"]), row["task"] is not None, -_whole(row["spells"]))
+        key=lambda row: (-busiest[row["queue"]], str(row["queue"]), row["task"] is not None, -_whole(row["episodes"]))
     )
     rows = [
         LadderAdvice(
@@ -275,7 +275,7 @@ def _advice(table: pa.Table) -> _Rows:
             task=_name(row["task"]),
             enough_data=bool(row["enough_data"]),
             reason=_name(row["reason"]),
-            spells=_whole(row["spells"]),
+            episodes=_whole(row["episodes"]),
             current_ms=_delays(row["current_ms"]),
             advised_ms=_delays(row["advised_ms"]),
             current=_figures(row, "current_"),
@@ -294,7 +294,7 @@ def _what_if(table: pa.Table) -> _Rows:
             ladder_ms=_delays(row["ladder_ms"]),
             enough_data=bool(row["enough_data"]),
             reason=_name(row["reason"]),
-            spells=_whole(row["spells"]),
+            episodes=_whole(row["episodes"]),
             figures=_figures(row, ""),
         )
         for row in found[:LADDERS]

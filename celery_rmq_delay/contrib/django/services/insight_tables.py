@@ -32,7 +32,7 @@ def _figures(prefix: str) -> dict[str, Kind]:
 TABLES: Mapping[str, Mapping[str, Kind]] = {
     "recovery_curve": {
         "scope": "text", "name": "text", "t_seconds": "number", "recovered_share": "number", "share_low": "number",
-        "share_high": "number", "spells": "whole", "censored": "whole",
+        "share_high": "number", "episodes": "whole", "censored": "whole",
     },
     "tier_outcomes": {
         "task": "text", "queue": "text", "exception_type": "text", "tier": "whole", "delay_ms": "whole",
@@ -43,11 +43,11 @@ TABLES: Mapping[str, Mapping[str, Kind]] = {
         "tasks_touched": "whole", "recovered_share": "number", "wasted_ms": "whole",
     },
     "ladder_advice": {
-        "queue": "text", "task": "text", "enough_data": "flag", "reason": "text", "spells": "whole",
+        "queue": "text", "task": "text", "enough_data": "flag", "reason": "text", "episodes": "whole",
         "current_ms": "delays", "advised_ms": "delays", **_figures("current_"), **_figures("advised_"),
     },
     "what_if": {
-        "queue": "text", "ladder_ms": "delays", "enough_data": "flag", "reason": "text", "spells": "whole",
+        "queue": "text", "ladder_ms": "delays", "enough_data": "flag", "reason": "text", "episodes": "whole",
         **_figures(""),
     },
     "hourly": {
