@@ -50,16 +50,16 @@ class RmqDelayError(Exception):
 class SettingsError(RmqDelayError):
     """A setting cannot be used as it stands."""
 
-    def __init__(self, setting: str, found: object, mend: str) -> None:
-        self.setting, self.found, self.mend = setting, found, mend
-        super().__init__(f"{setting}: found {found!r}. {mend}")
+    def __init__(self, setting: str, found: object, hint: str) -> None:
+        self.setting, self.found, self.hint = setting, found, hint
+        super().__init__(f"{setting}: found {found!r}. {hint}")
 
 
 class DelayError(RmqDelayError, ValueError):
     """A delay of a call or a retry cannot be used."""
 
-    def __init__(self, what: str, found: object, mend: str) -> None:
-        super().__init__(f"{what}: found {found!r}. {mend}")
+    def __init__(self, what: str, found: object, hint: str) -> None:
+        super().__init__(f"{what}: found {found!r}. {hint}")
 
 
 class UnknownVersionError(RmqDelayError):
@@ -135,9 +135,9 @@ class UnreadableError(RmqDelayError):
 class EventError(RmqDelayError, ValueError):
     """What came through the queue of events is none that this version can read."""
 
-    def __init__(self, field: str, found: object, mend: str) -> None:
+    def __init__(self, field: str, found: object, hint: str) -> None:
         self.field = field
-        super().__init__(f"{field}: found {str(found)[:100]!r}. {mend}")
+        super().__init__(f"{field}: found {str(found)[:100]!r}. {hint}")
 
 
 # -- moving messages ---------------------------------------------------------------------------------------------------
@@ -165,12 +165,12 @@ class AnalyticsError(RmqDelayError):
 class IntervalError(RmqDelayError, ValueError):
     """Times or counts of failures cannot be estimated from."""
 
-    def __init__(self, what: str, found: object, mend: str) -> None:
-        super().__init__(f"{what}: found {found!r}. {mend}")
+    def __init__(self, what: str, found: object, hint: str) -> None:
+        super().__init__(f"{what}: found {found!r}. {hint}")
 
 
 class OutputError(RmqDelayError):
-    """The output of the analytics cannot be loaded; the message says what is wrong and what mends it."""
+    """The output of the analytics cannot be loaded; the message says what is wrong and what to do."""
 
 
 # -- the Django app ----------------------------------------------------------------------------------------------------

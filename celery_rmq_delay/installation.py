@@ -60,12 +60,12 @@ def _keep_native_out(app: Celery, setting: str) -> None:
     """Let workers run without the step that declares Celery's own delay queues and binds queues to them."""
     ours, stock = "celery_rmq_delay.worker.consumer:Consumer", "celery.worker.consumer:Consumer"
     if app.conf.worker_consumer not in (ours, stock):
-        mend = (
+        hint = (
             f"It keeps Celery's own delayed delivery out, for which it needs worker_consumer = {ours!r}, or a subclass."
         )
         consumer = symbol_by_name(app.conf.worker_consumer)
         if not issubclass(consumer, symbol_by_name(ours)):
-            raise SettingsError(f"{setting}.exact_for", "all", mend)
+            raise SettingsError(f"{setting}.exact_for", "all", hint)
         return
     app.conf.worker_consumer = ours
 

@@ -1,6 +1,6 @@
 """``python -m celery_rmq_delay.analytics``: run, what-if, synth, describe.
 
-Exit codes: 0 done, 2 something that the user can mend, told in one line.
+Exit codes: 0 done, 2 an error that the user can correct, in one line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .synth.command import synth
 
 
 class Failure(click.ClickException):
-    """Something that the user can mend."""
+    """An error that the user can correct."""
 
     exit_code = 2
 

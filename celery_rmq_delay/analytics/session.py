@@ -95,17 +95,17 @@ def submitted() -> bool:
 
 def check_java() -> None:
     """Raise `AnalyticsError` where there is no Java that Spark could run on."""
-    mend = f"Spark needs Java {JAVA} or newer: install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless)"
+    hint = f"Spark needs Java {JAVA} or newer: install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless)"
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None:
-        raise AnalyticsError(f"java: not found. {mend}, or name its folder in JAVA_HOME.")
+        raise AnalyticsError(f"java: not found. {hint}, or name its folder in JAVA_HOME.")
     try:
         told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError) as error:
-        raise AnalyticsError(f"{java}: does not run ({error}). {mend}, and let JAVA_HOME name its folder.") from error
+        raise AnalyticsError(f"{java}: does not run ({error}). {hint}, and let JAVA_HOME name its folder.") from error
     if (found := java_version(told.stderr + told.stdout)) < JAVA:
-        raise AnalyticsError(f"{java}: found Java {found}. {mend}, and let JAVA_HOME name its folder.")
+        raise AnalyticsError(f"{java}: found Java {found}. {hint}, and let JAVA_HOME name its folder.")
 
 
 def java_version(text: str) -> int:

@@ -112,14 +112,14 @@ class OriginQueue(Queue):
         adopt = f"run `celery -A proj rmq-delay adopt --queue {self.name}`, or "
         if delay.is_native(self.name):
             goal, adopt = "have them wait in the queue itself", ""
-        what, mend = (
+        what, hint = (
             ("exists with other arguments", _DELETE.format(self.name))
             if isinstance(error, PreconditionFailed)
             else ("has arguments that this user may not compare", "let the user configure the queue.")
         )
         text = (
             f"The queue {self.name!r} {what} ({error.reply_text}). Unless it is adopted, its failed tasks are "
-            f"forwarded to their delay queues with a publish each. To {goal} instead, {adopt}{mend}"
+            f"forwarded to their delay queues with a publish each. To {goal} instead, {adopt}{hint}"
         )
         if delay.settings.strict and not _is_adopted(delay, self.name, connection):
             raise TopologyError(text) from error

@@ -101,9 +101,9 @@ def _moment(moment: datetime) -> str:
 
 
 def findings_text(found: Iterable[Finding]) -> str:
-    """Return each finding with its mend."""
-    lines = [f"{each.severity}: {each.subject}: {each.found}\n    -> {each.mend}" for each in found]
-    return "\n".join(lines) or "Nothing to mend."
+    """Return each finding with its fix."""
+    lines = [f"{each.severity}: {each.subject}: {each.found}\n    -> {each.fix}" for each in found]
+    return "\n".join(lines) or "No problems found."
 
 
 def pruned_text(found: Iterable[Pruned]) -> str:

@@ -206,14 +206,14 @@ def _some_small(name: str, value: object) -> int | None:
 
 
 def _time(name: str, value: object) -> datetime:
-    mend = 'It has to be a time with its zone, such as "2026-01-31T12:00:00.000000+00:00".'
+    hint = 'It has to be a time with its zone, such as "2026-01-31T12:00:00.000000+00:00".'
     try:
         found = datetime.fromisoformat(_text(name, value).replace("Z", "+00:00"))
         if found.tzinfo is None:
             raise ValueError
         return found.astimezone(timezone.utc)
     except (ValueError, OverflowError) as error:
-        raise EventError(name, value, mend) from error
+        raise EventError(name, value, hint) from error
 
 
 def _some_time(name: str, value: object) -> datetime | None:

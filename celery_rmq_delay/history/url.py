@@ -25,7 +25,7 @@ def scheme_of(url: str) -> str | None:
 
 
 def problem_of(url: object) -> str | None:
-    """Return what is wrong with a place for history files, and what mends it; None where nothing is."""
+    """Return what is wrong with a place for history files, and what to do; None where nothing is."""
     if not isinstance(url, str) or not url:
         return "Write a URL or an absolute path, such as '/srv/history' or 's3://bucket/history', or None."
     if "\0" in url or not url.isprintable():

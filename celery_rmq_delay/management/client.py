@@ -39,7 +39,7 @@ class Management:
     """A client for one vhost; a context manager.
 
     ``url`` is the base URL without ``/api``; credentials in it come before ``user`` and ``password``. ``tls`` has the
-    keys of ``broker_use_ssl``, for an ``https`` URL. Every method raises `ManagementError`, with the mend, when the API
+    keys of ``broker_use_ssl``, for an ``https`` URL. Every method raises `ManagementError`, with a hint, when the API
     cannot be reached or does not let the user in.
     """
 

@@ -1,4 +1,4 @@
-"""What went wrong with a request to the management API, in one sentence that says what mends it."""
+"""What went wrong with a request to the management API, and what to do, in one sentence."""
 
 from __future__ import annotations
 

@@ -53,5 +53,5 @@ def event_findings(connection: Connection, delay: Delay) -> Iterator[Finding]:
     most = delay.settings.events.max_length
     if found is not None and found.waiting is not None and found.waiting >= _NEARLY_FULL * most:
         what = f"{found.waiting} of at most {most} events wait: the oldest are dropped."
-        mend = "Start a collector (`manage.py rmq_delay_collect`), or set events to False."
-        yield Finding("events-unread", "warning", found.queue, what, mend)
+        hint = "Start a collector (`manage.py rmq_delay_collect`), or set events to False."
+        yield Finding("events-unread", "warning", found.queue, what, hint)

@@ -72,6 +72,6 @@ def exact_findings(connection: Connection, delay: Delay) -> Iterator[Finding]:
 def _unconsumed(connection: Connection, topology: Topology) -> Iterator[Finding]:
     if topology.consumed is None or (count := unconsumed(connection, topology.consumed)) is None:
         return
-    mend = "Start a worker of this app: each one releases what is due."
+    hint = "Start a worker of this app: each one releases what is due."
     severity: Any = "error" if count else "warning"
-    yield Finding("exact-unconsumed", severity, topology.consumed, f"No worker consumes it; {count} wait there.", mend)
+    yield Finding("exact-unconsumed", severity, topology.consumed, f"No worker consumes it; {count} wait there.", hint)

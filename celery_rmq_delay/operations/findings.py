@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-#: What mends objects that are missing, and one that differs.
+#: The fixes for objects that are missing, and for one that differs.
 APPLY = "Run `celery -A proj rmq-delay apply`, or start a worker."
 REDECLARE = "Drain and delete it, then run `celery -A proj rmq-delay apply`."
 
@@ -24,7 +24,7 @@ class Finding:
     severity: Severity
     subject: str
     found: str
-    mend: str
+    fix: str
 
     @property
     def needs_a_person(self) -> bool:

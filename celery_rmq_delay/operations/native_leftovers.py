@@ -90,7 +90,7 @@ MIGRATE = "`celery -A proj rmq-delay migrate --from celery-native`"
 
 
 def describe(found: Leftovers, *, used: bool) -> tuple[str, str]:
-    """Return what is to be said of leftovers, and what mends it; ``used``: see `still_used`."""
+    """Return a description of leftovers, and a fix; ``used``: see `still_used`."""
     text = f"Celery's own delayed delivery has left {len(found.queues)} queues with {found.messages} messages."
     if used:
         return text.replace(" has left ", " keeps "), (

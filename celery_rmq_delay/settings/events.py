@@ -67,15 +67,15 @@ def check_hook(redaction: Redaction, setting: str) -> None:
     """Raise `SettingsError` where the hook cannot be imported; for the start of a worker, when everything can be."""
     if redaction.hook is None:
         return
-    mend = "Write the dotted path of a function that takes and returns a text."
+    hint = "Write the dotted path of a function that takes and returns a text."
     try:
         found = load_hook(redaction.hook)
     except Exception as error:
         raise SettingsError(
-            f"{setting}.redact.hook", redaction.hook, f"It cannot be imported ({error}). {mend}"
+            f"{setting}.redact.hook", redaction.hook, f"It cannot be imported ({error}). {hint}"
         ) from error
     if not callable(found):
-        raise SettingsError(f"{setting}.redact.hook", redaction.hook, mend)
+        raise SettingsError(f"{setting}.redact.hook", redaction.hook, hint)
 
 
 def _is_installed(app: str) -> bool:

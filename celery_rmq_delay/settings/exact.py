@@ -40,8 +40,8 @@ def parse_exact(raw: Mapping[str, Any], setting: str) -> ExactSettings:
         raise SettingsError(f"{setting}.exact_for", which, 'Write "retryable" or "all".')
     queue_type = raw.get("exact_queue_type")
     if queue_type not in (None, "classic", "quorum"):
-        mend = 'Write "classic", "quorum" or None (as the default queue).'
-        raise SettingsError(f"{setting}.exact_queue_type", queue_type, mend)
+        hint = 'Write "classic", "quorum" or None (as the default queue).'
+        raise SettingsError(f"{setting}.exact_queue_type", queue_type, hint)
     return ExactSettings(
         topologies=_topologies(raw.get("exact_delays", "levels"), f"{setting}.exact_delays"),
         unit_ms=_unit(raw.get("exact_unit", "1s"), f"{setting}.exact_unit"),
@@ -54,8 +54,8 @@ def parse_exact(raw: Mapping[str, Any], setting: str) -> ExactSettings:
 def _unit(value: object, where: str) -> int:
     unit = parse_ms(value, where)
     if not _SHORTEST_UNIT <= unit <= _LONGEST_UNIT:
-        mend = f"Write a delay from {format_ms(_SHORTEST_UNIT)} to {format_ms(_LONGEST_UNIT)}."
-        raise SettingsError(where, value, mend)
+        hint = f"Write a delay from {format_ms(_SHORTEST_UNIT)} to {format_ms(_LONGEST_UNIT)}."
+        raise SettingsError(where, value, hint)
     return unit
 
 

@@ -30,7 +30,7 @@ _TOP_KEYS = (
 def parse_settings(raw: object, setting: str = "rmq_delay") -> Settings:
     """Return the validated settings of ``app.conf.rmq_delay`` (``CELERY_RMQ_DELAY`` with Django).
 
-    Raises `SettingsError` with the setting, the value and the mend for whatever cannot work.
+    Raises `SettingsError`, with the setting, the value and a hint, for a value that cannot work.
     """
     raw = {} if raw is None else raw
     if not isinstance(raw, Mapping):
@@ -68,8 +68,8 @@ def _management_url(value: object, where: str) -> str | None:
     except ValueError:
         good = False
     if not good:
-        mend = 'Write the base URL of the management API, such as "https://rabbit.example:15671".'
-        raise SettingsError(where, without_credentials(value), mend)
+        hint = 'Write the base URL of the management API, such as "https://rabbit.example:15671".'
+        raise SettingsError(where, without_credentials(value), hint)
     return str(value)
 
 
@@ -98,8 +98,8 @@ def _queue(raw: Mapping[str, Any], where: str, lanes: int, default: QueueSetting
     jitter = read_share(raw.get("jitter", base.jitter if base else 0.0), f"{where}.jitter")
     check_ttl(tiers, jitter, f"{where}.jitter", jitter)
     if jitter and lanes < 2:
-        mend = f"{where}.jitter spreads delays over lanes: use at least 2."
-        raise SettingsError(f"{where.partition('.')[0]}.lanes", lanes, mend)
+        hint = f"{where}.jitter spreads delays over lanes: use at least 2."
+        raise SettingsError(f"{where.partition('.')[0]}.lanes", lanes, hint)
     queue_type = raw.get("queue_type", default.queue_type if default else None)
     if queue_type not in (None, "classic", "quorum"):
         raise SettingsError(
@@ -129,14 +129,14 @@ def _check_native(tiers: tuple[int, ...], jitter: float, queue_type: object, whe
     can = native_tiers(tiers)
     if tiers != can:
         found, told = ([format_ms(tier) for tier in each] for each in (tiers, can))
-        mend = f'Native delays grow by the first one, up to the last: write {told}, or "retry": "ladder".'
-        raise SettingsError(f"{where}.tiers", found, mend)
+        hint = f'Native delays grow by the first one, up to the last: write {told}, or "retry": "ladder".'
+        raise SettingsError(f"{where}.tiers", found, hint)
     if jitter:
-        mend = 'Native retries have no jitter: write 0, or "retry": "ladder".'
-        raise SettingsError(f"{where}.jitter", jitter, mend)
+        hint = 'Native retries have no jitter: write 0, or "retry": "ladder".'
+        raise SettingsError(f"{where}.jitter", jitter, hint)
     if queue_type == "classic":
-        mend = 'Native retries need a quorum queue: write "quorum", or "retry": "ladder".'
-        raise SettingsError(f"{where}.queue_type", queue_type, mend)
+        hint = 'Native retries need a quorum queue: write "quorum", or "retry": "ladder".'
+        raise SettingsError(f"{where}.queue_type", queue_type, hint)
 
 
 def _pick(raw: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ def check_ttl(tiers: tuple[int, ...], jitter: float, where: str, found: object) 
     """Raise `SettingsError` for a tier that, with its jitter, is longer than RabbitMQ's longest TTL."""
     for tier in tiers:
         if tier * (1 + jitter) > MAX_TTL_MS:
-            mend = f"{format_ms(tier)} with a jitter of {jitter:g} is over RabbitMQ's longest TTL: use less of either."
-            raise SettingsError(where, found, mend)
+            hint = f"{format_ms(tier)} with a jitter of {jitter:g} is over RabbitMQ's longest TTL: use less of either."
+            raise SettingsError(where, found, hint)
 
 
 def read_tiers(value: object, where: str) -> tuple[int, ...]:

@@ -88,8 +88,8 @@ def check_queue_name(
         return
     record = queue.startswith(f"{settings.prefix}.") and queue.endswith((".record", moving(".record")))
     if record or queue in (settings.exhausted_queue, settings.names.events) or is_derived(queue):
-        mend = "This package gives such names to queues of its own: rename the queue, or set False to leave it alone."
-        raise SettingsError(f"{setting}.queues", queue, mend)
+        hint = "This package gives such names to queues of its own: rename the queue, or set False to leave it alone."
+        raise SettingsError(f"{setting}.queues", queue, hint)
     longest = settings.names.lane0(queue, "0" * 8, 1000)
     ladders = {own.ladder, *filter(None, tasks)}
     ttls = (
@@ -104,8 +104,8 @@ def check_queue_name(
     longest = max(longest, *tiers, key=lambda name: len(name.encode()))
     size = len(longest.encode())
     if size > MAX_NAME_BYTES:
-        mend = f"{longest!r} would have {size} bytes and AMQP allows {MAX_NAME_BYTES}: shorten the queue or the prefix."
-        raise SettingsError(f"{setting}.queues", queue, mend)
+        hint = f"{longest!r} would have {size} bytes and AMQP allows {MAX_NAME_BYTES}: shorten the queue or the prefix."
+        raise SettingsError(f"{setting}.queues", queue, hint)
 
 
 class _NotSet:
@@ -122,8 +122,8 @@ def check_max_retries(max_retries: int | _NotSet | None, ladder: Ladder, task: s
     if isinstance(max_retries, _NotSet) or ladder.retries is None:
         return
     if max_retries is None or max_retries > ladder.retries:
-        mend = (
+        hint = (
             f"The ladder is the retry budget and has {ladder.retries} tiers: leave max_retries out, add tiers, "
             "or set repeat_last=True."
         )
-        raise SettingsError(f"max_retries of task {task}", max_retries, mend)
+        raise SettingsError(f"max_retries of task {task}", max_retries, hint)

@@ -140,8 +140,8 @@ class LadderClock:
     def __enter__(self) -> LadderClock:
         """Shorten the delays. Before workers start, and before anything is sent."""
         if isinstance(self._delay.settings, _Short):
-            mend = "Two clocks at once would shorten them twice, and a BrokerLadder has one."
-            raise RmqDelayError(f"The delays of {self._delay.app!r} are short already. {mend}")
+            hint = "Two clocks at once would shorten them twice, and a BrokerLadder has one."
+            raise RmqDelayError(f"The delays of {self._delay.app!r} are short already. {hint}")
         short = _Short.of(self._delay.settings, self.scale)
         self._stack.enter_context(self._delay.apart(short))
         vars(self._delay)["exact"] = _ShortExact(short, self.planned.exact)
@@ -184,7 +184,7 @@ def _refuse_native(delay: Delay) -> None:
     if delay.settings.default.retry == "native" or any(
         each and each.retry == "native" for each in delay.settings.queues.values()
     ):
-        mend = (
+        hint = (
             'The clock cannot shorten what the queue itself holds: write short tiers, or "retry": "ladder", for tests.'
         )
-        raise SettingsError(f"{delay.setting}.retry", "native", mend)
+        raise SettingsError(f"{delay.setting}.retry", "native", hint)

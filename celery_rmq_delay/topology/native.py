@@ -33,7 +33,7 @@ def native_tiers(tiers_ms: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def refusal(queue: str, broker: Capabilities, *, quorum: bool) -> str | None:
-    """Return why a queue cannot retry natively, and what mends it; None where it can."""
+    """Return why a queue cannot retry natively, and what to do; None where it can."""
     if not broker.delays_retries:
         found = ".".join(map(str, broker.version))
         return (

@@ -196,12 +196,12 @@ def lost_record(plan: LadderPlan) -> tuple[str, str]:
         f"The record of the ladder of queue {queue!r} is gone from {plan.record_queue().name}, and what is in force is "
         "not what these settings say: it cannot be replaced, as retries would wait in both."
     )
-    mend = (
+    hint = (
         f"Stop all workers of {queue!r} and run `celery -A proj rmq-delay apply --reset --queue {queue}`; or, if the "
         "settings have changed, go back to those that were applied. Look for what removed the record: a purge, or a "
         "policy with message-ttl, expires or max-length."
     )
-    return found, mend
+    return found, hint
 
 
 def _marker(plan: LadderPlan, applied: Applied) -> Objects:

@@ -244,7 +244,7 @@ def test_an_older_broker_is_refused_by_workers_and_taken_by_publishers(
     lab.task("fails").delay(0)
     assert "needs RabbitMQ 4.3.1 or newer" in refused(lab)
     wait_for(lambda: lab.count("shop") == 1)
-    # The mend that the error names.
+    # The hint of the error.
     lab.worker(config=replace(lab.config, rmq_delay={"tiers": ["300ms"]}))
     wait_for(lambda: len(lab.attempts()) == 1)
 

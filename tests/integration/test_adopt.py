@@ -411,7 +411,7 @@ def test_a_policy_that_is_gone_is_an_error_that_the_same_command_mends(existing:
     wait_for(lambda: "adoption-lost" in found(shop.app, shop.managed.management_url))
     finding = found(shop.app, shop.managed.management_url)["adoption-lost"]
     assert finding.severity == "error"
-    assert f"adopt --queue {shop.queue}" in finding.mend
+    assert f"adopt --queue {shop.queue}" in finding.fix
     shop.command("--yes")
     declare_exact(shop.lab, shop.app)
     assert found(shop.app, shop.managed.management_url) == {}

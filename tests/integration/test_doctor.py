@@ -48,7 +48,7 @@ def notes(app: Celery) -> set[str]:
 def test_an_app_that_was_never_applied_misses_its_objects(lab: Lab) -> None:
     app = shop(lab)
     assert set(found(app)) == {"missing", "ladder", "exact-missing"}
-    assert "rmq-delay apply" in found(app)["missing"].mend
+    assert "rmq-delay apply" in found(app)["missing"].fix
     assert set(found(app)) == {"missing", "ladder", "exact-missing"}
 
 
@@ -120,7 +120,7 @@ def test_a_lost_record_is_found_with_a_mend_that_helps_whatever_was_in_force(lab
     assert plan.record_queue().name in finding.found
     assert run(app, "plan", code=1).stdout.startswith(f"{plan.queue}:\n  ! the record of the ladder in force is gone")
     assert data(app, "plan", code=1)[0]["lost"] is True
-    assert finding.mend in " ".join(run(app, "apply", code=1).output.split())
+    assert finding.fix in " ".join(run(app, "apply", code=1).output.split())
 
     consumer = lab.channel.basic_consume(plan.queue)
     assert "(consumers: 1): stop all its workers first" in run(app, "apply", "--reset", code=1).output
@@ -144,7 +144,7 @@ def test_a_queue_without_our_dead_letter_exchange_is_found_and_left_until_a_poli
     for url in (None, managed.management_url):
         findings = found(app, url)
         assert set(findings) == {"dlx-missing"}
-        assert plan.names.dlx(plan.queue) in findings["dlx-missing"].mend
+        assert plan.names.dlx(plan.queue) in findings["dlx-missing"].fix
     lab.queue(plan.queue)  # still the same arguments
     with policy(managed, plan.queue, f"^{plan.queue}$", {"dead-letter-exchange": plan.names.dlx(plan.queue)}):
         wait_for(lambda: not found(app, managed.management_url), "the policy")
@@ -214,7 +214,7 @@ def test_a_policy_that_reaches_the_packages_own_queues_is_found_with_one_that_pr
     with policy(managed, "tidy", f"^{lab.names.prefix}", wanted):
         finding = wait_for(reached, "the policy")
         assert (finding.severity, finding.subject) == ("error", "tidy")
-        command = re.search(r"set_policy .* rmq-delay-own '(.*)' '(.*)' --apply-to queues --priority 1", finding.mend)
+        command = re.search(r"set_policy .* rmq-delay-own '(.*)' '(.*)' --apply-to queues --priority 1", finding.fix)
         assert command
         own, definition = command.groups()
         with policy(managed, "rmq-delay-own", own, json.loads(definition), priority=1):
@@ -293,8 +293,8 @@ def test_messages_that_wait_for_a_person_are_noted(lab: Lab) -> None:
 def test_a_missing_management_api_is_found_with_the_mend(classic_lab: Lab) -> None:
     app, _ = opened(classic_lab)
     finding = found(app, f"http://127.0.0.1:{free_port()}")["management"]
-    assert "rabbitmq-plugins enable rabbitmq_management" in finding.mend
-    assert URL_VARIABLE in finding.mend
+    assert "rabbitmq-plugins enable rabbitmq_management" in finding.fix
+    assert URL_VARIABLE in finding.fix
 
 
 def test_a_broker_that_is_not_there_is_found() -> None:
@@ -338,4 +338,4 @@ def test_a_native_queue_that_no_worker_would_start_with_is_an_error(lab: Lab) ->
         return
     assert said is not None
     assert "needs" in said.found
-    assert '"retry": "ladder"' in said.mend
+    assert '"retry": "ladder"' in said.fix

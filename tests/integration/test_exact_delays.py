@@ -374,7 +374,7 @@ def test_a_loop_without_a_worker_is_told_by_publishers_and_by_doctor(
     assert len(warnings) == 1
     wait_for(lambda: ready_counts(lab.connection, [Worker(lab, app).loop.wait]), "the wait queue")
     (found,) = [each for each in examine(app, use_management=False) if each.code == "exact-unconsumed"]
-    assert "Start a worker" in found.mend
+    assert "Start a worker" in found.fix
 
 
 def test_an_eta_is_the_same_as_its_countdown(lab: Lab, make_app: MakeApp) -> None:

@@ -30,12 +30,12 @@ def test_the_doctor_tells_of_messages_and_then_of_empty_queues_and_else_of_nothi
     found = finding(movers)
     assert found is not None
     assert (found.severity, "28 queues with 2 messages" in found.found) == ("warning", True)
-    assert "migrate --from celery-native`" in found.mend
+    assert "migrate --from celery-native`" in found.fix
     movers.migrate("celery-native")
     found = finding(movers)
     assert found is not None
     assert (found.severity, "with 0 messages" in found.found) == ("note", True)
-    assert "migrate --from celery-native --remove`" in found.mend
+    assert "migrate --from celery-native --remove`" in found.fix
 
 
 def test_what_is_still_used_is_no_leftover(make_movers: Callable[..., Movers]) -> None:
@@ -44,7 +44,7 @@ def test_what_is_still_used_is_no_leftover(make_movers: Callable[..., Movers]) -
     found = finding(movers)
     assert found is not None
     assert (found.severity, "keeps 28 queues" in found.found) == ("note", True)
-    assert "exact_for to 'all'" in found.mend
+    assert "exact_for to 'all'" in found.fix
 
 
 def test_a_level_that_is_gone_is_not_counted() -> None:

@@ -145,4 +145,4 @@ def test_a_finding_stands_above_its_mend() -> None:
         findings_text([Finding("missing", "error", "payments", "Gone.", "Apply.")])
         == "error: payments: Gone.\n    -> Apply."
     )
-    assert findings_text([]) == "Nothing to mend."
+    assert findings_text([]) == "No problems found."

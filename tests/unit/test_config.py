@@ -1,4 +1,4 @@
-"""Settings: what is right is typed, what is wrong is one error that names setting, value and mend."""
+"""Settings: what is right is typed, what is wrong is one error that names setting, value and hint."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ YEARS = MAX_TTL_MS / 1000
 LONG = "x" * 240
 
 WRONG: list[tuple[Any, str, str]] = [
-    # settings, the name in the error, a piece of the mend
+    # settings, the name in the error, a piece of the hint
     ([], "rmq_delay", "Write a dictionary"),
     ("10s", "rmq_delay", "Write a dictionary"),
     ({"tier": ["10s"]}, "rmq_delay.tier", "Known: tiers,"),
@@ -143,13 +143,13 @@ WRONG: list[tuple[Any, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("raw", "setting", "mend"), WRONG, ids=lambda value: str(value)[:40])
-def test_a_wrong_setting_is_one_error_that_names_setting_value_and_mend(raw: Any, setting: str, mend: str) -> None:
+@pytest.mark.parametrize(("raw", "setting", "hint"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_wrong_setting_is_one_error_that_names_setting_value_and_mend(raw: Any, setting: str, hint: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_settings(raw)
     assert caught.value.setting == setting
-    assert mend in caught.value.mend
-    assert str(caught.value) == f"{setting}: found {caught.value.found!r}. {caught.value.mend}"
+    assert hint in caught.value.hint
+    assert str(caught.value) == f"{setting}: found {caught.value.found!r}. {caught.value.hint}"
     assert isinstance(caught.value, RmqDelayError)
 
 
@@ -174,7 +174,7 @@ def test_anything_is_settings_or_a_settings_error(raw: Any) -> None:
         settings = parse_settings(raw)
     except SettingsError as error:
         assert error.setting.startswith("rmq_delay")
-        assert error.mend
+        assert error.hint
     else:
         assert settings.default.ladder.tiers_ms
 
@@ -194,14 +194,14 @@ def test_a_task_has_its_own_tiers_with_the_jitter_of_the_queue() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tiers", "mend"),
+    ("tiers", "hint"),
     [("1s", "Write a list"), ([], "at least one"), (["x"], "not a delay"), ([YEARS], "longest TTL")],
 )
-def test_wrong_tiers_of_a_task_are_an_error_that_names_the_task(tiers: Any, mend: str) -> None:
+def test_wrong_tiers_of_a_task_are_an_error_that_names_the_task(tiers: Any, hint: str) -> None:
     settings = parse_settings({"jitter": 0.2})
     with pytest.raises(SettingsError, match=r"^tiers of task shop\.ping") as caught:
         settings.task_ladder("q", task(tiers=tiers))
-    assert mend in caught.value.mend
+    assert hint in caught.value.hint
 
 
 def test_more_retries_than_tiers_are_an_error_unless_the_last_tier_repeats() -> None:

@@ -177,7 +177,7 @@ def test_the_error_of_a_wrong_value_is_documented(key: str, value: object) -> No
         config.parse_settings({key: value})
     quoted = re.findall(r"`([^`\n]*[.:\d])`|`(Write [^`\n]*)`", SETTINGS)
     phrases = [piece.strip(" .") for pair in quoted for text in pair if text for piece in re.split(r"\.\.\.|N", text)]
-    assert any(len(phrase) > 11 and phrase in raised.value.mend for phrase in phrases), raised.value
+    assert any(len(phrase) > 11 and phrase in raised.value.hint for phrase in phrases), raised.value
 
 
 def test_every_setting_of_the_django_side_is_documented_with_its_default_and_no_other() -> None:

@@ -89,7 +89,7 @@ def test_what_is_no_delay_is_one_error_with_setting_value_and_mend(value: Any) -
     assert caught.value.setting == "rmq_delay.tiers[1]"
     assert caught.value.found is value
     assert repr(value) in str(caught.value)
-    assert caught.value.mend.endswith((".", "."))
+    assert caught.value.hint.endswith((".", "."))
 
 
 @given(st.one_of(st.text(), st.floats(), st.integers(), st.timedeltas(), st.none(), st.binary(), st.decimals()))

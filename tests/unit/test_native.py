@@ -59,7 +59,7 @@ def test_the_error_of_other_tiers_says_what_to_write() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "setting", "mend"),
+    ("more", "setting", "hint"),
     [
         ({"jitter": 0.1}, "rmq_delay.jitter", "no jitter"),
         ({"queue_type": "classic"}, "rmq_delay.queue_type", '"quorum"'),
@@ -68,11 +68,11 @@ def test_the_error_of_other_tiers_says_what_to_write() -> None:
         ({"queues": {"q": {"tiers": ["1s", "3s"]}}}, "rmq_delay.queues['q'].tiers", "['1s', '2s']"),
     ],
 )
-def test_what_native_cannot_do_is_an_error(more: dict[str, Any], setting: str, mend: str) -> None:
+def test_what_native_cannot_do_is_an_error(more: dict[str, Any], setting: str, hint: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_settings({"retry": "native", "tiers": ["1s"], **more})
     assert caught.value.setting == setting
-    assert mend in caught.value.mend
+    assert hint in caught.value.hint
 
 
 def test_native_is_inherited_and_can_be_taken_back() -> None:

@@ -29,7 +29,7 @@ def test_settings_are_taken_or_one_error_names_the_setting(raw: Any) -> None:
         settings = parse_settings(raw)
     except SettingsError as error:
         assert error.setting.startswith("rmq_delay")
-        assert error.mend
+        assert error.hint
         return
     for name, own in settings.queues.items():
         if own is None:
@@ -54,7 +54,7 @@ def test_settings_of_django_are_taken_or_one_error_names_the_setting(raw: Any) -
         _checked(raw)
     except SettingsError as error:
         assert error.setting.startswith("RMQ_DELAY")
-        assert error.mend
+        assert error.hint
 
 
 @given(anything)

@@ -101,7 +101,7 @@ def _publish(replacement: Replacement) -> None:
         replacement.complete()
     except AnalyticsError as error:
         raise AnalyticsError(
-            f"{error} - All tables are computed, and some of their days are in place. Run again when this is mended:"
+            f"{error} - All tables are computed, and some of their days are in place. Run again when this is corrected:"
             " the next run completes what is missing first, whichever days it is about."
         ) from error
 

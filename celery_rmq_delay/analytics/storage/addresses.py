@@ -143,5 +143,5 @@ def _path(parts: SplitResult) -> str:
     return unquote(parts.path).rstrip("/")
 
 
-def _refused(url: str, what: str, mend: str) -> AnalyticsError:
-    return AnalyticsError(f"{shown(url)}: has {what}, which Spark has no words for. {mend}.")
+def _refused(url: str, what: str, hint: str) -> AnalyticsError:
+    return AnalyticsError(f"{shown(url)}: has {what}, which Spark has no words for. {hint}.")

@@ -41,8 +41,8 @@ class Dependency:
     def __post_init__(self) -> None:
         check_share(f"Dependency {self.name!r}, hard", self.hard)
         if not 0 < self.outages_per_day <= 1_000:
-            mend = "Use a number above 0, up to 1,000."
-            raise SettingsError(f"Dependency {self.name!r}, outages_per_day", self.outages_per_day, mend)
+            hint = "Use a number above 0, up to 1,000."
+            raise SettingsError(f"Dependency {self.name!r}, outages_per_day", self.outages_per_day, hint)
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class Shop:
                 raise SettingsError(f"Shop, {what}", names, "Give every name once.")
             for task in self.tasks:
                 if getattr(task, what) not in names:
-                    mend = f"The shop has: {', '.join(names) or 'none'}."
-                    raise SettingsError(f"Task {task.name!r}, {what}", getattr(task, what), mend)
+                    hint = f"The shop has: {', '.join(names) or 'none'}."
+                    raise SettingsError(f"Task {task.name!r}, {what}", getattr(task, what), hint)
 
     @property
     def longest_climb_s(self) -> float:
@@ -216,8 +216,8 @@ class Spec:
         if self.outages not in ("shared", "independent"):
             raise SettingsError("Spec.outages", self.outages, 'Use "shared" or "independent".')
         if self.span_s < _DAY_S / 4:
-            mend = f"The longest ladder takes {self.shop.longest_climb_s:,.0f} s: use more days or shorter ladders."
-            raise SettingsError("Spec.days", self.days, mend)
+            hint = f"The longest ladder takes {self.shop.longest_climb_s:,.0f} s: use more days or shorter ladders."
+            raise SettingsError("Spec.days", self.days, hint)
 
     @property
     def span_s(self) -> float:

@@ -142,8 +142,8 @@ def _check_empty(url: str) -> None:
     system, root = _opened(url)
     found = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
     if found:
-        mend = f"It holds {found[0].base_name!r}: give a new folder, or delete what is in it."
-        raise SettingsError("output", url, mend)
+        hint = f"It holds {found[0].base_name!r}: give a new folder, or delete what is in it."
+        raise SettingsError("output", url, hint)
     system.create_dir(root)
 
 

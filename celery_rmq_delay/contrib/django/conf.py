@@ -77,8 +77,8 @@ def _checked(raw: object) -> Conf:
     known = {field.name.upper(): field.name for field in fields(Conf)}
     for key in raw:
         if key not in known:
-            mend = f"There is no such setting. Known: {', '.join(known)}."
-            raise SettingsError(f"{SETTING}[{key!r}]", raw[key], mend)
+            hint = f"There is no such setting. Known: {', '.join(known)}."
+            raise SettingsError(f"{SETTING}[{key!r}]", raw[key], hint)
     for key, value in raw.items():
         _check(key, value)
     values = {known[key]: value for key, value in raw.items()}
@@ -88,8 +88,8 @@ def _checked(raw: object) -> Conf:
 
 
 def _check(key: str, value: Any) -> None:
-    def refuse(mend: str) -> SettingsError:
-        return SettingsError(f"{SETTING}[{key!r}]", value, mend)
+    def refuse(hint: str) -> SettingsError:
+        return SettingsError(f"{SETTING}[{key!r}]", value, hint)
 
     if key in ("HISTORY_URL", "INSIGHTS_URL") and value is not None and (problem := problem_of(value)):
         raise SettingsError(f"{SETTING}[{key!r}]", shown(value), problem)
@@ -122,8 +122,8 @@ def _notify(raw: object) -> Notify:
     if not isinstance(found.mail, bool):
         raise SettingsError(f"{where}['mail']", found.mail, "Write True or False.")
     if found.webhook is not None and not _is_url(found.webhook):
-        mend = 'Write a URL, such as "https://alerts.example/hook", or None.'
-        raise SettingsError(f"{where}['webhook']", str(found.webhook)[:8], mend)
+        hint = 'Write a URL, such as "https://alerts.example/hook", or None.'
+        raise SettingsError(f"{where}['webhook']", str(found.webhook)[:8], hint)
     every = found.every_minutes
     if isinstance(every, bool) or not isinstance(every, (int, float)) or not 0 < every <= 10_080:
         raise SettingsError(f"{where}['every_minutes']", every, "Write a number of minutes above 0, up to a week.")
@@ -133,8 +133,8 @@ def _notify(raw: object) -> Notify:
 def _kinds(value: object, where: str) -> tuple[str, ...]:
     found = list(value) if isinstance(value, (list, tuple, set, frozenset)) else []
     if not found or any(kind not in NOTIFY_KINDS for kind in found):
-        mend = f"Write a list of some of {', '.join(NOTIFY_KINDS)}."
-        raise SettingsError(f"{where}['kinds']", value, mend)
+        hint = f"Write a list of some of {', '.join(NOTIFY_KINDS)}."
+        raise SettingsError(f"{where}['kinds']", value, hint)
     return tuple(kind for kind in NOTIFY_KINDS if kind in found)
 
 
@@ -148,7 +148,7 @@ def _is_url(value: object) -> bool:
 
 @lru_cache(maxsize=1)
 def conf() -> Conf:
-    """Return the settings. Raises `SettingsError` for what cannot work, with what mends it."""
+    """Return the settings. Raises `SettingsError`, with a hint, for a value that cannot work."""
     return _checked(getattr(django_settings, SETTING, {}))
 
 

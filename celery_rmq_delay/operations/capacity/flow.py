@@ -124,11 +124,11 @@ def _entering(rate: float, failures: Sequence[float], ladder: Ladder) -> list[fl
     if not ladder.repeat_last:
         return failed[: len(ladder) + 1]
     if share[-1] == 1 and failed[-1]:
-        mend = (
+        hint = (
             "With repeat_last a task that always fails is retried for ever: its last tier is unbounded. Use a lower "
             "share for the later attempts, such as 0.02,0.5, or --outage for a time in which all attempts fail."
         )
-        raise SettingsError("failure rate", ",".join(f"{each:g}" for each in failures), mend)
+        raise SettingsError("failure rate", ",".join(f"{each:g}" for each in failures), hint)
     endless = sum(failed[len(ladder) - 1 :]) + (failed[-1] * share[-1] / (1 - share[-1]) if failed[-1] else 0.0)
     return [*failed[: len(ladder) - 1], endless, 0.0]
 

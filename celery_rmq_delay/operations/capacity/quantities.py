@@ -31,8 +31,8 @@ def parse_shares(text: str, option: str) -> tuple[float, ...]:
         found = _SHARE.fullmatch(part.strip())
         share = float(found.group(1)) / (100 if found.group(2) else 1) if found else -1
         if not 0 <= share <= 1:
-            mend = 'Write a share from 0 to 1 such as "0.02" or "2%", or one for each attempt: "0.02,0.5".'
-            raise SettingsError(option, text, mend)
+            hint = 'Write a share from 0 to 1 such as "0.02" or "2%", or one for each attempt: "0.02,0.5".'
+            raise SettingsError(option, text, hint)
         shares.append(share)
     return tuple(shares)
 

@@ -59,16 +59,16 @@ class Workload:
     def check(self) -> None:
         """Raise `SettingsError` where it contradicts itself."""
         if self.quorum and self.cluster < self.replicas:
-            mend = f"Each of {self.replicas} replicas needs a node of its own: use more nodes or fewer replicas."
-            raise SettingsError("nodes", self.nodes, mend)
+            hint = f"Each of {self.replicas} replicas needs a node of its own: use more nodes or fewer replicas."
+            raise SettingsError("nodes", self.nodes, hint)
         if self.version not in VERSIONS:
             raise SettingsError("rabbitmq", self.version, f"Measured are {', '.join(VERSIONS)}: use the nearest.")
         if self.countdown_rate > self.rate:
-            mend = f"These tasks are part of the {self.rate:g}/s in all: use a higher rate or a lower one here."
-            raise SettingsError("countdown rate", self.countdown_rate, mend)
+            hint = f"These tasks are part of the {self.rate:g}/s in all: use a higher rate or a lower one here."
+            raise SettingsError("countdown rate", self.countdown_rate, hint)
         if bool(self.countdown_rate) != bool(self.countdown_ms):
-            mend = "Tasks with a countdown need both, how many per second and how long."
-            raise SettingsError("countdown", self.countdown_ms or None, mend)
+            hint = "Tasks with a countdown need both, how many per second and how long."
+            raise SettingsError("countdown", self.countdown_ms or None, hint)
         if self.countdown_rate and not self.levels:
-            mend = "Only delays of `levels` can be told on paper: leave levels out."
-            raise SettingsError("levels", self.levels, mend)
+            hint = "Only delays of `levels` can be told on paper: leave levels out."
+            raise SettingsError("levels", self.levels, hint)

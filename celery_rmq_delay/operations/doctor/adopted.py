@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 def dlx_missing(plan: LadderPlan, problem: str) -> Finding:
     """Say that a queue has no dead-letter exchange of ours, neither by arguments nor by a policy."""
     found = f"It exists without our dead-letter exchange: every retry costs a publish with confirm. {problem}"
-    mend = (
+    hint = (
         f"Run `{_adopt(plan)}`, or drain and delete it and run `celery -A proj rmq-delay apply`. "
         f"Its exchange is {plan.names.dlx(plan.queue)}."
     )
-    return Finding("dlx-missing", "warning", plan.queue, found, mend)
+    return Finding("dlx-missing", "warning", plan.queue, found, hint)
 
 
 def adoption_findings(
@@ -34,8 +34,8 @@ def adoption_findings(
     if adoption is None or not adoption.in_force:
         if by_policy:
             found = f"The dead-letter exchange comes from the policy {detail.policy!r}; retries are still published."
-            mend = f"Nothing: its failed tasks reach their delay queues. `{_adopt(plan)}` lets workers reject."
-            yield Finding("dlx-by-policy", "note", plan.queue, found, mend)
+            hint = f"Nothing: its failed tasks reach their delay queues. `{_adopt(plan)}` lets workers reject."
+            yield Finding("dlx-by-policy", "note", plan.queue, found, hint)
         return
     others = [policy for policy in policies if policy.name != adoption.policy]
     if not by_policy:

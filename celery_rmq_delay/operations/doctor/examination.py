@@ -1,4 +1,4 @@
-"""Look for what would keep failed tasks from waiting in the broker, and say what mends it. Changes nothing."""
+"""Diagnose problems that would prevent retries from being parked, with a fix for each. Changes nothing."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def _examine(
         yield Finding("transport", "error", "broker_url", str(error), "Use RabbitMQ, or do not call install().")
         return
     except (AMQPError, OperationalError) as error:
-        mend = "Start the broker, or correct broker_url."
-        yield Finding("unreachable", "error", connection.as_uri(), str(error), mend)
+        hint = "Start the broker, or correct broker_url."
+        yield Finding("unreachable", "error", connection.as_uri(), str(error), hint)
         return
     broker = capabilities(connection)
     yield from version_findings(broker)
@@ -87,12 +87,12 @@ def _examine(
                 details, policies = management.queues(), management.policies()
                 bindings = management.bindings()
         except ManagementError as error:
-            found, _, mend = str(error).partition(". ")
+            found, _, hint = str(error).partition(". ")
             unseen = (
                 "Without it policies, bindings and waiting dead letters stay unseen; --no-management leaves it out."
             )
-            mend = mend or unseen
-            yield Finding("management", "warning", "management API", found, mend)
+            hint = hint or unseen
+            yield Finding("management", "warning", "management API", found, hint)
     found_plans = plans(connection, delay, only)
     for plan in found_plans:
         yield from _queue_findings(connection, delay, plan, broker, details, policies, bindings)
@@ -114,8 +114,8 @@ def shared_prefix_findings(delay: Delay, bindings: Bindings) -> Iterator[Finding
     others = sorted(queue for source, queue in bindings if source == net and queue != own)
     if others:
         found = f"What is undeliverable goes to {own} and to {', '.join(others)}: requeued from both, it runs twice."
-        mend = f"Give apps with other exhausted queues another prefix; or, if it is an old queue, unbind it from {net}."
-        yield Finding("shared-prefix", "warning", net, found, mend)
+        hint = f"Give apps with other exhausted queues another prefix; or, if it is an old queue, unbind it from {net}."
+        yield Finding("shared-prefix", "warning", net, found, hint)
 
 
 def _own_queues(connection: Connection, delay: Delay, found: Iterable[LadderPlan]) -> list[Queue]:
@@ -137,8 +137,8 @@ def version_findings(broker: Capabilities) -> Iterator[Finding]:
         yield Finding("broker-version", "warning", "broker", found, "Upgrade RabbitMQ.")
     elif not broker.tells_death_reason:
         found = f"RabbitMQ {text} does not say why a message died: every death climbs the ladder, crash loops too."
-        mend = "RabbitMQ 3.13 or later tells them apart; apply the topology again after the upgrade."
-        yield Finding("broker-version", "note", "broker", found, mend)
+        hint = "RabbitMQ 3.13 or later tells them apart; apply the topology again after the upgrade."
+        yield Finding("broker-version", "note", "broker", found, hint)
 
 
 def _queue_findings(
@@ -152,8 +152,8 @@ def _queue_findings(
 ) -> Iterator[Finding]:
     quorum = plan.queue_type == "quorum" and getattr(details.get(plan.queue), "type", "quorum") == "quorum"
     if delay.is_native(plan.queue) and (refused := refusal(plan.queue, broker, quorum=quorum)):
-        found, _, mend = refused.rpartition(". ")
-        yield Finding("native", "error", plan.queue, f"{found}. No worker starts.", mend)
+        found, _, hint = refused.rpartition(". ")
+        yield Finding("native", "error", plan.queue, f"{found}. No worker starts.", hint)
     state = applied(connection, plan)
     counts = ready_counts(connection, [plan.queue, quarantine(plan.queue)])
     if counts[plan.queue] is not None:
@@ -172,8 +172,8 @@ def _queue_findings(
         waiting = details[name].dead_letters_waiting if name in details else 0
         if waiting:
             found = f"{waiting} dead letters wait in {name} because no queue has taken them."
-            mend = "Look again in a minute; if they stay, run `celery -A proj rmq-delay apply`, or empty a full target."
-            yield Finding("dead-letters-waiting", "warning", plan.queue, found, mend)
+            hint = "Look again in a minute; if they stay, run `celery -A proj rmq-delay apply`, or empty a full target."
+            yield Finding("dead-letters-waiting", "warning", plan.queue, found, hint)
     if state.retired:
         found = f"{len(state.retired)} ladders are out of use and not yet removed."
         yield Finding("retired", "note", plan.queue, found, "Run `celery -A proj rmq-delay prune`.")
@@ -214,8 +214,8 @@ def _dead_lettering(
         if not adopted and not by_policy:
             yield dlx_missing(plan, problem)
     else:
-        mend = "Declare it in task_queues with the arguments that it has, or drain, delete and declare it again."
-        yield Finding("queue-arguments", "warning", plan.queue, f"It exists with other arguments. {problem}", mend)
+        hint = "Declare it in task_queues with the arguments that it has, or drain, delete and declare it again."
+        yield Finding("queue-arguments", "warning", plan.queue, f"It exists with other arguments. {problem}", hint)
 
 
 def _drift(waiting: Pending, plan: LadderPlan) -> Iterator[Finding]:
@@ -263,8 +263,8 @@ def overflow_findings(
     limits = [key for key in ("max-length", "max-length-bytes") if f"x-{key}" in arguments or key in definition]
     if plan.queue_type == "classic" and limits and overflow.startswith("reject-publish"):
         found = f"It has {' and '.join(limits)} with {overflow}: retries that are due while it is full are lost."
-        mend = "Make it a quorum queue, whose delay queues keep them, or take the limit away and limit its publishers."
-        yield Finding("overflow", "error", plan.queue, found, mend)
+        hint = "Make it a quorum queue, whose delay queues keep them, or take the limit away and limit its publishers."
+        yield Finding("overflow", "error", plan.queue, found, hint)
 
 
 def limit_findings(plan: LadderPlan, broker: Capabilities, limit: int | None) -> Iterator[Finding]:
@@ -275,16 +275,16 @@ def limit_findings(plan: LadderPlan, broker: Capabilities, limit: int | None) ->
     if limit < needed:
         zero = " (before RabbitMQ 4.0 a negative limit is 0)" if limit < 0 else ""
         found = f"Its delivery limit is {limit}{zero}; its ladder needs {needed}: messages exhaust early."
-        mend = f"Set x-delivery-limit, or the policy's delivery-limit, to {needed} or more."
-        yield Finding("delivery-limit", "error", plan.queue, found, mend)
+        hint = f"Set x-delivery-limit, or the policy's delivery-limit, to {needed} or more."
+        yield Finding("delivery-limit", "error", plan.queue, found, hint)
 
 
 def _exhausted(connection: Connection, delay: Delay) -> Iterator[Finding]:
     name = delay.settings.exhausted_queue
     count = ready_counts(connection, [name])[name]
     if count:
-        mend = "Look at them with `celery -A proj rmq-delay exhausted list`, then requeue or discard."
-        yield Finding("exhausted", "note", name, f"{count} messages are out of retries.", mend)
+        hint = "Look at them with `celery -A proj rmq-delay exhausted list`, then requeue or discard."
+        yield Finding("exhausted", "note", name, f"{count} messages are out of retries.", hint)
 
 
 def _native(connection: Connection, delay: Delay) -> Iterator[Finding]:
@@ -293,11 +293,11 @@ def _native(connection: Connection, delay: Delay) -> Iterator[Finding]:
     if left is None:
         return
     used = native.still_used(delay.app, every_task=delay.settings.exact.every_task)
-    text, mend = native.describe(left, used=used)
+    text, hint = native.describe(left, used=used)
     if left.messages and not used:
-        yield Finding("celery-native", "warning", "celery_delayed_*", text, mend)
+        yield Finding("celery-native", "warning", "celery_delayed_*", text, hint)
     else:
-        yield Finding("celery-native", "note", "celery_delayed_*", text, mend)
+        yield Finding("celery-native", "note", "celery_delayed_*", text, hint)
 
 
 def _requeues(connection: Connection, delay: Delay) -> Iterator[Finding]:

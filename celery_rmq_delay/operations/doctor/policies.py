@@ -44,8 +44,8 @@ def policy_findings(
         by = " with the ".join(f"{kind} {name!r}" for kind, name in kinds if name)
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         text = f"The {by} sets {keys} on {listed}: what waits there is lost, or comes back early."
-        mend = _mend(policies, policy, connection.virtual_host or "/", delay.settings.prefix)
-        yield Finding("policy", "error", policy or operator or "policies", text, mend)
+        hint = _mend(policies, policy, connection.virtual_host or "/", delay.settings.prefix)
+        yield Finding("policy", "error", policy or operator or "policies", text, hint)
 
 
 def _harm(arguments: Mapping[str, Any], definition: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,8 +71,8 @@ def key_findings(queue: str, detail: QueueDetail | None) -> Iterator[Finding]:
         by = detail.policy or detail.operator_policy
         sets = f"The policy {by!r} sets {ROUTING_KEY}"
         text = f"{sets}: retries take the first tier again and again, and unknown tasks circle."
-        mend = f"Take {ROUTING_KEY} out of the policy, or narrow its pattern."
-        yield Finding("dead-letter-key", "error", queue, text, mend)
+        hint = f"Take {ROUTING_KEY} out of the policy, or narrow its pattern."
+        yield Finding("dead-letter-key", "error", queue, text, hint)
 
 
 def _mend(policies: Iterable[Policy], harmful: str | None, vhost: str, prefix: str) -> str:

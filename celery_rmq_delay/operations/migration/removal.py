@@ -61,13 +61,13 @@ def _check_empty(connection: Connection, details: Mapping[str, QueueDetail] | No
         full = {name: count for name, count in found.items() if count}
         if full:
             listed = ", ".join(f"{name} ({count})" for name, count in full.items())
-            mend = (
+            hint = (
                 "Move them first: `celery -A proj rmq-delay migrate --from celery-native`."
                 if found is counts
                 else f"Bind a queue of yours to {native.DELIVERY!r} with the key '#', wait until they are in it, then "
                 "remove."
             )
-            raise TopologyError(f"There are {what} in {listed}. {mend}")
+            raise TopologyError(f"There are {what} in {listed}. {hint}")
 
 
 def native_bindings(app: Celery) -> list[tuple[str, str, str]]:

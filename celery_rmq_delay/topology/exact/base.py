@@ -113,8 +113,8 @@ def due_headers(delay_ms: int, queue: str, now_ms: int | None = None) -> dict[st
 def check_longest(delay_ms: int, topology: Topology, what: str, found: object) -> None:
     """Raise `DelayError` for a delay that the topology cannot hold."""
     if delay_ms > topology.max_ms:
-        mend = (
+        hint = (
             f"The longest delay of {topology.name!r} with a unit of {format_ms(topology.unit_ms)} is "
             f"{format_ms(topology.max_ms)}: use a shorter one, or a larger exact_unit."
         )
-        raise DelayError(what, found, mend)
+        raise DelayError(what, found, hint)

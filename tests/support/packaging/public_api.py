@@ -148,7 +148,7 @@ def catches() -> None:
         as_publish: exceptions.PublishError = error
         print(as_publish)
     except SettingsError as error:
-        print(error.setting, error.found, error.mend)
+        print(error.setting, error.found, error.hint)
         error.advice  # type: ignore[attr-defined]  # noqa: B018
     except RmqDelayError as error:
         raise SystemExit(str(error)) from None

@@ -150,7 +150,7 @@ class MessagePages(RecordPages):
 
 
 def _shown(preview: payloads.Preview) -> dict[str, Any]:
-    """Return a message for the template; texts with characters that no page holds are mended."""
+    """Return a message for the template; characters that no page can show are replaced."""
     return {
         "args": text.plain(preview.args),
         "kwargs": text.plain(preview.kwargs),

@@ -83,8 +83,8 @@ class Consumer:
                 self._consumed.add(queue)
         missing = {queue for queue in names if counts[queue] is None}
         if missing - self._missing:
-            mend = "run `celery -A proj rmq-delay apply`, or start a worker"
-            logger.warning("Missing on the broker: %s. It is consumed when it is there: %s", ", ".join(missing), mend)
+            hint = "run `celery -A proj rmq-delay apply`, or start a worker"
+            logger.warning("Missing on the broker: %s. It is consumed when it is there: %s", ", ".join(missing), hint)
         self._missing = missing
         return {queue: count or 0 for queue, count in counts.items()}
 

@@ -57,6 +57,6 @@ def open_files(url: str) -> HistoryFiles:
     try:
         from ..history_files import HistoryFiles
     except ImportError as error:
-        mend = 'pip install "celery-rmq-delay[history]", which brings it.'
-        raise HistoryError(f"History files need pyarrow, and it cannot be imported ({error}): {mend}") from error
+        hint = 'pip install "celery-rmq-delay[history]", which brings it.'
+        raise HistoryError(f"History files need pyarrow, and it cannot be imported ({error}): {hint}") from error
     return HistoryFiles(checked(url))
