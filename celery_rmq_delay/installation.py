@@ -9,14 +9,14 @@ from celery.app.routes import Router
 from kombu.utils.imports import symbol_by_name
 
 from .app.queues import queues_class
-from .app.state import Delay, find_delay, set_delay
+from .app.state import AppState, find_state, set_state
 from .exceptions import SettingsError
 from .publish.calls import SendTask
 from .redaction import without_credentials
 from .settings.parser import parse_settings
 
 
-def install(app: Celery) -> Delay:
+def install(app: Celery) -> AppState:
     """Let failed tasks of ``app`` wait in RabbitMQ instead of in a worker.
 
     Call it once, after the app's configuration is known, in the module that makes the app: publishers need it as much
@@ -26,13 +26,13 @@ def install(app: Celery) -> Delay:
     raw = app.conf.get("rmq_delay")  # loads the configuration, which the prefix is part of
     setting = _setting(app)
     settings = parse_settings(raw, setting)
-    present = find_delay(app)
+    present = find_state(app)
     if present is not None:
         if present.settings != settings:
             raise SettingsError(setting, _shown(raw), "install() was called with other settings before.")
         return present
-    delay = Delay(app, settings, setting)
-    set_delay(app, delay)
+    delay = AppState(app, settings, setting)
+    set_state(app, delay)
     _declare_origin_queues(app, delay)
     setattr(app, "send_task", SendTask(app, delay))  # noqa: B010 - the stubs have a method there
     if settings.exact.every_task:
@@ -58,7 +58,8 @@ def _setting(app: Celery) -> str:
 
 def _keep_native_out(app: Celery, setting: str) -> None:
     """Let workers run without the step that declares Celery's own delay queues and binds queues to them."""
-    ours, stock = "celery_rmq_delay.worker.consumer:Consumer", "celery.worker.consumer:Consumer"
+    ours = "celery_rmq_delay.worker.consumer:ConsumerWithoutNativeDelay"
+    stock = "celery.worker.consumer:Consumer"
     if app.conf.worker_consumer not in (ours, stock):
         hint = (
             f"It keeps Celery's own delayed delivery out, for which it needs worker_consumer = {ours!r}, or a subclass."
@@ -70,7 +71,7 @@ def _keep_native_out(app: Celery, setting: str) -> None:
     app.conf.worker_consumer = ours
 
 
-def _declare_origin_queues(app: Celery, delay: Delay) -> None:
+def _declare_origin_queues(app: Celery, delay: AppState) -> None:
     amqp = app.amqp
     amqp.queues_cls = queues_class(delay)
     if "queues" in vars(amqp):  # somebody looked at the queues before: what they hold is made anew

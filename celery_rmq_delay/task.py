@@ -11,12 +11,12 @@ from celery import Task
 from celery.exceptions import Reject, Retry
 from kombu.exceptions import OperationalError
 
-from .app.state import REQUEST, STRATEGY, Delay, find_delay, is_celerys
+from .app.state import REQUEST, STRATEGY, AppState, find_state, is_celerys
 from .durations import DelayLike, aware_eta, until_ms, whole_ms
 from .exceptions import PublishError, RmqDelayError, TopologyError
 from .publish.forward import publish_retry
 from .retry.decision import next_delay
-from .retry.delivery import Delivery, Parked, Path, delivery_of
+from .retry.delivery import Delivery, Parked, RetryPath, delivery_of
 from .settings.values import NOT_SET, check_max_retries
 from .worker.trace import LeanTrace
 
@@ -36,7 +36,7 @@ class LadderBudget:
     def __get__(self, task: RetryableTask | None, _owner: type) -> int | None:
         if task is None:
             return None
-        delay = find_delay(task.app)
+        delay = find_state(task.app)
         delivery = delivery_of(task.request)
         if delay is None:
             return Task.max_retries
@@ -132,7 +132,7 @@ class RetryableTask(_Task):
         request: Any = self.request  # takes our mark
         given: Any = exc  # the stubs allow no other than an Exception
         delivery = delivery_of(request)
-        delay = find_delay(self.app)
+        delay = find_state(self.app)
         if delivery is None or delay is None or request.called_directly or request.is_eager:
             return super().retry(args, kwargs, given, throw, eta, countdown, max_retries, **options)
         cause = exc if exc is not None else sys.exc_info()[1]
@@ -156,7 +156,7 @@ class RetryableTask(_Task):
         path, tier_index = next_delay(
             delivery, ladder, request.retries, is_exact=wanted is not None, is_changed=changed or not throw
         )
-        request.rmq_delay_silent = path is not Path.PUBLISH
+        request.rmq_delay_silent = path is not RetryPath.PUBLISH
         try:
             retry: Any = super().retry(
                 args,
@@ -169,10 +169,10 @@ class RetryableTask(_Task):
             )
         finally:
             request.rmq_delay_silent = None
-        if path is Path.PUBLISH and not self._publish(
+        if path is RetryPath.PUBLISH and not self._publish(
             delay, delivery, retry.sig, tier_index=tier_index, queue=queue, delay_ms=wanted
         ):
-            path, throw, queue = Path.COPY, True, delivery.queue
+            path, throw, queue = RetryPath.COPY, True, delivery.queue
         parked = Parked.of(retry, path, tier_index, wanted, None if queue == delivery.queue else queue)
         if throw:
             raise parked
@@ -190,7 +190,7 @@ class RetryableTask(_Task):
     @classmethod
     def on_bound(cls, app: Celery) -> None:
         """Refuse settings of the task that cannot work, as soon as it belongs to an app."""
-        delay = find_delay(app)
+        delay = find_state(app)
         if delay is not None and cls.name is not None:
             delay.check_task(cls())
 
@@ -203,7 +203,7 @@ class RetryableTask(_Task):
         signature = super().signature_from_request(request, *args, **options)
         return signature if silent is None else _Unsent(signature)
 
-    def _exact_ms(self, delay: Delay, countdown: Any, eta: Any) -> int | None:
+    def _exact_ms(self, delay: AppState, countdown: Any, eta: Any) -> int | None:
         """Return the exact delay of a retry that asks for one."""
         if eta is not None:
             wanted, what, found = until_ms(aware_eta(self.app, eta)), "eta", eta
@@ -215,7 +215,7 @@ class RetryableTask(_Task):
         return wanted
 
     def _publish(
-        self, delay: Delay, delivery: Delivery, unsent: _Unsent, *, tier_index: int, queue: str, delay_ms: int | None
+        self, delay: AppState, delivery: Delivery, unsent: _Unsent, *, tier_index: int, queue: str, delay_ms: int | None
     ) -> bool:
         """Publish the retry to its delay queue; return False where the old message has to go on instead."""
         try:

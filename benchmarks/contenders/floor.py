@@ -16,7 +16,7 @@ import amqp
 from benchmarks.contenders import shop
 from benchmarks.contenders.celery_app import app, enqueue
 from celery_rmq_delay.amqp.capabilities import capabilities
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.topology.switch import apply_plan
 
 __all__ = ["enqueue"]
@@ -28,7 +28,7 @@ _PREFETCH = 50
 def _declare() -> None:
     with app.connection_for_write() as connection:
         tells = capabilities(connection).tells_death_reason
-        apply_plan(connection, delay_of(app).plan(_QUEUE, reason_routing=tells), quick=True)
+        apply_plan(connection, state_of(app).plan(_QUEUE, reason_routing=tells), quick=True)
 
 
 def _consume() -> None:

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from kombu import Connection
 
     from ..topology.ladder import LadderPlan
-    from .state import Delay
+    from .state import AppState
 
 
-def origin_queues(delay: Delay, only: Iterable[str] = (), connection: Connection | None = None) -> list[str]:
+def origin_queues(delay: AppState, only: Iterable[str] = (), connection: Connection | None = None) -> list[str]:
     """Return the names of the app's origin queues, sorted; ``only`` those where any are given.
 
     Knows the queues that the app declares, those its tasks are routed to and those its settings name. Raises
@@ -49,7 +49,7 @@ def origin_queues(delay: Delay, only: Iterable[str] = (), connection: Connection
     return [name for name in found if name in wanted] if wanted else found
 
 
-def plans(connection: Connection, delay: Delay, only: Iterable[str] = ()) -> list[LadderPlan]:
+def plans(connection: Connection, delay: AppState, only: Iterable[str] = ()) -> list[LadderPlan]:
     """Return the plans of the app's origin queues for the connected broker.
 
     Raises `TransportError` where that is no AMQP broker.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from kombu import Connection
 
     from ..ladders import QueueType
-    from .state import Delay
+    from .state import AppState
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +44,11 @@ class OriginQueue(Queue):
     and its retries are forwarded instead of rejected.
     """
 
-    delay: Delay | None = None
+    delay: AppState | None = None
     no_declare: bool | None
 
     @classmethod
-    def of(cls, queue: Queue, delay: Delay) -> OriginQueue:
+    def of(cls, queue: Queue, delay: AppState) -> OriginQueue:
         """Return ``queue`` with the dead-letter arguments of its ladder."""
         origin = cls(**queue.as_dict())
         origin.delay = delay
@@ -93,7 +93,7 @@ class OriginQueue(Queue):
         with connection.channel() as channel:
             self._declare(delay, channel)
 
-    def _declare(self, delay: Delay, channel: Any) -> Any:
+    def _declare(self, delay: AppState, channel: Any) -> Any:
         try:
             with channel.connection.channel() as probe:
                 return super().queue_declare(nowait=False, channel=probe)
@@ -107,7 +107,7 @@ class OriginQueue(Queue):
             self._found_foreign(delay, error, channel.connection.client)
         return self._look_at_it(channel)
 
-    def _found_foreign(self, delay: Delay, error: ChannelError, connection: Connection) -> None:
+    def _found_foreign(self, delay: AppState, error: ChannelError, connection: Connection) -> None:
         goal = f"have them rejected to {delay.settings.names.dlx(self.name)!r}"
         adopt = f"run `celery -A proj rmq-delay adopt --queue {self.name}`, or "
         if delay.is_native(self.name):
@@ -160,7 +160,7 @@ def _value(found: re.Match[str]) -> str | int | bool:
     return int(found["number"]) if found["number"] else found["text"]
 
 
-def _is_adopted(delay: Delay, queue: str, source: Connection) -> bool:
+def _is_adopted(delay: AppState, queue: str, source: Connection) -> bool:
     plan = delay.plan(queue, reason_routing=True, tasks=False)
     with beside(source) as connection:
         adoption = Applied.from_json(peek_record(connection, plan.record_queue())).adoption
@@ -170,7 +170,7 @@ def _is_adopted(delay: Delay, queue: str, source: Connection) -> bool:
 class OriginQueues(Queues):
     """The app's queues: each that can have a ladder becomes an `OriginQueue`."""
 
-    delay: Delay
+    delay: AppState
 
     def __setitem__(self, name: str, queue: Queue) -> None:
         super().__setitem__(name, queue)
@@ -194,6 +194,6 @@ def compare(app: Celery, name: str, connection: Connection) -> None:
         queue.compare(connection)
 
 
-def queues_class(delay: Delay) -> type[OriginQueues]:
+def queues_class(delay: AppState) -> type[OriginQueues]:
     """Return the class of queue maps that an app with ``delay`` uses."""
     return type("OriginQueues", (OriginQueues,), {"delay": delay})

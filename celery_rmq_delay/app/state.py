@@ -48,7 +48,7 @@ NEEDED = (
 )
 
 
-class Delay:
+class AppState:
     """The package's state of one app."""
 
     def __init__(self, app: Celery, settings: Settings, setting: str = "rmq_delay") -> None:
@@ -70,7 +70,7 @@ class Delay:
         """Work with other settings, and know nothing of a broker yet, for the length of a block: for tests."""
         before = dict(vars(self))
         vars(self).pop("exact", None)
-        Delay.__init__(self, self.app, settings, self.setting)
+        AppState.__init__(self, self.app, settings, self.setting)
         try:
             yield
         finally:
@@ -278,19 +278,19 @@ class Delay:
                 raise SettingsError(f"Request of task {task.name}", task.Request, f"{_BOTH}: {advice}")
 
 
-def set_delay(app: Celery, delay: Delay) -> None:
+def set_state(app: Celery, delay: AppState) -> None:
     """Leave ``delay`` on the app."""
     setattr(app, _ATTRIBUTE, delay)
 
 
-def find_delay(app: Celery) -> Delay | None:
+def find_state(app: Celery) -> AppState | None:
     """Return what `install` left on the app; None where it was not called."""
     return getattr(app, _ATTRIBUTE, None)
 
 
-def delay_of(app: Celery) -> Delay:
+def state_of(app: Celery) -> AppState:
     """Return what `install` left on the app, or raise `RmqDelayError`."""
-    delay = find_delay(app)
+    delay = find_state(app)
     if delay is None:
         raise RmqDelayError(f"{app!r} has no delay queues: call celery_rmq_delay.install(app) after its configuration.")
     return delay

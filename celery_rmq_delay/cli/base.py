@@ -14,7 +14,7 @@ from kombu.exceptions import KombuError
 
 from ..amqp.scan import SCAN_LIMIT
 from ..app.inventory import connect
-from ..app.state import Delay, delay_of
+from ..app.state import AppState, state_of
 from ..exceptions import RmqDelayError
 from ..management.client import URL_VARIABLE
 
@@ -69,9 +69,9 @@ management_option = click.option("--management-url", help=f"Base URL of the mana
 
 
 @contextmanager
-def connected(app: Celery) -> Iterator[tuple[Delay, Connection]]:
+def connected(app: Celery) -> Iterator[tuple[AppState, Connection]]:
     """Connect to the app's broker."""
-    delay = delay_of(app)
+    delay = state_of(app)
     with app.connection_for_read() as connection:
         connect(connection)
         yield delay, connection

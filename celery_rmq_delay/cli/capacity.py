@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..app.state import delay_of, find_delay
+from ..app.state import find_state, state_of
 from ..durations import parse_ms
 from ..exceptions import SettingsError
 from ..ladders import QueueType
@@ -61,7 +61,7 @@ def capacity(ctx: click.Context, *, as_json: bool, **given: Any) -> None:
     Exit code 1 when something needs a person, see the warnings.
     """
     ladder, queue_type = _waits_in(ctx.obj.app, given)
-    delay = find_delay(ctx.obj.app)
+    delay = find_state(ctx.obj.app)
     exact = delay.settings.exact if delay else ExactSettings()
     found = estimate(
         Workload(
@@ -107,9 +107,9 @@ def _waits_in(app: Celery, given: dict[str, Any]) -> tuple[Ladder, QueueType]:
 
 
 def _of_app(app: Celery, name: str | None, *, own: bool) -> tuple[Ladder, QueueType]:
-    if not own and find_delay(app) is None:
+    if not own and find_state(app) is None:
         return parse_settings({}).default.ladder, "classic"
-    delay = delay_of(app)
+    delay = state_of(app)
     queue = name or app.conf.task_default_queue
     settings = delay.settings.for_queue(queue)
     if settings is None:

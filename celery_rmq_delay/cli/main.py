@@ -51,7 +51,7 @@ from .migrate import migrate_command
 if TYPE_CHECKING:
     from kombu import Connection
 
-    from ..app.state import Delay
+    from ..app.state import AppState
 
 _T = TypeVar("_T")
 
@@ -93,7 +93,7 @@ def plan(
 
 
 def _asked(
-    delay: Delay, connection: Connection, url: str | None, ask: Callable[[Management], _T], missing: str
+    delay: AppState, connection: Connection, url: str | None, ask: Callable[[Management], _T], missing: str
 ) -> _T | None:
     """Return what the management API answers; None, and a word about what is ``missing``, where it cannot be asked."""
     try:

@@ -36,7 +36,7 @@ from .schema import (
 if TYPE_CHECKING:
     from kombu.message import Message
 
-    from ..app.state import Delay
+    from ..app.state import AppState
 
 _T = TypeVar("_T")
 
@@ -76,7 +76,7 @@ class Waits(NamedTuple):
 class EventMaker:
     """Makes the events of one worker."""
 
-    def __init__(self, delay: Delay, worker: str) -> None:
+    def __init__(self, delay: AppState, worker: str) -> None:
         self._delay, self._worker = delay, _name(worker)
         self._redaction = delay.settings.redaction
         #: What many events have in common, as JSON, by what it depends on.

@@ -16,19 +16,19 @@ from ..topology.common import own_queue_arguments
 if TYPE_CHECKING:
     from kombu import Connection
 
-    from ..app.state import Delay
+    from ..app.state import AppState
 
 logger = logging.getLogger(__name__)
 
 
-def events_queue(delay: Delay) -> Queue:
+def events_queue(delay: AppState) -> Queue:
     """Return the queue of events: it drops its oldest ones where it would grow too long."""
     kept = dict(own_queue_arguments(delay.own_queue_type))
     bound = {"x-max-length": delay.settings.events.max_length, "x-overflow": "drop-head"}
     return Queue(delay.settings.names.events, arguments({**kept, **bound}))
 
 
-def connect_events(source: Connection, delay: Delay) -> Connection:
+def connect_events(source: Connection, delay: AppState) -> Connection:
     """Return a connection to the broker of ``source``, for events only, whose queue exists. Blocks.
 
     Its default channel confirms. A queue that exists with other arguments is used as it is. With
@@ -50,7 +50,7 @@ def connect_events(source: Connection, delay: Delay) -> Connection:
     return connection
 
 
-def declare_events(connection: Connection, delay: Delay) -> None:
+def declare_events(connection: Connection, delay: AppState) -> None:
     """Declare the queue of events; one with other arguments only earns a warning."""
     queue = events_queue(delay)
     try:

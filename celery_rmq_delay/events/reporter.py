@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kombu import Connection
     from kombu.message import Message
 
-    from ..app.state import Delay
+    from ..app.state import AppState
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _T = TypeVar("_T")
 class Reporter:
     """Sends the events of one consumer."""
 
-    def __init__(self, consumer: Any, delay: Delay) -> None:
+    def __init__(self, consumer: Any, delay: AppState) -> None:
         self._consumer, self._delay = consumer, delay
         self._maker = EventMaker(delay, consumer.hostname)
         self._writer = EventWriter(self._connect, delay.settings.names.events)

@@ -29,7 +29,7 @@ from ..topology.switch import apply_plan, save_adoption
 if TYPE_CHECKING:
     from kombu import Connection
 
-    from ..app.state import Delay
+    from ..app.state import AppState
     from ..management.client import Management
     from ..management.records import QueueDetail
     from ..topology.ladder import LadderPlan
@@ -102,7 +102,7 @@ class Adopter:
     """Plans and does both for one app's queues, over AMQP and the management API."""
 
     def __init__(
-        self, delay: Delay, connection: Connection, management: Management, patience: Patience | None = None
+        self, delay: AppState, connection: Connection, management: Management, patience: Patience | None = None
     ) -> None:
         self.delay, self.connection, self.management = delay, connection, management
         self.patience = patience or PATIENCE

@@ -13,7 +13,7 @@ from .pending import Pending
 if TYPE_CHECKING:
     from kombu import Connection
 
-    from ..app.state import Delay
+    from ..app.state import AppState
 
 
 #: The share of its longest length from which on a queue of events needs a reader.
@@ -32,7 +32,7 @@ class EventStatus:
         return dict(vars(self))
 
 
-def event_status(connection: Connection, delay: Delay) -> EventStatus | None:
+def event_status(connection: Connection, delay: AppState) -> EventStatus | None:
     """Return how many events wait; None where events are off."""
     if not delay.settings.events.on:
         return None
@@ -40,14 +40,14 @@ def event_status(connection: Connection, delay: Delay) -> EventStatus | None:
     return EventStatus(name, ready_counts(connection, [name])[name])
 
 
-def event_pending(connection: Connection, delay: Delay) -> Pending:
+def event_pending(connection: Connection, delay: AppState) -> Pending:
     """Return what an apply would declare for events; a queue with other arguments is used as it is."""
     found = event_status(connection, delay)
     missing = (Drift("queue", found.queue, "missing"),) if found is not None and found.waiting is None else ()
     return Pending(queue="events", create=missing)
 
 
-def event_findings(connection: Connection, delay: Delay) -> Iterator[Finding]:
+def event_findings(connection: Connection, delay: AppState) -> Iterator[Finding]:
     """Say where events are about to be dropped."""
     found = event_status(connection, delay)
     most = delay.settings.events.max_length

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kombu import Connection
 
     from ..app.exact import ExactDelays
-    from ..app.state import Delay
+    from ..app.state import AppState
     from ..topology.exact.base import Topology
 
 
@@ -53,7 +53,7 @@ def exact_pending(connection: Connection, exact: ExactDelays) -> Pending:
     )
 
 
-def exact_findings(connection: Connection, delay: Delay) -> Iterator[Finding]:
+def exact_findings(connection: Connection, delay: AppState) -> Iterator[Finding]:
     """Say what is wrong with the exact delays of the settings."""
     exact = delay.exact
     try:

@@ -13,7 +13,7 @@ from ..amqp.capabilities import Capabilities, capabilities
 from ..amqp.objects import Queue
 from ..amqp.scan import looks_leave_no_trace, scanning
 from ..app.inventory import applied, plans
-from ..app.state import delay_of
+from ..app.state import state_of
 from ..names import quarantine
 from ..settings.values import RetryMode
 from .event_queue import EventStatus, event_status
@@ -128,7 +128,7 @@ def _with_held(queue: QueueStatus, detail: QueueDetail | None) -> QueueStatus:
 
 def read_status(app: Celery, connection: Connection, only: Iterable[str] = ()) -> Status:
     """Return the state of the app's origin queues (of ``only`` those where given) and of its exhausted queue."""
-    delay = delay_of(app)
+    delay = state_of(app)
     exhausted = delay.settings.exhausted_queue
     return Status(
         queues=tuple(queue_status(app, connection, only)),
@@ -144,7 +144,7 @@ def queue_status(app: Celery, connection: Connection, only: Iterable[str] = ()) 
 
     Raises `RmqDelayError` where `install` was not called, `TransportError` where the broker is no AMQP broker.
     """
-    delay = delay_of(app)
+    delay = state_of(app)
     broker = capabilities(connection)
     return [
         _status(connection, plan, broker, "native" if delay.is_native(plan.queue) else "ladder")

@@ -11,7 +11,7 @@ from celery.utils import uuid
 from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 
-from ..app.state import Delay, is_retryable
+from ..app.state import AppState, is_retryable
 from ..durations import aware_eta, until_ms, whole_ms
 from ..headers import LANE, exact_address
 from ..ladders import lane_of
@@ -29,7 +29,7 @@ class SendTask:
     its eta, and the worker that receives it parks it. Where ladders have jitter, every message gets its task's lane.
     """
 
-    def __init__(self, app: Celery, delay: Delay) -> None:
+    def __init__(self, app: Celery, delay: AppState) -> None:
         self._app, self._delay = app, delay
 
     def __call__(
@@ -132,7 +132,7 @@ class SendTask:
 class _WithoutTtl:
     """Celery's function that publishes a task message, without a TTL where a header says when it expires."""
 
-    def __init__(self, send: Callable[..., Any], delay: Delay) -> None:
+    def __init__(self, send: Callable[..., Any], delay: AppState) -> None:
         self._send, self._delay = send, delay
 
     def __call__(self, producer: Any, name: str, message: Any, **options: Any) -> Any:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from ..amqp.route import Route
     from ..app.exact import ExactDelays
-    from ..app.state import Delay
+    from ..app.state import AppState
 
 _ROUTE_OPTIONS = ("exchange", "routing_key", "countdown", "eta")
 
@@ -172,7 +172,7 @@ class Redirect:
 
 
 def publish_retry(
-    delay: Delay,
+    delay: AppState,
     task: Task[Any, Any],
     delivery: Delivery,
     signature: Any,
@@ -212,7 +212,7 @@ def publish_retry(
         apply_async(signature.args, signature.kwargs, **options, headers=headers, producer=redirect)
 
 
-def _to_tier(delay: Delay, task: Task[Any, Any], tier_index: int, queue: str) -> tuple[Route, int | None]:
+def _to_tier(delay: AppState, task: Task[Any, Any], tier_index: int, queue: str) -> tuple[Route, int | None]:
     """Return the way into a tier's delay queue, and the message's lane."""
     ladder = delay.ladder(queue, task)
     tier_index = min(tier_index, len(ladder))

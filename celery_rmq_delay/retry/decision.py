@@ -15,7 +15,7 @@ from ..ladders import Ladder
 from ..names import quarantine, tier_of
 from ..topology.native import NativeRetry
 from .crashes import crashes, was_interrupted
-from .delivery import Delivery, Parked, Path, climbs_by_itself
+from .delivery import Delivery, Parked, RetryPath, climbs_by_itself
 
 
 class Action(str, Enum):
@@ -185,16 +185,16 @@ def _on_arrival(
     return (Action.RETURN if is_returned else Action.RUN), crashed
 
 
-def _cheapest(headers: Headers, place: Place, ladder: Ladder, retries: int, *, is_copied: bool) -> Path:
+def _cheapest(headers: Headers, place: Place, ladder: Ladder, retries: int, *, is_copied: bool) -> RetryPath:
     """Return how an unchanged retry of the next tier gets to its delay queue."""
     if place.native and place.is_applied:
         delay_ms = ladder.tiers_ms[ladder.tier_after(retries) - 1]
         if place.native.takes(headers, delay_ms, place.most_given_back):
-            return Path.REQUEUE
+            return RetryPath.REQUEUE
     if not (place.is_planned and place.is_applied):
-        return Path.PUBLISH
+        return RetryPath.PUBLISH
     is_copied = is_copied or place.is_quarantined or not place.rejects or place.flags_returned
-    return Path.COPY if is_copied else Path.REJECT
+    return RetryPath.COPY if is_copied else RetryPath.REJECT
 
 
 class Attempt(NamedTuple):
@@ -217,7 +217,7 @@ class Ending(NamedTuple):
 
     action: Action
     #: With `Action.PARK`: how it gets to its delay queue, the tier's number from 1, and an exact delay instead of it.
-    path: Path = Path.COPY
+    path: RetryPath = RetryPath.COPY
     tier_index: int = 0
     delay_ms: int | None = None
     #: With `Action.EXHAUST`, and where a task is discarded: why.
@@ -240,15 +240,15 @@ _SETTLED = {
 
 def next_delay(
     delivery: Delivery, ladder: Ladder, retries: int, *, is_exact: bool = False, is_changed: bool = False
-) -> tuple[Path, int]:
+) -> tuple[RetryPath, int]:
     """Return how the next retry gets to its delay queue, and its tier's number.
 
     ``is_exact`` where it asks for a delay of its own, ``is_changed`` where it is another message than this one.
     """
-    path = Path.PUBLISH if is_changed else delivery.path
-    by_itself = path is not Path.REJECT or climbs_by_itself(delivery, ladder, retries)
-    if path is not Path.PUBLISH and (is_exact or not by_itself):
-        path = Path.COPY
+    path = RetryPath.PUBLISH if is_changed else delivery.path
+    by_itself = path is not RetryPath.REJECT or climbs_by_itself(delivery, ladder, retries)
+    if path is not RetryPath.PUBLISH and (is_exact or not by_itself):
+        path = RetryPath.COPY
     return path, ladder.tier_after(retries)
 
 
@@ -262,7 +262,7 @@ def end(how: End, attempt: Attempt | Parked, *, rejects: bool = True) -> Ending:
         return Ending(Action.EXHAUST, reason="retries_used" if attempt.is_used_up else "gave_up")
     else:
         (path, tier_index), delay_ms = next_delay(attempt.delivery, attempt.ladder, attempt.retries), None
-        path = Path.COPY if path is Path.PUBLISH else path  # the task publishes nothing anymore
-    if path is Path.REJECT and not rejects:  # its queue was given back while the task ran
-        path = Path.COPY
+        path = RetryPath.COPY if path is RetryPath.PUBLISH else path  # the task publishes nothing anymore
+    if path is RetryPath.REJECT and not rejects:  # its queue was given back while the task ran
+        path = RetryPath.COPY
     return Ending(Action.PARK, path, tier_index, delay_ms)

@@ -13,7 +13,7 @@ from ..ladders import Ladder
 KEY = "rmq_delay"
 
 
-class Path(str, Enum):
+class RetryPath(str, Enum):
     """How a retry gets from its origin queue into a delay queue."""
 
     #: The main process rejects the message, and the broker moves it.
@@ -35,7 +35,7 @@ class Delivery(NamedTuple):
     #: Its lane of jitter; None where its publisher gave it none.
     lane: int | None
     #: The cheapest way that a retry with the same arguments can take.
-    path: Path
+    path: RetryPath
 
 
 def delivery_of(request: Any) -> Delivery | None:
@@ -51,14 +51,14 @@ class Parked(Retry):
     """The `Retry` that says how the message gets to its delay queue, and to which tier, or with which exact delay."""
 
     excs: str | None  # the stubs lack it
-    path = Path.REJECT
+    path = RetryPath.REJECT
     tier_index = 0
     delay_ms: int | None = None
     queue: str | None = None
 
     @classmethod
     def of(
-        cls, retry: Retry, path: Path, tier_index: int, delay_ms: int | None = None, queue: str | None = None
+        cls, retry: Retry, path: RetryPath, tier_index: int, delay_ms: int | None = None, queue: str | None = None
     ) -> Parked:
         """Return ``retry`` as a `Parked`; ``queue`` where it is to come back to another one."""
         found: Any = retry  # the stubs lack ``excs``
@@ -79,7 +79,7 @@ def _parked(
     exc: BaseException | None,
     excs: str | None,
     when: Any,
-    path: Path,
+    path: RetryPath,
     tier_index: int,
     delay_ms: int | None,
     queue: str | None = None,

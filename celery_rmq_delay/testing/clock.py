@@ -13,7 +13,7 @@ from celery import Celery
 
 from ..amqp.route import Route
 from ..app.exact import ExactDelays
-from ..app.state import Delay, delay_of
+from ..app.state import AppState, state_of
 from ..durations import format_ms, parse_ms
 from ..exceptions import RmqDelayError, SettingsError
 from ..ladders import Ladder
@@ -122,9 +122,9 @@ class LadderClock:
         ``scale`` is the one of another process. Raises `SettingsError` for queues that hold their retries by
         themselves, whose delays RabbitMQ fixes when they are declared.
         """
-        self._delay = delay_of(app)
+        self._delay = state_of(app)
         #: What the app would do without the clock.
-        self.planned = Delay(app, self._delay.settings, self._delay.setting)
+        self.planned = AppState(app, self._delay.settings, self._delay.setting)
         self._stack = ExitStack()
         low, high = parse_ms(shortest, "shortest"), parse_ms(longest, "longest")
         if low > high:
@@ -165,14 +165,14 @@ def clock_from(environment: Mapping[str, str], app: Celery) -> LadderClock:
     return LadderClock(app, scale=scale)
 
 
-def _delays(delay: Delay) -> set[int]:
+def _delays(delay: AppState) -> set[int]:
     """Return all tiers of an app in ms."""
     delay.app.loader.import_default_modules()
     delay.app.finalize()
     return {tier for ladder in _ladders(delay) for tier in ladder.tiers_ms}
 
 
-def _ladders(delay: Delay) -> Iterator[Ladder]:
+def _ladders(delay: AppState) -> Iterator[Ladder]:
     queues = [settings for settings in (delay.settings.default, *delay.settings.queues.values()) if settings]
     yield from (settings.ladder for settings in queues)
     for task in delay.retryable_tasks():
@@ -180,7 +180,7 @@ def _ladders(delay: Delay) -> Iterator[Ladder]:
             yield delay.ladder(delay.routed_to(task) or delay.app.conf.task_default_queue, task)
 
 
-def _refuse_native(delay: Delay) -> None:
+def _refuse_native(delay: AppState) -> None:
     if delay.settings.default.retry == "native" or any(
         each and each.retry == "native" for each in delay.settings.queues.values()
     ):

@@ -19,7 +19,7 @@ from celery.worker import state
 from kombu.utils.imports import symbol_by_name
 
 from ..app.inventory import origin_queues
-from ..app.state import Delay, delay_of
+from ..app.state import AppState, state_of
 from ..durations import parse_ms
 from ..exceptions import NotFinishedError
 from ..worker.trace import lost
@@ -56,9 +56,9 @@ class MemoryLadder(Stories):
 
     def __init__(self, app: Celery) -> None:
         """Take an app that `install` was called with. Raises `RmqDelayError` where it was not."""
-        self._app, self._delay = app, delay_of(app)
+        self._app, self._delay = app, state_of(app)
         settings = self._delay.settings
-        super().__init__(Recorder(app, Delay(app, settings), lambda: self.now))
+        super().__init__(Recorder(app, AppState(app, settings), lambda: self.now))
         self._silent = replace(settings, events=replace(settings.events, wanted=False))
         self._broker = VirtualBroker()
         self._consumer: Any = None

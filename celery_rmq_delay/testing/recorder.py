@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from celery import Celery, signals, states
 from celery.exceptions import Retry
 
-from ..app.state import Delay
+from ..app.state import AppState
 from ..retry.delivery import KEY
 from ..signals import task_exhausted, task_parked, task_recovered
 from .story import Attempt, TaskStory
@@ -29,7 +29,7 @@ class Recorder:
     ``planned`` knows the app's ladders as the user wrote them, ``clock`` the time in seconds.
     """
 
-    def __init__(self, app: Celery, planned: Delay, clock: Callable[[], float]) -> None:
+    def __init__(self, app: Celery, planned: AppState, clock: Callable[[], float]) -> None:
         self.app, self.stories = app, dict[str, TaskStory]()
         self._planned, self._clock = planned, clock
         self._began: dict[str, float] = {}

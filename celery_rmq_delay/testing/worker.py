@@ -11,7 +11,7 @@ from celery import Celery, _state, signals
 from celery.contrib.testing.worker import start_worker, test_worker_started
 
 from ..app.inventory import origin_queues
-from ..app.state import delay_of
+from ..app.state import state_of
 from ..exceptions import NotFinishedError
 from .assertions import DelayLike
 from .clock import LadderClock
@@ -75,7 +75,7 @@ class BrokerLadder(Stories):
         stack.enter_context(start_worker(self._app, perform_ping_check=False, shutdown_timeout=TIMEOUT, **self._worker))
 
     def _consume_all(self) -> None:
-        origin_queues(delay_of(self._app), self._queues)  # makes those that are only named
+        origin_queues(state_of(self._app), self._queues)  # makes those that are only named
         queues: Any = self._app.amqp.queues
         queues.select(list(queues))
 

@@ -12,7 +12,7 @@ from celery import bootsteps
 from celery.bootsteps import RUN  # type: ignore[attr-defined]  # its stubs lack it
 
 from ..amqp.frames import tolerant
-from ..app.state import Delay, delay_of
+from ..app.state import AppState, state_of
 from ..exceptions import RmqDelayError, TransportError, UnknownVersionError
 from . import control, hooks  # noqa: F401 - `control` registers the command of workers
 from .heartbeats import wait_for_nothing
@@ -36,7 +36,7 @@ class LadderStep(bootsteps.StartStopStep):
 
     def __init__(self, c: Any, **options: Any) -> None:
         super().__init__(c, **options)
-        delay = delay_of(c.app)
+        delay = state_of(c.app)
         delay.check_tasks()
         self._worker = self._worker_side(c, delay)
         if self._worker is not None:
@@ -48,7 +48,7 @@ class LadderStep(bootsteps.StartStopStep):
             c.cancel_task_queue = partial(self._worker.cancel_queue, c.cancel_task_queue)
         setattr(c, ATTRIBUTE, self._worker)
 
-    def _worker_side(self, c: Any, delay: Delay) -> WorkerSide | None:
+    def _worker_side(self, c: Any, delay: AppState) -> WorkerSide | None:
         """Return what this package adds to the worker; None where it cannot add anything, and is not ``strict``."""
         driver = c.conninfo.transport.driver_type
         error: RmqDelayError | None = None

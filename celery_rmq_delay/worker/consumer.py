@@ -7,14 +7,14 @@ from typing import Any
 from celery.worker.consumer import Consumer as CeleryConsumer
 
 __all__ = [
-    "Consumer",
+    "ConsumerWithoutNativeDelay",
 ]
 
 _NATIVE = "celery.worker.consumer.delayed_delivery:DelayedDelivery"
 _Blueprint: Any = CeleryConsumer.Blueprint  # a class, which the stubs have as a variable
 
 
-class Consumer(CeleryConsumer):
+class ConsumerWithoutNativeDelay(CeleryConsumer):
     """What a worker runs where the setting ``exact_for`` is ``"all"``: nothing enters Celery's delay queues."""
 
     class Blueprint(_Blueprint):  # type: ignore[misc]

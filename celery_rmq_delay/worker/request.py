@@ -18,7 +18,7 @@ from .. import headers as h
 from ..events import schema as events
 from ..events.encode import Waits
 from ..retry.decision import Action, Attempt, End, Ending, end
-from ..retry.delivery import Delivery, Parked, Path, delivery_of
+from ..retry.delivery import Delivery, Parked, RetryPath, delivery_of
 from ..signals import task_exhausted, task_parked, task_recovered
 from .side import WorkerSide
 from .trace import LeanExceptionInfo, call_on_retry, lost, store_retry
@@ -26,7 +26,7 @@ from .trace import LeanExceptionInfo, call_on_retry, lost, store_retry
 if TYPE_CHECKING:
     from kombu.message import Message
 
-    from ..app.state import Delay
+    from ..app.state import AppState
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class RetryableRequest(stock.Request):
         attempt = self._retry if isinstance(self._retry, Parked) else self._attempt(worker.delay, delivery.queue)
         return end(self._end, attempt, rejects=worker.dead_letters(delivery.queue))
 
-    def _attempt(self, delay: Delay, queue: str) -> Attempt:
+    def _attempt(self, delay: AppState, queue: str) -> Attempt:
         is_last = getattr(self._failure, "is_last", False)  # `Task.retry` has refused another one
         budget = self._retries if is_last else delay.budget(queue, self.task)
         return Attempt(self._delivery, delay.ladder(queue, self.task), self._retries, budget)
@@ -244,16 +244,16 @@ class RetryableRequest(stock.Request):
         _, path, tier_index, delay_ms, _ = ending
         delivery: Delivery = self._delivery
         queue = None if self.retry_queue == delivery.queue else self.retry_queue
-        waits = Waits(tier_index, delay_ms, in_delay_queue=path is not Path.REQUEUE, queue=queue)
-        kind = events.PARKED if path in (Path.REJECT, Path.REQUEUE) else events.FORWARDED
+        waits = Waits(tier_index, delay_ms, in_delay_queue=path is not RetryPath.REQUEUE, queue=queue)
+        kind = events.PARKED if path in (RetryPath.REJECT, RetryPath.REQUEUE) else events.FORWARDED
         tell = partial(self._tell, kind, exc, self._failure.traceback, waits)
-        if path is Path.COPY:
+        if path is RetryPath.COPY:
             self._worker.park(self._message, delivery, self.task, self._retries, tier_index, delay_ms, tell)
         else:
             tell()
-            if path is Path.REJECT:
+            if path is RetryPath.REJECT:
                 self._on_reject(stock.logger, self._connection_errors, False)
-            elif path is Path.REQUEUE:
+            elif path is RetryPath.REQUEUE:
                 self._worker.give_back(self._message, delivery)
             else:
                 self._on_ack(stock.logger, self._connection_errors)

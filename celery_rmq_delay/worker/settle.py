@@ -24,7 +24,7 @@ from ..events.failures import message_of, type_name
 from ..exceptions import PublishError, UnroutableError, UnsendableError
 from ..names import quarantine
 from ..redaction import shortened
-from ..retry.delivery import Delivery, Path
+from ..retry.delivery import Delivery, RetryPath
 from ..topology.native import NativeRetry
 from .confirming import ConfirmingConnection
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from celery import Task
     from kombu.message import Message
 
-    from ..app.state import Delay
+    from ..app.state import AppState
     from ..events.reporter import Reporter
     from ..topology.exact.base import Topology
 
@@ -61,7 +61,7 @@ class Settling:
     #: What holds exact delays on the current connection, or on the last one: threads of the pool need no connection.
     _topology: Topology
 
-    def __init__(self, consumer: Any, delay: Delay) -> None:
+    def __init__(self, consumer: Any, delay: AppState) -> None:
         self.consumer, self.delay = consumer, delay
         #: The queues whose ladders are applied.
         self.applied: set[str] = set()
@@ -258,7 +258,7 @@ class Settling:
         """
         if delay_ms is None:
             ttl_ms = self.delay.ladder(delivery.queue, task).ttl(tier_index, delivery.lane)
-            if delivery.path is Path.PUBLISH:  # no apply has declared its delay queue
+            if delivery.path is RetryPath.PUBLISH:  # no apply has declared its delay queue
                 route = self.delay.plan(delivery.queue, reason_routing=True, tasks=False).route(tier_index, ttl_ms)
             else:
                 name = self.delay.delay_queue(delivery.queue, tier_index, ttl_ms)

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from kombu.message import Message
 
     from ..amqp.route import Route
-    from ..app.state import Delay
+    from ..app.state import AppState
     from ..ladders import Ladder
     from ..topology.ladder import LadderPlan
 
@@ -80,7 +80,7 @@ _PATIENCE, _LITTLE_PATIENCE = 30.0, 5.0
 class WorkerSide(Settling):
     """What the package keeps for one consumer; made once, connected anew with every connection."""
 
-    def __init__(self, consumer: Any, delay: Delay) -> None:
+    def __init__(self, consumer: Any, delay: AppState) -> None:
         super().__init__(consumer, delay)
         self._tags: dict[str, str] = {}
         #: What was found of queues, by all that it depends on and that can change on one connection.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from celery import Celery
 from celery_rmq_delay import ladders as tiers
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.contrib.django.models import FailureGroup, InsightRun, TaskRecord, TaskState
 from celery_rmq_delay.durations import format_ms
 from celery_rmq_delay.operations.exhausted import list_exhausted
@@ -72,7 +72,7 @@ class Watch:
 
     def __init__(self, app: Celery, gateway: PaymentGateway, mail: MailServer) -> None:
         self.app, self.gateway, self.mail = app, gateway, mail
-        self.delay = delay_of(app)
+        self.delay = state_of(app)
         self._succeeded: dict[str, int] = {}
         self._in_queue: dict[str, list[str]] = {}
         self._exhausted_length, self._exhausted_at = 0, 0.0

@@ -10,7 +10,7 @@ import pytest
 
 from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.app.inventory import applied
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.operations.pending import pending
 from celery_rmq_delay.operations.prune import prune
 from celery_rmq_delay.operations.release import release
@@ -67,7 +67,7 @@ def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_tiers_go
     plan = app._rmq_delay.plan("shop", reason_routing=True)
     with app.connection_for_write() as connection:
         prune(connection, plan, {}, now=True)
-    pruned, kept = lab.tier_index(1, 300), delay_of(app).delay_queue("shop", 1, plan.ladder.tiers_ms[0])
+    pruned, kept = lab.tier_index(1, 300), state_of(app).delay_queue("shop", 1, plan.ladder.tiers_ms[0])
     assert lab.counts(pruned, kept) == {pruned: None, kept: 0}
     close_app(app)
 
@@ -89,7 +89,7 @@ def test_workers_start_after_their_queue_was_declared_again_as_the_other_type(
     lab.worker(config=changed)
     results += [lab.task("fails").delay(1) for _ in range(10)]
     with app.connection_for_write() as connection:
-        plan = delay_of(app).plan("shop", reason_routing=capabilities(connection).tells_death_reason)
+        plan = state_of(app).plan("shop", reason_routing=capabilities(connection).tells_death_reason)
         new = plan.delay_queue(1, 3_600_000).name
         wait_for(lambda: lab.count(new) == 10, "the new ones parked in a tier of the new type")
         assert lab.parked() == 10, "the old ones are where they were"

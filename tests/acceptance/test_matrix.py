@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from celery.utils import uuid
 
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.connections import close_connections
 from tests.support.waiting import SECONDS, wait_for
@@ -63,7 +63,7 @@ def test_what_becomes_of_a_task_is_what_the_table_says(
     lab = running_labs(queue_type, pool, conf={"matrix": True})
     cells = list(itertools.product(OUTCOMES, OPTIONS)) if whole else some(pool, queue_type)
     cells = [(outcome, option) for outcome, option in cells if pool in (OUTCOMES[outcome].pools or (pool,))]
-    ladder = delay_of(lab.app).settings.default.ladder
+    ladder = state_of(lab.app).settings.default.ladder
     wanted = {cell: expected(*cell, ladder) for cell in cells}
     ids = {cell: uuid() for cell in cells}
     if revoked := [ids[cell] for cell in cells if OUTCOMES[cell[0]].revoked == "before it is sent"]:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from celery_rmq_delay.amqp.apply import consumer_count
 from celery_rmq_delay.app.inventory import applied
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.management.client import Management
@@ -54,7 +54,7 @@ class Shop:
             lab.queue(self.queue, **arguments)
         self.api = Management(str(managed.management_url), "/", "guest", "guest")
         self.http = httpx.Client(base_url=f"{managed.management_url}/api/")
-        self.adopter = Adopter(delay_of(self.app), lab.connection, self.api)
+        self.adopter = Adopter(state_of(self.app), lab.connection, self.api)
 
     def close(self) -> None:
         for policy in self.api.policies():
@@ -199,7 +199,7 @@ def test_an_operator_policy_goes_on_applying_and_is_not_copied(existing: Callabl
     facts = shop.adoption()
     assert facts is not None
     assert facts.delivery_limit == (7 if quorum else None)
-    delay = delay_of(shop.app)
+    delay = state_of(shop.app)
     delay.foreign.add(shop.queue)
     delay.learn(shop.queue, facts)
     assert delay.rejects(shop.queue)
@@ -222,7 +222,7 @@ def declared_as_another_type(shop: Shop) -> str:
     queue = shop.app.amqp.queues[shop.queue]
     other = "quorum" if shop.lab.queue_type == "classic" else "classic"
     queue.queue_arguments["x-queue-type"] = other
-    assert delay_of(shop.app).is_quorum(shop.queue) == (other == "quorum")
+    assert state_of(shop.app).is_quorum(shop.queue) == (other == "quorum")
     with shop.app.connection_for_write() as connection:
         queue.bind(connection.channel()).declare()
     return other
@@ -232,13 +232,13 @@ def declared_as_another_type(shop: Shop) -> str:
 def test_the_type_of_a_queue_is_known_whatever_else_it_was_declared_with(existing: Callable[..., Shop]) -> None:
     shop = existing(**{"x-dead-letter-exchange": "elsewhere", "x-message-ttl": 3_600_000, "x-max-length": 1000})
     other = declared_as_another_type(shop)
-    assert delay_of(shop.app).is_quorum(shop.queue) == (other == "classic")
+    assert state_of(shop.app).is_quorum(shop.queue) == (other == "classic")
 
 
 def test_the_queue_of_another_type_than_the_settings_is_known_by_its_own(existing: Callable[..., Shop]) -> None:
     shop = existing()
     other = declared_as_another_type(shop)
-    delay = delay_of(shop.app)
+    delay = state_of(shop.app)
     assert delay.is_quorum(shop.queue) == (other == "classic")
     shop.command("--yes")
     delay.learn(shop.queue, shop.adoption())
@@ -430,7 +430,7 @@ def test_strict_settings_allow_a_queue_only_while_it_is_adopted(existing: Callab
         queue(shop_.lab.channel).declare()
     shop_.command("--yes")
     queue(shop_.lab.channel).declare()
-    assert delay_of(strict).foreign == {shop_.queue}
+    assert state_of(strict).foreign == {shop_.queue}
 
 
 @EITHER_TYPE

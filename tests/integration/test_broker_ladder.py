@@ -17,7 +17,7 @@ from celery import current_app as celery_current_app
 import celery_rmq_delay
 from celery_rmq_delay import RetryableTask
 from celery_rmq_delay.amqp.apply import ready_counts
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.testing import BrokerLadder, LadderClock, NotFinishedError, exhausted, parked, recovered
 from celery_rmq_delay.worker import hooks
 from celery_rmq_delay.worker.request import RetryableRequest
@@ -54,7 +54,7 @@ def test_the_same_test_passes_on_a_real_broker(app: Celery, rmq_worker: Start) -
 def test_the_tiers_are_the_brokers_and_last_as_long_as_the_clock_says(app: Celery, rmq_worker: Start) -> None:
     charge, ladder = app.tasks["charge"], rmq_worker(app, shortest="300ms", longest="1s")
     story = ladder.send(charge.s(1).set(queue="mails"))
-    short = delay_of(app).ladder("mails", charge).tiers_ms[0]
+    short = state_of(app).ladder("mails", charge).tiers_ms[0]
     assert 300 < short < 1000
     ladder.wait(story)
     attempts = ladder.story(story).attempts
@@ -136,7 +136,7 @@ def test_threads_run_several_tasks_at_once(app: Celery, rmq_worker: Start) -> No
 
 
 def test_app_logging_and_default_app_are_afterwards_what_they_were(app: Celery, rmq_vhost: str) -> None:
-    delay = delay_of(app)
+    delay = state_of(app)
     before = dict(vars(delay)), list(app.amqp.queues), list(logging.getLogger().handlers)
     current = celery_current_app._get_current_object()  # type: ignore[attr-defined]
     with BrokerLadder(app, rmq_vhost) as ladder:

@@ -13,7 +13,7 @@ from celery import Celery
 
 import celery_rmq_delay
 from celery_rmq_delay.amqp.apply import ready_counts
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.events import writer as event_writer
 from celery_rmq_delay.events.queue import connect_events, events_queue
 from celery_rmq_delay.events.writer import EventWriter
@@ -184,7 +184,7 @@ def test_without_apply_on_start_a_missing_queue_is_waited_for(make_pipe: Callabl
     pipe = make_pipe(apply_on_start=False)
     pipe.writer.write(b"1")
     assert not pipe.writer.is_connected
-    queue = events_queue(delay_of(pipe.delay.app))
+    queue = events_queue(state_of(pipe.delay.app))
     pipe.lab.queue(queue.name, **queue.arguments)
     pipe.reconnected(2)
     pipe.wait_for_count(1)

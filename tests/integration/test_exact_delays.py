@@ -18,7 +18,7 @@ from kombu import Connection
 
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.confirms import ConfirmingPublisher
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.exceptions import OutcomeUnknownError, TopologyError, UnroutableError
 from celery_rmq_delay.headers import DUE, EXCHANGE, GENERATION, ROUTING_KEY, TO
 from celery_rmq_delay.operations.doctor.examination import examine
@@ -49,7 +49,7 @@ def make_app(lab: Lab) -> Iterator[MakeApp]:
     def make(**settings: Any) -> Celery:
         app = shop(lab, **{"exact_unit": UNIT, "exact_queue_type": lab.queue_type, "exact_levels": 8, **settings})
         exchanges: list[str] = []
-        for topology in delay_of(app).exact.topologies:
+        for topology in state_of(app).exact.topologies:
             route = topology.route(1, queue_of(app))
             lab.forget(*(queue.name for queue in (*topology.frame().queues, *route.leased)))
             exchanges.extend(each.name for each in (*topology.frame().exchanges, *route.objects.exchanges))
@@ -92,7 +92,7 @@ def test_a_publisher_declares_again_what_somebody_has_deleted(lab: Lab, make_app
     app = make_app()
     call(app, UNIT)
     lab.get(queue_of(app), ack=True)
-    level = delay_of(app).exact.topologies[0].holding()[0]
+    level = state_of(app).exact.topologies[0].holding()[0]
     for delete in (lab.channel.exchange_delete, lab.channel.queue_delete):
         delete(level)
 
@@ -107,7 +107,7 @@ def test_a_message_whose_queue_is_gone_when_it_is_due_is_exhausted_and_can_be_re
 ) -> None:
     for delay in (0.3, 10, 64):  # the longer ones for a machine that needs so long to delete a queue
         app = make_app(exact_delays=topology, exact_levels=10)
-        settings, queue = delay_of(app).settings, queue_of(app)
+        settings, queue = state_of(app).settings, queue_of(app)
         lab.queue(queue, **app.amqp.queues[queue].queue_arguments)
         task_id = call(app, delay)
         if lab.channel.queue_delete(queue) == 0:
@@ -130,7 +130,7 @@ def test_without_the_right_to_declare_a_publisher_uses_what_apply_declared(lab: 
     app = make_app(apply_on_start=False)
     with pytest.raises((UnroutableError, NotFound)):
         call(app, 0.2)
-    exact = delay_of(app).exact
+    exact = state_of(app).exact
     with app.connection_for_write() as connection:
         exact.declare(connection)
         app.amqp.queues[queue_of(app)](connection.default_channel).declare()
@@ -148,7 +148,7 @@ def test_the_queues_of_hold_go_away_when_nobody_uses_them(
     lease = 1.2
     monkeypatch.setattr("celery_rmq_delay.topology.exact.hold.LEASE_MS", round(1000 * lease))
     app = make_app(exact_delays="hold")
-    route = delay_of(app).exact.topologies[0].route(round(1000 * UNIT), queue_of(app))
+    route = state_of(app).exact.topologies[0].route(round(1000 * UNIT), queue_of(app))
     holding = route.leased[0].name
 
     def outlives_its_lease() -> bool:
@@ -177,7 +177,7 @@ def test_the_queues_of_hold_go_away_when_nobody_uses_them(
 
 def test_plan_names_what_is_missing_and_apply_leaves_nothing_to_do(make_app: MakeApp) -> None:
     app = make_app(exact_delays=["levels", "loop"])
-    exact = delay_of(app).exact
+    exact = state_of(app).exact
     with app.connection_for_write() as connection:
         before = exact_pending(connection, exact)
         exact.declare(connection)
@@ -198,7 +198,7 @@ def test_status_counts_what_waits(lab: Lab, make_app: MakeApp) -> None:
 
 def test_doctor_finds_a_level_with_other_arguments(lab: Lab, make_app: MakeApp) -> None:
     app = make_app()
-    level = delay_of(app).exact.topologies[0].holding()[0]
+    level = state_of(app).exact.topologies[0].holding()[0]
     lab.queue(level, **{"x-message-ttl": 5})
 
     (found,) = [each for each in examine(app, use_management=False) if each.code == "exact-conflict"]
@@ -220,7 +220,7 @@ def test_who_may_not_declare_the_plugins_exchange_uses_the_one_that_is_there(
     lab: Lab, make_app: MakeApp, own_broker: PrivateBroker
 ) -> None:
     app = make_app(exact_delays="plugin")
-    (plugin,) = delay_of(app).exact.topologies
+    (plugin,) = state_of(app).exact.topologies
     assert isinstance(plugin, Plugin)
     plugin._exchange = replace(plugin._exchange, type="fanout", delays=None)  # the type that this broker has not
     url = add_user(own_broker, lab.url, Permissions("", ".*", ".*"))
@@ -254,10 +254,10 @@ class Worker:
 
         self.consumer = Consumer()
         self.consumer.app = app  # type: ignore[attr-defined]
-        self.side = WorkerSide(self.consumer, delay_of(app))
+        self.side = WorkerSide(self.consumer, state_of(app))
         self.side._publisher = ConfirmingPublisher(self.consumer.connection)
         self.side._in_loop = lambda: True  # type: ignore[method-assign]
-        self.loop = next(each for each in delay_of(app).exact.topologies if isinstance(each, Loop))
+        self.loop = next(each for each in state_of(app).exact.topologies if isinstance(each, Loop))
         self.releaser = Releaser(self.side, self.loop)
         self.releaser.on_message = self._count  # type: ignore[method-assign]
         #: How often each message came to the worker.
@@ -318,7 +318,7 @@ def test_what_a_loop_cannot_understand_is_exhausted(lab: Lab, make_app: MakeApp)
     worker = Worker(lab, app)
     lab.publish(worker.loop.wait, "foreign", headers={DUE: "tomorrow"})
     worker.releaser.consume(worker.consumer.connection)
-    exhausted = delay_of(app).settings.exhausted_queue
+    exhausted = state_of(app).settings.exhausted_queue
 
     worker.run(lambda: ready_counts(lab.connection, [exhausted])[exhausted], "the message")
 

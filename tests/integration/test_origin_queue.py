@@ -14,7 +14,7 @@ from kombu import Queue
 from celery_rmq_delay import install
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.app.queues import OriginQueue
-from celery_rmq_delay.app.state import Delay
+from celery_rmq_delay.app.state import AppState
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.topology.common import origin_arguments
 from tests.support.brokers.lab import Lab
@@ -36,7 +36,7 @@ class Shop:
             task_default_queue=self.queue,
             broker_connection_retry_on_startup=False,
         )
-        self.delay: Delay = install(self.app)
+        self.delay: AppState = install(self.app)
         lab.forget(self.queue)
 
     def send(self, name: str = "t") -> None:

@@ -19,7 +19,7 @@ from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.copies import copy_of
 from celery_rmq_delay.amqp.route import Route
 from celery_rmq_delay.headers import Headers
-from celery_rmq_delay.retry.delivery import Delivery, Path
+from celery_rmq_delay.retry.delivery import Delivery, RetryPath
 from celery_rmq_delay.worker.settle import Settling
 from tests.support.brokers.lab import Lab
 from tests.support.waiting import SECONDS, wait_for
@@ -114,7 +114,7 @@ def test_a_thread_may_park_a_message_while_there_is_no_connection(classic_lab: L
     message = take(side, queue)
     side.consumer.lose()
     task: Any = None  # an exact delay asks for none
-    in_thread(lambda: side.park(message, Delivery(queue, 0, None, Path.COPY), task, 0, 1, delay_ms=500))
+    in_thread(lambda: side.park(message, Delivery(queue, 0, None, RetryPath.COPY), task, 0, 1, delay_ms=500))
 
     connect_anew(side)
 
@@ -129,7 +129,7 @@ def test_a_quarantined_task_whose_attempt_has_ended_is_parked_without_its_kills(
     copies: list[Any] = []
     monkeypatch.setattr(side, "publish", lambda _message, copy, _route, **_: copies.append(copy))
     task: Any = None  # an exact delay asks for none
-    side.park(message, Delivery(queue, 0, None, Path.COPY), task, 0, 1, delay_ms=500)
+    side.park(message, Delivery(queue, 0, None, RetryPath.COPY), task, 0, 1, delay_ms=500)
 
     [copy] = copies
     assert h.CRASHES not in copy.headers

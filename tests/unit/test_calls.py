@@ -155,12 +155,12 @@ def test_what_is_no_eta_is_an_error_that_says_what_it_is(eta: object) -> None:
 
 
 def test_exact_for_all_keeps_celerys_own_delay_queues_out_of_the_worker() -> None:
-    from celery_rmq_delay.worker.consumer import Consumer
+    from celery_rmq_delay.worker.consumer import ConsumerWithoutNativeDelay
 
     app = make_app(exact_for="all")
-    assert app.conf.worker_consumer == "celery_rmq_delay.worker.consumer:Consumer"
-    assert not any("delayed_delivery" in step for step in Consumer.Blueprint.default_steps)
-    assert "celery.worker.consumer.tasks:Tasks" in Consumer.Blueprint.default_steps
+    assert app.conf.worker_consumer == "celery_rmq_delay.worker.consumer:ConsumerWithoutNativeDelay"
+    assert not any("delayed_delivery" in step for step in ConsumerWithoutNativeDelay.Blueprint.default_steps)
+    assert "celery.worker.consumer.tasks:Tasks" in ConsumerWithoutNativeDelay.Blueprint.default_steps
     assert make_app().conf.worker_consumer == "celery.worker.consumer:Consumer"
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from celery_rmq_delay.amqp.capabilities import Capabilities, Version
 from celery_rmq_delay.amqp.objects import Binding
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.management.records import Bindings
@@ -96,11 +96,11 @@ def test_an_exhausted_queue_of_another_app_with_the_same_prefix_is_named() -> No
     app = app_of({"tiers": ["1s"], "exhausted_queue": "dead.a"})
     net = "rmq_delay.undeliverable"
     bindings = Bindings({(net, each): [Binding(net, each)] for each in ("dead.a", "dead.b")})
-    [found] = shared_prefix_findings(delay_of(app), bindings)
+    [found] = shared_prefix_findings(state_of(app), bindings)
     assert (found.code, found.severity) == ("shared-prefix", "warning")
     assert "dead.b" in found.found
     del bindings[net, "dead.b"]
-    assert not list(shared_prefix_findings(delay_of(app), bindings))
+    assert not list(shared_prefix_findings(state_of(app), bindings))
 
 
 @pytest.mark.parametrize(

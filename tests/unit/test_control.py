@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.topology.adoption import Adoption
 from celery_rmq_delay.worker.control import adoption_changed
 from celery_rmq_delay.worker.side import WorkerSide
@@ -18,7 +18,7 @@ from tests.support.apps import app_of
 def state() -> Any:
     """The state of a worker that takes the foreign queue ``shop``."""
     app = app_of()
-    delay = delay_of(app)
+    delay = state_of(app)
     app.amqp.queues.select(["shop"])
     delay.foreign.add("shop")
     consumer = SimpleNamespace(app=app)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path as File
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,10 +14,10 @@ from celery_rmq_delay.amqp.capabilities import Capabilities
 from celery_rmq_delay.headers import CRASHES
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.decision import Action, Attempt, End, Ending, Place, arrive, end, next_delay
-from celery_rmq_delay.retry.delivery import Delivery, Parked, Path
+from celery_rmq_delay.retry.delivery import Delivery, Parked, RetryPath
 from celery_rmq_delay.topology.native import NativeRetry
 
-PAGE = File(__file__).parents[2] / "docs" / "reference" / "what-becomes-of-a-message.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "what-becomes-of-a-message.md"
 ANY = "any"
 LADDER = Ladder((1000, 2000, 3000))
 YES_NO = ("yes", "no")
@@ -129,14 +129,14 @@ def test_a_delivered_message_goes_where_the_table_says(row: Row, max_crashes: in
 
 
 PATHS = {
-    "is published as a new message": Path.PUBLISH,
-    "is requeued: its queue holds it": Path.REQUEUE,
-    "is copied to its delay queue": Path.COPY,
-    "is rejected: the broker moves it": Path.REJECT,
+    "is published as a new message": RetryPath.PUBLISH,
+    "is requeued: its queue holds it": RetryPath.REQUEUE,
+    "is copied to its delay queue": RetryPath.COPY,
+    "is rejected: the broker moves it": RetryPath.REJECT,
 }
 
 
-def way_of_retry(facts: Row) -> tuple[Path, int]:
+def way_of_retry(facts: Row) -> tuple[RetryPath, int]:
     changed, exact, native, planned, source, rejects, copies, fits = facts
     ladder = Ladder((1000, 1000, 1000)) if native == "yes" else LADDER
     place = Place(
@@ -160,15 +160,21 @@ def test_a_retry_takes_the_path_that_the_table_says(row: Row) -> None:
             assert way_of_retry(facts) == (PATHS[row[-1]], 2)
 
 
-@pytest.mark.parametrize(("sorts", "priority", "path"), [(1, 1, Path.COPY), (1, 0, Path.REJECT), (0, 9, Path.REJECT)])
-def test_a_message_with_a_priority_is_copied_where_the_delay_queue_sorts(sorts: int, priority: int, path: Path) -> None:
+@pytest.mark.parametrize(
+    ("sorts", "priority", "path"), [(1, 1, RetryPath.COPY), (1, 0, RetryPath.REJECT), (0, 9, RetryPath.REJECT)]
+)
+def test_a_message_with_a_priority_is_copied_where_the_delay_queue_sorts(
+    sorts: int, priority: int, path: RetryPath
+) -> None:
     place = Place("q", sorts=bool(sorts))
     found = arrive({}, place, LADDER, known=0, routing_key="q", redelivered=False, priority=priority)
     assert found.delivery.path is path
 
 
-@pytest.mark.parametrize(("named", "path"), [("pays", Path.REJECT), ("alias", Path.COPY), (None, Path.COPY)])
-def test_a_message_that_does_not_name_a_task_with_its_own_tiers_is_copied(named: str | None, path: Path) -> None:
+@pytest.mark.parametrize(
+    ("named", "path"), [("pays", RetryPath.REJECT), ("alias", RetryPath.COPY), (None, RetryPath.COPY)]
+)
+def test_a_message_that_does_not_name_a_task_with_its_own_tiers_is_copied(named: str | None, path: RetryPath) -> None:
     place = Place("q", own_tiers_of="pays")
     found = arrive({"task": named} if named else {}, place, LADDER, known=0, routing_key="q", redelivered=False)
     assert found.delivery.path is path
@@ -187,18 +193,18 @@ def test_a_message_that_was_rejected_as_often_as_its_queue_allows_is_copied(reje
     headers = {"x-death": [{"queue": "q", "reason": "rejected", "count": rejections}]}
     place = Place("q", rejections_allowed=5)
     found = arrive(headers, place, LADDER, known=0, routing_key=f"q@{rejections}", redelivered=False)
-    assert found.delivery.path is (Path.COPY if rejections == 5 else Path.REJECT)
+    assert found.delivery.path is (RetryPath.COPY if rejections == 5 else RetryPath.REJECT)
     assert found.retries == rejections
 
 
 def test_a_history_that_its_publisher_has_made_up_counts_no_retries() -> None:
     headers = {"x-death": [{"queue": "q", "reason": "rejected", "count": 2}]}
     found = arrive(headers, Place("q"), LADDER, known=0, routing_key="q", redelivered=False)
-    assert (found.action, found.retries, found.delivery.path) == (Action.RUN, 0, Path.COPY)
+    assert (found.action, found.retries, found.delivery.path) == (Action.RUN, 0, RetryPath.COPY)
 
 
-def parked(path: Path) -> Parked:
-    return Parked.of(Parked("m"), path, 2, 700 if path is Path.COPY else None)
+def parked(path: RetryPath) -> Parked:
+    return Parked.of(Parked("m"), path, 2, 700 if path is RetryPath.COPY else None)
 
 
 SETTLED: dict[str, Ending] = {
@@ -207,8 +213,8 @@ SETTLED: dict[str, Ending] = {
         f"is acked; the task is discarded: `{why}`": Ending(Action.ACK, reason=why)
         for why in ("ignored", "revoked", "expired")
     },
-    "goes to the next tier": Ending(Action.PARK, Path.REJECT, 2),
-    "is copied to its delay queue": Ending(Action.PARK, Path.COPY, 2),
+    "goes to the next tier": Ending(Action.PARK, RetryPath.REJECT, 2),
+    "is copied to its delay queue": Ending(Action.PARK, RetryPath.COPY, 2),
     **{f"is exhausted: `{why}`": Ending(Action.EXHAUST, reason=why) for why in ("retries_used", "gave_up", "crashed")},
     "moves to the end of its queue": Ending(Action.RETURN),
     "is Celery's to reject": Ending(Action.LEAVE),
@@ -219,27 +225,27 @@ SETTLED: dict[str, Ending] = {
 @pytest.mark.parametrize("row", ENDED.cases())
 def test_a_message_is_settled_as_the_table_says(row: Row) -> None:
     for how, left, rejects in ENDED.cells(row):
-        attempt = Attempt(Delivery("q", 1, None, Path.REJECT), LADDER, 1, 3 if left == "yes" else 1)
+        attempt = Attempt(Delivery("q", 1, None, RetryPath.REJECT), LADDER, 1, 3 if left == "yes" else 1)
         if "self.retry()" in how:
-            for path in Path:
-                wanted = path if rejects == "yes" or path is not Path.REJECT else Path.COPY
+            for path in RetryPath:
+                wanted = path if rejects == "yes" or path is not RetryPath.REJECT else RetryPath.COPY
                 found = end(ENDS[how], parked(path), rejects=rejects == "yes")
-                assert found == Ending(Action.PARK, wanted, 2, 700 if path is Path.COPY else None)
+                assert found == Ending(Action.PARK, wanted, 2, 700 if path is RetryPath.COPY else None)
         else:
             assert end(ENDS[how], attempt, rejects=rejects == "yes") == SETTLED[row[-1]]
 
 
 def test_a_task_whose_last_tier_repeats_has_always_a_retry_left() -> None:
     ladder = Ladder((1000, 2000), repeat_last=True)
-    attempt = Attempt(Delivery("q", 2, None, Path.REJECT), ladder, 900, ladder.retries)
-    assert end(End.LOST, attempt) == Ending(Action.PARK, Path.REJECT, 2)
+    attempt = Attempt(Delivery("q", 2, None, RetryPath.REJECT), ladder, 900, ladder.retries)
+    assert end(End.LOST, attempt) == Ending(Action.PARK, RetryPath.REJECT, 2)
     assert end(End.FAILED, attempt) == Ending(Action.EXHAUST, reason="gave_up")
 
 
 def test_a_lost_process_publishes_no_new_message() -> None:
     """The old one goes on: only the task itself could have made the new one."""
-    attempt = Attempt(Delivery("q", 0, None, Path.PUBLISH), LADDER, 0, 3)
-    assert end(End.LOST, attempt) == Ending(Action.PARK, Path.COPY, 1)
+    attempt = Attempt(Delivery("q", 0, None, RetryPath.PUBLISH), LADDER, 0, 3)
+    assert end(End.LOST, attempt) == Ending(Action.PARK, RetryPath.COPY, 1)
 
 
 def _other(action: Action) -> Action:
@@ -264,7 +270,7 @@ CHANGED: dict[str, tuple[Table, Callable[[Row], None], str, Callable[[Any], Any]
         RETRY,
         test_a_retry_takes_the_path_that_the_table_says,
         "way_of_retry",
-        lambda found: (Path.COPY if found[0] is not Path.COPY else Path.REJECT, found[1]),
+        lambda found: (RetryPath.COPY if found[0] is not RetryPath.COPY else RetryPath.REJECT, found[1]),
     ),
     "ended": (
         ENDED,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.retry.delivery import Delivery, Parked, Path, climbs_by_itself
+from celery_rmq_delay.retry.delivery import Delivery, Parked, RetryPath, climbs_by_itself
 
 
 @given(st.integers(1, 6), st.integers(0, 10), st.integers(0, 10), st.booleans())
@@ -18,7 +18,7 @@ def test_a_message_climbs_by_itself_where_its_tier_is_its_number_of_retries(
     length: int, tier_index: int, retries: int, repeat_last: bool
 ) -> None:
     ladder = Ladder((1000,) * length, repeat_last=repeat_last)
-    climbs = climbs_by_itself(Delivery("q", tier_index, None, Path.REJECT), ladder, retries)
+    climbs = climbs_by_itself(Delivery("q", tier_index, None, RetryPath.REJECT), ladder, retries)
     if climbs:
         # What the broker does with the key, and what the worker counts, are the same tier.
         by_the_broker = min(tier_index + 1, length)
@@ -30,8 +30,8 @@ def test_a_message_climbs_by_itself_where_its_tier_is_its_number_of_retries(
         assert not repeat_last or tier_index != length
 
 
-@pytest.mark.parametrize("path", list(Path))
-def test_a_parked_retry_is_a_retry_with_its_path_and_tier(path: Path) -> None:
+@pytest.mark.parametrize("path", list(RetryPath))
+def test_a_parked_retry_is_a_retry_with_its_path_and_tier(path: RetryPath) -> None:
     retry = Retry("m", KeyError("k"), 10.5)
     parked = Parked.of(retry, path, 2)
     for each in (parked, pickle.loads(pickle.dumps(parked))):
@@ -44,5 +44,5 @@ def test_a_parked_retry_is_a_retry_with_its_path_and_tier(path: Path) -> None:
 
 
 def test_a_delivery_travels_to_the_pool() -> None:
-    delivery = Delivery("q", 1, 3, Path.COPY)
+    delivery = Delivery("q", 1, 3, RetryPath.COPY)
     assert pickle.loads(pickle.dumps(delivery)) == delivery

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from celery_rmq_delay import RetryableTask
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.events.encode import EventMaker, Told, Waits
 from celery_rmq_delay.events.schema import MAX_BYTES, Event, digest_id, event_id
-from celery_rmq_delay.retry.delivery import KEY, Delivery, Path
+from celery_rmq_delay.retry.delivery import KEY, Delivery, RetryPath
 from tests.support.apps import app_of
 
 AT = 1_769_860_800_123_456
@@ -46,14 +46,14 @@ def task(app: Celery) -> Any:
 
 @pytest.fixture
 def maker(app: Celery) -> EventMaker:
-    return EventMaker(delay_of(app), "celery@w")
+    return EventMaker(state_of(app), "celery@w")
 
 
 def request(task: Any, **changes: Any) -> Any:
     raw: dict[str, Any] = {"id": "t1", "task": "charge", "retries": 0, "argsrepr": "()", "kwargsrepr": "{}", **changes}
     info = {"exchange": raw.pop("exchange", ""), "routing_key": raw.pop("routing_key", "celery")}
     return SimpleNamespace(
-        _request_dict={**raw, KEY: Delivery(raw.pop("queue", "celery"), 0, None, Path.REJECT)},
+        _request_dict={**raw, KEY: Delivery(raw.pop("queue", "celery"), 0, None, RetryPath.REJECT)},
         _message=SimpleNamespace(raw_headers=raw, delivery_info=info),
         id=raw["id"],
         task=task,
@@ -161,7 +161,7 @@ def test_every_event_of_a_hostile_message_can_be_read(
     name: str, text: str, args: str, route: str, number: object
 ) -> None:
     app = hostile_app()
-    task, made = app.tasks["charge"], EventMaker(delay_of(app), text)
+    task, made = app.tasks["charge"], EventMaker(state_of(app), text)
     asked = request(
         task, id=name, root_id=text, parent_id=args, group=number, argsrepr=args, kwargsrepr=text,
         exchange=route, routing_key=route, **{h.GENERATION: number, h.CRASHES: number, h.FIRST_FAILED: number},

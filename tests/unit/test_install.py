@@ -10,7 +10,7 @@ from celery.worker.request import Request
 
 from celery_rmq_delay import RetryableTask, SettingsError, install
 from celery_rmq_delay.app.queues import OriginQueue
-from celery_rmq_delay.app.state import delay_of, find_delay
+from celery_rmq_delay.app.state import find_state, state_of
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.headers import LANE
 from celery_rmq_delay.ladders import Ladder, lane_of
@@ -20,9 +20,9 @@ from tests.support.apps import bare_app
 
 def test_install_leaves_its_settings_on_the_app() -> None:
     app = bare_app({"tiers": ["1s"]})
-    assert find_delay(app) is None
+    assert find_state(app) is None
     delay = install(app)
-    assert delay_of(app) is delay
+    assert state_of(app) is delay
     assert delay.settings.default.ladder == Ladder((1000,))
 
 
@@ -35,7 +35,7 @@ def test_install_opens_no_connection() -> None:
 
 def test_an_app_without_install_is_told_what_to_call() -> None:
     with pytest.raises(RmqDelayError, match=r"call celery_rmq_delay\.install\(app\)"):
-        delay_of(bare_app())
+        state_of(bare_app())
 
 
 def test_a_second_install_with_the_same_settings_changes_nothing() -> None:
@@ -56,7 +56,7 @@ def test_a_wrong_setting_is_an_error_at_install_and_installs_nothing() -> None:
     app = bare_app({"tiers": ["soon"]})
     with pytest.raises(SettingsError, match=r"rmq_delay\.tiers\[0\]: found 'soon'"):
         install(app)
-    assert find_delay(app) is None
+    assert find_state(app) is None
 
 
 def test_the_error_names_the_setting_as_django_has_it() -> None:
@@ -231,8 +231,8 @@ def test_celerys_own_tasks_keep_its_behaviour_where_retryable_is_the_class_of_al
             assert getattr(app.tasks[name], option) == getattr(stock.tasks[name], option)
         assert app.tasks[name].retry.__func__ is stock.tasks[name].retry.__func__
     assert app.task(name="pays", lazy=False, shared=False)(pays).acks_late
-    delay_of(app).check_tasks()
-    retryable = {task.name for task in delay_of(app).retryable_tasks()}
+    state_of(app).check_tasks()
+    retryable = {task.name for task in state_of(app).retryable_tasks()}
     assert "pays" in retryable
     assert retryable.isdisjoint(names)
     stock.close()

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from celery_rmq_delay import RetryableTask
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.exceptions import DelayError, RmqDelayError, SettingsError
 from celery_rmq_delay.testing import LadderClock
 from celery_rmq_delay.testing.clock import VARIABLE, Scale, clock_from
@@ -70,7 +70,7 @@ def test_short_delays_stay_as_they_are() -> None:
 def test_all_ladders_of_the_app_are_short_inside_of_the_block_only(
     app: Celery, rmq_clock: Callable[..., LadderClock]
 ) -> None:
-    delay, before = delay_of(app), dict(vars(delay_of(app)))
+    delay, before = state_of(app), dict(vars(state_of(app)))
     own = app.tasks["own"]
     with LadderClock(app) as clock:
         assert delay.settings.default.ladder.tiers_ms == tuple(
@@ -92,12 +92,12 @@ def test_tasks_that_are_defined_inside_of_the_block_have_short_tiers_too(app: Ce
         def late() -> None:
             """Comes late."""
 
-        assert delay_of(app).ladder("celery", late).tiers_ms == (clock.scale.shorten(HOUR),)
+        assert state_of(app).ladder("celery", late).tiers_ms == (clock.scale.shorten(HOUR),)
 
 
 def test_a_delay_that_is_too_long_for_the_settings_is_refused_as_without_the_clock() -> None:
     app = make_app(exact_levels=10)  # 1023 s
-    delay = delay_of(app)
+    delay = state_of(app)
     with LadderClock(app):
         with pytest.raises(DelayError, match="longest delay"):
             delay.exact.check(2_000_000, "countdown", 2000)
@@ -128,7 +128,7 @@ def test_another_process_gets_the_same_clock_from_the_environment(app: Celery) -
     other = make_app()
     with clock_from(clock.environment, other) as theirs:
         assert theirs.scale == clock.scale
-        assert delay_of(other).settings.default.ladder.tiers_ms[-1] == clock.scale.shorten(HOUR)
+        assert state_of(other).settings.default.ladder.tiers_ms[-1] == clock.scale.shorten(HOUR)
     other.close()
 
 

@@ -15,7 +15,7 @@ from celery.worker import state
 from kombu import Queue
 
 from celery_rmq_delay import RetryableTask, task_exhausted, task_parked
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.testing import MemoryLadder, NotFinishedError, exhausted, parked, recovered
@@ -506,7 +506,7 @@ def test_quorum_queues_climb_like_classic_ones(rmq_ladder: MakeLadder) -> None:
 
 def test_the_app_is_afterwards_what_it_was(app: Celery) -> None:
     charge = charge_of(app)
-    delay = delay_of(app)
+    delay = state_of(app)
     queues = list(app.amqp.queues)
     before = dict(vars(delay)), dict(vars(app.amqp)), app.conf.broker_url, queues
     with MemoryLadder(app) as ladder:

@@ -13,7 +13,7 @@ from kombu.common import Broadcast
 
 from celery_rmq_delay import install
 from celery_rmq_delay.app.queues import OriginQueue
-from celery_rmq_delay.app.state import Delay, delay_of
+from celery_rmq_delay.app.state import AppState, state_of
 from tests.support.apps import app_of, bare_app
 
 QUORUM = {
@@ -24,9 +24,9 @@ QUORUM = {
 }
 
 
-def installed(*queues: Queue, settings: Any = None, **conf: Any) -> tuple[Celery, Delay]:
+def installed(*queues: Queue, settings: Any = None, **conf: Any) -> tuple[Celery, AppState]:
     app = app_of(settings, broker="memory://", **({"task_queues": list(queues)} if queues else {}), **conf)
-    return app, delay_of(app)
+    return app, state_of(app)
 
 
 def test_the_default_queue_is_an_origin_queue() -> None:

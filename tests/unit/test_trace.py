@@ -16,7 +16,7 @@ from celery import Celery
 from celery.app.trace import build_tracer
 from celery.exceptions import Retry
 
-from celery_rmq_delay.retry.delivery import Parked, Path
+from celery_rmq_delay.retry.delivery import Parked, RetryPath
 from celery_rmq_delay.task import RetryableTask
 from celery_rmq_delay.worker.trace import LeanExceptionInfo, LeanInfo
 from celery_rmq_delay.worker.tracebacks import format_exception
@@ -81,7 +81,7 @@ def test_it_is_small_on_its_way_to_the_parent_and_arrives_whole() -> None:
 
 def test_a_parked_retry_arrives_as_it_was_sent() -> None:
     retry = Retry("m", ValueError("x"), 10)
-    for path in Path:
+    for path in RetryPath:
         sent = lean(Parked.of(retry, path, 3))
         back = pickle.loads(pickle.dumps(sent)).exception
         assert isinstance(back, Parked)
@@ -193,7 +193,7 @@ def test_a_failed_attempt_leaves_nothing_to_the_garbage_collector(
             raise error
         except Declined as declined:
             if ends == "retry":
-                raise Parked.of(Retry("again", declined, 5), Path.REJECT, 1) from declined
+                raise Parked.of(Retry("again", declined, 5), RetryPath.REJECT, 1) from declined
             raise
 
     caplog.set_level(logging.CRITICAL, "celery.app.trace")  # pytest keeps what is logged

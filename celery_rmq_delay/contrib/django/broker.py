@@ -12,7 +12,7 @@ from celery._state import get_current_app
 from django.utils.module_loading import import_string
 
 from ...amqp.frames import tolerant
-from ...app.state import Delay, delay_of
+from ...app.state import AppState, state_of
 from ...exceptions import SettingsError
 from .conf import SETTING, conf
 
@@ -36,9 +36,9 @@ def celery_app() -> Celery:
     return app
 
 
-def delay() -> Delay:
+def delay() -> AppState:
     """Return what `celery_rmq_delay.install` left on the project's app. Raises `RmqDelayError` where it has not."""
-    return delay_of(celery_app())
+    return state_of(celery_app())
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from django.db import DatabaseError, connections, router
 from django.utils import timezone
 
 from ...app.inventory import require_amqp
-from ...app.state import Delay, find_delay
+from ...app.state import AppState, find_state
 from ...durations import format_ms
 from ...exceptions import RmqDelayError, SettingsError
 from ...ladders import Ladder
@@ -53,7 +53,7 @@ def check_celery(**_: Any) -> list[CheckMessage]:
         hint = f"{SETTING}['CELERY_APP'] names the Celery app; None takes the current one."
         return [Error(f"The Celery app cannot be used: {reason}", hint=hint, id="rmq_delay.E002")]
     found = list(_broker(app))
-    delay = find_delay(app)
+    delay = find_state(app)
     if delay is None:
         hint = f"Call it in the module that makes the app, or name the right app in {SETTING}['CELERY_APP']."
         return [*found, Error(f"install() was not called for {app!r}.", hint=hint, id="rmq_delay.E004")]
@@ -146,13 +146,13 @@ def _broker(app: Celery) -> Iterator[CheckMessage]:
         yield Error(str(error), hint="Set Celery's broker_url.", id="rmq_delay.E005")
 
 
-def _events(delay: Delay) -> Iterator[CheckMessage]:
+def _events(delay: AppState) -> Iterator[CheckMessage]:
     if delay.settings.events.wanted is False:
         hint = f'Set {delay.setting}["events"] to "auto", or take the app out of INSTALLED_APPS.'
         yield Warning("Workers send no events: nothing fills the tables.", hint=hint, id="rmq_delay.W002")
 
 
-def _retention(delay: Delay, settings: Conf) -> Iterator[CheckMessage]:
+def _retention(delay: AppState, settings: Conf) -> Iterator[CheckMessage]:
     ladder, whose = max(_ladders(delay), key=lambda each: _length_ms(each[0]))
     length = _length_ms(ladder)
     for name in ("keep_recovered_days", "keep_discarded_days", "keep_exhausted_days", "keep_history_days"):
@@ -165,7 +165,7 @@ def _retention(delay: Delay, settings: Conf) -> Iterator[CheckMessage]:
             )
 
 
-def _ladders(delay: Delay) -> Iterator[tuple[Ladder, str]]:
+def _ladders(delay: AppState) -> Iterator[tuple[Ladder, str]]:
     settings = delay.settings
     yield settings.default.ladder, "queues that have none of their own"
     yield from ((own.ladder, f"queue {name!r}") for name, own in settings.queues.items() if own is not None)

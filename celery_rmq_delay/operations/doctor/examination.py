@@ -12,7 +12,7 @@ from kombu.exceptions import OperationalError
 from ...amqp.apply import consumer_count, ready_counts
 from ...amqp.capabilities import Capabilities, capabilities
 from ...app.inventory import applied, connect, plans
-from ...app.state import delay_of
+from ...app.state import state_of
 from ...events.queue import events_queue
 from ...exceptions import ManagementError, TransportError
 from ...management.client import Management
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kombu import Connection
 
     from ...amqp.objects import Queue
-    from ...app.state import Delay
+    from ...app.state import AppState
     from ...management.records import Policy
     from ...topology.ladder import LadderPlan
     from ...topology.switch import Applied
@@ -56,7 +56,7 @@ def examine(
     ``management_url``: see `Management.of`; ``use_management=False`` does without that API and what only it can tell.
     Raises `RmqDelayError` where `install` was not called.
     """
-    delay = delay_of(app)
+    delay = state_of(app)
     with app.connection_for_read() as connection:
         found = list(_examine(delay, connection, only, management_url, use_management))
     order: list[Severity] = ["error", "warning", "note"]
@@ -64,7 +64,7 @@ def examine(
 
 
 def _examine(
-    delay: Delay, connection: Connection, only: Iterable[str], management_url: str | None, use_management: bool
+    delay: AppState, connection: Connection, only: Iterable[str], management_url: str | None, use_management: bool
 ) -> Iterator[Finding]:
     try:
         connect(connection)
@@ -108,7 +108,7 @@ def _examine(
         yield from _requeues(connection, delay)
 
 
-def shared_prefix_findings(delay: Delay, bindings: Bindings) -> Iterator[Finding]:
+def shared_prefix_findings(delay: AppState, bindings: Bindings) -> Iterator[Finding]:
     """Say which exhausted queues besides the app's own get what cannot be delivered."""
     net, own = undeliverable(delay.settings.names), delay.settings.exhausted_queue
     others = sorted(queue for source, queue in bindings if source == net and queue != own)
@@ -118,7 +118,7 @@ def shared_prefix_findings(delay: Delay, bindings: Bindings) -> Iterator[Finding
         yield Finding("shared-prefix", "warning", net, found, hint)
 
 
-def _own_queues(connection: Connection, delay: Delay, found: Iterable[LadderPlan]) -> list[Queue]:
+def _own_queues(connection: Connection, delay: AppState, found: Iterable[LadderPlan]) -> list[Queue]:
     """Return the queues that are the package's alone."""
     queues = [queue for topology in delay.exact.topologies for queue in topology.frame().queues]
     if delay.settings.events.on:
@@ -143,7 +143,7 @@ def version_findings(broker: Capabilities) -> Iterator[Finding]:
 
 def _queue_findings(
     connection: Connection,
-    delay: Delay,
+    delay: AppState,
     plan: LadderPlan,
     broker: Capabilities,
     details: Mapping[str, QueueDetail],
@@ -188,7 +188,7 @@ def _ladders(plan: LadderPlan, state: Applied) -> list[Any]:
 
 def _dead_lettering(
     connection: Connection,
-    delay: Delay,
+    delay: AppState,
     plan: LadderPlan,
     state: Applied,
     detail: QueueDetail | None,
@@ -242,7 +242,7 @@ def _drift(waiting: Pending, plan: LadderPlan) -> Iterator[Finding]:
 
 
 def _declared(
-    delay: Delay, plan: LadderPlan, detail: QueueDetail | None
+    delay: AppState, plan: LadderPlan, detail: QueueDetail | None
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the arguments of an origin queue, and what policies set for it; those of the app where nothing tells."""
     if detail is None:
@@ -279,7 +279,7 @@ def limit_findings(plan: LadderPlan, broker: Capabilities, limit: int | None) ->
         yield Finding("delivery-limit", "error", plan.queue, found, hint)
 
 
-def _exhausted(connection: Connection, delay: Delay) -> Iterator[Finding]:
+def _exhausted(connection: Connection, delay: AppState) -> Iterator[Finding]:
     name = delay.settings.exhausted_queue
     count = ready_counts(connection, [name])[name]
     if count:
@@ -287,7 +287,7 @@ def _exhausted(connection: Connection, delay: Delay) -> Iterator[Finding]:
         yield Finding("exhausted", "note", name, f"{count} messages are out of retries.", hint)
 
 
-def _native(connection: Connection, delay: Delay) -> Iterator[Finding]:
+def _native(connection: Connection, delay: AppState) -> Iterator[Finding]:
     """Say what Celery's own delayed delivery has left behind."""
     left = native.look(connection)
     if left is None:
@@ -300,7 +300,7 @@ def _native(connection: Connection, delay: Delay) -> Iterator[Finding]:
         yield Finding("celery-native", "note", "celery_delayed_*", text, hint)
 
 
-def _requeues(connection: Connection, delay: Delay) -> Iterator[Finding]:
+def _requeues(connection: Connection, delay: AppState) -> Iterator[Finding]:
     """Name the tasks that put a message back at once, over and over."""
     inspect = delay.app.control.inspect(timeout=_ANSWERS, connection=connection)
     answers: Any = inspect._request(REQUEUES) or {}

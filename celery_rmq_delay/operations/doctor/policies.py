@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kombu import Connection
 
     from ...amqp.objects import Queue
-    from ...app.state import Delay
+    from ...app.state import AppState
     from ...management.records import Policy, QueueDetail
 
 #: Keys by which a queue loses messages, or itself; with a TTL only where that is shorter than the queue's own.
@@ -29,7 +29,7 @@ def policy_findings(
     details: Mapping[str, QueueDetail],
     policies: Iterable[Policy],
     connection: Connection,
-    delay: Delay,
+    delay: AppState,
 ) -> Iterator[Finding]:
     """Name the policies that harm ``queues``, the package's own, and one that protects them."""
     harmed: dict[tuple[str | None, str | None], dict[str, dict[str, Any]]] = defaultdict(dict)

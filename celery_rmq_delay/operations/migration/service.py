@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from celery import Celery
     from kombu import Connection
 
-    from ...app.state import Delay
+    from ...app.state import AppState
     from .sources import Source
     from .targets import Target
 
@@ -67,7 +67,7 @@ class Request:
 
 
 def migrate(
-    delay: Delay,
+    delay: AppState,
     connection: Connection,
     request: Request,
     *,
@@ -114,12 +114,12 @@ def migrate(
     return report
 
 
-def poison_queue(delay: Delay) -> Queue:
+def poison_queue(delay: AppState) -> Queue:
     """Return the queue of messages that cannot be understood."""
     return Queue(f"{delay.settings.prefix}.migrate.poison", own_queue_arguments(delay.exact.queue_type))
 
 
-def _options(delay: Delay, request: Request) -> Options:
+def _options(delay: AppState, request: Request) -> Options:
     settings = delay.settings
     return Options(
         names=settings.names if request.prefix is None else Names(request.prefix),
@@ -140,7 +140,7 @@ def _check_apart(out_of: Source, into: Target, request: Request) -> None:
         )
 
 
-def _remove(delay: Delay, connection: Connection, request: Request, report: Report) -> list[str]:
+def _remove(delay: AppState, connection: Connection, request: Request, report: Report) -> list[str]:
     if report.interrupted or report.left or report.after:
         return []
     if report.arrived:

@@ -20,7 +20,7 @@ from .address import Address, Destination, Waiting, in_hold, in_levels, in_loop,
 if TYPE_CHECKING:
     from kombu import Connection
 
-    from ...app.state import Delay
+    from ...app.state import AppState
 
 NAMES = ("celery-native", "levels", "hold", "loop", "plugin", "ladder")
 
@@ -48,7 +48,7 @@ class Queues:
 
 
 def source(
-    name: str, delay: Delay, connection: Connection, options: Options, *, retired_only: bool = False,
+    name: str, delay: AppState, connection: Connection, options: Options, *, retired_only: bool = False,
     named: Iterable[str] = (), management_url: str | None = None,
 ) -> Source:  # fmt: skip
     """Return a source by its name.
@@ -76,7 +76,7 @@ def source(
     )
 
 
-def _native(delay: Delay) -> Source:
+def _native(delay: AppState) -> Source:
     app = delay.app
     every = list(app.amqp.queues.values())
 
@@ -90,7 +90,7 @@ def _native(delay: Delay) -> Source:
     return Queues("celery-native", native.level_names(), address)
 
 
-def _levels(delay: Delay, options: Options) -> Source:
+def _levels(delay: AppState, options: Options) -> Source:
     levels, known = Levels(options), tuple(delay.app.amqp.queues)
     return Queues(
         levels.name,
@@ -100,7 +100,7 @@ def _levels(delay: Delay, options: Options) -> Source:
 
 
 def _hold(
-    delay: Delay, connection: Connection, options: Options, named: tuple[str, ...], management_url: str | None
+    delay: AppState, connection: Connection, options: Options, named: tuple[str, ...], management_url: str | None
 ) -> Source:
     prefix, known = options.names.prefix, tuple(delay.app.amqp.queues)
     if not named:
@@ -109,7 +109,7 @@ def _hold(
     return Queues(Hold.name, named, lambda found, now_ms: in_hold(found, now_ms, prefix=prefix, queues=known))
 
 
-def _ladder(delay: Delay, connection: Connection, *, retired_only: bool) -> Source:
+def _ladder(delay: AppState, connection: Connection, *, retired_only: bool) -> Source:
     """The delay queues of the ladders in force and of those that the records still know, the highest tier first."""
     tiers: dict[str, tuple[int, str, int]] = {}
     for plan in plans(connection, delay):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kombu import Connection
 
     from ...amqp.route import Route
-    from ...app.state import Delay
+    from ...app.state import AppState
     from ...settings.values import Settings
 
 NAMES = ("levels", "hold", "loop", "plugin", "ladder")
@@ -65,7 +65,7 @@ class LadderTarget:
 
     name = "ladder"
 
-    def __init__(self, delay: Delay) -> None:
+    def __init__(self, delay: AppState) -> None:
         self._delay = delay
         # Declares, and remembers that it did.
         self._exact = delay.exact
@@ -94,7 +94,7 @@ class LadderTarget:
         self._exact.prepare(connection, route)
 
 
-def target(name: str | None, delay: Delay, connection: Connection) -> Target:
+def target(name: str | None, delay: AppState, connection: Connection) -> Target:
     """Return a target by its name; without one the exact delays of the settings.
 
     Raises `RmqDelayError` where messages would not come back from it.

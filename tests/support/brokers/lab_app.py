@@ -9,7 +9,7 @@ from kombu import Queue
 
 from celery_rmq_delay import RetryableTask, install
 from celery_rmq_delay.app.inventory import plans
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.operations.doctor.examination import examine
 from celery_rmq_delay.operations.findings import Finding
 from celery_rmq_delay.topology.ladder import LadderPlan
@@ -40,7 +40,7 @@ def shop(lab: Lab, **settings: Any) -> Celery:
 
 def plan_of(lab: Lab, app: Celery) -> LadderPlan:
     """Return the plan of the app's own queue."""
-    (plan,) = plans(lab.connection, delay_of(app), [app.conf.task_default_queue])
+    (plan,) = plans(lab.connection, state_of(app), [app.conf.task_default_queue])
     return plan
 
 
@@ -55,7 +55,7 @@ def opened(lab: Lab, **settings: Any) -> tuple[Celery, LadderPlan]:
 
 def declare_exact(lab: Lab, app: Celery) -> None:
     """Declare what holds exact delays, as a worker does at its start."""
-    exact = delay_of(app).exact
+    exact = state_of(app).exact
     exact.declare(lab.connection)
     for topology in exact.topologies:
         frame = topology.frame()

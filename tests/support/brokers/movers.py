@@ -18,7 +18,7 @@ from kombu.transport.native_delayed_delivery import (
 from celery_rmq_delay import RetryableTask, install
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.confirms import publish_confirmed
-from celery_rmq_delay.app.state import Delay, delay_of
+from celery_rmq_delay.app.state import AppState, state_of
 from celery_rmq_delay.durations import parse_ms
 from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.operations.migration.mover import WINDOW
@@ -62,7 +62,7 @@ class Movers:
         self.lab = Lab(url, kind)
         self.url, self.kind = url, kind
         self.app = our_app(url, kind, **settings)
-        self.delay: Delay = delay_of(self.app)
+        self.delay: AppState = state_of(self.app)
         self.connection = self.lab.connection
         for queue in self.app.amqp.queues.values():
             queue(self.connection.channel()).declare()
@@ -74,7 +74,7 @@ class Movers:
     def again(self, **settings: Any) -> None:
         """Go on with other settings."""
         self.app = our_app(self.url, self.kind, **settings)
-        self.delay = delay_of(self.app)
+        self.delay = state_of(self.app)
 
     def migrate(self, source: str, to: str | None = None, *, window: int = WINDOW, **more: Any) -> Report:
         return migrate(self.delay, self.connection, Request(source, to, **more), window=window)

@@ -17,7 +17,7 @@ from celery import Celery
 
 from celery_rmq_delay import install
 from celery_rmq_delay.amqp.apply import ready_counts
-from celery_rmq_delay.app.state import Delay, delay_of
+from celery_rmq_delay.app.state import AppState, state_of
 from celery_rmq_delay.contrib.django.collecting.batches import Writer
 from celery_rmq_delay.contrib.django.collecting.collector import Collector, Options
 from celery_rmq_delay.contrib.django.collecting.consumer import Consumer
@@ -47,7 +47,7 @@ class Rig:
         app = Celery("collected", broker=url, set_as_current=False)
         app.conf.rmq_delay = {}
         install(app)
-        self.delay: Delay = delay_of(app)
+        self.delay: AppState = state_of(app)
         self.connection = kombu.Connection(url)
         self.channel: Any = self.connection.channel()
         declare_events(self.connection, self.delay)

@@ -13,7 +13,7 @@ from django.utils import timezone
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.app.inventory import plans
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.contrib.django.messages import StoredMessage, call_digest, stored
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
@@ -97,7 +97,7 @@ class ParkedDesk(Desk):
 
     def __init__(self, url: str, app: Celery) -> None:
         with kombu.Connection(url) as connection:
-            (self.plan,) = plans(connection, delay_of(app), ["payments"])
+            (self.plan,) = plans(connection, state_of(app), ["payments"])
             super().__init__(url)
             apply_plan(connection, self.plan)
 

@@ -44,7 +44,7 @@ from celery_rmq_delay.testing import parked as assert_parked
 from celery_rmq_delay.testing import recovered as assert_recovered
 from celery_rmq_delay.topology.exact.base import Options, Topology, arrival, due_headers
 from celery_rmq_delay.topology.exact.registry import register
-from celery_rmq_delay.worker.consumer import Consumer
+from celery_rmq_delay.worker.consumer import ConsumerWithoutNativeDelay
 
 version: str = celery_rmq_delay.__version__
 celery_rmq_delay.nothing_of_the_kind  # type: ignore[attr-defined]  # noqa: B018
@@ -206,7 +206,7 @@ def told(topology: Topology) -> int:
     return topology.route(delay_ms=5, queue="q").delay_ms
 
 
-class OwnConsumer(Consumer):
+class OwnConsumer(ConsumerWithoutNativeDelay):
     """A worker_consumer of a project's own."""
 
 

@@ -18,7 +18,7 @@ from celery.backends.redis import RedisBackend
 
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.app.inventory import plans
-from celery_rmq_delay.app.state import delay_of
+from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.operations.release import release
 from tests.support.losses import Losses
 from tests.support.waiting import wait_for
@@ -95,7 +95,7 @@ class Lab:
     def release(self, task_id: str) -> None:
         """Let a parked task come back at once."""
         with self.app.connection_for_write() as connection:
-            found = release(connection, plans(connection, delay_of(self.app)), task_ids=[task_id])
+            found = release(connection, plans(connection, state_of(self.app)), task_ids=[task_id])
         assert found.released == [task_id], found
 
     def counts(self, *queues: str) -> dict[str, int | None]:
@@ -107,7 +107,7 @@ class Lab:
 
     def tier_index(self, tier_index: int, ttl_ms: int, queue: str = "shop") -> str:
         """Return the name of a delay queue."""
-        return delay_of(self.app).delay_queue(queue, tier_index, ttl_ms)
+        return state_of(self.app).delay_queue(queue, tier_index, ttl_ms)
 
     def take(self, queue: str) -> list[amqp.Message]:
         """Take all messages of a queue."""

@@ -18,7 +18,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.decision import Action, Attempt, End, Ending, end
-from celery_rmq_delay.retry.delivery import Delivery, Parked, Path
+from celery_rmq_delay.retry.delivery import Delivery, Parked, RetryPath
 
 #: Options of a task, and those of its call.
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -208,8 +208,8 @@ def expected(outcome: str, option: str, ladder: Ladder) -> Expected:
         if how is End.RETRIED and not by_hand:
             most = asked if not found.asks else budget if found.asked_limit is None else found.asked_limit
             how = End.FAILED if retries >= most else how  # `Task.retry` raises what the task failed with
-            parked = Parked.of(Retry(), Path.COPY, 1) if how is End.RETRIED else None
-        ending = end(how, parked or Attempt(Delivery("shop", retries, None, Path.REJECT), ladder, retries, most))
+            parked = Parked.of(Retry(), RetryPath.COPY, 1) if how is End.RETRIED else None
+        ending = end(how, parked or Attempt(Delivery("shop", retries, None, RetryPath.REJECT), ladder, retries, most))
         if ending.action is Action.PARK or how is End.REJECTED:  # what its task rejects climbs the ladder
             retries += 1
         elif ending.action is not Action.RETURN:

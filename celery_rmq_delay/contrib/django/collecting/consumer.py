@@ -18,7 +18,7 @@ from ....exceptions import TopologyError
 from .deliveries import Delivery, frame_handler
 
 if TYPE_CHECKING:
-    from ....app.state import Delay
+    from ....app.state import AppState
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ CONNECTION_ERRORS = (OSError, amqp.AMQPError)
 class Consumer:
     """What the broker delivers from ``queues``, in ``received``, as (queue, delivery)."""
 
-    def __init__(self, delay: Delay, queues: Sequence[str], prefetch: int) -> None:
+    def __init__(self, delay: AppState, queues: Sequence[str], prefetch: int) -> None:
         self._delay, self._prefetch = delay, prefetch
         self._tags = {f"rmq-delay-{number}": queue for number, queue in enumerate(queues)}
         self._connection: kombu.Connection | None = None

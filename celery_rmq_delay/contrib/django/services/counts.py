@@ -24,7 +24,7 @@ from .operations.link import BROKER_ERRORS
 if TYPE_CHECKING:
     from kombu import Connection
 
-    from ....app.state import Delay
+    from ....app.state import AppState
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class BrokerCounts:
 _PLACES_KEPT = 60.0
 
 _lock = threading.Lock()
-_places: tuple[float, Delay, list[Place]] | None = None
+_places: tuple[float, AppState, list[Place]] | None = None
 _kept: tuple[float, BrokerCounts] | None = None
 
 
@@ -125,7 +125,7 @@ def _counted(opened: Connection) -> BrokerCounts:
     )
 
 
-def _known_places(opened: Connection, ours: Delay) -> list[Place]:
+def _known_places(opened: Connection, ours: AppState) -> list[Place]:
     global _places
     if _places is None or _places[1] is not ours or time.monotonic() - _places[0] > _PLACES_KEPT:
         found = [place for plan in plans(opened, ours) for place in places(opened, plan)]
