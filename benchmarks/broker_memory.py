@@ -215,7 +215,7 @@ def _on_each(nodes: Sequence[Node], what: str, count: int, act: Callable[[], Non
 
 
 def death_headers(rabbitmq: str) -> list[int]:
-    """Return the bytes of the headers that a climb adds to a message: in tier 1, in tier 2, ..."""
+    """Return the bytes of the headers that a tier adds to a message: in tier 1, in tier 2, ..."""
     found = []
     with fresh(rabbitmq) as node:
         plan = node.plan("classic", tiers=(200, 200, 200, 200))

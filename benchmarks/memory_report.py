@@ -88,7 +88,7 @@ def print_report(facts: dict[str, Any], rows: Sequence[Row], deaths: Sequence[in
         for name, value in constants(facts, rows, deaths).items()
     ]
     print_tables(console, [("Constants of rmq-delay capacity", ("constant", "measured", "in costs.py"), known)])
-    console.print(f"headers that a climb adds, bytes by retries: {', '.join(map(str, deaths))}")
+    console.print(f"headers that a tier adds, bytes by retries: {', '.join(map(str, deaths))}")
     console.print(
         f"an idle node: {facts['memory'] / 2**20:.0f} MiB of Erlang memory, {facts['rss'] / 2**20:.0f} MiB RSS"
     )

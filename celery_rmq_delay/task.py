@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class LadderBudget:
-    """``max_retries`` of a task that sets none: the ladder it climbs. None where the last tier repeats for ever."""
+    """``max_retries`` of a task that sets none: its ladder. None where the last tier repeats for ever."""
 
     def __get__(self, task: RetryableTask | None, _owner: type) -> int | None:
         if task is None:

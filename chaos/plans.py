@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Kind = Literal["climbs", "hopeless", "changes", "waits", "called_later"]
+Kind = Literal["advances", "hopeless", "changes", "waits", "called_later"]
 QUEUES = ("classic", "quorum")
 
 #: Of every hundred tasks so many.
-_SHARES: dict[Kind, int] = {"climbs": 78, "hopeless": 5, "changes": 6, "waits": 6, "called_later": 5}
+_SHARES: dict[Kind, int] = {"advances": 78, "hopeless": 5, "changes": 6, "waits": 6, "called_later": 5}
 #: How often a task fails before it succeeds, by weight. No ladder of a run has fewer tiers than the most of these.
 _FAILS = {0: 35, 1: 35, 2: 20, 3: 10}
 NEVER = 10**6
@@ -21,8 +21,9 @@ NEVER = 10**6
 class Plan:
     """How a task is to go; times in seconds.
 
-    ``climbs``: it raises, ``fails`` times. ``hopeless``: it always does. ``changes``: it retries with another argument.
-    ``waits``: it retries after exactly ``countdown``. ``called_later``: it is called with that, and then climbs.
+    ``advances``: it raises, ``fails`` times. ``hopeless``: it always does. ``changes``: it retries with another
+    argument. ``waits``: it retries after exactly ``countdown``. ``called_later``: it is called with that, and then
+    advances.
     """
 
     kind: Kind

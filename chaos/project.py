@@ -51,7 +51,7 @@ class Boom(Exception):
 
 
 def ladders(unit: float) -> list[dict[str, dict[str, Any]]]:
-    """Return the settings of the queues, by version: workers change from one to the next while tasks climb."""
+    """Return the settings of the queues, by version: workers change from one to the next while tasks advance."""
     tiers: list[list[float]] = [[1, 2, 3, 4], [1.5, 1, 3, 4], [1, 2, 3, 4, 5]]
     return [
         {queue: {"tiers": [f"{round(each * unit * 1000)}ms" for each in version], "jitter": jitter}
@@ -106,8 +106,8 @@ def register(app: Celery, ledger: Ledger) -> None:
         def _note(self, kind: str, attempt: int, **more: Any) -> None:
             ledger.note(kind, id=self.request.id, attempt=attempt, pid=os.getpid(), boss=os.getppid(), **more)
 
-    @app.task(name="climbs", base=Noted, bind=True, shared=False)
-    def climbs(self: Any, plan: dict[str, Any]) -> str:
+    @app.task(name="advances", base=Noted, bind=True, shared=False)
+    def advances(self: Any, plan: dict[str, Any]) -> str:
         """Raise as often as planned."""
         found, attempt = self.begin(plan)
         if attempt < found.fails:
@@ -138,4 +138,4 @@ def register(app: Celery, ledger: Ledger) -> None:
 
 
 #: The task of a plan's kind, where it is not called so.
-TASKS = {"hopeless": "climbs", "called_later": "climbs"}
+TASKS = {"hopeless": "advances", "called_later": "advances"}

@@ -27,7 +27,7 @@ class Tale:
         self.evidence = Evidence()
 
     def sent(self, at: float = 100.0, *, confirmed: bool = True, task: str = "t", **plan: Any) -> Tale:
-        found = Plan(**{"kind": "climbs", "queue": "quorum", "fails": 1, "works": 0.0, **plan})
+        found = Plan(**{"kind": "advances", "queue": "quorum", "fails": 1, "works": 0.0, **plan})
         self.lines.append({"kind": "sending", "id": task, "plan": found.to_json(), "at": at})
         if confirmed:
             self.lines.append({"kind": "confirmed", "id": task, "at": at + 0.001})

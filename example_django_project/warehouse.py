@@ -2,7 +2,8 @@
 """A producer of another team: ``python warehouse.py AMQP_URL``.
 
 It knows neither the shop's tasks nor celery_rmq_delay: plain kombu, a topic exchange of its own, a routing key of its
-own, and a task that no worker has. Its messages climb the ladder like any other and end in the exhausted queue.
+own, and a task that no worker has. Its messages advance through the ladder like any other and end in the exhausted
+queue.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _HAS = re.compile(
 
 
 class OriginQueue(Queue):
-    """A queue of the app whose rejected messages climb a ladder.
+    """A queue of the app whose rejected messages advance through a ladder.
 
     A queue that exists without the dead-letter exchange cannot be given one by declaring it. It is then used as it is,
     and its retries are forwarded instead of rejected.
@@ -72,7 +72,7 @@ class OriginQueue(Queue):
         delay = self.delay
         if delay is None or passive or not isinstance(channel, AMQPChannel):
             return super().queue_declare(nowait=nowait, passive=passive, channel=channel)
-        if self.name in delay.foreign:
+        if self.name in delay.unmanaged:
             try:
                 return self._look_at_it(channel)
             except NotFound:  # somebody has deleted it
@@ -88,7 +88,7 @@ class OriginQueue(Queue):
         One that does not exist is not made. Raises `TopologyError` for one that does not reject, where ``strict``.
         """
         delay = self.delay
-        if not self.no_declare or delay is None or self.name in delay.foreign or look(connection, self.name) is None:
+        if not self.no_declare or delay is None or self.name in delay.unmanaged or look(connection, self.name) is None:
             return
         with connection.channel() as channel:
             self._declare(delay, channel)
@@ -100,7 +100,7 @@ class OriginQueue(Queue):
         except PreconditionFailed as error:
             self._found_foreign(delay, error, channel.connection.client)
             if kind := self._find_type(channel):
-                delay.foreign_type[self.name] = kind
+                delay.unmanaged_type[self.name] = kind
         except AccessRefused as error:
             if not self.no_declare:
                 raise
@@ -123,7 +123,7 @@ class OriginQueue(Queue):
         )
         if delay.settings.strict and not _is_adopted(delay, self.name, connection):
             raise TopologyError(text) from error
-        delay.foreign.add(self.name)
+        delay.unmanaged.add(self.name)
         logger.warning(text)
 
     def _find_type(self, channel: Any) -> QueueType | None:
@@ -177,7 +177,7 @@ class OriginQueues(Queues):
         if isinstance(queue, OriginQueue) or not self.delay.manages(queue):
             return
         if self.delay.dead_letters_elsewhere(queue):
-            self.delay.foreign.add(name)
+            self.delay.unmanaged.add(name)
         else:
             super().__setitem__(name, OriginQueue.of(queue, self.delay))
 

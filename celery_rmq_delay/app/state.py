@@ -56,9 +56,9 @@ class AppState:
         #: The name under which the user wrote the settings.
         self.setting = setting
         #: Queues that exist without our dead-letter arguments: their retries take the forward path, unless adopted.
-        self.foreign: set[str] = set()
+        self.unmanaged: set[str] = set()
         #: The type of those of them of which it is known. AMQP does not tell; the refusal of a declaration may.
-        self.foreign_type: dict[str, QueueType] = {}
+        self.unmanaged_type: dict[str, QueueType] = {}
         #: What is known of those of them that were adopted, or given back since.
         self.adopted: dict[str, Adoption] = {}
         #: What a worker does with a queue that is declared while it runs.
@@ -106,8 +106,8 @@ class AppState:
         return declared.get("x-dead-letter-exchange", ours) != ours or "x-dead-letter-routing-key" in declared
 
     def rejects(self, queue: str) -> bool:
-        """Return whether a rejected message of ``queue`` climbs its ladder: by arguments, or by the policy of ours."""
-        if queue not in self.foreign:
+        """Return whether a rejected message of ``queue`` advances: by the queue's arguments, or by our policy."""
+        if queue not in self.unmanaged:
             return True
         adoption = self.adopted.get(queue)
         return adoption is not None and adoption.in_force
@@ -121,20 +121,20 @@ class AppState:
 
     def forget(self, queue: str) -> None:
         """Forget what is known of a queue that is deleted."""
-        self.foreign.discard(queue)
-        self.foreign_type.pop(queue, None)
+        self.unmanaged.discard(queue)
+        self.unmanaged_type.pop(queue, None)
         self.adopted.pop(queue, None)
 
     def learned(self, queue: str) -> tuple[object, ...]:
         """Return a key of what has been found out about a queue since the app was set up: all that can change."""
         adoption = self.adopted.get(queue)
         generation = None if adoption is None else (adoption.generation, adoption.in_force)
-        return queue in self.foreign, self.foreign_type.get(queue), generation
+        return queue in self.unmanaged, self.unmanaged_type.get(queue), generation
 
     def is_quorum(self, queue: str) -> bool:
         """Return whether an origin queue is a quorum queue: as the broker says where it is known, or as declared."""
         adoption = self.adopted.get(queue)
-        known = self.foreign_type.get(queue) if adoption is None else adoption.queue_type
+        known = self.unmanaged_type.get(queue) if adoption is None else adoption.queue_type
         return (known or self.queue_type(queue)) == "quorum"
 
     def queue_type(self, name: str, queue: KombuQueue | None = None) -> QueueType:
@@ -170,7 +170,7 @@ class AppState:
         return NativeRetry(settings.ladder)
 
     def ladder(self, queue: str, task: Task[Any, Any]) -> Ladder:
-        """Return the ladder that ``task`` climbs on ``queue``: its own, or the queue's."""
+        """Return the ladder of ``task`` on ``queue``: its own, or the queue's."""
         key = (queue, task.name)
         if key not in self._ladders:
             self._ladders[key] = self.settings.task_ladder(queue, task)
@@ -186,7 +186,7 @@ class AppState:
         return self.ladder(queue, task).retries if own is NOT_SET else own
 
     def retryable_tasks(self) -> Iterable[Any]:
-        """Return the app's tasks that climb ladders."""
+        """Return the app's tasks that have ladders."""
         return [task for task in self.app.tasks.values() if is_retryable(task)]
 
     def tasks_of(self, queue: str) -> dict[str, Ladder | None]:
@@ -297,7 +297,7 @@ def state_of(app: Celery) -> AppState:
 
 
 def is_retryable(task: Any) -> bool:
-    """Return whether a task climbs ladders: a `RetryableTask` that is none of Celery's own."""
+    """Return whether a task has a ladder: a `RetryableTask` that is none of Celery's own."""
     return getattr(task, "has_ladder", False) and not is_celerys(task.name)
 
 

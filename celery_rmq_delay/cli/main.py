@@ -125,7 +125,7 @@ def apply(ctx: click.Context, only: tuple[str, ...], reset: bool, as_json: bool)
             compare(delay.app, each.queue, connection)
             changed = apply_plan(connection, each, reset=reset)
             delay.exact.bind(connection, each.queue)
-            if each.queue in delay.foreign:
+            if each.queue in delay.unmanaged:
                 delay.learn(each.queue, applied(connection, each).adoption)
             rows.append({"queue": each.queue, "changed": changed, "rejects": delay.rejects(each.queue)})
         delay.exact.declare(connection)
@@ -316,7 +316,7 @@ def exhausted_list(
 def exhausted_requeue(
     ctx: click.Context, selection: dead.Selection, to: str | None, limit: int | None, scan_limit: int, as_json: bool
 ) -> None:
-    """Send exhausted tasks back to their origin queue as they were published at first, for a fresh climb.
+    """Send exhausted tasks back to their origin queue as they were published at first, with a fresh ladder.
 
     Exit code 1 when a message could not be sent (it stays) or a named task was not found.
     """

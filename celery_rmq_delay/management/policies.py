@@ -26,7 +26,7 @@ def pattern_of(queue: str) -> str:
 
 
 def wanted_keys(names: Names, queue: str, queue_type: str) -> dict[str, Any]:
-    """Return the policy keys by which a queue's rejected messages climb its ladder."""
+    """Return the policy keys by which a queue's rejected messages advance through its ladder."""
     safe = {"dead-letter-strategy": "at-least-once", "overflow": "reject-publish"}
     return {DLX: names.dlx(queue), **(safe if queue_type == "quorum" else {})}
 

@@ -15,7 +15,7 @@ from ..ladders import Ladder
 from ..names import quarantine, tier_of
 from ..topology.native import NativeRetry
 from .crashes import crashes, was_interrupted
-from .delivery import Delivery, Parked, RetryPath, climbs_by_itself
+from .delivery import Delivery, Parked, RetryPath, advances_by_itself
 
 
 class Action(str, Enum):
@@ -141,13 +141,13 @@ def arrive(
     found = h.rejections(headers, queue, quarantine(queue)) if "x-death" in headers else 0
     rejections = found if tier_index else 0
     given_back = native.given_back(headers) if native else 0
-    climbed = rejections + given_back
-    retries = h.whole_number(h.whole_number(known) + climbed)
+    advanced = rejections + given_back
+    retries = h.whole_number(h.whole_number(known) + advanced)
     interrupted = redelivered and _was_interrupted(headers, place)
     is_copied = found != rejections or found >= place.rejections_allowed or (place.sorts and priority > 0)
     is_copied = is_copied or place.own_tiers_of not in (None, headers.get("task"))
     path = _cheapest(headers, place, ladder, retries, is_copied=is_copied)
-    keeps_eta = eta_ahead and not climbed
+    keeps_eta = eta_ahead and not advanced
     is_returned = is_stopping or (place.is_quarantined and not has_room)
     action, crashed = _on_arrival(headers, place, interrupted, keeps_eta, is_returned)
     return Arrival(
@@ -157,7 +157,7 @@ def arrive(
         crashed,
         # A quarantined task was delivered before: Celery's `worker_deduplicate_successful_tasks` looks whether it has
         # succeeded.
-        interrupted or place.is_quarantined or (h.REQUEUED in headers and not climbed),
+        interrupted or place.is_quarantined or (h.REQUEUED in headers and not advanced),
         keeps_eta,
     )
 
@@ -246,7 +246,7 @@ def next_delay(
     ``is_exact`` where it asks for a delay of its own, ``is_changed`` where it is another message than this one.
     """
     path = RetryPath.PUBLISH if is_changed else delivery.path
-    by_itself = path is not RetryPath.REJECT or climbs_by_itself(delivery, ladder, retries)
+    by_itself = path is not RetryPath.REJECT or advances_by_itself(delivery, ladder, retries)
     if path is not RetryPath.PUBLISH and (is_exact or not by_itself):
         path = RetryPath.COPY
     return path, ladder.tier_after(retries)

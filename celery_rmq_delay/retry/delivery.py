@@ -92,7 +92,7 @@ def _parked(
     return parked
 
 
-def climbs_by_itself(delivery: Delivery, ladder: Ladder, retries: int) -> bool:
+def advances_by_itself(delivery: Delivery, ladder: Ladder, retries: int) -> bool:
     """Return whether a reject takes the message to the tier of its next retry: its routing key says so."""
     if retries < len(ladder):
         return delivery.tier_index == retries

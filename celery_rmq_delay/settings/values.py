@@ -64,7 +64,7 @@ class Settings:
         return self.queues.get(name, self.default)
 
     def task_ladder(self, queue: str, task: object) -> Ladder | None:
-        """Return the ladder that a task class declares for itself on ``queue``; None when it climbs the queue's."""
+        """Return the ladder that a task class declares for itself on ``queue``; None when it has the queue's."""
         tiers = getattr(task, "tiers", None)
         settings = self.for_queue(queue)
         if tiers is None or settings is None:

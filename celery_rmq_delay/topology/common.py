@@ -14,7 +14,7 @@ def own_queue_arguments(queue_type: QueueType) -> tuple[tuple[str, object], ...]
 
 
 def origin_arguments(names: Names, queue: str, queue_type: QueueType) -> dict[str, object]:
-    """Return the arguments by which a queue's rejected messages climb the ladder of the origin queue ``queue``."""
+    """Return the arguments by which rejected messages advance through the ladder of the origin queue ``queue``."""
     kind = {"x-queue-type": queue_type} if queue_type == "quorum" else {}
     return {"x-dead-letter-exchange": names.dlx(queue), **safe_dead_lettering(queue_type), **kind}
 

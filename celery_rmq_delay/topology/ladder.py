@@ -6,8 +6,8 @@
                    `--other deaths--> other                 `--Q@N--> exhausted
                                       `--any other task--> ladder (switch, stand-in: standby) --> ladder.<id>
 
-The tier rides in the routing key, so a message climbs without anybody publishing it. A ladder's exchanges and its delay
-queues are named after what they do and never change; only the bindings of the switch and of ``tasks`` ever move
+The tier rides in the routing key, so a message advances without anybody publishing it. A ladder's exchanges and its
+delay queues are named after what they do and never change; only the bindings of the switch and of ``tasks`` ever move
 (`celery_rmq_delay.topology.switch`).
 """
 
@@ -27,7 +27,7 @@ from .common import origin_arguments, own_queue_arguments, safe_dead_lettering, 
 
 @dataclass(frozen=True)
 class LadderPlan:
-    """What one origin queue needs: the objects, and which ladder each task is to climb.
+    """What one origin queue needs: the objects, and which ladder each task has.
 
     ``tasks`` maps every retryable task of the app to its own ladder on this queue, or to None. All ladders have delay
     queues of ``queue_type``. ``reason_routing`` is whether the broker says why a message died (RabbitMQ >= 3.13).

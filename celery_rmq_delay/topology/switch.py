@@ -248,11 +248,11 @@ def _reason_bindings(plan: LadderPlan) -> tuple[list[Binding], list[Binding]]:
         )
         for reason in _NO_REJECTIONS
     ]
-    climbing = Binding(names.other(queue), names.tasks(queue), to="exchange")
+    advancing = Binding(names.other(queue), names.tasks(queue), to="exchange")
     ending = Binding(names.other(queue), exhausted)
     if plan.reason_routing:
-        return [rejected, ending], [climbing, *ending_first]
-    return [*ending_first, climbing], [ending]
+        return [rejected, ending], [advancing, *ending_first]
+    return [*ending_first, advancing], [ending]
 
 
 def _settled(plan: LadderPlan, applied: Applied) -> list[Binding]:
@@ -313,10 +313,10 @@ class _Switch:
             self.applied = changed
 
     def _route_reasons(self) -> None:
-        """Let rejected messages climb, and end all others: a way back without a rejection is a cycle, which is dropped.
+        """Let rejected messages advance, and end all others: a way back without a rejection is a cycle: it is dropped.
 
         RabbitMQ >= 3.13 tells the last death's reason. Before, it tells the first death's, and a message that was
-        rejected first may climb after any later death: the rejection in its history keeps the cycle alive.
+        rejected first may advance after any later death: the rejection in its history keeps the cycle alive.
         """
         wanted, unwanted = _reason_bindings(self.plan)
         if self.applied.reason_routing != self.plan.reason_routing:
@@ -353,7 +353,7 @@ class _Switch:
         apply.bind(self.channel, self.plan.from_standby(target))
 
     def _tasks(self) -> None:
-        """Bind tasks to their own ladders; while one is unbound, its messages climb the queue's ladder."""
+        """Bind tasks to their own ladders; while one is unbound, its messages advance through the queue's ladder."""
         for task, ladder in self.plan.tasks.items():
             wanted = [ladder.id] if ladder else []
             known = self.applied.tasks.get(task, [])

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 def ladder_in_force(connection: Connection, plan: LadderPlan, *, known: bool = False) -> Applied | None:
-    """Return what the record says where rejected messages of a queue climb a ladder already. Publishes nothing.
+    """Return what the record says where rejected messages of a queue have a ladder already. Publishes nothing.
 
     That may be another ladder than the plan's, or one on its way to the next: a change leaves no message without a
     ladder at any step. ``known``: this process has applied the plan, so that the record need not be asked.

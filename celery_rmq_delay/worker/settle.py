@@ -274,7 +274,7 @@ class Settling:
 
     def _native(self, queue: str, is_quarantined: bool) -> NativeRetry | None:
         """Return how the queue of a delivery holds its retries by itself; None where it does not."""
-        if is_quarantined or queue in self.delay.foreign:
+        if is_quarantined or queue in self.delay.unmanaged:
             return None
         return self.delay.native(queue)
 

@@ -132,8 +132,8 @@ class WorkerSide(Settling):
 
         RabbitMQ before 4.0 refuses to consume it otherwise. Celery does so where the app declares a quorum queue.
         """
-        consumer, foreign = self.consumer, self.delay.foreign
-        if any(self.delay.is_quorum(name) for name in foreign.intersection(consumer.app.amqp.queues.consume_from)):
+        consumer, unmanaged = self.consumer, self.delay.unmanaged
+        if any(self.delay.is_quorum(name) for name in unmanaged.intersection(consumer.app.amqp.queues.consume_from)):
             consumer.task_consumer.qos(prefetch_count=0, apply_global=True)
             consumer.qos.callback = partial(consumer.task_consumer.qos, apply_global=False)
             consumer.qos_global = False
@@ -236,7 +236,7 @@ class WorkerSide(Settling):
                 logger.info("Applied the ladder of queue %s", name, extra={"queue": name})
         elif missing := self._missing(connection, plan):
             raise TopologyError(_not_as_planned(f"Queue {name!r}", missing))
-        if name in self.delay.foreign:
+        if name in self.delay.unmanaged:
             self._look_for_adoption(connection, plan)
         else:
             self.delay.adopted.pop(name, None)
@@ -258,7 +258,7 @@ class WorkerSide(Settling):
             self._read_tags()  # of what is on its way
             self.consumer.task_consumer.cancel_by_queue(name)
             return
-        if name in self.delay.foreign and name not in self._known:
+        if name in self.delay.unmanaged and name not in self._known:
             self.delay.learn(name, found.adoption)
         self._take(name)
 
@@ -267,7 +267,7 @@ class WorkerSide(Settling):
         queues = self.consumer.app.amqp.queues
         if queue.name not in queues.consume_from:
             queues.select_add(queue)  # as Celery does since 5.7 with a queue that it knows
-        added = add(queue)  # declares it, and so applies its ladder, unless it was found to be foreign before
+        added = add(queue)  # declares it, and so applies its ladder, unless it was found to be unmanaged before
         if added.name not in self._postponed:
             self.add_queue(added.name)
         if added.name in self._postponed:
@@ -275,7 +275,7 @@ class WorkerSide(Settling):
         return added
 
     def _take(self, name: str) -> None:
-        """Take the quarantined tasks of a queue whose ladder is applied; let what it rejects climb."""
+        """Take the quarantined tasks of a queue whose ladder is applied; let what it rejects advance."""
         self.applied.add(name)
         self._postponed.discard(name)
         self._quarantine_now.add(name)

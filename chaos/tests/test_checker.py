@@ -163,7 +163,7 @@ def test_a_worker_that_ends_in_good_order_in_an_alarm_explains_it() -> None:
 
 
 def test_each_silence_doubles_a_retry_that_the_task_publishes() -> None:
-    for kind, found in (("changes", []), ("climbs", ["twice"])):
+    for kind, found in (("changes", []), ("advances", ["twice"])):
         tale = Tale().sent(kind=kind).ran(0, 100.5, number=0).told("parked", 0)
         for at in (101.6, 103.6, 105.6):
             tale.ran(1, at, "ok", number=1)

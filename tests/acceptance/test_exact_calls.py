@@ -189,7 +189,7 @@ def test_a_retry_that_an_old_worker_published_keeps_its_eta_and_its_count(runnin
     assert attempt["retries"] == 1
 
 
-def test_an_invalid_eta_makes_a_message_climb_to_the_exhausted_queue(running_classic: Lab) -> None:
+def test_an_invalid_eta_makes_a_message_advance_to_the_exhausted_queue(running_classic: Lab) -> None:
     worker = running_classic.workers[0]
     sent = task_message("facts", ["x"], eta="tomorrow")
     publish(running_classic, sent)

@@ -28,7 +28,7 @@ PROTOCOL_1 = (("fails", 1), ("kills_child", 1), ("overruns",))
 
 @pytest.mark.brokers
 @EITHER_TYPE
-def test_messages_of_a_foreign_producer_climb_and_come_back_byte_for_byte(lab: Lab) -> None:
+def test_messages_of_a_foreign_producer_advance_and_come_back_byte_for_byte(lab: Lab) -> None:
     lab.worker()
     with lab.app.connection_for_write() as connection:
         channel = connection.channel()
@@ -59,7 +59,7 @@ def test_messages_of_a_foreign_producer_climb_and_come_back_byte_for_byte(lab: L
 
 
 @pytest.mark.brokers
-def test_an_unknown_task_climbs_the_ladder_and_ends_in_exhausted(running: Lab) -> None:
+def test_an_unknown_task_advances_through_the_ladder_and_ends_in_exhausted(running: Lab) -> None:
     message = task_message("no.such.task", [])
     publish(running, message)
 
@@ -249,7 +249,7 @@ def test_tasks_of_protocol_1_are_retried_exhausted_and_settled_as_others(
 
 @pytest.mark.brokers
 @EITHER_TYPE
-def test_a_task_of_protocol_1_climbs_its_own_ladder(make_lab: Callable[..., Lab], queue_type: str) -> None:
+def test_a_task_of_protocol_1_advances_through_its_own_ladder(make_lab: Callable[..., Lab], queue_type: str) -> None:
     """Its message does not name it in the header by which the broker would choose the ladder."""
     lab = make_lab(queue_type, conf={"task_protocol": 1}, tiers=["100ms"])
     lab.worker("prefork", 1)

@@ -165,7 +165,7 @@ def test_chains_and_chords_survive_retries_of_their_parts(native: Lab) -> None:
     assert chord([add.s(n, n, n % 3) for n in range(6)], total.s()).delay().get(timeout=SECONDS) == 30
 
 
-def test_an_unknown_task_climbs_the_ladder_and_is_exhausted(native: Lab) -> None:
+def test_an_unknown_task_advances_through_the_ladder_and_is_exhausted(native: Lab) -> None:
     native.app.send_task("nobody.knows")
 
     (message,) = wait_for(lambda: native.take("rmq_delay.exhausted"))

@@ -146,7 +146,7 @@ def test_max_retries_below_the_ladder_ends_the_task_sooner(running_classic: Lab)
     assert [attempt["retries"] for attempt in running_classic.attempts(result.id)] == [0, 1]
 
 
-def test_a_task_with_its_own_tiers_climbs_its_own_ladder(running: Lab) -> None:
+def test_a_task_with_its_own_tiers_advances_through_its_own_ladder(running: Lab) -> None:
     result = running.task("own_tiers").delay()
 
     wait_for(lambda: running.take("rmq_delay.exhausted"))
@@ -159,7 +159,7 @@ def test_a_task_with_its_own_tiers_climbs_its_own_ladder(running: Lab) -> None:
     assert ["Retry in 0.15s: " in text for text in announced] == [True, True]
 
 
-def test_a_task_with_a_request_class_of_its_own_climbs_the_ladder(running_classic: Lab) -> None:
+def test_a_task_with_a_request_class_of_its_own_advances_through_the_ladder(running_classic: Lab) -> None:
     result = running_classic.task("watched").delay()
 
     assert result.get(timeout=SECONDS) == 1

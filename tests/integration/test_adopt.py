@@ -94,7 +94,7 @@ class Shop:
     def adoption(self) -> Adoption | None:
         return applied(self.lab.connection, self.plan).adoption
 
-    def assert_climbs(self) -> None:
+    def assert_advances(self) -> None:
         """Reject one message: it comes into the first tier."""
         before = sum(self.lab.counts(self.plan).values())
         self.lab.publish(self.queue)
@@ -130,7 +130,7 @@ def test_a_queue_is_adopted_after_a_look_and_a_yes_and_given_back(existing: Call
     assert "adopted: its failed tasks are rejected" in shop.command(typed="y\n").output
     (policy,) = shop.policies().values()
     assert (policy.name, policy.pattern, policy.apply_to) == (shop.policy, pattern_of(shop.queue), "queues")
-    shop.assert_climbs()
+    shop.assert_advances()
     assert shop.command("--dry-run").output == f"{shop.queue}: is adopted, nothing to do\n"
     declare_exact(shop.lab, shop.app)
     assert found(shop.app, shop.managed.management_url) == {}
@@ -170,7 +170,7 @@ def test_the_policy_that_applies_is_merged_and_stays(existing: Callable[..., Sho
     assert policies["theirs"] == theirs
     assert theirs.definition.items() <= policies[shop.policy].definition.items()
     assert policies[shop.policy].priority == 11
-    shop.assert_climbs()
+    shop.assert_advances()
 
     shop.api.put_policy(Policy("theirs", theirs.pattern, {"max-length": 50}, 20))
     wait_for(lambda: "adoption-lost" in found(shop.app, shop.managed.management_url))
@@ -200,7 +200,7 @@ def test_an_operator_policy_goes_on_applying_and_is_not_copied(existing: Callabl
     assert facts is not None
     assert facts.delivery_limit == (7 if quorum else None)
     delay = state_of(shop.app)
-    delay.foreign.add(shop.queue)
+    delay.unmanaged.add(shop.queue)
     delay.learn(shop.queue, facts)
     assert delay.rejects(shop.queue)
     assert delay.rejections_allowed(shop.queue) == (5 if quorum else 2**31)
@@ -245,7 +245,7 @@ def test_the_queue_of_another_type_than_the_settings_is_known_by_its_own(existin
     assert delay.is_quorum(shop.queue) == (other == "classic")
     assert delay.queue_type(shop.queue) == other
     shop.plan = plan_of(shop.lab, shop.app)  # delay queues have the type of the settings
-    shop.assert_climbs()
+    shop.assert_advances()
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_a_queue_that_dead_letters_elsewhere_by_policy_is_adopted_only_when_that
     said = shop.command("--replace", "--yes").output
     assert f"~ dead-letter-exchange: theirs -> {shop.plan.names.dlx(shop.queue)}" in said
     assert "- dead-letter-routing-key: k" in said
-    shop.assert_climbs()
+    shop.assert_advances()
 
 
 @EITHER_TYPE
@@ -386,7 +386,7 @@ def test_a_command_that_is_cut_off_can_lose_no_message_and_can_be_repeated(
     interrupted(lambda: shop.adopter.adopt(plan))
     facts = shop.adoption()
     if facts and facts.in_force:
-        shop.assert_climbs()
+        shop.assert_advances()
     shop.adopter.adopt(shop.adopter.plan(shop.queue))
     facts = shop.adoption()
     assert facts is not None
@@ -395,7 +395,7 @@ def test_a_command_that_is_cut_off_can_lose_no_message_and_can_be_repeated(
     back = shop.adopter.plan_undo(shop.queue)
     if step != "put_policy":
         interrupted(lambda: shop.adopter.undo(back))
-        shop.assert_climbs()
+        shop.assert_advances()
     shop.adopter.undo(shop.adopter.plan_undo(shop.queue))
     assert shop.policies() == {}
     facts = shop.adoption()
@@ -415,7 +415,7 @@ def test_a_policy_that_is_gone_is_an_error_that_the_same_command_mends(existing:
     shop.command("--yes")
     declare_exact(shop.lab, shop.app)
     assert found(shop.app, shop.managed.management_url) == {}
-    shop.assert_climbs()
+    shop.assert_advances()
 
 
 # -- what other processes make of it -------------------------------------------------------------------------------
@@ -430,7 +430,7 @@ def test_strict_settings_allow_a_queue_only_while_it_is_adopted(existing: Callab
         queue(shop_.lab.channel).declare()
     shop_.command("--yes")
     queue(shop_.lab.channel).declare()
-    assert state_of(strict).foreign == {shop_.queue}
+    assert state_of(strict).unmanaged == {shop_.queue}
 
 
 @EITHER_TYPE

@@ -72,7 +72,7 @@ def test_an_apply_mends_what_somebody_deleted(lab: Lab) -> None:
     apply_plan(lab.connection, plan)
     assert drift(lab.connection, plan.objects()) == []
     lab.publish(plan.queue)
-    assert len(lab.climb(plan)) == 4
+    assert len(lab.advance(plan)) == 4
 
 
 def test_an_apply_mends_a_ladder_exchange_that_somebody_deleted(lab: Lab) -> None:
@@ -82,7 +82,7 @@ def test_an_apply_mends_a_ladder_exchange_that_somebody_deleted(lab: Lab) -> Non
     apply_plan(lab.connection, plan)
     for task in ("own", "other"):
         lab.publish(plan.queue, headers={"task": task})
-        assert len(lab.climb(plan)) == 3
+        assert len(lab.advance(plan)) == 3
 
 
 @pytest.mark.brokers
@@ -106,7 +106,7 @@ def test_a_quick_apply_mends_what_somebody_deleted(lab: Lab) -> None:
         assert not apply_plan(lab.connection, plan, quick=True)
         assert drift(lab.connection, plan.objects()) == [], name
         lab.publish(plan.queue)
-        assert len(lab.climb(plan)) == 4, name
+        assert len(lab.advance(plan)) == 4, name
 
 
 @pytest.mark.brokers
@@ -117,7 +117,7 @@ def test_a_quick_apply_binds_queues_that_somebody_deleted_and_declared_again(lab
         lab.origin(plan)
         assert not apply_plan(lab.connection, plan, quick=True)
         lab.publish(plan.queue)
-        assert len(lab.climb(plan)) == 4, queue
+        assert len(lab.advance(plan)) == 4, queue
 
 
 def test_a_quick_apply_of_another_plan_is_a_whole_one(lab: Lab) -> None:
@@ -137,7 +137,7 @@ def test_a_quick_apply_of_another_plan_is_a_whole_one(lab: Lab) -> None:
     ):
         apply_plan(lab.connection, each, quick=True)
         lab.publish(plan.queue, headers={"task": "t"})
-        assert len(lab.climb(each)) == deliveries
+        assert len(lab.advance(each)) == deliveries
 
 
 @pytest.mark.brokers
@@ -147,7 +147,7 @@ def test_the_exhausted_queue_may_be_of_any_type(lab: Lab) -> None:
     lab.queue(plan.exhausted, **{"x-queue-type": other})
     lab.applied(plan)
     lab.publish(plan.queue)
-    assert len(lab.climb(plan)) == 3
+    assert len(lab.advance(plan)) == 3
 
 
 def test_two_queues_of_different_types_share_the_exhausted_queue(lab: Lab) -> None:
@@ -158,7 +158,7 @@ def test_two_queues_of_different_types_share_the_exhausted_queue(lab: Lab) -> No
     ):
         lab.applied(plan)
         lab.publish(plan.queue)
-        assert len(lab.climb(plan)) == 3
+        assert len(lab.advance(plan)) == 3
 
 
 @pytest.mark.brokers

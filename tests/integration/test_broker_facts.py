@@ -178,7 +178,7 @@ def test_the_reason_of_the_last_death_is_told_since_3_13(lab: Lab, plan: LadderP
 
 
 def test_a_cycle_without_a_rejection_is_dropped(classic_lab: Lab) -> None:
-    """Why no death but a rejection may climb."""
+    """Why no death but a rejection may advance."""
     lab = classic_lab
     second = f"{lab.names.prefix}-second"
     first = lab.queue(**{"x-message-ttl": 5, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": second})

@@ -62,7 +62,7 @@ def ids(lab: Lab, queue: str) -> list[str]:
 
 
 @pytest.mark.brokers
-def test_a_message_that_climbed_its_ladder_comes_back_byte_for_byte(lab: Lab) -> None:
+def test_a_message_that_advanced_through_its_ladder_comes_back_byte_for_byte(lab: Lab) -> None:
     _, plan = opened(lab, tiers=["50ms", "60ms"])
     body = b"\x80\x04\xff\x00 not text"
     message = amqp.Message(
@@ -299,7 +299,7 @@ def test_a_missing_exhausted_queue_is_named_with_the_mend(classic_lab: Lab) -> N
 @pytest.mark.brokers
 def test_a_death_that_is_no_rejection_tells_its_reason_and_queue(lab: Lab) -> None:
     if not lab.tells_death_reason:
-        pytest.skip("before RabbitMQ 3.13 every death climbs the ladder")
+        pytest.skip("before RabbitMQ 3.13 every death advances through the ladder")
     _, plan = opened(lab)
     lab.publish(plan.queue, headers={"id": "a", "task": "shop.charge"}, expiration="1")
     wait_for(lambda: ready_counts(lab.connection, [plan.exhausted])[plan.exhausted], "the expired message")

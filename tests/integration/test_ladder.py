@@ -13,35 +13,35 @@ from celery_rmq_delay.names import return_key
 from celery_rmq_delay.topology.ladder import LadderPlan
 from celery_rmq_delay.topology.switch import apply_plan
 from tests.support.brokers.delays import TICK, ttl
-from tests.support.brokers.lab import HOUR, Climbed, Lab
+from tests.support.brokers.lab import HOUR, Advanced, Lab
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.brokers
 
 
-def assert_waited(returned: list[Climbed], tiers_ms: list[int]) -> None:
+def assert_waited(returned: list[Advanced], tiers_ms: list[int]) -> None:
     """Check that these deliveries came from delay queues of these tiers, and none early."""
     assert [ttl(str(each.queue)) for each in returned] == [tier / 1000 for tier in tiers_ms]
     assert all(each.seconds >= tier / 1000 - TICK for each, tier in zip(returned, tiers_ms, strict=True))
 
 
-def test_a_message_climbs_tier_by_tier_and_ends_exhausted(lab: Lab) -> None:
+def test_a_message_advances_tier_by_tier_and_ends_exhausted(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((50, 100, 200))))
     lab.publish(plan.queue)
-    seen = lab.climb(plan)
+    seen = lab.advance(plan)
     keys = [return_key(plan.queue, tier_index) for tier_index in (1, 2, 3)]
     assert [each.key for each in seen] == [plan.queue, *keys, keys[-1]]
     # The last way, into the exhausted queue, is no wait.
     assert_waited(seen[1:-1], [50, 100, 200])
 
 
-def test_a_message_of_any_routing_key_climbs(lab: Lab) -> None:
+def test_a_message_of_any_routing_key_advances(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10, 20))))
     topic = lab.exchange("topic")
     lab.channel.queue_bind(plan.queue, topic, "#")
     for key in ("orders.created.eu", "", "a@1", "@", "x" * 255, "鍵.点.点"):
         lab.publish(key, exchange=topic)
-        seen = lab.climb(plan)
+        seen = lab.advance(plan)
         assert [each.key for each in seen] == [key, return_key(plan.queue, 1), *[return_key(plan.queue, 2)] * 2]
         assert_waited(seen[1:-1], [10, 20])
 
@@ -63,7 +63,7 @@ def test_the_first_route_can_be_restored_on_every_tier(lab: Lab) -> None:
     assert h.origin_queue(message.headers) == plan.queue
 
 
-def test_body_and_properties_survive_the_climb(lab: Lab) -> None:
+def test_body_and_properties_survive_the_ladder(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((5, 5))))
     headers = {"id": "1", "nested": {"list": [1, "two", None]}}
     lab.publish(plan.queue, "ünïcode \0 body", headers=headers, priority=3, correlation_id="c", content_type="x/y")
@@ -79,11 +79,11 @@ def test_body_and_properties_survive_the_climb(lab: Lab) -> None:
     }
 
 
-def test_a_task_climbs_its_own_ladder_beside_the_queues(lab: Lab) -> None:
+def test_a_task_advances_through_its_own_ladder_beside_the_queues(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10, 20, 30)), {"shop.ping": Ladder((100, 40)), "shop.charge": None}))
     for task, tiers in (("shop.ping", [100, 40]), ("shop.charge", [10, 20, 30]), (None, [10, 20, 30])):
         lab.publish(plan.queue, headers={"task": task} if task else {})
-        assert_waited(lab.climb(plan)[1:-1], tiers)
+        assert_waited(lab.advance(plan)[1:-1], tiers)
 
 
 def test_jitter_spreads_messages_over_lanes_by_their_header(lab: Lab) -> None:
@@ -104,13 +104,13 @@ def test_a_message_keeps_its_lane_on_every_tier(lab: Lab) -> None:
     plan = lab.applied(lab.plan(ladder))
     for lane in range(3):
         lab.publish(plan.queue, headers={h.LANE: lane})
-        assert_waited(lab.climb(plan)[1:-1], [ladder.ttl(tier_index, lane) for tier_index in (1, 2)])
+        assert_waited(lab.advance(plan)[1:-1], [ladder.ttl(tier_index, lane) for tier_index in (1, 2)])
 
 
 def test_the_last_tier_repeats_for_ever(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((5, 15), repeat_last=True)))
     lab.publish(plan.queue)
-    seen = lab.climb(plan, rounds=14)
+    seen = lab.advance(plan, rounds=14)
     keys = [return_key(plan.queue, tier_index) for tier_index in (1, *[2] * 12)]
     assert [each.key for each in seen] == [plan.queue, *keys]
     assert_waited(seen[1:], [5, *[15] * 12])
@@ -135,7 +135,7 @@ def test_one_tier_that_repeats_is_a_retry_for_ever(lab: Lab) -> None:
 def test_the_last_tier_repeats_on_lanes_too(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10,), jitter=0.3, lanes=2, repeat_last=True)))
     lab.publish(plan.queue, headers={h.LANE: 1})
-    assert len(lab.climb(plan, rounds=6)) == 6
+    assert len(lab.advance(plan, rounds=6)) == 6
 
 
 def test_a_delay_of_hours_does_not_hold_up_the_next_message(lab: Lab) -> None:
@@ -204,7 +204,7 @@ def test_a_crash_loop_at_the_delivery_limit_is_exhausted_and_not_retried(quorum_
     message = lab.get(plan.exhausted, ack=True)
     assert (message.body, h.deaths(message.headers)[0]["reason"]) == ("poison", "delivery_limit")
     lab.publish(plan.queue, "healthy")
-    assert len(lab.climb(plan)) == 5
+    assert len(lab.advance(plan)) == 5
 
 
 def test_a_crash_loop_after_a_retry_is_not_lost(quorum_lab: Lab) -> None:
@@ -227,7 +227,7 @@ def test_a_broker_upgrade_is_a_rebind(lab: Lab) -> None:
     """Before 3.13 the last death's reason is not known; after the upgrade the same objects route by it."""
     old = lab.applied(lab.plan(Ladder((10, 10)), reason_routing=False))
     lab.publish(old.queue)
-    assert len(lab.climb(old)) == 4
+    assert len(lab.advance(old)) == 4
     lab.publish(old.queue, expiration="1")
     assert lab.get(old.exhausted, ack=True)
     if not lab.tells_death_reason:
@@ -236,15 +236,15 @@ def test_a_broker_upgrade_is_a_rebind(lab: Lab) -> None:
     for plan in (new, old, new):
         apply_plan(lab.connection, plan)
         lab.publish(plan.queue)
-        assert len(lab.climb(plan)) == 4
+        assert len(lab.advance(plan)) == 4
         lab.publish(plan.queue, expiration="1")
         assert lab.get(plan.exhausted, ack=True)
         assert not lab.counts(plan)
 
 
-def test_messages_from_another_delay_queue_climb_when_they_are_rejected(lab: Lab) -> None:
+def test_messages_from_another_delay_queue_advance_when_they_are_rejected(lab: Lab) -> None:
     """Their first death was no rejection, and in no queue of ours."""
     plan = lab.applied(lab.plan(Ladder((10,))))
     before = lab.queue(**{"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": plan.queue})
     lab.publish(before)
-    assert [each.key for each in lab.climb(plan)] == [plan.queue, *[return_key(plan.queue, 1)] * 2]
+    assert [each.key for each in lab.advance(plan)] == [plan.queue, *[return_key(plan.queue, 1)] * 2]

@@ -86,7 +86,7 @@ def test_a_publisher_declares_the_queue_as_a_worker_does(lab: Lab, shops: Any) -
     assert has_our_exchange(lab, publisher.queue)
     worker.consume()
     wait_for(lambda: worker.messages() == 1, "the message")
-    assert worker.delay.foreign == set()
+    assert worker.delay.unmanaged == set()
 
 
 def test_a_worker_declares_the_queue_as_a_publisher_does(lab: Lab, shops: Any) -> None:
@@ -94,16 +94,16 @@ def test_a_worker_declares_the_queue_as_a_publisher_does(lab: Lab, shops: Any) -
     worker.consume()
     publisher.send()
     assert has_our_exchange(lab, publisher.queue)
-    assert publisher.delay.foreign == set()
+    assert publisher.delay.unmanaged == set()
 
 
-def test_rejected_messages_of_an_app_climb_once_the_ladder_is_applied(lab: Lab, shops: Any) -> None:
+def test_rejected_messages_of_an_app_advance_once_the_ladder_is_applied(lab: Lab, shops: Any) -> None:
     shop = shops()
     shop.consume()
     plan = shop.delay.plan(shop.queue, reason_routing=lab.tells_death_reason)
     lab.applied(lab.plan(plan.ladder, dict(plan.tasks), queue=shop.queue))
     shop.send("unknown.task")
-    assert len(lab.climb(lab.plan(plan.ladder, queue=shop.queue))) == 4
+    assert len(lab.advance(lab.plan(plan.ladder, queue=shop.queue))) == 4
 
 
 @pytest.mark.parametrize("side", ["publisher", "consumer"])
@@ -115,7 +115,7 @@ def test_a_queue_that_exists_is_used_as_it_is_and_said_once(
     with caplog.at_level(logging.WARNING, "celery_rmq_delay"):
         for _ in range(3):
             shop.send() if side == "publisher" else shop.consume()
-    assert shop.delay.foreign == {shop.queue}
+    assert shop.delay.unmanaged == {shop.queue}
     warnings = [record.getMessage() for record in caplog.records if record.name.startswith("celery_rmq_delay")]
     assert len(warnings) == 1
     assert shop.queue in warnings[0]
@@ -133,7 +133,7 @@ def test_a_queue_that_exists_is_an_error_where_the_settings_are_strict(lab: Lab,
         TopologyError, match=rf"The queue '{shop.queue}' exists with other arguments .*delete-queue {shop.queue}`"
     ):
         shop.send() if side == "publisher" else shop.consume()
-    assert shop.delay.foreign == set()
+    assert shop.delay.unmanaged == set()
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -148,14 +148,14 @@ def test_a_queue_that_the_app_does_not_declare_is_compared_and_never_made(lab: L
             queue.compare(lab.connection)
     else:
         queue.compare(lab.connection)
-        assert shop.delay.foreign == {shop.queue}
+        assert shop.delay.unmanaged == {shop.queue}
 
 
 def test_a_queue_that_exists_with_any_arguments_is_used(lab: Lab, shops: Any) -> None:
     shop = shops()
     lab.queue(shop.queue, **{"x-max-length": 100, "x-dead-letter-exchange": "theirs"})
     shop.send()
-    assert shop.delay.foreign == {shop.queue}
+    assert shop.delay.unmanaged == {shop.queue}
     wait_for(lambda: shop.messages() == 1, "the message")
 
 

@@ -1,4 +1,4 @@
-"""A ladder is changed while messages climb it, and whoever changes it may crash between any two steps."""
+"""A ladder is changed while messages advance through it, and whoever changes it may crash between any two steps."""
 
 from __future__ import annotations
 

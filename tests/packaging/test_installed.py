@@ -50,7 +50,7 @@ def test_the_analytics_name_the_extra_that_they_need(bare: Environment, tmp_path
 
 
 @pytest.mark.slow
-def test_a_task_climbs_its_ladder(bare: Environment, rmq_vhost: str, tmp_path: Path) -> None:
+def test_a_task_advances_through_its_ladder(bare: Environment, rmq_vhost: str, tmp_path: Path) -> None:
     write(ROOT / "docs/tutorials/quickstart.md", tmp_path, "shop.py", "send.py")
     command = [str(bare.python), "-m", "celery", "-A", "shop", "worker", "--pool", "solo", "--loglevel", "INFO"]
     log = tmp_path / "worker.log"

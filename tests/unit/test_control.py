@@ -16,11 +16,11 @@ from tests.support.apps import app_of
 
 @pytest.fixture
 def state() -> Any:
-    """The state of a worker that takes the foreign queue ``shop``."""
+    """The state of a worker that takes the unmanaged queue ``shop``."""
     app = app_of()
     delay = state_of(app)
     app.amqp.queues.select(["shop"])
-    delay.foreign.add("shop")
+    delay.unmanaged.add("shop")
     consumer = SimpleNamespace(app=app)
     consumer.rmq_delay = WorkerSide(consumer, delay)
     consumer.rmq_delay.applied.add("shop")

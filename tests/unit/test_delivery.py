@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay.ladders import Ladder
-from celery_rmq_delay.retry.delivery import Delivery, Parked, RetryPath, climbs_by_itself
+from celery_rmq_delay.retry.delivery import Delivery, Parked, RetryPath, advances_by_itself
 
 
 @given(st.integers(1, 6), st.integers(0, 10), st.integers(0, 10), st.booleans())
-def test_a_message_climbs_by_itself_where_its_tier_is_its_number_of_retries(
+def test_a_message_advances_by_itself_where_its_tier_is_its_number_of_retries(
     length: int, tier_index: int, retries: int, repeat_last: bool
 ) -> None:
     ladder = Ladder((1000,) * length, repeat_last=repeat_last)
-    climbs = climbs_by_itself(Delivery("q", tier_index, None, RetryPath.REJECT), ladder, retries)
-    if climbs:
+    advances = advances_by_itself(Delivery("q", tier_index, None, RetryPath.REJECT), ladder, retries)
+    if advances:
         # What the broker does with the key, and what the worker counts, are the same tier.
         by_the_broker = min(tier_index + 1, length)
         assert by_the_broker == ladder.tier_after(retries)

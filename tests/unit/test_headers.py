@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from celery_rmq_delay import headers as h
 
 #: As RabbitMQ writes it: a message that was rejected twice from `q`, newest entry first.
-CLIMBED = {
+ADVANCED = {
     "task": "shop.charge",
     "id": "1",
     "retries": 0,
@@ -62,24 +62,24 @@ deaths = st.dictionaries(
     st.one_of(values, st.sampled_from(["rejected", "expired", "q", ["k"]])),
 )
 hostile = st.dictionaries(
-    st.sampled_from([*CLIMBED, h.CRASHES, h.RETRIES, h.EXCHANGE, h.QUEUE, h.LANE, "own"]),
+    st.sampled_from([*ADVANCED, h.CRASHES, h.RETRIES, h.EXCHANGE, h.QUEUE, h.LANE, "own"]),
     st.one_of(values, st.lists(deaths, max_size=4)),
 )
 publishers = st.dictionaries(st.text().filter(lambda name: not name.startswith(("x-", h.PREFIX))), values, max_size=6)
 
 
 def test_rejections_are_counted_by_queue() -> None:
-    assert h.rejections(CLIMBED, "q") == 2
-    assert h.rejections(CLIMBED, "q", "q.quarantine") == 2
-    assert h.rejections(CLIMBED, "other") == 0
+    assert h.rejections(ADVANCED, "q") == 2
+    assert h.rejections(ADVANCED, "q", "q.quarantine") == 2
+    assert h.rejections(ADVANCED, "other") == 0
     assert h.rejections({}, "q") == 0
-    assert h.all_rejections(CLIMBED) == 2
+    assert h.all_rejections(ADVANCED) == 2
 
 
 def test_the_first_route_is_restored_from_the_history() -> None:
-    assert h.first_route(CLIMBED, "q", "rmq_delay.return", "q@2") == ("orders", "orders.created")
-    assert h.first_route(CLIMBED, "other", "x", "k") == ("x", "k")
-    assert h.first_route({h.EXCHANGE: "e", h.ROUTING_KEY: "k", **CLIMBED}, "q", "", "q") == ("e", "k")
+    assert h.first_route(ADVANCED, "q", "rmq_delay.return", "q@2") == ("orders", "orders.created")
+    assert h.first_route(ADVANCED, "other", "x", "k") == ("x", "k")
+    assert h.first_route({h.EXCHANGE: "e", h.ROUTING_KEY: "k", **ADVANCED}, "q", "", "q") == ("e", "k")
 
 
 @given(hostile)
@@ -100,7 +100,7 @@ def test_hostile_headers_raise_nothing(headers: dict[str, Any]) -> None:
 def test_a_forwarded_copy_can_be_made_the_original_again(headers: dict[str, Any], retries: int) -> None:
     published = {"retries": 3, **headers} if retries % 2 else headers
     copy = h.forwarded(
-        {**published, **{name: value for name, value in CLIMBED.items() if name.startswith("x-")}},
+        {**published, **{name: value for name, value in ADVANCED.items() if name.startswith("x-")}},
         retries=retries,
         exchange="orders",
         routing_key="key",
@@ -124,15 +124,15 @@ def test_the_lane_stays_with_the_original() -> None:
 
 
 def test_a_history_that_is_republished_would_be_taken_for_a_cycle_so_it_goes() -> None:
-    assert h.without_dead_letters(CLIMBED) == {"task": "shop.charge", "id": "1", "retries": 0}
+    assert h.without_dead_letters(ADVANCED) == {"task": "shop.charge", "id": "1", "retries": 0}
     assert h.without_dead_letters({"x-mine": 1, "x-death-row": 2}) == {"x-mine": 1, "x-death-row": 2}
 
 
 @pytest.mark.parametrize(
     ("headers", "queue"),
     [
-        (CLIMBED, "q"),
-        ({h.QUEUE: "other", **CLIMBED}, "other"),
+        (ADVANCED, "q"),
+        ({h.QUEUE: "other", **ADVANCED}, "other"),
         ({"x-death": [{"queue": "q.quarantine", "reason": "rejected"}]}, "q"),
         ({"x-death": [{"queue": "q", "reason": "delivery_limit"}]}, "q"),
         ({"x-death": [{"queue": "q", "reason": "expired"}]}, "q"),
@@ -145,7 +145,7 @@ def test_the_origin_queue_of_an_exhausted_message_is_known(headers: dict[str, An
 
 
 def test_the_first_death_is_the_oldest() -> None:
-    assert h.first_death(CLIMBED) == datetime(2026, 5, 1, 12, 0, 0, tzinfo=timezone.utc)
+    assert h.first_death(ADVANCED) == datetime(2026, 5, 1, 12, 0, 0, tzinfo=timezone.utc)
     assert h.first_death({}) is None
 
 

@@ -114,7 +114,7 @@ def test_a_task_defined_before_install_is_checked_too() -> None:
         install(app)
 
 
-def test_tasks_climb_the_ladder_of_their_queue_or_their_own() -> None:
+def test_tasks_advance_through_the_ladder_of_their_queue_or_their_own() -> None:
     app = bare_app({"tiers": ["1s"], "queues": {"slow": {"tiers": ["1h"]}}}, task_routes={"mail.*": {"queue": "slow"}})
 
     @app.task(base=RetryableTask, name="mail.send", shared=False)

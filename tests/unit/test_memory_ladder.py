@@ -51,7 +51,9 @@ def charge_of(app: Celery, **options: Any) -> Any:
     return charge
 
 
-def test_a_task_climbs_its_tiers_and_recovers_without_anybody_waiting(app: Celery, rmq_ladder: MakeLadder) -> None:
+def test_a_task_advances_through_its_tiers_and_recovers_without_anybody_waiting(
+    app: Celery, rmq_ladder: MakeLadder
+) -> None:
     charge, ladder = charge_of(app), rmq_ladder(app)
     began = time.monotonic()
     story = ladder.run(charge.s(3))
@@ -165,7 +167,9 @@ def test_a_limit_beyond_the_ladder_is_refused_where_it_is_given(app: Celery, rmq
     exhausted(rmq_ladder(app).run(charge.s()), exception=RmqDelayError)  # SettingsError cannot be pickled
 
 
-def test_a_task_climbs_its_own_tiers_and_stops_at_its_own_max_retries(app: Celery, rmq_ladder: MakeLadder) -> None:
+def test_a_task_advances_through_its_own_tiers_and_stops_at_its_own_max_retries(
+    app: Celery, rmq_ladder: MakeLadder
+) -> None:
     charge, ladder = charge_of(app, tiers=["1s", "2s", "4s"], max_retries=2), rmq_ladder(app)
     story = ladder.run(charge.s(99))
     assert story.waits == [1, 2]
@@ -389,7 +393,7 @@ def test_ignore_and_reject_mean_what_they_mean_to_celery(app: Celery, rmq_ladder
     assert [attempt.state for attempt in story.attempts] == ["REJECTED"]
     assert result.state == ("FAILURE" if VERSION >= (5, 7) else "PENDING")
     ladder.run()
-    assert [attempt.at for attempt in story.attempts] == [0, 10]  # rejected: it climbs
+    assert [attempt.at for attempt in story.attempts] == [0, 10]  # rejected: it advances
     assert story.result == "later"
 
 
@@ -496,7 +500,7 @@ def test_retries_that_the_queue_holds_itself_wait_as_long(tiers: list[str], rmq_
     app.close()
 
 
-def test_quorum_queues_climb_like_classic_ones(rmq_ladder: MakeLadder) -> None:
+def test_quorum_queues_advance_like_classic_ones(rmq_ladder: MakeLadder) -> None:
     app = make_app(queue_type="quorum")
     app.conf.task_queues = [Queue("celery", queue_arguments={"x-queue-type": "quorum"})]
     charge, ladder = charge_of(app), rmq_ladder(app)
@@ -540,7 +544,7 @@ def test_an_app_without_the_package_is_told_what_to_call() -> None:
         MemoryLadder(Celery("bare", set_as_current=False))
 
 
-def test_tasks_climb_in_an_app_that_is_eager_otherwise(app: Celery) -> None:
+def test_tasks_advance_in_an_app_that_is_eager_otherwise(app: Celery) -> None:
     charge = charge_of(app)
     app.conf.task_always_eager = True
     with MemoryLadder(app) as ladder:

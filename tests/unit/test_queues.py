@@ -119,7 +119,7 @@ def test_a_queue_that_dead_letters_elsewhere_stays_as_it_is_and_forwards_its_ret
     assert not isinstance(app.amqp.queues["q"], OriginQueue)
     assert app.amqp.queues["q"].queue_arguments == {argument: "theirs"}
     assert delay.origin_queues() == ["q"]
-    assert delay.foreign == {"q"}
+    assert delay.unmanaged == {"q"}
 
 
 @pytest.mark.parametrize("argument", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
@@ -129,7 +129,7 @@ def test_a_queue_with_a_dead_letter_exchange_of_its_own_is_left_as_it_is_and_for
     app, delay = installed(Queue("q", queue_arguments={argument: "theirs"}))
     assert type(app.amqp.queues["q"]) is Queue
     assert app.amqp.queues["q"].queue_arguments == {argument: "theirs"}
-    assert delay.foreign == {"q"}
+    assert delay.unmanaged == {"q"}
     assert delay.origin_queues() == ["q"]
 
 

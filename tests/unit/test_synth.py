@@ -94,7 +94,7 @@ def test_counts_are_exact(history: tuple[Path, dict[str, Any]]) -> None:
     assert json.loads((folder / "_truth.json").read_text()) == truth
 
 
-def test_each_task_climbs_its_ladder_until_it_ends(history: tuple[Path, dict[str, Any]]) -> None:
+def test_each_task_advances_through_its_ladder_until_it_ends(history: tuple[Path, dict[str, Any]]) -> None:
     folder, truth = history
     episodes = defaultdict(dict)
     for row in rows_of(folder).to_pylist():

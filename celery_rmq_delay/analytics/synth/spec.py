@@ -102,7 +102,7 @@ class Shop:
                     raise SettingsError(f"Task {task.name!r}, {what}", getattr(task, what), hint)
 
     @property
-    def longest_climb_s(self) -> float:
+    def longest_ladder_s(self) -> float:
         """Return the seconds that the longest failure episode takes at most."""
         run = LONGEST_RUNTIME * max(task.runtime_ms for task in self.tasks) / 1000 + LONGEST_WAIT_S
         return max(sum(ladder) / 1000 + run * len(ladder) for queue in self.queues for ladder in queue.ladders())
@@ -216,13 +216,13 @@ class Spec:
         if self.outages not in ("shared", "independent"):
             raise SettingsError("Spec.outages", self.outages, 'Use "shared" or "independent".')
         if self.span_s < _DAY_S / 4:
-            hint = f"The longest ladder takes {self.shop.longest_climb_s:,.0f} s: use more days or shorter ladders."
+            hint = f"The longest ladder takes {self.shop.longest_ladder_s:,.0f} s: use more days or shorter ladders."
             raise SettingsError("Spec.days", self.days, hint)
 
     @property
     def span_s(self) -> float:
         """Return the seconds from the start in which tasks fail first, so that all end within the days."""
-        return self.days * _DAY_S - self.shop.longest_climb_s - 2 * self.skew_s - REPEATED_S
+        return self.days * _DAY_S - self.shop.longest_ladder_s - 2 * self.skew_s - REPEATED_S
 
     def describe(self) -> dict[str, object]:
         """Return everything, for the truth."""

@@ -136,7 +136,9 @@ def version_findings(broker: Capabilities) -> Iterator[Finding]:
         found = f"The broker says it is version {text}; the package is tested from 3.10 on."
         yield Finding("broker-version", "warning", "broker", found, "Upgrade RabbitMQ.")
     elif not broker.tells_death_reason:
-        found = f"RabbitMQ {text} does not say why a message died: every death climbs the ladder, crash loops too."
+        found = (
+            f"RabbitMQ {text} does not say why a message died: every death takes it to the next tier, crash loops too."
+        )
         hint = "RabbitMQ 3.13 or later tells them apart; apply the topology again after the upgrade."
         yield Finding("broker-version", "note", "broker", found, hint)
 
@@ -234,7 +236,7 @@ def _drift(waiting: Pending, plan: LadderPlan) -> Iterator[Finding]:
         found = f"The ladder in force is {before}; the settings say {after}."
         yield Finding("ladder", "warning", plan.queue, found, APPLY)
     if waiting.tasks:
-        found = f"Tasks climb other ladders than planned: {', '.join(waiting.tasks)}."
+        found = f"Tasks have other ladders than planned: {', '.join(waiting.tasks)}."
         yield Finding("task-ladders", "warning", plan.queue, found, APPLY)
     if waiting.routing or waiting.unfinished:
         found = "A change of ladders was cut off." if waiting.unfinished else "The broker has another version now."

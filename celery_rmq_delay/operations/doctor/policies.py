@@ -66,7 +66,7 @@ def _changes_key(arguments: Mapping[str, Any], definition: Mapping[str, Any]) ->
 
 
 def key_findings(queue: str, detail: QueueDetail | None) -> Iterator[Finding]:
-    """Say whether a policy changes the routing key of what an origin queue rejects, by which it climbs the ladder."""
+    """Report a policy that changes the routing key of what an origin queue rejects: it has the next tier."""
     if detail is not None and _changes_key(detail.arguments, detail.policy_definition):
         by = detail.policy or detail.operator_policy
         sets = f"The policy {by!r} sets {ROUTING_KEY}"

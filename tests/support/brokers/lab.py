@@ -26,7 +26,7 @@ from tests.support.waiting import wait_for
 HOUR = 3_600_000
 
 
-class Climbed(NamedTuple):
+class Advanced(NamedTuple):
     """A delivery of a message: its routing key, the delay queue it came from, and how many seconds it was away."""
 
     key: str
@@ -164,14 +164,14 @@ class Lab:
         found: tuple[str, amqp.Message] = wait_for(look, f"a message in {queues}")
         return found
 
-    def climb(self, plan: LadderPlan, rounds: int = 50) -> list[Climbed]:
+    def advance(self, plan: LadderPlan, rounds: int = 50) -> list[Advanced]:
         """Reject the one message of the plan's queue until it is exhausted, or so often; return its deliveries."""
-        seen, rejected = list[Climbed](), 0.0
+        seen, rejected = list[Advanced](), 0.0
         for _ in range(rounds):
             queue, message = self.first_of(plan.queue, plan.exhausted)
             last = next((each for each in deaths(message.headers) if each["reason"] == "expired"), {})
             away = time.monotonic() - rejected if rejected else 0.0
-            seen.append(Climbed(message.delivery_info["routing_key"], last.get("queue"), away))
+            seen.append(Advanced(message.delivery_info["routing_key"], last.get("queue"), away))
             if queue == plan.exhausted:
                 self.channel.basic_ack(message.delivery_tag)
                 return seen

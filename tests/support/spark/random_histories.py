@@ -86,9 +86,9 @@ class RandomHistory:
         task = self._random.choice(list(TASKS))
         now = start
         for generation in range(self._random.choice([1, 1, 1, 2, 3])):
-            now = self._climb(task_id, task, generation, now) + self._random.uniform(1, 5_000)
+            now = self._advance(task_id, task, generation, now) + self._random.uniform(1, 5_000)
 
-    def _climb(self, task_id: str, task: str, generation: int, start: float) -> float:
+    def _advance(self, task_id: str, task: str, generation: int, start: float) -> float:
         """Add the attempts of one generation until it ends or waits; return when."""
         queue, now, attempt, first = TASKS[task], start, 0, None
         last = self._random.choice([0, 1, 1, 2, 2, 3, 6])

@@ -210,7 +210,7 @@ def expected(outcome: str, option: str, ladder: Ladder) -> Expected:
             how = End.FAILED if retries >= most else how  # `Task.retry` raises what the task failed with
             parked = Parked.of(Retry(), RetryPath.COPY, 1) if how is End.RETRIED else None
         ending = end(how, parked or Attempt(Delivery("shop", retries, None, RetryPath.REJECT), ladder, retries, most))
-        if ending.action is Action.PARK or how is End.REJECTED:  # what its task rejects climbs the ladder
+        if ending.action is Action.PARK or how is End.REJECTED:  # what its task rejects advances through the ladder
             retries += 1
         elif ending.action is not Action.RETURN:
             return Expected(
