@@ -22,7 +22,7 @@ from celery_rmq_delay.names import Names
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.trees import choose
 
 ROUNDS = 3

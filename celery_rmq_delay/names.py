@@ -110,12 +110,12 @@ class Names:
         """The exchange that routes tasks with their own tiers to their own ladder."""
         return f"{self.prefix}.{queue}.tasks"
 
-    def current(self, queue: str) -> str:
-        """The switch: bound to the ladder in force."""
+    def active(self, queue: str) -> str:
+        """The active exchange: bound to the ladder in force."""
         return f"{self.prefix}.{queue}.ladder"
 
     def standby(self, queue: str) -> str:
-        """The switch's stand-in while its binding changes."""
+        """The alternate exchange of the active exchange, for the moment in which its binding changes."""
         return f"{self.prefix}.{queue}.standby"
 
     def ladder(self, queue: str, ladder_id: str) -> str:

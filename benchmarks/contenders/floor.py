@@ -17,7 +17,7 @@ from benchmarks.contenders import shop
 from benchmarks.contenders.celery_app import app, enqueue
 from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.app.state import state_of
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 
 __all__ = ["enqueue"]
 

@@ -10,7 +10,7 @@ from ..amqp.capabilities import capabilities
 from ..amqp.frames import tolerate
 from ..amqp.record import peek_record
 from ..exceptions import RmqDelayError, TransportError
-from ..topology.switch import Applied, unrecorded
+from ..topology.transition import Applied, unrecorded
 
 if TYPE_CHECKING:
     from kombu import Connection

@@ -16,7 +16,7 @@ from ..amqp.connections import beside
 from ..amqp.record import peek_record
 from ..exceptions import TopologyError
 from ..topology.common import origin_arguments
-from ..topology.switch import Applied
+from ..topology.transition import Applied
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -29,7 +29,7 @@ from ..operations.pending import pending
 from ..operations.prune import prune as prune_ladders
 from ..operations.release import release as release_parked
 from ..operations.status import read_status
-from ..topology.switch import apply_plan
+from ..topology.transition import apply_plan
 from . import text as text
 from .adopt import adopt
 from .base import (

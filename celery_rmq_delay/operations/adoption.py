@@ -24,7 +24,7 @@ from ..exceptions import AdoptionError
 from ..management.policies import DLX, PolicyPlan, applying, effective_limit, find_ours, plan_policy, wanted_keys
 from ..management.records import Policy
 from ..topology.adoption import COMMAND, Adoption
-from ..topology.switch import apply_plan, save_adoption
+from ..topology.transition import apply_plan, save_adoption
 
 if TYPE_CHECKING:
     from kombu import Connection

@@ -17,7 +17,7 @@ from ..amqp.objects import Objects, Queue, arguments
 from ..amqp.record import locked_record
 from ..amqp.scan import SCAN_LIMIT, scanning
 from ..exceptions import RmqDelayError
-from ..topology.switch import recorded
+from ..topology.transition import recorded
 from .release import counted_copy
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from ..amqp.apply import Drift, drift, ready_counts
 from ..durations import format_ms
 from ..ladders import Ladder
 from ..topology.replacing import to_replace
-from ..topology.switch import Applied, planned_bindings
+from ..topology.transition import Applied, planned_bindings
 
 if TYPE_CHECKING:
     from kombu import Connection

@@ -12,7 +12,7 @@ from ..amqp.objects import Queue
 from ..amqp.record import Record, locked_record
 from ..durations import format_ms
 from ..ladders import Ladder
-from ..topology.switch import Applied
+from ..topology.transition import Applied
 
 if TYPE_CHECKING:
     from amqp import Channel

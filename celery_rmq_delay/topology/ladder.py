@@ -4,11 +4,11 @@
                    |                  |                     |                             `--Q is gone--> exhausted
                    |                  |                     `--unknown key--> first --> tier 1 (gone: exhausted)
                    `--other deaths--> other                 `--Q@N--> exhausted
-                                      `--any other task--> ladder (switch, stand-in: standby) --> ladder.<id>
+                                      `--any other task--> ladder (active exchange, then: standby) --> ladder.<id>
 
 The tier rides in the routing key, so a message advances without anybody publishing it. A ladder's exchanges and its
-delay queues are named after what they do and never change; only the bindings of the switch and of ``tasks`` ever move
-(`celery_rmq_delay.topology.switch`).
+delay queues are named after what they do and never change; only the bindings of the active exchange and of ``tasks``
+ever move (`celery_rmq_delay.topology.transition`).
 """
 
 from __future__ import annotations
@@ -77,16 +77,16 @@ class LadderPlan:
         names, queue = self.names, self.queue
         return (
             Exchange(names.standby(queue), "fanout"),
-            *self.switch.exchanges,
-            Exchange(names.tasks(queue), "headers", names.current(queue)),
+            *self.active_exchange.exchanges,
+            Exchange(names.tasks(queue), "headers", names.active(queue)),
             Exchange(names.other(queue), "fanout"),
             Exchange(names.dlx(queue), "headers", names.other(queue)),
         )
 
     @property
-    def switch(self) -> Objects:
+    def active_exchange(self) -> Objects:
         """The exchange that leads to the ladder in force: it exists once a ladder was applied."""
-        return Objects((Exchange(self.names.current(self.queue), "fanout", self.names.standby(self.queue)),))
+        return Objects((Exchange(self.names.active(self.queue), "fanout", self.names.standby(self.queue)),))
 
     def _returns(self) -> Objects:
         """Return what brings messages back; those whose queue is gone are exhausted."""
@@ -166,7 +166,7 @@ class LadderPlan:
 
     def from_current(self, ladder: str) -> Binding:
         """Return the binding by which the queue's rejected messages enter the ladder with this id."""
-        return Binding(self.names.current(self.queue), self.names.ladder(self.queue, ladder), to="exchange")
+        return Binding(self.names.active(self.queue), self.names.ladder(self.queue, ladder), to="exchange")
 
     def from_standby(self, ladder: str) -> Binding:
         """Return the binding by which they enter it while `from_current` moves to another one."""

@@ -17,7 +17,7 @@ from ..amqp.backoff import Backoff
 from ..amqp.connections import beside
 from ..amqp.record import glimpse_record
 from ..exceptions import RmqDelayError
-from ..topology.switch import Applied
+from ..topology.transition import Applied
 
 if TYPE_CHECKING:
     from kombu import Connection

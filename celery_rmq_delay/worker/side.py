@@ -38,7 +38,7 @@ from ..retry.delivery import KEY, Delivery
 from ..settings.events import check_hook
 from ..topology.exact.loop import Loop
 from ..topology.native import refusal
-from ..topology.switch import apply_plan
+from ..topology.transition import apply_plan
 from .applying import Applying, Step, ladder_in_force
 from .loop import Releaser
 from .quarantine import TAG as QUARANTINE_TAG

@@ -152,7 +152,7 @@ def test_a_quarantined_task_runs_before_a_backlog_that_keeps_the_pool_busy(
 
 @pytest.mark.brokers
 @EITHER_TYPE
-def test_what_is_held_for_a_quarantined_task_is_returned_by_a_warm_shutdown_and_nobody_is_blamed(
+def test_what_a_quarantined_task_holds_up_is_returned_by_a_warm_shutdown_without_blame(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
     lab = make_lab(queue_type)

@@ -325,7 +325,7 @@ def test_nothing_is_read_where_nobody_listens(django_assert_num_queries: Any) ->
         [],
     ],
 )
-def test_settings_that_cannot_work_are_refused_with_what_mends_them(settings: Any) -> None:
+def test_settings_that_cannot_work_are_refused_with_what_fixes_them(settings: Any) -> None:
     with (
         override_settings(RMQ_DELAY={"NOTIFY": settings}),
         pytest.raises(SettingsError, match=r"Write|Known") as raised,

@@ -30,7 +30,7 @@ from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.broker import erlang_binary
 from celery_rmq_delay.topology.adoption import Adoption
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import apply_plan, save_adoption
+from celery_rmq_delay.topology.transition import apply_plan, save_adoption
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import declare_exact, found, plan_of, shop
@@ -404,7 +404,7 @@ def test_a_command_that_is_cut_off_can_lose_no_message_and_can_be_repeated(
 
 
 @EITHER_TYPE
-def test_a_policy_that_is_gone_is_an_error_that_the_same_command_mends(existing: Callable[..., Shop]) -> None:
+def test_a_policy_that_is_gone_is_an_error_that_the_same_command_fixes(existing: Callable[..., Shop]) -> None:
     shop = existing()
     shop.command("--yes")
     shop.api.delete_policy(shop.policy)

@@ -15,7 +15,7 @@ from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import quarantine
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.lab import HOUR, Lab
 
 LADDER = Ladder((1000, 2000))
@@ -55,7 +55,7 @@ def test_drift_names_what_is_missing_and_what_is_otherwise_and_changes_nothing(l
 
 
 @pytest.mark.brokers
-def test_an_object_with_other_arguments_is_an_error_with_the_mend(lab: Lab) -> None:
+def test_an_object_with_other_arguments_is_an_error_with_the_fix(lab: Lab) -> None:
     plan = lab.plan(LADDER)
     lab.origin(plan)
     name = plan.delay_queue(1, 1000).name
@@ -65,7 +65,7 @@ def test_an_object_with_other_arguments_is_an_error_with_the_mend(lab: Lab) -> N
 
 
 @pytest.mark.brokers
-def test_an_apply_mends_what_somebody_deleted(lab: Lab) -> None:
+def test_an_apply_fixes_what_somebody_deleted(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10, 20))))
     lab.channel.queue_delete(plan.delay_queue(1, 10).name)
     lab.channel.queue_delete(quarantine(plan.queue))
@@ -75,7 +75,7 @@ def test_an_apply_mends_what_somebody_deleted(lab: Lab) -> None:
     assert len(lab.advance(plan)) == 4
 
 
-def test_an_apply_mends_a_ladder_exchange_that_somebody_deleted(lab: Lab) -> None:
+def test_an_apply_fixes_a_ladder_exchange_that_somebody_deleted(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10,)), {"own": Ladder((20,))}))
     for exchange in plan.objects().exchanges:
         lab.channel.exchange_delete(exchange.name)
@@ -86,11 +86,11 @@ def test_an_apply_mends_a_ladder_exchange_that_somebody_deleted(lab: Lab) -> Non
 
 
 @pytest.mark.brokers
-def test_a_quick_apply_mends_what_somebody_deleted(lab: Lab) -> None:
+def test_a_quick_apply_fixes_what_somebody_deleted(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10, 20))))
     names, channel = plan.names, lab.channel
     exchanges = (
-        names.current(plan.queue),
+        names.active(plan.queue),
         names.tasks(plan.queue),
         names.dlx(plan.queue),
         names.first(plan.queue, plan.ladder.id),
@@ -186,7 +186,7 @@ def test_unbinding_from_an_exchange_that_is_gone_is_no_error(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_an_exchange_of_another_type_is_an_error_with_the_mend(lab: Lab) -> None:
+def test_an_exchange_of_another_type_is_an_error_with_the_fix(lab: Lab) -> None:
     name = lab.exchange("topic")
     with pytest.raises(TopologyError, match="cannot change them"):
         declare(lab.connection.channel(), Objects(exchanges=(Exchange(name, "direct"),)))

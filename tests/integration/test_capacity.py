@@ -17,7 +17,7 @@ from celery_rmq_delay.settings.parser import parse_settings
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 
 ORIGINS = ("payments", "mails", "imports")
 

@@ -22,7 +22,7 @@ from celery_rmq_delay.operations.findings import Finding
 from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.ports import free_port
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers import lab_app as shops
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.lab_app import declare_exact, found, park, plan_of, shop
@@ -108,7 +108,7 @@ def test_a_switch_that_was_cut_off_is_found(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_a_lost_record_is_found_with_a_mend_that_helps_whatever_was_in_force(lab: Lab) -> None:
+def test_a_lost_record_is_found_with_a_fix_that_helps_whatever_was_in_force(lab: Lab) -> None:
     app, plan = opened(lab)
     lose_record(lab, plan)
     assert found(app) == {}
@@ -290,7 +290,7 @@ def test_messages_that_wait_for_a_person_are_noted(lab: Lab) -> None:
     assert notes(app) >= {"exhausted", "quarantine"}
 
 
-def test_a_missing_management_api_is_found_with_the_mend(classic_lab: Lab) -> None:
+def test_a_missing_management_api_is_found_with_the_fix(classic_lab: Lab) -> None:
     app, _ = opened(classic_lab)
     finding = found(app, f"http://127.0.0.1:{free_port()}")["management"]
     assert "rabbitmq-plugins enable rabbitmq_management" in finding.fix

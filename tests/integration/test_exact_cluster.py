@@ -20,7 +20,7 @@ from celery_rmq_delay.testing import PrivateBroker, PrivateCluster
 from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers import parking
 from tests.support.waiting import wait_for
 

@@ -27,7 +27,7 @@ from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers import parking
 from tests.support.brokers.proxy import Proxy
 from tests.support.waiting import wait_for

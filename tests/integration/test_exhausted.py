@@ -291,7 +291,7 @@ def test_nothing_happens_while_nothing_says_which_messages_are_meant(classic_lab
     assert ids(classic_lab, name) == ["a"]
 
 
-def test_a_missing_exhausted_queue_is_named_with_the_mend(classic_lab: Lab) -> None:
+def test_a_missing_exhausted_queue_is_named_with_the_fix(classic_lab: Lab) -> None:
     with pytest.raises(TopologyError, match="rmq-delay apply"):
         list_exhausted(classic_lab.connection, settings_of(classic_lab))
 

@@ -11,7 +11,7 @@ from celery_rmq_delay import headers as h
 from celery_rmq_delay.ladders import Ladder, lane_of
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.delays import TICK, ttl
 from tests.support.brokers.lab import HOUR, Advanced, Lab
 from tests.support.waiting import wait_for

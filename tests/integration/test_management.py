@@ -364,7 +364,7 @@ def test_the_certificates_of_the_broker_connection_are_used(tls: Tls) -> None:
         assert client.version()
 
 
-def test_an_authority_that_nobody_knows_is_refused_with_the_mend(tls: Tls) -> None:
+def test_an_authority_that_nobody_knows_is_refused_with_the_fix(tls: Tls) -> None:
     ready(tls)
     said = problem(Management(tls.url, "/", "guest", "guest", tls=True))
     assert "No TLS connection" in said

@@ -20,7 +20,7 @@ from celery_rmq_delay.operations.native_leftovers import level, level_names, loo
 from celery_rmq_delay.topology.exact.base import Options
 from celery_rmq_delay.topology.exact.hold import Hold
 from celery_rmq_delay.topology.exact.registry import make
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.delays import ahead, assert_on_time
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.movers import Movers

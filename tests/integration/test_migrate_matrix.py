@@ -16,7 +16,7 @@ from celery_rmq_delay.topology.exact.base import Options
 from celery_rmq_delay.topology.exact.hold import Hold
 from celery_rmq_delay.topology.exact.loop import Loop
 from celery_rmq_delay.topology.exact.registry import make
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.delays import assert_on_time, held
 from tests.support.brokers.movers import Movers
 

@@ -265,7 +265,7 @@ def test_a_keeper_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pyt
     kept.close()
 
 
-def test_a_missing_server_is_named_with_what_mends_it() -> None:
+def test_a_missing_server_is_named_with_what_fixes_it() -> None:
     with pytest.raises(ServerNotFoundError, match="/no/such/rabbitmq-server"):
         PrivateBroker(server="/no/such/rabbitmq-server")
 

@@ -128,6 +128,6 @@ def test_the_folder_for_temporary_files_may_be_one_that_only_root_enters(
         assert run(postgres.url, "SELECT 1") == [(1,)]
 
 
-def test_a_missing_server_is_named_with_what_mends_it() -> None:
+def test_a_missing_server_is_named_with_what_fixes_it() -> None:
     with pytest.raises(ServerNotFoundError, match=r"/no/such/postgres.*apt-get install postgresql"):
         PrivatePostgres("/no/such/postgres")

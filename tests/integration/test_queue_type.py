@@ -17,7 +17,7 @@ from celery_rmq_delay.names import moving, quarantine, return_key
 from celery_rmq_delay.operations.pending import Pending, pending
 from celery_rmq_delay.operations.prune import prune
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import Applied, apply_plan
+from celery_rmq_delay.topology.transition import Applied, apply_plan
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.switching import MOVING_STEPS, SOME, TASKS_A, A, B, Probe, crashed_apply, expected, settled
 from tests.support.waiting import BUSY, wait_for
@@ -49,7 +49,7 @@ def copy_exists(lab: Lab, plan: LadderPlan) -> bool:
     return ready_counts(lab.connection, [name])[name] is not None
 
 
-def test_record_tiers_and_quarantined_tasks_follow_a_queue_that_is_declared_again_as_the_other_type(lab: Lab) -> None:
+def test_record_tiers_and_quarantine_follow_a_queue_that_is_declared_again_as_the_other_type(lab: Lab) -> None:
     old, new = applied_then_other_type(lab, Ladder((HOUR, 2 * HOUR)))
     declared_again(lab, new)
     assert apply_plan(lab.connection, new, quick=True)

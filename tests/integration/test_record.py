@@ -18,7 +18,7 @@ from celery_rmq_delay.amqp.record import Record, glimpse_record, locked_record, 
 from celery_rmq_delay.exceptions import BrokerBlockedError, LockTimeoutError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.lab import Lab
 from tests.support.waiting import BUSY, wait_for

@@ -12,7 +12,7 @@ from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.operations.release import release
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.lab_app import opened, park, plan_of, shop
 from tests.support.waiting import wait_for

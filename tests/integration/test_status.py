@@ -14,7 +14,7 @@ from celery_rmq_delay.amqp.scan import looks_leave_no_trace
 from celery_rmq_delay.names import quarantine
 from celery_rmq_delay.operations.status import QueueStatus, queue_status, read_status
 from celery_rmq_delay.retry.crashes import was_interrupted
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import opened, park, plan_of, shop
 from tests.support.waiting import wait_for

@@ -18,7 +18,7 @@ from celery_rmq_delay.operations import deletion
 from celery_rmq_delay.operations.prune import prune
 from celery_rmq_delay.operations.status import QueueStatus, read_status
 from celery_rmq_delay.testing import PrivateBroker
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.lab_app import shop
 from tests.support.commands import run

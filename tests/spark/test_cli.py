@@ -85,7 +85,7 @@ def test_what_if_tells_what_ladders_would_have_come_to(spark: SparkSession, done
     assert "no retried failure of the queue mails" in found["notes"]
 
 
-def test_what_the_user_can_mend_is_told_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_the_user_can_fix_is_told_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
     for words in (
         ("run", "--input", tmp_path / "none", "--output", tmp_path / "output"),
         ("describe", "--output", "x"),

@@ -94,10 +94,10 @@ def test_a_state_tells_due_times_bounds_and_remarks() -> None:
     )
     status = Status((QueueStatus("payments", "classic", 1, None, tiers),), "rmq_delay.exhausted", None)
     assert status_text(status).splitlines() == [
-        "QUEUE     READY  SUSPECTS  RUNG  TIER  PARKED  NEXT DUE",
-        "payments  1      missing      1  10s        3  2026-11-20 18:30:00Z",
-        "                              2  1m         2  within 1m             retired",
-        "                              3  10m        0  -                     missing",
+        "QUEUE     READY  QUARANTINE  TIER  DELAY  PARKED  NEXT DUE",
+        "payments  1      missing        1  10s         3  2026-11-20 18:30:00Z",
+        "                                2  1m          2  within 1m             retired",
+        "                                3  10m         0  -                     missing",
         "",
         "exhausted (rmq_delay.exhausted): does not exist yet",
     ]
@@ -140,7 +140,7 @@ def test_each_message_says_what_became_of_it() -> None:
     ]
 
 
-def test_a_finding_stands_above_its_mend() -> None:
+def test_a_finding_stands_above_its_fix() -> None:
     assert (
         findings_text([Finding("missing", "error", "payments", "Gone.", "Apply.")])
         == "error: payments: Gone.\n    -> Apply."

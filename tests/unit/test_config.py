@@ -144,7 +144,7 @@ WRONG: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("raw", "setting", "hint"), WRONG, ids=lambda value: str(value)[:40])
-def test_a_wrong_setting_is_one_error_that_names_setting_value_and_mend(raw: Any, setting: str, hint: str) -> None:
+def test_a_wrong_setting_is_one_error_that_names_setting_value_and_fix(raw: Any, setting: str, hint: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_settings(raw)
     assert caught.value.setting == setting

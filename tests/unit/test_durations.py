@@ -83,7 +83,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("value", WRONG, ids=lambda value: repr(value)[:20])
-def test_what_is_no_delay_is_one_error_with_setting_value_and_mend(value: Any) -> None:
+def test_what_is_no_delay_is_one_error_with_setting_value_and_fix(value: Any) -> None:
     with pytest.raises(SettingsError, match=r"rmq_delay\.tiers\[1\]: found ") as caught:
         parse_ms(value, "rmq_delay.tiers[1]")
     assert caught.value.setting == "rmq_delay.tiers[1]"

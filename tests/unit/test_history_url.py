@@ -34,7 +34,7 @@ def test_what_pyarrow_opens_is_a_place(url: str) -> None:
         ("/srv/\0", "no URL does"),
     ],
 )
-def test_other_places_are_refused_with_what_mends_it(url: Any, said: str) -> None:
+def test_other_places_are_refused_with_what_fixes_it(url: Any, said: str) -> None:
     with pytest.raises(HistoryError, match="History files: found") as raised:
         checked(url)
     assert said in str(raised.value)

@@ -100,7 +100,7 @@ def test_exchanges_of_different_queues_ladders_and_tiers_have_different_names(
             names.dlx(queue): ("dlx", queue),
             names.other(queue): ("other", queue),
             names.tasks(queue): ("tasks", queue),
-            names.current(queue): ("current", queue),
+            names.active(queue): ("current", queue),
             names.standby(queue): ("standby", queue),
             names.record(queue): ("record", queue),
             names.marker(queue, ladder): ("marker", queue, ladder),

@@ -15,7 +15,7 @@ from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names, is_derived, quarantine, return_key
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import Applied
+from celery_rmq_delay.topology.transition import Applied
 
 NAMES = Names("p")
 NASTY = ["a", "a.first", "a.retry", "a.retry.1", "a@1", "return", "exhausted", "dlx", "a.ladder", "Ünïcode", "a b", "."]
@@ -70,7 +70,7 @@ class Model:
 
 
 def applied(plan: LadderPlan, highest: int = 0) -> Objects:
-    """The plan's objects with the bindings that the switch makes."""
+    """The plan's objects with the bindings that the active exchange has."""
     names, queue = plan.names, plan.queue
 
     def lead(source: str, to: Ladder, **declared: Any) -> Binding:
@@ -81,7 +81,7 @@ def applied(plan: LadderPlan, highest: int = 0) -> Objects:
         for task, ladder in plan.tasks.items()
         if ladder
     ]
-    moving = (lead(names.current(queue), plan.ladder), lead(names.standby(queue), plan.ladder), *own)
+    moving = (lead(names.active(queue), plan.ladder), lead(names.standby(queue), plan.ladder), *own)
     rejected = Binding(
         names.dlx(queue),
         names.tasks(queue),

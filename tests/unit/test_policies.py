@@ -16,7 +16,7 @@ from celery_rmq_delay.management.records import Policy, QueueDetail
 from celery_rmq_delay.names import Names
 from celery_rmq_delay.operations.adoption import UndoPlan
 from celery_rmq_delay.topology.adoption import Adoption
-from celery_rmq_delay.topology.switch import Applied
+from celery_rmq_delay.topology.transition import Applied
 
 NAMES = Names("rmq_delay")
 DLX = "rmq_delay.shop.dlx"

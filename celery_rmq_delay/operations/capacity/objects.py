@@ -13,7 +13,7 @@ from ...topology.exact.levels import Levels
 from ...topology.ladder import LadderPlan
 
 #: Bindings that are moved while workers run, and so are in no plan's objects: of the dead-letter exchange, of the other
-#: deaths, of the switch, of its stand-in, and of the exchange that says what is in force.
+#: deaths, of the active exchange, of its standby exchange, and of the exchange that says what is in force.
 _MOVING = 5
 #: Before RabbitMQ 3.13 three reasons of a first death are bound as well, instead of one for rejections.
 _MOVING_BEFORE_REASONS = 7

@@ -21,7 +21,7 @@ from ...management.records import Bindings, QueueDetail
 from ...names import quarantine
 from ...topology.common import undeliverable
 from ...topology.native import refusal
-from ...topology.switch import lost_record
+from ...topology.transition import lost_record
 from ...worker.requeues import COMMAND as REQUEUES
 from .. import native_leftovers as native
 from ..event_queue import event_findings
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ...app.state import AppState
     from ...management.records import Policy
     from ...topology.ladder import LadderPlan
-    from ...topology.switch import Applied
+    from ...topology.transition import Applied
 
 _OLDEST = (3, 10, 0)
 #: Seconds in which workers answer.

@@ -44,7 +44,7 @@ def policy_findings(
         by = " with the ".join(f"{kind} {name!r}" for kind, name in kinds if name)
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
         text = f"The {by} sets {keys} on {listed}: what waits there is lost, or comes back early."
-        hint = _mend(policies, policy, connection.virtual_host or "/", delay.settings.prefix)
+        hint = _fix(policies, policy, connection.virtual_host or "/", delay.settings.prefix)
         yield Finding("policy", "error", policy or operator or "policies", text, hint)
 
 
@@ -75,7 +75,7 @@ def key_findings(queue: str, detail: QueueDetail | None) -> Iterator[Finding]:
         yield Finding("dead-letter-key", "error", queue, text, hint)
 
 
-def _mend(policies: Iterable[Policy], harmful: str | None, vhost: str, prefix: str) -> str:
+def _fix(policies: Iterable[Policy], harmful: str | None, vhost: str, prefix: str) -> str:
     if harmful is None:
         return "Narrow the operator policy's pattern: no other policy can take its place."
     own = f"^({re.escape(prefix)}\\..*|.*\\.retry\\.[0-9]+\\..*|.*\\.quarantine)$"

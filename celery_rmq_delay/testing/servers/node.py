@@ -38,7 +38,7 @@ class NodeSettings:
         """Return the text of rabbitmq.conf."""
         lines = [
             f"listeners.tcp.1 = {self.address}:{self.port}",
-            "loopback_users = none",  # guest comes from the switch of a private network, too
+            "loopback_users = none",  # guest comes from the active exchange of a private network, too
             "log.console = false",
             "log.file = rabbit.log",
             "disk_free_limit.absolute = 10MB",

@@ -20,7 +20,7 @@ from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names, moving
 from celery_rmq_delay.topology.common import origin_arguments
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.waiting import wait_for
 
 HOUR = 3_600_000

@@ -13,7 +13,7 @@ from celery_rmq_delay.app.state import state_of
 from celery_rmq_delay.operations.doctor.examination import examine
 from celery_rmq_delay.operations.findings import Finding
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.lab import Lab
 
 

@@ -17,7 +17,7 @@ from celery_rmq_delay.amqp.record import Record, peek_record
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import Applied, apply_plan
+from celery_rmq_delay.topology.transition import Applied, apply_plan
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.waiting import wait_for
 

@@ -19,7 +19,7 @@ from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecor
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations.requests import freeze
 from celery_rmq_delay.topology.common import origin_arguments
-from celery_rmq_delay.topology.switch import apply_plan
+from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.waiting import wait_for
 
 ALICE, BOB = Actor(None, "alice"), Actor(None, "bob")

@@ -23,7 +23,7 @@ from celery_rmq_delay.testing import PrivateBroker
 from celery_rmq_delay.topology.adoption import Adoption
 from celery_rmq_delay.topology.common import undeliverable
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.switch import apply_plan, save_adoption
+from celery_rmq_delay.topology.transition import apply_plan, save_adoption
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.brokers.lab import HOUR, Lab
 from tests.support.brokers.switching import (
@@ -124,7 +124,7 @@ def test_a_crash_while_the_brokers_version_changes_loses_nothing(lab: Lab, monke
 
 
 @pytest.mark.parametrize("stride", [SOME, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_crash_in_the_first_apply_is_mended_by_the_next(
+def test_a_crash_in_the_first_apply_is_repaired_by_the_next(
     rmq_broker: Any, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
     for step in itertools.count(1, stride):
@@ -405,7 +405,7 @@ def test_a_reset_that_is_cut_off_leaves_no_two_ladders(lab: Lab, monkeypatch: py
         with suppress(TopologyError):
             apply_plan(lab.connection, b)
         apply_plan(lab.connection, b, reset=True)
-        for count, exchange in enumerate((b.names.standby(b.queue), b.names.current(b.queue)), 2 * step - 1):
+        for count, exchange in enumerate((b.names.standby(b.queue), b.names.active(b.queue)), 2 * step - 1):
             lab.channel.basic_publish(amqp.Message("rejected"), exchange)
             wait_for(lambda count=count: sum(lab.counts(a, b).values()) == count, f"one more, after step {step}")
         apply_plan(lab.connection, a)
@@ -440,7 +440,7 @@ def test_a_ladder_that_was_forgotten_with_a_lost_record_comes_back_without_its_b
 def test_a_lost_record_is_written_again_when_its_ladder_was_deleted(lab: Lab) -> None:
     a, b = lab.applied(lab.plan(A, {"own": Ladder((15,))})), lab.plan(B, {"own": None})
     lose_record(lab, a)
-    for exchange in (a.names.current(a.queue), a.names.standby(a.queue), a.names.tasks(a.queue)):
+    for exchange in (a.names.active(a.queue), a.names.standby(a.queue), a.names.tasks(a.queue)):
         lab.channel.exchange_delete(exchange)
 
     apply_plan(lab.connection, b)

@@ -165,7 +165,7 @@ def recorded(connection: Connection, plan: LadderPlan, record: Record) -> Applie
 
 def unrecorded(connection: Connection, plan: LadderPlan) -> Applied:
     """Return what is in force where no record says it: nothing, just what ``plan`` has, or something else (`lost`)."""
-    if not apply.all_exist(connection, plan.switch):
+    if not apply.all_exist(connection, plan.active_exchange):
         return Applied()
     own = {task: [ladder.id] for task, ladder in plan.tasks.items() if ladder}
     found = Applied(plan.ladders, current=plan.ladder.id, tasks=own, exhausted=plan.exhausted)
@@ -184,8 +184,8 @@ def _reset(connection: Connection, plan: LadderPlan) -> None:
         )
     with connection.channel() as channel:
         apply.declare(channel, Objects(plan.own_exchanges))  # refused before anything is deleted
-        # The switch last: by it the next one sees that a record is lost.
-        for exchange in sorted(plan.own_exchanges, key=plan.switch.exchanges.__contains__):
+        # The active exchange last: by it the next one sees that a record is lost.
+        for exchange in sorted(plan.own_exchanges, key=plan.active_exchange.exchanges.__contains__):
             apply.delete_exchange(channel, exchange.name)
 
 
@@ -207,13 +207,13 @@ def lost_record(plan: LadderPlan) -> tuple[str, str]:
 def _marker(plan: LadderPlan, applied: Applied) -> Objects:
     """Return what exists only while these are the ladders in force: what a lost record is checked against.
 
-    An exchange, as AMQP tells whether one exists. It goes with the switch.
+    An exchange, as AMQP tells whether one exists. It goes with the active exchange.
     """
     if applied.current is None:
         return Objects()
     text = json.dumps([applied.current, applied.tasks, applied.exhausted], sort_keys=True)
     marker = Exchange(plan.names.marker(plan.queue, _short(text)), "fanout", auto_delete=True)
-    return Objects((marker,), (), (Binding(marker.name, plan.names.current(plan.queue), to="exchange"),))
+    return Objects((marker,), (), (Binding(marker.name, plan.names.active(plan.queue), to="exchange"),))
 
 
 def _short(text: str) -> str:
