@@ -36,7 +36,7 @@ def install(app: Celery) -> AppState:
     _declare_origin_queues(app, delay)
     setattr(app, "send_task", SendTask(app, delay))  # noqa: B010 - the stubs have a method there
     if settings.exact.every_task:
-        _keep_native_out(app, setting)
+        _refuse_celery_native_delay(app, setting)
     app.steps["consumer"].add("celery_rmq_delay.worker.bootstep:LadderStep")
     known: Any = app  # the stubs lack ``finalized``
     if known.finalized:
@@ -56,7 +56,7 @@ def _setting(app: Celery) -> str:
     return f"{prefix}rmq_delay".upper() if prefix else "rmq_delay"
 
 
-def _keep_native_out(app: Celery, setting: str) -> None:
+def _refuse_celery_native_delay(app: Celery, setting: str) -> None:
     """Let workers run without the step that declares Celery's own delay queues and binds queues to them."""
     ours = "celery_rmq_delay.worker.consumer:ConsumerWithoutNativeDelay"
     stock = "celery.worker.consumer:Consumer"

@@ -53,7 +53,7 @@ class OriginQueue(Queue):
         origin = cls(**queue.as_dict())
         origin.delay = delay
         kind = delay.queue_type(queue.name, queue)
-        native = delay.native(queue.name, queue)
+        native = delay.native_retry(queue.name, queue)
         origin.queue_arguments = {
             **origin_arguments(delay.settings.names, queue.name, kind),
             **(native.arguments() if native else {}),
@@ -110,7 +110,7 @@ class OriginQueue(Queue):
     def _found_foreign(self, delay: AppState, error: ChannelError, connection: Connection) -> None:
         goal = f"have them rejected to {delay.settings.names.dlx(self.name)!r}"
         adopt = f"run `celery -A proj rmq-delay adopt --queue {self.name}`, or "
-        if delay.is_native(self.name):
+        if delay.has_native_retry(self.name):
             goal, adopt = "have them wait in the queue itself", ""
         what, hint = (
             ("exists with other arguments", _DELETE.format(self.name))

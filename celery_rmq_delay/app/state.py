@@ -17,7 +17,7 @@ from ..ladders import Ladder, QueueType
 from ..names import delay_queue
 from ..settings.values import NOT_SET, Settings, check_max_retries, check_queue_name
 from ..topology.ladder import LadderPlan
-from ..topology.native import NativeRetry
+from ..topology.native_retry import NativeRetry
 from .exact import ExactDelays
 
 if TYPE_CHECKING:
@@ -157,12 +157,12 @@ class AppState:
         """Return the name of the delay queue of a tier of an origin queue."""
         return delay_queue(queue, tier_index, ttl_ms, self.settings.prefix, self.queue_type(queue))
 
-    def is_native(self, queue: str) -> bool:
+    def has_native_retry(self, queue: str) -> bool:
         """Return whether the settings leave the retries of an origin queue to RabbitMQ's own delayed retry."""
         settings = self.settings.for_queue(queue)
         return settings is not None and settings.retry == "native"
 
-    def native(self, name: str, queue: KombuQueue | None = None) -> NativeRetry | None:
+    def native_retry(self, name: str, queue: KombuQueue | None = None) -> NativeRetry | None:
         """Return how an origin queue holds its retries by itself; None where it does not, as a classic queue."""
         settings = self.settings.for_queue(name)
         if settings is None or settings.retry != "native" or self.queue_type(name, queue) != "quorum":
@@ -257,7 +257,7 @@ class AppState:
         if task.max_retries_set is of_retry is NOT_SET and task.tiers is None:
             return
         queue = self.routed_to(task) or self.app.conf.task_default_queue
-        if task.tiers is not None and self.is_native(queue):
+        if task.tiers is not None and self.has_native_retry(queue):
             raise SettingsError(
                 f"tiers of task {task.name}",
                 task.tiers,

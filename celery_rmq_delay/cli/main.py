@@ -150,7 +150,7 @@ def status(
     """
     with connected(ctx.obj.app) as (delay, connection):
         found = read_status(ctx.obj.app, connection, only)
-        if found.native and not no_management:
+        if found.native_retry and not no_management:
             missing = "What native queues hold is not counted"
             details = _asked(delay, connection, management_url, Management.queues, missing)
             found = found.with_held(details or {})

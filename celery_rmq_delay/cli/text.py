@@ -63,7 +63,7 @@ def status_text(status: Status) -> str:
     if status.events is not None:
         waiting = "does not exist yet" if status.events.waiting is None else f"{status.events.waiting} waiting"
         lines.append(f"events ({status.events.queue}): {waiting}")
-    lines += map(_held_line, status.native)
+    lines += map(_held_line, status.native_retry)
     return "\n".join([table(headings, rows), "", *lines])
 
 

@@ -112,7 +112,7 @@ class Adopter:
 
     def plan(self, queue: str, *, replace: bool = False) -> PolicyPlan:
         """Return the policy to write. Changes nothing; raises `AdoptionError` where no policy will do."""
-        if self.delay.is_native(queue):
+        if self.delay.has_native_retry(queue):
             raise AdoptionError(
                 f"The settings leave the retries of queue {queue!r} to RabbitMQ (retry: native), and an adopted queue "
                 'has a ladder. Set "retry": "ladder" for it, or declare it again.'

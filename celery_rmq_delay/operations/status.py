@@ -96,7 +96,7 @@ class Status:
     events: EventStatus | None = None
 
     @property
-    def native(self) -> list[QueueStatus]:
+    def native_retry(self) -> list[QueueStatus]:
         """The queues that hold their retries themselves."""
         return [queue for queue in self.queues if queue.retry == "native"]
 
@@ -147,7 +147,7 @@ def queue_status(app: Celery, connection: Connection, only: Iterable[str] = ()) 
     delay = state_of(app)
     broker = capabilities(connection)
     return [
-        _status(connection, plan, broker, "native" if delay.is_native(plan.queue) else "ladder")
+        _status(connection, plan, broker, "native" if delay.has_native_retry(plan.queue) else "ladder")
         for plan in plans(connection, delay, only)
     ]
 

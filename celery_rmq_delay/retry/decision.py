@@ -13,7 +13,7 @@ from ..amqp.capabilities import Capabilities
 from ..headers import Headers
 from ..ladders import Ladder
 from ..names import quarantine, tier_of
-from ..topology.native import NativeRetry
+from ..topology.native_retry import NativeRetry
 from .crashes import crashes, was_interrupted
 from .delivery import Delivery, Parked, RetryPath, advances_by_itself
 
@@ -93,7 +93,7 @@ class Place(NamedTuple):
     #: Whether the broker lets one consumer at a time have its messages: they would run elsewhere at the
     #: same time.
     has_single_consumer: bool = False
-    native: NativeRetry | None = None
+    native_retry: NativeRetry | None = None
     max_crashes: int = 3
 
     @property
@@ -136,7 +136,7 @@ def arrive(
     which only a copy can leave behind. The broker's history counts only where the routing key says that the message
     came back from a delay queue: a publisher can send any.
     """
-    queue, native = place.queue, place.native
+    queue, native = place.queue, place.native_retry
     tier_index = 0 if place.is_quarantined else tier_of(queue, routing_key)
     found = h.rejections(headers, queue, quarantine(queue)) if "x-death" in headers else 0
     rejections = found if tier_index else 0
@@ -164,8 +164,8 @@ def arrive(
 
 def _was_interrupted(headers: Headers, place: Place) -> bool:
     """Return whether a flagged delivery follows one that ended without an answer."""
-    if place.native:
-        return place.native.was_interrupted(headers, place.most_given_back)
+    if place.native_retry:
+        return place.native_retry.was_interrupted(headers, place.most_given_back)
     return place.is_quarantined or was_interrupted(headers, redelivered=True, quorum=place.counts, broker=place.broker)
 
 
@@ -187,9 +187,9 @@ def _on_arrival(
 
 def _cheapest(headers: Headers, place: Place, ladder: Ladder, retries: int, *, is_copied: bool) -> RetryPath:
     """Return how an unchanged retry of the next tier gets to its delay queue."""
-    if place.native and place.is_applied:
+    if place.native_retry and place.is_applied:
         delay_ms = ladder.tiers_ms[ladder.tier_after(retries) - 1]
-        if place.native.takes(headers, delay_ms, place.most_given_back):
+        if place.native_retry.takes(headers, delay_ms, place.most_given_back):
             return RetryPath.REQUEUE
     if not (place.is_planned and place.is_applied):
         return RetryPath.PUBLISH

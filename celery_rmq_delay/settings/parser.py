@@ -11,7 +11,7 @@ from ..exceptions import SettingsError
 from ..ladders import Ladder
 from ..names import DEFAULT_PREFIX, check_name
 from ..redaction import without_credentials
-from ..topology.native import native_tiers
+from ..topology.native_retry import native_retry_tiers
 from .events import KEYS as EVENT_KEYS
 from .events import parse_events
 from .exact import KEYS as EXACT_KEYS
@@ -110,7 +110,7 @@ def _queue(raw: Mapping[str, Any], where: str, lanes: int, default: QueueSetting
     if retry not in ("ladder", "native"):
         raise SettingsError(f"{where}.retry", retry, 'Write "ladder" or "native".')
     if retry == "native":
-        _check_native(tiers, jitter, queue_type, where)
+        _check_native_retry(tiers, jitter, queue_type, where)
     return QueueSettings(
         ladder=Ladder(
             tiers,
@@ -124,9 +124,9 @@ def _queue(raw: Mapping[str, Any], where: str, lanes: int, default: QueueSetting
     )
 
 
-def _check_native(tiers: tuple[int, ...], jitter: float, queue_type: object, where: str) -> None:
+def _check_native_retry(tiers: tuple[int, ...], jitter: float, queue_type: object, where: str) -> None:
     """Refuse what RabbitMQ's own delayed retry cannot do."""
-    can = native_tiers(tiers)
+    can = native_retry_tiers(tiers)
     if tiers != can:
         found, told = ([format_ms(tier) for tier in each] for each in (tiers, can))
         hint = f'Native delays grow by the first one, up to the last: write {told}, or "retry": "ladder".'

@@ -129,7 +129,7 @@ class LadderClock:
         low, high = parse_ms(shortest, "shortest"), parse_ms(longest, "longest")
         if low > high:
             raise SettingsError("shortest", shortest, f"Write at most the longest, {format_ms(high)}.")
-        _refuse_native(self.planned)
+        _refuse_native_retry(self.planned)
         self.scale = scale or Scale.of(_delays(self.planned), shortest_ms=low, longest_ms=high)
 
     @property
@@ -180,7 +180,7 @@ def _ladders(delay: AppState) -> Iterator[Ladder]:
             yield delay.ladder(delay.routed_to(task) or delay.app.conf.task_default_queue, task)
 
 
-def _refuse_native(delay: AppState) -> None:
+def _refuse_native_retry(delay: AppState) -> None:
     if delay.settings.default.retry == "native" or any(
         each and each.retry == "native" for each in delay.settings.queues.values()
     ):

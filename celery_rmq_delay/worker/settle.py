@@ -25,7 +25,7 @@ from ..exceptions import PublishError, UnroutableError, UnsendableError
 from ..names import quarantine
 from ..redaction import shortened
 from ..retry.delivery import Delivery, RetryPath
-from ..topology.native import NativeRetry
+from ..topology.native_retry import NativeRetry
 from .confirming import ConfirmingConnection
 
 if TYPE_CHECKING:
@@ -272,15 +272,15 @@ class Settling:
         again = partial(self.park, message, delivery, task, retries, tier_index, delay_ms, before_ack)
         self.publish(message, copy, route, again=again, before_ack=before_ack)
 
-    def _native(self, queue: str, is_quarantined: bool) -> NativeRetry | None:
+    def _native_retry(self, queue: str, is_quarantined: bool) -> NativeRetry | None:
         """Return how the queue of a delivery holds its retries by itself; None where it does not."""
         if is_quarantined or queue in self.delay.unmanaged:
             return None
-        return self.delay.native(queue)
+        return self.delay.native_retry(queue)
 
     def give_back(self, message: Message, delivery: Delivery) -> None:
         """Leave a message to its queue, which holds it for the delay of the next tier."""
-        native = self._native(delivery.queue, is_quarantined=False)
+        native = self._native_retry(delivery.queue, is_quarantined=False)
 
         def settle() -> None:
             if native is not None and native.kind == "returned":

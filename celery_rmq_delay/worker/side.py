@@ -37,7 +37,7 @@ from ..retry.decision import Action, Arrival, Place, arrive
 from ..retry.delivery import KEY, Delivery
 from ..settings.events import check_hook
 from ..topology.exact.loop import Loop
-from ..topology.native import refusal
+from ..topology.native_retry import refusal
 from ..topology.transition import apply_plan
 from .applying import Applying, Step, ladder_in_force
 from .loop import Releaser
@@ -228,7 +228,7 @@ class WorkerSide(Settling):
         """Apply the ladder of a queue, in whatever thread. Blocks."""
         compare(self.consumer.app, name, connection)
         quorum = self.delay.is_quorum(name) and self.delay.queue_type(name) == "quorum"
-        if self.delay.is_native(name) and (refused := refusal(name, self._broker, quorum=quorum)):
+        if self.delay.has_native_retry(name) and (refused := refusal(name, self._broker, quorum=quorum)):
             raise TopologyError(refused)
         plan = self._plan(name)
         if self.delay.settings.apply_on_start:
@@ -517,7 +517,7 @@ class WorkerSide(Settling):
             flags_returned=self._broker.flags_returned and not is_quorum,
             sorts=self._broker.sorts_quorum and delay.queue_type(queue) == "quorum",
             has_single_consumer=delay.has_single_consumer(queue),
-            native=self._native(queue, is_quarantined),
+            native_retry=self._native_retry(queue, is_quarantined),
             max_crashes=settings.max_crashes,
         )
         return place, delay.ladder(queue, task)

@@ -17,7 +17,7 @@ from celery_rmq_delay.retry.crashes import was_interrupted
 from celery_rmq_delay.testing import PrivateBroker, PrivateCluster
 from celery_rmq_delay.testing.servers.installation import Installation
 from celery_rmq_delay.topology.ladder import LadderPlan
-from celery_rmq_delay.topology.native import NativeRetry
+from celery_rmq_delay.topology.native_retry import NativeRetry
 from tests.support.brokers import parking
 from tests.support.brokers.clusters import await_all, move_leaders
 from tests.support.brokers.lab import Lab

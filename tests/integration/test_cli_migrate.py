@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from celery_rmq_delay.operations.native_leftovers import level_names
+from celery_rmq_delay.operations.celery_native_delay import level_names
 from tests.support.brokers.movers import Movers
 from tests.support.commands import data, run
 

@@ -14,9 +14,9 @@ from celery_rmq_delay.amqp.apply import consumer_count
 from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.ladders import QueueType
+from celery_rmq_delay.operations.celery_native_delay import level, level_names, look
 from celery_rmq_delay.operations.migration.mover import MOST_LOOKS, WINDOW
 from celery_rmq_delay.operations.migration.service import Request, migrate
-from celery_rmq_delay.operations.native_leftovers import level, level_names, look
 from celery_rmq_delay.topology.exact.base import Options
 from celery_rmq_delay.topology.exact.hold import Hold
 from celery_rmq_delay.topology.exact.registry import make

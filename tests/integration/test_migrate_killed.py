@@ -20,8 +20,8 @@ from kombu.transport.native_delayed_delivery import calculate_routing_key
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.apply import consumer_count
+from celery_rmq_delay.operations.celery_native_delay import level, level_names
 from celery_rmq_delay.operations.migration.mover import WINDOW
-from celery_rmq_delay.operations.native_leftovers import level, level_names
 from tests.support.brokers.delays import assert_on_time, held
 from tests.support.brokers.movers import Movers
 from tests.support.waiting import SECONDS, wait_for

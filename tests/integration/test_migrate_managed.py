@@ -10,8 +10,8 @@ from kombu.transport.native_delayed_delivery import calculate_routing_key
 
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.management.client import Management
+from celery_rmq_delay.operations.celery_native_delay import level, look
 from celery_rmq_delay.operations.migration.removal import remove
-from celery_rmq_delay.operations.native_leftovers import level, look
 from tests.support.brokers.movers import Movers
 from tests.support.waiting import wait_for
 

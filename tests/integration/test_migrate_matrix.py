@@ -11,7 +11,7 @@ import pytest
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.names import return_key
-from celery_rmq_delay.operations.native_leftovers import level_names
+from celery_rmq_delay.operations.celery_native_delay import level_names
 from celery_rmq_delay.topology.exact.base import Options
 from celery_rmq_delay.topology.exact.hold import Hold
 from celery_rmq_delay.topology.exact.loop import Loop

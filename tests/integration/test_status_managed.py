@@ -43,7 +43,7 @@ def test_what_a_native_queue_holds_is_counted_by_the_management_api_and_not_dele
 
     def look() -> QueueStatus | None:
         with Management.of(lab.connection, managed.management_url) as management:
-            (found,) = read_status(app, lab.connection).with_held(management.queues()).native
+            (found,) = read_status(app, lab.connection).with_held(management.queues()).native_retry
         return found if found.held else None
 
     found: QueueStatus = wait_for(look, "the statistics")

@@ -15,7 +15,7 @@ from celery_rmq_delay.headers import CRASHES
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.retry.decision import Action, Attempt, End, Ending, Place, arrive, end, next_delay
 from celery_rmq_delay.retry.delivery import Delivery, Parked, RetryPath
-from celery_rmq_delay.topology.native import NativeRetry
+from celery_rmq_delay.topology.native_retry import NativeRetry
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "what-becomes-of-a-message.md"
 ANY = "any"
@@ -145,7 +145,7 @@ def way_of_retry(facts: Row) -> tuple[RetryPath, int]:
         is_applied=planned == "yes",
         rejects=rejects == "yes",
         flags_returned=copies == "yes",
-        native=NativeRetry(ladder) if native == "yes" else None,
+        native_retry=NativeRetry(ladder) if native == "yes" else None,
     )
     key = "q@1" if fits == "yes" else "q@3"
     found = arrive({"retries": 1}, place, ladder, known=1, routing_key=key, redelivered=False)

@@ -24,7 +24,7 @@ from celery_rmq_delay.names import tier_of
 from celery_rmq_delay.operations.exhausted import describe
 from celery_rmq_delay.retry.crashes import crashes
 from celery_rmq_delay.retry.decision import Action, Place, arrive
-from celery_rmq_delay.topology.native import NativeRetry
+from celery_rmq_delay.topology.native_retry import NativeRetry
 from celery_rmq_delay.worker.shape import check, check_payload
 from tests.support import hostile
 

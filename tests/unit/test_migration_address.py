@@ -21,12 +21,12 @@ from celery_rmq_delay.operations.migration.address import (
     Address,
     Destination,
     Waiting,
+    celery_native_destinations,
+    in_celery_native,
     in_hold,
     in_levels,
     in_loop,
-    in_native,
     in_tier,
-    native_destinations,
     original_keys,
 )
 from celery_rmq_delay.topology.exact.base import Options
@@ -47,10 +47,10 @@ def queue(name: str, key: str | None = None, exchange: Exchange = TOPIC) -> Queu
 
 
 def native(found: Waiting, *queues: Queue) -> Address:
-    return in_native(
+    return in_celery_native(
         found,
         NOW,
-        destinations=lambda keys: native_destinations(list(queues), keys),
+        destinations=lambda keys: celery_native_destinations(list(queues), keys),
         aware=lambda eta: aware_eta(APP, eta),
     )
 
@@ -146,11 +146,11 @@ def test_a_key_that_no_queue_takes_is_not_understood() -> None:
     ],
 )
 def test_the_queues_that_take_a_key(queues: list[Queue], expected: list[str]) -> None:
-    assert [each.queue for each in native_destinations(queues, ["k"])] == expected
+    assert [each.queue for each in celery_native_destinations(queues, ["k"])] == expected
 
 
 def test_a_longer_key_that_ends_like_a_queues_is_the_last_resort() -> None:
-    assert [each.queue for each in native_destinations([queue("a", "k")], ["x.k"])] == ["a"]
+    assert [each.queue for each in celery_native_destinations([queue("a", "k")], ["x.k"])] == ["a"]
 
 
 # -- our own ---------------------------------------------------------------------------------------------------------

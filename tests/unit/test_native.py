@@ -13,7 +13,7 @@ from celery_rmq_delay import RetryableTask, SettingsError
 from celery_rmq_delay.amqp.capabilities import Capabilities
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.settings.parser import parse_settings
-from celery_rmq_delay.topology.native import NativeRetry, native_tiers, refusal
+from celery_rmq_delay.topology.native_retry import NativeRetry, native_retry_tiers, refusal
 from tests.support.apps import app_of
 
 CONSTANT, GROWING = NativeRetry(Ladder((500, 500))), NativeRetry(Ladder((500, 1000, 1200)))
@@ -32,16 +32,16 @@ def counts(acquired: int = 0, delivery: int = 0, rejections: int = 0) -> dict[st
 
 @given(tiers)
 def test_native_tiers_are_as_many_begin_alike_and_are_tiers_that_native_can_give(asked: tuple[int, ...]) -> None:
-    can = native_tiers(asked)
+    can = native_retry_tiers(asked)
     assert len(can) == len(asked)
     assert can[0] == asked[0]
-    assert native_tiers(can) == can
+    assert native_retry_tiers(can) == can
     assert list(can) == sorted(can)
 
 
 @given(tiers)
 def test_the_settings_take_the_tiers_that_native_can_give_and_print_them_for_others(asked: tuple[int, ...]) -> None:
-    can = native_tiers(asked)
+    can = native_retry_tiers(asked)
     written = {"retry": "native", "tiers": [f"{tier}ms" for tier in can]}
     assert parse_settings(written).default.ladder.tiers_ms == can
     if asked != can:

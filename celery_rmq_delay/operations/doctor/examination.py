@@ -20,10 +20,10 @@ from ...management.policies import DLX, NEGATIVE_IS_UNLIMITED, effective_limit
 from ...management.records import Bindings, QueueDetail
 from ...names import quarantine
 from ...topology.common import undeliverable
-from ...topology.native import refusal
+from ...topology.native_retry import refusal
 from ...topology.transition import lost_record
 from ...worker.requeues import COMMAND as REQUEUES
-from .. import native_leftovers as native
+from .. import celery_native_delay
 from ..event_queue import event_findings
 from ..exact_delays import exact_findings
 from ..findings import APPLY, REDECLARE, Finding, Severity
@@ -103,7 +103,7 @@ def _examine(
     yield from exact_findings(connection, delay)
     yield from event_findings(connection, delay)
     yield from _exhausted(connection, delay)
-    yield from _native(connection, delay)
+    yield from _celery_native(connection, delay)
     if any(consumer_count(connection, plan.queue) for plan in found_plans):
         yield from _requeues(connection, delay)
 
@@ -153,7 +153,7 @@ def _queue_findings(
     bindings: Bindings | None,
 ) -> Iterator[Finding]:
     quorum = plan.queue_type == "quorum" and getattr(details.get(plan.queue), "type", "quorum") == "quorum"
-    if delay.is_native(plan.queue) and (refused := refusal(plan.queue, broker, quorum=quorum)):
+    if delay.has_native_retry(plan.queue) and (refused := refusal(plan.queue, broker, quorum=quorum)):
         found, _, hint = refused.rpartition(". ")
         yield Finding("native", "error", plan.queue, f"{found}. No worker starts.", hint)
     state = applied(connection, plan)
@@ -289,13 +289,13 @@ def _exhausted(connection: Connection, delay: AppState) -> Iterator[Finding]:
         yield Finding("exhausted", "note", name, f"{count} messages are out of retries.", hint)
 
 
-def _native(connection: Connection, delay: AppState) -> Iterator[Finding]:
+def _celery_native(connection: Connection, delay: AppState) -> Iterator[Finding]:
     """Say what Celery's own delayed delivery has left behind."""
-    left = native.look(connection)
+    left = celery_native_delay.look(connection)
     if left is None:
         return
-    used = native.still_used(delay.app, every_task=delay.settings.exact.every_task)
-    text, hint = native.describe(left, used=used)
+    used = celery_native_delay.still_used(delay.app, every_task=delay.settings.exact.every_task)
+    text, hint = celery_native_delay.describe(left, used=used)
     if left.messages and not used:
         yield Finding("celery-native", "warning", "celery_delayed_*", text, hint)
     else:

@@ -22,7 +22,7 @@ from ...durations import parse_ms
 from ...exceptions import NotUnderstoodError, RmqDelayError
 from ...names import digest
 from ...publish.calls import matches_topic
-from ..native_leftovers import LEVELS, native_bindings
+from ..celery_native_delay import LEVELS, celery_native_bindings
 
 _PREFIX = re.compile(rf"(?:[01]\.){{{LEVELS}}}")
 _BITS = re.compile(r"(?:[01]\.)+")
@@ -116,7 +116,7 @@ def in_tier(found: Waiting, now_ms: int, *, origin: str, ttl_ms: int) -> Address
 # -- Celery's own levels ---------------------------------------------------------------------------------------------
 
 
-def in_native(
+def in_celery_native(
     found: Waiting,
     now_ms: int,
     *,
@@ -125,7 +125,7 @@ def in_native(
 ) -> Address:
     """Return the address of a message in one of Celery's levels.
 
-    ``destinations`` is `native_destinations` of the app's queues. ``aware`` reads an eta.
+    ``destinations`` is `celery_native_destinations` of the app's queues. ``aware`` reads an eta.
     """
     keys = original_keys(found.routing_key)
     if not keys:
@@ -136,7 +136,7 @@ def in_native(
             f"no queue of the app takes the routing key {keys[0]!r} from an exchange that is not direct"
         )
     due = _eta_ms(found, aware)
-    return Address(targets, _native_due(found, now_ms) if due is None else due)
+    return Address(targets, _celery_native_due(found, now_ms) if due is None else due)
 
 
 def original_keys(key: str) -> tuple[str, ...]:
@@ -155,12 +155,12 @@ def original_keys(key: str) -> tuple[str, ...]:
     return tuple(each for each in found if each)
 
 
-def native_destinations(queues: list[Queue], keys: Iterable[str]) -> tuple[Destination, ...]:
+def celery_native_destinations(queues: list[Queue], keys: Iterable[str]) -> tuple[Destination, ...]:
     """Return the queues that take the first of the keys that any takes from an exchange that is not direct.
 
     Only where no queue takes a key as it is, those count whose own key it ends with: Celery binds with ``#.<key>``.
     """
-    bindings = [(queue.name, exchange, key) for queue in queues for exchange, key in native_bindings(queue)]
+    bindings = [(queue.name, exchange, key) for queue in queues for exchange, key in celery_native_bindings(queue)]
     for pattern in ("{}", "#.{}"):
         for key in keys:
             found: dict[str, Destination] = {}
@@ -201,7 +201,7 @@ def _eta_of_protocol_1(body: bytes) -> object:
     return facts.get("eta") if isinstance(facts, dict) else None
 
 
-def _native_due(found: Waiting, now_ms: int) -> int:
+def _celery_native_due(found: Waiting, now_ms: int) -> int:
     number = found.queue.rpartition("_")[2]
     bits = found.routing_key.split(".")[:LEVELS]
     lowest = int(number) if number.isdecimal() else LEVELS - 1

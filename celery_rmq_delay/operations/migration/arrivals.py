@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..native_leftovers import ENTRY, exchange_exists
+from ..celery_native_delay import ENTRY, exchange_exists
 
 if TYPE_CHECKING:
     from amqp import Channel

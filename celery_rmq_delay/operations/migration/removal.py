@@ -10,7 +10,7 @@ from amqp.exceptions import NotFound
 
 from ...amqp.apply import ready_counts
 from ...exceptions import TopologyError
-from .. import native_leftovers as native
+from .. import celery_native_delay
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def check_unused(app: Celery, *, every_task: bool) -> None:
     """Raise `TopologyError` where the app's own workers would declare everything again."""
-    if native.still_used(app, every_task=every_task):
+    if celery_native_delay.still_used(app, every_task=every_task):
         raise TopologyError(
             "Celery's own delayed delivery is still in use: the app has quorum queues, so each worker that starts "
             "declares its queues again, and calls of tasks that are no RetryableTask go there. Set exact_for to 'all', "
@@ -38,24 +38,24 @@ def remove(connection: Connection, app: Celery, details: Mapping[str, QueueDetai
     """
     _check_empty(connection, details)
     removed = []
-    if native.exchange_exists(connection, native.ENTRY):
-        _apart(connection, lambda channel: channel.exchange_delete(native.ENTRY))
-        removed.append(native.ENTRY)
+    if celery_native_delay.exchange_exists(connection, celery_native_delay.ENTRY):
+        _apart(connection, lambda channel: channel.exchange_delete(celery_native_delay.ENTRY))
+        removed.append(celery_native_delay.ENTRY)
     _check_empty(connection, details)
     _unbind(connection, app)
-    for name in native.level_names():
+    for name in celery_native_delay.level_names():
         if ready_counts(connection, [name])[name] is not None:
             _apart(connection, lambda channel, name=name: channel.queue_delete(name, if_unused=False))
             removed.append(f"queue {name}")
-    for name in (*native.level_names(), native.DELIVERY):
-        if native.exchange_exists(connection, name):
+    for name in (*celery_native_delay.level_names(), celery_native_delay.DELIVERY):
+        if celery_native_delay.exchange_exists(connection, name):
             _apart(connection, lambda channel, name=name: channel.exchange_delete(name))
             removed.append(f"exchange {name}")
     return removed
 
 
 def _check_empty(connection: Connection, details: Mapping[str, QueueDetail] | None) -> None:
-    counts = ready_counts(connection, native.level_names())
+    counts = ready_counts(connection, celery_native_delay.level_names())
     stuck = {name: details[name].dead_letters_waiting for name in counts if details and name in details}
     for found, what in ((counts, "messages"), (stuck, "dead letters that no queue takes")):
         full = {name: count for name, count in found.items() if count}
@@ -64,20 +64,20 @@ def _check_empty(connection: Connection, details: Mapping[str, QueueDetail] | No
             hint = (
                 "Move them first: `celery -A proj rmq-delay migrate --from celery-native`."
                 if found is counts
-                else f"Bind a queue of yours to {native.DELIVERY!r} with the key '#', wait until they are in it, then "
-                "remove."
+                else f"Bind a queue of yours to {celery_native_delay.DELIVERY!r} with the key '#', wait until they are "
+                "in it, then remove."
             )
             raise TopologyError(f"There are {what} in {listed}. {hint}")
 
 
-def native_bindings(app: Celery) -> list[tuple[str, str, str]]:
+def celery_native_bindings(app: Celery) -> list[tuple[str, str, str]]:
     """Return (queue, exchange, routing key) of the bindings that Celery made for its levels on the app's own exchanges.
 
     Those that the app declares itself are not among them.
     """
     found, own = [], set()
     for queue in app.amqp.queues.values():
-        for exchange, key in native.native_bindings(queue):
+        for exchange, key in celery_native_delay.celery_native_bindings(queue):
             own.add((queue.name, exchange.name, key))
             if not key.startswith("#"):
                 found.append((queue.name, exchange.name, f"#.{key}"))
@@ -85,7 +85,7 @@ def native_bindings(app: Celery) -> list[tuple[str, str, str]]:
 
 
 def _unbind(connection: Connection, app: Celery) -> None:
-    for queue, exchange, key in native_bindings(app):
+    for queue, exchange, key in celery_native_bindings(app):
         _apart(connection, lambda channel, to=queue, of=exchange, key=key: channel.queue_unbind(to, of, key))
 
 

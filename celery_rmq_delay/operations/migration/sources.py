@@ -14,8 +14,18 @@ from ...topology.exact.base import Options
 from ...topology.exact.hold import Hold
 from ...topology.exact.levels import Levels
 from ...topology.exact.loop import Loop
-from .. import native_leftovers as native
-from .address import Address, Destination, Waiting, in_hold, in_levels, in_loop, in_native, in_tier, native_destinations
+from .. import celery_native_delay
+from .address import (
+    Address,
+    Destination,
+    Waiting,
+    celery_native_destinations,
+    in_celery_native,
+    in_hold,
+    in_levels,
+    in_loop,
+    in_tier,
+)
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -58,7 +68,7 @@ def source(
     `RmqDelayError`.
     """
     if name == "celery-native":
-        return _native(delay)
+        return _celery_native(delay)
     if name == "levels":
         return _levels(delay, options)
     if name == "hold":
@@ -76,18 +86,18 @@ def source(
     )
 
 
-def _native(delay: AppState) -> Source:
+def _celery_native(delay: AppState) -> Source:
     app = delay.app
     every = list(app.amqp.queues.values())
 
     @lru_cache(maxsize=1024)
     def destinations(keys: tuple[str, ...]) -> tuple[Destination, ...]:
-        return native_destinations(every, keys)
+        return celery_native_destinations(every, keys)
 
     def address(found: Waiting, now_ms: int) -> Address:
-        return in_native(found, now_ms, destinations=destinations, aware=lambda eta: aware_eta(app, eta))
+        return in_celery_native(found, now_ms, destinations=destinations, aware=lambda eta: aware_eta(app, eta))
 
-    return Queues("celery-native", native.level_names(), address)
+    return Queues("celery-native", celery_native_delay.level_names(), address)
 
 
 def _levels(delay: AppState, options: Options) -> Source:

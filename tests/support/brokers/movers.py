@@ -21,10 +21,10 @@ from celery_rmq_delay.amqp.confirms import publish_confirmed
 from celery_rmq_delay.app.state import AppState, state_of
 from celery_rmq_delay.durations import parse_ms
 from celery_rmq_delay.ladders import QueueType
+from celery_rmq_delay.operations.celery_native_delay import level_names
 from celery_rmq_delay.operations.migration.mover import WINDOW
 from celery_rmq_delay.operations.migration.report import Report
 from celery_rmq_delay.operations.migration.service import Request, migrate
-from celery_rmq_delay.operations.native_leftovers import level_names
 from tests.support.brokers.lab import Lab
 from tests.support.brokers.lab_app import charge
 from tests.support.waiting import wait_for

@@ -321,7 +321,7 @@ def _out_of_reach(record: TaskRecord) -> str:
         return ""
     if record.tier is None:
         return _("its delay is exact: it goes through many queues, and cannot be searched for")
-    if delay().is_native(record.queue):
+    if delay().has_native_retry(record.queue):
         return _("its queue holds retries itself: RabbitMQ hands them out only when they are due")
     return ""
 

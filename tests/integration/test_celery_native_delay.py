@@ -9,9 +9,9 @@ import pytest
 
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.management.records import QueueDetail
+from celery_rmq_delay.operations.celery_native_delay import Leftovers, describe, level, level_names, look
 from celery_rmq_delay.operations.doctor.examination import Finding, examine
-from celery_rmq_delay.operations.migration.removal import native_bindings, remove
-from celery_rmq_delay.operations.native_leftovers import Leftovers, describe, level, level_names, look
+from celery_rmq_delay.operations.migration.removal import celery_native_bindings, remove
 from tests.support.brokers.movers import Movers
 
 
@@ -53,7 +53,8 @@ def test_a_level_that_is_gone_is_not_counted() -> None:
 
 def test_bindings_that_celery_made_are_undone_and_the_users_own_stay(movers: Movers) -> None:
     movers.declare_native()
-    assert set(native_bindings(movers.app)) == {("orders", "shop", "#.orders.key"), ("mails", "shop", "#.mails.key")}
+    bound = {("orders", "shop", "#.orders.key"), ("mails", "shop", "#.mails.key")}
+    assert set(celery_native_bindings(movers.app)) == bound
     remove(movers.connection, movers.app, {})
     channel = movers.connection.channel()
     queue = movers.lab.queue()
@@ -88,4 +89,4 @@ def test_what_waits_in_a_level_keeps_all_of_it_and_a_removal_that_was_cut_off_go
 def test_the_bindings_of_a_queue_that_is_bound_with_a_hash_are_its_own(movers: Movers) -> None:
     every: Any = movers.app.amqp.queues["orders"]
     every.routing_key = "#.orders.key"
-    assert native_bindings(movers.app) == [("mails", "shop", "#.mails.key")]
+    assert celery_native_bindings(movers.app) == [("mails", "shop", "#.mails.key")]

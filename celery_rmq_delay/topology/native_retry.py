@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..amqp.capabilities import Capabilities
 
 
-def native_tiers(tiers_ms: tuple[int, ...]) -> tuple[int, ...]:
+def native_retry_tiers(tiers_ms: tuple[int, ...]) -> tuple[int, ...]:
     """Return the nearest tiers in ms that the broker can give: the first, twice the first, ... up to the last."""
     first = tiers_ms[0]
     last = max(first, tiers_ms[-1])
@@ -50,7 +50,7 @@ def refusal(queue: str, broker: Capabilities, *, quorum: bool) -> str | None:
 
 @dataclass(frozen=True)
 class NativeRetry:
-    """How one origin queue holds its own retries. ``ladder`` has the tiers of `native_tiers`."""
+    """How one origin queue holds its own retries. ``ladder`` has the tiers of `native_retry_tiers`."""
 
     ladder: Ladder
 

@@ -36,7 +36,7 @@ def level_names() -> list[str]:
     return [level(number) for number in reversed(range(LEVELS))]
 
 
-def native_bindings(queue: Queue) -> list[tuple[Exchange, str]]:
+def celery_native_bindings(queue: Queue) -> list[tuple[Exchange, str]]:
     """Return (exchange, routing key) of those bindings of a queue that Celery's delayed delivery looks at."""
     if isinstance(queue, Broadcast):
         return []
