@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
@@ -28,11 +28,7 @@ from ..services.export import CONTENT_TYPES, ExportFormat, export_rows
 from ..services.operations import requests as operations
 from . import log_entries, text
 from .acts import DISCARD, GRADUALLY, REQUEUE, RESTORE, RUN_NOW, Act, Kind
-from .base import EXHAUSTED_STATES
-
-if TYPE_CHECKING:
-    from .task_page import RecordPages
-
+from .base import EXHAUSTED_STATES, ReadOnlyAdmin
 
 #: Rows of each table that the confirmation page shows.
 SHOWN = 10
@@ -88,7 +84,7 @@ class GradualForm(ConfirmForm):
     )
 
 
-def ask_or_run(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any], act: Act) -> HttpResponse:
+def ask_or_run(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any], act: Act) -> HttpResponse:
     """Show what would be done to how many tasks; once that is confirmed, do it to exactly those."""
     form_class = GradualForm if act.gradual else ConfirmForm
     if not _is_across(request):
@@ -107,7 +103,7 @@ def ask_or_run(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any]
     return _run(pages, request, frozen, act, form.cleaned_data)
 
 
-def _chosen(pages: RecordPages, request: HttpRequest) -> QuerySet[Any]:
+def _chosen(pages: ReadOnlyAdmin, request: HttpRequest) -> QuerySet[Any]:
     """Return the chosen rows by their ids, whatever the list's filters say.
 
     The page of a task acts on one that its list may not show, and what somebody else has done to a row meanwhile is to
@@ -118,7 +114,7 @@ def _chosen(pages: RecordPages, request: HttpRequest) -> QuerySet[Any]:
     return rows.order_by(*pages.ordering or ("pk",))
 
 
-def _out_of_sight(pages: RecordPages, request: HttpRequest) -> list[str]:
+def _out_of_sight(pages: ReadOnlyAdmin, request: HttpRequest) -> list[str]:
     """Return the states of tasks that no list shows to this user: the lists are granted apart."""
     if pages.page_url(request, TaskRecord, "changelist"):
         return []
@@ -136,7 +132,7 @@ def _is_across(request: HttpRequest) -> bool:
 
 
 def _run(
-    pages: RecordPages, request: HttpRequest, frozen: QuerySet[Any], act: Act, answer: dict[str, Any]
+    pages: ReadOnlyAdmin, request: HttpRequest, frozen: QuerySet[Any], act: Act, answer: dict[str, Any]
 ) -> HttpResponse:
     details = {"filters": request.GET.dict(), "list": str(pages.opts.model_name)}
     gradually = {"canary": answer["canary"], "rate": answer["rate"]} if act.gradual else {}
@@ -179,7 +175,7 @@ def tell(request: HttpRequest, operation: Operation) -> None:
     messages.add_message(request, level, text.plain(operation.message or operations.report(operation), 1_000))
 
 
-def _back(pages: RecordPages, request: HttpRequest) -> str:
+def _back(pages: ReadOnlyAdmin, request: HttpRequest) -> str:
     """Return where the act was asked for: the list with its filters, or the page of a task.
 
     A parked task that was discarded has the page of an exhausted one from then on: there it is restored and requeued.
@@ -194,7 +190,7 @@ def _back(pages: RecordPages, request: HttpRequest) -> str:
 
 
 def _page(
-    pages: RecordPages,
+    pages: ReadOnlyAdmin,
     request: HttpRequest,
     queryset: QuerySet[Any],
     act: Act,
@@ -258,49 +254,49 @@ def _tables(counts: list[tuple[dict[str, str], int]]) -> list[dict[str, Any]]:
 
 
 @admin.action(description=RUN_NOW.label, permissions=["requeue"])
-def run_now(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
+def run_now(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
     """Send parked tasks to their origin queues before they are due."""
     return ask_or_run(pages, request, queryset, RUN_NOW)
 
 
 @admin.action(description=REQUEUE.label, permissions=["requeue"])
-def requeue(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
+def requeue(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
     """Send exhausted tasks back to their origin queues."""
     return ask_or_run(pages, request, queryset, REQUEUE)
 
 
 @admin.action(description=GRADUALLY.label, permissions=["requeue"])
-def requeue_gradually(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
+def requeue_gradually(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
     """Send exhausted tasks back, canaries first, then at a rate."""
     return ask_or_run(pages, request, queryset, GRADUALLY)
 
 
 @admin.action(description=DISCARD.label, permissions=["discard"])
-def discard(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
+def discard(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
     """Set tasks aside for good."""
     return ask_or_run(pages, request, queryset, DISCARD)
 
 
 @admin.action(description=RESTORE.label, permissions=["discard"])
-def restore(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
+def restore(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
     """Make discarded tasks exhausted again."""
     return ask_or_run(pages, request, queryset, RESTORE)
 
 
 @admin.action(description=gettext_lazy("Export as CSV"), permissions=["view"])
-def export_csv(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any]) -> StreamingHttpResponse:
+def export_csv(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> StreamingHttpResponse:
     """Send the tasks as a table."""
     return _export(pages, request, queryset, "csv")
 
 
 @admin.action(description=gettext_lazy("Export as JSON lines"), permissions=["view"])
-def export_jsonl(pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any]) -> StreamingHttpResponse:
+def export_jsonl(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> StreamingHttpResponse:
     """Send the tasks as JSON, one a line."""
     return _export(pages, request, queryset, "jsonl")
 
 
 def _export(
-    pages: RecordPages, request: HttpRequest, queryset: QuerySet[Any], form: ExportFormat
+    pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any], form: ExportFormat
 ) -> StreamingHttpResponse:
     redacted = not pages.has_view_payload_permission(request)
     note_done(

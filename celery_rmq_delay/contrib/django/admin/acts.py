@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.utils.translation import gettext_lazy
 
 from ..models import Operation, TaskState
-
-if TYPE_CHECKING:
-    pass
-
 
 Kind = Operation.Kind
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.conf import settings
@@ -14,7 +15,7 @@ from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.forms import CheckboxInput
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import NoReverseMatch, reverse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.functional import cached_property
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
@@ -201,6 +202,11 @@ class ReadOnlyAdmin(_ModelAdmin):
         """Return the address of a page of this model."""
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
         return reverse(name, args=args, current_app=self.admin_site.name)
+
+    def row_url(self, name: str, view: Callable[..., HttpResponse]) -> URLPattern:
+        """Return the URL pattern of another view of one row, to which `here` leads."""
+        full_name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+        return path(f"<path:object_id>/{name}/", self.admin_site.admin_view(view), name=full_name)
 
     def page_context(self, request: HttpRequest, title: str, **more: Any) -> dict[str, Any]:
         """Return what a page of its own needs to look like one of Django's."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from django.db.models import Q
@@ -17,10 +17,8 @@ from ....events.schema import DISCARDED, REQUEUED
 from ..models import Attempt, FailureGroup, Operation, OperationItem, TaskRecord, TaskState
 from . import text
 from .attempts import timeline
+from .base import ReadOnlyAdmin
 from .tracebacks import parts
-
-if TYPE_CHECKING:
-    from .base import ReadOnlyAdmin
 
 #: Of each, the page shows the last so many.
 MAX_ATTEMPTS = 200

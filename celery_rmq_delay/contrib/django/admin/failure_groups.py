@@ -12,7 +12,6 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Exists, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import path
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -223,12 +222,7 @@ class FailureGroupAdmin(ReadOnlyAdmin):
 
     def get_urls(self) -> list[Any]:
         """Return the pages, and where a note is sent to."""
-        note = path(
-            "<path:object_id>/note/",
-            self.admin_site.admin_view(self.note_view),
-            name=f"{self.opts.app_label}_{self.opts.model_name}_note",
-        )
-        return [note, *super().get_urls()]
+        return [self.row_url("note", self.note_view), *super().get_urls()]
 
     def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
         """Show one group."""

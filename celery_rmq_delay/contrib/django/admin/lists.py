@@ -18,10 +18,10 @@ from django.utils.translation import gettext_lazy
 from ..conf import conf
 from ..models import LookupValue, TaskRecord, TaskState
 from ..queries import OVERDUE_AFTER
-from . import actions, filters, text
-from .base import outside_transactions
-from .message import MessagePages
+from . import actions, filters, message, text
+from .base import ReadOnlyAdmin, outside_transactions
 from .summary import summary
+from .task_page import found_task, history_context, task_page
 
 #: What the lists never show, and may be long.
 _DEFERRED = (
@@ -59,8 +59,8 @@ def searched(queryset: QuerySet[Any], term: str) -> QuerySet[Any]:
     return queryset.filter(wanted)
 
 
-class RecordAdmin(MessagePages):
-    """What the three lists share: columns, search, and what stands above the table."""
+class RecordAdmin(ReadOnlyAdmin):
+    """What the three lists share: columns, search, what stands above the table, and the pages of one task."""
 
     search_fields = ("=task_id", "=root_id", "^name", "^exception_type")
     search_help_text = gettext_lazy("A task id or root id, or how the name of a task or an error begins.")
@@ -86,6 +86,31 @@ class RecordAdmin(MessagePages):
         if request.method == "GET":
             more = {"summary": summary(self, request), "search_everywhere": self._everywhere(request)}
         return super().changelist_view(request, {**more, **(extra_context or {})})
+
+    def get_urls(self) -> list[Any]:
+        """Return the pages, and what is sent to reveal and to edit."""
+        return [self.row_url("reveal", self.reveal_view), self.row_url("edit", self.edit_view), *super().get_urls()]
+
+    def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
+        """Show one task."""
+        return task_page(self, request, found_task(self, request, object_id))
+
+    def history_view(
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Show Django's history of a task, whichever of its lists it was acted on from."""
+        record = found_task(self, request, object_id)
+        more = {**history_context(request, record), **(extra_context or {})}
+        return super().history_view(request, str(record.pk), more)
+
+    def reveal_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show a task with its message as it is; who has seen it is noted before."""
+        return message.reveal_view(self, request, object_id)
+
+    @outside_transactions
+    def edit_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Show the form of an edit, or requeue the task as the form says."""
+        return message.edit_view(self, request, object_id)
 
     def _everywhere(self, request: HttpRequest) -> str | None:
         if self.model is TaskRecord or not request.GET.get("q"):

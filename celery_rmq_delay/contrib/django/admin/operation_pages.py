@@ -11,7 +11,6 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import path
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -130,12 +129,7 @@ class OperationAdmin(ReadOnlyAdmin):
 
     def get_urls(self) -> list[Any]:
         """Return the pages, and where a cancellation is sent to."""
-        cancel = path(
-            "<path:object_id>/cancel/",
-            self.admin_site.admin_view(self.cancel_view),
-            name=f"{self.opts.app_label}_{self.opts.model_name}_cancel",
-        )
-        return [cancel, *super().get_urls()]
+        return [self.row_url("cancel", self.cancel_view), *super().get_urls()]
 
     def may_cancel(self, request: HttpRequest, operation: Operation) -> bool:
         """Return whether the user may stop an operation: who may start one may."""

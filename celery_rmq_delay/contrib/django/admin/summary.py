@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.http import HttpRequest
 from django.utils import timezone
@@ -17,10 +17,8 @@ from ..models import CollectorStatus, ExhaustedTask, ParkedTask, TaskState
 from ..queries import Capped, Collectors, Hour, Tiles, collectors, grouped, last_hours, tiles
 from ..services.counts import BrokerCounts, broker_counts
 from . import text
+from .base import ReadOnlyAdmin
 from .charts.hours import chart
-
-if TYPE_CHECKING:
-    from .base import ReadOnlyAdmin
 
 
 @dataclass(frozen=True)

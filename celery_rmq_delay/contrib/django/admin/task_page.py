@@ -11,7 +11,9 @@ from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 
-from ..models import ExhaustedTask, ParkedTask, TaskRecord
+from ..conf import conf
+from ..models import ExhaustedTask, ParkedTask, TaskRecord, TaskState
+from ..services import payloads
 from . import text
 from .acts import ACTS
 from .base import ReadOnlyAdmin, belongs, found
@@ -20,46 +22,75 @@ from .detail import detail
 HISTORY_PAGE = 100
 
 
-class RecordPages(ReadOnlyAdmin):
-    """Detail and history of a task, for any of the three lists."""
+def found_task(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str | None) -> TaskRecord:
+    """Return a task that the user may see on these pages. Raises `PermissionDenied` or `Http404`."""
+    if not pages.has_view_permission(request):
+        raise PermissionDenied
+    record = found(TaskRecord.objects.select_related("group"), object_id)
+    if not belongs(record, pages.model):
+        raise Http404
+    return record
 
-    def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
-        """Show one task."""
-        return self.record_page(request, self.found(request, object_id or ""))
 
-    def found(self, request: HttpRequest, object_id: str) -> TaskRecord:
-        """Return a task that the user may see on this page. Raises `PermissionDenied` or `Http404`."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
-        record = found(TaskRecord.objects.select_related("group"), object_id)
-        if not belongs(record, self.model):
-            raise Http404
-        return record
+def task_page(
+    pages: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord, message: payloads.Preview | None = None
+) -> HttpResponse:
+    """Return the page of a task with its message: redacted, unless it is given."""
+    shown = message or payloads.preview(record)
+    can_reveal = shown.redacted and shown.size > 0 and pages.has_view_payload_permission(request)
+    can_edit = conf().allow_edit and pages.has_edit_payload_permission(request) and record.state == TaskState.EXHAUSTED
+    names = pages.get_actions(request)
+    context = pages.page_context(
+        request,
+        text.plain(record.name, 120),
+        **detail(pages, request, record),
+        original=record,
+        message=message_context(shown),
+        reveal_url=pages.here("reveal", record.pk) if can_reveal else None,
+        edit_url=pages.here("edit", record.pk) if can_edit else None,
+        acts=[act for act in ACTS if act.name in names and record.state in act.states],
+        acts_url=pages.here("changelist"),
+        history_url=pages.here("history", record.pk),
+    )
+    return TemplateResponse(request, "admin/rmq_delay/record.html", context)
 
-    def record_page(self, request: HttpRequest, record: TaskRecord, **more: Any) -> HttpResponse:
-        """Return the page of a task."""
-        context = self.page_context(
-            request, text.plain(record.name, 120), **detail(self, request, record), **more, original=record
-        )
-        names = self.get_actions(request)
-        context["acts"] = [act for act in ACTS if act.name in names and record.state in act.states]
-        context["acts_url"] = self.here("changelist")
-        context["history_url"] = self.here("history", record.pk)
-        return TemplateResponse(request, "admin/rmq_delay/record.html", context)
 
-    def history_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Show Django's history of a task, whichever of its lists it was acted on from."""
-        record = self.found(request, object_id)
-        kinds = ContentType.objects.get_for_models(TaskRecord, ParkedTask, ExhaustedTask, for_concrete_models=False)
-        entries = LogEntry.objects.filter(object_id=str(record.pk), content_type__in=kinds.values())
-        pages = Paginator(entries.select_related("user").order_by("-action_time", "-pk"), HISTORY_PAGE)
-        page = pages.get_page(request.GET.get("p", 1))
-        more = {
-            "action_list": page,
-            "page_range": pages.get_elided_page_range(page.number),
-            "pagination_required": pages.count > HISTORY_PAGE,
-            "title": text.plain(record, 120),
-        }
-        return super().history_view(request, str(record.pk), {**more, **(extra_context or {})})
+def history_context(request: HttpRequest, record: TaskRecord) -> dict[str, Any]:
+    """Return Django's history of a task, whichever of its lists it was acted on from."""
+    kinds = ContentType.objects.get_for_models(TaskRecord, ParkedTask, ExhaustedTask, for_concrete_models=False)
+    entries = LogEntry.objects.filter(object_id=str(record.pk), content_type__in=kinds.values())
+    pages = Paginator(entries.select_related("user").order_by("-action_time", "-pk"), HISTORY_PAGE)
+    page = pages.get_page(request.GET.get("p", 1))
+    return {
+        "action_list": page,
+        "page_range": pages.get_elided_page_range(page.number),
+        "pagination_required": pages.count > HISTORY_PAGE,
+        "title": text.plain(record, 120),
+    }
+
+
+def message_context(preview: payloads.Preview) -> dict[str, Any]:
+    """Return a message for the template; characters that no page can show are replaced."""
+    return {
+        "args": text.plain(preview.args),
+        "kwargs": text.plain(preview.kwargs),
+        "problem": text.plain(preview.problem, 500),
+        "size": preview.size,
+        "content_type": text.plain(preview.content_type, 100),
+        "redacted": preview.redacted,
+        "headers": [
+            {"name": text.hostile(each.name, 255), "value": text.plain(each.value, 2_000), "locked": each.locked}
+            for each in preview.headers
+        ],
+        "deaths": [
+            {
+                "queue": text.hostile(each.queue, 255),
+                "reason": text.hostile(each.reason, 40),
+                "count": each.count,
+                "exchange": text.hostile(each.exchange, 255),
+                "keys": text.hostile(each.routing_keys, 255),
+                "time": text.absolute(each.time) if each.time else text.EMPTY,
+            }
+            for each in preview.deaths
+        ],
+    }
