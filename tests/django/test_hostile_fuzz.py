@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from celery_rmq_delay import headers as h
-from celery_rmq_delay.contrib.django.collecting import rows
+from celery_rmq_delay.contrib.django.collecting import rows, statements
 from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.collecting.reading import Reader, Unreadable
 from celery_rmq_delay.contrib.django.messages import for_requeue, stored
@@ -66,11 +66,17 @@ def test_every_exhausted_message_becomes_a_row_or_is_unreadable(body: bytes, pro
         storable(found.error)
         return
     assert isinstance(found, Fact)
-    for value in (*rows.record(found, {}, NOW), *rows.attempt(found, 1)):
-        storable(value)
     assert found.message is not None
+    for statement, row in (
+        (statements.RECORDS, rows.record(found, {}, NOW)),
+        (statements.ATTEMPTS, rows.attempt(found, 1)),
+        (statements.PAYLOADS, rows.payload(found.message, 0, 1, NOW)),
+    ):
+        assert row.keys() == statement.columns.keys()
+        for value in row.values():
+            storable(value)
     assert found.message.body == body
-    json.loads(rows.payload(found.message, 0, 1, NOW)[4])
+    json.loads(rows.payload(found.message, 0, 1, NOW)["properties"])
     again = for_requeue(found.message, **{h.GENERATION: 1})
     assert again._serialize_properties()
 
@@ -88,7 +94,7 @@ def test_every_event_is_read_or_unreadable(body: bytes) -> None:
         assert found.body == body
         storable(found.error)
     elif isinstance(found, Fact):
-        for value in (*rows.record(found, {}, NOW), *rows.attempt(found, 1)):
+        for value in (*rows.record(found, {}, NOW).values(), *rows.attempt(found, 1).values()):
             storable(value)
         rows.tallies([found.event])
         rows.groups([found.event])

@@ -86,7 +86,7 @@ class Database:
             found = FailureGroup.objects.using(self.connection.alias).filter(fingerprint__in=list(new))
             self._groups.update(found.values_list("fingerprint", "pk"))
         names = rows.names(told) - self._names
-        tables.run(statements.LOOKUPS, sorted(names))
+        tables.run(statements.LOOKUPS, [{"kind": kind, "value": value} for kind, value in sorted(names)])
         self._names |= names
 
     def _write_facts(self, tables: Tables, told: Sequence[Fact], now: datetime) -> list[Event]:
@@ -118,7 +118,7 @@ class Database:
             return {(task_id, life): record_id for record_id, task_id, life in found}
 
         ids = run(statements.RECORDS, [fact for fact in wave if fact.state])
-        over = [(ids[fact.key],) for fact in wave if fact.key in ids and _is_heard(fact)]
+        over = [{"record_id": ids[fact.key]} for fact in wave if fact.key in ids and _is_heard(fact)]
         tables.run(statements.PAYLOADS_OVER, over)
         ids |= run(statements.LATE, [fact for fact in wave if fact.key not in ids and fact.message is None])
         ids |= run(statements.MESSAGES, [fact for fact in wave if fact.key not in ids and fact.message is not None])
@@ -133,7 +133,7 @@ class Database:
     def _write_rollups(self, tables: Tables, rollups: Sequence[Event], now: datetime) -> list[Event]:
         """Remember rollups; return those that are new."""
         by_id = {event.event_id: event for event in rollups}
-        new = tables.run(statements.ROLLUPS, [(event_id, now) for event_id in sorted(by_id)])
+        new = tables.run(statements.ROLLUPS, [{"event_id": each, "counted_at": now} for each in sorted(by_id)])
         return [by_id[event_id] for (event_id,) in new]
 
 
@@ -143,7 +143,7 @@ def _not_collected(tables: Tables, told: Sequence[Fact]) -> list[Fact]:
     Another collector that is writing one of them now is waited for.
     """
     messages = sorted({fact.digest for fact in told if fact.message is not None})
-    new = {digest for (digest,) in tables.run(statements.COLLECTED, [(digest,) for digest in messages])}
+    new = {digest for (digest,) in tables.run(statements.COLLECTED, [{"digest": digest} for digest in messages])}
     found = []
     for fact in told:
         if fact.message is None or fact.digest in new:
@@ -162,4 +162,5 @@ def _keep(tables: Tables, placed: Sequence[tuple[Fact, int]], now: datetime) -> 
     messages = [(fact, fact.message, record_id) for fact, record_id in placed if fact.message is not None]
     kept = [rows.payload(message, fact.event.generation, record_id, now) for fact, message, record_id in messages]
     tables.run(statements.PAYLOADS, kept)
-    tables.run(statements.COLLECTED_INTO, [(fact.digest, record_id) for fact, _, record_id in messages])
+    into = [{"digest": fact.digest, "record_id": record_id} for fact, _, record_id in messages]
+    tables.run(statements.COLLECTED_INTO, into)

@@ -1,9 +1,9 @@
-"""The rows that a batch becomes, in the order of the columns of their statements. No I/O."""
+"""The rows that a batch becomes: values by the names of their columns. No I/O."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
@@ -17,7 +17,7 @@ from .facts import Fact
 from .reading import Unreadable
 from .statements import COUNTERS
 
-Row = tuple[Any, ...]
+Row = dict[str, Any]
 Name = tuple[str, str]
 
 #: What a `Tally` counts together.
@@ -50,65 +50,66 @@ def waves(told: Iterable[Fact]) -> Iterator[list[Fact]]:
 
 def record(fact: Fact, groups: Mapping[str, int], now: datetime) -> Row:
     """Return the row of a task as one fact has it; ``groups`` are the ids of the failure groups by fingerprint."""
-    event, state = fact.event, fact.state
+    event, state, (task_id, life) = fact.event, fact.state, fact.key
     at = event.occurred_at
-    return (
-        *fact.key,
-        event.root_id or "",
-        event.parent_id or "",
-        event.group_id or "",
-        event.task,
-        state.value if state else "",
-        now,
-        event.queue,
-        event.exchange or "",
-        event.routing_key or "",
-        event.worker,
-        event.generation,
-        event.attempt,
-        event.max_retries,
-        event.crashes,
-        event.tier,
-        event.delay_ms,
-        event.delay_queue or "",
-        json.dumps(event.ladder_ms),
-        at if state is TaskState.PARKED else None,
-        event.due_at,
-        event.first_failed_at,
-        at if state is TaskState.EXHAUSTED else None,
-        at if state is TaskState.RECOVERED else None,
-        event.exception_type or "",
-        event.exception_message or "",
-        _reason(event),
-        groups.get(event.fingerprint) if event.fingerprint else None,
-        event.args_preview or "",
-        event.kwargs_preview or "",
-        fact.call,
-        event.life is not None,
-    )
+    return {
+        "task_id": task_id,
+        "life": life,
+        "root_id": event.root_id or "",
+        "parent_id": event.parent_id or "",
+        "canvas_id": event.group_id or "",
+        "name": event.task,
+        "state": state.value if state else "",
+        "changed_at": now,
+        "queue": event.queue,
+        "exchange": event.exchange or "",
+        "routing_key": event.routing_key or "",
+        "worker": event.worker,
+        "generation": event.generation,
+        "attempt": event.attempt,
+        "max_retries": event.max_retries,
+        "crashes": event.crashes,
+        "tier": event.tier,
+        "delay_ms": event.delay_ms,
+        "delay_queue": event.delay_queue or "",
+        "ladder_ms": json.dumps(event.ladder_ms),
+        "parked_at": at if state is TaskState.PARKED else None,
+        "due_at": event.due_at,
+        "first_failed_at": event.first_failed_at,
+        "exhausted_at": at if state is TaskState.EXHAUSTED else None,
+        "recovered_at": at if state is TaskState.RECOVERED else None,
+        "exception_type": event.exception_type or "",
+        "exception_message": event.exception_message or "",
+        "reason": _reason(event),
+        "group_id": groups.get(event.fingerprint) if event.fingerprint else None,
+        "args_preview": event.args_preview or "",
+        "kwargs_preview": event.kwargs_preview or "",
+        "call_digest": fact.call,
+        "is_named": event.life is not None,
+    }
 
 
 def attempt(fact: Fact, record_id: int) -> Row:
     """Return the row of one attempt of the task with that record."""
     event = fact.event
-    return (
-        event.event_id,
-        record_id,
-        event.kind,
-        event.generation,
-        event.attempt,
-        event.occurred_at,
-        event.runtime_ms,
-        event.worker,
-        event.tier,
-        event.delay_ms,
-        event.due_at,
-        event.exception_type or "",
-        event.exception_message or "",
-        event.frame or "",
-        fact.traceback,
-        _reason(event),
-    )
+    return {
+        "event_id": event.event_id,
+        "record_id": record_id,
+        "kind": event.kind,
+        "generation": event.generation,
+        "attempt": event.attempt,
+        "occurred_at": event.occurred_at,
+        "runtime_ms": event.runtime_ms,
+        "worker": event.worker,
+        "tier": event.tier,
+        "delay_ms": event.delay_ms,
+        "due_at": event.due_at,
+        "exception_type": event.exception_type or "",
+        "exception_message": event.exception_message or "",
+        "frame": event.frame or "",
+        "traceback": fact.traceback,
+        "reason": _reason(event),
+    }
 
 
 def _reason(event: Event) -> str:
@@ -119,13 +120,20 @@ def payload(kept: StoredMessage, generation: int, record_id: int, now: datetime)
     """Return the row of a message that is kept for the task with that record."""
     # PostgreSQL's JSON has no NUL.
     properties = {name: printable(each) if isinstance(each, str) else each for name, each in kept.properties.items()}
-    return record_id, generation, kept.body, kept.headers, json.dumps(properties), now
+    return {
+        "record_id": record_id,
+        "generation": generation,
+        "body": kept.body,
+        "headers": kept.headers,
+        "properties": json.dumps(properties),
+        "stored_at": now,
+    }
 
 
 def unreadable(found: Iterable[Unreadable], now: datetime) -> list[Row]:
     """Return the rows of what could not be read."""
-    rows = [(each.digest, each.queue, each.error, each.body, each.headers, "{}", now) for each in found]
-    return sorted(rows, key=lambda row: row[0])
+    in_order = sorted(found, key=lambda each: each.digest)
+    return [{**vars(each), "properties": "{}", "received_at": now} for each in in_order]
 
 
 # -- names and counters --------------------------------------------------------------------------------------------
@@ -138,10 +146,16 @@ def groups(failures: Iterable[Event]) -> list[Row]:
         if event.fingerprint:
             at = event.occurred_at
             known = found.get(event.fingerprint)
-            message = normalise_message(event.exception_message or "") if known is None else known[2]
-            first, last = (at, at) if known is None else (min(at, known[4]), max(at, known[5]))
-            named = event.fingerprint, event.exception_type or "", message, event.frame or ""
-            found[event.fingerprint] = (*named, first, last, "", False)
+            found[event.fingerprint] = {
+                "fingerprint": event.fingerprint,
+                "exception_type": event.exception_type or "",
+                "message": known["message"] if known else normalise_message(event.exception_message or ""),
+                "frame": event.frame or "",
+                "first_seen": min(at, known["first_seen"]) if known else at,
+                "last_seen": max(at, known["last_seen"]) if known else at,
+                "note": "",
+                "muted": False,
+            }
     return [found[fingerprint] for fingerprint in sorted(found)]
 
 
@@ -164,16 +178,19 @@ def tallies(counted: Iterable[Event]) -> list[Row]:
             key = _slot(event.occurred_at), event.queue, event.task, event.fingerprint or ""
             counts = found.setdefault(key, dict.fromkeys(COUNTERS, 0))
             counts[counter] += 1 if event.ok_count is None else event.ok_count
-    return [(*key, *found[key].values()) for key in sorted(found)]
+    return [
+        {"slot": slot, "queue": queue, "name": name, "fingerprint": fingerprint, **counts}
+        for (slot, queue, name, fingerprint), counts in sorted(found.items())
+    ]
 
 
 def _slot(at: datetime) -> datetime:
     return at - (at - _EPOCH) % SLOT
 
 
-def distinct(rows: Sequence[Row]) -> list[Row]:
-    """Return the first row of each key, which is a row's first value, in the order of the keys."""
+def distinct(attempts: Iterable[Row]) -> list[Row]:
+    """Return the first row of each event, in the order of the event ids."""
     found: dict[str, Row] = {}
-    for row in rows:
-        found.setdefault(row[0], row)
+    for row in attempts:
+        found.setdefault(row["event_id"], row)
     return [found[key] for key in sorted(found)]

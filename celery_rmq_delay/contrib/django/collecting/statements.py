@@ -24,7 +24,7 @@ _GROUPS = "rmq_delay_failuregroup"
 
 @dataclass(frozen=True)
 class Statement:
-    """``columns`` are the names of the rows' values and their types in PostgreSQL."""
+    """``columns`` are the columns that it takes of each row, with their types in PostgreSQL."""
 
     sql: str
     columns: Columns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from datetime import timezone as tz
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ from django.utils import timezone
 from ....exceptions import RmqDelayError
 from .statements import Statement
 
-Row = Sequence[Any]
+Row = Mapping[str, Any]
 
 
 class Tables(Protocol):
@@ -48,11 +48,10 @@ class PostgresTables:
             return []
         names = ", ".join(statement.columns)
         arrays = ", ".join(f"%s::{kind}[]" for kind in statement.columns.values())
-        columns = zip(*rows, strict=True)
         with self._connection.cursor() as cursor:
             cursor.execute(
                 statement.sql.format(source=f"unnest({arrays}) AS e({names})"),
-                [_array(column, kind) for column, kind in zip(columns, statement.columns.values(), strict=True)],
+                [_array([row[name] for row in rows], kind) for name, kind in statement.columns.items()],
             )
             return cursor.fetchall() if cursor.description else []
 
@@ -67,7 +66,7 @@ class SQLiteTables:
         """Run a statement with its rows."""
         if not rows:
             return []
-        values = ", ".join(f"? AS {name}" for name in statement.columns)
+        values = ", ".join(f":{name} AS {name}" for name in statement.columns)
         sql = statement.sql.format(source=f"(SELECT {values}) AS e")
         found: list[tuple[Any, ...]] = []
         self._connection.ensure_connection()
@@ -75,7 +74,7 @@ class SQLiteTables:
         with self._connection.wrap_database_errors:
             cursor = self._connection.connection.cursor()
             for row in rows:
-                found += cursor.execute(sql, [_sqlite_value(value) for value in row]).fetchall()
+                found += cursor.execute(sql, {name: _sqlite_value(row[name]) for name in statement.columns}).fetchall()
         return found
 
 
