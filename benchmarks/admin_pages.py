@@ -68,7 +68,7 @@ def pages() -> Iterator[Page]:
             ("attempts", "2", "10"),
             ("requeued", "1", "0"),
             ("window", "1h", "30d"),
-            ("group", str(exhausted.group_id), "1"),
+            ("group", str(exhausted.failure_group_id), "1"),
         ):
             for value in values[1:]:
                 yield Page(f"{name}: {values[0]}={value}", f"{name}/?{values[0]}={value}")
@@ -87,7 +87,7 @@ def pages() -> Iterator[Page]:
     yield Page("exhaustedtask: other states", "exhaustedtask/?state=DISCARDED")
     yield Page("failuregroup: open", "failuregroup/")
     yield Page("failuregroup: all", "failuregroup/?open=any")
-    yield Page("failuregroup: one", f"failuregroup/{exhausted.group_id}/change/")
+    yield Page("failuregroup: one", f"failuregroup/{exhausted.failure_group_id}/change/")
     yield Page("exhaustedtask: one", f"exhaustedtask/{exhausted.pk}/change/")
     yield Page("operation: all", "operation/")
 

@@ -26,7 +26,7 @@ _COLUMNS = (
     "task_id", "root_id", "parent_id", "canvas_id", "name", "state", "changed_at", "queue", "exchange", "routing_key",
     "worker", "generation", "attempt", "max_retries", "crashes", "tier", "delay_ms", "delay_queue", "ladder_ms",
     "parked_at", "due_at", "first_failed_at", "exhausted_at", "exception_type", "exception_message", "reason",
-    "group_id", "args_preview", "kwargs_preview",
+    "failure_group_id", "args_preview", "kwargs_preview",
 )  # fmt: skip
 
 

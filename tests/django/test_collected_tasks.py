@@ -31,7 +31,7 @@ from tests.support.django.told import BEGIN, ERRORS, at, event, exhausted, fact,
 pytestmark = pytest.mark.usefixtures("database")
 
 #: What differs from run to run.
-VARYING = {"id", "changed_at", "record_id", "group_id", "stored_at"}
+VARYING = {"id", "changed_at", "record_id", "failure_group_id", "stored_at"}
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def tables() -> Database:
 
 
 def row(task_id: str = "t") -> dict[str, Any]:
-    found = TaskRecord.objects.select_related("group").get(task_id=task_id)
+    found = TaskRecord.objects.select_related("failure_group").get(task_id=task_id)
     values = {field.attname: getattr(found, field.attname) for field in TaskRecord._meta.concrete_fields}
-    group = found.group.fingerprint if found.group else None
+    group = found.failure_group.fingerprint if found.failure_group else None
     return {**{name: value for name, value in values.items() if name not in VARYING}, "group": group}
 
 

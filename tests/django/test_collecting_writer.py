@@ -111,7 +111,7 @@ def test_a_group_that_is_deleted_between_two_batches_costs_no_message() -> None:
     TaskRecord.objects.all().delete()
     FailureGroup.objects.all().delete()
     one.write(batch(event("b")))
-    assert TaskRecord.objects.get(task_id="b").group == FailureGroup.objects.get()
+    assert TaskRecord.objects.get(task_id="b").failure_group == FailureGroup.objects.get()
     assert not UnreadableMessage.objects.exists()
 
 

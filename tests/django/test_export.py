@@ -37,7 +37,12 @@ def rows(layout: ExportFormat, **options: Any) -> list[dict[str, Any]]:
 def test_both_formats_say_what_the_record_says() -> None:
     failed = group()
     one = record(
-        canvas_id="chord-1", attempt=3, max_retries=3, exhausted_at=ago(days=1), group=failed, args_preview="(17,)"
+        canvas_id="chord-1",
+        attempt=3,
+        max_retries=3,
+        exhausted_at=ago(days=1),
+        args_preview="(17,)",
+        failure_group=failed,
     )
     (plain,) = rows("jsonl")
     assert plain["task_id"] == one.task_id

@@ -84,9 +84,9 @@ def test_a_burst_is_one_mail_with_a_paragraph_per_failure_group(
     monkeypatch.setattr(outbox, "SETTLE", 60.0)
     timeouts, refused = group(frame="orders/gateway.py:charge"), group(exception_type="shop.Refused", message="")
     with notify(mail=True), notifying():
-        fail(3, group=timeouts)
-        fail(12, group=refused)
-        (last,) = fail(group=timeouts, name="orders.tasks.charge", queue="payments")
+        fail(3, failure_group=timeouts)
+        fail(12, failure_group=refused)
+        (last,) = fail(failure_group=timeouts, name="orders.tasks.charge", queue="payments")
     (found,) = mail.mails
     assert found["To"] == "ops@example.org"
     assert found["Subject"] == "[shop] 16 tasks exhausted in 2 failure groups"
@@ -100,7 +100,7 @@ def test_a_burst_is_one_mail_with_a_paragraph_per_failure_group(
 
 def test_the_subject_of_one_group_says_what_it_is(mail: MailServer) -> None:
     with notify(mail=True), notifying():
-        fail(group=group(message="line\r\nBcc: everybody@example.org " + "x" * 1000))
+        fail(failure_group=group(message="line\r\nBcc: everybody@example.org " + "x" * 1000))
     (found,) = mail.mails
     subject = found["Subject"].strip()
     assert subject.startswith("[shop] 1 task exhausted: requests.Timeout: line Bcc: everybody@example.org xxx")
@@ -111,7 +111,7 @@ def test_the_subject_of_one_group_says_what_it_is(mail: MailServer) -> None:
 def test_a_webhook_gets_text_for_people_and_data_for_programs(hook: Webhook) -> None:
     failed = group(frame="orders/gateway.py:charge")
     with notify(webhook=hook.url), notifying():
-        (task,) = fail(group=failed)
+        (task,) = fail(failure_group=failed)
     (post,) = hook.posts
     assert post["text"].startswith("1 task exhausted: requests.Timeout")
     (alert,) = post["alerts"]
@@ -132,7 +132,7 @@ def test_a_webhook_gets_text_for_people_and_data_for_programs(hook: Webhook) -> 
 
 def test_no_alert_has_a_secret_in_any_of_its_texts(hook: Webhook) -> None:
     with notify(webhook=hook.url), notifying():
-        fail(group=group(exception_type="", message="password=hunter2"))
+        fail(failure_group=group(exception_type="", message="password=hunter2"))
         wait_for(lambda: hook.posts)
     (post,) = hook.posts
     assert post["alerts"][0]["message"] == f"password={REDACTED}"
@@ -144,23 +144,23 @@ def test_a_group_is_told_of_once_in_so_many_minutes_with_the_count_since(
 ) -> None:
     timeouts, refused = group(), group(exception_type="shop.Refused")
     with notify(webhook=hook.url, every_minutes=30), notifying():
-        fail(group=timeouts)
+        fail(failure_group=timeouts)
         wait_for(lambda: len(hook.posts) == 1, "the first alert")
         for _ in range(5):
-            fail(group=timeouts)
-        fail(group=refused)
+            fail(failure_group=timeouts)
+        fail(failure_group=refused)
         wait_for(lambda: len(hook.posts) == 2, "the other group")
         assert alerts(hook)[1:] == [("shop.Refused", 1)]
         monkeypatch.setattr(outbox, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + 30 * 60))
-        fail(group=group(exception_type="shop.Lost"))
+        fail(failure_group=group(exception_type="shop.Lost"))
         wait_for(lambda: len(alerts(hook)) == 4, "the rest of the first group")
     assert sorted(alerts(hook)[2:]) == [("requests.Timeout", 5), ("shop.Lost", 1)]
 
 
 def test_only_the_kinds_that_were_asked_for_are_told(hook: Webhook) -> None:
-    parked, recovered = record(TaskState.PARKED, group=group()), record(TaskState.RECOVERED, group=group())
+    parked, recovered = (record(state, failure_group=group()) for state in (TaskState.PARKED, TaskState.RECOVERED))
     with notify(webhook=hook.url, kinds=["recovered", "parked"]), notifying():
-        fail(group=group())
+        fail(failure_group=group())
         announce([(TaskState.PARKED, parked.task_id, None), (TaskState.RECOVERED, recovered.task_id, None)])
     kinds = sorted(alert["kind"] for post in hook.posts for alert in post["alerts"])
     assert kinds == ["parked", "recovered"]
@@ -169,11 +169,11 @@ def test_only_the_kinds_that_were_asked_for_are_told(hook: Webhook) -> None:
 def test_a_muted_group_alerts_nobody(hook: Webhook, mail: MailServer) -> None:
     muted = group(muted=True)
     with notify(webhook=hook.url, mail=True), notifying():
-        fail(5, group=muted)
+        fail(5, failure_group=muted)
     assert (hook.posts, mail.mails) == ([], [])
     FailureGroup.objects.update(muted=False)
     with notify(webhook=hook.url, mail=True), notifying():
-        fail(group=muted)
+        fail(failure_group=muted)
     assert (alerts(hook), len(mail.mails)) == ([("requests.Timeout", 1)], 1)
 
 
@@ -189,10 +189,10 @@ def test_a_webhook_that_hangs_never_holds_the_collector_up(hook: Webhook, monkey
     monkeypatch.setattr(notifier, "TIMEOUT", 600.0)  # whoever waited for the webhook would never come to the last line
     hook.hold.clear()
     with notify(webhook=hook.url), notifying():
-        fail(group=group())
+        fail(failure_group=group())
         wait_for(lambda: hook.asked, "the webhook to hang")
         for _ in range(49):
-            fail(group=group())
+            fail(failure_group=group())
         hook.hold.set()
         wait_for(lambda: sum(count for _, count in alerts(hook)) == 50, "all of them")
 
@@ -204,9 +204,9 @@ def test_a_webhook_that_fails_is_logged_once_and_tried_until_it_answers(
     hook.status = status
     caplog.set_level(logging.WARNING)
     with notify(webhook=hook.url), notifying():
-        fail(2, group=(failed := group()))
+        fail(2, failure_group=(failed := group()))
         wait_for(lambda: "cannot be sent" in caplog.text, "the error in the log")
-        fail(3, group=failed)
+        fail(3, failure_group=failed)
         tries = hook.asked
         wait_for(lambda: hook.asked > tries + 1, "a try with all five")
         hook.status = 200
@@ -220,7 +220,7 @@ def test_a_webhook_that_fails_is_logged_once_and_tried_until_it_answers(
 
 def test_one_way_that_fails_does_not_keep_the_other_from_working(hook: Webhook) -> None:
     with override_settings(**mail_settings(free_port())), notify(mail=True, webhook=hook.url), notifying():
-        fail(group=group())
+        fail(failure_group=group())
         wait_for(lambda: hook.posts, "the webhook")
     assert alerts(hook) == [("requests.Timeout", 1)]
 
@@ -228,7 +228,7 @@ def test_one_way_that_fails_does_not_keep_the_other_from_working(hook: Webhook) 
 def test_a_mail_server_that_refuses_gets_the_mail_later(mail: MailServer, caplog: pytest.LogCaptureFixture) -> None:
     mail.refusing = True
     with notify(mail=True), notifying():
-        fail(group=group())
+        fail(failure_group=group())
         wait_for(lambda: "cannot be sent by mail" in caplog.text, "the error in the log")
         mail.refusing = False
         wait_for(lambda: mail.mails, "the mail")
@@ -239,7 +239,7 @@ def test_where_nobody_is_to_be_told_no_mail_server_is_asked(hook: Webhook, caplo
     nobody = {**mail_settings(free_port()), "ADMINS": []}
     with override_settings(**nobody), notify(mail=True, webhook=hook.url):
         with notifying():
-            fail(group=group())
+            fail(failure_group=group())
         assert alerts(hook) == [("requests.Timeout", 1)]
     assert "cannot be sent" not in caplog.text
 
@@ -247,9 +247,9 @@ def test_where_nobody_is_to_be_told_no_mail_server_is_asked(hook: Webhook, caplo
 def test_what_is_due_at_the_end_is_sent_and_nothing_after_it(hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "SETTLE", 60.0)
     with notify(webhook=hook.url), notifying():
-        fail(group=group())
+        fail(failure_group=group())
     assert alerts(hook) == [("requests.Timeout", 1)]
-    fail(group=group())
+    fail(failure_group=group())
     assert not signals.task_exhausted.has_listeners(TaskRecord)
 
 
@@ -258,7 +258,7 @@ def test_the_end_does_not_wait_for_ever(hook: Webhook, monkeypatch: pytest.Monke
     monkeypatch.setattr(notifier, "TIMEOUT", 600.0)
     hook.hold.clear()
     with notify(webhook=hook.url), notifying():
-        fail(group=group())
+        fail(failure_group=group())
     assert not hook.posts
 
 
@@ -269,7 +269,7 @@ def test_more_groups_than_can_wait_are_dropped_and_said_so(
     monkeypatch.setattr(outbox, "SETTLE", 60.0)  # none of them leaves before the last one is there
     with notify(webhook=hook.url), notifying():
         for _ in range(5):
-            fail(group=group())
+            fail(failure_group=group())
     assert len(alerts(hook)) == 3
     assert caplog.text.count("others are dropped") == 1
 
@@ -286,13 +286,13 @@ def test_a_receiver_of_a_signal_gets_the_record_and_may_fail(caplog: pytest.LogC
         raise RuntimeError("a user's bug")
 
     def good(sender: Any, record: TaskRecord, **_: Any) -> None:
-        heard.append((sender, record, record.group))
+        heard.append((sender, record, record.failure_group))
 
     failed = group()
     signals.task_exhausted.connect(broken)
     signals.task_exhausted.connect(good)
     try:
-        tasks = fail(2, group=failed)
+        tasks = fail(2, failure_group=failed)
         announce([(TaskState.EXHAUSTED, "gone", None), (TaskState.DISCARDED, tasks[0].task_id, None)])
     finally:
         signals.task_exhausted.disconnect(broken)

@@ -87,7 +87,7 @@ def test_none_keeps_everything_for_ever() -> None:
 
 
 def test_what_hangs_on_a_task_goes_with_it() -> None:
-    old, kept = record(changed_at=ago(days=91)), record(changed_at=ago(days=1), group=group())
+    old, kept = record(changed_at=ago(days=91)), record(changed_at=ago(days=1), failure_group=group())
     operation = Operation.objects.create(kind=Operation.Kind.DISCARD, actor="alice", state=Operation.State.DONE)
     for each in (old, kept):
         attempt(each)
@@ -151,7 +151,7 @@ def test_groups_go_when_nothing_is_in_them_and_nobody_wrote_on_them() -> None:
     old: dict[str, Any] = {"last_seen": ago(days=366)}
     group(**old)
     kept = [group(**old, note="known"), group(**old, muted=True), group(**old), group()]
-    record(TaskState.UNKNOWN, group=kept[2])
+    record(TaskState.UNKNOWN, failure_group=kept[2])
     prune()
     assert list(FailureGroup.objects.order_by("pk")) == kept
 

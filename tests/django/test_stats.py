@@ -24,7 +24,7 @@ def test_the_counts_for_people() -> None:
     record(TaskState.PARKED, tier=1, due_at=ago(minutes=5))
     record(TaskState.PARKED, due_at=ago(minutes=-5))
     for each in (failed, failed, muted):
-        record(TaskState.EXHAUSTED, group=each, name="payments.refund")
+        record(TaskState.EXHAUSTED, failure_group=each, name="payments.refund")
     CollectorStatus.objects.create(name="c1", started_at=ago(), heartbeat_at=ago(), lag_ms=1500, waiting=7)
     text, broker = manage("stats").split("Broker: ")
     assert text.splitlines() == [

@@ -30,7 +30,7 @@ def heard() -> Iterator[Heard]:
 
     def listener(name: str) -> Any:
         def hear(record: TaskRecord, **_: Any) -> None:
-            found.append((name, record.task_id, record.group.exception_type if record.group else None))
+            found.append((name, record.task_id, record.failure_group.exception_type if record.failure_group else None))
 
         return hear
 

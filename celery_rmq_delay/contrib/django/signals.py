@@ -49,7 +49,7 @@ def announce(changes: Iterable[tuple[str, str, str | None]]) -> None:
     for start in range(0, len(heard), _PAGE):
         page = heard[start : start + _PAGE]
         try:
-            found = TaskRecord.objects.select_related("group").filter(
+            found = TaskRecord.objects.select_related("failure_group").filter(
                 task_id__in={task_id for _, (task_id, _life) in page}, life__in={life for _, (_id, life) in page}
             )
             records = {(record.task_id, record.life): record for record in found}

@@ -148,7 +148,7 @@ def record(task_id: str) -> dict[str, Any] | None:
     """Return what the database says of a task."""
     from celery_rmq_delay.contrib.django.models import TaskRecord
 
-    fields = ("pk", "state", "generation", "attempt", "queue", "args_preview", "kwargs_preview", "group_id")
+    fields = ("pk", "state", "generation", "attempt", "queue", "args_preview", "kwargs_preview", "failure_group_id")
     return TaskRecord.objects.filter(task_id=task_id).values(*fields).first()
 
 

@@ -95,7 +95,7 @@ def record(number: int, state: str = TaskState.EXHAUSTED, **more: Any) -> TaskRe
         "exception_type": error,
         "exception_message": message.format(n=number),
         "reason": "retries_used" if exhausted else "",
-        "group": failure_group(kind, now),
+        "failure_group": failure_group(kind, now),
         "args_preview": f"[{number}]",
         "kwargs_preview": '{"currency": "EUR", "card": "[redacted]"}',
     }
@@ -219,7 +219,7 @@ def hostile(text: str, state: str = TaskState.EXHAUSTED, number: int = 666) -> E
         reason=text[:32],
         args_preview=text,
         kwargs_preview=text,
-        group=group,
+        failure_group=group,
     )
     Attempt.objects.create(
         event_id=f"hostile-{number}", record=made, kind="exhausted", occurred_at=timezone.now(), worker=short,

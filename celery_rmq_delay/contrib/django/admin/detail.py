@@ -41,7 +41,7 @@ def detail(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> di
         "times": list(_times(record)),
         "error": text.plain(record.exception_type, 255),
         "error_message": text.plain(record.exception_message),
-        "group": record.group,
+        "group": record.failure_group,
         "group_text": _group_text(record),
         "group_url": _group_url(admin, request, record),
         "args_preview": text.plain(record.args_preview, 2_000),
@@ -122,12 +122,13 @@ def _step(step: Any) -> dict[str, Any]:
 
 
 def _group_text(record: TaskRecord) -> str:
-    group = record.group
+    group = record.failure_group
     return text.plain(f"{group.exception_type}: {group.message}", text.IN_LIST) if group else ""
 
 
 def _group_url(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> str | None:
-    return None if record.group_id is None else admin.page_url(request, FailureGroup, "change", record.group_id)
+    number = record.failure_group_id
+    return None if number is None else admin.page_url(request, FailureGroup, "change", number)
 
 
 def _relatives(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> Iterator[dict[str, Any]]:

@@ -49,7 +49,7 @@ class OpenFilter(OwnFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep the groups with open tasks, unless all are asked for."""
         if self.value() is None:
-            return queryset.filter(Exists(_open_tasks().filter(group=OuterRef("pk"))))
+            return queryset.filter(Exists(_open_tasks().filter(failure_group=OuterRef("pk"))))
         return super().queryset(request, queryset)
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
@@ -98,9 +98,8 @@ class Figures:
     def __init__(self, groups: Iterable[FailureGroup], now: datetime) -> None:
         rows = list(groups)
         tasks = _open_tasks()
-        self.open: dict[str, Capped] = (
-            capped_counts(conf().count_cap, **{str(row.pk): tasks.filter(group=row.pk) for row in rows}) if rows else {}
-        )
+        counted = {str(row.pk): tasks.filter(failure_group=row.pk) for row in rows}
+        self.open: dict[str, Capped] = capped_counts(conf().count_cap, **counted) if rows else {}
         self.since = exhausted_since(
             [row.fingerprint for row in rows], {name: now - length for name, length in WINDOWS.items()}
         )

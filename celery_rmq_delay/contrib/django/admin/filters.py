@@ -270,7 +270,7 @@ class GroupFilter(OwnFilter):
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
         """Return the tasks of one group."""
         number = _number(value)
-        return None if number is None else queryset.filter(group_id=number)
+        return None if number is None else queryset.filter(failure_group_id=number)
 
 
 def parameters(*filters: type[admin.SimpleListFilter]) -> tuple[str, ...]:

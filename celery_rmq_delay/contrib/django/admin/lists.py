@@ -71,7 +71,7 @@ class RecordAdmin(ReadOnlyAdmin):
         """Return the tasks without what is long; the beginning of the error comes with them."""
         error = Left("exception_message", text.IN_TITLE + 1)
         found: Any = super().get_queryset(request).annotate(error_text=error)
-        short: QuerySet[Any] = found.defer(*_DEFERRED).select_related("group")
+        short: QuerySet[Any] = found.defer(*_DEFERRED).select_related("failure_group")
         return short
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
@@ -192,11 +192,10 @@ class RecordAdmin(ReadOnlyAdmin):
     @admin.display(description=gettext_lazy("group"))
     def shown_group(self, record: TaskRecord) -> SafeString:
         """Return the failure group, as a link to the tasks that failed like this one."""
-        if record.group is None:
+        group = record.failure_group
+        if group is None:
             return SafeString(text.EMPTY)
-        return format_html(
-            '<a href="?group={}" title="{}">#{}</a>', record.group_id, text.plain(record.group, 200), record.group_id
-        )
+        return format_html('<a href="?group={}" title="{}">#{}</a>', group.pk, text.plain(group, 200), group.pk)
 
     @admin.display(description=gettext_lazy("purge"))
     def purge(self, record: TaskRecord) -> SafeString:

@@ -26,7 +26,7 @@ def found_task(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str | None
     """Return a task that the user may see on these pages. Raises `PermissionDenied` or `Http404`."""
     if not pages.has_view_permission(request):
         raise PermissionDenied
-    record = found(TaskRecord.objects.select_related("group"), object_id)
+    record = found(TaskRecord.objects.select_related("failure_group"), object_id)
     if not belongs(record, pages.model):
         raise Http404
     return record

@@ -62,7 +62,7 @@ class Outbox:
 
     def add(self, kind: str, record: TaskRecord) -> None:
         """Count a task that was just parked, recovered or exhausted. Waits for nobody."""
-        group = record.group
+        group = record.failure_group
         key = kind, group.fingerprint if group is not None else f"{record.name} {record.reason}"
         new = _Counted(record, 1, timezone.now(), time.monotonic())
         with self._changed:
@@ -164,7 +164,7 @@ def _alerts(due: Mapping[_Key, _Counted]) -> list[Alert]:
 
 def _alert(kind: str, counted: _Counted) -> Alert:
     record = counted.record
-    group = record.group
+    group = record.failure_group
     shown = redaction_of_project().text  # the rules of today: those of the day when it was stored may have been fewer
     return Alert(
         kind=kind,

@@ -81,7 +81,7 @@ def record(fact: Fact, groups: Mapping[str, int], now: datetime) -> Row:
         "exception_type": event.exception_type or "",
         "exception_message": event.exception_message or "",
         "reason": _reason(event),
-        "group_id": groups.get(event.fingerprint) if event.fingerprint else None,
+        "failure_group_id": groups.get(event.fingerprint) if event.fingerprint else None,
         "args_preview": event.args_preview or "",
         "kwargs_preview": event.kwargs_preview or "",
         "call_digest": fact.call,

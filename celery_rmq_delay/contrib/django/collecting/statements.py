@@ -69,7 +69,7 @@ _RECORD: Columns = {
     "ladder_ms": "jsonb",
     **dict.fromkeys(("parked_at", "due_at", "first_failed_at", "exhausted_at", "recovered_at"), "timestamptz"),
     **dict.fromkeys(("exception_type", "exception_message", "reason"), "text"),
-    "group_id": "bigint",
+    "failure_group_id": "bigint",
     **dict.fromkeys(("args_preview", "kwargs_preview", "call_digest"), "text"),
 }
 _RECORD_KEY = ("task_id", "life")
@@ -84,7 +84,7 @@ _OF_THE_NEWEST = (
     "state", "changed_at", "generation", "attempt", "worker", "crashes", "tier", "delay_ms", "delay_queue", "due_at",
     "exhausted_at", "recovered_at", "reason",
 )  # fmt: skip
-_ERROR = ("exception_type", "exception_message", "group_id")
+_ERROR = ("exception_type", "exception_message", "failure_group_id")
 _EMPTY_LIST = "'[]'"
 
 

@@ -353,7 +353,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddField(
             model_name="taskrecord",
-            name="group",
+            name="failure_group",
             field=models.ForeignKey(
                 blank=True,
                 db_index=False,
@@ -611,7 +611,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="taskrecord",
-            index=models.Index(fields=["group", "state", "-exhausted_at"], name="rmq_delay_group_state"),
+            index=models.Index(fields=["failure_group", "state", "-exhausted_at"], name="rmq_delay_group_state"),
         ),
         migrations.AddIndex(
             model_name="taskrecord",

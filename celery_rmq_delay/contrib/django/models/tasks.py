@@ -67,7 +67,7 @@ class TaskRecord(models.Model):
     exception_type = models.CharField(_("error"), max_length=255, blank=True)
     exception_message = models.TextField(_("error message"), blank=True)
     reason = models.CharField(_("why"), max_length=32, blank=True)
-    group = models.ForeignKey(
+    failure_group = models.ForeignKey(
         "rmq_delay.FailureGroup",
         models.SET_NULL,
         null=True,
@@ -109,7 +109,7 @@ class TaskRecord(models.Model):
             models.Index(fields=["state", "queue", "-exhausted_at", "name"], name="rmq_delay_state_queue"),
             models.Index(fields=["state", "name", "-exhausted_at", "exception_type"], name="rmq_delay_state_name"),
             models.Index(fields=["state", "exception_type", "-exhausted_at", "queue"], name="rmq_delay_state_error"),
-            models.Index(fields=["group", "state", "-exhausted_at"], name="rmq_delay_group_state"),
+            models.Index(fields=["failure_group", "state", "-exhausted_at"], name="rmq_delay_group_state"),
             models.Index(fields=["root_id"], name="rmq_delay_root"),
             models.Index(fields=["parent_id"], name="rmq_delay_parent"),
             models.Index(fields=["canvas_id"], name="rmq_delay_canvas"),

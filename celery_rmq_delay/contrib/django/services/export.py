@@ -32,7 +32,7 @@ COLUMNS: dict[str, str] = {
     "max_retries": "max_retries", "crashes": "crashes", "tier": "tier", "delay_ms": "delay_ms",
     "delay_queue": "delay_queue", "parked_at": "parked_at", "due_at": "due_at", "first_failed_at": "first_failed_at",
     "exhausted_at": "exhausted_at", "recovered_at": "recovered_at", "exception_type": "exception_type",
-    "exception_message": "exception_message", "reason": "reason", "failure_group": "group__fingerprint",
+    "exception_message": "exception_message", "reason": "reason", "failure_group": "failure_group__fingerprint",
     "args": "args_preview", "kwargs": "kwargs_preview",
 }  # fmt: skip
 

@@ -79,7 +79,7 @@ def _history(before: datetime) -> Iterator[_Expired]:
     operations = Operation.objects.filter(over)
     yield "items of operations", OperationItem.objects.filter(operation__in=operations)
     yield "operations", operations
-    empty = ~Exists(TaskRecord.objects.filter(group=OuterRef("pk")))
+    empty = ~Exists(TaskRecord.objects.filter(failure_group=OuterRef("pk")))
     yield "failure groups", FailureGroup.objects.filter(empty, last_seen__lt=before, note="", muted=False)
 
 

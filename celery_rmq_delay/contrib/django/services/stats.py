@@ -157,8 +157,10 @@ def operations() -> list[Operated]:
 
 def top_groups(most: int = 10) -> list[Group]:
     """Return the failure groups with most exhausted tasks, the largest first."""
-    rows = TaskRecord.objects.filter(state=TaskState.EXHAUSTED, group__isnull=False).values_list("group")
-    counts = rows.annotate(exhausted=Count("pk")).order_by("-exhausted", "group")[:most]
+    rows = TaskRecord.objects.filter(state=TaskState.EXHAUSTED, failure_group__isnull=False)
+    counts = (
+        rows.values_list("failure_group").annotate(exhausted=Count("pk")).order_by("-exhausted", "failure_group")[:most]
+    )
     found = FailureGroup.objects.in_bulk([group for group, _ in counts])
     return [
         Group(group.fingerprint, group.exception_type, group.message, group.frame, group.muted, exhausted)
