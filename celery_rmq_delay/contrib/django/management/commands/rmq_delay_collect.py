@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from argparse import ArgumentTypeError
-from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +10,9 @@ from django.core.management.base import CommandError, CommandParser
 
 from .....exceptions import RmqDelayError
 from .....stopping import stop_requested
-from ...alerts.notifier import notifying
-from ...broker import delay
-from ...collecting.announcing import tell
-from ...collecting.batches import Writer
-from ...collecting.collector import MAX_BATCH, Collector, Options, name
-from ...collecting.consumer import Consumer
-from ...collecting.database import Database
-from ...collecting.gathering import History, open_files
-from ...collecting.health import Health, HealthServer
-from ...collecting.metrics import metrics
-from ...collecting.reading import Reader
-from ...collecting.status import Status
-from ...collecting.tables import tables_of
-from ...conf import conf
+from ...collecting.assembly import collect
+from ...collecting.collector import MAX_BATCH, Options
 from ..long_running import LongRunningCommand
-
-logger = logging.getLogger(__name__)
 
 
 class Command(LongRunningCommand):
@@ -56,39 +38,17 @@ class Command(LongRunningCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         """Run."""
-        try:
-            with stop_requested() as stop:
-                self._collect(options, stop)
-        except RmqDelayError as error:
-            raise CommandError(str(error)) from error
-
-    def _collect(self, options: dict[str, Any], stop: threading.Event) -> None:
-        app_side = delay()
-        settings = app_side.settings
-        events, exhausted = settings.names.events, settings.exhausted_queue
-        # Without a place to keep them exhausted messages stay where they are.
-        queues = [events] if conf().store_payload == "never" else [events, exhausted]
         work = Options(
             options["batch"],
             file_age=options["file_seconds"],
             once=options["once"],
             max_seconds=options["max_seconds"],
         )
-        history = None if (place := conf().history_url) is None else History(open_files(place))
-        page, observe = metrics()
-        database, health = (
-            Database(partial(tell, observe=observe if options["http"] else None)),
-            Health(options["health_file"]),
-        )
-        tables_of(database.connection)
-        writer = Writer(Reader(events, settings.redaction), database, stop, history=history)
-        status = Status(name(), events, database, writer)
-        consumer = Consumer(app_side, queues, work.prefetch(gathers=writer.gathers))
-        pages = {"/healthz": health.page, "/metrics": page}
-        with notifying(), HealthServer(options["http"], pages) if options["http"] else nullcontext():
-            self.write_line(f"Collecting from {', '.join(queues)}.")
-            Collector(work, consumer, writer, status, health, stop).run()
-        self.write_line(f"Collected {status.summary}.")
+        try:
+            with stop_requested() as stop:
+                collect(work, options["health_file"], options["http"], stop, self.write_line)
+        except RmqDelayError as error:
+            raise CommandError(str(error)) from error
 
 
 def _batch(text: str) -> int:

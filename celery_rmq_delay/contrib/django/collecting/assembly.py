@@ -1,0 +1,50 @@
+"""A collector made of its parts: broker, database, history files, alerts and health."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+from ..alerts.notifier import notifying
+from ..broker import delay
+from ..conf import conf
+from .announcing import tell
+from .batches import Writer
+from .collector import Collector, Options, name
+from .consumer import Consumer
+from .database import Database
+from .gathering import History, open_files
+from .health import Health, HealthServer
+from .metrics import metrics
+from .reading import Reader
+from .status import Status
+from .tables import tables_of
+
+
+def collect(
+    options: Options, health_file: Path | None, http: str | None, stop: threading.Event, report: Callable[[str], object]
+) -> None:
+    """Collect as the project's settings specify, until ``stop`` is set; ``report`` is called with lines of progress.
+
+    ``http`` is the address of the pages ``/healthz`` and ``/metrics``. Raises `RmqDelayError`.
+    """
+    app_side = delay()
+    settings = app_side.settings
+    events, exhausted = settings.names.events, settings.exhausted_queue
+    # Without a place to keep them exhausted messages stay where they are.
+    queues = [events] if conf().store_payload == "never" else [events, exhausted]
+    history = None if (place := conf().history_url) is None else History(open_files(place))
+    page, observe = metrics()
+    database, health = Database(partial(tell, observe=observe if http else None)), Health(health_file)
+    tables_of(database.connection)
+    writer = Writer(Reader(events, settings.redaction), database, stop, history=history)
+    status = Status(name(), events, database, writer)
+    consumer = Consumer(app_side, queues, options.prefetch(gathers=writer.gathers))
+    pages = {"/healthz": health.page, "/metrics": page}
+    with notifying(), HealthServer(http, pages) if http else nullcontext():
+        report(f"Collecting from {', '.join(queues)}.")
+        Collector(options, consumer, writer, status, health, stop).run()
+    report(f"Collected {status.summary}.")
