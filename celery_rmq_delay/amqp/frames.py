@@ -1,8 +1,8 @@
-"""Deliveries that py-amqp cannot decode, without the end of the connection.
+"""Frame handlers for py-amqp that receive messages whose properties py-amqp cannot decode.
 
-py-amqp decodes a message's properties while it reads a frame. One that cannot be decoded (a text that is no UTF-8, a
-time beyond the year 9999, tables nested too deep) raises there, which ends a worker, and the next one that gets the
-message. RabbitMQ carries such messages: it does not look at them that closely.
+py-amqp decodes a message's properties while it reads a frame. Properties that cannot be decoded (a string that is not
+UTF-8, a time beyond the year 9999, tables nested too deep) raise there. That ends the worker, and each worker that
+receives the message next. RabbitMQ accepts such messages, as it does not decode all properties.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kombu import Connection
 
 _METHOD, _HEADER, _BODY = 1, 2, 3
+_OnFrame = Callable[[tuple[int, int, bytes]], bool]
 #: Methods that bring a message, and the arguments before its exchange and its routing key.
 _BEFORE_ROUTE = {spec.Basic.Deliver: "sLb", spec.Basic.GetOk: "Lb", spec.Basic.Return: "Bs"}
 _SIGNATURES = {bytes((0, method[0], 0, method[1])): method for method in _BEFORE_ROUTE}
@@ -38,35 +39,56 @@ class TolerantMessage(amqp.Message):  # type: ignore[misc]  # its stubs have no 
         return end
 
 
-def frame_handler(connection: Any, callback: Callable[..., Any]) -> Callable[[Any], bool]:
-    """Return a ``frame_handler`` for `amqp.Connection` that takes whatever the broker delivers."""
-    others = method_framing.frame_handler(connection, callback)
-    begun: dict[int, TolerantMessage] = {}
+def assembling(
+    connection: Any, callback: Callable[..., Any], begin: Callable[[bytes], Any], receive: Callable[[int, Any], object]
+) -> _OnFrame:
+    """Return a ``frame_handler`` that assembles messages; py-amqp's handles the other frames.
+
+    ``begin`` gets the payload of each method frame. It returns a message with `amqp.Message`'s ``inbound_header``,
+    ``inbound_body`` and ``ready``, or None. ``receive`` gets the channel's number and each complete message.
+    """
+    others: _OnFrame = method_framing.frame_handler(connection, callback)
+    begun: dict[int, Any] = {}
 
     def on_frame(frame: tuple[int, int, bytes]) -> bool:
         kind, channel, payload = frame
-        if kind == _METHOD and (method := _SIGNATURES.get(bytes(payload[:_ARGUMENTS_AT]))):
+        if kind == _METHOD and (new := begin(payload)) is not None:
             connection.bytes_recv += 1
-            begun[channel] = TolerantMessage(frame_method=method, frame_args=_decodable(method, payload))
+            begun[channel] = new
             return False
         message = begun.get(channel) if kind in (_HEADER, _BODY) else None
         if message is None:
-            handled: bool = others(frame)
-            return handled
+            return others(frame)
         connection.bytes_recv += 1
         if kind == _HEADER:
             message.inbound_header(payload)
         else:
             message.inbound_body(payload)
-        # A signal handler that shuts the worker down may read the connection in the middle of this, and deliver it.
+        # A signal handler that shuts the worker down may read the connection here, and receive the message first.
         if message.ready and begun.pop(channel, None) is message:
-            callback(channel, message.frame_method, message.frame_args, message)
+            receive(channel, message)
         return bool(message.ready)
 
     return on_frame
 
 
-# `inspect stats` sends a worker's transport options as JSON, for which kombu asks an object itself.
+def frame_handler(connection: Any, callback: Callable[..., Any]) -> _OnFrame:
+    """Return a ``frame_handler`` for `amqp.Connection` that delivers every message, as a `TolerantMessage`."""
+
+    def receive(channel: int, message: TolerantMessage) -> None:
+        callback(channel, message.frame_method, message.frame_args, message)
+
+    return assembling(connection, callback, _begin, receive)
+
+
+def _begin(payload: bytes) -> TolerantMessage | None:
+    method = _SIGNATURES.get(bytes(payload[:_ARGUMENTS_AT]))
+    if method is None:
+        return None
+    return TolerantMessage(frame_method=method, frame_args=_decodable(method, payload))
+
+
+# `inspect stats` sends a worker's transport options as JSON: kombu calls this method of an object.
 setattr(frame_handler, "__json__", lambda: f"{__name__}.frame_handler")  # noqa: B010 - a function has no such attribute
 
 

@@ -1,6 +1,7 @@
-"""Events of the messages that a worker settles, as JSON. Made in its main process for every retry: every step counts.
+"""Encodes events of the messages that a worker settles as JSON.
 
-`celery_rmq_delay.events.schema` has the schema; this writes the same without the detour over its dataclass.
+It runs in the worker's main process for every retry. It writes JSON of the schema in `celery_rmq_delay.events.schema`
+without making an `Event`; `docs/explanation/decisions.md` has the measurements.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ _MOST_KEPT = 4096
 _MOST = 2**31 - 1
 
 
-class Told(NamedTuple):
-    """What happened to a task, at a time in microseconds since the epoch.
+class PendingEvent(NamedTuple):
+    """The facts of an event that is not encoded yet; ``at_us`` is in microseconds since the epoch.
 
-    ``traceback`` may end with that of Celery's ``Retry``, which is no part of the failure. ``waits`` says where the
-    task waits now.
+    ``traceback`` may end with Celery's ``Retry``, which is not part of the failure. ``waits`` is where the task waits
+    now.
     """
 
     kind: str
@@ -67,34 +68,34 @@ class Waits(NamedTuple):
 
     tier_index: int
     exact_ms: int | None
-    #: Whether it is in the delay queue of the tier; not so where its own queue holds it, or where that is not known.
+    #: Whether it is in the delay queue of the tier; False where the origin queue holds it, or where that is unknown.
     in_delay_queue: bool
-    #: The queue that it is to come back to where that is another one.
+    #: The queue that it returns to, if that is not the queue it came from.
     queue: str | None = None
 
 
 class EventMaker:
-    """Makes the events of one worker."""
+    """Encodes the events of one worker."""
 
     def __init__(self, delay: AppState, worker: str) -> None:
         self._delay, self._worker = delay, _name(worker)
         self._redaction = delay.settings.redaction
-        #: What many events have in common, as JSON, by what it depends on.
+        #: JSON that many events have in common, by what it depends on.
         self._starts: dict[tuple[str, str, str, str], str] = {}
         self._waits: dict[tuple[str, str, Waits, int | None], tuple[int, str]] = {}
 
-    def of_task(self, told: Told) -> bytes:
+    def of_task(self, pending: PendingEvent) -> bytes:
         """Return the event of a task. Raises `ValueError` where it would be too large."""
-        event = self._of_task(told, brief=False)
+        event = self._of_task(pending, brief=False)
         if len(event) > MAX_BYTES:
-            event = self._of_task(told, brief=True)
+            event = self._of_task(pending, brief=True)
         if len(event) > MAX_BYTES:
             raise ValueError(f"an event of {len(event)} bytes")
         return event
 
-    def _of_task(self, told: Told, *, brief: bool) -> bytes:
+    def _of_task(self, pending: PendingEvent, *, brief: bool) -> bytes:
         """Return the event of a task; a ``brief`` one has neither previews nor the text of the exception."""
-        kind, at_us, request, exception, *_ = told
+        kind, at_us, request, exception, *_ = pending
         facts, message = request._request_dict, request._message
         raw, delivery, started = message.raw_headers, facts[KEY], request.time_start
         task_id, attempt, generation = _id(request.id), _small(facts.get("retries")), _small(raw.get(h.GENERATION))
@@ -114,19 +115,19 @@ class EventMaker:
             event += f',"started_at":"{iso(started_us)}","runtime_ms":{max(0, at_us - started_us) // 1000}'
         if not brief:
             event += self._previews(request.argsrepr, request.kwargsrepr)
-        if told.waits is not None:
-            delay_ms, where = self._where(told.waits, request.task, delivery)
+        if pending.waits is not None:
+            delay_ms, where = self._where(pending.waits, request.task, delivery)
             event += f',{where},"due_at":"{iso(at_us + delay_ms * 1000)}"'
         if exception is not None:
-            event += self._failure(exception, told.traceback, brief=brief)
+            event += self._failure(exception, pending.traceback, brief=brief)
             if not attempt:
                 event += f',"first_failed_at":"{at}"'
-        return f"{event}{_rest(told, raw, attempt)}}}".encode("utf-8", "replace")
+        return f"{event}{_rest(pending, raw, attempt)}}}".encode("utf-8", "replace")
 
     def of_undecodable(
         self, message: Message, queue: str, exception: BaseException, at_us: int, reason: str = "undecodable"
     ) -> bytes:
-        """Return the event of a message in the exhausted queue that nobody could read."""
+        """Return the event of a message in the exhausted queue that could not be decoded."""
         raw, info = message.raw_headers, message.delivery_info
         found = h.task_id(raw, message.properties)
         task_id, generation = _id(found) if found else None, _small(raw.get(h.GENERATION))
@@ -159,13 +160,13 @@ class EventMaker:
         }
         return encode(fields).encode("utf-8", "replace")
 
-    # -- the parts, as JSON -----------------------------------------------------------------------------------------
+    # -- parts, as JSON ---------------------------------------------------------------------------------------------
 
     def _common(self, task: object, queue: str) -> dict[str, Any]:
         return {"version": VERSION, "worker": self._worker, "task": _name(task), "queue": _name(queue)}
 
     def _start(self, task: Any, queue: str, info: Mapping[str, Any]) -> str:
-        """Return the beginning of all events of a task that came to a queue on this way."""
+        """Return the first fields of all events of a task with this queue, exchange and routing key."""
         key = task.name, queue, info["exchange"], info["routing_key"]
         start = self._starts.get(key)
         if start is None:
@@ -180,7 +181,7 @@ class EventMaker:
         return start
 
     def _where(self, waits: Waits, task: Any, delivery: Delivery) -> tuple[int, str]:
-        """Return how long a task waits (ms), and what says where."""
+        """Return how long a task waits (ms), and the fields with where it waits."""
         if waits.exact_ms is not None:
             return waits.exact_ms, f'"delay_ms":{waits.exact_ms}'
         key = task.name, delivery.queue, waits, delivery.lane if type(delivery.lane) is int else None
@@ -220,7 +221,7 @@ class EventMaker:
 
 
 def _kept(cache: dict[Any, _T], key: Any, value: _T) -> _T:
-    """Keep a value in a cache that stays small: routing keys may be many."""
+    """Keep a value in a bounded cache: there may be many routing keys."""
     if len(cache) >= _MOST_KEPT:
         cache.clear()
     cache[key] = value
@@ -229,7 +230,7 @@ def _kept(cache: dict[Any, _T], key: Any, value: _T) -> _T:
 
 @lru_cache(maxsize=4096)
 def _name(value: object) -> str:
-    """Return a text of which there are few, bounded."""
+    """Return a name, shortened to `MAX_NAME`; cached, as there are few."""
     return shortened(h.printable(str(value)), MAX_NAME)
 
 
@@ -239,14 +240,14 @@ def _id(value: object) -> str:
 
 
 def _small(value: object) -> int:
-    """Return a header's value as a count that everybody can store."""
+    """Return a header's value as a count that fits 32 bits."""
     return min(value, _MOST) if type(value) is int and value > 0 else 0
 
 
-def _rest(told: Told, raw: h.Headers, attempt: int) -> str:
-    """Return what few events have, as JSON."""
-    text = f',"reason":"{told.reason}"' if told.reason is not None else ""
-    if crashes := told.crashes or _small(raw.get(h.CRASHES)):
+def _rest(pending: PendingEvent, raw: h.Headers, attempt: int) -> str:
+    """Return the fields that few events have, as JSON."""
+    text = f',"reason":"{pending.reason}"' if pending.reason is not None else ""
+    if crashes := pending.crashes or _small(raw.get(h.CRASHES)):
         text += f',"crashes":{crashes}'
     if attempt and (first := _first_failed(raw)):
         text += f',"first_failed_at":{quoted(first)}'
@@ -254,9 +255,9 @@ def _rest(told: Told, raw: h.Headers, attempt: int) -> str:
 
 
 def _first_failed(raw: h.Headers) -> str | None:
-    told = raw.get(h.FIRST_FAILED)
-    if isinstance(told, str) and _is_time(told):
-        return told
+    value = raw.get(h.FIRST_FAILED)
+    if isinstance(value, str) and _is_time(value):
+        return value
     died = h.first_death(raw) if "x-death" in raw else None
     return None if died is None else died.astimezone(timezone.utc).isoformat(timespec="microseconds")
 

@@ -1,10 +1,10 @@
-"""What an exception is called and says, whatever its author made of it."""
+"""The type name and the message of any exception."""
 
 from __future__ import annotations
 
 
 def type_name(exception: BaseException) -> str:
-    """Return the type of an exception with its module, but for Python's own."""
+    """Return the type of an exception with its module; built-in types have no module."""
     kind = type(exception)
     wrapped = getattr(exception, "exc_cls_name", None)  # celery.utils.serialization.UnpickleableExceptionWrapper
     if wrapped:
@@ -13,7 +13,7 @@ def type_name(exception: BaseException) -> str:
 
 
 def message_of(exception: BaseException) -> str:
-    """Return the text of an exception; a word about it where it cannot say it, as after its way through a pickle."""
+    """Return the text of an exception, or a placeholder where its ``__str__`` fails, for example after unpickling."""
     try:
         return str(exception)
     except Exception as error:  # noqa: BLE001 - it is a user's code

@@ -1,6 +1,6 @@
-"""What makes two failures the same failure: exception type, message without its numbers and names, place in the code.
+"""Fingerprints of failures: exception type, message without its numbers and names, and frame.
 
-No I/O. The worker's events, the collector and the admin use these same functions.
+No I/O. The worker's events, the collector and the admin use these functions.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import hashlib
 import re
 from functools import lru_cache
 
-#: Characters of a message that count; what follows seldom tells failures apart.
+#: Characters of a message that count; later ones seldom distinguish failures.
 MAX_MESSAGE = 1_000
 _DIGEST_LENGTH = 16
 
@@ -29,9 +29,9 @@ _MACHINERY = re.compile(r"[\\/](?:celery|kombu|billiard|celery_rmq_delay|gevent|
 _TITLE = "\nTraceback (most recent call last):\n"
 _RETRY = "celery.exceptions.Retry"
 _FILE = 'File "'
-#: Whose code a frame is, the most telling first.
+#: Whose code a frame is, the most useful first.
 _PLACES = ("application", "library", "machinery")
-#: Frames that are looked at, from the innermost outwards.
+#: Frames that are read, from the innermost outwards.
 _MAX_FRAMES = 200
 
 
@@ -72,9 +72,9 @@ def top_frame(traceback: str | None) -> str | None:
 
 @lru_cache(maxsize=2048)
 def _frame(line: str) -> tuple[int, str] | None:
-    """Return whose frame a line of a traceback is, as an index of `_PLACES`, and its short form.
+    """Return the place of a traceback's line, as an index of `_PLACES`, and its short form.
 
-    That lacks what differs between machines: the folders above the file's own.
+    The short form has only the file and its folder: the folders above differ between machines.
     """
     found = _FRAME.match(line)
     if found is None:
@@ -84,7 +84,7 @@ def _frame(line: str) -> tuple[int, str] | None:
 
 
 def is_application(path: str) -> bool:
-    """Return whether a file of a traceback is the application's: of no library, and not of Python's or Celery's own."""
+    """Return whether a file of a traceback belongs to the application, not to a library, Python or Celery."""
     return _place(path) == "application"
 
 
@@ -99,7 +99,7 @@ def _place(path: str) -> str:
 
 
 def without_retry(traceback: str) -> str:
-    """Return the traceback of what Celery's ``Retry`` at its end followed from; all of it where it ends otherwise."""
+    """Return the traceback without Celery's ``Retry`` at its end; unchanged where it ends with another exception."""
     last = traceback.rfind("\n", 0, len(traceback) - 1) + 1
     if not traceback.startswith(_RETRY, last):
         return traceback
@@ -111,7 +111,7 @@ def without_retry(traceback: str) -> str:
 def fingerprint(exception_type: str, message: str | None, frame: str | None) -> str:
     """Return the digest of a failure: 16 hexadecimal digits.
 
-    ``message`` as it was redacted, ``frame`` as `top_frame` returns it.
+    ``message`` is redacted, ``frame`` comes from `top_frame`.
     """
     parts = exception_type, normalise_message(message or ""), frame or ""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "replace")).hexdigest()[:_DIGEST_LENGTH]

@@ -1,4 +1,4 @@
-"""AMQP 0-9-1, as little of it as writing events needs: the frames of a publish, and what the broker answers. No I/O."""
+"""The part of AMQP 0-9-1 that publishing events needs: frames of a publish, and the broker's replies. No I/O."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Method = tuple[tuple[int, int], bytes]
 
 
 class Frames:
-    """What a publish to one queue looks like in AMQP 0-9-1, made once but for the body."""
+    """The frames of a publish to one queue; all but the body and its size are encoded once."""
 
     def __init__(self, queue: str, channel: int, frame_max: int) -> None:
         name = queue.encode()
         # A reserved short, the default exchange, the routing key, the flag "mandatory".
         publish = pack(f"!HHHBB{len(name)}sB", *PUBLISH, 0, 0, len(name), name, 1)
         kind = b"application/json"
-        # Content type, content encoding and delivery mode, as the bits 15, 14 and 12 say.
+        # Bits 15, 14 and 12: content type, content encoding and delivery mode follow.
         properties = pack(f"!HB{len(kind)}sB5sB", 0xD000, len(kind), kind, 5, b"utf-8", 2)
         header = _frame(_HEADER, channel, pack("!HHQ", PUBLISH[0], 0, 0) + properties)
         size_at = 7 + 4
@@ -44,13 +44,13 @@ def _frame(kind: int, channel: int, payload: bytes) -> bytes:
     return pack("!BHI", kind, channel, len(payload)) + payload + _END
 
 
-def goodbye() -> bytes:
-    """Return the frame that asks for the end of the connection."""
+def close_frame() -> bytes:
+    """Return the frame of ``connection.close``."""
     return _frame(_METHOD, 0, pack("!HHHBHH", *CONNECTION_CLOSE, 200, 0, 0, 0))
 
 
 def methods(inbox: bytearray) -> list[Method]:
-    """Take the complete frames out of ``inbox``; return the methods among them."""
+    """Remove the complete frames from ``inbox``; return the methods among them."""
     found, at = list[Method](), 0
     while at + 8 <= len(inbox):
         kind, _channel, size = unpack_from("!BHI", inbox, at)
@@ -64,21 +64,21 @@ def methods(inbox: bytearray) -> list[Method]:
 
 
 def reply_text(arguments: bytes) -> str:
-    """Return the text in the arguments of a method that closes or returns something."""
+    """Return the reply text in the arguments of ``close`` or ``return``."""
     return arguments[3 : 3 + arguments[2]].decode("utf-8", "replace") if len(arguments) > 3 else ""
 
 
 class Confirms:
-    """Which of the publishes on a channel, counted from 1, the broker has answered for."""
+    """Counts the broker's confirms of the publishes on a channel, which are numbered from 1."""
 
     def __init__(self) -> None:
         self.published = 0
-        #: All up to this one are answered, and those apart from them.
+        #: The highest number up to which all are confirmed, and confirmed numbers above it.
         self._up_to, self._apart = 0, set[int]()
 
     @property
     def missing(self) -> int:
-        """How many publishes the broker has not answered for; it may answer before they are counted."""
+        """How many publishes are unconfirmed; a confirm may come before its publish is counted."""
         return max(0, self.published - self._answered)
 
     @property
@@ -86,7 +86,7 @@ class Confirms:
         return self._up_to + len(self._apart)
 
     def answer(self, method: tuple[int, int], arguments: bytes) -> int:
-        """Count an ack or a nack; return how many publishes it refuses."""
+        """Count an ack or a nack; return how many publishes a nack refuses."""
         if len(arguments) < 9:
             return 0
         before = self._answered

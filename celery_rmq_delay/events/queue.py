@@ -1,4 +1,4 @@
-"""The queue of events: its declaration, its state, and the connection on which workers write to it."""
+"""The events queue: its declaration, and the connection on which workers publish to it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ logger = logging.getLogger(__name__)
 
 
 def events_queue(delay: AppState) -> Queue:
-    """Return the queue of events: it drops its oldest ones where it would grow too long."""
+    """Return the events queue; at its maximum length it drops the oldest events."""
     kept = dict(own_queue_arguments(delay.own_queue_type))
     bound = {"x-max-length": delay.settings.events.max_length, "x-overflow": "drop-head"}
     return Queue(delay.settings.names.events, arguments({**kept, **bound}))
 
 
 def connect_events(source: Connection, delay: AppState) -> Connection:
-    """Return a connection to the broker of ``source``, for events only, whose queue exists. Blocks.
+    """Return a connection for events to the broker of ``source``, and make sure that the events queue exists. Blocks.
 
-    Its default channel confirms. A queue that exists with other arguments is used as it is. With
-    ``apply_on_start=False`` it is only looked for. Raises what connecting raises, and `TopologyError`.
+    The default channel is in confirm mode. A queue with other arguments is used unchanged. With
+    ``apply_on_start=False`` the queue is not declared: `TopologyError` where it is missing. Raises connection errors.
     """
     connection = another(source, heartbeat=0, transport_options=keeps_waiting(source.transport_options or {}))
     try:
@@ -51,7 +51,7 @@ def connect_events(source: Connection, delay: AppState) -> Connection:
 
 
 def declare_events(connection: Connection, delay: AppState) -> None:
-    """Declare the queue of events; one with other arguments only earns a warning."""
+    """Declare the events queue; log a warning where it exists with other arguments."""
     queue = events_queue(delay)
     try:
         with connection.channel() as channel:
@@ -59,7 +59,7 @@ def declare_events(connection: Connection, delay: AppState) -> None:
             synchronise(channel)
     except PreconditionFailed as error:
         logger.warning(
-            "The queue of events exists with other arguments (%s): it is used as it is. To change it, delete it when "
-            "it is empty, then run `celery -A proj rmq-delay apply`.",
+            "The events queue exists with other arguments (%s) and is used unchanged. To change it, delete it when it "
+            "is empty, then run `celery -A proj rmq-delay apply`.",
             error.reply_text,
         )

@@ -1,10 +1,10 @@
-"""When the worker's main process tells of the messages it settles.
+"""Emits events about the messages that the worker's main process settles.
 
-Telling never waits, and an event that cannot be sent is logged and raises nothing. Only the consumer's start and end
-wait: to connect, and up to a second for what is left.
+Emitting never waits; an event that cannot be sent is logged and raises nothing. Only the consumer's start and stop
+wait: for the connection, and up to a second for the remaining events.
 
-What ends a task's story is written before its message is settled. What a later attempt would tell, too, waits a moment
-for company: making and writing events one by one is what would cost.
+The last event of a task is written before its message is settled. Events that a later attempt would repeat are encoded
+and written in groups: one by one costs more CPU.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .encode import EventMaker, Told, Waits
+from .encode import EventMaker, PendingEvent, Waits
 from .queue import connect_events
 from .schema import EXHAUSTED, FORWARDED, PARKED, ROLLUP, ROLLUP_SECONDS
 from .writer import EventWriter
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks at the connection.
+#: Seconds between two checks of the connection.
 TICK = 1.0
-#: Seconds that an event waits for others, and how many wait at most.
+#: Seconds that an event waits for others, and the most that wait.
 LINGER, MOST_LINGERING = 0.1, 200
 _LINGERING = frozenset({PARKED, FORWARDED})
 
@@ -46,19 +46,19 @@ class Reporter:
         self._maker = EventMaker(delay, consumer.hostname)
         self._writer = EventWriter(self._connect, delay.settings.names.events)
         self._lock = threading.Lock()
-        self._told: list[Told] = []
+        self._pending: list[PendingEvent] = []
         self._is_waiting = False
         self._successes: dict[tuple[str, str, int], int] = {}
-        self._complained: set[str] = set()
-        #: Which series of ticks goes on: a consumer that connects anew may keep the timers of the one before, or not.
+        self._logged: set[str] = set()
+        #: The current series of ticks: after a reconnect the timers of the connection before may still run, or not.
         self._series: object = None
-        #: The event loop's.
+        #: The event loop's thread.
         self._thread = 0
 
     # -- the consumer's life ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Connect, with each new connection of the consumer. Blocks; the loop does not run yet."""
+        """Connect; called for each new connection of the consumer. Blocks: the event loop does not run yet."""
         self._writer.start()
         self._thread = threading.get_ident()
         self._series = series = object()
@@ -68,7 +68,7 @@ class Reporter:
         self._consumer.timer.call_after(TICK, self._tick, (series,))
 
     def _tick(self, series: object) -> None:
-        """Send what waits, and the rollups of slots that are over; look after the connection."""
+        """Send pending events and the rollups of slots that are over; check the connection."""
         if series is not self._series:
             return
         self._tick_later(series)
@@ -77,7 +77,7 @@ class Reporter:
         self._guarded("connection", self._writer.tick)
 
     def close(self) -> None:
-        """Send what is left and close the connection. Waits a second at most."""
+        """Send pending events and close the connection. Waits a second at most."""
         self._series = None
         self.send()
         self._send_rollups(before=None)
@@ -86,7 +86,7 @@ class Reporter:
     def _connect(self) -> Connection:
         return connect_events(self._consumer.connection or self._consumer.app.connection_for_read(), self._delay)
 
-    # -- what is told ----------------------------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------------------------
 
     def succeeded(self, task: str, queue: str) -> None:
         """Count a first attempt that succeeded."""
@@ -94,7 +94,7 @@ class Reporter:
         with self._lock:
             self._successes[key] = self._successes.get(key, 0) + 1
 
-    def tell(
+    def emit(
         self,
         kind: str,
         request: Any,
@@ -104,26 +104,26 @@ class Reporter:
         reason: str | None = None,
         crashes: int = 0,
     ) -> None:
-        """Send an event of the task of ``request``, see `Told`; at once, unless a later one would tell as much."""
-        told = Told(kind, time.time_ns() // 1000, request, exception, traceback, waits, reason, crashes)
+        """Send an event of the task of ``request``, see `PendingEvent`; parked ones wait up to `LINGER` s."""
+        event = PendingEvent(kind, time.time_ns() // 1000, request, exception, traceback, waits, reason, crashes)
         with self._lock:
-            self._told.append(told)
-        if kind not in _LINGERING or len(self._told) >= MOST_LINGERING:
+            self._pending.append(event)
+        if kind not in _LINGERING or len(self._pending) >= MOST_LINGERING:
             self.send()
         elif not self._is_waiting:
             self._is_waiting = True
             self._guarded("timer", self._send_later)
 
-    def tell_undecodable(self, message: Message, queue: str, exception: BaseException, reason: str) -> None:
-        """Send the event of a message that nobody could read."""
+    def emit_undecodable(self, message: Message, queue: str, exception: BaseException, reason: str) -> None:
+        """Send the event of a message that could not be decoded."""
         self._write(EXHAUSTED, self._maker.of_undecodable, message, queue, exception, time.time_ns() // 1000, reason)
 
     def send(self) -> None:
-        """Make and write what was told so far."""
+        """Encode and write all pending events."""
         with self._lock:
             self._is_waiting = False
-            told, self._told = self._told, []
-        made = [self._guarded(each.kind, self._maker.of_task, each) for each in told]
+            pending, self._pending = self._pending, []
+        made = [self._guarded(each.kind, self._maker.of_task, each) for each in pending]
         if made:
             self._guarded("connection", self._writer.write, *filter(None, made))
 
@@ -131,7 +131,7 @@ class Reporter:
         timer, hub = self._consumer.timer, self._consumer.hub
         if hub is None or threading.get_ident() == self._thread:
             timer.call_after(LINGER, self.send)
-        else:  # a thread of the pool: a hub's timer is for the loop's alone
+        else:  # a thread of the pool: only the loop's thread may use the hub's timer
             hub.call_soon(timer.call_after, LINGER, self.send)
 
     def _send_rollups(self, before: int | None) -> None:
@@ -147,14 +147,14 @@ class Reporter:
             self._guarded("connection", self._writer.write, body)
 
     def _guarded(self, what: str, act: Callable[..., _T], *arguments: Any) -> _T | None:
-        """Do ``act``; where it fails, log it the first time and return None."""
+        """Call ``act``; if it fails, log the first failure of ``what`` and return None."""
         try:
             return act(*arguments)
         except Exception:
-            if what not in self._complained:
-                self._complained.add(what)
+            if what not in self._logged:
+                self._logged.add(what)
                 logger.exception(
-                    "An event (%s) could not be sent; more of these are not logged. No task is affected", what
+                    "An event (%s) could not be sent; further failures are not logged. No task is affected", what
                 )
             return None
 

@@ -1,6 +1,6 @@
-"""What a worker tells of the tasks it settles: one small JSON event per thing that happened. No I/O.
+"""The schema of events: what a worker reports of the tasks it settles, as small JSON objects. No I/O.
 
-The worker writes these into the queue of events, the collector reads them into the database and the history files.
+The worker publishes them to the events queue; the collector writes them into the database and the history files.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _ID_LENGTH = 32
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened to a task, or one count of successes.
+    """One change of a task, or one count of successes.
 
-    Times have a time zone (UTC). ``kind`` is one of `KINDS`. ``attempt`` counts from 0; ``max_retries`` None is for
-    ever. ``tier`` is the 1-based tier that the task is parked in, ``delay_ms`` how long it is to wait there,
-    ``delay_queue`` the queue it waits in; None for exact delays. ``generation`` counts replays of an exhausted task,
+    Times have a time zone (UTC). ``kind`` is one of `KINDS`. ``attempt`` counts from 0; ``max_retries`` None means
+    without a limit. ``tier`` is the 1-based tier that the task is parked in, ``delay_ms`` how long it waits there,
+    ``delay_queue`` the queue it waits in; None for exact delays. ``generation`` counts requeues of an exhausted task,
     ``life`` is the one that a requeue from the database has named, see `headers.LIFE`.
     ``ok_count`` is of rollups only: how many first attempts of ``task`` succeeded on ``worker`` in the
     `ROLLUP_SECONDS` from ``occurred_at``.
@@ -97,7 +97,7 @@ class Event:
 
     @classmethod
     def from_json(cls, data: bytes | str) -> Event:
-        """Return the event that `to_json` or a worker wrote; fields that this version does not know are passed over.
+        """Return the event that `to_json` or a worker wrote; unknown fields are ignored.
 
         Raises `EventError`, which names the field, for anything else.
         """
@@ -117,9 +117,9 @@ class Event:
 
 
 def event_id(task_id: str, generation: int, attempt: int, kind: str, life: str | None = None) -> str:
-    """Return the id of an event of a task: the same wherever and however often this attempt ends like this.
+    """Return the id of a task's event: equal for every worker and repetition in which this attempt ends this way.
 
-    An attempt that a crash repeats is forwarded where it would have been parked: that is the same end.
+    An attempt repeated after a crash is forwarded instead of parked: both have one id.
     """
     kind = PARKED if kind == FORWARDED else kind
     another = "" if life in (None, FIRST_LIFE) else f"\0{life}"
@@ -127,17 +127,17 @@ def event_id(task_id: str, generation: int, attempt: int, kind: str, life: str |
 
 
 def rollup_id(worker: str, task: str, queue: str, slot: int, nonce: str) -> str:
-    """Return the id of a rollup; ``slot`` is its start in `ROLLUP_SECONDS`, ``nonce`` new for every one sent."""
+    """Return the id of a rollup; ``slot`` is its start in `ROLLUP_SECONDS`, ``nonce`` is unique for each one sent."""
     return _digest(f"{worker}\0{task}\0{queue}\0{slot}\0{nonce}")
 
 
 def digest_id(data: bytes) -> str:
-    """Return the id of what is known by its bytes only: a message that nobody could read."""
+    """Return the id of a message that could not be decoded, from its bytes."""
     return hashlib.sha256(data).hexdigest()[:_ID_LENGTH]
 
 
 def iso(epoch_us: int) -> str:
-    """Return a time in microseconds since the epoch as events carry it: ISO 8601 in UTC."""
+    """Return a time in microseconds since the epoch as ISO 8601 in UTC."""
     seconds, microseconds = divmod(epoch_us, 1_000_000)
     return f"{_second(seconds)}.{microseconds:06d}+00:00"
 
@@ -147,7 +147,7 @@ def _second(epoch: int) -> str:
     return datetime.fromtimestamp(epoch, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-#: Makes the JSON of an event's fields.
+#: Encodes an event's fields as JSON.
 encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -164,7 +164,7 @@ def _text(name: str, value: object, longest: int = MAX_NAME) -> str:
     if len(value) > longest:
         raise EventError(name, f"{len(value)} characters", f"It has at most {longest} characters.")
     if "\0" in value or not _is_utf8(value):
-        raise EventError(name, value, "It contains NUL, or what UTF-8 cannot carry.")
+        raise EventError(name, value, "It contains NUL, or characters that UTF-8 cannot encode.")
     return value
 
 
@@ -262,7 +262,7 @@ def _missing(name: str) -> bool:
 
 
 def _check_kind(event: Event) -> None:
-    """Raise `EventError` where a field is missing that events of this kind have."""
+    """Raise `EventError` where a field is missing that events of this kind must have."""
     needed = "ok_count" if event.kind == ROLLUP else "task_id"
     if getattr(event, needed) is None and event.reason != "undecodable":
-        raise EventError(needed, None, f"Events of the kind {event.kind!r} have it.")
+        raise EventError(needed, None, f"Events of kind {event.kind!r} must have it.")

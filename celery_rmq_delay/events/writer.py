@@ -1,8 +1,8 @@
-"""Events on their way to the broker: written without ever waiting.
+"""A publisher of events that never blocks.
 
-They have a connection of their own. On the worker's, one publish during a memory or disk alarm makes RabbitMQ stop
-reading, and then no reject and no ack gets through before the alarm is over. What the kernel does not take at once
-waits here, within bounds; the oldest is dropped first.
+Events have a separate connection: on the worker's, one publish during a memory or disk alarm makes RabbitMQ stop
+reading, and no reject or ack arrives before the alarm is over. Events that the kernel does not accept at once wait in a
+bounded buffer, which drops the oldest first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .frames import (
     RETURNED,
     Confirms,
     Frames,
-    goodbye,
+    close_frame,
     methods,
     reply_text,
 )
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: What waits for the broker at most: events, and bytes.
+#: The most events, and bytes, that wait for the broker.
 MAX_WAITING = 20_000
 MAX_WAITING_BYTES = 16 * 1024 * 1024
 #: Bytes that are written at once.
@@ -46,10 +46,10 @@ _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class EventWriter:
-    """Publishes to one queue. No method but `close` waits for the broker's confirms; any thread may call `write`.
+    """Publishes to one queue. Only `close` waits for the broker's confirms; any thread may call `write`.
 
-    ``connect`` opens a connection whose default channel confirms, and declares the queue; it is called in the thread of
-    `start`, and after a loss in one of its own. ``tick`` has to be called every second or so.
+    ``connect`` opens a connection whose default channel is in confirm mode, and declares the queue. It is called in the
+    thread of `start`; after a lost connection, in a new thread. Call ``tick`` about every second.
     """
 
     def __init__(self, connect: Callable[[], Connection], queue: str) -> None:
@@ -59,7 +59,7 @@ class EventWriter:
         self._socket: Any = None
         self._frames = Frames(queue, channel=1, frame_max=4096)
         self._inbox, self._confirms = bytearray(), Confirms()
-        #: What is written next, and how much of it the kernel has; it is written anew on another connection.
+        #: The bytes written next, and how many the kernel has; all of them are written again on another connection.
         self._head, self._head_events, self._sent = b"", 0, 0
         self._waiting: deque[bytes] = deque()
         self._waiting_bytes = 0
@@ -69,23 +69,23 @@ class EventWriter:
 
     @property
     def is_connected(self) -> bool:
-        """Whether events go to a broker at the moment."""
+        """Whether there is a connection."""
         return self._socket is not None
 
     @property
     def waiting(self) -> int:
-        """How many events the kernel has not taken yet."""
+        """How many events the kernel has not accepted yet."""
         return len(self._waiting) + self._head_events
 
     @property
     def unconfirmed(self) -> int:
-        """How many events the kernel has taken, and the broker has not answered for; of this connection."""
+        """How many events written on this connection the broker has not confirmed."""
         return self._confirms.missing
 
     def start(self) -> None:
-        """Connect, if there is no connection. Blocks; a failure is logged and tried again later.
+        """Connect, if there is no connection. Blocks; a failure is logged, and `tick` tries again.
 
-        One that the broker has closed meanwhile would still take the next events, and lose them: it is looked at first.
+        The socket is read first: a connection that the broker has closed would accept the next events and lose them.
         """
         with self._lock:
             if self._socket is not None:
@@ -95,7 +95,7 @@ class EventWriter:
             self._open()
 
     def write(self, *bodies: bytes) -> None:
-        """Publish events; they wait where the broker does not take them at once."""
+        """Publish events; they wait where the broker does not accept them at once."""
         with self._lock:
             for body in bodies:
                 self._waiting.append(self._frames.publish(body))
@@ -105,23 +105,23 @@ class EventWriter:
             self._trim()
 
     def tick(self) -> None:
-        """Write what waits, look at what the broker says, connect anew where that is needed."""
+        """Write waiting events, read the broker's replies, and reconnect if needed."""
         with self._lock:
             if self._socket is not None:
                 self._read()
-            if self._socket is not None:  # what was read may have been the end
+            if self._socket is not None:  # reading may have found that it is closed
                 self._flush()
             dropped, self._dropped = self._dropped, 0
         if dropped:
-            logger.warning("%d events were dropped: the broker did not take them in time. No task is affected", dropped)
+            logger.warning("%d events were dropped: the broker did not accept them in time. No task is lost", dropped)
         if self._socket is None and not self._connecting and not self._closed and time.monotonic() >= self._next_try:
             self._connecting = True
             threading.Thread(target=self._open, name="rmq-delay-events", daemon=True).start()
 
     def close(self, timeout: float = 1.0) -> None:
-        """Write what waits and close the connection. Waits up to ``timeout`` seconds for the broker's confirms.
+        """Write waiting events and close the connection. Waits up to ``timeout`` seconds for the broker's confirms.
 
-        What the broker has read is not safe yet: a channel that is closed forgets what a quorum queue has not taken.
+        Unconfirmed events can be lost: when a channel closes, RabbitMQ drops those that a quorum queue has not stored.
         """
         until = time.monotonic() + timeout
         with self._lock:
@@ -135,11 +135,11 @@ class EventWriter:
                     select.select([self._socket], writers, [], max(0.0, until - time.monotonic()))
             if self.waiting or self._dropped:
                 lost = self.waiting + self._dropped
-                logger.warning("%d events are lost: the broker did not take them before the end", lost)
+                logger.warning("%d events are lost: the broker did not accept them before the worker stopped", lost)
             if self.unconfirmed:
                 logger.warning("%d events may be lost: the broker did not confirm them in time", self.unconfirmed)
             if self._socket is not None and not self.waiting:
-                self._say_goodbye(until)
+                self._close_cleanly(until)
             self._drop_connection()
 
     # -- with the lock held ----------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class EventWriter:
             self._dropped += 1
 
     def _take_some(self) -> None:
-        """Make what is written next of what waits."""
+        """Move waiting events into the bytes that are written next."""
         size, frames = 0, list[bytes]()
         while self._waiting and size < _CHUNK:
             frames.append(self._waiting.popleft())
@@ -186,12 +186,12 @@ class EventWriter:
             self._lost(f"it broke ({error})")
 
     def _problem(self) -> str | None:
-        """Return why the connection is of no more use, by what the broker has sent."""
+        """Return why the connection cannot be used any more, from the broker's replies; None if it can."""
         for method, arguments in methods(self._inbox):
             if method in (ACK, NACK):
                 self._dropped += self._confirms.answer(method, arguments)
             elif method == RETURNED:
-                return f"the queue {self._queue} is gone; it is declared anew"
+                return f"the queue {self._queue} is missing and will be declared again"
             elif method in (CONNECTION_CLOSE, CHANNEL_CLOSE):
                 return f"the broker closed it ({reply_text(arguments)})"
         return None
@@ -210,13 +210,13 @@ class EventWriter:
         self._inbox.clear()
         self._confirms = Confirms()
         if connection is not None:
-            connection.collect()  # closes the socket without a word
+            connection.collect()  # closes the socket without a close frame
 
-    def _say_goodbye(self, until: float) -> None:
-        """Close in good order, so that the broker has read everything that was written."""
+    def _close_cleanly(self, until: float) -> None:
+        """Close with a handshake, so that the broker has read everything that was written."""
         try:
             self._socket.settimeout(max(0.05, until - time.monotonic()))
-            self._socket.sendall(goodbye())
+            self._socket.sendall(close_frame())
             while data := self._socket.recv(65_536):
                 self._inbox += data
                 if any(method == CONNECTION_CLOSED for method, _ in methods(self._inbox)):
@@ -229,7 +229,7 @@ class EventWriter:
     def _open(self) -> None:
         try:
             connection = self._connect()
-        except Exception as error:  # noqa: BLE001 - whatever it is, tasks go on without events
+        except Exception as error:  # noqa: BLE001 - tasks continue without events whatever the error
             pause = self._backoff.pause()
             logger.warning("No connection for events (%r): trying again in %g s", error, pause)
             self._next_try = time.monotonic() + pause

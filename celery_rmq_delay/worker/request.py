@@ -321,7 +321,7 @@ class RetryableRequest(stock.Request):
     def _tell(self, kind: str, *facts: Any, **more: Any) -> None:
         """Send an event, where events are on."""
         if (reporter := self._worker.reporter) is not None:
-            reporter.tell(kind, self, *facts, **more)
+            reporter.emit(kind, self, *facts, **more)
 
     def _tell_end(self, reason: str | None) -> None:
         """Send the event of a task that is done with, or count its first success; ``reason`` where it is discarded."""
@@ -331,11 +331,11 @@ class RetryableRequest(stock.Request):
         first = not self._retries and not h.whole_number(self._message.raw_headers.get(h.GENERATION))
         if reason is not None:
             if not first:
-                reporter.tell(events.DISCARDED, self, reason=reason)
+                reporter.emit(events.DISCARDED, self, reason=reason)
         elif first:
             reporter.succeeded(self.task.name, self._delivery.queue)
         else:
-            reporter.tell(events.RECOVERED, self)
+            reporter.emit(events.RECOVERED, self)
 
     def _send(self, signal: Any, **more: Any) -> None:
         signal.send(sender=self.task, request=self, queue=self._delivery.queue, attempt=self._retries, **more)

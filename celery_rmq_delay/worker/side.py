@@ -590,7 +590,7 @@ class WorkerSide(Settling):
 
         def tell() -> None:
             if self.reporter is not None:
-                self.reporter.tell_undecodable(message, queue, error, reason)
+                self.reporter.emit_undecodable(message, queue, error, reason)
 
         # An attempt of its own: what was told of those before does not hide where it lies now.
         retries = h.retries(message.raw_headers, queue)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from celery_rmq_delay import RetryableTask
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.app.state import state_of
-from celery_rmq_delay.events.encode import EventMaker, Told, Waits
+from celery_rmq_delay.events.encode import EventMaker, PendingEvent, Waits
 from celery_rmq_delay.events.schema import MAX_BYTES, Event, digest_id, event_id
 from celery_rmq_delay.retry.delivery import KEY, Delivery, RetryPath
 from tests.support.apps import app_of
@@ -70,7 +70,7 @@ def test_an_event_has_what_request_ladder_and_failure_say(maker: EventMaker, tas
         **{h.GENERATION: 2, h.CRASHES: 1, h.FIRST_FAILED: "2026-01-31T11:00:00.000+00:00"},
     )  # fmt: skip
     text = 'Traceback (most recent call last):\n  File "/srv/shop/tasks.py", line 3, in charge\nLost: order 17\n'
-    event = Event.from_json(maker.of_task(Told("parked", AT, asked, Lost("order 17"), text, ON_TIER_2)))
+    event = Event.from_json(maker.of_task(PendingEvent("parked", AT, asked, Lost("order 17"), text, ON_TIER_2)))
     assert event == Event(
         event_id=event_id("t1", 2, 1, "parked"),
         kind="parked",
@@ -111,7 +111,7 @@ def test_an_event_has_what_request_ladder_and_failure_say(maker: EventMaker, tas
 def test_the_first_failure_is_the_attempt_itself_or_what_is_known_of_it(maker: EventMaker, task: Any) -> None:
     died = [{"queue": "celery", "reason": "rejected", "time": datetime(2026, 1, 31, 11), "count": 1}]
     firsts = [
-        Event.from_json(maker.of_task(Told("parked", AT, request(task, **raw), Lost()))).first_failed_at
+        Event.from_json(maker.of_task(PendingEvent("parked", AT, request(task, **raw), Lost()))).first_failed_at
         for raw in ({}, {"retries": 1, "x-death": died}, {"retries": 1}, {"retries": 1, h.FIRST_FAILED: "long ago"})
     ]
     assert firsts == [NOW, NOW - timedelta(hours=1, microseconds=123456), None, None]
@@ -119,7 +119,7 @@ def test_the_first_failure_is_the_attempt_itself_or_what_is_known_of_it(maker: E
 
 def test_where_a_task_waits_is_told_as_far_as_it_is_known(maker: EventMaker, task: Any) -> None:
     found = [
-        Event.from_json(maker.of_task(Told("forwarded", AT, request(task), Lost(), None, waits)))
+        Event.from_json(maker.of_task(PendingEvent("forwarded", AT, request(task), Lost(), None, waits)))
         for waits in (Waits(1, None, in_delay_queue=False), Waits(1, 7_000, in_delay_queue=True))
     ]
     assert [(event.tier, event.delay_ms, event.delay_queue) for event in found] == [
@@ -166,7 +166,7 @@ def test_every_event_of_a_hostile_message_can_be_read(
         task, id=name, root_id=text, parent_id=args, group=number, argsrepr=args, kwargsrepr=text,
         exchange=route, routing_key=route, **{h.GENERATION: number, h.CRASHES: number, h.FIRST_FAILED: number},
     )  # fmt: skip
-    body = made.of_task(Told("parked", AT, asked, Lost(text), text, Waits(1, None, in_delay_queue=True)))
+    body = made.of_task(PendingEvent("parked", AT, asked, Lost(text), text, Waits(1, None, in_delay_queue=True)))
     event = Event.from_json(body)
     assert len(body) <= MAX_BYTES
     assert (event.kind, event.due_at) == ("parked", NOW + timedelta(seconds=10))
@@ -177,7 +177,7 @@ def test_an_exception_without_a_text_still_has_an_event(maker: EventMaker, task:
         def __str__(self) -> str:
             raise RuntimeError("lost on the way")
 
-    event = Event.from_json(maker.of_task(Told("parked", AT, request(task), Mute())))
+    event = Event.from_json(maker.of_task(PendingEvent("parked", AT, request(task), Mute())))
     assert event.exception_message == "<no text: RuntimeError>"
 
 
@@ -197,7 +197,7 @@ def test_a_real_traceback_of_a_retry_and_of_the_last_failure_lead_to_one_fingerp
 
     found = []
     for number, retried in ((1, True), (2, False)):
-        told = Told("parked", AT, request(task), Lost(f"order {number}"), text_of(number, retried=retried))
+        told = PendingEvent("parked", AT, request(task), Lost(f"order {number}"), text_of(number, retried=retried))
         found.append(Event.from_json(maker.of_task(told)))
     assert found[0].fingerprint == found[1].fingerprint
     assert found[0].frame == "unit/test_event_making.py:text_of"
@@ -231,6 +231,6 @@ def test_rollups_and_undecodable_messages_have_events(maker: EventMaker) -> None
 
 def test_an_event_is_of_the_life_that_its_message_names(maker: EventMaker, task: Any) -> None:
     asked = request(task, **{h.GENERATION: 1, h.LIFE: "0123abcd"})
-    event = Event.from_json(maker.of_task(Told("recovered", AT, asked)))
+    event = Event.from_json(maker.of_task(PendingEvent("recovered", AT, asked)))
     assert (event.life, event.event_id) == ("0123abcd", event_id("t1", 1, 0, "recovered", "0123abcd"))
     assert event.event_id != event_id("t1", 1, 0, "recovered")

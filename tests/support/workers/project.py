@@ -359,16 +359,16 @@ def kill_after(kind: str, store: redis.Redis, key: str) -> None:
     """Let the worker die once, as soon as it has sent an event of ``kind``."""
     from celery_rmq_delay.events.reporter import Reporter
 
-    tell = Reporter.tell
+    emit = Reporter.emit
 
-    def tell_and_die(self: Reporter, told: str, *args: Any, **options: Any) -> None:
-        tell(self, told, *args, **options)
-        if told == kind:
-            self.send()  # what would otherwise wait a moment for company
+    def emit_and_die(self: Reporter, emitted: str, *args: Any, **options: Any) -> None:
+        emit(self, emitted, *args, **options)
+        if emitted == kind:
+            self.send()  # a parked event would wait for others
             if store.set(key, 1, nx=True):
                 os.killpg(os.getsid(0), signal.SIGKILL)
 
-    Reporter.tell = tell_and_die  # type: ignore[method-assign]
+    Reporter.emit = emit_and_die  # type: ignore[method-assign]
 
 
 if VARIABLE in os.environ:

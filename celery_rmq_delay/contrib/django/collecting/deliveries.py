@@ -1,7 +1,6 @@
-"""Messages as the broker sends them: bytes that are decoded when somebody asks, so that none can break the connection.
+"""Messages as the broker sends them: bytes that are decoded on demand, so that no message can break the connection.
 
-py-amqp decodes properties while it reads a frame. One that cannot be decoded (a text that is no UTF-8, a time beyond
-the year 9999) raises there, again and again after each new connection: nothing behind it would ever be read.
+py-amqp would decode the properties while it reads a frame, which the collector's events do not need.
 """
 
 from __future__ import annotations
@@ -11,16 +10,17 @@ from struct import unpack_from
 from typing import Any
 
 import amqp
-from amqp import method_framing, serialization, spec
+from amqp import serialization, spec
 
-_METHOD, _HEADER, _BODY = 1, 2, 3
+from ....amqp.frames import assembling
+
 _DELIVER = bytes((0, spec.Basic.Deliver[0], 0, spec.Basic.Deliver[1]))
 #: Class id, weight and body size stand before the properties.
 _PROPERTIES_AT = 12
 
 
 class Delivery:
-    """One message, and where the broker sent it from."""
+    """One message, and the route that it took."""
 
     __slots__ = ("_header", "_method", "_tag_end", "body", "consumer_tag", "delivery_tag")
 
@@ -32,16 +32,16 @@ class Delivery:
 
     @property
     def properties(self) -> bytes:
-        """The properties with the headers, as AMQP has them."""
+        """The properties with the headers, as AMQP encodes them."""
         return self._header[_PROPERTIES_AT:]
 
     @property
     def size(self) -> int:
-        """How many bytes it holds."""
+        """How many bytes it has."""
         return len(self.body) + len(self._header)
 
     def message(self) -> amqp.Message:
-        """Return the message, decoded but for its body. Raises whatever py-amqp cannot decode."""
+        """Return the message, decoded except its body. Raises the errors of py-amqp's decoding."""
         message = amqp.Message(self.body)
         message.inbound_header(self._header)
         _redelivered, exchange, routing_key = self._route()
@@ -55,51 +55,36 @@ class Delivery:
 
 
 def frame_handler(take: Callable[[Delivery], object]) -> Callable[..., Callable[[Any], bool]]:
-    """Return a ``frame_handler`` for `amqp.Connection` that gives all deliveries to ``take``, the rest to py-amqp."""
+    """Return a ``frame_handler`` for `amqp.Connection` that passes all deliveries to ``take``."""
 
     def make(connection: Any, callback: Any) -> Callable[[Any], bool]:
-        others = method_framing.frame_handler(connection, callback)
-        partial: dict[int, _Partial] = {}
+        def receive(_channel: int, found: _Incoming) -> None:
+            take(Delivery(bytes(found.method), bytes(found.header), b"".join(found.chunks)))
 
-        def on_frame(frame: tuple[int, int, bytes]) -> bool:
-            kind, channel, payload = frame
-            if kind == _METHOD and payload[:4] == _DELIVER:
-                connection.bytes_recv += 1
-                partial[channel] = _Partial(payload)
-                return False
-            begun = partial.get(channel) if kind in (_HEADER, _BODY) else None
-            if begun is None:
-                handled: bool = others(frame)
-                return handled
-            connection.bytes_recv += 1
-            if not begun.add(kind, payload):
-                return False
-            del partial[channel]
-            take(Delivery(bytes(begun.method), bytes(begun.header), b"".join(begun.chunks)))
-            return True
-
-        return on_frame
+        return assembling(connection, callback, _begin, receive)
 
     return make
 
 
-class _Partial:
-    """A message of which frames are still to come."""
+def _begin(method: bytes) -> _Incoming | None:
+    return _Incoming(method) if method[:4] == _DELIVER else None
 
-    __slots__ = ("chunks", "header", "method", "missing")
+
+class _Incoming:
+    """A message that is being received."""
+
+    __slots__ = ("chunks", "header", "method", "missing", "ready")
 
     def __init__(self, method: bytes) -> None:
-        self.method = method
-        self.header = b""
-        self.chunks: list[bytes] = []
-        self.missing = 0
+        self.method, self.header, self.chunks = method, b"", list[bytes]()
+        self.missing, self.ready = 0, False
 
-    def add(self, kind: int, payload: bytes) -> bool:
-        """Add a frame; return whether the message is complete."""
-        if kind == _HEADER:
-            self.header = payload
-            (self.missing,) = unpack_from(">Q", payload, 4)
-        else:
-            self.chunks.append(payload)
-            self.missing -= len(payload)
-        return self.missing <= 0
+    def inbound_header(self, buf: bytes) -> None:
+        self.header = buf
+        (self.missing,) = unpack_from(">Q", buf, 4)
+        self.ready = not self.missing
+
+    def inbound_body(self, buf: bytes) -> None:
+        self.chunks.append(buf)
+        self.missing -= len(buf)
+        self.ready = self.missing <= 0
