@@ -1,6 +1,6 @@
-# Everything a checkout needs: `make test` and `make demo` work on a fresh machine with python3, make and git.
-# Servers: a private RabbitMQ and Redis are started, for tests a PostgreSQL, too, unless BROKER_URL, REDIS_URL and
-# POSTGRES_URL name others. Tests of pages run in Chromium; CHROMIUM names another program of it.
+# Commands for a checkout: `make test` and `make demo` work on a fresh machine with python3, make and git.
+# A private RabbitMQ and Redis are started, for tests also a PostgreSQL, unless you set BROKER_URL, REDIS_URL and
+# POSTGRES_URL. Tests of pages run in Chromium; set CHROMIUM to use another executable.
 
 SHELL := /bin/sh
 PYTHON ?= python3
@@ -12,9 +12,9 @@ SETUP := $(PYTHON) scripts/setup.py
 ARGS ?=
 ONCE ?=
 export ONCE
-# Another project's settings are not for the demo and the tests, nor is what makes warnings of other people's code.
+# The demo and the tests must not use the settings of another project, nor show warnings about third-party code.
 unexport DJANGO_SETTINGS_MODULE PYTHONWARNDEFAULTENCODING
-# The suite mostly waits, so that some processes share it; what is chosen with ARGS runs in one.
+# The suite mostly waits, so it runs in several processes; tests chosen with ARGS run in one.
 PROCESSES := -n 4 --dist loadfile --no-loadscope-reorder
 MAKEFLAGS += --no-print-directory
 .NOTPARALLEL:
@@ -31,16 +31,16 @@ demo: ## run the demo project; ONCE=1 ends after one round
 	@$(SETUP) --servers --group demo
 	@$(RUN) -m example_django_project.demo
 
-test: ## run the tests that find a defect quickly, in four processes; with ARGS='-k name' for pytest, in one
+test: ## run the tests that are not slow, in four processes; with ARGS='-k name' for pytest, in one
 	@$(SETUP) --test-servers --group test --group demo
 	@$(RUN) -m pytest -m 'not slow' $(or $(ARGS),$(PROCESSES))
 
-test-all: ## run all tests, then what concerns the broker on the other versions of RabbitMQ; with ARGS: only pytest
+test-all: ## run all tests, then the broker tests on the other versions of RabbitMQ; with ARGS: only pytest
 	@$(SETUP) --test-servers --trees --group test --group demo
 	@$(RUN) -m pytest --hypothesis-profile full $(or $(ARGS),$(PROCESSES))
 	@$(if $(ARGS),,$(RUN) scripts/test_brokers.py $(PROCESSES) --whole)
 
-test-brokers: ## run what may differ on the other versions of RabbitMQ: 3.10, 4.0, 4.3 (root: builds Debian trees once)
+test-brokers: ## run the broker tests on the other versions of RabbitMQ: 3.10, 4.0, 4.3 (root: builds Debian trees once)
 	@$(SETUP) --test-servers --trees --group test --group demo
 	@$(RUN) scripts/test_brokers.py $(PROCESSES) $(ARGS)
 
@@ -48,7 +48,7 @@ test-celery: ## run Celery's own integration suite with plain and with retryable
 	@$(SETUP) --test-servers --group test --group celery-suite
 	@$(RUN) scripts/test_celery.py -- $(ARGS)
 
-test-oldest: ## run unit and acceptance tests with the oldest celery, kombu, billiard and amqp that are promised
+test-oldest: ## run unit and acceptance tests with the oldest supported celery, kombu, billiard and amqp
 	@VENV=$(OLDEST) $(SETUP) --test-servers --group test
 	@$(OLDEST)/bin/python -c "from celery_rmq_delay.worker.hooks import TRIED; print(*(f'{name}=={each[0]}' for name, each in TRIED.items()))" \
 		| xargs $(OLDEST)/bin/python -m pip install --quiet 'celery[redis]'
@@ -69,7 +69,7 @@ coverage: ## measure which branches of the package 'make test' runs; ARGS=--all:
 	@$(RUN) -m coverage combine -q
 	@$(RUN) -m coverage report --skip-covered --sort=miss
 
-chaos: ## run a system under load and faults, and prove what became of every task; ARGS='--help' has the options
+chaos: ## run a system under load and faults, and account for every task; ARGS='--help' shows the options
 	@$(SETUP) --test-servers --group test
 	@$(RUN) -m chaos $(ARGS)
 
@@ -78,12 +78,13 @@ fuzz: ## many random examples of hypothesis, then atheris; ARGS='--seconds 600 -
 	@$(RUN) -m pytest -q --hypothesis-profile=fuzz --timeout 3600 tests/unit/test_*_fuzz.py tests/django/test_hostile_fuzz.py
 	@$(RUN) -m fuzz $(ARGS)
 
-lint: ## check style, formatting, and what may import what
+lint: ## check style, formatting, import directions, the map of folders and discarded words
 	@$(SETUP) --group lint
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@.venv/bin/lint-imports --no-cache --no-logo
 	@$(RUN) scripts/house.py --check
+	@$(RUN) scripts/words.py
 
 typing: ## check types
 	@$(SETUP) --group lint --group test
@@ -93,14 +94,14 @@ docs: ## build the documentation into site/
 	@$(SETUP) --group docs
 	@$(RUN) -m mkdocs build --strict
 
-screenshots: ## take the documentation's pictures of the admin
+screenshots: ## take the screenshots of the admin for the documentation
 	@$(SETUP) --test-servers --group test --group demo
 	@$(RUN) scripts/screenshots.py
 
-bench: ## run the benchmarks; ARGS goes to them
+bench: ## run the benchmarks; ARGS are passed on
 	@$(SETUP) --servers --group benchmark
 	@$(RUN) -m benchmarks $(ARGS)
 
-clean: ## delete .venv and what builds and tests left (the broker trees in .cache stay)
+clean: ## delete .venv and files left by builds and tests (the broker trees in .cache stay)
 	rm -rf .venv build dist site test-artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* spark-warehouse metastore_db derby.log *.egg-info
 	find . -name __pycache__ -type d -not -path './.cache/*' -prune -exec rm -rf {} +

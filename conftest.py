@@ -1,4 +1,4 @@
-"""What all tests share: those of the package, of the chaos program and of the benchmarks."""
+"""Shared configuration of all tests: of the package, the chaos program and the benchmarks."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ pytest_plugins = [
     "tests.support.django.fixtures",
 ]
 
-#: Examples of each property: the same ones each time, more of them in `make test-all`; in `make fuzz` others each time.
+#: Examples of each property: fixed ones, more of them in `make test-all`; random ones in `make fuzz`.
 for name, number in {"quick": 20, "full": 100, "fuzz": 3_000}.items():
-    patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # where the machine is busy
+    patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
     settings.register_profile(name, patient, derandomize=name != "fuzz", max_examples=number)
 settings.load_profile("quick")
 
-#: Seconds that a slow test may take on a busy machine; ``timeout`` in pyproject.toml is that of the others.
+#: Seconds that a slow test may take on a busy machine; ``timeout`` in pyproject.toml applies to the others.
 SLOW_TIMEOUT = 1_800
-#: Those whose tests take longest come first.
+#: The slowest first.
 FOLDERS = (
     "tests/spark",
     "chaos/tests",
@@ -46,8 +46,8 @@ FOLDERS = (
 )
 #: Folders whose tests have a marker of the same name.
 MARKED = {"acceptance", "browser", "integration", "spark"}
-#: Files whose tests all run in one process, since they share what is slow to start, or costs much as long as it runs: a
-#: Java machine, a shop with its browser, a broker with its management API.
+#: Files whose tests all run in one process, since they share servers that are slow to start or expensive to run: a Java
+#: machine, a shop with its browser, a broker with its management API.
 TOGETHER = {
     "spark": ("tests/spark/",),
     "browser": ("tests/browser/",),
@@ -64,7 +64,7 @@ TOGETHER = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option that finds tests which depend on being in time."""
+    """Add the option that finds tests which depend on timing."""
     parser.addoption(
         "--pauses",
         type=float,
@@ -77,7 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Find the RabbitMQ of ``--rabbitmq VERSION``; give Django its settings, for the tests that pytest-django marks.
 
-    Not by DJANGO_SETTINGS_MODULE: with that, Celery takes every app of every test for one of a Django project.
+    Not by DJANGO_SETTINGS_MODULE: with it, Celery treats every app of every test as part of a Django project.
     """
     environment.clean(os.environ)
     environment.take_signals()
@@ -106,7 +106,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(name)
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT))
-    if hasattr(config, "workerinput"):  # what takes longest is not to be left at the end, with the other processes idle
+    if hasattr(config, "workerinput"):  # slow tests first, so that no process idles at the end
         items.sort(key=_place)
 
 

@@ -1,1 +1,1 @@
-"""Benchmarks: run by hand, never as timed tests."""
+"""Benchmarks, to be run manually, never as timed tests."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME] [OPTIONS]``: the retry round trip, or the benchmark that is named."""
+"""``python -m benchmarks [NAME] [OPTIONS]``: run the retry round trip, or the benchmark NAME."""
 
 import sys
 

@@ -1,10 +1,10 @@
-"""How long the admin's pages take with a million exhausted tasks.
+"""Measure how long the admin's pages take with a million exhausted tasks.
 
     python -m benchmarks admin_pages [--exhausted 1000000] [--parked 100000] [--rounds 40] [--explain]
 
-Starts a private PostgreSQL, fills it (`benchmarks.admin_rows`), and asks for each page as a member of the staff does:
-middleware, permissions, queries and template, no network. Prints queries, median and 95th percentile in ms, the CPU
-that Python and the database took, and fails where a page takes more than its bound.
+Starts a private PostgreSQL, fills it (`benchmarks.admin_rows`), and requests each page as a staff user: middleware,
+permissions, queries and template, no network. Prints queries, median and 95th percentile in ms, the CPU of Python and
+the database, and fails if a page takes more than its bound.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Timing:
-    """What a page took: in ms, in queries, and in CPU of Python and the database, in ms on average."""
+    """Measurements of a page: ms, queries, and average CPU of Python and the database in ms."""
 
     page: Page
     median: float
@@ -48,12 +48,12 @@ class Timing:
 
     @property
     def is_good(self) -> bool:
-        """Whether it kept to its bounds."""
+        """Whether it is within its bounds."""
         return self.p95 <= self.page.bound and self.queries <= MAX_QUERIES
 
 
 def pages() -> Iterator[Page]:
-    """Yield the lists, with each filter for itself, some together, searches, and the last pages."""
+    """Yield the lists, with single and combined filters, searches, and the last pages."""
     from benchmarks.admin_rows import RARE_ERROR, RARE_QUEUE, RARE_TASK
     from celery_rmq_delay.contrib.django.models import TaskRecord
 
@@ -93,7 +93,7 @@ def pages() -> Iterator[Page]:
 
 
 def measure(page: Page, rounds: int) -> Timing:
-    """Ask for a page so many times."""
+    """Request a page ``rounds`` times."""
     from django.db import connection
     from django.test.utils import CaptureQueriesContext
 
@@ -163,7 +163,7 @@ def _set_up(postgres: PrivatePostgres) -> None:
 
 
 def main() -> None:
-    """Fill, measure, print; exit code 1 where a page takes too long."""
+    """Fill the database, measure, print; exit code 1 if a page takes too long."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--exhausted", type=int, default=1_000_000)
     parser.add_argument("--parked", type=int, default=100_000)

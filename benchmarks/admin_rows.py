@@ -1,4 +1,4 @@
-"""Rows for the admin's benchmark: a big shop's failures, by COPY. The same seed gives the same rows."""
+"""Rows for the admin's benchmark: failures of a big shop, by COPY. The same seed produces the same rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUEUES = [f"queue{number}" for number in range(8)]
 TASKS = [f"shop.tasks.task{number}" for number in range(60)]
 ERRORS = [f"shop.errors.Error{number}" for number in range(40)]
 GROUPS = 500
-#: Seen a handful of times among all rows.
+#: Occurs only a few times among all rows.
 RARE_QUEUE, RARE_TASK, RARE_ERROR = "rare", "shop.tasks.rare", "shop.errors.Rare"
 RARE_ROWS = 20
 LADDER = "[5000, 30000, 300000, 3600000]"
@@ -31,7 +31,7 @@ _COLUMNS = (
 
 
 def fill(exhausted: int, parked: int, seed: int = 1) -> None:
-    """Fill empty tables."""
+    """Fill the empty tables."""
     now = timezone.now()
     chance = random.Random(seed)
     groups = _groups(now)
@@ -54,7 +54,7 @@ def fill(exhausted: int, parked: int, seed: int = 1) -> None:
 
 @contextmanager
 def _without_indexes() -> Iterator[None]:
-    """Make the indexes of the tasks after the rows: that takes a tenth of the time."""
+    """Create the indexes of the tasks after the rows: that takes a tenth of the time."""
     with connection.schema_editor() as editor:
         for index in TaskRecord._meta.indexes:
             editor.remove_index(TaskRecord, index)
@@ -82,7 +82,7 @@ def _groups(now: datetime) -> list[int]:
 def _records(
     exhausted: int, parked: int, groups: list[int], now: datetime, chance: random.Random
 ) -> Iterator[tuple[Any, ...]]:
-    # A few tasks, queues and errors make up most of the rows, as they do.
+    # A few tasks, queues and errors make up most of the rows, as in practice.
     tasks, queues, errors, kinds = (_skewed(values) for values in (TASKS, QUEUES, ERRORS, groups))
     for number in range(exhausted + parked):
         is_parked = number < parked

@@ -1,8 +1,8 @@
-"""How long a worker's start takes to create, and to find, the ladders of many queues.
+"""Measure how long a worker takes at its start to create, and to check, the ladders of many queues.
 
     python -m benchmarks.apply_topology [--broker-url URL] [--rabbitmq 4.3] [--queues 100] [--tiers 5]
 
-Starts a private RabbitMQ unless a URL names one. Prints seconds for all queues, and what the ladder adds to one queue.
+Starts a private RabbitMQ unless you set a URL. Prints seconds for all queues, and the time per queue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROUNDS = 3
 
 
 def plans_of(names: Names, queue_type: Any, queues: int, tiers: int, reason_routing: bool) -> list[LadderPlan]:
-    """Return one plan per queue; each has one task with tiers of its own."""
+    """Return one plan per queue; each has one task with its own tiers."""
     ladder = Ladder(tuple(10_000 * 3**tier_index for tier_index in range(tiers)))
     tasks = {"shop.ping": Ladder((1_000, 2_000)), "shop.charge": None}
     exhausted = f"{names.prefix}.exhausted"
@@ -48,9 +48,9 @@ def timed(connection: kombu.Connection, plans: list[LadderPlan]) -> float:
 
 
 def measure(connection: kombu.Connection, queue_type: Any, queues: int, tiers: int) -> tuple[float, float]:
-    """Return the seconds to create the ladders of all queues, and to find them there (median)."""
+    """Return the seconds to create the ladders of all queues, and to check existing ones (median)."""
     names = Names(f"b{uuid.uuid4().hex[:8]}")
-    plans = plans_of(names, queue_type, queues, tiers, capabilities(connection).tells_death_reason)
+    plans = plans_of(names, queue_type, queues, tiers, capabilities(connection).reports_death_reason)
     channel = connection.channel()
     try:
         for plan in plans:

@@ -1,4 +1,4 @@
-"""How the tasks' processes tell the runner of their attempts, at a cost of about a microsecond each."""
+"""Report attempts from the tasks' processes to the runner, at a cost of about a microsecond each."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import NamedTuple
 _SLOT = struct.Struct("<qdd")  # attempts, start of the first, time of the last
 _TIMES = struct.Struct("<qdd")  # task number, start and end of one attempt
 
-#: Tasks that a ledger has room for; the file is sparse.
+#: Capacity of a ledger in tasks; the file is sparse.
 LEDGER_SIZE = 1 << 21
 
 
 class AttemptLog:
-    """Counts this process's attempts in a mapped file; ``with_times`` also writes down when each one was."""
+    """Counts the attempts of this process in a mapped file; ``with_times`` also records their times."""
 
     def __init__(self, directory: str, *, with_times: bool) -> None:
         self._directory, self._with_times = Path(directory), with_times
@@ -29,7 +29,7 @@ class AttemptLog:
         self._lock = threading.Lock()
 
     def add(self, number: int, started: float) -> None:
-        """Write down that task ``number`` was attempted from ``started`` (monotonic seconds) to now."""
+        """Record an attempt of task ``number`` from ``started`` (monotonic seconds) to now."""
         with self._lock:
             if self._pid != os.getpid():  # after a fork, too
                 self._open(started)
@@ -50,12 +50,12 @@ class AttemptLog:
 
 
 class Ledger:
-    """How often each task was attempted, a byte each, in a file that all processes map: kept whoever is killed."""
+    """The attempts of each task, a byte each, in a file that all processes map: it survives killed processes."""
 
     def __init__(self, directory: str) -> None:
         path = Path(directory) / "ledger"
         if not path.exists():
-            with path.open("ab") as file:  # whoever comes second finds it whole, or makes it longer by nothing
+            with path.open("ab") as file:  # a second process finds the complete file, or sets the same size again
                 file.truncate(LEDGER_SIZE)
         with path.open("r+b") as file:
             self._bytes = mmap.mmap(file.fileno(), LEDGER_SIZE)
@@ -65,7 +65,7 @@ class Ledger:
         return self._bytes[number]
 
     def add(self, number: int) -> None:
-        """Write down that a task was attempted once more."""
+        """Record one more attempt of a task."""
         self._bytes[number] = min(255, self._bytes[number] + 1)
 
 
@@ -76,7 +76,7 @@ def read_ledger(directory: Path, tasks: int) -> bytes:
 
 
 class Progress(NamedTuple):
-    """What all processes of a worker have attempted up to now."""
+    """The attempts of all processes of a worker up to now."""
 
     attempts: int
     #: Monotonic seconds.
@@ -85,7 +85,7 @@ class Progress(NamedTuple):
 
 
 def read_progress(directory: Path) -> Progress:
-    """Return what the processes that log into ``directory`` have attempted."""
+    """Return the attempts of the processes that log into ``directory``."""
     slots = [_SLOT.unpack(data) for path in directory.glob("*.slot") if len(data := path.read_bytes()) == _SLOT.size]
     started = [slot for slot in slots if slot[0]]
     if not started:
@@ -97,7 +97,7 @@ def read_progress(directory: Path) -> Progress:
 def read_lateness(directory: Path, delay: float) -> list[float]:
     """Return how late (seconds) the second attempt of each task was, sorted; tasks that had only one are left out.
 
-    Late is what lies between the planned start, ``delay`` seconds after the end of the first attempt, and the start.
+    Lateness is the time from the planned start, ``delay`` seconds after the end of the first attempt, to the start.
     """
     pairs = (times[:2] for times in read_times(directory).values() if len(times) > 1)
     return sorted(second[0] - first[1] - delay for first, second in pairs)

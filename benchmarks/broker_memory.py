@@ -1,13 +1,13 @@
-"""What RabbitMQ needs for parked messages, empty queues, bindings and exchanges: bytes of memory and of disk.
+"""Measure the memory and disk that RabbitMQ needs for parked messages, empty queues, bindings and exchanges, in bytes.
 
     python -m benchmarks broker_memory                               # the machine's RabbitMQ
     python -m benchmarks broker_memory --rabbitmq 4.3 --json memory.json
     python -m benchmarks broker_memory --messages 20000 --sizes 1KiB
-    python -m benchmarks broker_memory --rabbitmq 4.3 --cluster      # what each replica of a quorum queue needs
+    python -m benchmarks broker_memory --rabbitmq 4.3 --cluster      # per replica of a quorum queue
 
 Every row has a fresh node. Memory is `erlang:memory(total)` after a garbage collection of every process, minus the same
-before; `at once` is before any collection. A quorum queue's row is measured twice: while its messages are in the
-write-ahead log, and after the log was flushed to segment files. Disk is what the data directory's files occupy.
+before; `at once` is before any collection. The row of a quorum queue is measured twice: while its messages are in the
+write-ahead log, and after the log was flushed to segment files. Disk is the space of the files in the data directory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from amqp.serialization import dumps
 
 from benchmarks.brokers import COLLECTED_MEMORY, MEMORY, data_folder, occupied, patiently
 from benchmarks.memory_report import EXCHANGES, TYPES, Row, constants, print_report, print_rows
-from benchmarks.telling import progress
+from benchmarks.output import progress
 from celery_rmq_delay.amqp.capabilities import capabilities
 from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names
@@ -42,7 +42,7 @@ UNCONFIRMED = 1_000
 
 
 class Node:
-    """A fresh node and what it occupies."""
+    """A fresh node with its memory and disk usage."""
 
     def __init__(self, broker: PrivateBroker) -> None:
         self.broker = broker
@@ -51,8 +51,9 @@ class Node:
         self._data = data_folder(broker)
 
     def plan(self, queue_type: QueueType, tiers: Sequence[int] = (HOUR,), queue: str = "payments") -> LadderPlan:
-        tells = capabilities(self.connection).tells_death_reason
-        return LadderPlan(Names("rmq_delay"), queue, queue_type, "rmq_delay.exhausted", Ladder(tuple(tiers)), {}, tells)
+        reason_routing = capabilities(self.connection).reports_death_reason
+        ladder = Ladder(tuple(tiers))
+        return LadderPlan(Names("rmq_delay"), queue, queue_type, "rmq_delay.exhausted", ladder, {}, reason_routing)
 
     def declare(self, name: str, arguments: dict[str, Any]) -> None:
         self.channel.queue_declare(name, durable=True, auto_delete=False, arguments=arguments)
@@ -68,7 +69,7 @@ class Node:
         return occupied(self._data)
 
     def flush_wal(self) -> None:
-        """Let the write-ahead log be written to segment files."""
+        """Flush the write-ahead log to segment files."""
         patiently(self.broker.evaluate, "ra_log_wal:force_roll_over(ra_log_wal)")
         self.settle()
 
@@ -95,7 +96,7 @@ class Node:
         channel.events["basic_ack"].add(on_ack)
         message = amqp.Message(b"x" * size, delivery_mode=2)
         for number in range(1, count + 1):
-            # The channel's own method: `basic_publish` of a confirming channel waits for each confirm.
+            # The unwrapped method: `basic_publish` of a confirming channel waits for each confirm.
             channel._basic_publish(message, "", queue)
             while number - confirmed > UNCONFIRMED:
                 self.connection.drain_events(timeout=60)
@@ -117,7 +118,7 @@ def fresh(rabbitmq: str) -> Iterator[Node]:
 
 
 def delta(node: Node, what: str, kind: str, count: int, act: Callable[[], None], *, size: int = 0) -> Iterator[Row]:
-    """Act, and yield what one of ``count`` things needs; for quorum once more when the write-ahead log was flushed."""
+    """Call ``act``, and yield the bytes per object; for quorum queues again after the write-ahead log was flushed."""
     node.settle()
     memory, rss, disk = node.memory(), node.rss(), node.disk()
 
@@ -183,7 +184,7 @@ def routes(rabbitmq: str, count: int) -> Iterator[Row]:
 
 
 def replicas(rabbitmq: str, count: int, size: int, queues: int) -> Iterator[Row]:
-    """Yield, for each node of a cluster of three, what one of its replicas needs; logs are flushed."""
+    """Yield the bytes per replica for each node of a cluster of three; logs are flushed."""
     found = choose(rabbitmq)
     with PrivateCluster(3, found.server, found.root) as cluster, ExitStack() as stack:
         nodes = [Node(broker) for broker in cluster.nodes]
@@ -215,7 +216,7 @@ def _on_each(nodes: Sequence[Node], what: str, count: int, act: Callable[[], Non
 
 
 def death_headers(rabbitmq: str) -> list[int]:
-    """Return the bytes of the headers that a tier adds to a message: in tier 1, in tier 2, ..."""
+    """Return the header bytes that each tier adds to a message: tier 1, tier 2, ..."""
     found = []
     with fresh(rabbitmq) as node:
         plan = node.plan("classic", tiers=(200, 200, 200, 200))
@@ -266,8 +267,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--rabbitmq", default="system", help="system, 4.0, 4.3, or the path of a tree (%(default)s)")
-    parser.add_argument("--messages", type=int, default=100_000, help="parked messages a row (%(default)s)")
-    parser.add_argument("--sizes", nargs="+", type=parse_size, default=[256, 2048, 8192], help="of the bodies")
+    parser.add_argument("--messages", type=int, default=100_000, help="parked messages per row (%(default)s)")
+    parser.add_argument("--sizes", nargs="+", type=parse_size, default=[256, 2048, 8192], help="sizes of the bodies")
     parser.add_argument("--queues", type=int, default=1_000, help="empty queues (%(default)s)")
     parser.add_argument(
         "--bindings", type=int, default=10_000, help="bindings; a tenth as many exchanges (%(default)s)"

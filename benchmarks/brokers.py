@@ -19,32 +19,32 @@ from tests.support.brokers.trees import choose
 
 _T = TypeVar("_T")
 
-#: What a node evaluates to tell the bytes that it has allocated; the second one after a collection of all garbage.
+#: Erlang expressions for the bytes that a node has allocated; the second one collects all garbage first.
 MEMORY = "erlang:memory(total)"
 COLLECTED_MEMORY = f"lists:foreach(fun erlang:garbage_collect/1, erlang:processes()), {MEMORY}"
 
 
 class Broker(Protocol):
-    """What the benchmark needs of a broker."""
+    """The broker interface that the benchmarks need."""
 
     version: str
-    #: The process whose CPU is the broker's; None where it is not ours to look at.
+    #: The broker's process, to measure its CPU; None if it cannot be accessed.
     pid: int | None
 
     def add_vhost(self, name: str) -> str:
         """Add a vhost and return its AMQP URL."""
 
     def delete_vhost(self, name: str) -> None:
-        """Delete a vhost and all that is in it."""
+        """Delete a vhost with its contents."""
 
     def messages(self, vhost: str, which: str = "messages") -> dict[str, int]:
-        """Return how many messages each queue of a vhost has; only those not delivered: ``messages_ready``."""
+        """Return the number of messages of each queue of a vhost; ``messages_ready``: only those not delivered."""
 
     def memory(self, *, collected: bool = True) -> int:
-        """Return the bytes that the broker's data takes; ``collected``: without its garbage where that can be told."""
+        """Return the bytes of memory of the broker's data; ``collected``: without garbage, if that can be measured."""
 
     def disk(self) -> int | None:
-        """Return the bytes that the broker's files occupy; None where they are not ours to look at."""
+        """Return the bytes that the broker's files occupy; None if they cannot be accessed."""
 
 
 class Private:
@@ -63,7 +63,7 @@ class Private:
         patiently(self._node.delete_vhost, name)
 
     def messages(self, vhost: str, which: str = "messages") -> dict[str, int]:
-        # Names as atoms: of what `erl_call` prints, only they are always text.
+        # Names as atoms: only these are always text in the output of `erl_call`.
         listed = patiently(
             self._node.evaluate,
             f"[{{proplists:get_value({which}, Q, 0), binary_to_atom(element(4, proplists:get_value(name, Q)), utf8)}} "
@@ -85,7 +85,7 @@ def data_folder(node: PrivateBroker) -> Path:
 
 
 def occupied(folder: Path) -> int:
-    """Return the bytes that the files of a folder occupy on the disk; files that are gone meanwhile do not count."""
+    """Return the bytes that the files of a folder occupy on disk, without files that disappear meanwhile."""
     found = 0
     for path in folder.rglob("*"):
         with suppress(OSError):
@@ -94,7 +94,7 @@ def occupied(folder: Path) -> int:
 
 
 def patiently(call: Callable[[str], _T], argument: str) -> _T:
-    """Call a busy node's tools up to 3 times: a run that took minutes is worth it."""
+    """Call a busy node's tools up to 3 times, so that a long run does not fail because of them."""
     for _ in range(2):
         with suppress(PrivateServerError):
             return call(argument)
@@ -103,7 +103,7 @@ def patiently(call: Callable[[str], _T], argument: str) -> _T:
 
 
 class Running:
-    """A broker that runs already; ``management_url`` is the base URL of its management API, with credentials."""
+    """A running broker; ``management_url`` is the base URL of its management API, with credentials."""
 
     pid = None
 
@@ -156,8 +156,8 @@ def open_broker(
     rabbitmq: str = "system",
     config: str = "",
 ) -> Iterator[Broker]:
-    """Use the broker at ``url``, or start a private one and end it afterwards: of the tree at ``root``, or the one that
-    ``rabbitmq`` means to `tests.support.brokers.trees.choose`, with ``config`` in its configuration file.
+    """Use the broker at ``url``, or start a private one and stop it afterwards: from the tree at ``root``, or the one
+    that `tests.support.brokers.trees.choose` returns for ``rabbitmq``, with ``config`` in its configuration file.
     """
     if url is not None:
         yield Running(url, management_url or f"http://guest:guest@{urlsplit(url).hostname}:15672")

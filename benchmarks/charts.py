@@ -1,4 +1,4 @@
-"""Charts of benchmarks as SVG: the same figures give the same file, byte by byte, with the same matplotlib."""
+"""Charts of benchmarks as SVG: the same figures produce the same file, byte by byte, with the same matplotlib."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STYLE = {
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar: None as ``value`` is none, and ``text`` says why; ``more`` is put on top of it, in red."""
+    """One bar; without a ``value`` there is none, and ``text`` states why; ``more`` is stacked on it, in red."""
 
     label: str
     value: float | None
@@ -44,7 +44,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines over a common axis: (label, colour, xs, ys) each; ``marks`` are (x, text) of what happened when."""
+    """Lines over a common axis: (label, colour, xs, ys) each; ``marks`` are (x, text) of events."""
 
     title: str
     x_label: str
@@ -116,7 +116,7 @@ def _draw_lines(axis: Any, panel: Lines) -> None:
 
 
 def _apart(panel: Lines) -> list[tuple[float, str]]:
-    """Return the marks whose texts do not cover each other: of neighbours, the later ones."""
+    """Return the marks whose texts do not overlap: of close neighbours, the later ones."""
     ends = [x for *_, xs, _ in panel.lines if xs for x in (xs[0], xs[-1])]
     room = 0.03 * (max(ends) - min(ends)) if ends else 0.0
     following = [*(x for x, _ in panel.marks[1:]), float("inf")]

@@ -1,4 +1,4 @@
-"""What workers tell while a shop's partners are down: events and exhausted messages, as many as wanted."""
+"""Generate events and exhausted messages as workers send them while a shop's partners are down."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from celery_rmq_delay.events.fingerprint import fingerprint
 from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, RECOVERED, ROLLUP, Event, event_id, rollup_id
 
 LADDER = (5_000, 30_000, 300_000)
-#: What becomes of tasks, and how often: after so many parked attempts, recovered or exhausted.
+#: Outcomes of tasks and their frequency: recovered or exhausted, after this many parked attempts.
 LIVES = (
     *[(1, RECOVERED)] * 4,
     *[(2, RECOVERED)] * 3,
@@ -30,13 +30,13 @@ _TASKS += [(f"catalogue.tasks.import_{number}", "default") for number in range(6
 _ERRORS = ("requests.exceptions.ConnectionError", "smtplib.SMTPServerDisconnected", "builtins.TimeoutError")
 _SHOWN = "HTTPSConnectionPool(host='gateway.example', port=443): Max retries exceeded with url: /charges/"
 
-Told = tuple[str, amqp.Message]
+Outgoing = tuple[str, amqp.Message]
 
 
-def told(count: int, queues: tuple[str, str], seed: int = 1) -> Iterator[Told]:
-    """Yield ``count`` messages or a few more, as (queue, message); ``queues`` are those of events and exhausted ones.
+def outage_messages(count: int, queues: tuple[str, str], seed: int = 1) -> Iterator[Outgoing]:
+    """Yield ``count`` messages or a few more, as (queue, message); ``queues``: of events, and of exhausted tasks.
 
-    The tasks come in waves, as in an outage: thousands fail before the first is tried again.
+    The tasks come in waves, as in an outage: thousands fail before the first retry.
     """
     dice, sent = random.Random(seed), 0
     while sent < count:
@@ -50,7 +50,9 @@ def told(count: int, queues: tuple[str, str], seed: int = 1) -> Iterator[Told]:
                     yield each
 
 
-def _attempt(dice: random.Random, queues: tuple[str, str], task_id: str, attempt: int, end: str | None) -> list[Told]:
+def _attempt(
+    dice: random.Random, queues: tuple[str, str], task_id: str, attempt: int, end: str | None
+) -> list[Outgoing]:
     task, queue = _TASKS[int(task_id[:4], 16) % len(_TASKS)]
     error = _ERRORS[int(task_id[4:6], 16) % len(_ERRORS)]
     now = datetime.now(timezone.utc)
@@ -88,7 +90,9 @@ def _attempt(dice: random.Random, queues: tuple[str, str], task_id: str, attempt
         kwargs_preview="{'amount': '129.90', 'customer': 771}",
         **values,
     )
-    found: list[Told] = [(queues[0], amqp.Message(event.to_json(), content_type="application/json", delivery_mode=2))]
+    found: list[Outgoing] = [
+        (queues[0], amqp.Message(event.to_json(), content_type="application/json", delivery_mode=2))
+    ]
     if end == EXHAUSTED:
         found.append((queues[1], _exhausted(event, dice)))
     if dice.random() < 0.01:

@@ -1,10 +1,10 @@
-"""How fast ``manage.py rmq_delay_collect`` brings events and exhausted messages from RabbitMQ into a database.
+"""Measure how fast ``manage.py rmq_delay_collect`` moves events and exhausted messages from RabbitMQ into a database.
 
     python -m benchmarks collector [--postgres] [--sqlite] [--events 50000] [--rabbitmq 4.3]
 
-Real servers: a private RabbitMQ, a private PostgreSQL that flushes every commit to the disk. The queues are filled
-first, with what workers tell in an outage (`collected_tasks`); then one collector empties them. The clock runs from
-when it says that it collects to its end. CPU is per message; that of the broker is without the filling.
+Uses real servers: a private RabbitMQ, and a private PostgreSQL that flushes every commit to disk. The queues are filled
+first, with the messages of an outage (`collected_tasks`); then one collector empties them. Time is measured from its
+log line that it collects to its end. CPU is per message; that of the broker excludes the filling.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from typing import Any
 import kombu
 
 from benchmarks.brokers import Broker, open_broker
-from benchmarks.collected_tasks import told
+from benchmarks.collected_tasks import outage_messages
+from benchmarks.output import print_closing, print_tables, terminal
 from benchmarks.processes import usage
 from benchmarks.report import machine
 from benchmarks.run import RunError
-from benchmarks.telling import print_closing, print_tables, terminal
 from celery_rmq_delay.testing.servers.postgres import PrivatePostgres
 
 PROJECT = Path(__file__).parents[1] / "example_django_project"
@@ -42,7 +42,7 @@ _LONGEST = 150.0
 
 @dataclass(frozen=True)
 class Target:
-    """A database: how the shop finds it, and the process whose CPU is its own."""
+    """A database: the environment to use it, and its process, to measure the CPU."""
 
     name: str
     environ: dict[str, str]
@@ -51,7 +51,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Result:
-    """One run. CPU in microseconds per message; None of a process that is not ours."""
+    """One run. CPU in microseconds per message; None for a process that cannot be accessed."""
 
     target: str
     messages: int
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def database(name: str) -> Iterator[Target]:
-    """Start a database server, or make a file, with the tables of the shop."""
+    """Start a database server, or create a file, with the tables of the shop."""
     with ExitStack() as stack:
         if name == "SQLite":
             folder = stack.enter_context(tempfile.TemporaryDirectory())
@@ -152,7 +152,7 @@ def _fill(url: str, events: int) -> Counter[str]:
         channel: Any = connection.channel()
         for queue in QUEUES:
             channel.queue_declare(queue, durable=True, auto_delete=False)
-        for queue, message in told(events, QUEUES):
+        for queue, message in outage_messages(events, QUEUES):
             channel.basic_publish(message, "", queue)
             sent[queue] += 1
         while any(channel.queue_declare(queue, passive=True).message_count < sent[queue] for queue in QUEUES):
@@ -161,7 +161,7 @@ def _fill(url: str, events: int) -> Counter[str]:
 
 
 def _collect(target: Target, url: str, batch: int) -> tuple[float, float]:
-    """Run the collector: the seconds that it took, and its CPU seconds."""
+    """Run the collector; return the seconds that it took, and its CPU seconds."""
     command = [sys.executable, PROJECT / "manage.py", "rmq_delay_collect", "--once", "--batch", str(batch)]
     cpu = 0.0
     with subprocess.Popen(command, env=environ_of(target, url), stdout=subprocess.PIPE, text=True) as process:
@@ -192,7 +192,7 @@ def _check(target: Target, url: str, sent: Counter[str]) -> None:
     found = _manage(target, url, "shell", "-v0", "-c", _COUNT).split()
     expected = [str(sent[QUEUES[0]]), str(sent[QUEUES[0]]), str(sent[QUEUES[1]]), "0"]
     if found != expected:
-        raise RunError(f"In the tables are {found} events, counts, messages, unreadable ones; expected {expected}.")
+        raise RunError(f"The tables have {found} events, counts, messages, unreadable ones; expected {expected}.")
 
 
 def _print(results: Sequence[Result], facts: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""Copies of a message under other ids, published with confirms: 100,000 calls one at a time would take minutes."""
+"""Publish copies of a message under other ids, with confirms: 100,000 single calls would take minutes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import amqp
 import kombu
 
-#: Confirms that are waited for at once.
+#: Most unconfirmed messages.
 _WINDOW = 500
-#: What py-amqp sets to a second, after which a broker that holds a fast publisher back counts as gone; milliseconds.
+#: A timeout in milliseconds; py-amqp uses one second, which is too short for a broker that throttles fast publishers.
 _UNACKNOWLEDGED = {socket.TCP_USER_TIMEOUT: 120_000}
 _TIMEOUT = 60.0
 
 
 class Template(NamedTuple):
-    """A message to copy, and where its copies go."""
+    """A message to copy, and the route of its copies."""
 
     message: amqp.Message
     exchange: str
@@ -48,7 +48,7 @@ def identity(message: amqp.Message) -> str:
 
 
 class Copies:
-    """A context manager that publishes copies; in the end all are confirmed, or it raises `RuntimeError`."""
+    """A context manager that publishes copies; at its end all are confirmed, or it raises `RuntimeError`."""
 
     def __init__(self, url: str) -> None:
         options = {"confirm_publish": False, "socket_settings": _UNACKNOWLEDGED}
@@ -71,7 +71,7 @@ class Copies:
             raise RuntimeError(f"the broker refused {self._refused} of {self._sent} messages")
 
     def publish(self, template: Template, **properties: Any) -> None:
-        """Publish one copy; wait where too many are not confirmed yet."""
+        """Publish one copy; wait if too many are not confirmed yet."""
         copied = copy_of(template.message, **properties)
         self._channel.basic_publish(copied, template.exchange, template.routing_key)
         self._sent += 1

@@ -24,38 +24,38 @@ from benchmarks.run import Options, Run, RunError, fresh, percentile
 _MODULE = "benchmarks.contenders.delayed_celery_app"
 
 LEVELS, LEVELS_QUORUM, HOLD, LOOP, PLUGIN = "levels", "levels, quorum", "hold", "loop", "plugin"
-NATIVE, NATIVE_CLASSIC, ETA = "Celery native", "Celery native, classic levels", "ETA held by the worker"
+CELERY_NATIVE, CELERY_NATIVE_CLASSIC, ETA = "Celery native", "Celery native, classic levels", "ETA held by the worker"
 
-#: Celery's own delays need a quorum queue for the tasks, whatever the levels are.
+#: Celery's native delays need a quorum queue for the tasks, for every type of the levels.
 CONTENDERS = (
     Contender(LEVELS, _MODULE, "levels", "classic"),
     Contender(LEVELS_QUORUM, _MODULE, "levels", "quorum"),
     Contender(HOLD, _MODULE, "hold", "classic"),
     Contender(LOOP, _MODULE, "loop", "classic"),
     Contender(PLUGIN, _MODULE, "plugin", "classic"),
-    Contender(NATIVE, _MODULE, "native", "quorum"),
-    Contender(NATIVE_CLASSIC, _MODULE, "native-classic", "quorum"),
+    Contender(CELERY_NATIVE, _MODULE, "native", "quorum"),
+    Contender(CELERY_NATIVE_CLASSIC, _MODULE, "native-classic", "quorum"),
     Contender(ETA, _MODULE, "eta", "classic"),
 )
-#: This package's topologies that round a delay up to the unit, of a second.
+#: This package's topologies that round a delay up to the unit of a second.
 _ROUNDING = ("levels", "hold", "loop")
 
 OPTIONS = Options(tasks=0, delay=3600)
 
-#: Calls of one turn of the publish phase, and its turns in a round.
+#: Calls of one turn of the publish phase, and turns in a round.
 CALLS, TURNS = 500, 3
-#: Seconds: the range of the delays that are published, and of those that are parked, which outlast the benchmark.
+#: Seconds: the range of the published delays, and of the parked ones, which outlast the benchmark.
 SHORTEST, LONGEST = 1, 3600
 _PARKED_SHORTEST, _PARKED_LONGEST = 7_200, 14_400
 #: How many different delays are among the parked.
 _KINDS = 200
-#: What a worker can send around in a loop is less than other topologies can hold.
+#: A worker can circulate fewer messages in a loop than other topologies can hold.
 LOOP_PARKED = 20_000
 PROBES, _PROBES_PER_SECOND = 1_000, 200
 _PROBE_SHORTEST, _PROBE_LONGEST = 1.0, 10.0
-#: Seconds that the broker gets to take in what was parked, an ETA's worker to fetch it, and late ones to come.
+#: Seconds for the broker to store the parked messages, for an ETA's worker to fetch them, and for late ones to arrive.
 _SETTLE, _FETCH, _LATEST = 5.0, 60.0, 20.0
-#: Seconds from the publishing of what drains to the second in which it is due, and what its arrival may take.
+#: Seconds from publishing the messages of the drain to the second in which they are due, and until they must arrive.
 _DUE_IN, _DRAIN_TIMEOUT = 12, 60.0
 _HOPS_UP_TO = 15
 _WARM_UP = 100
@@ -63,7 +63,7 @@ _WARM_UP = 100
 
 @dataclass
 class Publishing:
-    """What calls took, turn by turn: seconds, and CPU seconds of publisher and broker, per call."""
+    """The cost of calls, by turn: seconds, and CPU seconds of publisher and broker, per call."""
 
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Publishing:
 
 @dataclass(frozen=True)
 class Lateness:
-    """How late probes were, in ms, beyond the time asked for and beyond that rounded up to the unit."""
+    """Lateness of probes in ms, after the requested time, and after that time rounded up to the unit."""
 
     count: int
     missing: int
@@ -82,10 +82,10 @@ class Lateness:
 
 @dataclass(frozen=True)
 class Parked:
-    """What waiting messages cost: bytes of the broker each, MB of the worker, CPU seconds while they wait."""
+    """The cost of waiting messages: broker bytes per message, MB of the worker, CPU seconds while they wait."""
 
     count: int
-    #: How many of them the worker had in its memory.
+    #: Messages that the worker held in its memory.
     held: int
     broker_bytes: float
     worker_mb: float
@@ -97,7 +97,7 @@ class Parked:
 
 @dataclass(frozen=True)
 class Drain:
-    """How fast messages of one second came to their queue; seconds from that second's start to the last of them."""
+    """The rate at which messages due in one second reached their queue; seconds from its start to the last of them."""
 
     count: int
     seconds: float
@@ -107,7 +107,7 @@ class Drain:
 def measure_publishing(
     contenders: Sequence[Contender], broker: Broker, rounds: int, found: Mapping[Contender, Publishing]
 ) -> None:
-    """Let publishers take turns: A B C A B C."""
+    """Measure the publishers in turn: A B C A B C."""
     with ExitStack() as stack:
         publishers = {}
         for contender in contenders:
@@ -126,7 +126,7 @@ def measure_publishing(
 
 
 def measure_parked(contender: Contender, broker: Broker, count: int, idle: float) -> Parked:
-    """Park ``count`` messages beside a running worker, look at both for ``idle`` seconds, and send probes."""
+    """Park ``count`` messages with a running worker, measure both for ``idle`` seconds, and send probes."""
     with (
         fresh(contender, broker, OPTIONS, with_times=True) as (run, vhost),
         publisher(run) as ours,
@@ -156,7 +156,7 @@ def measure_parked(contender: Contender, broker: Broker, count: int, idle: float
 
 
 def _fetched(broker: Broker, vhost: str, count: int) -> int:
-    """Wait until a worker has taken all messages, or takes no more; return how many it has taken."""
+    """Wait until a worker has fetched all messages, or fetches no more; return how many it has fetched."""
     deadline, since, left = time.monotonic() + _FETCH, time.monotonic(), count
     while left and time.monotonic() < min(deadline, since + 5):
         before, left = left, broker.messages(vhost, "messages_ready").get("work", 0)
@@ -183,9 +183,9 @@ def _probe(contender: Contender, run: Run, ours: Publisher, worker: subprocess.P
 
 
 def lateness(calls: Sequence[tuple[float, float]], started: Mapping[int, float], *, rounds: bool) -> Lateness:
-    """Return how late probes were that were called at a time (seconds) with a delay; ``started`` by their number.
+    """Return the lateness of probes, called at a time (seconds) with a delay; ``started`` by their number.
 
-    ``rounds``: their topology is meant to round delays up to whole seconds.
+    ``rounds``: the topology rounds delays up to whole seconds by design.
     """
     asked, rounded = [], []
     for number, (called, delay) in enumerate(calls):
@@ -201,11 +201,11 @@ def _percentiles(values: Iterable[float]) -> tuple[float | None, float | None, f
 
 
 def measure_drain(contender: Contender, broker: Broker, count: int) -> tuple[Drain, dict[int, int]]:
-    """Let ``count`` messages be due in the same second; return how they came, and the hops of some by delay."""
+    """Publish ``count`` messages due in the same second; return their arrival, and the hops of some by delay."""
     with ExitStack() as stack:
         run, _vhost = stack.enter_context(fresh(contender, broker, OPTIONS, with_times=False))
         ours = stack.enter_context(publisher(run))
-        if contender.name == LOOP:  # its worker takes part, but must not take the tasks
+        if contender.name == LOOP:  # the topology needs its worker, but it must not consume the tasks
             worker = stack.enter_context(run.worker("-Q", "idle"))
             _wait_for_consumer(run, worker)
         for delay in range(1, _HOPS_UP_TO + 1):
@@ -232,7 +232,7 @@ def _wait_for_consumer(run: Run, worker: subprocess.Popen[bytes]) -> None:
 
 
 def _watch(connection: kombu.Connection, count: int, due: float) -> Drain:
-    """Count what comes to the queue; ``due`` is monotonic."""
+    """Count the messages that arrive in the queue; ``due`` is monotonic."""
     channel: Any = connection.default_channel
     early = 0
     while True:
@@ -248,7 +248,7 @@ def _watch(connection: kombu.Connection, count: int, due: float) -> Drain:
 
 
 def _take(connection: kombu.Connection, count: int) -> list[tuple[int, list[Mapping[str, Any]]]]:
-    """Take all messages; return (number of the task, x-death) of each."""
+    """Consume all messages; return (number of the task, x-death) of each."""
     taken: list[tuple[int, list[Mapping[str, Any]]]] = []
     channel: Any = connection.channel()
 
@@ -263,9 +263,9 @@ def _take(connection: kombu.Connection, count: int) -> list[tuple[int, list[Mapp
 
 
 def hops_by_delay(taken: Iterable[tuple[int, Sequence[Mapping[str, Any]]]]) -> dict[int, int]:
-    """Return how many delay queues a message passed at most, by its delay in seconds, which its first argument is.
+    """Return the most delay queues that a message passed, by its delay in seconds, which is its first argument.
 
-    Those of which no ``x-death`` tells are left out.
+    Messages without ``x-death`` are left out.
     """
     found: dict[int, int] = defaultdict(int)
     for delay, deaths in taken:

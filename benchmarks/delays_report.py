@@ -8,13 +8,22 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.contenders import Contender
-from benchmarks.delays import LEVELS, LEVELS_QUORUM, NATIVE, NATIVE_CLASSIC, Drain, Lateness, Parked, Publishing
-from benchmarks.telling import closing, print_closing, print_tables, tables_lines, terminal
+from benchmarks.delays import (
+    CELERY_NATIVE,
+    CELERY_NATIVE_CLASSIC,
+    LEVELS,
+    LEVELS_QUORUM,
+    Drain,
+    Lateness,
+    Parked,
+    Publishing,
+)
+from benchmarks.output import closing, print_closing, print_tables, tables_lines, terminal
 
 
 @dataclass
 class Results:
-    """What was measured, by contender, and what could not be."""
+    """The measurements by contender, and the errors."""
 
     contenders: Sequence[Contender]
     publishing: dict[Contender, Publishing] = field(default_factory=dict)
@@ -42,10 +51,10 @@ class Results:
         }
 
     def ratios(self) -> list[tuple[str, float, str]]:
-        """Return (what, how much, the aim) for every comparison that both sides were measured for."""
+        """Return (what, ratio, aim) for every comparison with measurements of both sides."""
         found = []
         named = {each.name: each for each in self.contenders}
-        for ours, theirs in ((LEVELS, NATIVE_CLASSIC), (LEVELS, NATIVE), (LEVELS_QUORUM, NATIVE)):
+        for ours, theirs in ((LEVELS, CELERY_NATIVE_CLASSIC), (LEVELS, CELERY_NATIVE), (LEVELS_QUORUM, CELERY_NATIVE)):
             if ours not in named or theirs not in named:
                 continue
             pair = named[ours], named[theirs]
@@ -62,7 +71,7 @@ class Results:
 
 
 def turns_ratio(mine: Sequence[float], other: Sequence[float]) -> float:
-    """Return the median of the ratios of turns that followed each other: what else the machine did is in both."""
+    """Return the median of the ratios of consecutive turns: other load on the machine affects both."""
     return median(each / its for each, its in zip(mine, other, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""The parts of the documentation's pages that benchmarks write: between two comments that name the part."""
+"""Write the parts of documentation pages that come from benchmarks: between two comments that name the part."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from benchmarks import charts
 from benchmarks.contenders import CHECKOUT
-from benchmarks.telling import Table, tables_lines
+from benchmarks.output import Table, tables_lines
 
 PAGES, ASSETS = CHECKOUT / "docs/explanation", CHECKOUT / "docs/assets"
 RESULTS = CHECKOUT / "benchmarks/results"
 
 
 def replaced(page: str, name: str, text: str) -> str:
-    """Return a page with another text in its part of this name; raise `ValueError` where it has no such part."""
+    """Return a page with another text in the part ``name``; raise `ValueError` if it has no such part."""
     begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
     if page.count(begin) != 1 or page.count(end) != 1:
         raise ValueError(f"the page needs one part between {begin.strip()} and {end}")
@@ -32,10 +32,10 @@ def write(
     *,
     texts: int = 1,
 ) -> None:
-    """Put what a benchmark found into the part of this name of a page of docs/explanation.
+    """Write the results of a benchmark into the part ``name`` of a page of docs/explanation.
 
-    ``picture`` is what it shows and its panels, drawn into docs/assets; the first ``texts`` columns of the tables are
-    of text; the notes and the machine stand below them.
+    ``picture`` is the description and panels of the chart, drawn into docs/assets; the first ``texts`` columns of the
+    tables are text; the notes and the machine follow them.
     """
     shows, panels = picture
     charts.write(panels, ASSETS / f"{name}.svg")
@@ -47,6 +47,6 @@ def write(
 
 
 def keep(name: str, json: str) -> None:
-    """Keep the figures that a part of the documentation was made from."""
+    """Store the figures of a part of the documentation."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json)

@@ -1,10 +1,10 @@
-"""What events cost a worker: CPU per failing attempt with events and without, in turns, in one run.
+"""Measure the cost of events for a worker: CPU per failing attempt with and without events, in turns, in one run.
 
     python -m benchmarks events_cost                         # 12 pairs of 2,000 tasks on classic queues
     python -m benchmarks events_cost --queue-type quorum --pairs 6 --rabbitmq-root .cache/brokers/4.0
 
 Every task fails and is rejected into a delay queue, as in `retry_roundtrip`; its event is published. A pair is two
-runs, one with and one without events, and which comes first alternates. Prints the CPU of the worker's process tree per
+runs, one with and one without events, in alternating order. Prints the CPU of the worker's process tree per
 attempt (user + system, ms), the median of the pairs' ratios and its 95 % interval (bootstrap over the pairs).
 """
 
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pairs", type=int, default=12, help="pairs of runs (%(default)s)")
     parser.add_argument("--queue-type", choices=["classic", "quorum"], default="classic")
     parser.add_argument("--broker-url", help="a running broker; default: a private one is started")
-    parser.add_argument("--management-url", help="its management API, with credentials, to make vhosts")
+    parser.add_argument("--management-url", help="its management API, with credentials, to create vhosts")
     parser.add_argument("--rabbitmq-root", help="a tree with another RabbitMQ for the private broker (needs root)")
     given = parser.parse_args(arguments)
     options = Options(tasks=given.tasks, delay=3600)
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"pair {pair + 1}: {cpu[off][-1]:.3f} ms without, {cpu[on][-1]:.3f} ms with", file=sys.stderr)
     for contender in (off, on):
         medians = statistics.median(cpu[contender]), statistics.median(rate[contender])
-        print(f"{contender.name:40}{medians[0]:8.3f} ms CPU an attempt{medians[1]:10,.0f} parked/s")
+        print(f"{contender.name:40}{medians[0]:8.3f} ms CPU per attempt{medians[1]:10,.0f} parked/s")
     ratios = [one / other for one, other in zip(cpu[on], cpu[off], strict=True)]
     low, high = interval(ratios)
     print(f"CPU with events / without: {statistics.median(ratios):.3f} (95 %: {low:.3f} to {high:.3f})")

@@ -1,11 +1,11 @@
-"""Exact delays: this package's topologies beside Celery's own levels and an ETA that a worker holds.
+"""Compare exact delays: this package's topologies, Celery's native delayed delivery, and an ETA held by a worker.
 
     python -m benchmarks exact_delays                              # everything, about 12 minutes
     python -m benchmarks exact_delays --only levels,native --skip parked,drain --rounds 4
     python -m benchmarks exact_delays --rabbitmq 4.3 --parked 20000 --markdown table.md --json runs.json
 
-Three phases: calls with a countdown, contenders in turn; 100,000 parked messages beside a running worker, with probes
-sent meanwhile; 20,000 messages that are due within one second. Confirms are on for everybody.
+Three phases: calls with a countdown, contenders in turn; 100,000 parked messages with a running worker, and probes
+sent meanwhile; 20,000 messages that are due within one second. Confirms are on for all contenders.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from benchmarks.brokers import Broker, open_broker
 from benchmarks.contenders import Contender
 from benchmarks.delays import (
     CALLS,
+    CELERY_NATIVE_CLASSIC,
     CONTENDERS,
     ETA,
     LONGEST,
     LOOP,
     LOOP_PARKED,
-    NATIVE_CLASSIC,
     OPTIONS,
     PLUGIN,
     PROBES,
@@ -39,9 +39,9 @@ from benchmarks.delays import (
     measure_publishing,
 )
 from benchmarks.delays_report import Results, markdown, print_report
+from benchmarks.output import note, noted, progress
 from benchmarks.report import machine
 from benchmarks.run import fresh
-from benchmarks.telling import note, noted, progress
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.names import Names
 from celery_rmq_delay.topology.exact.base import Options
@@ -85,14 +85,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rabbitmq", default="system", help="system, 3.10, 4.0 or 4.3 (%(default)s)")
     parser.add_argument("--broker-url", help="a running broker; default: a private one is started")
-    parser.add_argument("--management-url", help="its management API, with credentials, to make vhosts")
-    parser.add_argument("--rounds", type=int, default=2, help="of publishing, three turns each (%(default)s)")
-    parser.add_argument("--drain-rounds", type=int, default=1, help="of what is due together (%(default)s)")
-    parser.add_argument("--parked", type=int, default=100_000, help="messages that wait (%(default)s)")
-    parser.add_argument("--idle", type=float, default=30, help="seconds to look at them waiting (%(default)s)")
+    parser.add_argument("--management-url", help="its management API, with credentials, to create vhosts")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds of publishing, three turns each (%(default)s)")
+    parser.add_argument("--drain-rounds", type=int, default=1, help="rounds of messages due together (%(default)s)")
+    parser.add_argument("--parked", type=int, default=100_000, help="parked messages (%(default)s)")
+    parser.add_argument("--idle", type=float, default=30, help="seconds to measure them while they wait (%(default)s)")
     parser.add_argument("--drain", type=int, default=20_000, help="messages due within a second (%(default)s)")
-    parser.add_argument("--only", metavar="TEXT,TEXT", help="only contenders whose name holds one of these texts")
-    parser.add_argument("--skip", metavar="PHASE,PHASE", default="", help=f"of {', '.join(_PHASES)}")
+    parser.add_argument("--only", metavar="TEXT,TEXT", help="only contenders whose name contains one of these texts")
+    parser.add_argument("--skip", metavar="PHASE,PHASE", default="", help=f"omit phases: {', '.join(_PHASES)}")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--markdown", type=Path, metavar="FILE")
     return parser
@@ -103,11 +103,11 @@ def _texts(given: str | None) -> list[str]:
 
 
 def chosen(only: str | None) -> list[Contender]:
-    """Return the contenders whose names hold one of the texts; all where there is none."""
+    """Return the contenders whose names contain one of the texts; all without texts."""
     texts = _texts(only)
     found = [each for each in CONTENDERS if not texts or any(text.lower() in each.name.lower() for text in texts)]
     if not found:
-        raise SystemExit(f"No contender matches {only}. There are: {'; '.join(each.name for each in CONTENDERS)}")
+        raise SystemExit(f"No contender matches {only}. Use one of: {'; '.join(each.name for each in CONTENDERS)}")
     return found
 
 
@@ -135,7 +135,7 @@ def _publish(results: Results, contenders: Sequence[Contender], broker: Broker, 
 
 def _park(results: Results, contenders: Sequence[Contender], broker: Broker, count: int, idle: float) -> None:
     for contender in contenders:
-        if contender.name == NATIVE_CLASSIC:
+        if contender.name == CELERY_NATIVE_CLASSIC:
             continue  # it waits as `levels` does
         parked = min(count, LOOP_PARKED) if contender.name == LOOP else count
         with noted(results.errors, f"{contender.name}, parked"):

@@ -1,4 +1,4 @@
-"""Whether something grows: a line through samples, how sure its slope is, and a verdict."""
+"""Decide whether a value grows: a line through samples, the confidence interval of its slope, and a verdict."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-#: Of a normal distribution: 95 % lie within so many standard errors.
+#: 95 % of a normal distribution are within this many standard errors.
 _SURE = 1.96
-#: Samples beyond which a line says something.
+#: Fewest samples for a meaningful line.
 _FEWEST = 8
 
 
@@ -17,8 +17,8 @@ _FEWEST = 8
 class Trend:
     """The line through samples, by least squares; of ``seconds``, values in the samples' unit.
 
-    ``low`` and ``high`` bound the slope with 95 % confidence. Neighbouring samples resemble each other, which the
-    standard error takes into account: it counts as many samples as would be independent.
+    ``low`` and ``high`` bound the slope with 95 % confidence. The standard error accounts for the correlation of
+    neighbouring samples: it uses the equivalent number of independent samples.
     """
 
     first: float
@@ -30,18 +30,18 @@ class Trend:
 
     @property
     def growth(self) -> float:
-        """What the line rises by, over all samples."""
+        """The rise of the line over all samples."""
         return self.per_hour * self.seconds / 3600
 
     def verdict(self, bound: float) -> str:
-        """Return ``flat`` where it rose by no more than a bound, ``grows`` where it surely rose, else ``unclear``."""
+        """Return ``flat`` if the rise is within the bound, ``grows`` if it is significant, otherwise ``unclear``."""
         if self.growth <= bound:
             return "flat"
         return "grows" if self.low > 0 else "unclear"
 
 
 def trend(times: Sequence[float], values: Sequence[float], after: float = 0.0) -> Trend | None:
-    """Fit a line through the samples from ``after`` (seconds, as ``times``) on; None where they are too few."""
+    """Fit a line through the samples from ``after`` (seconds, as ``times``) on; None if there are too few."""
     kept = [(time, value) for time, value in zip(times, values, strict=True) if time >= after]
     if len(kept) < _FEWEST:
         return None
@@ -59,7 +59,7 @@ def trend(times: Sequence[float], values: Sequence[float], after: float = 0.0) -
 
 
 def _inflation(rests: Sequence[float]) -> float:
-    """Return by what the error of a slope grows, as what is left of neighbouring samples is alike (AR(1))."""
+    """Return the factor by which the error of a slope grows because of correlated residuals (AR(1))."""
     total = math.fsum(rest**2 for rest in rests)
     if not total:
         return 1.0

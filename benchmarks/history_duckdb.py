@@ -1,4 +1,4 @@
-"""The tables of the history by DuckDB: the same as the pipeline's, on one machine and without Spark, to compare with.
+"""Compute the pipeline's tables of the history with DuckDB, on one machine and without Spark, for comparison.
 
     python -m benchmarks.history_duckdb --input FOLDER --output FOLDER [--memory 8GB] [--threads 2]
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import duckdb
 
-#: One row per event: of duplicates the earliest.
+#: One row per event: the earliest of duplicates.
 CLEAN = """
 SELECT event_id, kind, occurred_at, coalesce(task_id, event_id) AS task_id, generation, attempt, task, queue, worker,
        tier, delay_ms, first_failed_at, runtime_ms, exception_type, exception_message, fingerprint, reason, ladder_ms,
@@ -106,7 +106,7 @@ SELECT date_trunc('hour', occurred_at) AS hour, queue, task,
 FROM clean GROUP BY ALL
 """
 
-#: In this order; what is not ``clean`` is written.
+#: The queries in order; all tables except ``clean`` are written.
 STEPS = {
     "clean": CLEAN,
     "attempts": ATTEMPTS,
@@ -135,7 +135,7 @@ def run(source: Path, output: Path, *, memory: str = "8GB", threads: int = 2) ->
     return took
 
 
-#: What has to be the same in both outputs, by table.
+#: Columns and sums that must be equal in both outputs, by table.
 SAME = {
     "attempts": "outcome, count(*), sum(attempt), sum(runtime_ms), sum(tier), sum(delay_ms)",
     "episodes": "outcome, count(*), sum(failed_attempts), sum(wasted_ms), sum(round(low_seconds * 1e6)::BIGINT), "
@@ -148,7 +148,7 @@ SAME = {
 
 
 def differences(ours: Path, theirs: Path) -> list[str]:
-    """Return what differs between the pipeline's tables and DuckDB's: by table, the rows that only one of them has."""
+    """Return the differences between the pipeline's tables and DuckDB's: by table, the rows that only one has."""
     found = []
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")

@@ -1,11 +1,11 @@
-"""Advised ladders on outages that the advice has not seen, beside the best of all, Celery's backoff and today's ladder.
+"""Compare advised ladders, on outages unknown to the advice, with the best one, Celery's backoff and today's ladder.
 
     python -m benchmarks.ladder_advice                              # about a minute
     python -m benchmarks.ladder_advice --seeds 10 --markdown table.md
 
-A world is a distribution of how long failures last, and whether a dependency is down for all its tasks at once or every
-failure lasts on its own. The advice comes from the history of one seed, the truth it is tried on from another one: how
-long the failures there really lasted. The best ladder is found by trying every ladder of the search on that truth.
+A world is a distribution of how long failures last, and whether a dependency is down for all its tasks at once or
+failures are independent. The advice comes from the history of one seed and is tried on the truth of another one: how
+long its failures really lasted. The best ladder is found by trying every ladder of the search on that truth.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ATTEMPTS, DAYS, OUTAGES_PER_DAY = 300_000, 90, 12.0
 HELD_OUT = 1_000
 
 TODAY = (5_000, 30_000, 120_000, 600_000, 3_600_000)
-#: What the queue had before: with them and with jitter, the history shows what lies between today's tiers.
+#: Earlier ladders of the queue: with them and with jitter, the history covers the times between today's tiers.
 PAST = (
     TODAY,
     (30_000, 300_000, 3_600_000),
@@ -45,7 +45,7 @@ PAST = (
     (200_000, 1_200_000, 7_200_000),
 )
 JITTER = 0.25
-#: Seconds that a retry is late, half of the time: waiting for a worker, and running.
+#: Median seconds from the planned delay to the end of a retry: waiting for a worker, and running.
 LATE_S = 0.5
 
 #: ``retry_backoff=True`` without its jitter, with the three retries of Celery's default.
@@ -56,7 +56,7 @@ _LONGEST_MS, _MOST_RETRIES = 600_000, 150
 
 @dataclass(frozen=True)
 class World:
-    """How long failures last, and the share of them that never end."""
+    """A distribution of how long failures last, and the share of them that never end."""
 
     name: str
     distribution: str
@@ -64,19 +64,19 @@ class World:
     hard: float = 0.02
 
     def failures(self, seed: int) -> Episodes:
-        """Return failures of one history."""
+        """Return the failures of one history."""
         dependency = Dependency(
             "payments", NAMED[self.distribution], "ConnectionError", "refused", self.hard, OUTAGES_PER_DAY
         )
         shop = Shop((dependency,), (Queue("payments", TODAY),), (Task("pay", "payments", "payments"),))
         spec = Spec(attempts=ATTEMPTS, days=DAYS, seed=seed, shop=shop, outages=self.outages)
         found = draw_episodes(spec, world_of(spec), np.random.default_rng([seed, 7]), ATTEMPTS, (0.0, 1.0))
-        return found[found.is_told]
+        return found[found.is_informative]
 
 
 WORLDS = tuple(
-    World(f"{name}, {told}", distribution, outages, hard)
-    for (name, distribution, hard), (told, outages) in itertools.product(
+    World(f"{name}, {kind}", distribution, outages, hard)
+    for (name, distribution, hard), (kind, outages) in itertools.product(
         (
             ("exponential", "exponential", 0.02),
             ("lognormal", "lognormal", 0.02),
@@ -90,17 +90,17 @@ WORLDS = tuple(
 
 @dataclass(frozen=True)
 class Tried:
-    """Ladders on one truth.
+    """Results of ladders on one truth.
 
-    ``limits`` are those that the advice was to keep: what today's ladder reached in the history. Where no ladder keeps
-    them on the truth, the best one is that within what today's ladder reaches there.
+    ``limits`` are those of the advice: the figures of today's ladder in the history. If no ladder meets them on the
+    truth, the best one is chosen within the figures of today's ladder there.
     """
 
     world: World
     seed: int
     advised_ms: tuple[int, ...] | None
     limits: Limits
-    #: By name; there is no ``advised`` where nothing is.
+    #: By name; without ``advised`` if nothing is advised.
     found: dict[str, Figures]
 
     @property
@@ -112,18 +112,18 @@ class Tried:
 def history(
     failures: Episodes, seed: int, ladders: Sequence[Sequence[int]] = PAST, jitter: float = JITTER
 ) -> Intervals:
-    """Return what ladders (one at random for each failure) see of failures, by outage."""
+    """Return the intervals that ladders (a random one for each failure) observe of failures, by outage."""
     random = np.random.default_rng([seed, 8])
     count, tiers = len(failures), max(map(len, ladders))
     delays = np.array([[*ladder, *[np.nan] * (tiers - len(ladder))] for ladder in ladders])
     steps = delays[random.integers(0, len(ladders), count)] / 1000
     steps = steps * random.uniform(1 - jitter, 1 + jitter, steps.shape)
     late = random.exponential(LATE_S / np.log(2), steps.shape)
-    looks = np.column_stack([np.zeros(count), np.cumsum(steps + late, axis=1), np.full(count, np.nan)])
-    # A look that is not a number is none: the ladder has ended.
-    at = (looks < failures.lasts[:, None]).sum(axis=1)
+    ends = np.column_stack([np.zeros(count), np.cumsum(steps + late, axis=1), np.full(count, np.nan)])
+    # NaN: no attempt, the ladder has ended.
+    at = (ends < failures.lasts[:, None]).sum(axis=1)
     every, grid = np.arange(count), OPTIONS.grid
-    low, high = looks[every, at - 1], looks[every, at]
+    low, high = ends[every, at - 1], ends[every, at]
     lows = grid.cells(low)
     highs = np.where(np.isnan(high), Intervals.OPEN, grid.cells(np.nan_to_num(high)))
     began = (failures.origin // OPTIONS.cluster_s).astype(np.int64)
@@ -133,7 +133,7 @@ def history(
 
 
 def tried(world: World, seed: int, ladders: Sequence[Sequence[int]] = PAST, jitter: float = JITTER) -> Tried:
-    """Return the ladders on the truth of another seed than that of which the advice was made."""
+    """Return the results of ladders on the truth of a different seed than that of the advice."""
     decision = decide(history(world.failures(seed), seed, ladders, jitter), Today(TODAY, LATE_S), OPTIONS)
     limits = Limits.of(Figures(*(decision.current.value(name) for name in Figures.NAMES)), OPTIONS)
     lasts = np.sort(world.failures(seed + HELD_OUT).lasts)
@@ -151,13 +151,13 @@ def tried(world: World, seed: int, ladders: Sequence[Sequence[int]] = PAST, jitt
 
 
 def on_truth(ladder_ms: Sequence[int], lasts: Floats) -> Figures:
-    """Return the figures of one ladder, or of several of one length, over failures that lasted so long (sorted)."""
+    """Return the figures of one ladder, or of several of one length, for failures of these durations (sorted)."""
     times = retry_times(np.array(ladder_ms), LATE_S)
     return figures(np.searchsorted(lasts, times, side="right") / len(lasts), times)
 
 
 def best_on_truth(lasts: Floats, limits: Limits) -> tuple[int, ...] | None:
-    """Return the ladder with the fewest retries within the limits, of all that the search tries."""
+    """Return the ladder with the fewest retries within the limits, among all candidates of the search."""
     best: tuple[float, tuple[int, ...]] | None = None
     for tiers in range(1, OPTIONS.max_tiers + 1):
         ladders = np.array(list(itertools.combinations_with_replacement(OPTIONS.delays_ms, tiers)))
@@ -174,7 +174,7 @@ def _looser(one: Limits, other: Limits) -> Limits:
 
 
 def celerys_backoff(lasts: Floats, limits: Limits) -> Figures:
-    """Return the figures of Celery's backoff with as many retries as recover enough."""
+    """Return the figures of Celery's backoff with the fewest retries that recover enough."""
     ladder: list[int] = []
     while len(ladder) < _MOST_RETRIES:
         ladder.append(min(1000 * 2 ** len(ladder), _LONGEST_MS))
@@ -234,7 +234,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3, help="Histories of each world.")
     parser.add_argument("--no-jitter", action="store_true", help="Histories of today's ladder alone, without jitter.")
-    parser.add_argument("--markdown", type=Path, help="Write the table there, too.")
+    parser.add_argument("--markdown", type=Path, help="Also write the table to this file.")
     given = parser.parse_args()
     seen = ((TODAY,), 0.0) if given.no_jitter else (PAST, JITTER)
     found = [tried(world, seed, *seen) for world in WORLDS for seed in range(1, given.seeds + 1)]

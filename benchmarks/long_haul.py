@@ -1,14 +1,13 @@
-"""A million parked tasks on one broker, and an hour of steady failures: what grows, and how fast it drains.
+"""Measure growth and drain rate with a million parked tasks on one broker, and in an hour of steady failures.
 
     python -m benchmarks long-haul --docs                      # a million, classic and quorum: half an hour each
     python -m benchmarks long-haul --messages 20000 --queue-type classic --hold 10 --reject-minutes 1
     python -m benchmarks long-haul --soak 1h --docs            # instead of the million
     python -m benchmarks long-haul --from haul.json --chart haul.svg
 
-The million: a worker of two processes rejects as many tasks as it can in ``--reject-minutes``; what is left is
-published into the delay queue, confirmed, and due together when the last rejected one is. Then all wait, come back and
-are done.
-The soak: tasks fail none to four times, one in five until it is exhausted, beside a collector with PostgreSQL.
+The million: a worker of two processes rejects as many tasks as it can in ``--reject-minutes``; the rest is published
+into the delay queue, confirmed, and due together with the last rejected task. Then all wait, return and are executed.
+The soak: tasks fail none to four times, one in five until it is exhausted, with a collector and PostgreSQL.
 """
 
 from __future__ import annotations
@@ -31,32 +30,32 @@ from benchmarks.collector import PROJECT, database, environ_of
 from benchmarks.contenders import ONCE, SOAK, TASK_QUEUES
 from benchmarks.copies import Copies, Template
 from benchmarks.long_haul_report import Record, from_json, most_per_second, panels, tables
+from benchmarks.output import print_closing, print_tables, progress, terminal
 from benchmarks.processes import end
 from benchmarks.report import machine
 from benchmarks.run import Options, Run, RunError, fresh, measure_rate, when_idle
 from benchmarks.sampler import Sampler
-from benchmarks.telling import print_closing, print_tables, progress, terminal
 from celery_rmq_delay.durations import parse_ms
 
-#: Tasks after which a worker is warm, and those that say how fast it rejects.
+#: Tasks after which a worker is warm, and tasks for measuring how fast it rejects.
 _WARM = 2_000
-#: Messages that wait for the worker while it is fed, and that are added at once.
+#: Messages in the worker's queue while it is fed, and messages added at once.
 _BACKLOG, _CHUNK = 4_000, 500
-#: Confirmed messages a second that a delay queue surely takes.
+#: Confirmed messages per second that a delay queue certainly accepts.
 _PUBLISHED = 2_500
-#: Share of the measured rate of rejecting that is counted upon: the worker is fed and watched meanwhile.
+#: Share of the measured reject rate that is assumed: the worker is fed and measured meanwhile.
 _SURELY = 0.8
-#: Seconds without a change after which nothing more is to come.
+#: Seconds without a change after which no more changes are expected.
 _STALLED = 120.0
-#: Tasks a second in the soak.
+#: Tasks per second in the soak.
 _STEADY = 40.0
-#: Quorum queues have their write-ahead log in memory, too, up to 512 MiB: a wave of 20 minutes that hides any growth.
+#: Quorum queues also keep their write-ahead log in memory, up to 512 MiB: a cycle of 20 minutes that hides any growth.
 _SHORT_LOG = "raft.wal_max_size_bytes = 33554432"
 _PACKAGES = ("celery-rmq-delay", "celery", "kombu", "amqp")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the benchmark, or tell what an earlier run found."""
+    """Run the benchmark, or report the results of an earlier run."""
     given = _parser().parse_args(arguments)
     if given.earlier:
         found = (from_json(given.earlier.read_text()) for _ in range(1))
@@ -66,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         kinds = [given.queue_type] if given.queue_type else ["classic", "quorum"]
         found = (haul(kind, given) for kind in kinds)
     for record in found:
-        _tell(record, given)
+        _report(record, given)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -75,11 +74,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--messages", type=int, default=1_000_000, help="tasks to park (%(default)s)")
     parser.add_argument("--queue-type", choices=["classic", "quorum"], help="default: both; of the soak: quorum")
-    parser.add_argument("--reject-minutes", type=float, default=15, help="for the worker to reject (%(default)s)")
-    parser.add_argument("--hold", type=int, default=60, help="seconds to look at all of them waiting (%(default)s)")
+    parser.add_argument(
+        "--reject-minutes", type=float, default=15, help="minutes for the worker to reject (%(default)s)"
+    )
+    parser.add_argument("--hold", type=int, default=60, help="seconds to measure while all of them wait (%(default)s)")
     parser.add_argument("--soak", type=_seconds, metavar="TIME", help="such as 1h or 30m, instead of parking")
     parser.add_argument("--rabbitmq", default="system", help="system, 3.10, 4.0 or 4.3 (%(default)s)")
-    parser.add_argument("--from", dest="earlier", type=Path, metavar="FILE", help="tell of an earlier run's --json")
+    parser.add_argument("--from", dest="earlier", type=Path, metavar="FILE", help="report an earlier run's --json")
     parser.add_argument("--json", type=Path, metavar="FILE", help="{} in it becomes the name of the run")
     parser.add_argument("--chart", type=Path, metavar="FILE", help="an SVG; {} as above")
     parser.add_argument("--docs", action="store_true", help="write results, tables and chart into the documentation")
@@ -91,13 +92,13 @@ def _seconds(text: str) -> float:
 
 
 def haul(kind: str, given: argparse.Namespace) -> Record:
-    """Park ``given.messages`` tasks on a new broker, watch them, and let them come back."""
+    """Park ``given.messages`` tasks on a new broker, measure, and wait until they have returned."""
     began = time.monotonic()
     contender = ONCE[kind]
     with open_broker(rabbitmq=given.rabbitmq) as broker:
         rate = measure_rate(contender, broker, Options(_WARM, 3600)).per_second * _SURELY
         by_worker = min(given.messages, int(rate * 60 * given.reject_minutes))
-        # The first one is not to be due before all of them are parked and were looked at.
+        # The first one must not be due before all of them are parked and measured.
         delay = int((by_worker / rate + (given.messages - by_worker) / _PUBLISHED) * 1.3) + given.hold + 30
         record = Record(kind, machine(broker.version, _PACKAGES))
         options = Options(0, delay)
@@ -117,7 +118,7 @@ def haul(kind: str, given: argparse.Namespace) -> Record:
 
 @contextmanager
 def _fed(run: Run) -> Iterator[Template]:
-    """Publish one task, take it out as a template, and leave its queue empty."""
+    """Publish one task, consume it as a template, and leave its queue empty."""
     run.publish(1)
     with kombu.Connection(run.env["BENCHMARK_BROKER_URL"]) as connection:
         channel: Any = connection.channel()
@@ -140,7 +141,7 @@ def _park(
     by_worker: int,
     tier_index: Callable[[], str],
 ) -> None:
-    """Let the worker reject what it is to, publish the rest, and wait until the first one is due."""
+    """Let the worker reject its part, publish the rest, and wait until the first task is due."""
     url, messages = run.env["BENCHMARK_BROKER_URL"], given.messages
     first = time.monotonic()
     warm = min(_WARM, by_worker)
@@ -150,7 +151,7 @@ def _park(
     sampler.watch(tier_index())
     sampler.mark("warm")
     began, limit = time.monotonic(), first + run.options.delay - given.hold - 30
-    # What the worker does not reject in time is published, too.
+    # Tasks that the worker does not reject in time are published, too.
     fed = _feed(run, url, template, by_worker - warm, warm, until=lambda left: limit - left / _PUBLISHED, of=messages)
     rejected = warm + fed
     _wait(lambda: run.progress().attempts, rejected)
@@ -170,7 +171,7 @@ def _park(
 
 
 def _into(template: Template, queue: str) -> Template:
-    """Return the template for a queue, as a task that was rejected once: it succeeds when it comes back."""
+    """Return the template for a queue, as a task that was rejected once: it succeeds when it returns."""
     template.message.properties["application_headers"]["retries"] = 1
     return template._replace(routing_key=queue)
 
@@ -184,9 +185,9 @@ def _feed(
     until: Callable[[int], float] | None = None,
     of: int = 0,
 ) -> int:
-    """Publish copies as fast as the worker rejects them; ``done`` it had before. Return how many.
+    """Publish copies as fast as the worker rejects them; ``done``: rejected before. Return how many.
 
-    ``until`` says for how long (monotonic seconds), by how many tasks are left of all.
+    ``until`` returns the end (monotonic seconds) for the number of remaining tasks.
     """
     fed = 0
     with Copies(url) as copies:
@@ -209,7 +210,7 @@ def _fill(url: str, template: Template, count: int, due: float) -> None:
 
 
 def _drain(run: Run, sampler: Sampler, worker: subprocess.Popen[bytes]) -> None:
-    """Wait until all tasks are done; note how fast they came back and were done."""
+    """Wait until all tasks are done; record how fast they returned and were done."""
     facts = sampler.facts
     began, before = time.monotonic(), run.progress().attempts
     try:
@@ -224,7 +225,7 @@ def _drain(run: Run, sampler: Sampler, worker: subprocess.Popen[bytes]) -> None:
 
 
 def _wait(count: Callable[[], int], target: int, worker: subprocess.Popen[bytes] | None = None) -> None:
-    """Wait until a count is reached; raise `RunError` when it does not move any more."""
+    """Wait until a count is reached; raise `RunError` if it stops changing."""
     before, since = -1, time.monotonic()
     while (now := count()) < target:
         if now != before:
@@ -235,7 +236,7 @@ def _wait(count: Callable[[], int], target: int, worker: subprocess.Popen[bytes]
 
 
 def soak(seconds: float, rabbitmq: str, kind: str) -> Record:
-    """Let tasks fail at a steady rate beside a collector, and look at everybody's memory."""
+    """Run failing tasks at a steady rate with a collector, and measure the memory of all processes."""
     began = time.monotonic()
     options = Options(0, 2)
     with (
@@ -270,14 +271,14 @@ def _of_collector(left: dict[str, int]) -> Iterator[int]:
 
 
 def _publish_for(run: Run, seconds: float, processes: Sequence[subprocess.Popen[bytes]]) -> int:
-    """Publish tasks at a steady rate, some minutes at a time; return how many."""
+    """Publish tasks at a steady rate, in portions of some minutes; return how many."""
     deadline, sent = time.monotonic() + seconds, 2
     while (left := deadline - time.monotonic()) > 1:
         count = int(_STEADY * min(left, 240))
         run.publish(count, _STEADY, sent)
         sent += count
         if any(process.poll() is not None for process in processes):
-            raise RunError("the worker or the collector has ended by itself")
+            raise RunError("the worker or the collector ended unexpectedly")
     return sent - 1
 
 
@@ -291,7 +292,7 @@ def _process(command: Sequence[Any], environ: dict[str, str], run: Run) -> Itera
             end(process)
 
 
-def _tell(record: Record, given: argparse.Namespace) -> None:
+def _report(record: Record, given: argparse.Namespace) -> None:
     console = terminal(140)
     print_tables(console, tables(record))
     print_closing(console, record.machine, ())

@@ -1,4 +1,4 @@
-"""What `benchmarks.long_haul` found: samples over time, tables, verdicts and charts."""
+"""The results of `benchmarks.long_haul`: samples over time, tables, verdicts and charts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from benchmarks.charts import OTHER, OURS, Lines
 from benchmarks.growth import trend
-from benchmarks.telling import Table
+from benchmarks.output import Table
 
-#: MB that each may grow by in a soak to count as flat, and the worker with a million parked.
+#: Most growth in MB that counts as flat, for each process in a soak, and for the worker with a million parked.
 BOUNDS = {"worker": 2.0, "collector": 4.0, "broker": 10.0}
 #: Share of a soak until everything is warm.
 WARM_UP = 1 / 6
@@ -22,13 +22,13 @@ _BROKER = "#6a1b9a"
 
 @dataclass(frozen=True)
 class Sample:
-    """One look. Bytes, messages, attempts; ``seconds`` since the first one. None where there is no such thing."""
+    """One sample: bytes, messages, attempts; ``seconds`` since the first one. None if not applicable."""
 
     seconds: float
     #: Resident bytes of the worker's processes, and of the collector's.
     worker: int
     collector: int | None
-    #: What the broker has allocated (in a soak without garbage), its resident bytes, and its files.
+    #: Bytes allocated by the broker (in a soak without garbage), its resident bytes, and its files.
     broker: int
     broker_rss: int | None
     disk: int | None
@@ -40,9 +40,9 @@ class Sample:
 
 @dataclass
 class Record:
-    """The samples of a run and what happened when: ``marks`` by the seconds of the samples."""
+    """The samples of a run and its events: ``marks`` by the seconds of the samples."""
 
-    #: What was run: ``classic`` or ``quorum`` for the parked million, ``soak``.
+    #: The kind of run: ``classic`` or ``quorum`` for the parked million, ``soak``.
     name: str
     machine: dict[str, str] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Record:
     marks: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Return everything, for `from_json`."""
+        """Return the record as JSON, for `from_json`."""
         return json.dumps({**asdict(self), "samples": [list(asdict(each).values()) for each in self.samples]}) + "\n"
 
     def at(self, mark: str) -> Sample:
@@ -105,7 +105,7 @@ def _each(record: Record, warm: Sample, most: Sample) -> str:
 
 
 def worker_growth(record: Record) -> float:
-    """Return what the worker had grown by at most, in MB, while everything was parked."""
+    """Return the worker's largest growth in MB while everything was parked."""
     return (max(each.worker for each in record.between("parked", "due")) - record.at("warm").worker) / _MB
 
 
@@ -127,12 +127,12 @@ def _soak_tables(record: Record) -> list[Table]:
         cells = [f"{found.first:.1f}", f"{found.last:.1f}", f"{found.per_hour:+.2f}", sure, f"{found.growth:+.2f}"]
         rows.append([name, *cells, f"{found.verdict(bound)} (bound {bound:g})"])
     head = ["", "MB, warm", "MB, end", "MB an hour", "95 %", "grew by, MB", "verdict"]
-    told = [[name, f"{value:,}"] for name, value in record.facts.items() if isinstance(value, int)]
-    return [("Growth in the soak", head, rows), ("What was done", ["", "count"], told)]
+    counts = [[name, f"{value:,}"] for name, value in record.facts.items() if isinstance(value, int)]
+    return [("Growth in the soak", head, rows), ("What was done", ["", "count"], counts)]
 
 
 def panels(record: Record) -> list[Lines]:
-    """Return the chart's panels: memory, messages, and for parked ones rates and files."""
+    """Return the panels of the chart: memory, messages, and for the parked million rates and files."""
     minutes = [each.seconds / 60 for each in record.samples]
     marks = [(record.marks[name] / 60, name) for name in ("rejected", "parked", "due") if name in record.marks]
 

@@ -1,4 +1,4 @@
-"""What was measured of a broker's memory and disk: the table, and the constants of ``rmq-delay capacity`` from it."""
+"""Report the measured memory and disk of a broker: the table, and the constants for ``rmq-delay capacity``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.telling import print_tables, terminal
+from benchmarks.output import print_tables, terminal
 from celery_rmq_delay.ladders import QueueType
 from celery_rmq_delay.operations.capacity.costs import CONSTANTS, VERSIONS
 
@@ -19,7 +19,7 @@ EXCHANGES = ("direct", "topic")
 
 @dataclass(frozen=True)
 class Row:
-    """Bytes for one of ``count`` things. ``at_once`` is memory before any garbage collection."""
+    """Bytes for one of ``count`` objects. ``at_once`` is memory before any garbage collection."""
 
     what: str
     kind: str
@@ -32,9 +32,9 @@ class Row:
 
 
 def constants(facts: dict[str, Any], rows: Sequence[Row], deaths: Sequence[int]) -> dict[str, float]:
-    """Return what `celery_rmq_delay.operations.capacity.costs` calls measured.
+    """Return the measured constants of `celery_rmq_delay.operations.capacity.costs`.
 
-    The largest over all sizes; memory after a collection, and that of queues as resident where that is more.
+    The largest over all sizes; memory after a collection, for queues the resident memory if that is larger.
     """
 
     def of(what: str, kind: str, *, over: bool = False) -> Iterator[Row]:

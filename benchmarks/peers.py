@@ -1,15 +1,15 @@
-"""This package beside four others, each as its own documentation sets it up, and beside a bare loop over its ladder.
+"""Compare this package with four others, each configured as in its documentation, and with a bare loop over its ladder.
 
     python -m benchmarks peers                                  # 20 to 25 minutes on a quiet machine
-    python -m benchmarks peers --quick                          # a few minutes: to see that everything runs
+    python -m benchmarks peers --quick                          # a few minutes, to check that everything runs
     python -m benchmarks peers --rabbitmq 4.3 --docs            # and write table and chart into the documentation
     python -m benchmarks peers --from peers.json --docs         # the same from an earlier run's --json
     python -m benchmarks peers --only dramatiq --skip killed --json peers.json --chart peers.svg
 
-Same tasks, one broker, two processes each. Four phases: tasks that fail once and succeed (contenders in turn, forth
-and back); how late retries are; what 10,000 and 100,000 waiting tasks do to a worker and to fresh tasks; and what is
-lost or done twice when the worker, or one process of it, is killed by SIGKILL. What a peer cannot do is a result, with
-its reason.
+Same tasks, one broker, two processes each. Four phases: tasks that fail once and succeed (contenders in alternating
+order); lateness of retries; the effect of 10,000 and 100,000 waiting tasks on a worker and on fresh tasks; and tasks
+lost or executed twice when the worker, or one of its processes, is killed with SIGKILL. If a peer does not support
+something, the result states the reason.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from typing import Any
 from benchmarks import charts, docs_part
 from benchmarks.brokers import Broker, open_broker
 from benchmarks.contenders import FLOORS, OURS, PEERS, Contender
+from benchmarks.output import note, noted, print_closing, print_tables, progress, terminal
 from benchmarks.peers_measures import KILLS, PATIENCE, measure_killed, measure_parked
 from benchmarks.peers_report import Results, from_json, panels, tables
 from benchmarks.report import machine
 from benchmarks.run import Options, measure_lateness, measure_rate
-from benchmarks.telling import note, noted, print_closing, print_tables, progress, terminal
 
 _PHASES = ("retries", "late", "parked", "killed")
-#: Options of a whole run, and of ``--quick``, which leaves out the second rows of those that have two.
+#: Options of a full run, and of ``--quick``, which omits the second rows of contenders that have two.
 FULL = {"tasks": 4_000, "rounds": 3, "late": 200, "late_delay": 10, "few": 10_000, "many": 100_000, "killed": 1_000}
 QUICK = {"tasks": 600, "rounds": 1, "late": 50, "late_delay": 2, "few": 300, "many": 3_000, "killed": 150}
 _TWICE = [each for each in (*PEERS, *FLOORS) if each.name in (OURS, FLOORS[0].name) and each.queue_type == "quorum"]
-#: Tasks that the bare loop gets, of those of the others: the delay itself would be most of its time.
+#: How many times as many tasks the bare loop gets as the others: otherwise the delay would be most of its time.
 _FLOOR_TASKS = 4
-#: Seconds: the delay of retries that are to come soon, while tasks are killed, and of those that are not to come.
+#: Seconds: the delay of retries that come soon, of retries while tasks are killed, and of retries that do not come.
 _SOON, _WHILE_KILLED, _FAR = 1, 3, 7_200
-#: Seconds that an attempt sleeps while workers are killed, so that some are in the middle of one.
+#: Seconds that an attempt sleeps while workers are killed, so that some are killed during an attempt.
 _WORK = 0.004
 _LATE_RATE = 50.0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the benchmark, or tell what an earlier run found."""
+    """Run the benchmark, or report the results of an earlier run."""
     given = _parser().parse_args(arguments)
     results = from_json(given.earlier.read_text()) if given.earlier else _measure(given)
     console = terminal(180)
@@ -62,13 +62,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="small numbers: to see that everything runs")
+    parser.add_argument("--quick", action="store_true", help="small numbers, to check that everything runs")
     parser.add_argument("--rabbitmq", default="system", help="system, 3.10, 4.0 or 4.3 (%(default)s)")
-    parser.add_argument("--rounds", type=int, help="of the first phase")
-    parser.add_argument("--tasks", type=int, help="of each run of the first phase")
-    parser.add_argument("--only", nargs="+", metavar="TEXT", help="only contenders whose NAME/QUEUE holds one of these")
-    parser.add_argument("--skip", nargs="+", default=[], choices=_PHASES, help="leave phases out")
-    parser.add_argument("--from", dest="earlier", type=Path, metavar="FILE", help="tell of an earlier run's --json")
+    parser.add_argument("--rounds", type=int, help="tasks of the first phase")
+    parser.add_argument("--tasks", type=int, help="rounds of the first phase")
+    parser.add_argument(
+        "--only", nargs="+", metavar="TEXT", help="only contenders whose NAME/QUEUE contains one of these"
+    )
+    parser.add_argument("--skip", nargs="+", default=[], choices=_PHASES, help="omit phases")
+    parser.add_argument("--from", dest="earlier", type=Path, metavar="FILE", help="report an earlier run's --json")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--chart", type=Path, metavar="FILE", help="an SVG")
     parser.add_argument("--docs", action="store_true", help="write results, table and chart into the documentation")
@@ -81,7 +83,7 @@ def _measure(given: argparse.Namespace) -> Results:
     everyone = [each for each in (*PEERS, *FLOORS) if not given.quick or each not in _TWICE]
     chosen = [each for each in everyone if not given.only or any(text in each.key for text in given.only)]
     if not chosen:
-        raise SystemExit(f"No contender matches {given.only}. There are: {', '.join(each.key for each in PEERS)}")
+        raise SystemExit(f"No contender matches {given.only}. Use one of: {', '.join(each.key for each in PEERS)}")
     phases = {"retries": _retries, "late": _late, "parked": _parked, "killed": _killed}
     began = time.monotonic()
     with open_broker(rabbitmq=given.rabbitmq) as broker:
@@ -97,7 +99,7 @@ def _measure(given: argparse.Namespace) -> Results:
 def _retries(results: Results, chosen: Sequence[Contender], broker: Broker) -> None:
     tasks, rounds = results.options["tasks"], results.options["rounds"]
     for number in range(1, rounds + 1):
-        for each in chosen if number % 2 else reversed(chosen):  # what changes meanwhile is not to favour anybody
+        for each in chosen if number % 2 else reversed(chosen):  # changes of the machine must not favour a contender
             rate = None
             with noted(results.errors, f"{each.key}, retries"):
                 of_it = tasks * _FLOOR_TASKS if each in FLOORS else tasks
@@ -144,7 +146,7 @@ def _systems(chosen: Sequence[Contender]) -> list[Contender]:
 
 
 def notes(options: dict[str, Any]) -> list[str]:
-    """Return what has to be known to read the tables."""
+    """Return the notes for the tables."""
     return [
         f"{options['form'].capitalize()} form. Every worker has two processes, no result backend, and logs warnings; "
         "its prefetch is its system's own. CPU is user and system time per task: failure, retry and success together. "
@@ -170,8 +172,8 @@ def _write_docs(results: Results) -> None:
     name = f"peers-{version}"
     docs_part.keep(name, results.to_json())
     picture = "The systems side by side", panels(results)
-    told = (*notes(results.options), *(each.splitlines()[0].rstrip(":") for each in results.errors))
-    docs_part.write("peers.md", name, picture, tables(results), told, results.machine, texts=2)
+    lines = (*notes(results.options), *(each.splitlines()[0].rstrip(":") for each in results.errors))
+    docs_part.write("peers.md", name, picture, tables(results), lines, results.machine, texts=2)
 
 
 if __name__ == "__main__":

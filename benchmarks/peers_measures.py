@@ -1,4 +1,4 @@
-"""What `benchmarks.peers` measures besides `run.measure_rate` and `run.measure_lateness`: tasks that wait; kills."""
+"""Measurements of `benchmarks.peers` besides `run.measure_rate` and `run.measure_lateness`: waiting tasks, kills."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from benchmarks.run import Options, Run, RunError, fresh, percentile, when_idle
 
 #: Numbers of tasks that succeed at once begin here: see `contenders.shop`.
 FRESH = LEDGER_SIZE
-#: Fresh tasks of one probe, how many of them in a second, and how long the last one gets, in seconds.
+#: Fresh tasks of one probe, their rate per second, and the seconds for the last one to start.
 PROBES, _PER_SECOND, PATIENCE = 20, 10.0, 20.0
-#: Seconds that a worker gets to start, those to take in what waits, and without a change after which it has.
+#: Seconds for a worker to start, to fetch waiting messages, and without a change after which it has fetched them.
 _START, _SETTLE, _SETTLED = 8.0, 40.0, 5.0
-#: Messages to look at for one that waits.
-_LOOK = 2_000
-#: Seconds without an attempt, beyond the delay, after which no more are to come.
+#: Messages to inspect to find one that waits.
+_INSPECTED = 2_000
+#: Seconds without an attempt, beyond the delay, after which no more are expected.
 NO_MORE = 15.0
-#: The victims of `measure_killed`, and at which attempts per task they are killed: while the first ones run, when all
-#: wait, while the second ones run. A child that has nothing to do would die without harm.
+#: The victims of `measure_killed`, and the attempts per task at which they are killed: while the first ones run, when
+#: all wait, while the second ones run. Killing an idle child would have no effect.
 KILLS = {"worker": (0.3, 1.0, 1.3), "child": (0.3, 0.7, 1.3, 1.7)}
 _MB = 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Fresh:
-    """How long fresh tasks waited for their start, in ms; ``missing`` had not started 20 s after the last was sent."""
+    """Time to the start of fresh tasks in ms; ``missing``: not started 20 s after the last was sent."""
 
     tasks: int
     missing: int
@@ -47,44 +47,44 @@ class Fresh:
 
 @dataclass(frozen=True)
 class Parked:
-    """What waiting tasks do to a worker: MB (PSS of its processes) without and with them, and fresh tasks beside them.
+    """The effect of waiting tasks on a worker: MB (PSS) without and with them, and the start of fresh tasks.
 
-    ``few`` wait because the worker let them fail; up to ``many``, the rest are copies of one of them.
+    ``few`` wait because they failed in the worker; the rest, up to ``many``, are copies of one of them.
     """
 
     few: int
     many: int
     idle_mb: float
     parked_mb: float
-    #: Messages that the worker had taken from the broker, of ``many``.
+    #: Messages that the worker had fetched from the broker, of ``many``.
     held: int
     beside_few: Fresh
     beside_many: Fresh
-    #: What went wrong while they failed, if anything did.
+    #: The error while they failed, if any.
     trouble: str = ""
 
 
 @dataclass(frozen=True)
 class Killed:
-    """What became of tasks that fail once, when the ``victim`` was killed by SIGKILL so many times."""
+    """The outcomes of tasks that fail once, after the ``victim`` was killed with SIGKILL several times."""
 
     victim: str
     kills: int
     tasks: int
-    #: Never succeeded, and nothing of them is left at the broker.
+    #: Never succeeded, and no message is left at the broker.
     lost: int
     #: Never succeeded, and there are messages left at the broker.
     stuck: int
-    #: Were executed again after they had succeeded.
+    #: Executed again after they had succeeded.
     twice: int
     #: Executions beyond one failure and one success.
     repeated: int
-    #: How often the worker's main process had ended, too, and was started again.
+    #: How often the worker's main process also ended and was restarted.
     restarts: int
 
 
 def measure_parked(contender: Contender, broker: Broker, options: Options, many: int) -> Parked:
-    """Let ``options.tasks`` tasks fail, with a retry far away; probe; add copies up to ``many``; probe a new worker."""
+    """Run ``options.tasks`` failing tasks with a late retry; probe; add copies up to ``many``; probe a new worker."""
     trouble = ""
     with fresh(contender, broker, options, with_times=True) as (run, vhost):
         run.publish(1, first=FRESH)  # the worker's queues and its warm-up
@@ -108,7 +108,7 @@ def measure_parked(contender: Contender, broker: Broker, options: Options, many:
 
 
 def probe(run: Run, worker: subprocess.Popen[bytes], first: int) -> Fresh:
-    """Publish fresh tasks at a steady rate, and see when each of them starts."""
+    """Publish fresh tasks at a steady rate, and measure when each of them starts."""
     started = run.publish(PROBES, _PER_SECOND, first)
     due = {first + number: started + number / _PER_SECOND for number in range(PROBES)}
     deadline = time.monotonic() + PATIENCE
@@ -121,9 +121,9 @@ def probe(run: Run, worker: subprocess.Popen[bytes], first: int) -> Fresh:
 
 
 def _fill(run: Run, broker: Broker, vhost: str, many: int) -> None:
-    """Publish copies of a message that waits into the queue where it does, until there are ``many``."""
+    """Publish copies of a waiting message into its queue until there are ``many``."""
     url = run.env["BENCHMARK_BROKER_URL"]
-    deadline = time.monotonic() + PATIENCE  # what the worker had taken comes back; a quorum queue tells it late
+    deadline = time.monotonic() + PATIENCE  # the worker's messages are requeued; a quorum queue reports them late
     while sum((waiting := _waiting(broker, vhost, "messages_ready")).values()) < run.options.tasks:
         if time.monotonic() > deadline:
             break
@@ -139,15 +139,15 @@ def parked_message(connection: kombu.Connection, queue: str) -> Template:
     """Return a message that waits in a queue for its retry: in the queue of the tasks, one with an ETA."""
     channel: Any = connection.channel()
     try:
-        for _ in range(_LOOK):
+        for _ in range(_INSPECTED):
             message: amqp.Message | None = channel.basic_get(queue)
             if message is None:
                 break
             if queue != "work" or (message.headers or {}).get("eta"):
                 return Template(message, "", queue)
     finally:
-        channel.close()  # gives back what was looked at
-    raise RunError(f"among the first {_LOOK:,} messages of {queue} none waits for a retry")
+        channel.close()  # requeues the inspected messages
+    raise RunError(f"none of the first {_INSPECTED:,} messages of {queue} waits for a retry")
 
 
 def _waiting(broker: Broker, vhost: str, which: str = "messages") -> dict[str, int]:
@@ -155,7 +155,7 @@ def _waiting(broker: Broker, vhost: str, which: str = "messages") -> dict[str, i
 
 
 def _taken_in(broker: Broker, vhost: str, worker: subprocess.Popen[bytes]) -> int:
-    """Wait until a worker takes no more of what waits; return how many messages it has."""
+    """Wait until a worker fetches no more waiting messages; return how many it has."""
     begun, left = time.monotonic(), -1
     deadline, since = begun + _SETTLE, begun
     while time.monotonic() < min(deadline, max(begun + _START, since + _SETTLED)) and worker.poll() is None:
@@ -170,7 +170,7 @@ def _taken_in(broker: Broker, vhost: str, worker: subprocess.Popen[bytes]) -> in
 def measure_killed(
     contender: Contender, broker: Broker, options: Options, victim: str, *, no_more: float = NO_MORE
 ) -> Killed:
-    """Let tasks fail once and succeed; kill the ``victim`` again and again, the whole worker or one child of it."""
+    """Run tasks that fail once; kill the ``victim`` repeatedly, the whole worker or one of its children."""
     with fresh(contender, broker, options, with_times=False) as (run, vhost):
         run.publish(options.tasks)
         with Shift(run, no_more) as shift:
@@ -185,7 +185,7 @@ def measure_killed(
 
 
 def count_killed(victim: str, shift: Shift, ledger: bytes, left: int) -> Killed:
-    """Count what became of tasks that were to fail once, by their attempts and the messages that are left."""
+    """Count the outcomes of tasks that fail once, from their attempts and the remaining messages."""
     never = sum(attempts < 2 for attempts in ledger)
     stuck = min(never, left)
     return Killed(
@@ -201,12 +201,12 @@ def count_killed(victim: str, shift: Shift, ledger: bytes, left: int) -> Killed:
 
 
 class Shift:
-    """A worker that is started again whenever it has ended, as a supervisor would do it; a context manager."""
+    """A worker that is restarted whenever it has ended, like under a supervisor; a context manager."""
 
     def __init__(self, run: Run, no_more: float = NO_MORE) -> None:
         self._run, self._stack = run, ExitStack()
         self._quiet = run.options.delay + no_more
-        #: SIGKILLs so far, and starts because the main process had ended without one.
+        #: SIGKILLs so far, and restarts because the main process had ended without one.
         self.kills = self.restarts = 0
 
     def __enter__(self) -> Shift:
@@ -217,7 +217,7 @@ class Shift:
         self._stack.close()
 
     def wait(self, done: Callable[[bytes], bool]) -> None:
-        """Wait until the ledger is as it should be, or no more attempts come."""
+        """Wait until the ledger is complete, or no more attempts come."""
         before, since = b"", time.monotonic()
         while not done(now := read_ledger(self._run.directory, self._run.options.tasks)):
             if now != before:
@@ -240,7 +240,7 @@ class Shift:
         known = {int(path.stem) for path in self._run.directory.glob("*.slot")}
         running = [pid for pid in tree(self._worker.pid)[1:] if pid in known]
         if not running:
-            raise RunError("no process of the worker that runs tasks was found to be killed")
+            raise RunError("found no process of the worker that runs tasks")
         kill(running[0])
 
     def _restart(self) -> None:

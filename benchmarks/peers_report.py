@@ -1,4 +1,4 @@
-"""What `benchmarks.peers` found: kept as JSON, told in tables, ratios and a chart."""
+"""The results of `benchmarks.peers`: as JSON, in tables, ratios and a chart."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from statistics import median
 from typing import Any
 
 from benchmarks.charts import FLOOR, OTHER, OURS, Bar, Bars
+from benchmarks.contenders import CELERY_NATIVE, FLOORS, PEERS, STOCK, Contender
 from benchmarks.contenders import FLOOR as FLOOR_NAME
-from benchmarks.contenders import FLOORS, NATIVE, PEERS, STOCK, Contender
 from benchmarks.contenders import OURS as OUR_NAME
 from benchmarks.delays_report import turns_ratio
+from benchmarks.output import Table
 from benchmarks.peers_measures import Fresh, Killed, Parked
 from benchmarks.run import Lateness, Rate
-from benchmarks.telling import Table
 
-#: How charts name those whose names are long.
-_SHORT = {STOCK: "Celery, ETA", NATIVE: "Celery, native", FLOOR_NAME: "bare consume and reject"}
+#: Short names for charts.
+_SHORT = {STOCK: "Celery, ETA", CELERY_NATIVE: "Celery, native", FLOOR_NAME: "bare consume and reject"}
 
 
 @dataclass
 class Results:
-    """What was measured, by contender, and what could not be."""
+    """The measurements by contender, and the errors."""
 
-    #: What the figures depend on, and the options of the run.
+    #: The machine and the options of the run.
     machine: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     #: By round; None where a round failed.
@@ -36,7 +36,7 @@ class Results:
     errors: list[str] = field(default_factory=list)
 
     def to_json(self) -> str:
-        """Return everything, for `from_json`."""
+        """Return the results as JSON, for `from_json`."""
         runs = {
             each.key: {
                 "retries": [rate and asdict(rate) for rate in self.retries.get(each, [])],
@@ -70,7 +70,7 @@ def from_json(text: str) -> Results:
 
 
 def middle(results: Results, contender: Contender, what: str) -> float | None:
-    """Return the median over the rounds of a figure of `Rate`; None where there is none."""
+    """Return the median over the rounds of a figure of `Rate`; None if there is none."""
     rates = results.retries.get(contender, [])
     values = [found for rate in rates if rate and (found := getattr(rate, what)) is not None]
     return median(values) if values else None
@@ -124,10 +124,10 @@ def tables(results: Results) -> list[Table]:
             [row for each in results.killed for row in _killed_rows(each, results.killed[each])],
         ),
     ]
-    told = [(title, ["", "queue", *head], rows) for title, head, rows in found if rows]
+    shown = [(title, ["", "queue", *head], rows) for title, head, rows in found if rows]
     if compared := ratios(results):
-        told.append(("Ratios", ["", "measured"], [[what, f"{value:.2f}"] for what, value in compared]))
-    return told
+        shown.append(("Ratios", ["", "measured"], [[what, f"{value:.2f}"] for what, value in compared]))
+    return shown
 
 
 def _rows(contenders: Iterable[Contender], cells: Any) -> list[list[str]]:
@@ -140,11 +140,11 @@ def _retry_cells(results: Results, each: Contender) -> list[str]:
     if rate is None:
         return ["failed", "-", "-", "-", "-"]
     rates = [found.per_second for found in results.retries[each] if found]
-    told = f"{rate:,.0f}" + (f" ({min(rates):,.0f}-{max(rates):,.0f})" if len(rates) > 1 else "")
+    rate_text = f"{rate:,.0f}" + (f" ({min(rates):,.0f}-{max(rates):,.0f})" if len(rates) > 1 else "")
     floor = next((middle(results, bare, "per_second") for bare in FLOORS if bare.queue_type == each.queue_type), None)
     share = f"{rate / floor:.0%}" if floor else "-"
     figures = (("worker_cpu", 2), ("broker_cpu", 2), ("peak_rss", 0))
-    return [told, share, *(_number(middle(results, each, what), digits) for what, digits in figures)]
+    return [rate_text, share, *(_number(middle(results, each, what), digits) for what, digits in figures)]
 
 
 def _late_cells(results: Results, each: Contender) -> list[str]:
@@ -181,7 +181,7 @@ def _of(part: int, whole: int) -> str:
 
 
 def panels(results: Results) -> list[Bars]:
-    """Return the chart's panels."""
+    """Return the panels of the chart."""
     few, many = results.options.get("few", 0), results.options.get("many", 0)
     everyone = [each for each in (*PEERS, *FLOORS) if each in results.retries]
     return [

@@ -1,10 +1,10 @@
-"""How late retries are on each of Celery's pools: steady failing tasks, pools and types of queue in turn.
+"""Measure the lateness of retries on each of Celery's pools: steady failing tasks, pools and types of queue in turn.
 
     python -m benchmarks pools                               # 3 rounds of 500 tasks at 50 a second, about 10 minutes
     python -m benchmarks pools --tasks 1000 --rounds 1 --rabbitmq-root .cache/brokers/4.3
 
-Every task fails once and comes back after a second. Lateness is the start of its second attempt minus the end of the
-first one minus that second. Prints the 50th and 99th percentile and the worst, in ms, each of the worst round.
+Every task fails once and is retried after a second. Lateness is the start of its second attempt minus the end of the
+first one minus that second. Prints the 50th and 99th percentile and the maximum, in ms, each of the worst round.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from benchmarks.contenders import CONTENDERS, OURS, Contender
 from benchmarks.report import machine
 from benchmarks.run import Lateness, Options, measure_lateness
 
-#: Pools, and how many tasks each runs at once. On gevent a slot of Celery's is busy for 0.1 s whatever the task does.
+#: Pools and their concurrency. On gevent Celery keeps a slot busy for 0.1 s, independent of the task.
 POOLS = {"prefork": 2, "threads": 2, "solo": 1, "gevent": 100}
 
 
 @dataclass(frozen=True)
 class OnPool(Contender):
-    """This package's worker on another pool than prefork."""
+    """This package's worker on a pool other than prefork."""
 
     pool: str = "prefork"
 
@@ -42,15 +42,15 @@ def contenders() -> list[OnPool]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the benchmark; exit code 1 where a retry did not come."""
+    """Run the benchmark; exit code 1 if a retry is missing."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks pools", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tasks", type=int, default=500, help="failing tasks per run (%(default)s)")
-    parser.add_argument("--rate", type=float, default=50, help="of them in a second (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=3, help="runs of each (%(default)s)")
+    parser.add_argument("--rate", type=float, default=50, help="tasks per second (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of each combination (%(default)s)")
     parser.add_argument("--broker-url", help="a running broker; default: a private one is started")
-    parser.add_argument("--management-url", help="its management API, with credentials, to make vhosts")
+    parser.add_argument("--management-url", help="its management API, with credentials, to create vhosts")
     parser.add_argument("--rabbitmq-root", help="a tree with another RabbitMQ for the private broker (needs root)")
     given = parser.parse_args(arguments)
     options = Options(tasks=0, delay=1, late_tasks=given.tasks, late_rate=given.rate, late_delay=1)

@@ -1,4 +1,4 @@
-"""CPU and memory of a process with everything it started, from Linux's /proc."""
+"""CPU and memory of a process and its descendants, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Usage(NamedTuple):
-    """What a process tree has used; the children's share includes children that are gone."""
+    """The usage of a process tree; the children's share includes children that have ended."""
 
     #: CPU seconds, user and system.
     root_cpu: float
@@ -46,7 +46,7 @@ def tree(pid: int) -> list[int]:
 
 
 def usage(pid: int) -> Usage:
-    """Return what a process tree has used up to now."""
+    """Return the usage of a process tree up to now."""
     root, *children = tree(pid)
     own, reaped, rss = _stat(root)
     children_cpu, children_rss = reaped, 0
@@ -63,7 +63,7 @@ def resident(pid: int) -> dict[int, int]:
 
 
 def proportional(pid: int) -> int:
-    """Return the bytes that a tree has in memory, a page that *n* processes share as *n*-th in each of them (PSS)."""
+    """Return the proportional set size (PSS) of a tree: a page that *n* processes share counts 1/*n* in each."""
     found = 0
     for each in tree(pid):
         with contextlib.suppress(OSError):  # it ended meanwhile
@@ -73,7 +73,7 @@ def proportional(pid: int) -> int:
 
 
 def kill(pid: int) -> None:
-    """Kill a process and its descendants at once, as the end of their machine would; parents first."""
+    """Kill a process and its descendants at once, like a failure of the machine; parents first."""
     for each in tree(pid):
         with contextlib.suppress(ProcessLookupError):
             os.kill(each, signal.SIGKILL)
@@ -89,7 +89,7 @@ def _stat(pid: int) -> tuple[float, float, int]:
 
 
 def end(process: subprocess.Popen[bytes], timeout: float = 10.0) -> None:
-    """End a process and all its descendants: in good order first, by force after ``timeout`` seconds."""
+    """End a process and all its descendants: gracefully first, by force after ``timeout`` seconds."""
     everyone = tree(process.pid)
     process.terminate()
     try:
@@ -103,7 +103,7 @@ def end(process: subprocess.Popen[bytes], timeout: float = 10.0) -> None:
 
 
 def _kill_left_over(pid: int, session: int) -> None:
-    """Give an orphan of ours 2 seconds to end by itself, and end it."""
+    """Wait up to 2 seconds for an orphan of the session to end, then kill it."""
     deadline = time.monotonic() + 2
     while _is_ours(pid, session):
         if time.monotonic() > deadline:
@@ -113,7 +113,7 @@ def _kill_left_over(pid: int, session: int) -> None:
 
 
 def _is_ours(pid: int, session: int) -> bool:
-    """Whether the process runs and is of our session: a number may belong to somebody else by now."""
+    """Whether the process runs and belongs to the session: its id may have been reused."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""A contender's publisher in a process of its own, which takes one order at a time."""
+"""A contender's publisher in a separate process, which takes one order at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Publisher:
         self._process, self._log = process, log
 
     def ask(self, order: str, *, timeout: float = 120.0, **options: Any) -> dict[str, Any]:
-        """Let the publisher do one thing and return its answer; raise `RunError` when it has none in time (seconds)."""
+        """Send an order to the publisher and return its answer; raise `RunError` after ``timeout`` seconds."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps({"do": order, **options}).encode() + b"\n")
@@ -31,14 +31,14 @@ class Publisher:
             selector.register(self._process.stdout, selectors.EVENT_READ)
             line = self._process.stdout.readline() if selector.select(timeout) else b""
         if not line:
-            raise RunError(f"the publisher did not {order} in {timeout:g} s{_last_line(self._log)}")
+            raise RunError(f"the publisher did not complete {order} in {timeout:g} s{_last_line(self._log)}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
 
 @contextmanager
 def publisher(run: Run) -> Iterator[Publisher]:
-    """Start the publisher of a run, and end it."""
+    """Start the publisher of a run, and end it afterwards."""
     path = run.directory / "publisher.log"
     with path.open("wb") as log:
         process = subprocess.Popen(
@@ -59,7 +59,7 @@ def publisher(run: Run) -> Iterator[Publisher]:
                 finally:
                     end(process)
         except BrokenPipeError as error:
-            raise RunError(f"the publisher is gone{_last_line(path)}") from error
+            raise RunError(f"the publisher has ended{_last_line(path)}") from error
 
 
 def _last_line(log: Path) -> str:

@@ -1,4 +1,4 @@
-"""The tables, the ratios and the machine."""
+"""The tables and ratios of results, and the description of the machine."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from benchmarks.contenders import (
     TASKIQ_UNLOGGED,
     Contender,
 )
+from benchmarks.output import closing, print_closing, print_tables, table_lines, terminal
 from benchmarks.run import Rate
-from benchmarks.telling import closing, print_closing, print_tables, table_lines, terminal
 
 _PACKAGES = (
     "celery-rmq-delay",
@@ -53,7 +53,7 @@ _COLUMNS = (
 
 
 class Results:
-    """What was measured, by contender."""
+    """The measurements by contender."""
 
     def __init__(self, contenders: Sequence[Contender]) -> None:
         self.contenders = contenders
@@ -61,7 +61,7 @@ class Results:
         self.errors: list[str] = []
 
     def value(self, contender: Contender, field: str) -> float | None:
-        """Return the median of a measurement over the rounds; None where there is none."""
+        """Return the median of a measurement over the rounds; None if there is none."""
         values = [found for rate in self.rates[contender] if (found := getattr(rate, field)) is not None]
         return median(values) if values else None
 
@@ -86,7 +86,7 @@ class Results:
         return cells
 
     def ratios(self) -> list[tuple[str, float, str]]:
-        """Return (what, how much, the aim) for every comparison that both sides were measured for."""
+        """Return (what, ratio, aim) for every comparison with measurements of both sides."""
         found = []
         for kind in ("classic", "quorum"):
             ours = self.named(OURS, kind, "per_second")
@@ -134,7 +134,7 @@ def titles() -> list[str]:
 
 
 def machine(broker_version: str | None, packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
-    """Return what the figures depend on; ``broker_version`` is None where no broker is used."""
+    """Return the machine, versions and load of the run; ``broker_version`` is None if no broker is used."""
     cpu = [
         line.partition(":")[2].strip()
         for line in Path("/proc/cpuinfo").read_text().splitlines()

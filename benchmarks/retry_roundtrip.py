@@ -1,13 +1,13 @@
-"""How fast failing tasks are parked, and at what cost: this package, its peers, and a plain success and failure.
+"""Measure rate and cost of parking failing tasks: this package, its peers, and a plain success and failure.
 
     python -m benchmarks.retry_roundtrip                     # everything, 3 rounds of 10,000 tasks
     python -m benchmarks.retry_roundtrip --tasks 2000 --rounds 1 --contenders celery-rmq-delay stock
     python -m benchmarks.retry_roundtrip --rabbitmq-root .cache/brokers/4.0 --markdown table.md --json runs.json
-    python -m benchmarks.retry_roundtrip --before HEAD~20    # this package only, beside itself at a commit
+    python -m benchmarks.retry_roundtrip --before HEAD~20    # compare this package with itself at a commit
 
 A run publishes N tasks, starts a worker of two processes, and measures from the first attempt to the last. Every task
-fails, and its retry is an hour away, so that in the end N messages wait. Contenders take turns: A B C C B A. What comes
-after the wait is the business of `benchmarks.peers`.
+fails, and its retry is an hour away, so that N messages wait at the end. Contenders take turns: A B C C B A.
+`benchmarks.peers` measures the time after the wait.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.brokers import Broker, open_broker
 from benchmarks.contenders import BEFORE, CHECKOUT, CONTENDERS, OURS, Contender
+from benchmarks.output import noted, progress
 from benchmarks.report import Results, machine, markdown, print_report
 from benchmarks.run import Options, RunError, measure_rate
-from benchmarks.telling import noted, progress
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -68,15 +68,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=3, help="runs per contender (%(default)s)")
     parser.add_argument("--delay", type=int, default=3600, help="seconds to the retry while parking (%(default)s)")
     parser.add_argument(
-        "--contenders", nargs="+", metavar="TEXT", help="only those whose NAME/QUEUE holds one of these texts"
+        "--contenders", nargs="+", metavar="TEXT", help="only contenders whose NAME/QUEUE contains one of these texts"
     )
-    parser.add_argument("--before", metavar="COMMIT", help="compare this package with itself at a commit, and only so")
+    parser.add_argument("--before", metavar="COMMIT", help="only compare this package with itself at a commit")
     parser.add_argument("--log-level", default="WARNING", choices=["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"])
     parser.add_argument(
         "--dramatiq-threads", type=int, default=8, help="per process (%(default)s, dramatiq's own default)"
     )
     parser.add_argument("--broker-url", help="a running broker; default: a private one is started")
-    parser.add_argument("--management-url", help="its management API, with credentials, to make vhosts")
+    parser.add_argument("--management-url", help="its management API, with credentials, to create vhosts")
     parser.add_argument("--rabbitmq-root", help="a tree with another RabbitMQ for the private broker (needs root)")
     parser.add_argument(
         "--profile", type=Path, metavar="DIR", help="let py-spy write collapsed stacks of the workers there"
@@ -92,7 +92,7 @@ def _chosen(texts: Sequence[str] | None, commit: str | None) -> Iterator[list[Co
     if commit is not None:
         chosen = [each for each in chosen if each.name == OURS]
     if not chosen:
-        raise SystemExit(f"No contender matches {texts}. There are: {', '.join(each.key for each in CONTENDERS)}")
+        raise SystemExit(f"No contender matches {texts}. Use one of: {', '.join(each.key for each in CONTENDERS)}")
     if commit is None:
         yield chosen
         return
@@ -102,7 +102,7 @@ def _chosen(texts: Sequence[str] | None, commit: str | None) -> Iterator[list[Co
 
 @contextmanager
 def package_at(commit: str) -> Iterator[Path]:
-    """Give a folder that has the package as it was at a commit, and these benchmarks."""
+    """Yield a folder with the package as of a commit, and these benchmarks."""
     with TemporaryDirectory(prefix="benchmark-") as name:
         folder = Path(name)
         archive = folder / "package.tar"

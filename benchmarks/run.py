@@ -1,4 +1,4 @@
-"""One run of one contender: publish, start its worker, watch it fail, count what is parked."""
+"""Run one contender: publish, start its worker, measure its failures, count parked messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.brokers import Broker
 from benchmarks.contenders import TASK_QUEUES, Contender
 from benchmarks.processes import Usage, end, usage
 
-#: Attempts after which a process is warm: growth of memory from here on is growth by failing.
+#: Attempts after which a process is warm: later growth of memory is caused by failures.
 WARM = 500
 #: Seconds without a new attempt after which a worker counts as stalled, and without CPU use as idle.
 _STALLED, _IDLE = 60.0, 0.5
@@ -26,35 +26,35 @@ _MB = 1024 * 1024
 
 
 class RunError(Exception):
-    """A contender's run did not end as it should."""
+    """The run of a contender failed."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What holds for every run."""
+    """Options of every run."""
 
     tasks: int
     delay: int
-    #: For `measure_lateness`: how many tasks come, how many of them in a second, and the delay of their retries.
+    #: For `measure_lateness`: number of tasks, tasks per second, and the delay of their retries.
     late_tasks: int = 0
     late_rate: float = 0.0
     late_delay: int = 0
     log_level: str = "WARNING"
     dramatiq_threads: int = 8
     profile: Path | None = None
-    #: How many attempts of a task fail before it succeeds; 0: all of them. And what an attempt sleeps, in seconds.
+    #: How many attempts of a task fail before it succeeds, 0: all; and the seconds that an attempt sleeps.
     failures: int = 0
     work: float = 0.0
 
     @property
     def attempts(self) -> int:
-        """Attempts until every task has succeeded, or waits for its retry."""
+        """Attempts until every task has succeeded or waits for its retry."""
         return self.tasks * (self.failures + 1)
 
 
 @dataclass(frozen=True)
 class Rate:
-    """What ``tasks`` tasks took to fail and be parked, or to fail and succeed. CPU in ms per task, memory in MB."""
+    """The cost of ``tasks`` tasks to fail and be parked, or to fail and succeed. CPU in ms per task, memory in MB."""
 
     tasks: int
     seconds: float
@@ -65,16 +65,16 @@ class Rate:
     broker_cpu: float | None
     peak_rss: float
     growth: float
-    #: Of the worker's children, from the first attempt and from the 500th to the end.
+    #: Growth of the worker's children, from the first attempt and from the 500th to the end.
     children_growth: float
     children_growth_warm: float
-    #: Messages in the queues of the tasks in the end.
+    #: Messages in the queues of the tasks at the end.
     parked: int
 
 
 @dataclass(frozen=True)
 class Lateness:
-    """How late first retries were, in ms; ``missing`` had not started 60 s after the last one that did."""
+    """Lateness of first retries in ms; ``missing``: not started 60 s after the last one that started."""
 
     tasks: int
     missing: int
@@ -137,11 +137,11 @@ class Run:
             finally:
                 end(process)
 
-    def wait(self, worker: subprocess.Popen[bytes], attempts: int, look: Callable[[Progress], None]) -> Progress:
-        """Wait until there were so many attempts; raise `RunError` when no more come. ``look`` is called on the way."""
+    def wait(self, worker: subprocess.Popen[bytes], attempts: int, on_progress: Callable[[Progress], None]) -> Progress:
+        """Wait until there were this many attempts, calling ``on_progress``; raise `RunError` if no more come."""
         before, since = -1, time.monotonic()
         while (now := self.progress()).attempts < attempts:
-            look(now)
+            on_progress(now)
             if now.attempts != before:
                 before, since = now.attempts, time.monotonic()
             elif worker.poll() is not None or time.monotonic() - since > _STALLED:
@@ -155,7 +155,7 @@ class Run:
 
 @contextlib.contextmanager
 def fresh(contender: Contender, broker: Broker, options: Options, *, with_times: bool) -> Iterator[tuple[Run, str]]:
-    """Give a run in a vhost of its own, and the vhost's name."""
+    """Yield a run in its own vhost, and the name of the vhost."""
     vhost = f"benchmark-{os.getpid()}-{time.monotonic_ns()}"
     url = broker.add_vhost(vhost)
     try:
@@ -166,7 +166,7 @@ def fresh(contender: Contender, broker: Broker, options: Options, *, with_times:
 
 
 def measure_rate(contender: Contender, broker: Broker, options: Options) -> Rate:
-    """Let ``options.tasks`` tasks, which were published before the worker starts, fail as often as they are to."""
+    """Measure ``options.tasks`` failing tasks, published before the worker starts."""
     with fresh(contender, broker, options, with_times=False) as (run, vhost):
         run.publish(options.tasks)
         first: Usage | None = None
@@ -174,7 +174,7 @@ def measure_rate(contender: Contender, broker: Broker, options: Options) -> Rate
         broker_before = 0.0
         peak = 0
 
-        def look(now: Progress) -> None:
+        def on_progress(now: Progress) -> None:
             nonlocal first, warm, peak, broker_before
             used = usage(worker.pid)
             peak = max(peak, used.rss)
@@ -185,7 +185,7 @@ def measure_rate(contender: Contender, broker: Broker, options: Options) -> Rate
                 warm = used
 
         with run.worker() as worker, _profiled(worker, contender, options):
-            done = run.wait(worker, options.attempts, look)
+            done = run.wait(worker, options.attempts, on_progress)
             last = when_idle(worker.pid)
             broker_cpu = usage(broker.pid).cpu - broker_before if broker.pid else None
             parked = _parked(broker, vhost, options.tasks if contender.retries and not options.failures else 0)
@@ -209,7 +209,7 @@ def measure_rate(contender: Contender, broker: Broker, options: Options) -> Rate
 
 
 def measure_lateness(contender: Contender, broker: Broker, options: Options) -> Lateness:
-    """Let tasks come at a steady rate that no contender is busy with, and see when their first retries start."""
+    """Publish tasks at a low steady rate, and measure when their first retries start."""
     with fresh(contender, broker, replace(options, delay=options.late_delay), with_times=True) as (run, _vhost):
         late: list[float] = []
 
@@ -239,12 +239,12 @@ def measure_lateness(contender: Contender, broker: Broker, options: Options) -> 
 
 
 def percentile(values: list[float], share: float) -> float | None:
-    """Return the value in ms below which a share of sorted ``values`` (seconds) lies."""
+    """Return the quantile ``share`` of sorted ``values`` (seconds) in ms."""
     return values[min(len(values) - 1, int(share * len(values)))] * 1000 if values else None
 
 
 def when_idle(pid: int) -> Usage:
-    """Return what a worker has used when it is done with what follows its last attempt."""
+    """Return the usage of a worker when it is idle after its last attempt."""
     now = usage(pid)
     since = start = time.monotonic()
     while time.monotonic() - since < _IDLE and time.monotonic() - start < _COUNT_TIMEOUT:
@@ -256,7 +256,7 @@ def when_idle(pid: int) -> Usage:
 
 
 def _parked(broker: Broker, vhost: str, expected: int) -> int:
-    """Return how many messages the broker has; a quorum queue tells it with a few seconds' delay."""
+    """Return how many messages the broker has; a quorum queue reports them a few seconds late."""
     deadline = time.monotonic() + _COUNT_TIMEOUT
     while True:
         queues = broker.messages(vhost)
@@ -268,7 +268,7 @@ def _parked(broker: Broker, vhost: str, expected: int) -> int:
 
 @contextlib.contextmanager
 def _profiled(worker: subprocess.Popen[bytes], contender: Contender, options: Options) -> Iterator[None]:
-    """Let py-spy write where the worker's processes spend their time, as collapsed stacks, if asked to."""
+    """Profile the worker's processes with py-spy, as collapsed stacks, if requested."""
     if options.profile is None:
         yield
         return

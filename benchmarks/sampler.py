@@ -1,4 +1,4 @@
-"""Looks at worker, collector, broker and queues every few seconds, while a benchmark does what it does."""
+"""Sample worker, collector, broker and queues every few seconds while a benchmark runs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import kombu
 
 from benchmarks.brokers import Broker
 from benchmarks.long_haul_report import Sample
+from benchmarks.output import progress
 from benchmarks.processes import usage
 from benchmarks.run import Run
-from benchmarks.telling import progress
 
 
 class Sampler:
-    """A context manager with a thread of its own; ``samples`` and ``marks`` count seconds from its start.
+    """A context manager with its own thread; ``samples`` and ``marks`` count seconds from its start.
 
-    With a ``collector`` the broker's memory is counted without garbage, which makes the broker collect it each time.
+    With a ``collector`` the broker's memory is measured without garbage, so each sample makes the broker collect it.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class Sampler:
             raise self._error
 
     def watch(self, tier_index: str) -> None:
-        """Start to sample, with the messages of this delay queue."""
+        """Start sampling, with the messages of this delay queue."""
         self.tier_index = tier_index
         self._thread.start()
 
     def mark(self, name: str) -> None:
-        """Remember when something began."""
+        """Record the time of an event."""
         self.marks[name] = time.monotonic() - self._started
         progress.print(f"{name} after {self.marks[name]:.0f} s, {self._run.progress().attempts:,} attempts")
 
@@ -64,13 +64,13 @@ class Sampler:
             with kombu.Connection(self._run.env["BENCHMARK_BROKER_URL"]) as connection:
                 channel: Any = connection.channel()
                 while True:
-                    self.samples.append(self._look(channel))
+                    self.samples.append(self._measured(channel))
                     if self._stop.wait(self._interval):
                         return
-        except BaseException as error:  # noqa: BLE001 - raised again where the block ends
+        except BaseException as error:  # noqa: BLE001 - raised again at the end of the block
             self._error = error
 
-    def _look(self, channel: Any) -> Sample:
+    def _measured(self, channel: Any) -> Sample:
         pid = self._broker.pid
         return Sample(
             seconds=time.monotonic() - self._started,

@@ -1,8 +1,8 @@
 """Celery retries held by RabbitMQ: dead-letter and TTL delay queues instead of worker memory.
 
-What a project imports:
+Typical imports of a project:
 
-    from . import RetryableTask, install
+    from celery_rmq_delay import RetryableTask, install
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        # Celery's Task class looks for the current app on import, so it is not imported before somebody asks.
+        # Importing Celery's Task class resolves the current app, so the import waits for the first access.
         if name == "RetryableTask":
             from .task import RetryableTask
 

@@ -1,4 +1,4 @@
-"""Delays and points in time: text, seconds, timedelta or datetime in; whole milliseconds out."""
+"""Conversion of delays and points in time (text, seconds, timedelta, datetime) to whole milliseconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: RabbitMQ refuses a longer ``x-message-ttl`` (ten years of 365 days; measured on 3.10, 4.0 and 4.3).
 MAX_TTL_MS = 315_360_000_000
 
-#: What stands for a delay: a text such as ``"1h30m"``, seconds, or a timedelta.
+#: A delay: a text such as ``"1h30m"``, seconds, or a timedelta.
 DelayLike = str | float | timedelta
 
 _SECOND = 1000
@@ -32,8 +32,8 @@ def parse_ms(value: object, setting: str) -> int:
     """Return a delay in whole milliseconds.
 
     ``value``: ``"10s"``, ``"1h30m"`` (Go's duration text, with ``d`` and ``w``), a number of seconds, or a
-    ``timedelta``. Raises `SettingsError`, which names ``setting``, for anything else and for delays that a queue's TTL
-    cannot hold.
+    ``timedelta``. Raises `SettingsError`, which names ``setting``, for anything else and for a delay that RabbitMQ
+    does not accept as a queue's TTL.
     """
     if isinstance(value, timedelta):
         seconds = value.total_seconds()
@@ -63,7 +63,7 @@ def _from_number(value: Real) -> float:
 def _from_text(value: str, setting: str) -> float:
     text = value.strip()
     try:
-        # durationpy looks at the ends only, and takes "10s, 1m" for a sum.
+        # durationpy checks only the ends of the text, and reads "10s, 1m" as a sum.
         if not _TEXT.fullmatch(text):
             raise durationpy.DurationError(text)
         return durationpy.from_str(text).total_seconds()
@@ -83,7 +83,7 @@ def format_ms(milliseconds: int) -> str:
 
 
 def whole_ms(seconds: object, what: str) -> int:
-    """Return a delay in milliseconds, rounded up; 0 for one that is past. Raises `DelayError`."""
+    """Return a delay in milliseconds, rounded up; 0 for a delay in the past. Raises `DelayError`."""
     if isinstance(seconds, bool) or not isinstance(seconds, Real):
         raise DelayError(what, seconds, "Write a number of seconds.")
     try:
@@ -103,7 +103,7 @@ def until_ms(eta: datetime) -> int:
 def aware_eta(app: Celery, eta: object) -> datetime:
     """Return an eta with its time zone. Raises `DelayError`.
 
-    One without is UTC, as it is for Celery's workers; with ``enable_utc=False`` it is in the app's.
+    As in Celery's workers, an eta without a time zone is in UTC, with ``enable_utc=False`` in the app's time zone.
     """
     try:
         found = maybe_iso8601(eta) if isinstance(eta, (str, datetime)) else None

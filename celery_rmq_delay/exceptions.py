@@ -1,4 +1,4 @@
-"""The exceptions of this package: one tree, and each message has what was found and what to do."""
+"""The exceptions of this package. Each message states the value found and what to do."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ __all__ = [
 
 
 class RmqDelayError(Exception):
-    """Base class of every error this package raises."""
+    """Base class of the errors that the package raises for its users."""
 
 
 # -- settings and calls ------------------------------------------------------------------------------------------------
 
 
 class SettingsError(RmqDelayError):
-    """A setting cannot be used as it stands."""
+    """A setting has an invalid value."""
 
     def __init__(self, setting: str, found: object, hint: str) -> None:
         self.setting, self.found, self.hint = setting, found, hint
@@ -56,25 +56,25 @@ class SettingsError(RmqDelayError):
 
 
 class DelayError(RmqDelayError, ValueError):
-    """A delay of a call or a retry cannot be used."""
+    """The delay of a call or a retry is invalid."""
 
     def __init__(self, what: str, found: object, hint: str) -> None:
         super().__init__(f"{what}: found {found!r}. {hint}")
 
 
 class UnknownVersionError(RmqDelayError):
-    """The installed Celery, kombu, billiard or py-amqp lacks what this package needs of it."""
+    """The installed version of Celery, kombu, billiard or py-amqp is not supported."""
 
 
 class TransportError(RmqDelayError):
-    """The app's broker is not an AMQP broker, so nothing can be parked in it."""
+    """The app's broker is not an AMQP broker, so it cannot hold parked tasks."""
 
 
 # -- the broker --------------------------------------------------------------------------------------------------------
 
 
 class TopologyError(RmqDelayError):
-    """The broker's objects are not what the ladder needs."""
+    """The broker's objects do not match what the ladder needs."""
 
 
 class ConflictError(TopologyError):
@@ -82,27 +82,27 @@ class ConflictError(TopologyError):
 
 
 class LockTimeoutError(TopologyError):
-    """Another process kept the record of a queue's ladder for too long."""
+    """Another process held the lock on the record of a queue's ladder for too long."""
 
 
 class RecordGoneError(TopologyError):
-    """The queue of a record does not exist, or does not exist any more."""
+    """The queue of a record does not exist, or was deleted."""
 
 
 class AdoptionError(RmqDelayError):
-    """A queue cannot be adopted by a policy, or given back, as things are."""
+    """A queue cannot be adopted by a policy, or cannot be detached."""
 
 
 class BrokerBlockedError(RmqDelayError):
-    """RabbitMQ reads nothing from connections that publish: it has a memory or disk alarm."""
+    """RabbitMQ blocks publishing connections because of a memory or disk alarm."""
 
 
 class BrokerDownError(RmqDelayError):
-    """The broker cannot be reached, or confirms nothing."""
+    """The broker is unreachable, or does not confirm publishes."""
 
 
 class ManagementError(RmqDelayError):
-    """The management HTTP API did not answer as it should."""
+    """A request to the management HTTP API failed."""
 
 
 # -- messages ----------------------------------------------------------------------------------------------------------
@@ -117,11 +117,11 @@ class UnroutableError(PublishError):
 
 
 class UnsendableError(PublishError):
-    """AMQP cannot carry a message: its headers are too large, or of no type that it has, or a name is too long."""
+    """AMQP cannot carry a message: its headers are too large or of an unsupported type, or a name is too long."""
 
 
 class NackedError(PublishError):
-    """The broker refused a message (queue full, or not enough replicas)."""
+    """The broker refused a message with a nack (queue full, or not enough replicas)."""
 
 
 class OutcomeUnknownError(PublishError):
@@ -129,11 +129,11 @@ class OutcomeUnknownError(PublishError):
 
 
 class UnreadableError(RmqDelayError):
-    """A message is not of a shape that Celery can take."""
+    """A message does not have the format of a Celery task message."""
 
 
 class EventError(RmqDelayError, ValueError):
-    """What came through the queue of events is none that this version can read."""
+    """A message of the event queue is not an event that this version can read."""
 
     def __init__(self, field: str, found: object, hint: str) -> None:
         self.field = field
@@ -144,48 +144,48 @@ class EventError(RmqDelayError, ValueError):
 
 
 class NotUnderstoodError(RmqDelayError):
-    """Nothing tells where a message is to go, or when."""
+    """The destination or the due time of a message cannot be determined."""
 
 
 class CannotHoldError(RmqDelayError):
-    """A message that the target cannot take: it stays where it is."""
+    """The target cannot take a message, which stays where it is."""
 
 
 # -- history and analytics ---------------------------------------------------------------------------------------------
 
 
 class HistoryError(RmqDelayError):
-    """History files cannot be written where they are to be."""
+    """History files cannot be written to the configured place."""
 
 
 class AnalyticsError(RmqDelayError):
-    """The history, or what is computed of it, cannot be read or written as things are."""
+    """The history, or the output computed from it, cannot be read or written."""
 
 
 class IntervalError(RmqDelayError, ValueError):
-    """Times or counts of failures cannot be estimated from."""
+    """The given times or counts of failures are not valid input of an estimate."""
 
     def __init__(self, what: str, found: object, hint: str) -> None:
         super().__init__(f"{what}: found {found!r}. {hint}")
 
 
 class OutputError(RmqDelayError):
-    """The output of the analytics cannot be loaded; the message says what is wrong and what to do."""
+    """The output of the analytics cannot be loaded."""
 
 
 # -- the Django app ----------------------------------------------------------------------------------------------------
 
 
 class OperationBusyError(RmqDelayError):
-    """An operation is over, or somebody else runs it."""
+    """An operation has ended, or another process runs it."""
 
 
 class LeaseLostError(RmqDelayError):
-    """Somebody else has taken the operation over: this process was silent for too long."""
+    """Another process has taken over the operation because this one did not renew its lease in time."""
 
 
 class EditError(RmqDelayError):
-    """A task cannot be edited, or not like this; ``field`` is ``args``, ``kwargs``, or empty."""
+    """A task cannot be edited, or the edit is invalid; ``field`` is ``args``, ``kwargs``, or empty."""
 
     def __init__(self, text: str, field: str = "") -> None:
         self.field = field
@@ -193,18 +193,18 @@ class EditError(RmqDelayError):
 
 
 class AbandonedError(RmqDelayError):
-    """The collector was told to stop while a batch could not be written: the broker delivers it again."""
+    """The collector was stopped while it could not write a batch, which the broker delivers again."""
 
 
 # -- tests -------------------------------------------------------------------------------------------------------------
 
 
 class PrivateServerError(RmqDelayError):
-    """A private server could not do what was asked of it."""
+    """An operation on a private server failed."""
 
 
 class ServerNotFoundError(PrivateServerError):
-    """No server program was found on this machine; the message says what to install."""
+    """No server program was found on this machine; the message states what to install."""
 
 
 class ServerStartError(PrivateServerError):
@@ -212,4 +212,4 @@ class ServerStartError(PrivateServerError):
 
 
 class NotFinishedError(RmqDelayError):
-    """A task of a test did not come to its end."""
+    """A task of a test did not finish."""

@@ -1,4 +1,4 @@
-"""What message headers say of earlier attempts, and what we add to them. No I/O."""
+"""Message headers: reading earlier attempts, and adding this package's own headers. No I/O."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ ATTEMPTS = "rmq-delay-attempts"
 FIRST_FAILED = "rmq-delay-first-failed-at"
 EXHAUSTED_AT = "rmq-delay-exhausted-at"
 WORKER = "rmq-delay-worker"
-#: The priority of a message whose delay queue would hand it out by priority, and not when it is due.
+#: The original priority of a message in a delay queue that would deliver by priority instead of by due time.
 PRIORITY = "rmq-delay-priority"
 #: How often the task was sent back from the exhausted queue.
 GENERATION = "rmq-delay-generation"
 #: How often in a row the task has put its message back with `Reject(requeue=True)`.
 REQUEUED = "rmq-delay-requeued"
-#: Which row of the database a requeue has sent the message from: a task id may have several, see `life`.
+#: The row of the database from which a requeue sent the message: a task id may have several rows, see `life`.
 LIFE = "rmq-delay-life"
 #: The life of a message without that header, and of the first row of a task id.
 FIRST_LIFE = "first"
 MAX_LIFE = 32
-#: When a message with an exact delay is due (milliseconds since the epoch), and the queue that it is to reach.
+#: When a message with an exact delay is due (milliseconds since the epoch), and its destination queue.
 DUE = "rmq-delay-due"
 TO = "rmq-delay-to"
 
-#: What a message came with whose properties nobody can read, as AMQP has them: instead of all other headers.
+#: The raw AMQP properties of a message whose properties cannot be decoded: its only header.
 PROPERTIES = "rmq-delay-properties"
 
 _MAX_PRIORITY = 255
 MAX_MESSAGE = 1_000
 MAX_TRACEBACK = 8_000
-#: What a count is cut to: one more is still a number that AMQP and databases can carry.
+#: The upper limit of counts: one more still fits into AMQP and database integers.
 MAX_COUNT = 2**31 - 2
 
 _DEAD_LETTER_PREFIXES = ("x-first-death-", "x-last-death-")
@@ -55,13 +55,13 @@ Headers = Mapping[str, Any]
 
 
 def deaths(headers: Headers) -> list[dict[str, Any]]:
-    """Return the entries of ``x-death``, newest first; none where the header is missing or not what a broker writes."""
+    """Return the entries of ``x-death``, newest first; none where the header is missing or malformed."""
     found = headers.get("x-death")
     return [death for death in found if isinstance(death, dict)] if isinstance(found, list) else []
 
 
 def whole_number(value: object) -> int:
-    """Return a header's value as a count of at most `MAX_COUNT`: 0 for all that is none."""
+    """Return a header's value as a count of at most `MAX_COUNT`; 0 for anything else."""
     return min(value, MAX_COUNT) if isinstance(value, int) and value > 0 else 0
 
 
@@ -93,8 +93,8 @@ def all_rejections(headers: Headers) -> int:
 def first_route(headers: Headers, queue: str, exchange: str, routing_key: str) -> tuple[str, str]:
     """Return the (exchange, routing key) with which a message first came to ``queue``.
 
-    A forwarded copy carries them; the entry (queue, rejected) of ``x-death`` keeps them through later rounds; otherwise
-    they are those of the delivery itself.
+    They are those in the headers of a forwarded copy, else of the entry (queue, rejected) of ``x-death``, which keeps
+    them through later rounds, else of the delivery itself.
     """
     if EXCHANGE in headers:
         return str(headers[EXCHANGE]), str(headers.get(ROUTING_KEY, ""))
@@ -106,36 +106,36 @@ def first_route(headers: Headers, queue: str, exchange: str, routing_key: str) -
 
 
 def without_dead_letters(headers: Headers) -> dict[str, Any]:
-    """Return the headers without the broker's dead-letter history: republished, it would be taken for a cycle."""
+    """Return the headers without the broker's dead-letter history, which would make a republished message a cycle."""
     return {
         name: value
         for name, value in headers.items()
-        # One that is no UTF-8 comes as bytes.
+        # A name that is not valid UTF-8 is of type bytes.
         if name[:2] != "x-" or (name not in _DEAD_LETTER_HEADERS and not name.startswith(_DEAD_LETTER_PREFIXES))
     }
 
 
 def priority(headers: Headers) -> int:
-    """Return the priority that a message has lost to a delay queue; 0 for none."""
+    """Return the priority that was removed from a message for a delay queue; 0 for none."""
     return min(_MAX_PRIORITY, whole_number(headers.get(PRIORITY)))
 
 
 def put_priority_away(properties: dict[str, Any], headers: dict[str, Any]) -> None:
-    """Move a message's priority into its headers: a queue that sorts would hand it out of turn when it is due."""
+    """Move a message's priority into its headers: a queue that sorts would deliver due messages out of turn."""
     priority = properties.get("priority")
-    if isinstance(priority, int) and 0 < priority <= _MAX_PRIORITY:  # AMQP refuses another
+    if isinstance(priority, int) and 0 < priority <= _MAX_PRIORITY:  # AMQP refuses other values
         properties["priority"], headers[PRIORITY] = 0, priority
 
 
 def of_task(headers: Headers) -> dict[str, Any]:
-    """Return the headers without the broker's dead-letter history and without ours: as the task may see them."""
+    """Return the headers without the broker's dead-letter history and without ours, as passed to the task."""
     return {name: value for name, value in without_dead_letters(headers).items() if name[: len(PREFIX)] != PREFIX}
 
 
 def forwarded(
     headers: Headers, *, retries: int, exchange: str, routing_key: str, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the headers of a copy that stands for the message in another queue, and ``more``; None takes one away."""
+    """Return the headers of a copy of the message for another queue, updated with ``more``; None removes a header."""
     kept = without_dead_letters(headers)
     for name in (DUE, TO, REQUEUED):
         kept.pop(name, None)
@@ -146,7 +146,7 @@ def forwarded(
 
 
 def original(headers: Headers) -> dict[str, Any]:
-    """Return the headers as the publisher sent them: no dead-letter history, nothing of ours, retries as at first."""
+    """Return the headers as the publisher sent them: no dead-letter history, none of ours, ``retries`` as at first."""
     kept = of_task(headers)
     for name in (LANE, PROPERTIES):
         if name in headers:
@@ -159,7 +159,7 @@ def original(headers: Headers) -> dict[str, Any]:
 
 
 def replayed(headers: Headers) -> dict[str, Any]:
-    """Return the headers of a message that begins anew: as its publisher sent them, one generation on."""
+    """Return the headers of a message that starts again: as its publisher sent them, with the next generation."""
     known = life(headers)
     named = {} if known is None else {LIFE: known}
     return {**original(headers), GENERATION: whole_number(headers.get(GENERATION)) + 1, **named}
@@ -173,11 +173,11 @@ def life(headers: Headers) -> str | None:
 
 
 def moment(value: object) -> datetime | None:
-    """Return a time as headers have it: ISO 8601, in UTC where it names no zone; None for what is none."""
+    """Parse the time of a header (ISO 8601, UTC where it names no zone); None for an invalid value."""
     if not isinstance(value, str):
         return None
     try:
-        found = datetime.fromisoformat(value.replace("Z", "+00:00"))  # Python 3.10 does not know the Z
+        found = datetime.fromisoformat(value.replace("Z", "+00:00"))  # Python 3.10 does not support the Z
         return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).astimezone(timezone.utc)
     except (ValueError, OverflowError):
         return None
@@ -190,12 +190,12 @@ def has_expired(headers: Headers) -> bool:
 
 
 def is_due(death: Mapping[str, Any]) -> bool:
-    """Return whether an entry of ``x-death`` is that of a message which has waited in a delay queue."""
+    """Return whether an entry of ``x-death`` means that the message has expired in a delay queue."""
     return death.get("reason") == "expired" and origin_of(str(death.get("queue", ""))) is not None
 
 
 def origin_queue(headers: Headers) -> str | None:
-    """Return the origin queue of a message that lies in the exhausted queue; None where nothing says it."""
+    """Return the origin queue of a message in the exhausted queue; None where it is unknown."""
     for name in (QUEUE, TO):
         if name in headers:
             return str(headers[name])
@@ -203,14 +203,14 @@ def origin_queue(headers: Headers) -> str | None:
         queue = str(death.get("queue", ""))
         if not is_due(death):
             return queue.removesuffix(".quarantine") or None
-    # A copy: it has died in the delay queue only, which is named after the origin queue.
+    # A copy was dead-lettered from its delay queue only, whose name contains that of the origin queue.
     return next((origin_of(str(death["queue"])) for death in deaths(headers)), None)
 
 
 def bounded(text: str, limit: int) -> str:
     """Return the end of ``text``, ``limit`` characters at most, from the start of a line.
 
-    What begins in the middle of a line may be a secret that has lost the name by which it would be known.
+    A cut in the middle of a line could separate a secret from the name by which it is recognized.
     """
     if len(text) <= limit:
         return text
@@ -220,24 +220,24 @@ def bounded(text: str, limit: int) -> str:
 
 
 def task_id(headers: Headers, properties: Mapping[str, Any]) -> Any:
-    """Return the id of the task that a message is of, which may be any header's value; falsy where it says none."""
+    """Return the task id of a message, which may be of any type; falsy where it has none."""
     return headers.get("id") or properties.get("correlation_id")
 
 
 def printable(text: str) -> str:
-    """Return ``text`` as AMQP and databases can carry it: valid UTF-8 without NUL."""
+    """Return ``text`` as AMQP and databases can store it: valid UTF-8 without NUL."""
     if text.isascii() or text.isprintable():  # the common cases, at C's speed
         return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
     return text.encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def timestamp(moment: datetime) -> str:
-    """Return a moment as our headers have it: ISO 8601 in UTC, to the millisecond."""
+    """Format a time for our headers: ISO 8601 in UTC, to the millisecond."""
     return moment.astimezone(timezone.utc).isoformat(timespec="milliseconds")
 
 
 def exact_address(headers: Headers) -> tuple[str, int] | None:
-    """Return the queue of a message with an exact delay, and when it is due (ms since the epoch); None where unsaid."""
+    """Return the queue of a message with an exact delay, and when it is due (ms since the epoch); None without them."""
     queue, due = headers.get(TO), headers.get(DUE)
     if type(due) is not int or due < 0 or not isinstance(queue, str):
         return None
@@ -245,7 +245,7 @@ def exact_address(headers: Headers) -> tuple[str, int] | None:
 
 
 def fulfilled_eta(headers: Headers) -> str | None:
-    """Return when a message with an exact delay was due, in ISO 8601; None where unsaid."""
+    """Return when a message with an exact delay was due, in ISO 8601; None where it is unknown."""
     address = exact_address(headers)
     try:
         return timestamp(datetime.fromtimestamp(address[1] / 1000, timezone.utc)) if address else None
@@ -259,6 +259,6 @@ def epoch_ms() -> int:
 
 
 def first_death(headers: Headers) -> datetime | None:
-    """Return when this message was first dead-lettered, with a time zone; None where no broker says it."""
+    """Return when this message was first dead-lettered, with a time zone; None where ``x-death`` has no time."""
     times = [death["time"] for death in deaths(headers) if isinstance(death.get("time"), datetime)]
     return min(times).replace(tzinfo=timezone.utc) if times else None

@@ -1,4 +1,4 @@
-"""The one call a user makes."""
+"""`install`: the setup of an app."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from .settings.parser import parse_settings
 
 
 def install(app: Celery) -> AppState:
-    """Let failed tasks of ``app`` wait in RabbitMQ instead of in a worker.
+    """Park failed tasks of ``app`` in RabbitMQ instead of in a worker.
 
-    Call it once, after the app's configuration is known, in the module that makes the app: publishers need it as much
-    as workers do. Reads ``app.conf.rmq_delay`` (``CELERY_RMQ_DELAY`` with Django). Raises `SettingsError` for whatever
-    cannot work; opens no connection.
+    Call it once, after the app's configuration is set, in the module that creates the app: publishers need it as much
+    as workers do. Reads ``app.conf.rmq_delay`` (``CELERY_RMQ_DELAY`` with Django). Opens no connection. Raises
+    `SettingsError` for invalid settings.
     """
-    raw = app.conf.get("rmq_delay")  # loads the configuration, which the prefix is part of
+    raw = app.conf.get("rmq_delay")  # loads the configuration, which contains the prefix
     setting = _setting(app)
     settings = parse_settings(raw, setting)
     present = find_state(app)
     if present is not None:
         if present.settings != settings:
-            raise SettingsError(setting, _shown(raw), "install() was called with other settings before.")
+            hint = "install() was called with other settings before: call it once for each app."
+            raise SettingsError(setting, _shown(raw), hint)
         return present
     delay = AppState(app, settings, setting)
     set_state(app, delay)
@@ -45,25 +46,23 @@ def install(app: Celery) -> AppState:
 
 
 def _shown(raw: Any) -> Any:
-    """Return settings without the credentials that may be among them."""
+    """Return the settings without credentials."""
     url = raw.get("management_url") if raw else None
     return {**raw, "management_url": without_credentials(url)} if url else raw
 
 
 def _setting(app: Celery) -> str:
-    """Return the name under which the user wrote the settings."""
+    """Return the name of the setting as the user wrote it."""
     prefix = getattr(app.conf, "prefix", None)
     return f"{prefix}rmq_delay".upper() if prefix else "rmq_delay"
 
 
 def _refuse_celery_native_delay(app: Celery, setting: str) -> None:
-    """Let workers run without the step that declares Celery's own delay queues and binds queues to them."""
+    """Make workers run without the step that declares Celery's native delay queues and binds queues to them."""
     ours = "celery_rmq_delay.worker.consumer:ConsumerWithoutNativeDelay"
     stock = "celery.worker.consumer:Consumer"
     if app.conf.worker_consumer not in (ours, stock):
-        hint = (
-            f"It keeps Celery's own delayed delivery out, for which it needs worker_consumer = {ours!r}, or a subclass."
-        )
+        hint = f"This turns off Celery's native delayed delivery and needs worker_consumer = {ours!r}, or a subclass."
         consumer = symbol_by_name(app.conf.worker_consumer)
         if not issubclass(consumer, symbol_by_name(ours)):
             raise SettingsError(f"{setting}.exact_for", "all", hint)
@@ -74,8 +73,8 @@ def _refuse_celery_native_delay(app: Celery, setting: str) -> None:
 def _declare_origin_queues(app: Celery, delay: AppState) -> None:
     amqp = app.amqp
     amqp.queues_cls = queues_class(delay)
-    if "queues" in vars(amqp):  # somebody looked at the queues before: what they hold is made anew
+    if "queues" in vars(amqp):  # the queues were read before: create them again
         amqp.queues = amqp.Queues(dict(amqp.queues))
-        router = vars(amqp).get("router")  # it keeps the queues that it was made with
+        router = vars(amqp).get("router")  # it keeps the queues it was created with
         if isinstance(router, Router):
             setattr(router, "queues", amqp.queues)  # noqa: B010 - the stubs lack it

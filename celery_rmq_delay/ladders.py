@@ -13,7 +13,7 @@ from typing import Any, Literal
 #: The types of queues that can have a ladder.
 QueueType = Literal["classic", "quorum"]
 
-#: Counts the ways in which ladders were made of broker objects, whose arguments cannot be changed.
+#: The version of the layout of broker objects, whose arguments cannot be changed.
 _OBJECTS = 2
 
 
@@ -22,8 +22,8 @@ class Ladder:
     """The tiers of an origin queue, or of one task on it, in ms.
 
     ``jitter`` is the half width of the spread around each delay as a share of it (0.2 = 80 % to 120 %), imposed by
-    ``lanes`` delay queues per tier. With ``repeat_last`` the last tier repeats for ever. ``queue_type`` is the type of
-    the delay queues.
+    ``lanes`` delay queues per tier. With ``repeat_last`` the last tier repeats without a limit. ``queue_type`` is the
+    type of the delay queues.
     """
 
     tiers_ms: tuple[int, ...]
@@ -42,16 +42,16 @@ class Ladder:
 
     @cached_property
     def id(self) -> str:
-        """A short digest of everything that makes this ladder, so that a changed ladder is another ladder."""
+        """A short digest of all fields of this ladder, so that a changed ladder is another ladder."""
         text = json.dumps([_OBJECTS, asdict(self)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def tier_after(self, retries: int) -> int:
-        """Return the 1-based tier in which a message parks after ``retries`` earlier retries."""
+        """Return the 1-based tier in which a message is parked after ``retries`` earlier retries."""
         return min(retries + 1, len(self.tiers_ms))
 
     def lane_ttls(self, tier_index: int) -> tuple[int, ...]:
-        """Return the TTLs in ms of a tier's lanes. Lane 0, which messages without a lane take, is the middle one."""
+        """Return the TTLs in ms of a tier's lanes. Lane 0, which messages without a lane use, is the middle one."""
         delay = self.tiers_ms[tier_index - 1]
         if not self.jitter or self.lanes == 1:
             return (delay,)
@@ -77,5 +77,5 @@ class Ladder:
 
 
 def lane_of(task_id: str, lanes: int) -> int:
-    """Return the lane of a task: the same for all its attempts, even over all tasks."""
+    """Return the lane of a task: the same for all its attempts, evenly distributed over all tasks."""
     return zlib.crc32(task_id.encode()) % lanes

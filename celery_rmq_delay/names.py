@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _DERIVED = re.compile(r"\.retry\.[0-9]+\.([0-9.]+(ms|[dhms]))+(\.quorum)?(@.+)?$|\.quarantine$", re.DOTALL)
 
-#: The prefix that needs no mention in the names of delay queues.
+#: The prefix that is left out of the names of delay queues.
 DEFAULT_PREFIX = "rmq_delay"
 
 #: AMQP 0-9-1 carries names as short strings.
@@ -34,12 +34,12 @@ def check_name(name: str, setting: str) -> str:
 
 
 def return_key(queue: str, tier_index: int) -> str:
-    """Return the routing key with which a message comes back to ``queue`` from its tier."""
+    """Return the routing key with which a message returns to ``queue`` from its tier."""
     return f"{queue}@{tier_index}"
 
 
 def tier_of(queue: str, routing_key: str) -> int:
-    """Return the tier a delivery of ``queue`` came back from; 0 when it did not come from a tier."""
+    """Return the tier from which a delivery of ``queue`` returned; 0 when it came from no tier."""
     owner, at, tier_index = routing_key.rpartition("@")
     return int(tier_index) if at and owner == queue and tier_index.isdecimal() else 0
 
@@ -48,49 +48,50 @@ def tier_of(queue: str, routing_key: str) -> int:
 def delay_queue(
     queue: str, tier_index: int, ttl_ms: int, prefix: str = DEFAULT_PREFIX, queue_type: QueueType = "classic"
 ) -> str:
-    """Return the name of the delay queue of a tier: all that makes it, so that it never has to be changed.
+    """Return the name of the delay queue of a tier.
 
-    That is owner, position, TTL and type, and the prefix of the exchange that it returns its messages by.
+    It contains all properties of the queue, so that the queue never has to be changed: origin queue, position, TTL and
+    type, and the prefix of the exchange by which its messages return.
     """
     name = f"{queue}.retry.{tier_index}.{format_ms(ttl_ms)}{'.quorum' if queue_type == 'quorum' else ''}"
     return name if prefix == DEFAULT_PREFIX else f"{name}@{prefix}"
 
 
 def quarantine(queue: str) -> str:
-    """Return the queue of messages that may have killed a worker of ``queue``: one, whatever the prefix."""
+    """Return the queue of messages that may have killed a worker of ``queue``: one queue for all prefixes."""
     return f"{queue}.quarantine"
 
 
 def moving(record: str) -> str:
-    """Return the queue that keeps a copy of the record in the queue ``record`` while that gets another type."""
+    """Return the queue that holds a copy of the record while the queue ``record`` gets another type."""
     return f"{record}.moving"
 
 
 def is_derived(queue: str) -> bool:
-    """Return whether a queue is called as `delay_queue` or `quarantine` call theirs."""
+    """Return whether a queue has a name such as those of `delay_queue` and `quarantine`."""
     return bool(_DERIVED.search(queue))
 
 
 def origin_of(delay_queue: str) -> str | None:
-    """Return the origin queue of a delay queue of a ladder; None for a queue that is called otherwise."""
+    """Return the origin queue of a delay queue of a ladder; None for any other name."""
     found = _DERIVED.search(delay_queue)
     return delay_queue[: found.start()] if found and found[1] else None
 
 
 def digest(queue: str) -> str:
-    """Return what stands for a queue's name where that is too long to be part of another one."""
+    """Return a digest that replaces a queue's name where it is too long to be part of another name."""
     return hashlib.sha256(queue.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Names:
-    """The names that carry the prefix."""
+    """The names that begin with the prefix."""
 
     prefix: str
 
     @property
     def returns(self) -> str:
-        """The exchange that brings parked messages back to their origin queues."""
+        """The exchange that returns parked messages to their origin queues."""
         return f"{self.prefix}.return"
 
     @property
@@ -99,11 +100,11 @@ class Names:
         return f"{self.prefix}.events"
 
     def dlx(self, queue: str) -> str:
-        """The dead-letter exchange of an origin queue: routes by the reason of the death."""
+        """The dead-letter exchange of an origin queue, which routes by the reason of dead-lettering."""
         return f"{self.prefix}.{queue}.dlx"
 
     def other(self, queue: str) -> str:
-        """The exchange of deaths that are no rejections."""
+        """The exchange of messages that were dead-lettered for another reason than a rejection."""
         return f"{self.prefix}.{queue}.other"
 
     def tasks(self, queue: str) -> str:
@@ -111,27 +112,27 @@ class Names:
         return f"{self.prefix}.{queue}.tasks"
 
     def active(self, queue: str) -> str:
-        """The active exchange: bound to the ladder in force."""
+        """The active exchange, which leads to the ladder in force."""
         return f"{self.prefix}.{queue}.ladder"
 
     def standby(self, queue: str) -> str:
-        """The alternate exchange of the active exchange, for the moment in which its binding changes."""
+        """The standby exchange: the alternate of the active exchange, used while its binding changes."""
         return f"{self.prefix}.{queue}.standby"
 
     def ladder(self, queue: str, ladder_id: str) -> str:
-        """The exchange of one ladder: routes by the tier in the routing key."""
+        """The exchange of one ladder, which routes by the tier in the routing key."""
         return f"{self.prefix}.{queue}.ladder.{ladder_id}"
 
     def first(self, queue: str, ladder_id: str) -> str:
-        """The exchange of keys that a ladder does not know: the first tier."""
+        """The exchange of unknown routing keys of a ladder, which leads to the first tier."""
         return f"{self.ladder(queue, ladder_id)}.first"
 
     def tier(self, queue: str, ladder_id: str, tier_index: int) -> str:
-        """The exchange over the lanes of a tier with jitter."""
+        """The exchange that routes to the lanes of a tier with jitter."""
         return f"{self.ladder(queue, ladder_id)}.{tier_index}"
 
     def lane0(self, queue: str, ladder_id: str, tier_index: int) -> str:
-        """The exchange of messages without a lane."""
+        """The exchange of messages without a lane, which leads to lane 0."""
         return f"{self.tier(queue, ladder_id, tier_index)}.lane0"
 
     def record(self, queue: str) -> str:

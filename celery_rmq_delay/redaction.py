@@ -1,7 +1,7 @@
-"""Take secrets out of what people read: values, their texts, messages of exceptions.
+"""Redaction of secrets in everything that is shown to people: values, texts, messages of exceptions.
 
-One set of functions for the worker's events, the history files and every page and export of the admin. No I/O. Nothing
-here raises, whatever it is given, and the time it takes is bounded by what it returns.
+One set of functions for the worker's events, the history files and every page and export of the admin. No I/O. No
+function raises an exception for any input, and its run time is bounded by the size of its result.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .headers import printable
 
 logger = logging.getLogger(__name__)
 
-#: What stands for a secret, and for what the user's hook could not look at.
+#: Replace a secret, and a text for which the user's hook failed.
 REDACTED = "[redacted]"
 FAILED = "[redaction failed]"
-#: What stands for a value that is nested too deep, and for what follows the last of too many.
+#: Replaces a value that is nested too deep, and all values after the last allowed one.
 LEFT_OUT = "[left out]"
 
 #: A key that contains one of these is denied. Case, ``_``, ``-`` and spaces do not count.
@@ -39,22 +39,22 @@ MAX_DEPTH = 20
 MAX_NODES = 5_000
 
 _IGNORED = re.compile(r"[\s_-]+")
-# A password may hold "/", which a port and the path behind it must not be taken for.
+# A password may contain "/"; a port and its path must not be taken for one.
 _URL_CREDENTIALS = re.compile(r"(://)(?:[^\s/'\"<>]{1,1000}|[^\s/:@'\"<>]{0,200}:(?!\d{1,5}/)[^\s@'\"<>]{1,200})@")
 _BEARER = re.compile(r"\b(bearer|basic)\s+[\w.~+/-]{8,}=*", re.IGNORECASE)
-# What stands between a denied word and its value: the rest of the key, its closing quote or bracket, a sign.
+# The text between a denied word and its value: the rest of the key, its closing quote or bracket, a sign.
 _SIGN = re.compile(
     r"""([\w.-]{0,200}(?:\s(?:number|no\.?|id|key|value|code))?)\\?["'\])]{0,3}\s{0,8}(?:=>|[=:])\s{0,8}""",
     re.IGNORECASE,
 )
-#: What follows a denied column's name as PostgreSQL quotes a key: ``Key (password, email)=(...)``.
+#: The text after a denied column's name as PostgreSQL quotes a key: ``Key (password, email)=(...)``.
 _COLUMNS = re.compile(r"[\w.,\" ]{0,200}\)=(?=\()")
-#: ``--password VALUE``, in a command and in a list of its words: what stands before the denied word, and behind it.
+#: ``--password VALUE``, in a command and in a list of its words: the text before the denied word, and after it.
 _OPTION_BEGINS = re.compile(r"(?:^|[\s'\"=])--?(?:\w{1,30}[.-]){0,5}$")
 _OPTION_ENDS = re.compile(r"(?:[.-]?\w{1,30}){0,5}(?:['\"],)?\s{1,8}(?!-)")
-#: ``InvalidTokenError: what`` is a type and its message, no key and its value.
+#: ``InvalidTokenError: text`` is a type and its message, not a key and its value.
 _TYPE_ENDS = ("Error", "Exception", "Warning")
-#: So is ``shop.gateway.InvalidCard: what`` at the start of a line, as a traceback ends.
+#: So is ``shop.gateway.InvalidCard: text`` at the start of a line, as a traceback ends.
 _TYPE = re.compile(r"^(?:\w+\.)+[A-Z]\w*(?=: )", re.MULTILINE)
 _PREFIX = re.compile(r"(?:bearer|basic|digest|token)\s+|[bru]{1,2}(?=['\"])", re.IGNORECASE)
 _PLAIN = re.compile(r"[0-9][0-9 -]*[0-9]|[^\s,;&)}\]>'\"]+")
@@ -63,9 +63,9 @@ _CLOSES = {"{": "}", "[": "]", "(": ")", "<": ">"}
 
 @dataclass(frozen=True)
 class Redaction:
-    """What is taken out: the values of keys that contain one of ``keys``, and what ``hook`` takes out besides.
+    """The rules of redaction: the values of keys that contain one of ``keys`` are replaced, then ``hook`` is applied.
 
-    ``hook`` is the dotted path of a function that is given every text, as redacted so far, and returns it.
+    ``hook`` is the dotted path of a function that takes every text, as redacted so far, and returns it.
     """
 
     keys: tuple[str, ...] = DEFAULT_KEYS
@@ -78,7 +78,7 @@ class Redaction:
     def value(self, value: object) -> Any:
         """Return JSON-like data without secrets: dictionaries, lists, texts, numbers; anything else as its type's name.
 
-        Deeper than `MAX_DEPTH`, and after `MAX_NODES` values, `LEFT_OUT` stands for the rest.
+        `LEFT_OUT` replaces values deeper than `MAX_DEPTH` and those after the first `MAX_NODES`.
         """
         return _Walk(self).value(value, 0)
 
@@ -86,7 +86,7 @@ class Redaction:
         """Return at most ``limit`` characters of a text without secrets: a message, a traceback, a ``repr``.
 
         The values of denied keys (``key=value``, ``'key': value``, ``key: value``), credentials in URLs and HTTP
-        authorisations are replaced; NUL and what UTF-8 cannot carry, too.
+        authorisations are replaced, and so are NUL and characters that UTF-8 cannot encode.
         """
         try:
             return self._text(str.__str__(text) if isinstance(text, str) else "", limit)
@@ -95,7 +95,7 @@ class Redaction:
             return FAILED[:limit]
 
     def _text(self, text: str, limit: int) -> str:
-        # What is cut before it is looked at is cut well behind what stays: a value is never parted from its key.
+        # The text is cut before redaction, but far behind the part that stays: no value is separated from its key.
         text = printable(text[: 2 * limit + 1_000])
         lowered = text.lower()
         for word in self._first_words:
@@ -149,7 +149,7 @@ class Redaction:
 
 
 class _Walk:
-    """One walk through a value, which ends after so many nodes."""
+    """One walk through a value, limited to `MAX_NODES` nodes."""
 
     def __init__(self, redaction: Redaction) -> None:
         self._redaction = redaction
@@ -196,18 +196,18 @@ class _Walk:
         return found
 
 
-#: With the keys that are denied where no setting adds any.
+#: With the default keys only.
 DEFAULT = Redaction()
 
 
 def shortened(text: str, limit: int) -> str:
-    """Return at most ``limit`` characters of ``text``; an ellipsis stands for what is cut off."""
+    """Return at most ``limit`` characters of ``text``, with an ellipsis where it was cut."""
     return text if len(text) <= limit else f"{text[: max(0, limit - 1)]}…"[:limit]
 
 
 @lru_cache(maxsize=16)
 def load_hook(path: str) -> Callable[[str], object]:
-    """Return the function at a dotted path. Raises what importing it raises."""
+    """Return the function at a dotted path. Raises the errors of its import."""
     hook: Callable[[str], object] = symbol_by_name(path)
     return hook
 
@@ -223,7 +223,7 @@ def _squash(key: str) -> str:
 
 
 def _value_begin(text: str, word: re.Match[str]) -> int:
-    """Return where the value begins that a denied word is the key of; the end of the text where it is no key."""
+    """Return where the value of a denied word begins; the end of the text where the word is not a key."""
     sign = _SIGN.match(text, word.end())
     if sign is not None:
         return len(text) if sign[1].endswith(_TYPE_ENDS) else sign.end()
@@ -234,7 +234,7 @@ def _value_begin(text: str, word: re.Match[str]) -> int:
 
 
 def _value_end(text: str, start: int) -> int:
-    """Return where the value that begins at ``start`` ends: a quoted text, a bracket with all in it, or a word."""
+    """Return where the value that begins at ``start`` ends: a quoted text, a bracket with its contents, or a word."""
     prefix = _PREFIX.match(text, start)
     start = prefix.end() if prefix else start
     escaped = text.startswith("\\", start)
@@ -274,12 +274,12 @@ def _bracket_end(text: str, start: int) -> int:
 
 @lru_cache(maxsize=64)
 def _log_once(redaction: Redaction, what: str) -> None:
-    """Log the error that is handled, the first time; it may come with every text."""
-    logger.exception("Redaction failed (%s, hook %s): what it was given is left out", what, redaction.hook)
+    """Log the handled error, only the first time, as it may occur for every text."""
+    logger.exception("Redaction failed (%s, hook %s): the value is left out", what, redaction.hook)
 
 
 def without_credentials(url: object) -> str:
-    """Return ``url`` without its user and password, for people to read."""
+    """Return ``url`` without its user and password, for display."""
     text = str(url)
     try:
         parts = urlsplit(text)

@@ -1,6 +1,6 @@
 """Signals of parked, recovered and exhausted tasks.
 
-They are sent in the worker's main process, after the message was settled, with ``sender`` the task. All carry
+They are sent in the worker's main process after the message was settled. ``sender`` is the task. All have the arguments
 ``request`` (`celery.worker.request.Request`), ``queue`` (the origin queue) and ``attempt`` (0 is the first):
 
 * ``task_parked``: also ``exception``, ``delay_ms``, the planned wait (None after a ``Retry`` without a number), and

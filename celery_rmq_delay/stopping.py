@@ -1,8 +1,8 @@
-"""Stop on SIGTERM and SIGINT, whatever the process has inherited.
+"""Handling of SIGTERM and SIGINT, also where the process inherited them as ignored or blocked.
 
-Shells, and many CI runners, start background jobs with SIGINT ignored, and Python installs no handler for an ignored
-signal: a command whose documented end is Ctrl-C has to install its own. Some supervisors start commands with signals
-blocked, which reach no handler.
+Shells and many CI runners start background jobs with SIGINT ignored, and Python installs no handler for an ignored
+signal: a command that ends on Ctrl-C has to install its own. Some supervisors start commands with blocked signals,
+which reach no handler.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Handler = Callable[[int, FrameType | None], object] | signal.Handlers
 
 @contextmanager
 def handling(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
-    """Handle these signals, by default SIGTERM and SIGINT, with ``handler`` for the length of the block.
+    """Handle these signals, by default SIGTERM and SIGINT, with ``handler`` during the block.
 
-    Outside the main thread, where Python allows no handlers, it changes nothing.
+    Has no effect outside the main thread, where Python allows no handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -51,13 +51,13 @@ def _unblocked(numbers: Iterable[int]) -> Iterator[None]:
 
 @contextmanager
 def stop_requested() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and SIGINT set: the command finishes what it has in hand and ends."""
+    """Yield an event that SIGTERM and SIGINT set: the command finishes its current work and ends."""
     stop = threading.Event()
-    # Not set in the handler itself: it may interrupt the main thread while that holds the event's lock.
+    # Not set in the handler itself, which may interrupt the main thread while that holds the event's lock.
     with handling(lambda *_: threading.Thread(target=stop.set).start()):
         yield stop
 
 
 def exit_at_once(number: int, _frame: object) -> None:
-    """Leave by an exception, so that what is half done is undone; the exit code is a shell's, 128 + the signal."""
+    """Exit by an exception, so that unfinished work is undone; the exit code is 128 + the signal, as in shells."""
     raise SystemExit(128 + number)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], right: Collection[str] = ()) -> str:
-    """Return aligned columns under ``headings``; numbers and the columns in ``right`` to the right, None as a dash."""
+    """Return columns under ``headings``: numbers and the columns in ``right`` right-aligned, None as a dash."""
     body = [list(row) for row in rows]
     lines = [list(headings), *([_text(value) for value in row] for row in body)]
     columns = [

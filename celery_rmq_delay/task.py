@@ -1,4 +1,4 @@
-"""The base class of tasks whose retries wait in RabbitMQ."""
+"""The base class of tasks whose retries wait in RabbitMQ's delay queues."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class LadderBudget:
-    """``max_retries`` of a task that sets none: its ladder. None where the last tier repeats for ever."""
+    """``max_retries`` of a task that sets none: the length of its ladder, or None where the last tier repeats."""
 
     def __get__(self, task: RetryableTask | None, _owner: type) -> int | None:
         if task is None:
@@ -46,9 +46,9 @@ class LadderBudget:
 
 
 class _LimitOfOneRequest:
-    """``override_max_retries``, the ``max_retries`` that a call of ``retry()`` was given: of one request.
+    """``override_max_retries``, the ``max_retries`` argument of ``retry()``, kept for one request.
 
-    Celery keeps it on the task, which all messages of a process share, and takes it for the next failure of any.
+    Celery keeps it on the task, which all messages of a process share, and applies it to the next failure of any.
     """
 
     def __get__(self, task: RetryableTask | None, _owner: type) -> Any:
@@ -66,7 +66,7 @@ class _LimitOfOneRequest:
 
 
 class _Nothing:
-    """Stands for the signature of a retry that publishes nothing."""
+    """The signature of a retry that publishes nothing."""
 
     args = kwargs = None
 
@@ -78,12 +78,11 @@ _NOTHING = _Nothing()
 
 
 class RetryableTask(_Task):
-    """A task whose failed attempts wait in the ladder of their queue.
+    """A task whose retries wait in the ladder of their queue.
 
-    ``autoretry_for`` defaults to every `Exception`; one of ``give_up_on`` sends the task straight to the exhausted
-    queue. ``tiers`` (delays as in the settings) gives the task a ladder of its own. ``max_retries`` defaults to the
-    number of tiers. `retry` and everything that Celery does around it keep their meaning; only the message waits
-    elsewhere.
+    ``autoretry_for`` defaults to every `Exception`; an exception in ``give_up_on`` sends the task straight to the
+    exhausted queue. ``tiers`` (delays as in the settings) sets a ladder for this task only. ``max_retries`` defaults to
+    the number of tiers. `retry` works as in Celery; only the message waits in RabbitMQ.
     """
 
     abstract = True
@@ -93,8 +92,8 @@ class RetryableTask(_Task):
     retry_on_worker_lost = False
     Request = REQUEST
     Strategy = STRATEGY
-    #: Marks tasks that can wait in a ladder, for modules that do not import this one.
-    has_ladder: ClassVar[bool] = True
+    #: Marks tasks that have a ladder, for modules that do not import this one.
+    _rmq_delay_ladder: ClassVar[bool] = True
     autoretry_for: ClassVar[tuple[type[BaseException], ...]] = (Exception,)
     give_up_on: tuple[type[BaseException], ...] = ()
     tiers: list[DelayLike] | tuple[DelayLike, ...] | None = None
@@ -103,7 +102,7 @@ class RetryableTask(_Task):
     __trace__ = LeanTrace()
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Leave Celery's own tasks as they are: with ``Celery(task_cls=RetryableTask)`` they have this class, too."""
+        """Keep Celery's defaults for its built-in tasks, which get this class by ``Celery(task_cls=RetryableTask)``."""
         super().__init_subclass__(**options)
         if is_celerys(cls.name):
             for name, value in _AS_IN_CELERY.items():
@@ -121,16 +120,16 @@ class RetryableTask(_Task):
         max_retries: int | None = None,
         **options: Any,
     ) -> Retry:
-        """Retry the task, as `celery.Task.retry` does, from the delay queue of the next tier.
+        """Retry the task like `celery.Task.retry`, after a wait in the delay queue of the next tier.
 
         An explicit ``countdown`` (seconds) or ``eta`` is exact: it waits in the queues for exact delays. Changed
         arguments or options are published as a new message, which is confirmed before the old one is acked. Raises
-        `DelayError` for a delay, and `SettingsError` for a ``max_retries``, that cannot be used.
+        `DelayError` for an invalid delay, and `SettingsError` for an invalid ``max_retries``.
         """
         if isinstance(exc, Reject):
             raise exc  # Celery's autoretry_for lets only Ignore and Retry pass
-        request: Any = self.request  # takes our mark
-        given: Any = exc  # the stubs allow no other than an Exception
+        request: Any = self.request  # has attributes of ours
+        given: Any = exc  # the stubs allow only an Exception
         delivery = delivery_of(request)
         delay = find_state(self.app)
         if delivery is None or delay is None or request.called_directly or request.is_eager:
@@ -140,11 +139,11 @@ class RetryableTask(_Task):
             raise cause
         if options.get("exchange") or options.get("routing_key"):
             raise RmqDelayError(
-                f"retry of {self.name}: an exchange or a routing_key is no queue to wait for. Give queue= instead."
+                f"retry of {self.name}: found an exchange or a routing_key, but it needs a queue. Pass queue= instead."
             )
         ladder = delay.ladder(delivery.queue, self)
         if max_retries is not None:
-            check_max_retries(max_retries, ladder, f"{self.name}, given to retry()")
+            check_max_retries(max_retries, ladder, f"{self.name}, passed to retry()")
         most = self.max_retries if max_retries is None else max_retries
         request.rmq_delay_used_up = most is not None and request.retries >= most  # Celery's retry raises then
         queue = options.get("queue")
@@ -180,8 +179,8 @@ class RetryableTask(_Task):
 
     @property
     def max_retries_set(self) -> Any:
-        """The ``max_retries`` that the task's author wrote; `NOT_SET` where the ladder decides."""
-        # What `inspect.getattr_static` would find, in a tenth of the time: the worker asks for each attempt.
+        """``max_retries`` as set on the task; `NOT_SET` where the ladder decides."""
+        # The result of `inspect.getattr_static`, in a tenth of the time: the worker reads it for each attempt.
         written = next(vars(each)["max_retries"] for each in (self, *type(self).__mro__) if "max_retries" in vars(each))
         if isinstance(written, LadderBudget):
             return NOT_SET
@@ -189,13 +188,13 @@ class RetryableTask(_Task):
 
     @classmethod
     def on_bound(cls, app: Celery) -> None:
-        """Refuse settings of the task that cannot work, as soon as it belongs to an app."""
+        """Raise `SettingsError` for invalid settings of the task as soon as it is bound to an app."""
         delay = find_state(app)
         if delay is not None and cls.name is not None:
             delay.check_task(cls())
 
     def signature_from_request(self, request: Any = None, *args: Any, **options: Any) -> Any:
-        """Return the signature of a retry; one that does nothing while `retry` decides how to publish it."""
+        """Return the signature of a retry; one that publishes nothing while `retry` decides how to publish it."""
         current = self.request if request is None else request
         silent = current.get("rmq_delay_silent")
         if silent:
@@ -204,7 +203,7 @@ class RetryableTask(_Task):
         return signature if silent is None else _Unsent(signature)
 
     def _exact_ms(self, delay: AppState, countdown: Any, eta: Any) -> int | None:
-        """Return the exact delay of a retry that asks for one."""
+        """Return the exact delay in ms of a retry with a ``countdown`` or an ``eta``; None without one."""
         if eta is not None:
             wanted, what, found = until_ms(aware_eta(self.app, eta)), "eta", eta
         elif countdown is not None:
@@ -217,7 +216,7 @@ class RetryableTask(_Task):
     def _publish(
         self, delay: AppState, delivery: Delivery, unsent: _Unsent, *, tier_index: int, queue: str, delay_ms: int | None
     ) -> bool:
-        """Publish the retry to its delay queue; return False where the old message has to go on instead."""
+        """Publish the retry to its delay queue; return False where the old message has to be parked instead."""
         try:
             publish_retry(
                 delay, self, delivery, unsent.signature, tier_index=tier_index, queue=queue, delay_ms=delay_ms
@@ -229,7 +228,7 @@ class RetryableTask(_Task):
 
 
 _OF_EACH_CLASS = {"__module__", "__doc__", "abstract"}
-#: What `RetryableTask` changes, as Celery has it.
+#: Celery's values of the attributes that `RetryableTask` changes.
 _AS_IN_CELERY = {
     "autoretry_for": (),
     **{name: vars(Task)[name] for name in (vars(RetryableTask).keys() & vars(Task).keys()) - _OF_EACH_CLASS},
@@ -241,7 +240,7 @@ def _publish_errors(app: Celery) -> tuple[type[BaseException], ...]:
 
 
 class _Unsent:
-    """A retry's signature that `retry` publishes itself, with confirm, after Celery's checks."""
+    """A retry's signature that `retry` publishes with confirm after Celery's checks."""
 
     def __init__(self, signature: Any) -> None:
         self.signature, self.args, self.kwargs = signature, signature.args, signature.kwargs

@@ -1,1 +1,1 @@
-"""Faults by seeded schedule on a whole system under load, and a checker that proves what became of every task."""
+"""Inject faults into a system under load by a seeded schedule, and check the outcome of every task."""

@@ -1,4 +1,4 @@
-"""``python -m chaos``: a system under load and faults, and what that proves. ``--help`` has the options."""
+"""``python -m chaos``: run a system under load and faults, and check the result. ``--help`` shows the options."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def _seconds(text: str) -> float:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, help="what is left to chance is by this number; default: a new one")
-    parser.add_argument("--tasks", type=int, default=2000, help="how many are sent (default: %(default)s)")
+    parser.add_argument("--seed", type=int, help="seed of all random choices; default: a new one")
+    parser.add_argument("--tasks", type=int, default=2000, help="number of tasks (default: %(default)s)")
     parser.add_argument(
-        "--duration", type=_seconds, default=120.0, help="in which they are sent and faults strike (default: 2m)"
+        "--duration", type=_seconds, default=120.0, help="time in which tasks are sent and faults strike (default: 2m)"
     )
-    parser.add_argument("--strikes-each", type=int, default=1, help="of each fault so many (default: %(default)s)")
+    parser.add_argument("--strikes-each", type=int, default=1, help="strikes of each fault (default: %(default)s)")
     parser.add_argument("--unit", type=_seconds, default=1.0, help="the shortest tier of the ladders (default: 1s)")
     parser.add_argument("--workers", type=int, default=3, help="worker processes (default: %(default)s)")
     parser.add_argument("--rabbitmq", default="system", help="system, 3.10, 4.0, 4.3, or a path (default: %(default)s)")
-    parser.add_argument("--nodes", type=int, choices=(1, 3), default=1, help="of the broker (default: %(default)s)")
-    parser.add_argument("--only", action="append", metavar="FAULT", help="strike with these only; more than once")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdict there")
-    parser.add_argument("--keep", action="store_true", help="keep the folder of a run that proves good, too")
-    parser.add_argument("--check", type=Path, metavar="FOLDER", help="judge the run that left this folder once more")
+    parser.add_argument("--nodes", type=int, choices=(1, 3), default=1, help="broker nodes (default: %(default)s)")
+    parser.add_argument("--only", action="append", metavar="FAULT", help="only this fault; may be repeated")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the verdict to this file")
+    parser.add_argument("--keep", action="store_true", help="also keep the folder of a run without findings")
+    parser.add_argument("--check", type=Path, metavar="FOLDER", help="check the run of this folder again")
     return parser.parse_args(arguments)
 
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.rmtree(folder)
         return 2
     except BaseException:
-        console.print(f"The run broke off. Its seed is {seed}, its folder {folder}.", style="red", soft_wrap=True)
+        console.print(f"The run was interrupted. Its seed is {seed}, its folder {folder}.", style="red", soft_wrap=True)
         raise
     print_verdict(console, verdict, struck)
     if options.json:
@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if verdict.good and not options.keep:
         shutil.rmtree(folder)
         return 0
-    console.print(f"Its folder is {folder}; to judge it again: python -m chaos --check {folder}", soft_wrap=True)
+    console.print(f"Its folder is {folder}; to check it again: python -m chaos --check {folder}", soft_wrap=True)
     if not verdict.good:
         console.print(f"To run it again: {command}", style="red", soft_wrap=True)
     return 0 if verdict.good else 1
@@ -88,19 +88,21 @@ def _run(options: argparse.Namespace, seed: int, folder: Path, console: Console)
     load = Load(seed, options.tasks, options.duration, options.unit, options.workers)
     make, known = _arena(options, load)
     if unknown := set(options.only or ()) - {fault.name for fault in known}:
-        raise SystemExit(f"There is no fault {', '.join(sorted(unknown))}. Known: {', '.join(f.name for f in known)}.")
+        raise SystemExit(
+            f"There is no fault {', '.join(sorted(unknown))}. Use one of: {', '.join(f.name for f in known)}."
+        )
     faults = tuple(fault for fault in known if not options.only or fault.name in options.only)
     strikes = schedule(seed, load.duration, faults, options.strikes_each)
     with make(folder) as world:
         progress = Progress(world, faults, strikes)
         with Live(progress.table(), console=console, auto_refresh=False, transient=True) as live:
-            look = progress.looker(live) if console.is_terminal else lambda _: None
-            verdict, striker = run(world, faults, strikes, look)
+            on_progress = progress.updater(live) if console.is_terminal else lambda _: None
+            verdict, striker = run(world, faults, strikes, on_progress)
     return verdict, {fault.name: striker.done[fault.name] for fault in faults}
 
 
 def _arena(options: argparse.Namespace, load: Load) -> tuple[Callable[[Path], World], tuple[Fault, ...]]:
-    """Return what makes the world, and the faults that it knows."""
+    """Return a function that creates the world, and the faults for it."""
     installation = choose(options.rabbitmq)
     if options.nodes == 1:
         return (lambda folder: World(folder, load, PrivateBroker(installation.server, installation.root))), FAULTS

@@ -1,4 +1,4 @@
-"""The ledger's lines, put together: a story for every task, and all strikes. Pure."""
+"""Assemble the ledger's lines: a story for every task, and all strikes. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from chaos.plans import Plan
 from chaos.strikes import Effect
 
-#: Seconds that a machine as busy as this may take from the end of a task's code until its message is settled.
+#: Most seconds from the end of a task's code until its message is settled, on a busy machine.
 SETTLE = 10.0
 
 
 @dataclass(slots=True)
 class Execution:
-    """One execution of a task: seconds of CLOCK_MONOTONIC. ``ended`` is None where its process died."""
+    """One execution of a task: seconds of CLOCK_MONOTONIC. ``ended`` is None if its process died."""
 
     attempt: int
     began: float
@@ -25,23 +25,23 @@ class Execution:
     number: int | None = None
     ended: float | None = None
     how: str = ""
-    #: When its worker had the message in hand.
+    #: When its worker received the message.
     received: float = 0.0
 
 
 @dataclass(slots=True)
 class Story:
-    """All that the ledger has of a task."""
+    """All lines of the ledger about a task."""
 
     id: str
     plan: Plan
     sent: float
-    #: None where nobody knows whether the broker has it.
+    #: None if it is unknown whether the broker has it.
     confirmed: float | None = None
     executions: list[Execution] = field(default_factory=list)
-    #: When, and by which worker, its message was moved to the quarantine queue.
+    #: The times and workers by which its message was moved to the quarantine queue.
     quarantined: list[tuple[float, int]] = field(default_factory=list)
-    #: When, and by which worker, its message was received to be run.
+    #: The times and workers by which its message was received for execution.
     received: list[tuple[float, int]] = field(default_factory=list)
 
     def at(self, attempt: int) -> list[Execution]:
@@ -51,7 +51,7 @@ class Story:
 
 @dataclass(frozen=True)
 class Struck:
-    """A strike as it was; without pids it met all processes."""
+    """A strike that was carried out; without pids it met all processes."""
 
     name: str
     effect: Effect
@@ -75,20 +75,20 @@ class Ladders:
 
 @dataclass
 class Book:
-    """A run's whole ledger."""
+    """The whole ledger of a run."""
 
     stories: dict[str, Story] = field(default_factory=dict)
     strikes: list[Struck] = field(default_factory=list)
     ladders: list[Ladders] = field(default_factory=list)
-    #: Lines that belong to no task that was ever sent.
+    #: Lines about tasks that were never sent.
     strangers: list[str] = field(default_factory=list)
 
     def went_on(self, execution: Execution) -> bool:
-        """Return whether the process of an execution ran another one after it."""
+        """Return whether the process of an execution ran another one afterwards."""
         return execution.began < self._last.get(execution.pid, 0.0)
 
     def settled_by(self, moment: float) -> float:
-        """Return until when what a worker said at ``moment`` may not have come to the broker yet."""
+        """Return until when data that a worker sent at ``moment`` may not have reached the broker yet."""
         until = moment + SETTLE
         for stall in self._stalls:
             if stall.since <= until and stall.until >= moment:
@@ -96,7 +96,7 @@ class Book:
         return until
 
     def in_force(self, moment: float) -> list[Ladders]:
-        """Return the ladders that may have been in force for what ended at ``moment``."""
+        """Return the ladders that may have been in force for an execution that ended at ``moment``."""
         until = self.settled_by(moment)
         return [each for each in self.ladders if each.since <= until and each.until >= moment]
 
@@ -115,20 +115,20 @@ class Book:
         self.strikes = sorted((_in(alarms, each) for each in self.strikes), key=lambda strike: strike.since)
         self._sinces = [strike.since for strike in self.strikes]
         self._longest = max((strike.until - strike.since for strike in self.strikes), default=0.0)
-        # What ends connections can be silent before.
+        # Effects that end connections can block them before.
         holding = (Effect.STALL, Effect.ALARM, Effect.CONNECTION, Effect.BROKER, Effect.RESULTS)
         self._stalls = [strike for strike in self.strikes if strike.effect in holding]
 
 
 def _in(alarms: list[Struck], strike: Struck) -> Struck:
-    """Return what a strike is to those that it met: a worker that ends in good order makes no copies in an alarm."""
+    """Return the strike with its real effect: a worker that shuts down gracefully makes no copies in an alarm."""
     if strike.effect is Effect.ORDERLY and any(strike.since <= a.until and strike.until >= a.since for a in alarms):
         return replace(strike, effect=Effect.WORKER)
     return strike
 
 
 def open_book(lines: Iterable[dict[str, Any]]) -> Book:
-    """Return the book of these lines, in whatever order they come by process."""
+    """Return the book of these lines; the order of processes does not matter."""
     stories: dict[str, Story] = {}
     strikes, ladders, strangers = [], [], []
     later = []
@@ -148,7 +148,7 @@ def open_book(lines: Iterable[dict[str, Any]]) -> Book:
         if story is None:
             strangers.append(line["id"])
         else:
-            _tell(story, line)
+            _apply(story, line)
     for story in stories.values():
         story.executions.sort(key=lambda each: each.began)
         for each in story.executions:
@@ -158,7 +158,7 @@ def open_book(lines: Iterable[dict[str, Any]]) -> Book:
     return Book(stories, strikes, ladders, strangers)
 
 
-def _tell(story: Story, line: dict[str, Any]) -> None:
+def _apply(story: Story, line: dict[str, Any]) -> None:
     kind = line["kind"]
     if kind == "confirmed":
         story.confirmed = line["at"]

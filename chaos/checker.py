@@ -1,17 +1,17 @@
-"""What a run proves, by its ledger and by what is left of it. Pure, and without a line of the package.
+"""Check a run by its ledger and its evidence. Pure, and without any code of the package.
 
-* **lost**: a confirmed task that did not end as its plan says; one without a confirm that only half happened.
-* **early**: an attempt that began before its delay was over since the end of the attempt before.
-* **twice**: an execution too many that no strike explains.
-* **blamed**: a task that was moved to the quarantine queue though no strike had ended a worker or a connection.
-* **wrong**: an execution that the plan, the ladder, or the attempts before do not allow.
-* **rows**, **files**: tables or history files that do not say what happened.
+* **lost**: a confirmed task that did not end as planned; one without a confirm that happened only partly.
+* **early**: an attempt that began before its delay after the previous attempt was over.
+* **twice**: an additional execution that no strike explains.
+* **blamed**: a task that was moved to the quarantine queue although no strike had ended a worker or a connection.
+* **wrong**: an execution that contradicts the plan, the ladder, or earlier attempts.
+* **rows**, **files**: tables or history files that do not agree with the executions.
 
-What a strike explains: it has to have met the very process, or the connection, that had the message in hand, while it
-had it in hand: from when its worker received it until `SETTLE` seconds after the last line of the task's code, longer
-only where another strike kept worker and broker from hearing each other. One interruption explains one execution more
-of this attempt and of each later one. A retry that the task publishes as a new message may be doubled by each strike
-that keeps its confirm away: the message may be there, too, and the old one goes on.
+A strike explains an additional execution if it met the process or connection that held the message while it held it:
+from when its worker received it until `SETTLE` seconds after the last line of the task's code, longer only if another
+strike kept worker and broker from communicating. One interruption explains one more execution of this attempt and of
+each later one. A retry that the task publishes as a new message may be duplicated by each strike that suppresses its
+confirm: the new message may exist, and the old one continues.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from chaos.book import SETTLE, Book, Execution, Story, Struck
 from chaos.evidence import Evidence, Record
 from chaos.strikes import Effect
 
-#: Seconds by which the broker's clock, in whole milliseconds, may be off.
+#: Tolerance in seconds for the broker's clock, which counts whole milliseconds.
 TOLERANCE = 0.005
-#: Seconds for which an event may be on its way: a worker that has lost its connection for events waits for a new one.
+#: Seconds for which an event may be delayed: a worker that has lost its connection for events waits for a new one.
 EVENT_WAITS = 40.0
 
-#: Seconds in which a broker has noted that a worker is gone: until then it sends it what is new.
+#: Seconds until a broker detects that a worker is gone: until then it sends it new messages.
 NOTICED = 0.1
-#: Seconds in which a broker has noted that the next queue has what it moved.
+#: Seconds until a broker has the confirm of a message that it moved to the next queue.
 MOVED = 1.0
-#: Seconds after the end of a connection in which its worker may still read what it had been sent before.
+#: Seconds after the end of a connection in which its worker may still read messages sent before.
 UNREAD = 0.1
-#: Seconds by which a strike may miss a publish that it leaves without a confirm.
+#: Seconds between a strike and a publish whose confirm it can suppress.
 ANSWERED = 1.0
-#: Of so many tasks with findings all is told that is known.
-TOLD = 5
+#: Tasks with findings whose stories are described.
+DESCRIBED = 5
 
 _ENDS = (Effect.CHILD, Effect.WORKER, Effect.CONNECTION, Effect.BROKER)
 _REDELIVERS = (Effect.WORKER, Effect.CONNECTION, Effect.BROKER)
@@ -49,7 +49,7 @@ _SILENCES = (*_DISCONNECTS, Effect.STALL, Effect.ALARM)
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that must not be."""
+    """A violation of the guarantees."""
 
     kind: str
     id: str
@@ -58,13 +58,13 @@ class Finding:
 
 @dataclass
 class Verdict:
-    """What was found, and figures."""
+    """The findings and figures of a run."""
 
     findings: list[Finding] = field(default_factory=list)
     figures: dict[str, int] = field(default_factory=dict)
-    #: Executions too many, by the fault that explains them.
+    #: Additional executions, by the fault that explains them.
     explained: dict[str, int] = field(default_factory=dict)
-    #: What is known of the first tasks with findings, a line each.
+    #: Stories of the first tasks with findings, a line each.
     stories: list[str] = field(default_factory=list)
 
     @property
@@ -78,7 +78,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Interruption:
-    """A strike that met a message while a worker, or the broker, had it in hand."""
+    """A strike that met a message while a worker, or the broker, held it."""
 
     attempt: int
     at: float
@@ -101,14 +101,16 @@ def check(book: Book, evidence: Evidence) -> Verdict:
             *_rows(book, story, evidence),
         ):
             verdict.findings.append(finding)
-    verdict.findings += [Finding("wrong", task, "ran, and was never sent") for task in set(book.strangers)]
+    verdict.findings += [Finding("wrong", task, "ran, but was never sent") for task in set(book.strangers)]
     verdict.findings += [
         Finding("lost", queue, f"{count} messages are left") for queue, count in evidence.queues.items()
     ]
     verdict.findings += [*_files(evidence), *_attempts(book, evidence)]
     verdict.explained = dict(explained)
-    for task in list(dict.fromkeys(finding.id for finding in verdict.findings if finding.id in book.stories))[:TOLD]:
-        verdict.stories.append(_tell(book, book.stories[task], evidence))
+    for task in list(dict.fromkeys(finding.id for finding in verdict.findings if finding.id in book.stories))[
+        :DESCRIBED
+    ]:
+        verdict.stories.append(_describe(book, book.stories[task], evidence))
     verdict.figures = _figures(book, evidence)
     return verdict
 
@@ -132,8 +134,8 @@ def _figures(book: Book, evidence: Evidence) -> dict[str, int]:
     }
 
 
-def _tell(book: Book, story: Story, evidence: Evidence) -> str:
-    """Return a task's story; seconds since it was sent."""
+def _describe(book: Book, story: Story, evidence: Evidence) -> str:
+    """Return a task's story as text; seconds since it was sent."""
     parts = [f"{story.id} {story.plan.kind} on {story.plan.queue}, to fail {story.plan.fails} times"]
     parts.append("confirmed" if story.confirmed is not None else "not confirmed")
     for each in story.executions:
@@ -154,7 +156,7 @@ def _tell(book: Book, story: Story, evidence: Evidence) -> str:
 def _interruptions(book: Book, story: Story) -> Iterator[Interruption]:
     for each in story.executions:
         yield from _of_execution(book, story, each)
-    for at, boss in story.quarantined:  # a copy was on its way: it and the original may both come
+    for at, boss in story.quarantined:  # a copy was being sent: it and the original may both arrive
         for strike in book.between(at, book.settled_by(at)):
             if strike.effect in _REDELIVERS and strike.meets(boss):
                 yield Interruption(-1, max(strike.since, at), strike)
@@ -176,7 +178,7 @@ def _of_execution(book: Book, story: Story, each: Execution) -> Iterator[Interru
 
 
 def _death(book: Book, each: Execution) -> float:
-    """Return when the process of an execution without an end died, as far as strikes tell; else its beginning."""
+    """Return when the process of an execution without an end died, by the strikes; otherwise its beginning."""
     for strike in book.strikes:
         if strike.until >= each.began and strike.pids is not None and strike.meets(each.pid, each.boss):
             return max(each.began, strike.since)
@@ -184,7 +186,7 @@ def _death(book: Book, each: Execution) -> float:
 
 
 def _while_moved(book: Book, story: Story) -> Iterator[Interruption]:
-    """The broker itself moves what is due, at least once: one that goes down meanwhile may do it twice."""
+    """The broker moves due messages at least once: a broker that goes down meanwhile may move them twice."""
     for attempt in sorted({each.attempt for each in story.executions}):
         since, delay = _due(book, story, attempt)
         if not delay:
@@ -208,7 +210,7 @@ def _lost(
     done = any(each.how == "ok" for each in story.executions)
     if not done and not exhausted:
         if story.confirmed is None and not story.executions:
-            return  # nobody knew whether it was sent, and it was not
+            return  # it was unknown whether it was sent, and it was not
         where = (
             f"; it is left in {[queue for queue, ids in evidence.left.items() if story.id in ids]}"
             if left[story.id]
@@ -216,11 +218,11 @@ def _lost(
         )
         yield Finding("lost", story.id, f"neither done nor exhausted{where}")
     elif exhausted and story.plan.kind != "hopeless" and not _may_be_exhausted(book, story, record, interruptions):
-        yield Finding("wrong", story.id, f"exhausted ({record.reason if record else ''}), and its plan is to end well")
+        yield Finding("wrong", story.id, f"exhausted ({record.reason if record else ''}), but its plan is to succeed")
 
 
 def _may_be_exhausted(book: Book, story: Story, record: Record, interruptions: list[Interruption]) -> bool:
-    """A pool process that was killed costs an attempt; a result that cannot be stored is a failure, by Celery."""
+    """A killed pool process costs an attempt; for Celery a result that cannot be stored is a failure."""
     if record.reason == "undeliverable":
         return _was_gone(book, story, record)
     unstored = any(_is_unstored(book, each) for each in story.executions)
@@ -228,14 +230,14 @@ def _may_be_exhausted(book: Book, story: Story, record: Record, interruptions: l
 
 
 def _was_gone(book: Book, story: Story, record: Record | None) -> bool:
-    """Return whether a task is exhausted since its queue was gone: it may have attempts left, or have had none."""
+    """Return whether a task is exhausted because its queue was gone: then it may have attempts left, or none made."""
     if record is None or record.reason != "undeliverable":
         return False
     return any(strike.effect is Effect.GONE and strike.until >= story.sent for strike in book.strikes)
 
 
 def _is_unstored(book: Book, each: Execution) -> bool:
-    """Return whether the result of an execution may have found no backend."""
+    """Return whether the result of an execution may not have been stored."""
     if each.how != "ok" or each.ended is None:
         return False
     return any(strike.effect is Effect.RESULTS for strike in book.between(each.ended, book.settled_by(each.ended)))
@@ -251,11 +253,11 @@ def _wrong(book: Book, story: Story, record: Record | None) -> Iterator[Finding]
         if attempt not in seen:
             after = min(each.began for each in story.executions if each.attempt > attempt)
             if not any(story.sent <= strike.since <= after for strike in children):
-                yield Finding("wrong", story.id, f"attempt {attempt} is missing, and others come after it")
+                yield Finding("wrong", story.id, f"attempt {attempt} is missing, but later ones exist")
     for each in story.executions:
         if each.ended is None and (book.went_on(each) or not _was_killed(book, each)):
             yield Finding(
-                "wrong", story.id, f"attempt {each.attempt} did not end, and nobody killed process {each.pid}"
+                "wrong", story.id, f"attempt {each.attempt} did not end, but process {each.pid} was not killed"
             )
         if each.number is not None:
             killed = sum(other.ended is None for other in story.executions if other.attempt < each.attempt)
@@ -268,9 +270,9 @@ def _wrong(book: Book, story: Story, record: Record | None) -> Iterator[Finding]
 
 
 def _is_unsure(book: Book, each: Execution) -> bool:
-    """Return whether the new message of a retry may have had no confirm: then the old one goes on as it was.
+    """Return whether the new message of a retry may have had no confirm: then the old one continues unchanged.
 
-    So it does where the process is killed before it says that there is a new one.
+    The same happens if the process is killed before it reports the new message.
     """
     if each.ended is None:
         return False
@@ -280,7 +282,7 @@ def _is_unsure(book: Book, each: Execution) -> bool:
 
 
 def _given_up(book: Book, story: Story, last: int) -> Iterator[Finding]:
-    """The ladder in force has no tier more; that of the attempt before may have been a longer one, and had."""
+    """The ladder in force must have no further tier; that of the previous attempt must have had one."""
 
     def tiers(moment: float) -> set[int]:
         return {len(ladder.tiers[story.plan.queue]) for ladder in book.in_force(moment)}
@@ -290,7 +292,7 @@ def _given_up(book: Book, story: Story, last: int) -> Iterator[Finding]:
         return
     was_due = not ends or any(end is None or max(tiers(end)) >= last for end in ends)
     if min(now) > last or not was_due:
-        yield Finding("wrong", story.id, f"given up after attempt {last}, and the ladder has {now} tiers")
+        yield Finding("wrong", story.id, f"given up after attempt {last}, but the ladder has {now} tiers")
 
 
 def _was_killed(book: Book, each: Execution) -> bool:
@@ -309,12 +311,14 @@ def _early(book: Book, story: Story) -> Iterator[Finding]:
         early = since + delay - each.began
         if early > TOLERANCE:
             yield Finding(
-                "early", story.id, f"attempt {each.attempt} came {early:.3f} s before its {delay:.3f} s were over"
+                "early",
+                story.id,
+                f"attempt {each.attempt} began {early:.3f} s before the end of its delay of {delay:.3f} s",
             )
 
 
 def _due(book: Book, story: Story, attempt: int) -> tuple[float, float]:
-    """Return since when an attempt waits, at the earliest, and for how long at least."""
+    """Return the earliest time from which an attempt waits, and its shortest delay."""
     if attempt == 0:
         later = story.plan.countdown if story.plan.kind == "called_later" else None
         return story.sent, later or 0.0
@@ -334,7 +338,7 @@ def _some_killed(executions: list[Execution]) -> bool:
 
 
 def _least_delay(book: Book, story: Story, retries: int, since: float) -> float:
-    """Return the shortest delay after so many retries, in the ladders that may have been in force."""
+    """Return the shortest delay after this many retries, in the ladders that may have been in force."""
     queue = story.plan.queue
     delays = [
         ladder.tiers[queue][min(max(retries, 0), len(ladder.tiers[queue]) - 1)] * (1 - ladder.jitter[queue])
@@ -359,7 +363,7 @@ def _twice(story: Story, interruptions: list[Interruption], explained: Counter[s
             if number < len(fitting):
                 explained[fitting[number].strike.name] += 1
             else:
-                yield Finding("twice", story.id, f"attempt {attempt} ran {len(runs)} times, and no strike explains it")
+                yield Finding("twice", story.id, f"attempt {attempt} ran {len(runs)} times, but no strike explains it")
                 break
 
 
@@ -369,7 +373,7 @@ def _twice(story: Story, interruptions: list[Interruption], explained: Counter[s
 def _blamed(book: Book, story: Story) -> Iterator[Finding]:
     for at, boss in story.quarantined:
         if not any(strike.effect in _REDELIVERS for strike in book.between(story.sent - NOTICED, at)):
-            yield Finding("blamed", story.id, f"moved to the quarantine queue by {boss}, and no strike explains it")
+            yield Finding("blamed", story.id, f"moved to the quarantine queue by {boss}, but no strike explains it")
 
 
 # -- rows and files ----------------------------------------------------------------------------------------------------
@@ -380,26 +384,26 @@ def _rows(book: Book, story: Story, evidence: Evidence) -> Iterator[Finding]:
     done = [each for each in story.executions if each.how == "ok"]
     failed = [each for each in story.executions if each.how != "ok"]
     if record is None:
-        told = [each for each in failed if not _is_untold(book, each)]
-        if told:
-            yield Finding("rows", story.id, f"no row, and attempt {told[0].attempt} failed")
+        reported = [each for each in failed if not _may_lack_event(book, each)]
+        if reported:
+            yield Finding("rows", story.id, f"no row, but attempt {reported[0].attempt} failed")
     elif not story.executions and not _was_gone(book, story, record):
         yield Finding("rows", story.id, f"a row ({record.state}) of a task that never ran")
     elif record.state == "RECOVERED":
         if record.attempt not in {each.attempt for each in done}:
-            yield Finding("rows", story.id, f"recovered at attempt {record.attempt}, which did not end well")
+            yield Finding("rows", story.id, f"recovered at attempt {record.attempt}, which did not succeed")
     elif record.state == "EXHAUSTED":
         if story.executions and record.attempt not in {each.attempt for each in story.executions}:
             yield Finding("rows", story.id, f"exhausted at attempt {record.attempt}, which was not made")
     elif record.state in ("PARKED", "RUNNING"):
-        if not any(_is_untold(book, each) for each in done):
-            yield Finding("rows", story.id, f"{record.state} at attempt {record.attempt}, and nothing is under way")
+        if not any(_may_lack_event(book, each) for each in done):
+            yield Finding("rows", story.id, f"{record.state} at attempt {record.attempt}, but the run has ended")
     else:
-        yield Finding("rows", story.id, f"nobody made it {record.state}")
+        yield Finding("rows", story.id, f"unexpected state {record.state}")
 
 
-def _is_untold(book: Book, each: Execution) -> bool:
-    """Return whether a strike may have cost the event of an execution: on its way, or with its worker."""
+def _may_lack_event(book: Book, each: Execution) -> bool:
+    """Return whether a strike may have lost the event of an execution, in transit or with its worker."""
     end = each.ended if each.ended is not None else _death(book, each)
     return any(
         strike.effect in _ENDS and strike.meets(each.boss, each.pid)
@@ -409,29 +413,29 @@ def _is_untold(book: Book, each: Execution) -> bool:
 
 def _files(evidence: Evidence) -> Iterator[Finding]:
     """Compare the attempts of tables and files with each other."""
-    rows, files = ({each[0]: each for each in told} for told in (evidence.attempts, evidence.history))
+    rows, files = ({each[0]: each for each in reported} for reported in (evidence.attempts, evidence.history))
     for event in rows.keys() - files.keys():
-        yield Finding("files", rows[event][1], f"{rows[event][2]} {rows[event][3]} is in the tables and in no file")
+        yield Finding("files", rows[event][1], f"{rows[event][2]} {rows[event][3]} is in the tables, but in no file")
     for event in files.keys() - rows.keys():
-        yield Finding("files", files[event][1], f"{files[event][2]} {files[event][3]} is in a file and in no table")
+        yield Finding("files", files[event][1], f"{files[event][2]} {files[event][3]} is in a file, but in no table")
 
 
 def _attempts(book: Book, evidence: Evidence) -> Iterator[Finding]:
-    """Compare the attempts in the tables with those that were made."""
-    told: dict[str, set[tuple[str, int]]] = {}
+    """Compare the attempts in the tables with the executions."""
+    reported: dict[str, set[tuple[str, int]]] = {}
     for _, task, kind, attempt in evidence.attempts:
-        told.setdefault(task, set()).add(("parked" if kind == "forwarded" else kind, attempt))
-    for task in told.keys() - book.stories.keys():
+        reported.setdefault(task, set()).add(("parked" if kind == "forwarded" else kind, attempt))
+    for task in reported.keys() - book.stories.keys():
         yield Finding("rows", task, "the tables have attempts of a task that was never sent")
     for story in book.stories.values():
-        said = told.get(story.id, set())
+        recorded = reported.get(story.id, set())
         never_ran = not story.executions and _was_gone(book, story, evidence.records.get(story.id))
-        for kind, attempt in said:
+        for kind, attempt in recorded:
             hows = [each.how for each in story.at(attempt)]
             if not (_can_be(kind, hows) or (never_ran and (kind, attempt) == ("exhausted", 0))):
-                yield Finding("rows", story.id, f"{kind} {attempt}, and that attempt ended {hows or 'never'}")
+                yield Finding("rows", story.id, f"{kind} {attempt}, but that attempt ended {hows or 'never'}")
         for attempt in {each.attempt for each in story.executions}:
-            yield from _untold(book, story.id, attempt, story.at(attempt), said)
+            yield from _unreported(book, story.id, attempt, story.at(attempt), recorded)
 
 
 def _can_be(kind: str, hows: list[Any]) -> bool:
@@ -442,16 +446,20 @@ def _can_be(kind: str, hows: list[Any]) -> bool:
     return kind == "exhausted" and bool(hows)
 
 
-def _untold(
-    book: Book, task: str, attempt: int, runs: list[Execution], said: set[tuple[str, int]]
+def _unreported(
+    book: Book, task: str, attempt: int, runs: list[Execution], recorded: set[tuple[str, int]]
 ) -> Iterator[Finding]:
     wanted = {"recovered"} if any(each.how == "ok" for each in runs) and attempt else set()
     if wanted and any(_is_unstored(book, each) for each in runs):
         wanted |= {"exhausted"}
     if all(each.how == "fails" for each in runs):
         wanted = {"parked", "exhausted"}
-    if wanted and not any((kind, attempt) in said for kind in wanted) and not any(_is_untold(book, e) for e in runs):
-        yield Finding("rows", task, f"attempt {attempt} ended {runs[-1].how}, and no row tells of it")
+    if (
+        wanted
+        and not any((kind, attempt) in recorded for kind in wanted)
+        and not any(_may_lack_event(book, e) for e in runs)
+    ):
+        yield Finding("rows", task, f"attempt {attempt} ended {runs[-1].how}, but no row has it")
 
 
 __all__ = ["SETTLE", "TOLERANCE", "Finding", "Interruption", "Verdict", "check"]

@@ -1,6 +1,6 @@
-"""A process's clock that can be stepped while it runs: libfaketime, which reads by how much from a file.
+"""Step the clock of a running process with libfaketime, which reads the offset from a file.
 
-Its monotonic clock stays the machine's, as that of a machine whose clock is stepped does.
+The monotonic clock is not changed, as on a machine whose clock is stepped.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _PLACES = ("usr/lib/*/faketime/libfaketimeMT.so.1", "usr/lib/faketime/libfaketim
 
 @cache
 def library() -> Path | None:
-    """Return the library (Debian: libfaketime), None where it is not installed."""
+    """Return the library (Debian: libfaketime), or None if it is not installed."""
     return next((path for place in _PLACES for path in Path("/").glob(place)), None)
 
 
 def environ(file: Path) -> dict[str, str]:
-    """Return the environment of a process whose clock `step` steps."""
+    """Return the environment of a process whose clock `step` can change."""
     return {
         "PYTHONPATH": os.pathsep.join((str(CHECKOUT), str(Path(__file__).parent / "stepped"))),
         "LD_PRELOAD": str(library()),
@@ -33,7 +33,7 @@ def environ(file: Path) -> dict[str, str]:
 
 
 def step(file: Path, seconds: int) -> None:
-    """Set the clock of those that look at ``file`` off by so many seconds; they notice within a second."""
+    """Set the clock offset in seconds of the processes that read ``file``; it applies within a second."""
     new = file.with_suffix(".new")
     new.write_text(f"{seconds:+d}\n")
     new.rename(file)

@@ -1,4 +1,4 @@
-"""The world that chaos strikes, on three nodes: every queue has a replica on each, every client knows all of them."""
+"""The world of a chaos run on three nodes: every queue has a replica on each, every client knows all of them."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ NODES = 3
 
 
 def cluster_world(folder: Path, load: Load, installation: Installation) -> World:
-    """Return the world on a cluster that can be cut, and on queues that are there as long as two of its nodes are."""
+    """Return the world on a cluster that can be partitioned, with queues available while two of its nodes are."""
     cluster = PartitionedCluster(NODES, installation.server, installation.root, config=QUICK_TO_NOTICE)
     return World(folder, replace(load, queue_types=("quorum", "quorum")), cluster)

@@ -1,4 +1,4 @@
-"""The faults that only a cluster can meet, and with them those of all worlds but the death of the one broker."""
+"""The faults of a cluster: its own, and those of all worlds except the failure of the only broker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _cluster(world: World) -> PartitionedCluster:
 
 
 def _all_is_well(world: World) -> None:
-    """Wait until all nodes are back, with the settings of the run; then do as an operator of RabbitMQ < 4.3 has to."""
+    """Wait until all nodes are back, with the settings of the run; then act as an operator of RabbitMQ < 4.3 must."""
     cluster = _cluster(world)
     await_all(cluster)
     world.tune()
@@ -30,7 +30,7 @@ def _all_is_well(world: World) -> None:
 
 @contextmanager
 def kill_node(world: World, dice: Random) -> Iterator[Victims]:
-    """Kill a node, and start it again later."""
+    """Kill a node, and restart it later."""
     node = dice.choice(world.nodes)
     node.kill()
     try:
@@ -42,7 +42,7 @@ def kill_node(world: World, dice: Random) -> Iterator[Victims]:
 
 @contextmanager
 def rolling_restart(world: World, _dice: Random) -> Iterator[Victims]:
-    """Restart all nodes in good order, one after the other, each when the one before is back."""
+    """Restart all nodes gracefully, one after the other, each when the previous one is back."""
     for node in world.nodes:
         node.restart()
         _all_is_well(world)
@@ -51,18 +51,18 @@ def rolling_restart(world: World, _dice: Random) -> Iterator[Victims]:
 
 @contextmanager
 def cut_off_a_node(world: World, dice: Random) -> Iterator[Victims]:
-    """Cut one node off from the two others until all have noticed and for a while after; clients reach all three."""
+    """Partition one node from the others until all have detected it, and a while longer; clients reach all three."""
     node = dice.choice(world.nodes)
     others = [each for each in world.nodes if each is not node]
     with _cluster(world).partition(node):
-        wait_for(lambda: not seen(node) and all(len(seen(each)) == 1 for each in others), "all have noticed")
+        wait_for(lambda: not seen(node) and all(len(seen(each)) == 1 for each in others), "the partition is detected")
         yield Victims(None)
     _all_is_well(world)
 
 
 @contextmanager
 def half_open_to_a_node(world: World, dice: Random) -> Iterator[Victims]:
-    """Let all connections to one node go silent without an end; new ones are whole. Cut the old ones in the end."""
+    """Silence all connections to one node without closing them; new ones work. Cut the old ones at the end."""
     node = dice.randrange(len(world.nodes))
     proxies = [link.proxies[node] for link in world.links.values()]
     for proxy in proxies:

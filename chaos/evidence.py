@@ -1,5 +1,5 @@
-"""What is left when a run has come to rest: in the broker, in the tables, in the history files. Read plainly, with SQL
-and Parquet, and not through the package."""
+"""The state at the end of a run: in the broker, in the tables, in the history files. Read directly, with SQL and
+Parquet, not through the package."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import pyarrow.parquet as parquet
 
 from chaos.world import World
 
-#: An attempt as tables and files have it: event id, task id, kind, attempt.
-Told = tuple[str, str, str, int]
+#: An attempt in tables and files: event id, task id, kind, attempt.
+AttemptRow = tuple[str, str, str, int]
 
 
 @dataclass
 class Record:
-    """A row of the tasks' table."""
+    """A row of the table of tasks."""
 
     state: str
     attempt: int
@@ -29,14 +29,14 @@ class Record:
 
 @dataclass
 class Evidence:
-    """All that is left."""
+    """All data at the end of a run."""
 
     queues: dict[str, int] = field(default_factory=dict)
-    #: Task ids by the queue that they are left in.
+    #: Task ids by the queue in which their messages are left.
     left: dict[str, list[str]] = field(default_factory=dict)
     records: dict[str, Record] = field(default_factory=dict)
-    attempts: list[Told] = field(default_factory=list)
-    history: list[Told] = field(default_factory=list)
+    attempts: list[AttemptRow] = field(default_factory=list)
+    history: list[AttemptRow] = field(default_factory=list)
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))
@@ -45,22 +45,22 @@ class Evidence:
     def load(cls, path: Path) -> Evidence:
         raw = json.loads(path.read_text())
         records = {task: Record(**record) for task, record in raw["records"].items()}
-        told = {name: [tuple(each) for each in raw[name]] for name in ("attempts", "history")}
-        return cls(raw["queues"], raw["left"], records, told["attempts"], told["history"])
+        rows = {name: [tuple(each) for each in raw[name]] for name in ("attempts", "history")}
+        return cls(raw["queues"], raw["left"], records, rows["attempts"], rows["history"])
 
 
 def gather(world: World) -> Evidence:
-    """Read what is left; what is in queues is taken out of them."""
+    """Read all data; messages in queues are consumed."""
     queues = {name: count for name, count in world.queues().items() if count}
     found = Evidence(queues, {name: list(_ids(world, name)) for name in queues})
     with psycopg.connect(world.database_url) as connection:
         rows = connection.execute("SELECT task_id, state, attempt, reason FROM rmq_delay_taskrecord")
         found.records = {task: Record(state, attempt, reason) for task, state, attempt, reason in rows}
-        told = connection.execute(
+        attempts = connection.execute(
             "SELECT event_id, task_id, kind, a.attempt FROM rmq_delay_attempt a "
             "JOIN rmq_delay_taskrecord t ON t.id = a.record_id"
         )
-        found.attempts = [tuple(row) for row in told]
+        found.attempts = [tuple(row) for row in attempts]
     found.history = history(world.history)
     return found
 
@@ -74,9 +74,9 @@ def _ids(world: World, queue: str) -> list[str]:
     return found
 
 
-def history(folder: Path) -> list[Told]:
-    """Return the attempts in the history files; rollups are none."""
-    found: list[Told] = []
+def history(folder: Path) -> list[AttemptRow]:
+    """Return the attempts in the history files, without rollups."""
+    found: list[AttemptRow] = []
     for path in sorted(folder.glob("**/*.parquet")):
         table = parquet.read_table(path, columns=["event_id", "task_id", "kind", "attempt"], partitioning=None)
         found += [

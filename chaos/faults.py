@@ -1,4 +1,4 @@
-"""The faults that a system with one RabbitMQ node can meet."""
+"""The faults of a system with one RabbitMQ node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.waiting import wait_for
 
 
 def kill(pids: Sequence[int]) -> None:
-    """End processes with SIGKILL; those that are gone already are."""
+    """End processes with SIGKILL; ignore those that have already ended."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -46,7 +46,7 @@ def kill_child(world: World, dice: Random) -> Iterator[Victims]:
 
 @contextmanager
 def kill_worker(world: World, dice: Random) -> Iterator[Victims]:
-    """Kill a worker's main process, whose children the kernel then kills; or all of them, the children first."""
+    """Kill a worker's main process, after which the kernel kills its children; or all of them, the children first."""
     pids = running(world.workers, dice).pids()
     kill(pids[:1] if dice.random() < 0.5 else pids[::-1])
     yield Victims(pids)
@@ -61,7 +61,7 @@ def kill_collector(world: World, _dice: Random) -> Iterator[Victims]:
 
 @contextmanager
 def kill_publisher(world: World, dice: Random) -> Iterator[Victims]:
-    """Kill a publisher, if any is left."""
+    """Kill a publisher, if any is running."""
     if world.is_publishing:
         kill(dice.choice([each for each in world.publishers if each.wanted]).pids())
     yield Victims()
@@ -72,7 +72,7 @@ def kill_publisher(world: World, dice: Random) -> Iterator[Victims]:
 
 @contextmanager
 def restart_broker(world: World, _dice: Random) -> Iterator[Victims]:
-    """Shut the broker down in good order, and start it again."""
+    """Shut the broker down gracefully, and start it again."""
     world.nodes[0].restart()
     world.tune()
     yield Victims(None)
@@ -114,7 +114,7 @@ def postgres_down(world: World, dice: Random) -> Iterator[Victims]:
 
 
 def client(world: World, dice: Random) -> Supervised:
-    """Return a client of the broker that runs: a worker more often than not."""
+    """Return a running client of the broker, usually a worker."""
     others = [world.collector, *world.publishers]
     return running(world.workers if dice.random() < 0.7 else [each for each in others if each.wanted], dice)
 
@@ -133,7 +133,7 @@ def cut_connections(world: World, dice: Random) -> Iterator[Victims]:
 def _held_up(
     chosen: Supervised, proxies: Sequence[Proxy], begin: Callable[[Proxy], None], end: Callable[[Proxy], None]
 ) -> Iterator[Victims]:
-    """Do something to the proxies of a client, and undo it in the end; it may have been started again meanwhile."""
+    """Apply an action to the proxies of a client, and undo it at the end; it may have been restarted meanwhile."""
     victims = Victims(chosen.pids())
     for proxy in proxies:
         begin(proxy)
@@ -146,20 +146,20 @@ def _held_up(
 
 
 def half_open(world: World, dice: Random) -> AbstractContextManager[Victims]:
-    """Let the connections of a client go silent without an end; new ones are whole. Cut the old ones in the end."""
+    """Silence the connections of a client without closing them; new ones work. Cut the old ones at the end."""
     chosen = client(world, dice)
     return _held_up(chosen, world.link(chosen.name).proxies, Proxy.hold, Proxy.cut)
 
 
 def fail_over(world: World, dice: Random) -> AbstractContextManager[Victims]:
-    """Let a client reach only the last of its URLs: the others, the one in use among them, let nobody in."""
+    """Let a client reach only the last of its URLs: the others, including the one in use, refuse connections."""
     chosen = client(world, dice)
     return _held_up(chosen, world.link(chosen.name).in_order()[:-1], Proxy.refuse, Proxy.admit)
 
 
 @contextmanager
 def slow_network(world: World, dice: Random) -> Iterator[Victims]:
-    """Delay all that is said to and by the broker, and let little of it through."""
+    """Delay all data to and from the broker, with a low bandwidth."""
     latency = dice.uniform(0.02, 0.2)
     proxies = [proxy for link in world.links.values() for proxy in link.proxies]
     for proxy in proxies:
@@ -176,7 +176,7 @@ def slow_network(world: World, dice: Random) -> Iterator[Victims]:
 
 @contextmanager
 def step_clock(world: World, dice: Random) -> Iterator[Victims]:
-    """Step the clock of a worker forward or back, and back to right in the end."""
+    """Step the clock of a worker forward or back, and correct it at the end."""
     clock.step(world.clock, dice.choice((-1, 1)) * dice.choice((5, 600, 90_000)))
     try:
         yield Victims()
@@ -234,5 +234,5 @@ _NETWORK = (
 )
 _CLOCK = (_fault("clock step", step_clock, Effect.NONE, CLOCK, lasts=(2.0, 8.0)),)
 
-#: The clock is stepped only where there is what steps it.
+#: The clock is stepped only if libfaketime is installed.
 FAULTS: tuple[Fault, ...] = (*_PROCESSES, *_OPERATORS, *_SERVERS, *_NETWORK, *(_CLOCK if clock.library() else ()))

@@ -1,7 +1,7 @@
-"""What happened, written down by those who did it: JSON lines, one file per process, one write per line.
+"""The events of a run, written by the processes themselves: JSON lines, one file per process, one write per line.
 
-A process that is killed leaves whole lines: each is one `write` to a file opened with O_APPEND, and the kernel has it
-then. Times are seconds of CLOCK_MONOTONIC, which all processes of a machine share and nobody can step.
+A killed process leaves complete lines: each is one `write` to a file opened with O_APPEND, which the kernel then has.
+Times are seconds of CLOCK_MONOTONIC, which all processes of a machine share and which cannot be stepped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Ledger:
-    """One process's book in a folder that all share; a forked child opens its own."""
+    """The file of one process in a shared folder; a forked child opens its own."""
 
     def __init__(self, folder: Path, who: str) -> None:
         self._folder, self._who = folder, who
@@ -33,9 +33,9 @@ class Ledger:
 
 
 def read(folder: Path, who: str = "") -> Iterator[dict[str, Any]]:
-    """Yield the lines of all whose name begins with ``who``; by file, each in its order."""
+    """Yield the lines of all processes whose name begins with ``who``; by file, each in order."""
     for path in sorted(folder.glob(f"{who}*.jsonl")):
         with path.open("rb") as lines:
             for line in lines:
-                if line.endswith(b"\n"):  # a disk may have been full
+                if line.endswith(b"\n"):  # the disk may have been full
                     yield json.loads(line)

@@ -1,4 +1,4 @@
-"""What people do to a broker and its workers: deploys, policies, purges, another type of queue."""
+"""Actions of operators on a broker and its workers: deploys, policies, purges, a change of queue type."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from chaos.world import World
 from tests.support.brokers import alarms
 from tests.support.waiting import wait_for
 
-_OWN = r"^(rmq_delay\..*|.*\.retry\.[0-9]+\..*|.*\.quarantine)$"
-#: By name: what they apply to, what they say, and their priority. The second keeps the first from our own queues.
+_MANAGED = r"^(rmq_delay\..*|.*\.retry\.[0-9]+\..*|.*\.quarantine)$"
+#: By name: pattern, definition, and priority. The first keeps the second from the managed queues.
 _POLICIES = {
-    "rmq-delay-own": (_OWN, {"message-ttl": 2**32 - 1}, 9),
+    "rmq-delay-own": (_MANAGED, {"message-ttl": 2**32 - 1}, 9),
     "broad": (rf"^(?!({'|'.join(QUEUES)})$)", {"message-ttl": 1, "max-length": 1, "expires": 1000}, 0),
 }
 
 
 def _replace(world: World, worker: Supervised) -> Victims:
-    """End a worker in good order, and start it with the settings of now; it may have to be killed after all."""
+    """Shut a worker down gracefully, or kill it if that fails, and start it with the present settings."""
     pids = worker.pids()
     in_order = worker.change(world.config(worker.name).environ())
     world.await_worker(worker)
@@ -37,20 +37,20 @@ def _replace(world: World, worker: Supervised) -> Victims:
 
 @contextmanager
 def restart_worker(world: World, dice: Random) -> Iterator[Victims]:
-    """Restart a worker in good order."""
+    """Restart a worker gracefully."""
     yield _replace(world, running(world.workers, dice))
 
 
 @contextmanager
 def restart_in_alarm(world: World, dice: Random) -> Iterator[Victims]:
-    """Restart a worker in a memory alarm, in which nothing can be published: what it held is delivered again."""
+    """Restart a worker in a memory alarm, in which nothing can be published: its messages are redelivered."""
     worker = running(world.workers, dice)
     with alarms.alarm(dice.choice(world.nodes)):
         yield _replace(world, worker)
 
 
 def roll(world: World, version: int) -> Victims:
-    """Replace all workers: one new beside the old ones at first, then one after the other, in good order."""
+    """Replace all workers gracefully: start a new one beside the old ones, then replace one after the other."""
     world.begin_ladder(version)
     extra = world.add_worker()
     world.await_workers()
@@ -65,7 +65,7 @@ def roll(world: World, version: int) -> Victims:
 
 @contextmanager
 def upgrade_workers(world: World, _dice: Random) -> Iterator[Victims]:
-    """Replace all workers by such with the same settings."""
+    """Replace all workers, with the same settings."""
     yield roll(world, world.version)
 
 
@@ -75,16 +75,16 @@ def _next_version(world: World) -> int:
 
 @contextmanager
 def change_ladders(world: World, _dice: Random) -> Iterator[Victims]:
-    """Replace all workers by such with other tiers; any of them may meet a message between two ladders."""
+    """Replace all workers, with other tiers; each may receive messages between two ladders."""
     roll(world, _next_version(world))
     yield Victims(None)
 
 
 @contextmanager
 def lose_records(world: World, _dice: Random) -> Iterator[Victims]:
-    """Purge what says which ladders are in force: no worker with other ones may start, and those with these may.
+    """Purge the records of the ladders in force: workers with other ladders must not start, those with these may.
 
-    While they run, any of them may connect again and write it anew, so they are ended, in good order.
+    Running workers may reconnect and write the records again, so they are shut down gracefully first.
     """
     pids = [pid for worker in world.workers for pid in worker.pids()]
     in_order = world.retire_workers()
@@ -102,7 +102,7 @@ def lose_records(world: World, _dice: Random) -> Iterator[Victims]:
 
 
 def _start(world: World) -> None:
-    """Start the workers again that have been retired."""
+    """Restart the retired workers."""
     for worker in world.workers:
         worker.change({})
     world.await_workers()
@@ -110,24 +110,24 @@ def _start(world: World) -> None:
 
 @contextmanager
 def broad_policy(world: World, _dice: Random) -> Iterator[Victims]:
-    """Set a policy that would take all messages from all queues but the origin queues, beneath one that protects them.
+    """Set a policy that would remove all messages from all queues except the origin queues, below one that prevents it.
 
-    The one that the doctor advises.
+    The preventing policy is the one that the doctor advises.
     """
     node = world.living_node
     with ExitStack() as policies:
         for name, (pattern, definition, priority) in _POLICIES.items():
-            said = [name, pattern, json.dumps(definition), "--apply-to", "queues", "--priority", str(priority)]
-            node.rabbitmqctl("set_policy", *said)
+            arguments = [name, pattern, json.dumps(definition), "--apply-to", "queues", "--priority", str(priority)]
+            node.rabbitmqctl("set_policy", *arguments)
             policies.callback(node.rabbitmqctl, "clear_policy", name)
         yield Victims()
 
 
 @contextmanager
 def change_queue_type(world: World, _dice: Random) -> Iterator[Victims]:
-    """Declare an origin queue again as the other type, in the steps of the documentation, while tasks are parked.
+    """Declare an origin queue again with the other type, following the documentation, while tasks are parked.
 
-    What has come back when its workers are gone, and what is due before the ladder is applied, is exhausted.
+    Tasks that return after the workers have ended, and those due before the ladder is applied, are exhausted.
     """
     queue = QUEUES[0]
     publishers = [each for each in world.publishers if each.wanted]

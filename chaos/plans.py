@@ -1,4 +1,4 @@
-"""What each task of a run is to do, by the run's seed and the task's number. Pure."""
+"""The plan of each task of a run, by the run's seed and the task's number. Pure."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any, Literal
 Kind = Literal["advances", "hopeless", "changes", "waits", "called_later"]
 QUEUES = ("classic", "quorum")
 
-#: Of every hundred tasks so many.
+#: Tasks per hundred.
 _SHARES: dict[Kind, int] = {"advances": 78, "hopeless": 5, "changes": 6, "waits": 6, "called_later": 5}
-#: How often a task fails before it succeeds, by weight. No ladder of a run has fewer tiers than the most of these.
+#: How often a task fails before it succeeds, by weight. No ladder of a run has fewer tiers than the largest of these.
 _FAILS = {0: 35, 1: 35, 2: 20, 3: 10}
 NEVER = 10**6
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a task is to go; times in seconds.
+    """The planned behaviour of a task; times in seconds.
 
-    ``advances``: it raises, ``fails`` times. ``hopeless``: it always does. ``changes``: it retries with another
-    argument. ``waits``: it retries after exactly ``countdown``. ``called_later``: it is called with that, and then
-    advances.
+    ``advances``: it raises ``fails`` times. ``hopeless``: it always raises. ``changes``: it retries with another
+    argument. ``waits``: it retries after exactly ``countdown``. ``called_later``: it is called with ``countdown``, and
+    then advances.
     """
 
     kind: Kind
     queue: str
     fails: int
-    #: How long each execution takes.
+    #: Duration of each execution.
     works: float
     countdown: float | None = None
 
@@ -50,7 +50,7 @@ def plan_of(seed: int, number: int, unit: float) -> Plan:
         fails = NEVER
     elif kind in ("changes", "waits"):
         fails = max(1, fails)
-    # Most are short, as many as there are; a few are so long that a fault meets them while they run.
+    # Most are short, so that there are many; a few are long enough that a fault strikes while they run.
     works = dice.uniform(0.2, 1.0) if dice.random() < 0.02 else dice.uniform(0, 0.01)
     countdown = round(dice.uniform(0.2, 4) * unit, 3) if kind in ("waits", "called_later") else None
     return Plan(kind, dice.choice(QUEUES), fails, round(works, 4), countdown)

@@ -1,4 +1,4 @@
-"""Processes that are started again whenever they are gone, as an init system does."""
+"""Processes that are restarted whenever they have ended, as by an init system."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from celery_rmq_delay.testing.servers.process import KeptProcess
 from tests.support.waiting import wait_for
 
 CHECKOUT = Path(__file__).parents[1]
-#: Seconds between two looks.
+#: Seconds between two checks.
 _PAUSE = 0.05
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of a process of the run: the present one, with the checkout to import from."""
+    """Return the environment of a process of the run: the present one, with the checkout on the import path."""
     return {**os.environ, "PYTHONPATH": str(CHECKOUT), **more}
 
 
 class Supervised:
-    """One process by its name; ended for good by `retire`, and done with when it exits with 0 by itself."""
+    """One named process; ended permanently by `retire`, or when it exits with 0."""
 
     def __init__(self, name: str, command: Sequence[str], environ: dict[str, str], folder: Path) -> None:
         self.name, self.starts = name, 0
@@ -38,7 +38,7 @@ class Supervised:
 
     @property
     def pid(self) -> int | None:
-        """The process id, None while it does not run."""
+        """The process id, or None while it does not run."""
         with self._lock:
             return self._process.pid if self._process is not None and self._process.is_running() else None
 
@@ -57,7 +57,7 @@ class Supervised:
     def tend(self) -> None:
         """Start it if it is wanted and does not run."""
         if not self._lock.acquire(blocking=False):
-            return  # somebody is about to change it
+            return  # another thread is changing it
         try:
             if not self.wanted or self.pid is not None:
                 return
@@ -72,7 +72,7 @@ class Supervised:
             self._lock.release()
 
     def retire(self, timeout: float = 60.0) -> bool:
-        """End it for good: in good order, or with SIGKILL after ``timeout`` seconds; tell whether in good order."""
+        """End it permanently, with SIGKILL after ``timeout`` seconds; return whether it ended gracefully."""
         with self._lock:
             self.wanted = False
             if self._process is None:
@@ -83,7 +83,7 @@ class Supervised:
             return in_order
 
     def change(self, environ: dict[str, str]) -> bool:
-        """Use another environment from the next start on; end it as `retire` does."""
+        """Use another environment from the next start on; end the present process like `retire`."""
         with self._lock:
             in_order = self.retire()
             self._environ = {**self._environ, **environ}
@@ -92,14 +92,14 @@ class Supervised:
 
 
 def running(processes: Sequence[Supervised], dice: Random) -> Supervised:
-    """Return one of the processes that run."""
-    found = wait_for(lambda: [each for each in processes if each.pid is not None], "a process that runs")
+    """Return one of the running processes."""
+    found = wait_for(lambda: [each for each in processes if each.pid is not None], "a running process")
     chosen: Supervised = dice.choice(found)
     return chosen
 
 
 class Supervisor:
-    """Tends its processes from a thread; a context manager that ends all of them."""
+    """Restarts its processes from a thread; a context manager that ends all of them."""
 
     def __init__(self) -> None:
         self.processes: list[Supervised] = []
@@ -108,7 +108,7 @@ class Supervisor:
         self.error: BaseException | None = None
 
     def add(self, process: Supervised) -> Supervised:
-        """Start a process and tend it from now on."""
+        """Start a process and supervise it from now on."""
         process.tend()
         self.processes.append(process)
         return process

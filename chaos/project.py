@@ -1,6 +1,6 @@
-"""The app that chaos strikes, in workers and publishers.
+"""The app of a chaos run, for workers and publishers.
 
-Each execution of a task leaves a line in the ledger when it begins and when it ends.
+Each execution of a task writes a line to the ledger when it begins and when it ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VARIABLE = "RMQ_DELAY_CHAOS"
 
 @dataclass(frozen=True)
 class Config:
-    """What a process of the run has to know; travels in an environment variable."""
+    """The configuration of a process of the run, passed in an environment variable."""
 
     name: str
     broker: str
@@ -34,7 +34,7 @@ class Config:
     seed: int
     #: The shortest tier, in seconds.
     unit: float
-    #: Which of the run's ladders: its number in `ladders`.
+    #: The number of the ladder version in `ladders`.
     version: int = 0
     queue_types: dict[str, str] = field(default_factory=lambda: {"classic": "classic", "quorum": "quorum"})
 
@@ -47,7 +47,7 @@ class Config:
 
 
 class Boom(Exception):
-    """What failing tasks raise."""
+    """The exception of failing tasks."""
 
 
 def ladders(unit: float) -> list[dict[str, dict[str, Any]]]:
@@ -82,7 +82,7 @@ def make_app(config: Config) -> Celery:
             "exact_levels": 11,
             "exact_queue_type": "quorum",
             "events": True,
-            "max_crashes": 50,  # a run kills more often than any sane system would
+            "max_crashes": 50,  # a run kills workers much more often than a real system
         },
     )
     celery_rmq_delay.install(app)
@@ -137,5 +137,5 @@ def register(app: Celery, ledger: Ledger) -> None:
         return "done"
 
 
-#: The task of a plan's kind, where it is not called so.
+#: The task for a plan's kind, if the name differs.
 TASKS = {"hopeless": "advances", "called_later": "advances"}

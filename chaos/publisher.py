@@ -1,7 +1,7 @@
-"""Sends the tasks of a run at a steady rate: ``python -m chaos.publisher FIRST STEP TOTAL RATE``.
+"""Send the tasks of a run at a steady rate: ``python -m chaos.publisher FIRST STEP TOTAL RATE``.
 
-It goes on after the last number that its ledger has, so that it may be killed at any time. What gets no confirm is
-noted as unknown and never sent again.
+It continues after the last number in its ledger, so that it may be killed at any time. Tasks without a confirm are
+recorded as unknown and never sent again.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def main(first: int, step: int, total: int, rate: float) -> None:
 
 
 def send(app: Any, ledger: Ledger, task_id: str, plan: Plan) -> None:
-    """Send a task once, and say what became of that."""
+    """Send a task once, and record whether it was confirmed."""
     ledger.note("sending", id=task_id, plan=plan.to_json())
     later = {"countdown": plan.countdown} if plan.kind == "called_later" else {}
     task = app.tasks[TASKS.get(plan.kind, plan.kind)]
     try:
         task.apply_async((plan.to_json(),), task_id=task_id, queue=plan.queue, retry=False, **later)
-    except Exception as error:  # noqa: BLE001 - whatever it is: nobody knows whether the broker has it
+    except Exception as error:  # noqa: BLE001 - after any error it is unknown whether the broker has the task
         ledger.note("unknown", id=task_id, why=repr(error)[:200])
         time.sleep(0.2)
     else:

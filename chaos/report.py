@@ -1,4 +1,4 @@
-"""How a run looks while it goes on, and what is said of it in the end."""
+"""The progress display and the report of a run."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _MEANINGS = {
     "files": "history files that do not agree",
 }
 _SHOWN = 20
-#: Seconds between two pictures.
+#: Seconds between two updates of the display.
 _PAUSE = 1.0
 
 
 class Tally:
-    """Counts the ledger's lines by kind, and reads each byte once."""
+    """Counts the ledger's lines by kind, reading each byte once."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,7 +47,7 @@ class Tally:
         self.counts: Counter[str] = Counter()
 
     def count(self, *kinds: str) -> None:
-        """Count the lines that are new."""
+        """Count the new lines."""
         for path in self._folder.glob("*.jsonl"):
             with path.open("rb") as lines:
                 lines.seek(self._read.get(path, 0))
@@ -59,25 +59,25 @@ class Tally:
 
 
 class Progress:
-    """The picture of a run that goes on."""
+    """The display of a running run."""
 
     def __init__(self, world: World, faults: Sequence[Fault], strikes: Sequence[Strike]) -> None:
         self._world, self._faults = world, faults
         self._wanted = Counter(strike.fault for strike in strikes)
         self._tally, self._begun, self._shown = Tally(world.book), time.monotonic(), 0.0
 
-    def looker(self, live: Live) -> Callable[[Striker], None]:
-        """Return what shows the run's state from time to time."""
+    def updater(self, live: Live) -> Callable[[Striker], None]:
+        """Return a function that updates the display from time to time."""
 
-        def look(striker: Striker) -> None:
+        def update(striker: Striker) -> None:
             if time.monotonic() - self._shown >= _PAUSE:
                 self._shown = time.monotonic()
                 live.update(self.table(striker), refresh=True)
 
-        return look
+        return update
 
     def table(self, striker: Striker | None = None) -> Group:
-        """Return the picture."""
+        """Return the display."""
         self._tally.count("sending", "began", "ended")
         counts, total = self._tally.counts, self._world.load.tasks
         table = Table("fault", "struck", "now")
@@ -90,9 +90,9 @@ class Progress:
 
 
 def print_verdict(console: Console, verdict: Verdict, struck: Mapping[str, int] | None = None) -> None:
-    """Say what was found."""
+    """Print the verdict."""
     if struck:
-        strikes = Table("fault", "struck", "executions too many that it explains")
+        strikes = Table("fault", "struck", "additional executions that it explains")
         for name, count in struck.items():
             strikes.add_row(name, str(count), str(verdict.explained.get(name, 0)))
         console.print(strikes)

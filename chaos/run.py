@@ -1,4 +1,4 @@
-"""One run: a world, a load, a schedule of strikes, and the verdict."""
+"""Run a world with a load and a schedule of strikes, and return the verdict."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from chaos.schedule import Strike
 from chaos.strikes import Fault
 from chaos.world import World
 
-#: Seconds of one look at a run.
+#: Seconds between two checks of a run.
 _PAUSE = 0.2
 
 
 class Striker:
-    """Carries out the strikes of a schedule, each in a thread of its own; two that touch the same go one by one."""
+    """Carries out the strikes of a schedule, each in its own thread; those that touch the same part run in sequence."""
 
     def __init__(self, world: World, faults: Sequence[Fault], strikes: Sequence[Strike]) -> None:
         self._world = world
@@ -40,13 +40,13 @@ class Striker:
         ]
 
     def start(self) -> None:
-        """Begin to count the seconds."""
+        """Start the clock of the schedule."""
         self._begun = time.monotonic()
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """End what is under way, and strike no more."""
+        """End the strikes under way, and start no more."""
         self._over.set()
         for thread in self._threads:
             thread.join()
@@ -60,7 +60,7 @@ class Striker:
         if self._over.wait(max(0.0, self._begun + strike.at - time.monotonic())):
             return
         with ExitStack() as held:
-            for part in sorted(fault.touches):  # always in this order: no two wait for each other
+            for part in sorted(fault.touches):  # always in this order, so that there is no deadlock
                 held.enter_context(self._parts[part])
             self.under_way[fault.name] += 1
             try:
@@ -82,11 +82,15 @@ class Striker:
 
 
 def run(
-    world: World, faults: Sequence[Fault], strikes: Sequence[Strike], look: Callable[[Striker], None] = lambda _: None
+    world: World,
+    faults: Sequence[Fault],
+    strikes: Sequence[Strike],
+    on_progress: Callable[[Striker], None] = lambda _: None,
 ) -> tuple[Verdict, Striker]:
-    """Put the load on a started world, strike it, wait until all is at rest; return the verdict.
+    """Put the load on a started world, strike it, wait until no message is left; return the verdict.
 
-    ``look`` is called a few times a second. What was left is in the world's folder as ``evidence.json``, for `judge`.
+    ``on_progress`` is called a few times a second. The evidence is in the world's folder as ``evidence.json``, for
+    `judge`.
     """
     striker = Striker(world, faults, strikes)
     world.publish()
@@ -96,18 +100,18 @@ def run(
             for error in (striker.error, world.supervisor.error):
                 if error is not None:
                     raise error
-            look(striker)
+            on_progress(striker)
             time.sleep(_PAUSE)
     finally:
         striker.stop()
     if striker.error is not None:
         raise striker.error
-    world.rest(lambda: look(striker))
+    world.rest(lambda: on_progress(striker))
     world.close_books()
     gather(world).save(world.folder / "evidence.json")
     return judge(world.folder), striker
 
 
 def judge(folder: Path) -> Verdict:
-    """Return the verdict on the run that left this folder."""
+    """Return the verdict on the run of this folder."""
     return check(open_book(read(folder / "ledger")), Evidence.load(folder / "evidence.json"))

@@ -1,4 +1,4 @@
-"""When which fault strikes: by the seed alone. Pure."""
+"""The schedule of strikes, determined by the seed. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from chaos.strikes import Fault
 
-#: Seconds between two strikes that touch the same, so that what was struck is back.
+#: Seconds between two strikes on the same part, so that it has recovered.
 RECOVERY = 3.0
 
 
 @dataclass(frozen=True)
 class Strike:
-    """A fault at its time: seconds from the beginning of the run. ``dice`` seeds what else is left to chance."""
+    """A fault with its time in seconds from the beginning of the run. ``dice`` is the seed of its random choices."""
 
     at: float
     fault: str
@@ -23,13 +23,13 @@ class Strike:
 
 
 class ScheduleError(Exception):
-    """The strikes do not fit into the time."""
+    """The strikes do not fit into the duration."""
 
 
 def schedule(seed: int, duration: float, faults: Sequence[Fault], each: int) -> list[Strike]:
     """Return ``each`` strikes of every fault within ``duration`` seconds, by time.
 
-    Two strikes that touch the same part never overlap; others may. Raises `ScheduleError` where that cannot be.
+    Two strikes that touch the same part never overlap; others may. Raises `ScheduleError` if that is not possible.
     """
     dice = random.Random(seed)
     wanted = [(fault, dice.uniform(*fault.lasts), dice.getrandbits(32)) for fault in faults for _ in range(each)]
@@ -44,12 +44,12 @@ def schedule(seed: int, duration: float, faults: Sequence[Fault], each: int) -> 
     longest = max(needed, key=needed.__getitem__)
     raise ScheduleError(
         f"{len(wanted)} strikes do not fit into {duration:g} s: those on {longest!r} take {needed[longest]:.0f} s. "
-        "Give them more time, or fewer strikes of each."
+        "Use a longer duration, or fewer strikes of each."
     )
 
 
 def _placed(dice: random.Random, duration: float, wanted: list[tuple[Fault, float, int]]) -> list[Strike] | None:
-    """Place the longest first, each at random where it fits; None where one does not."""
+    """Place the longest first, each at a random free time; None if one does not fit."""
     busy: dict[str, list[tuple[float, float]]] = {}
     found = []
     order = sorted(wanted, key=lambda each: (-(each[1] + each[0].takes), each[2]))
@@ -68,7 +68,7 @@ def _placed(dice: random.Random, duration: float, wanted: list[tuple[Fault, floa
 
 
 def _gaps(taken: list[tuple[float, float]], span: float, duration: float) -> list[tuple[float, float]]:
-    """Return the ranges of beginnings at which ``span`` seconds are free."""
+    """Return the ranges of start times at which ``span`` seconds are free."""
     gaps, free = [], 0.0
     for low, high in [*taken, (duration, duration)]:
         if low - span >= free:

@@ -1,4 +1,4 @@
-"""What a fault is: its name, how long it lasts, what it touches, what it can have done to a task. Pure."""
+"""Definition of a fault: its name, duration, the parts that it touches, and its effect on tasks. Pure."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
 
 
 class Effect(str, Enum):
-    """What a strike can explain; `checker` says how narrowly."""
+    """The effect of a strike, by which `checker` explains additional executions."""
 
     #: Ends pool processes, whose ids are the victims: their attempts count as failed.
     CHILD = "child"
     #: Ends or restarts worker processes, whose ids are the victims: what they held is delivered again.
     WORKER = "worker"
-    #: Ends worker processes in good order, whose ids are the victims: nothing, except in an alarm; then as `WORKER`.
+    #: Ends worker processes gracefully, whose ids are the victims: no effect, except in an alarm: then as `WORKER`.
     ORDERLY = "orderly"
     #: Ends connections, of the workers whose ids are the victims, or all of them: what they held is delivered again.
     CONNECTION = "connection"
     #: Ends the broker, or a node of it: all connections, and what it was moving may come twice.
     BROKER = "broker"
-    #: Holds up what workers and broker say to each other; by itself it doubles nothing.
+    #: Delays the data between workers and broker; by itself it duplicates nothing.
     STALL = "stall"
-    #: The broker reads nothing that is published: a `STALL`, in which a worker that ends cannot make copies.
+    #: The broker reads no published messages: a `STALL`, in which a worker that ends cannot make copies.
     ALARM = "alarm"
-    #: Ends the result backend: holds up who stores a result; one that cannot be stored is a failure, by Celery.
+    #: Ends the result backend: delays storing results; for Celery a result that cannot be stored is a failure.
     RESULTS = "results"
-    #: Deletes an origin queue for a while: what is due meanwhile is exhausted as undeliverable.
+    #: Deletes an origin queue for a while: tasks due meanwhile are exhausted as undeliverable.
     GONE = "gone"
-    #: Nothing that tasks could notice.
+    #: No effect on tasks.
     NONE = "none"
 
 
 @dataclass
 class Victims:
-    """The processes that a strike met; None are all of them. A fault may add to them as it goes on.
+    """The processes that a strike met; None: all of them. A fault may add some while it lasts.
 
-    ``effect`` is that of the strike, where it was another than that of its fault.
+    ``effect`` is the effect of the strike, if it differs from that of its fault.
     """
 
     pids: list[int] | None = field(default_factory=list)
@@ -51,16 +51,16 @@ class Victims:
 
 @dataclass(frozen=True)
 class Fault:
-    """A kind of fault. ``strike`` is entered when it begins and left when it is over, and all is well again."""
+    """A kind of fault. ``strike`` is entered when it begins, and exits when it is over and the system has recovered."""
 
     name: str
     strike: Callable[[World, Random], AbstractContextManager[Victims]]
     effect: Effect
-    #: Seconds between beginning and end, at least and at most.
+    #: Least and most seconds between beginning and end.
     lasts: tuple[float, float] = (0.0, 0.0)
-    #: What no other strike may touch meanwhile: names of parts of the world.
+    #: Parts of the world, by name, that no other strike may touch meanwhile.
     touches: frozenset[str] = frozenset()
-    #: Seconds that beginning and end may take themselves, by and large.
+    #: Approximate seconds that beginning and end take.
     takes: float = 1.0
-    #: What it is to all processes besides.
+    #: Its effect on all other processes.
     to_all: Effect | None = None

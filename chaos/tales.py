@@ -1,4 +1,4 @@
-"""Ledgers and what is left, made up for tests of the checker: good ones, in which a test plants its defect."""
+"""Synthetic ledgers and evidence for tests of the checker: correct ones, to which a test adds a defect."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Tale:
         number: int | None = None,
         received: float | None = None,
     ) -> Tale:
-        """Add an execution; ``how`` None is one whose process died."""
+        """Add an execution; ``how`` None: its process died."""
         who = {"id": task, "attempt": attempt, "pid": pid, "boss": boss}
         if received is not None:
             self.lines.append({"kind": "received", "id": task, "at": received, "boss": boss})
@@ -69,7 +69,7 @@ class Tale:
         self.evidence.records[task] = Record(state, attempt, reason)
         return self
 
-    def told(self, kind: str, attempt: int, task: str = "t", *, rows: bool = True, files: bool = True) -> Tale:
+    def reported(self, kind: str, attempt: int, task: str = "t", *, rows: bool = True, files: bool = True) -> Tale:
         event = (f"{task}-{attempt}-{kind}", task, kind, attempt)
         self.evidence.attempts += [event] if rows else []
         self.evidence.history += [event] if files else []
@@ -79,19 +79,19 @@ class Tale:
         return check(open_book(self.lines), self.evidence)
 
     def found(self) -> list[str]:
-        """Return the kinds of what the checker finds."""
+        """Return the kinds of the checker's findings."""
         return sorted({finding.kind for finding in self.judged().findings})
 
 
 def recovered() -> Tale:
-    """Return a task that fails once, waits its second, and is done."""
+    """Return a task that fails once, waits a second, and succeeds."""
     tale = Tale().sent().ran(0, 100.5).ran(1, 101.6, "ok")
-    return tale.row("RECOVERED", 1).told("parked", 0).told("recovered", 1)
+    return tale.row("RECOVERED", 1).reported("parked", 0).reported("recovered", 1)
 
 
 def exhausted() -> Tale:
-    """Return a task that fails until it is given up."""
+    """Return a task that fails until it is exhausted."""
     tale = Tale().sent(kind="hopeless", fails=NEVER)
     for attempt, at in enumerate((100.5, 101.6, 103.7, 106.8, 110.9)):
-        tale.ran(attempt, at).told("parked" if attempt < len(TIERS) else "exhausted", attempt)
+        tale.ran(attempt, at).reported("parked" if attempt < len(TIERS) else "exhausted", attempt)
     return tale.row("EXHAUSTED", len(TIERS))

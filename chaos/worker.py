@@ -1,4 +1,4 @@
-"""What ``celery -A chaos.worker`` runs: the app, and notes of what its main process does."""
+"""The app for ``celery -A chaos.worker``, with ledger lines about the main process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ledger = Ledger(Path(config.ledger), config.name)
 
 
 class Forwards(logging.Handler):
-    """Writes down which messages are moved to the quarantine queue: what is copied may be doubled by a fault."""
+    """Records which messages are moved to the quarantine queue: copies may be duplicated by a fault."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if (task_id := getattr(record, "task_id", None)) and "moved to the quarantine queue" in record.getMessage():
@@ -30,7 +30,7 @@ logging.getLogger("celery_rmq_delay").addHandler(Forwards(logging.WARNING))
 
 @signals.task_received.connect
 def receive(request: Any, **_: Any) -> None:
-    """From now on this worker has the message in hand; it may run it after it has lost the connection."""
+    """Record that this worker holds the message; it may run it even after it has lost the connection."""
     ledger.note("received", id=request.id, boss=os.getpid())
 
 

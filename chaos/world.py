@@ -1,4 +1,4 @@
-"""The whole system that chaos strikes: servers, workers, collector, publishers, and the proxies between them."""
+"""The whole system of a chaos run: servers, workers, collector, publishers, and the proxies between them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from tests.support.waiting import wait_for
 
 MANAGE = CHECKOUT / "example_django_project" / "manage.py"
 EVENTS, EXHAUSTED = "rmq_delay.events", "rmq_delay.exhausted"
-#: Milliseconds between two looks of a quorum queue at itself, and until it publishes a dead letter again.
+#: Milliseconds between two ticks of a quorum queue, and until it publishes a dead letter again.
 _TUNED = (("quorum_tick_interval", 500), ("dead_letter_worker_publisher_confirm_timeout", 5000))
 _DEAD_LETTERS = (
     "lists:sum([rabbit_misc:pget(messages_dlx, rabbit_quorum_queue:info(Q, [messages_dlx]), 0) "
     "|| Q <- rabbit_amqqueue:list(), amqqueue:get_type(Q) =:= rabbit_quorum_queue])"
 )
-#: Seconds without any progress after which a run does not come to rest any more.
+#: Seconds without any progress after which a run counts as stuck.
 STUCK = 90.0
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a run does besides its faults. Seconds: ``unit`` of the shortest tier, ``duration`` until all are sent."""
+    """The load of a run. Seconds: ``unit`` of the shortest tier, ``duration`` until all tasks are sent."""
 
     seed: int
     tasks: int
@@ -49,9 +49,9 @@ class Load:
 
 
 class Link:
-    """The way of one client to the broker: a proxy for each of three URLs, of which it tries the ``first`` one first.
+    """The connection of one client to the broker: a proxy for each of three URLs, starting with the ``first`` one.
 
-    They lead to a node each, or all to the same.
+    Each leads to another node, or all to the same.
     """
 
     def __init__(self, nodes: Sequence[PrivateBroker], first: int, exit_stack: ExitStack) -> None:
@@ -60,17 +60,17 @@ class Link:
         self._first = first % len(ports)
 
     def in_order(self) -> list[Proxy]:
-        """Return the proxies as the client tries them."""
+        """Return the proxies in the order in which the client tries them."""
         return [*self.proxies[self._first :], *self.proxies[: self._first]]
 
     @property
     def url(self) -> str:
-        """The broker as the client sees it: three URLs."""
+        """The broker URL of the client: three URLs."""
         return ";".join(f"amqp://guest:guest@127.0.0.1:{proxy.port}//" for proxy in self.in_order())
 
 
 class World:
-    """A running system; a context manager. ``broker`` is a node, or a cluster, that was not started yet."""
+    """A running system; a context manager. ``broker`` is a node, or a cluster, that is not started yet."""
 
     def __init__(self, folder: Path, load: Load, broker: PrivateBroker | PrivateCluster) -> None:
         self.folder, self.load, self.broker = folder, load, broker
@@ -129,9 +129,10 @@ class World:
         self._exit.enter_context(self.redis)
 
     def tune(self) -> None:
-        """Have the living nodes show what is in their queues at once, and try dead letters again soon.
+        """Make running nodes report queue lengths at once, and retry dead letters soon.
 
-        From the next start on they do so from the first moment: who moves dead letters looks at its beginning only.
+        After the next start this applies from the beginning: the dead-letter worker reads its settings only when it
+        starts.
         """
         for node in self.nodes:
             if node.pid is not None:
@@ -143,17 +144,17 @@ class World:
 
     @property
     def living_node(self) -> PrivateBroker:
-        """A node of the broker that runs."""
+        """A running node of the broker."""
         return next(node for node in self.nodes if node.pid is not None)
 
     def link(self, name: str) -> Link:
-        """Return the way of a client to the broker."""
+        """Return the connection of a client to the broker."""
         if name not in self.links:
             self.links[name] = Link(self.nodes, len(self.links), self._network)
         return self.links[name]
 
     def config(self, name: str, version: int | None = None) -> Config:
-        """Return what a process of the app has to know."""
+        """Return the configuration of a process of the app."""
         return Config(
             name=name,
             broker=self.link(name).url,
@@ -166,7 +167,7 @@ class World:
         )
 
     def add_worker(self, version: int | None = None) -> Supervised:
-        """Start one more worker, with the ladders of now. The first has a clock of its own, where that can be."""
+        """Start one more worker, with the present ladders. The first one has its own clock, if possible."""
         self._workers_ever += 1
         name = f"w{self._workers_ever}"
         environ = clock.environ(self.clock) if self._workers_ever == 1 and clock.library() else {}
@@ -180,27 +181,27 @@ class World:
         return worker
 
     def await_workers(self) -> None:
-        """Wait until every worker has said that it is ready since its last start."""
+        """Wait until every worker has logged that it is ready since its last start."""
         for worker in self.workers:
             self.await_worker(worker)
 
     def await_worker(self, worker: Supervised) -> None:
-        """Wait until a worker has said so.
+        """Wait until a worker has logged that it is ready.
 
-        The limit is long because Celery's own set-up of delayed delivery tries each node of the fail-over list three
-        times, with pauses, where a node is down.
+        The limit is long because the set-up of Celery's native delayed delivery tries each node of the fail-over list
+        three times, with pauses, if a node is down.
         """
         wait_for(lambda: self.is_ready(worker), f"worker {worker.name}", 300, pause=0.1)
 
     def is_ready(self, worker: Supervised) -> bool:
-        """Return whether the running process of a worker has said that it is ready."""
+        """Return whether the running process of a worker has logged that it is ready."""
         pid = worker.pid
         return pid is not None and any(
             line["kind"] == "ready" and line["boss"] == pid for line in read(self.book, f"{worker.name}-{pid}")
         )
 
     def publish(self) -> None:
-        """Let the publishers send all tasks of the load."""
+        """Start the publishers, which send all tasks of the load."""
         count, total = self.load.publishers, self.load.tasks
         for first in range(count):
             name = f"p{first + 1}"
@@ -212,12 +213,12 @@ class World:
 
     @property
     def is_publishing(self) -> bool:
-        """Whether any publisher has something left to send."""
+        """Whether any publisher has tasks left to send."""
         return any(publisher.wanted for publisher in self.publishers)
 
     @property
     def collector_environ(self) -> dict[str, str]:
-        """The environment of the example project's commands."""
+        """The environment for commands of the example project."""
         link = self.link("collector")
         database = self.postgres.django_database("chaos")
         return {
@@ -246,34 +247,34 @@ class World:
     # -- its ladders -----------------------------------------------------------------------------------------------
 
     def begin_ladder(self, version: int) -> None:
-        """Have workers that start from now on use a version of the ladders; those before may still be in force."""
+        """Use a version of the ladders for workers started from now on; earlier versions may still be in force."""
         self.version = version
         self._ladders.append({"version": version, "since": time.monotonic(), "until": None})
 
     def end_ladders(self) -> None:
-        """Say that no worker uses another version than the present one any more."""
+        """Record that all workers use the present version."""
         for each in self._ladders[:-1]:
             each["until"] = each["until"] or time.monotonic()
 
     def note_ladders(self) -> None:
-        """Write down which ladders were in force when."""
+        """Write to the ledger which ladders were in force when."""
         for each in self._ladders:
             self.ledger.note("ladder", **each, settings=ladders(self.load.unit)[each["version"]])
 
     # -- its rest --------------------------------------------------------------------------------------------------
 
     def queues(self) -> dict[str, int]:
-        """Return how many messages are in each queue, records left out; those in delivery count."""
-        said = self.living_node.rabbitmqctl("list_queues", "--silent", "--formatter", "json", "name", "messages")
-        listed = json.loads(said)
+        """Return the number of messages in each queue, without records; unacknowledged ones count."""
+        output = self.living_node.rabbitmqctl("list_queues", "--silent", "--formatter", "json", "name", "messages")
+        listed = json.loads(output)
         return {each["name"]: each["messages"] for each in listed if not each["name"].endswith(".record")}
 
     def dead_letters(self) -> int:
         """Return how many dead letters of quorum queues wait for a confirm: no queue counts them among its messages."""
         return sum(int(node.evaluate(_DEAD_LETTERS)) for node in self.nodes if node.pid is not None)
 
-    def rest(self, look: Callable[[], None]) -> bool:
-        """Wait until nothing is under way any more; return whether that came about. Calls ``look`` all the while."""
+    def rest(self, on_progress: Callable[[], None]) -> bool:
+        """Wait until no message is left, calling ``on_progress``; return False if the run is stuck."""
         last, since = self._traces(), time.monotonic()
         empty = 0
         while time.monotonic() - since < STUCK:
@@ -288,7 +289,7 @@ class World:
             now = self._traces()
             if now != last:
                 last, since = now, time.monotonic()
-            look()
+            on_progress()
             time.sleep(0.5)
         return False
 
@@ -296,12 +297,12 @@ class World:
         return sum(path.stat().st_size for path in self.book.iterdir())
 
     def retire_workers(self) -> bool:
-        """End all workers at once, in good order; return whether none had to be killed."""
+        """Shut down all workers gracefully, in parallel; return whether none had to be killed."""
         with ThreadPoolExecutor(len(self.workers)) as pool:
             return all(list(pool.map(Supervised.retire, self.workers)))
 
     def close_books(self) -> None:
-        """End workers, then the collector, in good order, so that all they know is written down."""
+        """Shut down workers, then the collector, gracefully, so that all their data is written."""
         self.retire_workers()
         wait_for(
             lambda: not any(self.queues().get(each) for each in (EVENTS, EXHAUSTED)), "the collector", 120, pause=0.3

@@ -1,1 +1,1 @@
-"""A shop whose payments, mails and imports fail the way real ones do; its demo shows where they wait."""
+"""An example shop whose payments, mails and imports fail like real ones; its demo shows where they wait."""

@@ -1,9 +1,8 @@
 #!/usr/bin/env python
 """A producer of another team: ``python warehouse.py AMQP_URL``.
 
-It knows neither the shop's tasks nor celery_rmq_delay: plain kombu, a topic exchange of its own, a routing key of its
-own, and a task that no worker has. Its messages advance through the ladder like any other and end in the exhausted
-queue.
+It uses neither the shop's tasks nor celery_rmq_delay: plain kombu, its own topic exchange and routing key, and a task
+that no worker has. Its messages advance through the ladder like any other and end in the exhausted queue.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ TASK = "warehouse.pick"
 
 
 def publish_picks(broker_url: str, count: int, queue: str = "default") -> list[str]:
-    """Publish ``count`` tasks that nobody knows; return their ids. ``queue`` must exist."""
+    """Publish ``count`` tasks that no worker has; return their ids. ``queue`` must exist."""
     events = Exchange("warehouse", type="topic")
     with Connection(broker_url) as connection:
         channel = connection.channel()

@@ -1,1 +1,1 @@
-"""Coverage-guided fuzzing with atheris, beside what hypothesis does in the suite: `make fuzz`."""
+"""Coverage-guided fuzzing with atheris, in addition to hypothesis in the test suite: `make fuzz`."""

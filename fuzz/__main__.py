@@ -1,4 +1,4 @@
-"""``python -m fuzz``: every target for a while; what makes one fail is printed and kept. Exit code 1 when one fails."""
+"""``python -m fuzz``: fuzz every target; failing inputs are printed and stored. Exit code 1 if a target fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST = 4_096
 
 
 def run(name: str, seconds: int) -> None:
-    """Fuzz one target in this process, which ends with it."""
+    """Fuzz one target; the process ends with it."""
     import atheris
 
     with atheris.instrument_imports(include=["celery_rmq_delay", "amqp"]):
@@ -28,25 +28,25 @@ def run(name: str, seconds: int) -> None:
 
 
 def main() -> int:
-    """Run the chosen targets, each in a process of its own."""
+    """Run the chosen targets, each in its own process."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
-    parser.add_argument("--target", action="append", help="this one only; several times")
-    parser.add_argument("--seconds", type=int, default=60, help="for each target (60)")
+    parser.add_argument("--target", action="append", help="only this target; may be repeated")
+    parser.add_argument("--seconds", type=int, default=60, help="seconds per target (60)")
     parser.add_argument("--here", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.here:
-        run(given.here, given.seconds)  # imports the targets by itself, to see which of their branches are taken
+        run(given.here, given.seconds)  # imports the targets itself, to instrument their branches
     from celery_rmq_delay.stopping import exit_at_once, handling
     from fuzz.targets import TARGETS
 
     if unknown := set(given.target or ()) - TARGETS.keys():
-        parser.error(f"no target {', '.join(sorted(unknown))}; there are {', '.join(sorted(TARGETS))}")
+        parser.error(f"unknown target {', '.join(sorted(unknown))}. Use {', '.join(sorted(TARGETS))}.")
     failed = []
     for name in given.target or sorted(TARGETS):
         command = [sys.executable, "-m", "fuzz", "--here", name, "--seconds", str(given.seconds)]
         with handling(exit_at_once):
             code = subprocess.run(command, check=False).returncode
-        print(f"{name}: {'failed, see ' + str(FOLDER) if code else 'nothing found'} ({given.seconds} s)", flush=True)
+        print(f"{name}: {'failed, see ' + str(FOLDER) if code else 'no failure'} ({given.seconds} s)", flush=True)
         failed += [name] if code else []
     return 1 if failed else 0
 

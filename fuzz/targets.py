@@ -1,4 +1,4 @@
-"""What bytes of strangers reach, each as a function that raises nothing but what its reader may raise."""
+"""Fuzz targets: functions that process bytes of untrusted producers, and raise only documented exceptions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _text(data: bytes) -> str:
 
 
 def properties(data: bytes) -> None:
-    """Read ``data`` as the properties of a message, and make copies of it."""
+    """Read ``data`` as the properties of a message, and copy the message."""
     message = TolerantMessage()
     message.inbound_header(pack(">HHQ", 60, 0, 0) + data)
     headers = message.properties.get("application_headers") or {}
@@ -45,7 +45,7 @@ def properties(data: bytes) -> None:
 
 
 def delivery(data: bytes) -> None:
-    """Read ``data`` as what the collector gets: the first two bytes are the length of the properties."""
+    """Read ``data`` as a delivery to the collector: the first two bytes are the length of the properties."""
     from celery_rmq_delay.contrib.django.collecting.deliveries import Delivery
     from celery_rmq_delay.contrib.django.collecting.facts import Fact
     from celery_rmq_delay.contrib.django.collecting.reading import Reader
@@ -62,7 +62,7 @@ def delivery(data: bytes) -> None:
 
 
 def event(data: bytes) -> None:
-    """Read ``data`` as an event; what is read is written as it was."""
+    """Read ``data`` as an event; writing and reading it again must not change it."""
     try:
         found = Event.from_json(data)
     except EventError:
@@ -77,7 +77,7 @@ def payload(data: bytes) -> None:
 
 
 def text(data: bytes) -> None:
-    """Redact a text and take its fingerprint."""
+    """Redact a text and compute its fingerprint."""
     found = _text(data)
     assert len(DEFAULT.text(found)) <= 10_000
     normalise_message(found)
@@ -99,7 +99,7 @@ TARGETS: dict[str, Target] = {each.__name__: each for each in (properties, deliv
 
 
 def prepare() -> None:
-    """Give Django what the collector's modules need."""
+    """Configure Django for the collector's modules."""
     import django
 
     from tests.support.django import settings as test_settings

@@ -1,8 +1,9 @@
-"""The map of the house in CONTRIBUTING.md, made of the folders' docstrings; and checks of the house's rules.
+"""Write the map of the package's folders in CONTRIBUTING.md, and check their rules.
 
-``python scripts/house.py`` writes the map. With ``--check`` it changes nothing, and ends with 1 where the map is old,
-too many modules are at the top of the package, a package of the house has two modules of one name, or a folder does
-not say what it may import. Import directions are import-linter's (pyproject.toml).
+``python scripts/house.py`` writes the map from the folders' docstrings and imports. With ``--check`` it changes
+nothing, and exits with 1 if the map is old, an import cycle exists, a folder with modules is no package or does not
+state what it may import, two modules of a folder have one name, or too many modules are at the top of the package.
+Import directions are checked by import-linter (pyproject.toml).
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import grimp
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "celery_rmq_delay"
@@ -25,44 +29,72 @@ _BY_DJANGO = ("management", "migrations", "templatetags")
 _MAY_IMPORT = "May import "
 
 
+def is_named_by_django(path: Path) -> bool:
+    """Whether Django names a folder, or one above it."""
+    return "contrib" in path.parts and bool(set(path.parts) & set(_BY_DJANGO))
+
+
 def rooms() -> Iterator[tuple[Path, str]]:
     """Yield each folder of the package that has code, with its docstring."""
     for path in sorted(PACKAGE.rglob("__init__.py")):
         folder = path.parent.relative_to(PACKAGE)
-        if folder.parts and not set(folder.parts) & set(_BY_DJANGO):
+        if folder.parts and not is_named_by_django(folder):
             yield folder, ast.get_docstring(ast.parse(path.read_text())) or ""
 
 
 def modules(folder: Path) -> list[Path]:
     """Return the modules of a folder and of those below it."""
     found = sorted((PACKAGE / folder).rglob("*.py"))
-    return [path for path in found if path.name != "__init__.py" and not set(path.parts) & set(_BY_DJANGO)]
+    return [path for path in found if path.name != "__init__.py" and not is_named_by_django(path)]
 
 
-def table() -> str:
+def imports() -> dict[str, set[str]]:
+    """Return the modules that each module imports, also in functions and for type checking."""
+    graph = grimp.build_graph(PACKAGE.name, cache_dir=None)
+    return {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+
+
+def imported(folder: Path, graph: dict[str, set[str]]) -> list[str]:
+    """Return the other folders that the modules of a folder import."""
+    folders = {".".join((PACKAGE.name, *path.parts)): f"`{path}`" for path, _ in rooms()}
+    inside = ".".join((PACKAGE.name, *folder.parts))
+    found = {each for name in graph if f"{name}.".startswith(f"{inside}.") for each in graph[name]}
+    owners = {
+        max((name for name in folders if f"{each}.".startswith(f"{name}.")), key=len, default=inside) for each in found
+    }
+    return sorted(folders[name] for name in owners if not f"{name}.".startswith(f"{inside}."))
+
+
+def table(graph: dict[str, set[str]]) -> str:
     """Return the map."""
     top = sorted(path.stem for path in PACKAGE.glob("*.py") if path.stem != "__init__")
     lines = [
-        "| Folder | What is in it | May import |",
+        "| Folder | What is in it | Imports from |",
         "|---|---|---|",
         f"| (top) | {', '.join(f'`{name}`' for name in top)} | |",
     ]
     for folder, text in rooms():
-        what, _, rest = text.partition(_MAY_IMPORT)
-        may = rest.partition("\n\n")[0].replace("\n", " ").strip().rstrip(".")
-        lines.append(f"| `{folder}` | {' '.join(what.partition(chr(10) * 2)[0].split())} | {may} |")
+        what = " ".join(text.partition(_MAY_IMPORT)[0].partition("\n\n")[0].split())
+        lines.append(f"| `{folder}` | {what} | {', '.join(imported(folder, graph))} |")
     return "\n".join(lines) + "\n"
 
 
-def with_map(text: str) -> str:
-    """Return the guide with the map of now."""
+def with_map(text: str, graph: dict[str, set[str]]) -> str:
+    """Return the guide with the present map."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    return f"{before}{BEGIN}\n{table(graph)}\n{END}{after}"
 
 
-def problems() -> Iterator[str]:
-    """Yield what is against the rules."""
+def problems(graph: dict[str, set[str]]) -> Iterator[str]:
+    """Yield the violations of the rules."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        yield f"An import cycle: {' -> '.join(error.args[1])}."
+    for path in sorted({path.parent for path in PACKAGE.rglob("*.py")}):
+        if not (path / "__init__.py").exists():
+            yield f"{path.relative_to(ROOT)} has modules and no __init__.py: import-linter does not see it."
     top = list(PACKAGE.glob("*.py"))
     if len(top) > MOST_AT_THE_TOP:
         yield f"{len(top)} modules at the top of the package: at most {MOST_AT_THE_TOP}."
@@ -72,8 +104,8 @@ def problems() -> Iterator[str]:
         yield from (f"{n} modules of {room} are called {name}." for name, n in names.items() if n > 1)
     for folder, text in rooms():
         if _MAY_IMPORT not in text:
-            yield f"{folder}/__init__.py does not say what its modules may import: add a line 'May import ...'."
-    if with_map(GUIDE.read_text()) != GUIDE.read_text():
+            yield f"{folder}/__init__.py does not state what its modules may import: add a line 'May import ...'."
+    if with_map(GUIDE.read_text(), graph) != GUIDE.read_text():
         yield "The map in CONTRIBUTING.md is old: run python scripts/house.py."
 
 
@@ -81,9 +113,10 @@ def main() -> int:
     """Write the map, or check."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="change nothing; end with 1 where something is wrong")
-    if not parser.parse_args().check:
-        GUIDE.write_text(with_map(GUIDE.read_text()))
-    found = list(problems())
+    check, graph = parser.parse_args().check, imports()
+    if not check:
+        GUIDE.write_text(with_map(GUIDE.read_text(), graph))
+    found = list(problems(graph))
     for each in found:
         sys.stderr.write(f"{each}\n")
     return 1 if found else 0

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Take the documentation's pictures of the admin: a real shop, a real worker, a real browser.
+"""Take screenshots of the admin for the documentation: a real shop, a real worker, a real browser.
 
-``make screenshots`` writes ``docs/assets/admin-*.png``; names as arguments take some only. The figures of the day
-before are made up: a shop that was started a minute ago has none. So is the history of the insights, but not what the
-analytics say of it.
+``make screenshots`` writes ``docs/assets/admin-*.png``; with names as arguments only these. The figures of the day
+before are generated, as a shop that was started a minute ago has none. So is the history for the insights, but their
+analysis is real.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HIDE = "(parts, path) => parts.forEach(part => part.textContent = part.textConte
 
 
 def groups(page: Page, _shop: Shop) -> None:
-    """Failure groups under tiles and chart."""
+    """Failure groups below tiles and chart."""
     pages.open_list(page, "failuregroup")
 
 
@@ -58,14 +58,14 @@ def task(page: Page, shop: Shop) -> None:
 
 
 def traceback(page: Page, shop: Shop) -> None:
-    """What that payment's last attempt raised; the checkout of whoever took the picture is nobody's business."""
+    """The traceback of that payment's last attempt, without the path of the checkout."""
     task(page, shop)
     page.locator(".rmq-trace pre").evaluate_all(HIDE, f"{ROOT}/example_django_project")
     page.get_by_role("heading", name="Traceback").evaluate("heading => heading.scrollIntoView()")
 
 
 def confirm(page: Page, _shop: Shop) -> None:
-    """The page that asks, about 300 payments."""
+    """The confirmation page for 300 payments."""
     pages.open_group(page, "Client error")
     page.get_by_label("Select all objects on this page for an action").check()
     page.get_by_role("button", name="Select all:").click()
@@ -74,7 +74,7 @@ def confirm(page: Page, _shop: Shop) -> None:
 
 
 def operation(page: Page, shop: Shop) -> None:
-    """An operation a third of the way."""
+    """An operation with a third of its tasks done."""
     confirm(page, shop)
     page.get_by_label("Per minute").fill("1200")
     page.get_by_role("button", name="Requeue gradually", exact=True).click()
@@ -84,7 +84,7 @@ def operation(page: Page, shop: Shop) -> None:
 
 
 def insights(page: Page, _shop: Shop) -> None:
-    """The recovery curve of payments, and the advice beneath."""
+    """The recovery curve of payments, and the advice below it."""
     pages.open_list(page, "insightrun")
 
 
@@ -103,7 +103,7 @@ PICTURES: dict[str, tuple[dict[str, Any], Callable[[Page, Shop], None]]] = {
 
 
 def take(browser: Browser, shop: Shop, name: str) -> None:
-    """Take one picture of what the window shows."""
+    """Take one screenshot of the window."""
     options, go = PICTURES[name]
     context = browser.new_context(base_url=shop.url, locale="en", timezone_id="UTC", **options)
     session = {"name": "sessionid", "value": shop.call(inside.session_of, ADMIN[0]), "url": shop.url}
@@ -117,7 +117,7 @@ def take(browser: Browser, shop: Shop, name: str) -> None:
     size = path.stat().st_size
     sys.stdout.write(f"{path.relative_to(ROOT)}: {size} bytes\n")
     if size > MOST_BYTES:
-        sys.exit(f"A picture has at most {MOST_BYTES} bytes.")
+        sys.exit(f"A screenshot may have at most {MOST_BYTES} bytes.")
 
 
 def analysed(folder: Path) -> Path:
@@ -132,7 +132,7 @@ def analysed(folder: Path) -> Path:
 
 
 def main() -> None:
-    """Start a shop, let tasks fail, take the pictures."""
+    """Start a shop, let tasks fail, take the screenshots."""
     names = sys.argv[1:] or list(PICTURES)
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Prepare a checkout: system packages (as root on Debian), the virtual environment, the package and its tools.
 
-Standard library only, as it runs before anything is installed. A second run takes milliseconds: what was installed is
-recorded in the environment's stamp file, and pyproject.toml changes it.
+Uses only the standard library, as it runs before anything is installed. A second run takes milliseconds: a stamp file
+in the environment records the installation, and depends on pyproject.toml.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ VENV = ROOT / os.environ.get("VENV", ".venv")
 PYTHON = VENV / "bin" / "python"
 EXTRAS = "django,history,management,prometheus,spark"
 OLDEST_PYTHON = (3, 10)
-OLDEST_JAVA = 17  # what Spark 4 runs on
-# A package's services must neither start nor stop anything here: 101 is "forbidden by policy".
+OLDEST_JAVA = 17  # required by Spark 4
+# Packages must not start or stop services here: 101 is "forbidden by policy".
 POLICY = Path("/usr/sbin/policy-rc.d")
 
 
-def say(line: str) -> None:
-    """Report progress on stderr: stdout belongs to the target that follows."""
+def log(line: str) -> None:
+    """Log progress on stderr: stdout is for the make target that follows."""
     sys.stderr.write(f"setup: {line}\n")
 
 
@@ -39,7 +39,7 @@ def fail(message: str) -> None:
 
 
 def rabbitmq_installed() -> bool:
-    """Look where the package's own search looks; that one needs the package installed."""
+    """Search in the same places as the package, which is not installed yet."""
     folders = (
         "/usr/lib/rabbitmq/bin",
         "/opt/homebrew/opt/rabbitmq/sbin",
@@ -50,25 +50,25 @@ def rabbitmq_installed() -> bool:
 
 
 def postgres_installed() -> bool:
-    """Look where the package's own search looks; that one needs the package installed."""
+    """Search in the same places as the package, which is not installed yet."""
     folders = ("usr/lib/postgresql/*", "usr/pgsql-*", "opt/homebrew/opt/postgresql*", "usr/local/opt/postgresql*")
     return bool(shutil.which("postgres")) or any(any(Path("/").glob(f"{folder}/bin/postgres")) for folder in folders)
 
 
 def faketime_installed() -> bool:
-    """Tell whether there is the library that steps the clock of a process."""
+    """Return whether libfaketime, which steps the clock of a process, is installed."""
     places = ("usr/lib/*/faketime", "usr/lib/faketime", "opt/homebrew/lib/faketime", "usr/local/lib/faketime")
     return any(any(Path("/").glob(f"{place}/libfaketime*")) for place in places)
 
 
 def java_command() -> str | None:
-    """Return the Java that Spark's scripts would start."""
+    """Return the Java command that Spark's scripts would use."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home, "bin", "java")) if home else shutil.which("java")
 
 
 def java_version(command: str) -> int | None:
-    """Return the major version of a Java, None if it does not run; 1.8 is 8, as it was named then."""
+    """Return the major version of a Java command, None if it does not run; for ``1.8`` it is 8."""
     try:
         done = subprocess.run(  # noqa: S603
             [command, "-version"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -80,22 +80,22 @@ def java_version(command: str) -> int | None:
 
 
 def java_installed() -> bool:
-    """Tell whether there is a Java for Spark; end where JAVA_HOME names one that will not do."""
+    """Return whether there is a Java for Spark; fail if JAVA_HOME names an unsuitable one."""
     command = java_command()
     version = java_version(command) if command else None
     if version is not None and version >= OLDEST_JAVA:
         return True
-    if os.environ.get("JAVA_HOME"):  # it hides what would be installed
+    if os.environ.get("JAVA_HOME"):  # it overrides the Java that would be installed
         found = f"Java {version}" if version else "no Java that runs"
         fail(
             f"JAVA_HOME is {os.environ['JAVA_HOME']!r}: {found}. Spark needs Java {OLDEST_JAVA} or newer: "
-            "name such a one, or unset JAVA_HOME."
+            "set JAVA_HOME to one, or unset it."
         )
     return False
 
 
 def missing_packages(*, servers: bool, test_servers: bool, trees: bool) -> list[str]:
-    """Return the Debian packages that are needed and not there."""
+    """Return the missing Debian packages."""
     missing = []
     if not PYTHON.exists() and not (importlib.util.find_spec("venv") and importlib.util.find_spec("ensurepip")):
         missing.append("python3-venv")
@@ -108,10 +108,10 @@ def missing_packages(*, servers: bool, test_servers: bool, trees: bool) -> list[
     if test_servers and not os.environ.get("POSTGRES_URL") and not postgres_installed():
         missing.append("postgresql")
     if test_servers and not shutil.which(os.environ.get("CHROMIUM") or "chromium"):
-        missing += ["chromium", "fonts-dejavu-core"]  # without a font its pictures show no text
+        missing += ["chromium", "fonts-dejavu-core"]  # without a font screenshots contain no text
     if test_servers and not faketime_installed():
         missing.append("libfaketime")
-    # Nodes with a network each; only root can make those.
+    # For nodes in separate network namespaces, which only root can create.
     if test_servers and os.geteuid() == 0 and not shutil.which("ip"):
         missing.append("iproute2")
     if trees and not shutil.which("debootstrap"):
@@ -120,7 +120,7 @@ def missing_packages(*, servers: bool, test_servers: bool, trees: bool) -> list[
 
 
 def install_packages(packages: list[str]) -> None:
-    """Install Debian packages, their services off; without root or apt say what to install and end."""
+    """Install Debian packages without starting their services; fail with instructions without root or apt."""
     names = " ".join(packages)
     if not shutil.which("apt-get"):
         fail(
@@ -130,9 +130,9 @@ def install_packages(packages: list[str]) -> None:
     if os.geteuid() != 0:
         fail(
             f"missing: {names}. Install with:\n\n    sudo apt-get install -y {names}\n\n"
-            "or name what is there with BROKER_URL, REDIS_URL, POSTGRES_URL, CHROMIUM and JAVA_HOME."
+            "or set BROKER_URL, REDIS_URL, POSTGRES_URL, CHROMIUM and JAVA_HOME to existing ones."
         )
-    say(f"installing {names}")
+    log(f"installing {names}")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     install = ["apt-get", "install", "-y", "-q", "--no-install-recommends", *packages]
     keep = POLICY.exists() or POLICY.is_symlink()
@@ -151,7 +151,7 @@ def install_packages(packages: list[str]) -> None:
 
 
 def run_quietly(command: list[str], environment: dict[str, str] | None = None) -> str | None:
-    """Run a command; return None when it went well, else what it printed."""
+    """Run a command; return None on success, otherwise its output."""
     done = subprocess.run(  # noqa: S603
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
@@ -159,7 +159,7 @@ def run_quietly(command: list[str], environment: dict[str, str] | None = None) -
 
 
 def stamp_of(group: str) -> str:
-    """Return what identifies an installation: the project file, this script, the group and the Python."""
+    """Return the identity of an installation: the project file, this script, the group and the Python."""
     parts = [(ROOT / "pyproject.toml").read_bytes(), Path(__file__).read_bytes(), group.encode()]
     parts.append(f"{sys.version_info[:2]} {ROOT}".encode())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()
@@ -173,12 +173,12 @@ def install_python(groups: list[str]) -> None:
     if not missing:
         return
     if not PYTHON.exists() or run_quietly([str(PYTHON), "-c", "import pip"]) is not None:
-        say(f"creating {VENV}")
+        log(f"creating {VENV}")
         if (output := run_quietly([sys.executable, "-m", "venv", "--clear", str(VENV)])) is not None:
-            fail(f"the virtual environment could not be made:\n{output}")
+            fail(f"the virtual environment could not be created:\n{output}")
         known = []
         missing = groups
-    say(f"installing the package with [{EXTRAS}] and the groups {', '.join(missing)}")
+    log(f"installing the package with [{EXTRAS}] and the groups {', '.join(missing)}")
     pip = [str(PYTHON), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
     wanted = [argument for group in missing for argument in ("--group", f"{ROOT / 'pyproject.toml'}:{group}")]
     for command in ([*pip, "--upgrade", "pip>=25.1"], [*pip, *wanted, "--editable", f"{ROOT}[{EXTRAS}]"]):
@@ -188,14 +188,14 @@ def install_python(groups: list[str]) -> None:
 
 
 def main() -> None:
-    """Check, install what is missing, and do nothing when all is there."""
+    """Check the installation, and install missing parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--group", action="append", default=[], help="dependency group to install")
     parser.add_argument("--servers", action="store_true", help="RabbitMQ, Redis and Java are needed")
     parser.add_argument("--test-servers", action="store_true", help="PostgreSQL and Chromium are needed, too")
     parser.add_argument("--trees", action="store_true", help="debootstrap is needed")
     options = parser.parse_args()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would hide that a command fails
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if inherited as ignored, failures of commands would not be detected
     if sys.version_info < OLDEST_PYTHON:
         fail(f"Python {sys.version.split()[0]} is too old: 3.10 or newer is needed.")
     if packages := missing_packages(

@@ -1,4 +1,4 @@
-"""Run the broker tests on each RabbitMQ version that `make test` does not use, and say in one line how each ended."""
+"""Run the broker tests on each RabbitMQ version that `make test` does not use, and print each result in one line."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ sys.path.insert(0, str(ROOT))
 from tests.support.brokers import trees  # noqa: E402
 
 WHOLE = "--whole"
-#: What may differ between brokers; and all that has to do with them.
+#: Tests that may differ between brokers; and all tests with a broker.
 SELECTION = {False: "brokers and not slow", True: "brokers or integration"}
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     """Print a line at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
@@ -25,7 +25,7 @@ def say(line: str) -> None:
 
 def run(version: str, arguments: list[str], *, whole: bool) -> tuple[int, str]:
     """Return pytest's exit code and its closing line."""
-    # A server named from outside would be tested three times over; CI makes a missing server a failure.
+    # A server set in the environment would be tested three times; CI makes a missing server a failure.
     environment = {key: value for key, value in os.environ.items() if key != "BROKER_URL"} | {"CI": "true"}
     selection = ["-m", SELECTION[whole], "--rabbitmq", version]
     with subprocess.Popen(  # noqa: S603
@@ -36,17 +36,17 @@ def run(version: str, arguments: list[str], *, whole: bool) -> tuple[int, str]:
         text=True,
         errors="replace",
     ) as process:
-        closing = "nothing was printed"
+        closing = "no output"
         for line in process.stdout or ():
-            say(line.rstrip("\n"))
+            log(line.rstrip("\n"))
             closing = line.strip() or closing
     return process.returncode, closing
 
 
 def main(arguments: list[str]) -> int:
-    """Build the trees that are missing, test on each version but the installed one, return 1 if any failed.
+    """Build missing trees, test on each version except the installed one, return 1 if any failed.
 
-    ``--whole`` adds the tests that take long; what else is given goes to pytest.
+    ``--whole`` adds the slow tests; other arguments are passed to pytest.
     """
     whole = WHOLE in arguments
     arguments = [each for each in arguments if each != WHOLE]
@@ -55,13 +55,13 @@ def main(arguments: list[str]) -> int:
     results = {}
     for version in trees.SUITES:
         if trees.system_has(version):
-            say(f"RabbitMQ {version} is installed: 'make test' uses it")
+            log(f"RabbitMQ {version} is installed: 'make test' uses it")
             continue
-        say(f"\n##### RabbitMQ {version} #####")
+        log(f"\n##### RabbitMQ {version} #####")
         results[version] = run(version, arguments, whole=whole)
-    say("")
+    log("")
     for version, (code, closing) in results.items():
-        say(f"RabbitMQ {version:>4} {'passed' if code == 0 else f'FAILED (exit {code})'}: {closing.strip('= ')}")
+        log(f"RabbitMQ {version:>4} {'passed' if code == 0 else f'FAILED (exit {code})'}: {closing.strip('= ')}")
     return 1 if any(code for code, _ in results.values()) else 0
 
 

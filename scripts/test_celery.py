@@ -1,4 +1,4 @@
-"""Run Celery's own integration suite with plain tasks and with retryable ones, and compare the two test by test."""
+"""Run Celery's integration suite with plain tasks and with retryable ones, and compare the results of each test."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from celery_rmq_delay.testing import PrivateBroker, PrivateRedis
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHE = ROOT / ".cache" / "celery"
-#: Seconds for one test; Celery's own limit is 300.
+#: Seconds for one test; Celery's limit is 300.
 TIMEOUT = 120
 #: The plugin that makes every task of the suite a `RetryableTask`.
 RETRYABLE = "tests.support.celery_suite"
-#: Tests that ask for what this package is there to change, and what that is.
+#: Tests of behaviour that this package changes on purpose, with the change.
 BY_DESIGN = {
     "test_inspect.test_Inspect::test_active": "a retryable task is acked when it is done, and not before",
     "test_inspect.test_Inspect::test_query_task": "the same",
@@ -32,14 +32,14 @@ BY_DESIGN = {
 VARIANTS = {"plain": "", "retryable": f"-p {RETRYABLE}"}
 
 
-def say(line: str) -> None:
+def log_line(line: str) -> None:
     """Print a line at once."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def suite() -> Path:
-    """Return the folder of the installed Celery's suite, fetched if it is missing: its tests, without its code."""
+    """Return the folder with the suite of the installed Celery version, downloaded if missing: tests without code."""
     number = version("celery")
     folder = CACHE / f"celery-{number}"
     if folder.is_dir():
@@ -55,10 +55,10 @@ def suite() -> Path:
 
 
 def run(name: str, plugin: str, arguments: list[str]) -> dict[str, str]:
-    """Run the suite on servers of its own; return the outcome of each test."""
+    """Run the suite on private servers; return the outcome of each test."""
     report, log = CACHE / f"{name}.xml", CACHE / f"{name}.log"
     report.unlink(missing_ok=True)
-    say(f"{name} tasks: the output goes to {log.relative_to(ROOT)}")
+    log_line(f"{name} tasks: the output goes to {log.relative_to(ROOT)}")
     with PrivateBroker() as broker, PrivateRedis() as redis, log.open("w") as output:
         environment = os.environ | {
             "TEST_BROKER": broker.url,
@@ -89,12 +89,12 @@ def run(name: str, plugin: str, arguments: list[str]) -> dict[str, str]:
             check=False,
         )
     if not report.exists():
-        raise SystemExit(f"The run with {name} tasks has made no report. The end of its output:\n{tail(log)}")
+        raise SystemExit(f"The run with {name} tasks wrote no report. The end of its output:\n{tail(log)}")
     return outcomes(report)
 
 
 def tail(log: Path) -> str:
-    """Return the end of a log."""
+    """Return the last lines of a log."""
     return "\n".join(log.read_text(errors="replace").splitlines()[-40:])
 
 
@@ -121,15 +121,15 @@ def main() -> int:
     differ = sorted(name for name in passed if retryable.get(name) != "passed")
     reasons = {name: why for name in differ for known, why in BY_DESIGN.items() if name.endswith(f".{known}")}
     worse = [name for name in differ if name not in reasons]
-    say(f"\nCelery {version('celery')}: {len(plain)} tests")
+    log_line(f"\nCelery {version('celery')}: {len(plain)} tests")
     for name, found in (("plain", plain), ("retryable", retryable)):
         counts = {outcome: list(found.values()).count(outcome) for outcome in sorted(set(found.values()))}
-        say(f"  {name}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
+        log_line(f"  {name}: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items()))
     for name, why in reasons.items():
-        say(f"  differs by design: {name}: {why}")
+        log_line(f"  differs by design: {name}: {why}")
     for name in worse:
-        say(f"  passes with plain tasks only: {name} ({retryable.get(name, 'not run')})")
-    say(f"{len(worse)} tests pass with plain tasks only")
+        log_line(f"  passes with plain tasks only: {name} ({retryable.get(name, 'not run')})")
+    log_line(f"{len(worse)} tests pass with plain tasks only")
     return 1 if worse or not passed else 0
 
 

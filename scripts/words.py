@@ -1,7 +1,7 @@
-"""Old words: ends with 1 where one of them stands in code, tests or documentation, and prints the word to use.
+"""Check that no discarded word is in code, tests or documentation: exits with 1 and prints the word to use.
 
-``python scripts/words.py``; `make lint` runs it. A word is here because it was once used for something that has a name
-of its own in the field, or in this package.
+``python scripts/words.py``; `make lint` runs it. Each word was once used for something that has a name in the field, or
+in this package.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
-#: What is found, and what to write.
+#: Patterns of discarded words, and what to write.
 WORDS = {
     r"\w*rungs?": "tier, or tier_index for its number",
     r"\w*suspect(s|ed)?\w*": "quarantine queue; a quarantined task",
@@ -21,17 +21,30 @@ WORDS = {
     r"climb(s|ed|ing)?": "advance to the next tier",
     r"stand-?ins?": "standby exchange",
     r"\w*spells?\w*": "failure episode",
+    r"tells?|told|telling": "report, emit, log, return, notify",
+    r"hears?|heard|unheard": "receive; reply",
+    r"says?|said|saying": "state, show, name, specify",
+    r"(give|gives|given|gave)[ _]back": "requeue a message, detach an adopted queue, return a value",
+    r"\w*peek\w*|look(s|ed|ing)?[ _]at": "inspect, read, check",
+    r"exhausts?|exhausting": "the task is exhausted; move the message to the exhausted queue",
+    r"anew": "again",
+    r"for[ _]ever": "without a limit",
+    r"(?<![`\"'@])(any|every|no|some)body(?!@)|whoever": "a subject: a user, a worker, a process",
+    r"foreign(?! ?key)": "of another producer; with other arguments",
 }
-#: The words themselves, and what is not ours or not text.
-_SKIPPED = ("CHANGELOG.md", "scripts/words.py", ".svg", ".png", ".json", ".lock")
-_NOT_THESE = r"misspel\w*|spelling|spelled|spelt|wrung|strung"
+#: Files with the words themselves, and files that are not text.
+_SKIPPED = ("scripts/words.py", ".svg", ".png", ".json", ".lock")
+_NOT_THESE = r"misspel\w*|spellcheck|spelling|spelled|spelt|wrung|strung"
+#: Between the words of a name such as OneWord.
+_CAMEL_CASE = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def main() -> int:
-    """Look for the old words in all files of the checkout."""
+    """Search all files of the checkout."""
     wanted = {re.compile(rf"(?<![^\W_])({word})(?![^\W_])", re.IGNORECASE): better for word, better in WORDS.items()}
     ours = re.compile(_NOT_THESE, re.IGNORECASE)
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S607
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603
     found = 0
     for name in listed.stdout.splitlines():
         path = ROOT / name
@@ -39,7 +52,7 @@ def main() -> int:
             continue
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             for pattern, better in wanted.items():
-                for match in pattern.finditer(line):
+                for match in pattern.finditer(_CAMEL_CASE.sub(" ", line)):
                     if not ours.fullmatch(match[0]):
                         found += 1
                         sys.stderr.write(f"{name}:{number}: {match[0]!r}: write {better}\n")

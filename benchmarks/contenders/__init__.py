@@ -1,4 +1,4 @@
-"""Who takes part, and with which worker command."""
+"""The contenders of the benchmarks and their worker commands."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ class Contender:
     module: str
     mode: str
     queue_type: str
-    #: Whether its failed tasks wait for a retry: what is parked is counted at the broker, and lateness is measured.
+    #: Whether its failed tasks wait for a retry: then parked messages are counted, and lateness is measured.
     retries: bool = True
-    #: The folder that its processes run in, and have the package from.
+    #: The working directory of its processes, from which they import the package.
     folder: Path = CHECKOUT
 
     @property
     def key(self) -> str:
-        """What ``--contenders`` selects by."""
+        """The name that ``--contenders`` selects by."""
         return f"{self.name}/{self.queue_type}"
 
     def worker_command(self, log_level: str, dramatiq_threads: int) -> list[str]:
@@ -49,7 +49,7 @@ _CELERY, _DRAMATIQ, _TASKIQ, _FLOOR = (
 )
 
 BEFORE = "celery-rmq-delay, before"
-OURS, STOCK, NATIVE = "celery-rmq-delay", "celery retry(countdown=)", "celery native delayed delivery"
+OURS, STOCK, CELERY_NATIVE = "celery-rmq-delay", "celery retry(countdown=)", "celery native delayed delivery"
 FAILURE, SUCCESS = "celery plain failure", "celery plain success"
 DRAMATIQ, DRAMATIQ_UNLOGGED = "dramatiq", "dramatiq, failures not logged"
 TASKIQ, TASKIQ_UNLOGGED = "taskiq-aio-pika", "taskiq-aio-pika, failures not logged"
@@ -64,19 +64,19 @@ WITH_EVENTS, WITHOUT_EVENTS = (
     for state in ("on", "off")
 )
 
-#: For `long_haul`: fails once; and fails none to four times, with three retries, and tells the collector.
+#: For `long_haul`: fails once; and fails none to four times, with three retries and events for the collector.
 ONCE, SOAK = (
     {kind: Contender(OURS, _CELERY, mode, kind) for kind in ("classic", "quorum")}
     for mode in ("ladder-once", "ladder-soak")
 )
 
-#: How the names of the queues begin where tasks wait, in whatever contender.
+#: Prefixes of the names of queues in which tasks wait, of all contenders.
 TASK_QUEUES = ("work", "celery_delayed_", "taskiq.delay_queue")
 
 CONTENDERS = (
     *(Contender(OURS, _CELERY, "ladder", kind) for kind in ("classic", "quorum")),
     *(Contender(STOCK, _CELERY, "stock", kind) for kind in ("classic", "quorum")),
-    Contender(NATIVE, _CELERY, "native", "quorum"),
+    Contender(CELERY_NATIVE, _CELERY, "native", "quorum"),
     Contender(DRAMATIQ, _DRAMATIQ, "retry", "classic"),
     Contender(DRAMATIQ_UNLOGGED, _DRAMATIQ, "retry-unlogged", "classic"),
     *(Contender(TASKIQ, _TASKIQ, "retry", kind) for kind in ("classic", "quorum")),
@@ -86,8 +86,8 @@ CONTENDERS = (
 )
 
 #: Each as its documentation sets it up, for `peers`; this package on both types of queue. The floor is not one of them:
-#: it shows what the broker and py-amqp leave of the same ladder.
-_AS_DOCUMENTED = ((OURS, "classic"), (OURS, "quorum"), (STOCK, "classic"), (NATIVE, "quorum"))
+#: it shows the limit that the broker and py-amqp set for the same ladder.
+_AS_DOCUMENTED = ((OURS, "classic"), (OURS, "quorum"), (STOCK, "classic"), (CELERY_NATIVE, "quorum"))
 _AS_DOCUMENTED += ((DRAMATIQ, "classic"), (TASKIQ, "quorum"))
 PEERS = tuple(each for each in CONTENDERS if (each.name, each.queue_type) in _AS_DOCUMENTED)
 FLOORS = tuple(Contender(FLOOR, _FLOOR, "ladder", kind) for kind in ("classic", "quorum"))

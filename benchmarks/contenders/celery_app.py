@@ -1,4 +1,4 @@
-"""The Celery contenders: this package, stock retry, native delayed delivery, a plain failure and a plain success."""
+"""The Celery contenders: this package, Celery's retry and native delayed delivery, a plain failure, a plain success."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import celery_rmq_delay
 from benchmarks.contenders import shop
 from benchmarks.contenders.celery_base import celery_app
 
-#: For `benchmarks.long_haul`, by the number of the task: the ladder of the soak has three tiers, a fifth exhausts it.
+#: For `benchmarks.long_haul`, by the number of the task: the soak's ladder has three tiers, so a fifth is exhausted.
 RETRIES_NEEDED = {"ladder-once": lambda _number: 1, "ladder-soak": lambda number: number % 5}
 
 app = celery_app()
 if shop.MODE == "native":
     app.conf.task_default_exchange_type = "topic"
 if shop.MODE.startswith("ladder"):
-    # What a killed process was at counts as failed, so that a task that is to fail once may need some tiers.
+    # The task of a killed process counts as failed, so a task that is to fail once may need several tiers.
     tiers = [2, 5, 10] if shop.MODE == "ladder-soak" else [shop.DELAY] * 5 if shop.FAILURES else [shop.DELAY, 7200]
     app.conf.rmq_delay = {"tiers": tiers, "events": shop.MODE in ("ladder-events-on", "ladder-soak")}
     celery_rmq_delay.install(app)
@@ -51,7 +51,7 @@ else:
 
 
 def enqueue(numbers: Iterable[int]) -> None:
-    """Publish tasks, unconfirmed: without the close at the end the last of them could be lost."""
+    """Publish tasks, unconfirmed: without closing the connection the last of them could be lost."""
     with app.connection_for_write() as connection:
         producer = app.amqp.Producer(connection)
         for number in numbers:

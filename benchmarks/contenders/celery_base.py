@@ -1,4 +1,4 @@
-"""The app that every contender of Celery's starts from. Apart from `shop`, which other frameworks import, too."""
+"""The base app of all Celery contenders. Separate from `shop`, which other frameworks import, too."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.contenders import shop
 
 
 def celery_app(**conf: Any) -> Celery:
-    """Return the app that every contender of Celery's starts from."""
+    """Return the base app of a Celery contender."""
     app = Celery("benchmark", broker=shop.BROKER_URL)
     app.conf.update(
         task_ignore_result=True,

@@ -1,7 +1,7 @@
 """``python -m benchmarks.contenders.delayed``: a publisher that takes orders, one JSON object per line of its input.
 
-It answers each with a line. Every message is made, and routed, by the contender's own `apply_async`; where 100,000 of
-them are to be parked, those of some calls are copied under other ids, as one call at a time would take minutes.
+It answers each with a line. Every message is created and routed by the contender's `apply_async`; to park 100,000 of
+them, the messages of some calls are copied under other ids, as single calls would take minutes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from kombu.transport.native_delayed_delivery import (
 )
 
 from benchmarks.contenders import shop
-from benchmarks.contenders.delayed_celery_app import NATIVE, app, arrive
+from benchmarks.contenders.delayed_celery_app import CELERY_NATIVE, app, arrive
 from benchmarks.contenders.pace import Pace
 from benchmarks.copies import Copies, Template
 
 
 def prepare() -> dict[str, Any]:
-    """Declare what Celery's worker would declare for its own delays: without it they are lost."""
+    """Declare the objects of Celery's native delays, which its worker would declare: without them delays are lost."""
     with app.connection_for_write() as connection:
         queue = app.amqp.queues["work"]
         queue(connection.default_channel).declare()
-        if NATIVE:
+        if CELERY_NATIVE:
             kind = app.conf.broker_native_delayed_delivery_queue_type
             declare_native_delayed_delivery_exchanges_and_queues(connection, kind)
             bind_queue_to_native_delayed_delivery_exchange(connection, queue)
@@ -48,7 +48,7 @@ def now(number: int) -> dict[str, Any]:
 
 
 def calls(count: int, seed: int, low: int, high: int) -> dict[str, Any]:
-    """Call the task with delays between ``low`` and ``high`` seconds; tell what it took."""
+    """Call the task with delays between ``low`` and ``high`` seconds; return the time and CPU that it took."""
     delays = random.Random(seed).choices(range(low, high + 1), k=count)
     began, cpu = time.perf_counter(), time.process_time()
     for delay in delays:
@@ -57,7 +57,7 @@ def calls(count: int, seed: int, low: int, high: int) -> dict[str, Any]:
 
 
 def probes(count: int, seed: int, low: float, high: float, per_second: float) -> dict[str, Any]:
-    """Call the task at a steady rate with any delays; tell when each call was (monotonic), and its delay."""
+    """Call the task at a steady rate with random delays; return the time of each call (monotonic) and its delay."""
     chosen, times = random.Random(seed), []
     for number in Pace(count, per_second):
         delay = round(chosen.uniform(low, high), 3)
@@ -76,7 +76,7 @@ def park(count: int, low: int, high: int, kinds: int) -> dict[str, Any]:
 
 
 def due_together(count: int, seconds: int) -> dict[str, Any]:
-    """Publish ``count`` messages that are due within a second, ``seconds`` from now; tell when (monotonic)."""
+    """Publish ``count`` messages that are due within a second, ``seconds`` from now; return when (monotonic)."""
     found = [_published(delay) for delay in range(1, seconds + 1)]
     due = time.monotonic() + seconds
     left = float(seconds)
@@ -91,18 +91,18 @@ def _published(delay: int) -> Template:
     with _watched() as sent:
         arrive.apply_async((delay, shop.ORDER), countdown=delay)
     message, exchange, routing_key = sent[-1]
-    # Through the exchanges of all levels above its own, 100,000 would take minutes.
-    return Template(message, own_level(routing_key) if NATIVE else exchange, routing_key)
+    # Routing 100,000 messages through the exchanges of all higher levels would take minutes.
+    return Template(message, first_level(routing_key) if CELERY_NATIVE else exchange, routing_key)
 
 
-def own_level(routing_key: str) -> str:
+def first_level(routing_key: str) -> str:
     """Return the exchange of Celery's first level at which a message waits, by its key ``0.0.1.0...``."""
     return level_name(MAX_LEVEL - routing_key.split(".").index("1"))
 
 
 @contextmanager
 def _watched() -> Iterator[list[Template]]:
-    """Note what is published in the block."""
+    """Record the messages published in the block."""
     original: Any = amqp.Channel._basic_publish
     sent: list[Template] = []
 

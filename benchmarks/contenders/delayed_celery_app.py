@@ -1,4 +1,4 @@
-"""The Celery contenders of `benchmarks.exact_delays`: this package's topologies, Celery's own levels, an ETA."""
+"""The Celery contenders of `benchmarks.exact_delays`: this package's topologies, Celery's native levels, an ETA."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import celery_rmq_delay
 from benchmarks.contenders import shop
 from benchmarks.contenders.celery_base import celery_app
 
-NATIVE = shop.MODE.startswith("native")
+CELERY_NATIVE = shop.MODE.startswith("native")
 
 app = celery_app(broker_transport_options={"confirm_publish": True})
-if NATIVE:
+if CELERY_NATIVE:
     app.conf.task_default_exchange_type = "topic"
     app.conf.broker_native_delayed_delivery_queue_type = "classic" if shop.MODE == "native-classic" else "quorum"
 elif shop.MODE != "eta":
     app.conf.rmq_delay = {"tiers": [3600], "exact_delays": shop.MODE}
     celery_rmq_delay.install(app)
 
-_BASE: Any = Task if NATIVE or shop.MODE == "eta" else celery_rmq_delay.RetryableTask
+_BASE: Any = Task if CELERY_NATIVE or shop.MODE == "eta" else celery_rmq_delay.RetryableTask
 
 
 @app.task(base=_BASE, acks_late=True)

@@ -1,7 +1,7 @@
-"""dramatiq with its own middleware and queues, as its guide sets it up.
+"""dramatiq with its own middleware and queues, configured as in its guide.
 
-Its delay: the failed message is published, unconfirmed, to ``work.DQ``; a worker takes it from there (prefetch 1,000
-per thread) and keeps it in memory, unacknowledged, until it is due; then it publishes it to ``work`` and acks.
+Its delay: the failed message is published, unconfirmed, to ``work.DQ``; a worker consumes it (prefetch 1,000 per
+thread) and keeps it in memory, unacknowledged, until it is due; then it publishes it to ``work`` and acks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ broker = RabbitmqBroker(url=shop.BROKER_URL)
 dramatiq.set_broker(broker)
 
 
-# Its backoff is random, between once and twice `min_backoff`. Where the delay has to be known, the task asks for it.
+# Its backoff is random, between once and twice `min_backoff`. If the delay must be known, the task requests it.
 @dramatiq.actor(queue_name="work", min_backoff=shop.DELAY * 1000)
 def pay(number: int, order: dict[str, Any]) -> None:
     if shop.WITH_TIMES or shop.FAILURES:

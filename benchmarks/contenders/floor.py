@@ -1,7 +1,7 @@
-"""``python -m benchmarks.contenders.floor PROCESSES``: consume, do the task's little work, reject or ack.
+"""``python -m benchmarks.contenders.floor PROCESSES``: consume, do the small work of the task, reject or ack.
 
-The ladder is the one of `celery_app`, on py-amqp as there, without a task system on top: no task is looked up, none is
-handed to another process, nothing is raised. What it reaches is the limit for whoever rejects through this ladder.
+The ladder is the one of `celery_app`, also on py-amqp, without a task system: it searches no task, passes none to
+another process, and raises no exception. Its rate is the limit for every system that rejects through this ladder.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _PREFETCH = 50
 
 def _declare() -> None:
     with app.connection_for_write() as connection:
-        tells = capabilities(connection).tells_death_reason
-        apply_plan(connection, state_of(app).plan(_QUEUE, reason_routing=tells), quick=True)
+        reports = capabilities(connection).reports_death_reason
+        apply_plan(connection, state_of(app).plan(_QUEUE, reason_routing=reports), quick=True)
 
 
 def _consume() -> None:

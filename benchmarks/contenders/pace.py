@@ -1,4 +1,4 @@
-"""Publishing at a steady rate."""
+"""Publish at a steady rate."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 
 class Pace:
-    """Task numbers from ``first`` on, at most ``per_second`` of them in a second; None is as fast as can be.
+    """Task numbers from ``first`` on, at most ``per_second`` of them per second; None: as fast as possible.
 
-    ``started`` is when the first one was asked for (monotonic seconds): the one that follows by *n* was due
+    ``started`` is when the first one was requested (monotonic seconds): the *n*-th after it was due
     ``n / per_second`` seconds later.
     """
 

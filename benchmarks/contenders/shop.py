@@ -1,4 +1,4 @@
-"""What every contender's task does: the same payload, the same failure, the same record of its attempts."""
+"""The task of every contender: the same payload, the same failure, the same record of its attempts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOG_LEVEL = os.environ["BENCHMARK_LOG_LEVEL"]
 
 ORDER = {"customer": 4711, "lines": [{"sku": "A-100", "count": 2}, {"sku": "B-7", "count": 1}], "note": "x" * 100}
 
-#: How many attempts of a task fail before it succeeds; 0: all of them. And what an attempt sleeps, in seconds.
+#: How many attempts of a task fail before it succeeds, 0: all; and the seconds that an attempt sleeps.
 FAILURES = int(os.environ["BENCHMARK_FAILURES"])
 WORK = float(os.environ["BENCHMARK_WORK"])
 #: Tasks from this number on succeed at once.
@@ -34,20 +34,20 @@ class GatewayError(Exception):
 
 
 def succeed(number: int, order: dict[str, Any]) -> None:
-    """Do a little work, as the failing task does before it fails."""
+    """Do a little work, like the failing task before it fails."""
     started = time.monotonic()
     json.dumps(order)
     _log.add(number, started)
 
 
 def fail(number: int, order: dict[str, Any]) -> None:
-    """Do a little work and fail, three calls deep; succeed where it is the task's turn to."""
+    """Do a little work and fail, three calls deep; succeed after enough failures."""
     if attempt(number, order):
         _charge(number)
 
 
 def attempt(number: int, order: dict[str, Any]) -> bool:
-    """Do a little work and note the attempt; return whether it is one that is to fail."""
+    """Do a little work and record the attempt; return whether it must fail."""
     started = time.monotonic()
     json.dumps(order)
     if WORK:

@@ -1,7 +1,7 @@
-"""taskiq with taskiq-aio-pika's delay queue and SmartRetryMiddleware, as their documentation sets them up.
+"""taskiq with taskiq-aio-pika's delay queue and SmartRetryMiddleware, configured as in their documentation.
 
-Its delay: the failed message is published, confirmed, with an expiration of its own to ``taskiq.delay_queue``, which
-dead-letters to the task queue. The broker holds it; a longer delay in front keeps shorter ones behind it waiting.
+Its delay: the failed message is published, confirmed, with a per-message expiration to ``taskiq.delay_queue``, which
+dead-letters to the task queue. The broker holds it; a longer delay in front makes shorter ones behind it wait.
 """
 
 from __future__ import annotations

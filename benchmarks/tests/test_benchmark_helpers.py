@@ -1,4 +1,4 @@
-"""What the benchmark counts and samples, on processes of its own."""
+"""Counting and sampling of the benchmarks, on the test's own processes."""
 
 import os
 import struct
@@ -31,7 +31,7 @@ def test_attempts_of_several_processes_add_up(tmp_path):
     assert progress.last <= time.monotonic()
 
 
-def test_a_retry_is_late_by_what_its_wait_was_longer_than_planned(tmp_path):
+def test_the_lateness_of_a_retry_is_its_wait_beyond_the_delay(tmp_path):
     attempts = [(1, 0.0, 0.5), (2, 0.0, 1.0), (1, 5.75, 6.0), (3, 0.0, 1.0), (2, 6.0, 6.5), (1, 20.0, 21.0)]
     (tmp_path / "1.times").write_bytes(b"".join(struct.pack("<qdd", *each) for each in attempts) + b"cut off")
     assert read_lateness(tmp_path, delay=5.0) == [0.0, 0.25]
@@ -59,7 +59,7 @@ def test_a_process_is_measured_and_ended_with_its_children():
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process is alive: an orphan that has ended may wait for init to take notice."""
+    """Whether a process is alive: an orphan that has ended may wait for init to reap it."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -87,12 +87,12 @@ def test_the_constants_on_paper_are_those_that_the_benchmark_prints():
 @pytest.mark.skipif(not (CHECKOUT / ".git").exists(), reason="no git checkout: it has no earlier commit")
 def test_a_contender_of_an_earlier_commit_runs_the_package_of_that_commit():
     with package_at("HEAD") as folder:
-        tell = "import benchmarks, celery_rmq_delay; print(benchmarks.__file__); print(celery_rmq_delay.__file__)"
-        told = subprocess.run([sys.executable, "-c", tell], cwd=folder, capture_output=True, text=True, check=True)
-    assert [Path(each).parent.parent for each in told.stdout.split()] == [folder, folder]
+        program = "import benchmarks, celery_rmq_delay; print(benchmarks.__file__); print(celery_rmq_delay.__file__)"
+        done = subprocess.run([sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=True)
+    assert [Path(each).parent.parent for each in done.stdout.split()] == [folder, folder]
 
 
 @pytest.mark.skipif(not (CHECKOUT / ".git").exists(), reason="no git checkout: it has no earlier commit")
-def test_a_commit_that_git_does_not_know_is_named():
+def test_an_unknown_commit_is_named():
     with pytest.raises(SystemExit, match="git has no package at no-such-commit"), package_at("no-such-commit"):
         pass

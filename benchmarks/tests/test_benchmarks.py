@@ -1,4 +1,4 @@
-"""The side by side of systems with few tasks: it runs, and counts what was done."""
+"""The comparison of systems with few tasks: it runs and counts the tasks."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ FLOOR = next(each for each in FLOORS if each.queue_type == "quorum")
 @pytest.fixture
 def broker(rmq_broker):
     if not isinstance(rmq_broker, PrivateBroker):
-        pytest.skip("a benchmark looks at its broker's processes and files: it needs a private one")
+        pytest.skip("a benchmark measures its broker's processes and files: it needs a private one")
     return Private(rmq_broker)
 
 
 def test_a_bare_loop_passes_tasks_through_one_retry_of_the_same_ladder(broker):
     found = measure_rate(FLOOR, broker, Options(tasks=30, delay=1, failures=1))
     assert (found.tasks, found.parked) == (30, 0)
-    assert 0 < found.per_second < 30  # the delay of a second is in it
+    assert 0 < found.per_second < 30  # includes the delay of a second
     assert found.peak_rss > 1
 
 
 @pytest.mark.slow
-def test_a_child_that_is_killed_again_and_again_loses_no_task(broker):
+def test_a_child_that_is_killed_repeatedly_loses_no_task(broker):
     options = Options(tasks=60, delay=1, failures=1, work=0.01)
     found = measure_killed(OURS, broker, options, "child", no_more=120)
     assert (found.kills, found.tasks, found.lost, found.stuck) == (4, 60, 0, 0)

@@ -1,8 +1,17 @@
-"""What the benchmark of exact delays makes of its measurements."""
+"""Evaluation of the measurements of exact delays."""
 
 import pytest
 
-from benchmarks.delays import CONTENDERS, LEVELS, LEVELS_QUORUM, NATIVE, Drain, Publishing, hops_by_delay, lateness
+from benchmarks.delays import (
+    CELERY_NATIVE,
+    CONTENDERS,
+    LEVELS,
+    LEVELS_QUORUM,
+    Drain,
+    Publishing,
+    hops_by_delay,
+    lateness,
+)
 from benchmarks.delays_report import Results, markdown, tables, turns_ratio
 from benchmarks.exact_delays import chosen
 
@@ -43,30 +52,30 @@ def test_a_ratio_is_the_median_over_turns_that_followed_each_other():
 
 
 def _results():
-    ours, quorum, native = (
-        next(each for each in CONTENDERS if each.name == name) for name in (LEVELS, LEVELS_QUORUM, NATIVE)
+    ours, quorum, celery_native = (
+        next(each for each in CONTENDERS if each.name == name) for name in (LEVELS, LEVELS_QUORUM, CELERY_NATIVE)
     )
     return Results(
-        contenders=[ours, quorum, native],
+        contenders=[ours, quorum, celery_native],
         publishing={
             ours: Publishing(wall=[0.001, 0.002], cpu=[0.0005, 0.0005], broker=[0.0, 0.0]),
-            native: Publishing(wall=[0.002, 0.004], cpu=[0.0004, 0.0004], broker=[0.001, 0.001]),
+            celery_native: Publishing(wall=[0.002, 0.004], cpu=[0.0004, 0.0004], broker=[0.001, 0.001]),
         },
         drains={ours: [Drain(20_000, 2.0, 10_000.0)]},
-        hops={ours: {1: 1, 3: 2}, native: {1: 1, 3: 2, 7: 3}},
+        hops={ours: {1: 1, 3: 2}, celery_native: {1: 1, 3: 2, 7: 3}},
         errors=["plugin: left out"],
     )
 
 
-def test_levels_are_held_against_celerys():
+def test_ratios_compare_levels_with_celerys_native_delayed_delivery():
     assert _results().ratios() == [
-        (f"published/s: {LEVELS} / {NATIVE}", 2.0, ">= 1"),
-        (f"publisher's CPU: {LEVELS} / {NATIVE}", 1.25, "<= 1"),
-        (f"hops, the worst delay: {LEVELS} / {NATIVE}", 1.0, "<= 1"),
+        (f"published/s: {LEVELS} / {CELERY_NATIVE}", 2.0, ">= 1"),
+        (f"publisher's CPU: {LEVELS} / {CELERY_NATIVE}", 1.25, "<= 1"),
+        (f"hops, the worst delay: {LEVELS} / {CELERY_NATIVE}", 1.0, "<= 1"),
     ]
 
 
-def test_tables_have_a_cell_for_every_column_and_say_what_failed():
+def test_tables_have_a_cell_for_every_column_and_report_failures():
     results = _results()
     for _title, head, rows in tables(results):
         assert all(len(row) == len(head) for row in rows)

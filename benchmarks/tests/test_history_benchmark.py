@@ -1,4 +1,4 @@
-"""The benchmark of the history: DuckDB's tables tell what the truth tells; what is measured, and when it fails."""
+"""The benchmark of the history: DuckDB's tables agree with the truth; measurements and errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks import history, history_duckdb
 from celery_rmq_delay.analytics import synth
 
 
-def test_the_tables_of_duckdb_have_what_the_truth_has(tmp_path: Path) -> None:
+def test_the_tables_of_duckdb_agree_with_the_truth(tmp_path: Path) -> None:
     truth = synth.write(str(tmp_path / "in"), synth.Spec(attempts=5_000, days=2))
     counts = truth["counts"]
     history_duckdb.run(tmp_path / "in", tmp_path / "out", memory="500MB")
@@ -55,7 +55,7 @@ def test_a_difference_between_the_outputs_is_found(tmp_path: Path) -> None:
     assert {each.partition(",")[0] for each in found} == set(history_duckdb.SAME)
 
 
-def test_a_process_is_measured_with_what_it_holds(tmp_path: Path) -> None:
+def test_a_process_is_measured_with_its_memory(tmp_path: Path) -> None:
     hold = "import time\nheld = b'x' * 80_000_000\ntime.sleep(1.5)\nprint('done')"
     cost = history.measure([sys.executable, "-c", hold], tmp_path / "log")
     assert cost.peak_bytes > 80_000_000
@@ -63,7 +63,7 @@ def test_a_process_is_measured_with_what_it_holds(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "done\n"
 
 
-def test_a_process_that_fails_ends_the_benchmark_with_what_it_said(tmp_path: Path) -> None:
+def test_a_process_that_fails_ends_the_benchmark_with_its_output(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"exit code 3\nno Java"):
         history.measure([sys.executable, "-c", "print('no Java'); raise SystemExit(3)"], tmp_path / "log")
 
@@ -82,7 +82,7 @@ def test_bounds_that_are_not_kept_are_errors() -> None:
     ]
 
 
-def test_what_was_measured_before_is_read_back() -> None:
+def test_earlier_measurements_are_read_back() -> None:
     cost = history.Cost(1.5, 2.5, 10**9)
     measured = history.Results([history.Row("pipeline", 1_000, cost, 1_100, 5, 6, {"attempts": 1.25}, ["one"])])
     assert history.measured_before(measured.to_json({})) == measured

@@ -1,4 +1,4 @@
-"""The advice on outages that it has not seen: near the best ladder, better than Celery's backoff and today's."""
+"""Advice on outages unknown to it: near the best ladder, better than Celery's backoff and today's ladder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_advice_on_held_out_failures_is_near_the_best_and_beats_todays_and_celer
     print(markdown([found]), summary([found]))
     advised = found.found["advised"]
     assert found.ratio <= 1.05
-    # It keeps the limits, and is not near the best by breaking them.
+    # It meets the limits, and is not near the best by breaking them.
     assert advised.recovery >= found.limits.recovery - 0.005
     assert found.limits.kept_by(found.found["best"])
     assert advised.attempts < found.found["today"].attempts
@@ -38,8 +38,8 @@ def test_a_history_of_today_s_ladder_alone_advises_nothing_that_is_worse():
 def test_a_history_sees_failures_between_their_attempts():
     failures = WORLDS[0].failures(1)
     seen = history(failures, 1)
-    told = failures.lasts > 0
-    assert seen.episodes == told.sum()
+    lasting = failures.lasts > 0
+    assert seen.episodes == lasting.sum()
     assert seen.clusters > 100
 
 

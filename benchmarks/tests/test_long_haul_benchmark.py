@@ -1,4 +1,4 @@
-"""What the long haul makes of its samples: slopes, verdicts, tables, charts."""
+"""Evaluation of the samples of the long haul: slopes, verdicts, tables, charts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_line_through_samples_has_their_slope_and_bounds_around_it():
     assert [found.verdict(bound) for bound in (10, 2)] == ["flat", "grows"]
 
 
-def test_neighbours_that_resemble_each_other_make_a_slope_less_sure():
+def test_correlated_samples_widen_the_bounds_of_a_slope():
     times = [10.0 * each for each in range(360)]
     noise = random.Random(1)
     alone = [noise.gauss(0, 3) for _ in times]
@@ -45,7 +45,7 @@ def test_neighbours_that_resemble_each_other_make_a_slope_less_sure():
     assert trend(times, [-each for each in waves]).verdict(0.1) in {"flat", "unclear"}
 
 
-def test_the_warm_up_does_not_count_and_few_samples_say_nothing():
+def test_the_warm_up_does_not_count_and_few_samples_have_no_trend():
     times = [float(each) for each in range(60)]
     values = [100 - at if at < 20 else 80.0 for at in times]
     assert trend(times, values, after=20).per_hour == 0
@@ -75,7 +75,7 @@ def hauled():
     )
 
 
-def test_a_worker_is_flat_by_what_it_has_while_all_are_parked():
+def test_a_worker_is_flat_by_its_memory_while_all_tasks_are_parked():
     record = hauled()
     assert worker_growth(record) == 1.0
     assert is_flat(record)
@@ -93,7 +93,7 @@ def test_the_rate_of_coming_back_is_the_highest_over_ten_seconds():
 
 
 @pytest.mark.parametrize("name", ["haul", "soak"])
-def test_a_record_comes_back_from_json_as_it_was_and_is_drawn(name, tmp_path):
+def test_a_record_survives_json_and_is_drawn(name, tmp_path):
     record = hauled() if name == "haul" else soaked()
     assert from_json(record.to_json()) == record
     assert len(panels(record)) == (4 if name == "haul" else 2)

@@ -1,4 +1,4 @@
-"""What the side by side of systems counts, compares and draws."""
+"""Counts, comparisons and charts of the systems side by side."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_ledger_counts_the_attempts_of_all_processes_and_outlives_them(tmp_pat
     assert FRESH >= LEDGER_SIZE > max(FULL["killed"], FULL["tasks"] * 4)
 
 
-def test_what_was_killed_is_lost_stuck_or_done_twice():
+def test_killed_tasks_are_counted_as_lost_stuck_or_done_twice():
     shift = SimpleNamespace(kills=3, restarts=1)
     ledger = bytes([2, 2, 3, 5, 1, 0, 1])
     assert count_killed("child", shift, ledger, left=1) == Killed("child", 3, 7, 2, 1, 2, 4, 1)
@@ -110,7 +110,7 @@ def test_the_bytes_of_a_tree_are_shared_out_and_a_kill_ends_it():
     start = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {'import time; ' + sleeper!r}])"
     with subprocess.Popen([sys.executable, "-c", f"{start}; {sleeper}"], stdout=subprocess.PIPE) as parent:
         try:
-            lines = [parent.stdout.readline() for _ in range(2)]  # both have started, and sleep
+            lines = [parent.stdout.readline() for _ in range(2)]  # both have started and sleep
             everyone = tree(parent.pid)
             shares = [proportional(pid) for pid in everyone]
         finally:
@@ -135,18 +135,18 @@ def test_results_come_back_from_json_as_they_were():
     assert found.to_json() == results().to_json()
 
 
-def test_tables_have_a_cell_for_every_column_and_say_what_failed():
-    told = tables(results())
-    for _title, head, rows in told:
+def test_tables_have_a_cell_for_every_column_and_report_failures():
+    found = tables(results())
+    for _title, head, rows in found:
         assert all(len(row) == len(head) for row in rows)
-    assert [title for title, _head, _rows in told] == [
+    assert [title for title, _head, _rows in found] == [
         "Through one retry",
         "Late, ms",
         "While tasks wait",
         "Killed with SIGKILL",
         "Ratios",
     ]
-    cells = {(title, *row[:2]): row[2:] for title, _head, rows in told for row in rows}
+    cells = {(title, *row[:2]): row[2:] for title, _head, rows in found for row in rows}
     assert cells["Through one retry", OUR_NAME, "classic"][:2] == ["300 (100-900)", "75%"]
     assert cells["Late, ms", STOCK, "classic"] == ["-", "-", "-", "300 of 300"]
     assert cells["While tasks wait", STOCK, "classic"][3:] == ["-", "- (20 of 20 never)", "4", "8 (5 of 20 never)"]
@@ -155,7 +155,7 @@ def test_tables_have_a_cell_for_every_column_and_say_what_failed():
     assert tables(none)[0][2] == [[DRAMATIQ, "classic", "failed", "-", "-", "-", "-"]]
 
 
-def test_the_notes_say_what_was_done():
+def test_the_notes_describe_the_run():
     text = "\n".join(notes({**QUICK, "form": "quick"}))
     assert text.startswith("Quick form.")
     assert "the whole worker at 30, 100, 130 %" in text

@@ -1,4 +1,4 @@
-"""The edge between plans and a broker: declare objects, compare them. Every function takes an open AMQP channel."""
+"""Declaration and comparison of broker objects, on an open AMQP channel or connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def declare(channel: Channel, objects: Objects) -> None:
-    """Declare everything in one pipelined burst; what is there already stays as it is.
+    """Declare all objects in one pipelined burst; existing ones stay as they are.
 
     Raises `ConflictError` where an object exists with other arguments, `TopologyError` where the user may not configure
     it.
@@ -31,7 +31,7 @@ def declare(channel: Channel, objects: Objects) -> None:
 
 
 def all_exist(connection: Connection, objects: Objects) -> bool:
-    """Return whether every exchange and queue is there, whatever its arguments. Asks in one pipelined burst."""
+    """Return whether every exchange and queue exists, with any arguments. Checks in one pipelined burst."""
     try:
         with connection.channel() as channel:
             for exchange in objects.exchanges:
@@ -45,13 +45,13 @@ def all_exist(connection: Connection, objects: Objects) -> bool:
 
 
 def ensure_queue(connection: Connection, queue: Queue) -> None:
-    """Declare ``queue`` unless a queue of that name exists, whatever its arguments."""
+    """Declare ``queue`` unless a queue of that name exists, with any arguments."""
     if ready_counts(connection, [queue.name])[queue.name] is None:
-        declare_queue(connection, queue)  # refused where somebody else declared it in between, as another type
+        declare_queue(connection, queue)  # refused where another process declared it in between, with another type
 
 
 def declare_queue(connection: Connection, queue: Queue) -> bool:
-    """Declare ``queue``; return False where a queue of that name exists with other arguments, which it keeps."""
+    """Declare ``queue``; return False where a queue of that name exists with other arguments."""
     try:
         with connection.channel() as channel:
             declare(channel, Objects(queues=(queue,)))
@@ -61,13 +61,13 @@ def declare_queue(connection: Connection, queue: Queue) -> bool:
 
 
 def delete_unused(connection: Connection, queue: Queue) -> bool:
-    """Delete a queue that nobody consumes and that has no ready message; return whether it is gone."""
-    declared = look(connection, queue.name)
+    """Delete a queue that has no consumer and no ready message; return whether it is gone."""
+    declared = inspect_queue(connection, queue.name)
     if declared is None:
         return True
     if declared.message_count or declared.consumer_count:
         return False
-    # Quorum queues cannot be deleted on condition (540 closes the connection), so there the counts have to do.
+    # Quorum queues cannot be deleted on condition (540 closes the connection), so only the counts protect them.
     on_condition = queue.arguments.get("x-queue-type") != "quorum"
     try:
         with connection.channel() as channel:
@@ -85,13 +85,13 @@ def bind(channel: Channel, binding: Binding) -> None:
 
 
 def delete_exchange(channel: Channel, name: str) -> None:
-    """Delete an exchange; one that is not there is no error. Raises `TopologyError` as `declare` does."""
+    """Delete an exchange, if it exists. Raises `TopologyError` as `declare` does."""
     with _explained():
         channel.exchange_delete(name)
 
 
 def unbind(channel: Channel, binding: Binding) -> None:
-    """Remove one binding; one that is not there is no error."""
+    """Remove one binding, if it exists."""
     with _explained():
         if binding.to == "queue":
             channel.queue_unbind(binding.destination, binding.source, binding.key, arguments=binding.arguments)
@@ -101,11 +101,11 @@ def unbind(channel: Channel, binding: Binding) -> None:
 
 def synchronise(channel: Channel) -> None:
     """Wait until the broker has handled everything sent on ``channel`` before."""
-    channel.flow(True)  # changes nothing, and takes no permission: RabbitMQ 4.3 asks for one where an object is named
+    channel.flow(True)  # changes nothing and needs no permission; in RabbitMQ 4.3 methods that name an object do
 
 
 def declare_nowait(channel: Channel, found: Exchange | Queue | Binding) -> None:
-    """Declare one object without waiting for the answer; a refusal closes the channel."""
+    """Declare one object without waiting for the reply; a refusal closes the channel."""
     if isinstance(found, Exchange):
         channel.exchange_declare(
             found.name, found.type, durable=True, auto_delete=found.auto_delete, nowait=True, arguments=found.arguments
@@ -119,10 +119,9 @@ def declare_nowait(channel: Channel, found: Exchange | Queue | Binding) -> None:
 
 
 def renew(channel: Channel, queue: Queue) -> None:
-    """Declare a queue that expires, which renews its lease, and go on; the answer comes later, and nobody needs it.
+    """Declare a queue that expires, which renews its lease, without waiting for the reply.
 
-    It has to be asked for: RabbitMQ renews the lease with an answer only, never for ``nowait`` (measured on 3.10.8,
-    4.0.5 and 4.3.6).
+    The declaration is not ``nowait``: RabbitMQ would not renew the lease (measured on 3.10.8, 4.0.5 and 4.3.6).
     """
     channel.send_method(
         spec.Queue.Declare, "BsbbbbbF", (0, queue.name, False, True, False, False, False, queue.arguments)
@@ -155,14 +154,14 @@ class Drift:
 
     @property
     def difference(self) -> str:
-        """What is other than planned, for people."""
+        """A description of the difference, for display."""
         return f"The {self.kind} {self.name} is not as planned. {self.problem}"
 
 
 def drift(connection: Connection, objects: Objects) -> list[Drift]:
-    """Return what is missing or has other arguments in the broker. Changes nothing.
+    """Return the objects that are missing or have other arguments in the broker. Changes nothing.
 
-    Bindings cannot be listed over AMQP: the record of the applied ladder stands for them.
+    Bindings cannot be listed over AMQP; the record of the applied ladder describes them.
     """
     found = []
     planned: list[tuple[str, Exchange | Queue]] = [
@@ -185,12 +184,12 @@ def _problem(connection: Connection, found: Exchange | Queue) -> str | None:
             else:
                 channel.queue_declare(found.name, passive=True)
             exists = True
-            # An active declare compares the arguments now, and creates nothing.
+            # The queue or exchange exists, so an active declaration compares the arguments and creates nothing.
             declare_nowait(channel, found)
             synchronise(channel)
     except NotFound:
         return "missing"
-    except AccessRefused as error:  # without the permission to declare it, that it exists has to be enough
+    except AccessRefused as error:  # without the permission to declare it, its existence has to be enough
         return None if exists else str(error.reply_text)
     except ChannelError as error:
         return str(error.reply_text)
@@ -205,7 +204,7 @@ def ready_counts(connection: Connection, queues: Iterable[str]) -> dict[str, int
         for name in queues:
             try:
                 counts[name] = channel.queue_declare(name, passive=True).message_count
-            except NotFound:  # noqa: PERF203 - each answer is a round trip to the broker
+            except NotFound:  # noqa: PERF203 - each reply is a round trip to the broker
                 counts[name] = None
                 channel.close()
                 channel = connection.channel()
@@ -215,19 +214,19 @@ def ready_counts(connection: Connection, queues: Iterable[str]) -> dict[str, int
 
 
 def consumer_count(connection: Connection, queue: str) -> int | None:
-    """Return how many consumers a queue has; None where it does not exist."""
-    declared = look(connection, queue)
+    """Return the number of consumers of a queue; None where it does not exist."""
+    declared = inspect_queue(connection, queue)
     return None if declared is None else int(declared.consumer_count)
 
 
 def unconsumed(connection: Connection, queue: str) -> int | None:
-    """Return how many messages lie in a queue that nobody consumes; None where somebody does, or there is no queue."""
-    declared = look(connection, queue)
+    """Return the number of ready messages of a queue without consumers; None where it has one or does not exist."""
+    declared = inspect_queue(connection, queue)
     return None if declared is None or declared.consumer_count else int(declared.message_count)
 
 
-def look(connection: Connection, queue: str) -> Any:
-    """Return what a passive declaration says of a queue; None where there is none."""
+def inspect_queue(connection: Connection, queue: str) -> Any:
+    """Return the reply to a passive declaration of a queue; None where it does not exist."""
     try:
         with connection.channel() as channel:
             return channel.queue_declare(queue, passive=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: Seconds after which a connection counts as one that works: the next pause is the first again.
+#: Seconds after which a connection counts as stable, and the next pause is the first one again.
 STABLE = 30.0
 
 
@@ -19,5 +19,5 @@ class Backoff:
         return found
 
     def reset(self) -> None:
-        """Begin with the first pause again."""
+        """Start with the first pause again."""
         self._next = self._first

@@ -1,4 +1,4 @@
-"""What the connected broker can do."""
+"""The capabilities of the connected broker, by its version."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Version = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What differs between the versions of RabbitMQ."""
+    """The differences between versions of RabbitMQ."""
 
     version: Version
 
     @property
-    def tells_death_reason(self) -> bool:
+    def reports_death_reason(self) -> bool:
         """Dead-lettered messages carry ``x-last-death-reason``."""
         return self.version >= (3, 13, 0)
 
@@ -30,17 +30,18 @@ class Capabilities:
 
     @property
     def flags_returned(self) -> bool:
-        """Classic queues flag what comes back from a delay queue as redelivered: measured on 4.3.6, not on 4.0.5.
+        """Classic queues flag rejected messages that return from a delay queue as redelivered.
 
-        What was published into the delay queue, instead of rejected, is not flagged on any version.
+        Measured on 4.3.6, not on 4.0.5. Messages that were published into the delay queue, instead of rejected, are not
+        flagged on any version.
         """
         return self.version >= (4, 1, 0)
 
     @property
     def sorts_quorum(self) -> bool:
-        """In quorum queues a message that is due waits for those with a higher priority.
+        """In quorum queues a due message waits for those with a higher priority.
 
-        Measured on 4.0.5: of a tier of 3 s back after 4.5 s, while others came. Not so on 3.10.8 and 4.3.6.
+        Measured on 4.0.5: a message of a 3 s tier returned after 4.5 s, while others came. Not so on 3.10.8 and 4.3.6.
         """
         return (4, 0, 0) <= self.version < (4, 3, 0)
 
@@ -54,17 +55,17 @@ class Capabilities:
 
     @property
     def delays_retries(self) -> bool:
-        """Quorum queues can hold what is given back to them, by argument and by policy."""
+        """Quorum queues can delay requeued messages, by argument and by policy."""
         return self.version >= (4, 3, 1)
 
 
 def capabilities(connection: Connection) -> Capabilities:
-    """Return what the connected broker can do."""
+    """Return the capabilities of the connected broker."""
     return Capabilities(broker_version(connection))
 
 
 def broker_version(connection: Connection) -> Version:
-    """Return the version the broker says it has; (0, 0, 0) where it says none."""
+    """Return the version that the broker reports; (0, 0, 0) where it reports none."""
     properties = connection.connection.server_properties
     text = properties.get("version", "")
     text = text.decode() if isinstance(text, bytes) else str(text)

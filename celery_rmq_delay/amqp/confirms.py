@@ -1,4 +1,4 @@
-"""Publishing with confirms: a message is published when the broker has taken responsibility for it."""
+"""Publishing with publisher confirms."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds to wait for a confirm where waiting is right: in operations, and in a worker that stops.
+#: Seconds to wait for a confirm where blocking is allowed: in operations, and in a worker that stops.
 CONFIRM_TIMEOUT = 30.0
 
-#: The largest frame that RabbitMQ takes by default; what it takes is known once there is a connection.
+#: RabbitMQ's default maximum frame size, used until a connection has negotiated its own.
 _FRAME_MAX = 131_072
-#: Bytes around the properties in a content header frame, and some more.
+#: Bytes around the properties in a content header frame, with a margin.
 _FRAME_OVERHEAD = 64
 
 
 def unsendable(message: amqp.Message, exchange: str, routing_key: str, frame_max: int) -> str | None:
-    """Return why AMQP cannot carry a message there; None where it can. Somebody else may have chosen all of it."""
+    """Return why AMQP cannot carry a message, whose headers may be of another producer; None where it can."""
     where = exchange or routing_key
     for name in (exchange, routing_key):
         size = len(name.encode("utf-8", "surrogatepass"))
         if size > MAX_NAME_BYTES:
-            return f"{where[:40]!r}... has {size} bytes and AMQP allows {MAX_NAME_BYTES}: no queue is called so."
+            return f"{where[:40]!r}... has {size} bytes and AMQP allows {MAX_NAME_BYTES}: no queue has such a name."
     try:
         properties = message._serialize_properties()
     except (struct.error, ValueError, TypeError, amqp.AMQPError) as error:
-        return f"The headers of a message for {where!r} cannot be written: {error}."
+        return f"The headers of a message for {where!r} cannot be encoded: {error}."
     return None if len(properties) + _FRAME_OVERHEAD < frame_max else f"A message for {where!r} has too large headers."
 
 
 def publish_confirmed(channel: amqp.Channel, message: amqp.Message, exchange: str, routing_key: str) -> None:
-    """Publish as mandatory and wait for the confirm. Blocks: not for the worker's consumer loop.
+    """Publish as mandatory and wait for the confirm. Blocks, so do not use it in the worker's consumer loop.
 
     Raises `UnroutableError`, `NackedError`, or `OutcomeUnknownError` after `CONFIRM_TIMEOUT` seconds, and
     `UnsendableError`.
@@ -66,7 +66,7 @@ def publish_confirmed(channel: amqp.Channel, message: amqp.Message, exchange: st
 
 @contextmanager
 def confirmed(channel: amqp.Channel, where: str) -> Iterator[None]:
-    """Raise what became of a message to ``where`` that the block publishes and waits for.
+    """Raise the error of a message to ``where`` that the block publishes with confirm.
 
     `UnroutableError` when the broker returned it, `NackedError`, or `OutcomeUnknownError` without a confirm.
     """
@@ -80,9 +80,9 @@ def confirmed(channel: amqp.Channel, where: str) -> Iterator[None]:
 
 
 def lease_error(route: Route, published_at: float) -> OutcomeUnknownError | None:
-    """Return what is wrong with a confirm that comes now for what was published at ``published_at`` (monotonic, s)."""
+    """Return an error where a confirm is too late for a message published at ``published_at`` (monotonic, s)."""
     if route.leased and (time.monotonic() - published_at) * 1000 > route.lease_ms:
-        return OutcomeUnknownError(f"The confirm for {route.where!r} came when that queue may have expired.")
+        return OutcomeUnknownError(f"The confirm for {route.where!r} arrived when that queue may have expired.")
     return None
 
 
@@ -113,7 +113,7 @@ class _Pending:
     sent_at: float = 0.0
 
     def is_about(self, message: amqp.Message, exchange: str, routing_key: str) -> bool:
-        """Return whether ``message``, returned by the broker, is this one."""
+        """Return whether ``message``, returned by the broker, is this message."""
         return (
             not self.returned
             and (self.route.exchange, self.route.routing_key) == (exchange, routing_key)
@@ -123,14 +123,14 @@ class _Pending:
 
     @property
     def error(self) -> PublishError | None:
-        """What is wrong although the broker has confirmed."""
+        """The error of a confirmed message; None where there is none."""
         if self.returned:
-            return UnroutableError(f"No queue takes messages for {self.route.where!r}: apply the topology.")
+            return UnroutableError(f"No queue takes messages for {self.route.where!r}: run `rmq-delay apply`.")
         return lease_error(self.route, self.sent_at)
 
 
 class ChannelEndedError(amqp.RecoverableConnectionError):
-    """The broker has ended the channel of a `ConfirmingPublisher`, and so its connection; ``reply_text`` says why."""
+    """The broker closed the channel of a `ConfirmingPublisher`, and so its connection; see ``reply_text``."""
 
 
 def confirming_channel(connection: Connection) -> amqp.Channel:
@@ -142,11 +142,11 @@ def confirming_channel(connection: Connection) -> amqp.Channel:
 
 
 class ConfirmingPublisher:
-    """Publishes on a connection without ever waiting: the confirm calls back.
+    """Publishes on a connection without blocking, with a callback for the confirm.
 
-    Everything happens in one thread at a time. ``done`` gets None when the broker has taken responsibility, or the
-    error. A lost connection calls nobody back; `attach` goes on with another one. What the broker ends the channel for,
-    such as an exchange that is gone, ends the connection. While ``may_write`` says no, publishes wait until `flush`.
+    Use it in one thread at a time. ``done`` is called with None when the broker has confirmed, or with the error. It is
+    not called when the connection is lost; `attach` continues with another one. An error that closes the channel, such
+    as a deleted exchange, ends the connection. While ``may_write`` returns False, publishes wait until `flush`.
     """
 
     def __init__(self, connection: Connection | None, may_write: Callable[[], bool] = lambda: True) -> None:
@@ -154,21 +154,21 @@ class ConfirmingPublisher:
         self._connection: Any = None
         self._channel: Any = None
         self._frame_max = _FRAME_MAX
-        #: How many publishes were asked for, and how many are written on this channel.
+        #: How many publishes were requested, and how many are written on this channel.
         self._accepted = self._published = 0
         self._pending: dict[int, _Pending] = {}
         self._outbox: deque[_Pending] = deque()
         self._flushing = False
-        #: What waits for answers, and the last publish whose answer it waits for.
+        #: Callbacks that wait for confirms, and the last publish that each of them waits for.
         self._barriers: deque[tuple[int, Callable[[], None]]] = deque()
         if connection is not None:
             self.attach(connection, confirming_channel(connection))
 
     def attach(self, connection: Connection, channel: amqp.Channel) -> None:
-        """Publish on a `confirming_channel` of a new connection: again, and first, what has no answer yet."""
+        """Publish on a `confirming_channel` of a new connection, first all unconfirmed messages again."""
         self._connection, self._channel = connection, channel
         self._frame_max = channel.connection.frame_max
-        # py-amqp would open it again, without confirms, and raise what ends a worker.
+        # py-amqp would open it again, without confirms, and raise an error that ends a worker.
         channel._callbacks[spec.Channel.Close] = self._on_close
         channel.events["basic_ack"].add(self._on_ack)
         channel.events["basic_nack"].add(self._on_nack)
@@ -187,8 +187,8 @@ class ConfirmingPublisher:
         self.flush()
 
     def flush(self) -> None:
-        """Write what waits, as far as it may be written."""
-        # py-amqp reads events while it publishes, and those may publish: one loop, no recursion.
+        """Write waiting publishes while ``may_write`` allows it."""
+        # py-amqp reads events while it publishes, whose callbacks may publish: one loop, no recursion.
         if self._flushing:
             return
         self._flushing = True
@@ -205,7 +205,7 @@ class ConfirmingPublisher:
                 pending.sent_at = time.monotonic()
                 for queue in route.leased:
                     renew(self._channel, queue)
-                # The channel's own `basic_publish` waits for the answer where the app has set ``confirm_publish``.
+                # The instance's `basic_publish` waits for the confirm where the app has set ``confirm_publish``.
                 type(self._channel).basic_publish(
                     self._channel,
                     pending.message,
@@ -217,28 +217,28 @@ class ConfirmingPublisher:
             self._flushing = False
 
     def refuse(self, error: PublishError) -> None:
-        """Take ``error`` for the answer to all that is written and has none."""
+        """Call back with ``error`` for all written, unconfirmed publishes."""
         refused, self._pending = self._pending, {}
         for pending in refused.values():
             pending.done(error)
         self._call_back()
 
     def fits(self, message: amqp.Message) -> bool:
-        """Return whether the properties of ``message`` fit into one AMQP frame, as they have to."""
+        """Return whether the properties of ``message`` fit into one AMQP frame, as AMQP requires."""
         return unsendable(message, "", "", self._frame_max) is None
 
     @property
     def waiting(self) -> int:
-        """How many publishes have no answer yet."""
+        """The number of publishes without a confirm so far, written or not."""
         return self.written + len(self._outbox)
 
     @property
     def written(self) -> int:
-        """How many publishes are written on this connection and have no answer yet."""
+        """The number of publishes that are written on this connection and not confirmed yet."""
         return len(self._pending)
 
     def after_pending(self, callback: Callable[[], None]) -> None:
-        """Call back as soon as each publish until now has its answer, whatever comes after; at once where all have."""
+        """Call back as soon as each publish until now has its confirm or error; at once where all have."""
         self._barriers.append((self._accepted, callback))
         self._call_back()
 
@@ -252,7 +252,7 @@ class ConfirmingPublisher:
             callback()
 
     def _on_close(self, _code: int, text: str, _class_id: int, _method_id: int) -> None:
-        # A pool may keep to itself what its callbacks raise: the loop meets the end of the socket all the same.
+        # Callbacks of a pool may swallow the error: the event loop notices the closed socket in any case.
         self._connection.connection.sock.shutdown(socket.SHUT_RDWR)
         raise ChannelEndedError(text)
 

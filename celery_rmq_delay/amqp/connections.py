@@ -1,4 +1,4 @@
-"""Connections beside one that is open."""
+"""Additional connections to the broker of an existing one."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ if TYPE_CHECKING:
 
 
 def another(connection: Connection, **changes: Any) -> Connection:
-    """Return a connection to the same broker, not yet open; a pooled one cannot be cloned."""
+    """Return a connection to the same broker, not yet open; a pooled connection cannot be cloned."""
     return kombu.Connection(**{**connection.info(), **changes})
 
 
 def beside(connection: Connection, **changes: Any) -> Connection:
-    """Return a connection to the very host that an open one is connected to, not yet open.
+    """Return a connection to the host that an open one is connected to, not yet open.
 
-    One that the app makes begins with the first hosts of a fail-over list, which may be down, and gives up after two.
+    A connection of the app tries the first hosts of a fail-over list, which may be down, and gives up after two.
     """
     return another(connection, **{"alternates": None, "heartbeat": 0, **changes})
 
 
 def keeps_waiting(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the transport options of a connection that may be blocked by the broker for long without being cut.
+    """Return transport options for a connection that stays open while the broker blocks it for long.
 
-    py-amqp lets the kernel cut one that does not get rid of its bytes for a second.
+    By default py-amqp lets the kernel close a connection that cannot transmit its data for a second.
     """
     if not hasattr(socket, "TCP_USER_TIMEOUT"):
         return options

@@ -1,4 +1,4 @@
-"""Copies of received messages, and messages given back."""
+"""Copies of received messages, and requeues."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROUTING_HEADERS = ("CC", "BCC")
 
 
 class _Copy(amqp.Message):  # type: ignore[misc]  # its stubs have no type for it
-    """A message whose properties are complete, and are serialized once: to see whether they fit, and to be sent."""
+    """A message with final properties, which are serialized once for the check of their size and for sending."""
 
     _serialized: bytes | None = None
 
@@ -39,14 +39,14 @@ class _Copy(amqp.Message):  # type: ignore[misc]  # its stubs have no type for i
 def copy_of(message: ReceivedMessage, headers: dict[str, Any]) -> amqp.Message:
     """Return a message with the body bytes and properties of a received one, and the given headers.
 
-    Without what would route it to other queues besides, and without the user, for whom nobody else may publish. It has
-    the priority again that it has lost to a delay queue.
+    Headers that would route it to other queues are left out, and so is the user id, as only that user may publish with
+    it. The priority that was removed for a delay queue is restored.
     """
     properties = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
     if priority := h.priority(message.headers or {}):
         properties["priority"] = priority
     headers = {name: value for name, value in headers.items() if name not in _ROUTING_HEADERS}
-    body = message.body or b""  # py-amqp has a text where there is none, and wants to encode it
+    body = message.body or b""  # for an empty body py-amqp has an empty text, which it would encode
     if headers.get("compression") and not message.errors:
         body, _ = compress(body, headers["compression"])  # kombu has decompressed it on receipt
     return _Copy(
@@ -62,21 +62,21 @@ def copy_of(message: ReceivedMessage, headers: dict[str, Any]) -> amqp.Message:
 
 
 def parked_copy(message: ReceivedMessage, headers: dict[str, Any], route: Route, broker: Capabilities) -> amqp.Message:
-    """Return a copy for the delay queues of a route: without its priority where they would go by it."""
+    """Return a copy for the delay queues of a route, without its priority where they would deliver by it."""
     copy = copy_of(message, headers)
     if route.sorts and broker.sorts_quorum:
         h.put_priority_away(copy.properties, copy.headers)
     return copy
 
 
-def return_log_error(message: ReceivedMessage, errors: tuple[type[BaseException], ...]) -> None:
-    """Give a message back to its queue with ``basic.nack``, as kombu's ``reject_log_error`` does with ``basic.reject``.
+def nack_log_error(message: ReceivedMessage, errors: tuple[type[BaseException], ...]) -> None:
+    """Requeue a message with ``basic.nack``, as kombu's ``reject_log_error`` does with ``basic.reject``.
 
-    On quorum queues of RabbitMQ 4.3 the difference is one of meaning: a nack is no failed delivery.
+    Quorum queues of RabbitMQ 4.3 count a reject as a failed delivery, a nack not.
     """
     try:
         # py-amqp has no method for it: delivery tag, multiple, requeue.
         message.channel.send_method(spec.Basic.Nack, "Lbb", (message.delivery_tag, False, True))
         message._state = "REJECTED"
     except errors:
-        logger.critical("Couldn't give back %r", message.delivery_tag, exc_info=True)
+        logger.critical("Couldn't requeue %r", message.delivery_tag, exc_info=True)

@@ -1,4 +1,4 @@
-"""Broker objects as plain data: what a topology is made of."""
+"""Exchanges, queues and bindings as plain data."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = [
 
 Arguments = tuple[tuple[str, Any], ...]
 
-#: On quorum queues every look at a message counts as a delivery; our own queues must never drop one for that.
+#: On quorum queues every inspection of a message counts as a delivery, for which managed queues must never drop one.
 UNLIMITED_DELIVERIES = 1_000_000_000
 
 
@@ -36,7 +36,7 @@ class Exchange:
     alternate: str | None = None
     #: The type that an exchange of type ``x-delayed-message`` routes by.
     delays: str | None = None
-    #: Whether it goes with the last binding from it.
+    #: Whether it is deleted with the last binding from it.
     auto_delete: bool = False
 
     @property
@@ -76,18 +76,18 @@ class Binding:
 
     @property
     def ends(self) -> tuple[str, str]:
-        """What it binds: (source, destination)."""
+        """(source, destination)."""
         return self.source, self.destination
 
     @property
     def text(self) -> str:
-        """The binding for people."""
+        """The binding as text, for display."""
         return f"{self.source} -> {self.destination}" + (f" ({self.key})" if self.key else "")
 
 
 @dataclass(frozen=True)
 class Objects:
-    """Some objects of one topology, in the order in which they can be declared."""
+    """Objects of one topology, in the order in which they can be declared."""
 
     exchanges: tuple[Exchange, ...] = ()
     queues: tuple[Queue, ...] = ()
@@ -101,7 +101,7 @@ class Objects:
         )
 
     def without(self, known: Container[Exchange | Queue | Binding]) -> Objects:
-        """Return these without those in ``known``."""
+        """Return the objects that are not in ``known``."""
         return Objects(
             tuple(each for each in self.exchanges if each not in known),
             tuple(each for each in self.queues if each not in known),

@@ -1,14 +1,14 @@
-"""A value kept in the broker itself: a queue with one message, whose single active consumer holds the lock.
+"""A value stored in the broker: a queue with one message, whose single active consumer holds the lock.
 
-A queue cannot change its type. Where the record's queue has another one than planned, the holder of the lock replaces
+A queue cannot change its type. Where the record's queue has another type than planned, the holder of the lock replaces
 it:
 
 1. It saves the value marked as moving, and publishes a copy to the queue ``<record>.moving``.
-2. It deletes the record's queue, and the lock with it; those who wait for the lock start over.
-3. It declares the record's queue as planned and takes the lock like everybody else.
+2. It deletes the record's queue, and the lock with it; processes that wait for the lock start over.
+3. It declares the record's queue as planned and takes the lock like any other process.
 
-Whoever takes the lock and finds no value saves that of the copy, marked as moving; whoever finds the mark deletes the
-copy. So the value is in one of the two queues at every step, and the next holder goes on where a crash ended.
+A process that takes the lock and finds no value saves that of the copy, marked as moving; one that finds the mark
+deletes the copy. So the value is in one of the two queues at every step, and the next holder continues after a crash.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from .objects import Objects, Queue
 if TYPE_CHECKING:
     from kombu import Connection
 
-#: What the queue of a record has to be declared with. A consumer that is `exclusive` would not do: quorum queues let
-#: several consumers be that at a time (measured on 3.10, 4.0 and 4.3).
+#: The arguments of a record's queue. An `exclusive` consumer does not suffice: quorum queues allow several of them at a
+#: time (measured on 3.10, 4.0 and 4.3).
 LOCKABLE = {"x-single-active-consumer": True}
 
 _PAUSE = (0.01, 0.1)
 _MARKER = "marker"
 #: Milliseconds that a marker outlives the wait of the process that published it.
 _MARKER_REST = 5_000
-#: Seconds after which a process that waits for the lock starts over: where another queue of that name is declared at
-#: once, RabbitMQ 3.10.8 does not always tell a waiting consumer that its queue was deleted.
+#: Seconds after which a process that waits for the lock starts over: RabbitMQ 3.10.8 does not always notify a waiting
+#: consumer that its queue was deleted if another queue of that name is declared at once.
 _START_OVER = 2.0
 
 
 class Record:
     """The value under the lock. ``value`` is None where nothing was ever saved.
 
-    ``moving``: another queue may have a copy of it; `save` writes that, too.
+    ``moving``: another queue may have a copy of the value; `save` stores this mark, too.
     """
 
     def __init__(self, channel: amqp.Channel, queue: str, received: list[amqp.Message]) -> None:
@@ -69,16 +69,16 @@ class Record:
         self._drop_older()
 
     def save(self, value: dict[str, Any]) -> None:
-        """Replace the value: the new one is confirmed by the broker before the old one goes."""
+        """Replace the value: the broker confirms the new one before the old one is removed."""
         self._generation += 1
         self.value = value
         body = self._publish(self._queue)
-        while not any(message.body == body for message in self._received):  # it comes back, as to any consumer
+        while not any(message.body == body for message in self._received):  # it is delivered to this consumer, too
             self._channel.connection.drain_events(timeout=CONFIRM_TIMEOUT)
         self._drop_older()
 
     def start_move(self, copy: Queue) -> None:
-        """Copy the value to the queue ``copy``, then delete the record's own queue, and the lock with it."""
+        """Copy the value to the queue ``copy``, then delete the record's queue, and the lock with it."""
         if self.value is not None:
             self.moving = True
             self.save(self.value)
@@ -88,7 +88,7 @@ class Record:
         self._channel.queue_delete(self._queue)
 
     def finish_move(self, copy: Queue, value: dict[str, Any] | None) -> None:
-        """Take over the value of the queue ``copy`` where there is none here, and delete that queue."""
+        """Save the value of the queue ``copy`` where the record has none, and delete that queue."""
         if self.value is None and value is not None:
             self.moving = True
             self.save(value)
@@ -116,18 +116,18 @@ class _StartOverError(Exception):
 def locked_record(
     connection: Connection, queue: Queue, timeout: float, *, create: bool = True
 ) -> Iterator[tuple[amqp.Channel, Record]]:
-    """Hold the record of ``queue`` alone, on a channel of its own; waits for others at most ``timeout`` seconds.
+    """Hold the lock on the record of ``queue``, on a new channel; wait for it at most ``timeout`` seconds.
 
-    The lock is the broker's: it ends with the channel of its holder, in one step with the return of the message, so the
+    The broker releases the lock when the holder's channel closes, in one step with the requeue of the message, so the
     next holder never finds an empty queue. A queue of another type is replaced. With ``create=False`` it is used as it
-    is, whatever its type, and `RecordGoneError` is raised where there is none. Raises `LockTimeoutError`, and
+    is, with any type, and `RecordGoneError` is raised where it does not exist. Raises `LockTimeoutError`, and
     `BrokerBlockedError` in an alarm of the broker, which ends the connection.
     """
     lock = _Lock(connection, queue, timeout)
     try:
         record = lock.acquire(create=create)
         while create:
-            copied = _peek_copy(connection, _copy_of(queue), timeout) if record.value is None else None
+            copied = _read_copy(connection, _copy_of(queue), timeout) if record.value is None else None
             record.finish_move(_copy_of(queue), copied)
             if lock.as_declared:
                 break
@@ -143,13 +143,13 @@ def locked_record(
 
 
 class _Lock:
-    """A consumer that waits to be the active one of a record's queue."""
+    """A consumer that waits to become the active one of a record's queue."""
 
     def __init__(self, connection: Connection, queue: Queue, timeout: float) -> None:
         self.connection, self.queue, self.timeout = connection, queue, timeout
         self.deadline = time.monotonic() + timeout
         self.channel: amqp.Channel = None
-        #: Whether the queue has the arguments that it was to be declared with.
+        #: Whether the queue has the planned arguments.
         self.as_declared = True
         self._received: list[amqp.Message] = []
         self._cancelled: list[str] = []
@@ -157,7 +157,7 @@ class _Lock:
         self._on_blocked: Any = None
 
     def acquire(self, *, create: bool) -> Record:
-        """Wait for the lock, and start over where the queue is deleted meanwhile."""
+        """Wait for the lock; start over where the queue is deleted meanwhile."""
         while (gone := self._try(create)) is not None:
             self.release()
             if not create and isinstance(gone, NotFound):
@@ -169,9 +169,9 @@ class _Lock:
         return Record(self.channel, self.queue.name, self._received)
 
     def _try(self, create: bool) -> Exception | None:
-        """Wait for the lock; return what shows that the queue is being created or replaced, and cannot be used yet.
+        """Wait for the lock; return the error of a queue that is being created or replaced, and cannot be used yet.
 
-        RabbitMQ 3.10 and 4.0 close the connection (`InternalError`) on a quorum queue that somebody else is creating.
+        RabbitMQ 3.10 and 4.0 close the connection (`InternalError`) on a quorum queue that another client is creating.
         """
         try:
             self._consume(create)
@@ -186,9 +186,9 @@ class _Lock:
             self._opened.on_blocked = self._on_blocked
 
     def _heed_alarms(self) -> None:
-        """Raise `BrokerBlockedError` as soon as the broker says that it reads nothing more of the connection.
+        """Raise `BrokerBlockedError` as soon as the broker blocks the connection.
 
-        It says so at the first publish in an alarm. A confirm would come when the alarm is over.
+        It sends ``connection.blocked`` at the first publish in an alarm. A confirm would arrive after the alarm.
         """
         opened: Any = self.channel.connection
         if opened is not self._opened:
@@ -198,8 +198,8 @@ class _Lock:
     def _probe(self) -> None:
         """Publish to no queue, before the record is consumed.
 
-        A broker with an alarm does not see the end of a connection that it reads no more: a consumer on it would keep
-        the record until the alarm is over.
+        A broker with an alarm does not notice the end of a connection that it does not read: a consumer on it would
+        hold the record until the end of the alarm.
         """
         with confirmed(self.channel, self.queue.name):
             self.channel.basic_publish_confirm(
@@ -223,10 +223,10 @@ class _Lock:
         self.channel.basic_consume(self.queue.name, callback=self._received.append, on_cancel=self._cancelled.append)
 
     def _wait_until_active(self) -> None:
-        """Wait for a marker that went from here to nobody but here: then all that was in the queue has been received.
+        """Wait for a marker from this process that only this process has received: then all earlier messages are here.
 
-        One that somebody else held meanwhile comes back marked as redelivered, and may come before what its holder
-        saved.
+        A marker that another process held meanwhile is flagged as redelivered, and may arrive before the value that its
+        holder saved.
         """
         expiration = str(round(self.timeout * 1000) + _MARKER_REST)
         while True:
@@ -262,7 +262,7 @@ class _Lock:
 
 def _refuse(_reason: str) -> None:
     raise BrokerBlockedError(
-        "RabbitMQ has a memory or disk alarm, so it reads nothing from connections that publish: free memory or "
+        "RabbitMQ has a memory or disk alarm, so it blocks publishing connections: free memory or "
         "disk space. `rabbitmq-diagnostics alarms` lists the alarms."
     )
 
@@ -285,23 +285,23 @@ def _newest(received: list[amqp.Message]) -> dict[str, Any]:
     return max(map(_read, filter(_is_record, received)), key=lambda data: data["generation"], default=nothing)
 
 
-def peek_record(connection: Connection, queue: Queue, timeout: float = 5.0) -> dict[str, Any] | None:
+def read_record(connection: Connection, queue: Queue, timeout: float = 5.0) -> dict[str, Any] | None:
     """Return the value; None where nothing was saved. Creates nothing.
 
-    Takes the lock for an instant, because a record in anybody else's hands is one that its holder cannot see. Raises
+    Holds the lock for a moment, because a record that another process has fetched is hidden from its holder. Raises
     `LockTimeoutError` after ``timeout`` seconds.
     """
     copy, deadline = _copy_of(queue), time.monotonic() + timeout
-    # At last the first queue again: the value may have come back to it meanwhile.
+    # The first queue is checked again at the end: the value may have moved back to it meanwhile.
     while any(_exists(connection, place) for place in (queue, copy, queue)) and time.monotonic() < deadline:
         with suppress(RecordGoneError), locked_record(connection, queue, timeout, create=False) as (_, record):
-            return record.value or _peek_copy(connection, copy, timeout)
-        if (value := _peek_copy(connection, copy, timeout)) is not None:
+            return record.value or _read_copy(connection, copy, timeout)
+        if (value := _read_copy(connection, copy, timeout)) is not None:
             return value
     return None
 
 
-def _peek_copy(connection: Connection, copy: Queue, timeout: float) -> dict[str, Any] | None:
+def _read_copy(connection: Connection, copy: Queue, timeout: float) -> dict[str, Any] | None:
     if not _exists(connection, copy):
         return None
     with suppress(RecordGoneError), locked_record(connection, copy, timeout, create=False) as (_, record):
@@ -313,11 +313,11 @@ def _exists(connection: Connection, queue: Queue) -> bool:
     return ready_counts(connection, [queue.name])[queue.name] is not None
 
 
-def glimpse_record(connection: Connection, queue: Queue, timeout: float = 2.0) -> dict[str, Any] | None:
-    """Return a value that was saved; None where none comes within ``timeout`` seconds. Publishes nothing.
+def read_record_without_publishing(connection: Connection, queue: Queue, timeout: float = 2.0) -> dict[str, Any] | None:
+    """Return a saved value; None where none arrives within ``timeout`` seconds. Publishes nothing.
 
-    For a broker that takes no publish, where `peek_record` raises `BrokerBlockedError`. What a process that crashed
-    while it saved has left may be the value before the last one.
+    For a broker that blocks publishers, where `read_record` raises `BrokerBlockedError`. If a process crashed while it
+    saved a value, this may return the value before the last one.
     """
     if not _exists(connection, queue):
         return None

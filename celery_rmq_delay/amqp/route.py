@@ -1,4 +1,4 @@
-"""Where to publish a message that is to wait."""
+"""The way of a message through delay queues."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from .objects import Objects, Queue
 
 @dataclass(frozen=True)
 class Route:
-    """Where to publish a message that is to reach its queue after ``delay_ms``.
+    """Where to publish a message so that it reaches its queue after ``delay_ms``.
 
-    ``objects`` have to exist before; ``key`` stands for them, so that they are looked at once. ``leased`` are queues
-    that expire: they are declared with every publish, and its confirm has to come within ``lease_ms``. ``mandatory``:
-    the broker can tell at once that no queue takes the message. ``sorts``: the delay queues are quorum queues, which
-    hand out messages by priority.
+    ``objects`` have to exist before; ``key`` identifies them, so that they are declared once. ``leased`` are queues
+    that expire: they are declared with every publish, and its confirm has to arrive within ``lease_ms``.
+    ``mandatory``: the broker returns the message at once if no queue receives it. ``sorts``: the delay queues are
+    quorum queues, which deliver by priority.
     """
 
     exchange: str
@@ -32,5 +32,5 @@ class Route:
 
     @property
     def where(self) -> str:
-        """What to call it in a message to people."""
+        """The name of the destination, for display."""
         return self.exchange or self.routing_key

@@ -1,9 +1,9 @@
-"""Look through a queue without taking anything from it, and move the wanted messages out of it.
+"""Inspection of all messages of a queue, and removal of the wanted ones.
 
-AMQP can only take from the head. So a scan holds what it has seen, unacknowledged, on a channel of its own, and gives
-back in the end what was not removed. It does so message by message, a few at a time: a quorum queue keeps the order of
-single rejects that it can take at once (measured on 3.10, 4.0 and 4.3), but shuffles what a closed channel or a longer
-burst leaves behind, and then messages with a TTL come back late.
+AMQP delivers only from the head of a queue. So a scan holds the messages that it has seen, unacknowledged, on its own
+channel, and requeues those that were not removed at the end. It requeues them one by one, in small bursts: a quorum
+queue keeps the order of single rejects that it can handle at once (measured on 3.10, 4.0 and 4.3), but shuffles the
+messages of a closed channel or a longer burst, and then messages with a TTL return late.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ if TYPE_CHECKING:
     from kombu import Connection
     from kombu.message import Message
 
-#: How many messages of one queue a scan looks at unless told otherwise.
+#: The default for the number of messages of one queue that a scan reads.
 SCAN_LIMIT = 100_000
-#: The same for parked messages where looks leave a trace: whatever is passed over runs alone once, when it is due.
+#: The same for parked messages where an inspection leaves a trace: each inspected message runs alone once, when due.
 TRACED_SCAN_LIMIT = 1_000
 
-#: RabbitMQ's client of a quorum queue sends on up to 32 commands before it begins to merge them.
+#: RabbitMQ's client of a quorum queue forwards up to 32 commands before it starts to merge them.
 _BURST = 16
 #: Seconds to wait for each burst to arrive.
 _BURST_TIMEOUT = 0.05
-#: Seconds to wait besides, in all: for messages that nobody else takes, and for those that others may take, or that may
-#: have expired meanwhile.
+#: Additional seconds to wait in total: for messages of a queue without other consumers, and for messages that others
+#: may receive, or that may have expired meanwhile.
 _ALONE, _NOT_ALONE = 5.0, 1.0
-#: Seconds to wait for a message that the scan's consumer is to get; others may have taken all.
+#: Seconds to wait for a message for the scan's consumer; other consumers may have received all.
 _DELIVERY_TIMEOUT = 1.0
 
 
-def looks_leave_no_trace(broker: Capabilities) -> bool:
-    """Return whether a parked message that was looked at comes back as if it had not been.
+def inspection_leaves_no_trace(broker: Capabilities) -> bool:
+    """Return whether a parked message returns unchanged after an inspection.
 
-    Otherwise it comes back flagged as delivered before, as if it had been in a worker that died: measured on RabbitMQ
-    4.3.6, on classic and quorum queues; on neither of 3.10.8 and 4.0.5.
+    Otherwise it is flagged as redelivered, as if it had been in a worker that died: measured on RabbitMQ 4.3.6, on
+    classic and quorum queues; on neither of 3.10.8 and 4.0.5.
     """
     return not broker.flags_returned
 
 
 class Scan:
-    """The messages that a queue has when the scan begins, each once; see `scanning`."""
+    """An iterable of the messages that a queue has when the scan begins, each once; see `scanning`."""
 
     def __init__(
         self, connection: Connection, channel: Any, queue: str, most: int, *, is_delay_queue: bool, releases: bool
@@ -60,21 +60,21 @@ class Scan:
         self._connection, self._channel, self._queue, self._most = connection, channel, queue, most
         self._is_delay_queue = is_delay_queue
         self._releases = releases
-        #: The consumer that keeps others from deleting the queue as one that is empty and unused.
+        #: The consumer that protects the queue from deletion as empty and unused.
         self._guard: str | None = None
         #: Whether the queue had consumers when the scan began.
         self._shared = False
-        #: What the consumer holds; it gets the next message when that is removed.
+        #: The delivery tag that the consumer holds; it receives the next message when that is removed.
         self._guarded: int | None = None
         self._delivered: deque[amqp.Message] = deque()
         self._publisher: amqp.Channel | None = None
         self._held: dict[int, None] = {}
         self._bound: dict[tuple[str, str], bool] = {}
-        #: The message at hand as it came: what is yielded has been decompressed.
+        #: The current message as received: the yielded one is decompressed.
         self.raw: amqp.Message | None = None
-        #: How many messages were looked at.
+        #: How many messages were inspected.
         self.seen = 0
-        #: Whether everything that was there has been looked at.
+        #: Whether all messages of the queue were inspected.
         self.complete = False
 
     def __iter__(self) -> Iterator[Message]:
@@ -88,7 +88,7 @@ class Scan:
         ran_empty = not there
         if there and self._is_delay_queue:
             self._guard_queue()
-        # What comes later is left alone: a task that is sent back may fail and return while the scan goes on.
+        # Later messages are ignored: a task that is sent back may fail and return while the scan goes on.
         for _ in range(min(there, self._most)):
             raw = self._next()
             if raw is None:
@@ -102,7 +102,7 @@ class Scan:
             self.synchronise()  # see `Capabilities.holds_expired`
 
     def _guard_queue(self) -> None:
-        """Consume one message at a time: what only looks empty, as this scan holds all of it, is not pruned."""
+        """Consume one message at a time, so that the queue is not pruned as empty while this scan holds all."""
         self._channel.basic_qos(0, 1, False)
         self._guard = self._channel.basic_consume(self._queue, callback=self._on_delivered)
 
@@ -121,7 +121,7 @@ class Scan:
                 self._connection.drain_events(timeout=left)
 
     def _next(self) -> amqp.Message | None:
-        """Return the next message: what the consumer gets where it has none, as that is the oldest; else fetch one."""
+        """Return the next message: from the consumer where it holds none, as its next is the oldest; else by a get."""
         if self._guard and self._guarded is None:
             self._wait_for_delivery()
         if self._delivered:
@@ -134,7 +134,7 @@ class Scan:
     def move(self, message: Message, copy: amqp.Message, exchange: str, routing_key: str) -> None:
         """Publish ``copy`` with confirm, then ack ``message``.
 
-        Raises `PublishError` when the broker has not taken the copy; the message then stays.
+        Raises `PublishError` when the broker has not confirmed the copy; the message then stays.
         """
         if self._publisher is None or not self._publisher.is_open:
             self._publisher = self._connection.channel()
@@ -143,12 +143,12 @@ class Scan:
         except ChannelError as error:
             raise PublishError(f"The broker refused a message for {exchange or routing_key!r}: {error}.") from error
         except PublishError:
-            self._close_publisher()  # a confirm that comes late is not to be taken for another message's
+            self._close_publisher()  # a late confirm must not count for another message
             raise
         self.remove(message)
 
     def bind(self, queue: str, exchange: str, key: str) -> bool:
-        """Bind a queue, once, where that is permitted; return whether the queue exists."""
+        """Bind a queue once, if the user may; return whether the queue exists."""
         if (queue, key) not in self._bound:
             self._bound[queue, key] = self._bind(queue, exchange, key)
         return self._bound[queue, key]
@@ -165,23 +165,23 @@ class Scan:
         return True
 
     def remove(self, message: Message) -> None:
-        """Ack ``message``: it is gone from the queue."""
+        """Ack ``message``, which removes it from the queue."""
         if message.delivery_tag == self._guarded:
             self._guarded = None
         self._channel.basic_ack(message.delivery_tag)
         del self._held[message.delivery_tag]
 
     def synchronise(self) -> None:
-        """Wait until the broker has handled the acks so far: nothing that was removed can come back."""
+        """Wait until the broker has handled the acks so far, so that no removed message can return."""
         work_off(self._channel, self._queue, self._on_taken)
 
-    def give_back(self) -> None:
-        """Return what is held to its place in the queue."""
+    def requeue(self) -> None:
+        """Requeue all held messages to their places in the queue."""
         if self._guard:
             self._channel.basic_cancel(self._guard)
             self._guard = None
         patience = _NOT_ALONE if self._shared or self._is_delay_queue else _ALONE
-        give_back(self._channel, self._queue, sorted(self._held), patience=patience)
+        requeue(self._channel, self._queue, sorted(self._held), patience=patience)
         self._held.clear()
 
     def _hold(self, raw: amqp.Message) -> None:
@@ -191,7 +191,7 @@ class Scan:
         return _ready(self._channel, self._queue)
 
     def close(self) -> None:
-        """Close the channels; what is still held goes back, on quorum queues in any order."""
+        """Close the channels, which requeues messages that are still held, on quorum queues in any order."""
         self._close_publisher()
         if self._channel.is_open:
             self._channel.close()
@@ -202,10 +202,10 @@ class Scan:
         self._publisher = None
 
 
-def give_back(channel: Any, queue: str, delivery_tags: Iterable[int], *, patience: float = _NOT_ALONE) -> None:
-    """Return messages of ``queue`` to their places: the tags in the order of delivery.
+def requeue(channel: Any, queue: str, delivery_tags: Iterable[int], *, patience: float = _NOT_ALONE) -> None:
+    """Requeue messages of ``queue`` to their places; ``delivery_tags`` are in the order of delivery.
 
-    Waits until they are there: up to 50 ms for each burst, and ``patience`` seconds in all beyond that.
+    Waits until they are ready: up to 50 ms for each burst, and ``patience`` seconds in total beyond that.
     """
     held = list(delivery_tags)
     for start in range(0, len(held), _BURST):
@@ -220,10 +220,10 @@ def give_back(channel: Any, queue: str, delivery_tags: Iterable[int], *, patienc
 
 
 def work_off(channel: Any, queue: str, hold: Callable[[amqp.Message], object]) -> None:
-    """Wait until a queue has handled the channel's commands so far, acks above all; ``hold`` gets what it delivers.
+    """Wait until a queue has handled the channel's commands so far, above all acks; ``hold`` is called for deliveries.
 
-    RabbitMQ keeps acks for a quorum queue back, beyond 32 that are not answered, and forgets them with the channel. A
-    new consumer is a command that the queue answers after the first 32; the rest is on its way then. It also makes the
+    RabbitMQ delays acks for a quorum queue beyond 32 unanswered ones, and drops them when the channel closes. A new
+    consumer is a command that the queue answers after the first 32, when the others have been sent. It also makes the
     broker dead-letter messages that a ``basic.get`` found expired, which may otherwise take hours (``rabbit_fifo``).
     """
     channel.basic_qos(0, 1, False)
@@ -239,10 +239,10 @@ def _ready(channel: Any, queue: str) -> int:
 def scanning(
     connection: Connection, queue: str, most: int = SCAN_LIMIT, *, is_delay_queue: bool = False
 ) -> Iterator[Scan]:
-    """Scan at most ``most`` messages of ``queue``; at the end of the block what was not removed is given back in order.
+    """Scan at most ``most`` messages of ``queue``; the end of the block requeues those not removed, in order.
 
-    Bodies stay the bytes that they are. A message of a delay queue that expires meanwhile is dead-lettered at the end
-    of the block at the latest. Raises `TopologyError` where the queue does not exist.
+    Bodies are not decoded. A message of a delay queue that expires meanwhile is dead-lettered at the end of the block
+    at the latest. Raises `TopologyError` where the queue does not exist.
     """
     channel = connection.channel()
     channel.auto_decode = False
@@ -253,6 +253,6 @@ def scanning(
             yield scan
         finally:
             if channel.is_open:
-                scan.give_back()
+                scan.requeue()
     finally:
         scan.close()

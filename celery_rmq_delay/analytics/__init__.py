@@ -1,4 +1,4 @@
-"""Retry history on Spark: which tiers fit the failures. Needs the extra ``spark``.
+"""Analyse the retry history on Spark and find the tiers that fit the failures. Needs the extra ``spark``.
 
 May import `events`, `history`, Spark.
 """

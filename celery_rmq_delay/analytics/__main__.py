@@ -9,7 +9,7 @@ try:
 except ModuleNotFoundError as error:
     if str(error.name).startswith("celery_rmq_delay"):
         raise
-    sys.stderr.write(f"{error.name} is not installed. Run pip install 'celery-rmq-delay[spark]', which brings it.\n")
+    sys.stderr.write(f"{error.name} is not installed. Run pip install 'celery-rmq-delay[spark]'.\n")
     raise SystemExit(2) from None
 
 

@@ -1,6 +1,6 @@
 """``python -m celery_rmq_delay.analytics``: run, what-if, synth, describe.
 
-Exit codes: 0 done, 2 an error that the user can correct, in one line.
+Exit codes: 0 success; 2 an error that the user can correct, reported in one line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..exceptions import RmqDelayError
 from .cli_options import estimate_options, ladder_option, on_spark
 from .days import Days, parse_day
 from .estimate.options import Options as Estimate
-from .run.describe import describe_input, describe_output, told_ladders
+from .run.describe import describe_input, describe_output, evaluate_ladders
 from .run.pipeline import run as run_pipeline
 from .run.planning import ADVICE_DAYS, Run
 from .session import open_session
@@ -31,7 +31,7 @@ class Failure(click.ClickException):
 
 
 class Command(click.Command):
-    """A command that tells what went wrong in one line."""
+    """A command that reports an error in one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -43,7 +43,7 @@ class Command(click.Command):
 
 @click.group()
 def main() -> None:
-    """Retry history on Spark: what became of the retries, and which ladder fits the failures."""
+    """Analyse the retry history on Spark: outcomes of retries, and the ladder that fits the failures."""
 
 
 main.add_command(synth)
@@ -57,20 +57,20 @@ main.add_command(synth)
     metavar="URL",
     envvar="RMQ_DELAY_HISTORY_URL",
     show_envvar=True,
-    help="The history: what HISTORY_URL names.",
+    help="The history: the value of HISTORY_URL.",
 )
 @click.option(
     "--output", required=True, metavar="URL", envvar="RMQ_DELAY_INSIGHTS_URL", show_envvar=True,
-    help="Where the tables are.",
+    help="Where the tables are stored.",
 )  # fmt: skip
-@click.option("--from", "first", metavar="DAY", help="First day (UTC), such as 2026-01-31; without it all there are.")
-@click.option("--to", "last", metavar="DAY", help="Last day; without it the last one that there is.")
-@click.option("--lookback", default="7d", show_default=True, help="How far before the first day failures are read.")
-@click.option("--no-compact", is_flag=True, help="Leave the history's small files as they are.")
-@click.option("--no-advice", is_flag=True, help="Leave curves and advice out.")
+@click.option("--from", "first", metavar="DAY", help="First day (UTC), such as 2026-01-31; default: the oldest.")
+@click.option("--to", "last", metavar="DAY", help="Last day; default: the newest.")
+@click.option("--lookback", default="7d", show_default=True, help="How far before the first day to read failures.")
+@click.option("--no-compact", is_flag=True, help="Do not merge the small files of the history.")
+@click.option("--no-advice", is_flag=True, help="Do not compute curves and advice.")
 @click.option(
     "--advice-days", type=click.IntRange(min=1), default=ADVICE_DAYS, show_default=True,
-    help="Curves and advice are of so many days, the last day included; those before --from come from --output.",
+    help="Days that curves and advice cover, the last day included; days before --from are read from --output.",
 )  # fmt: skip
 @ladder_option
 @estimate_options
@@ -92,7 +92,7 @@ def run(
     conf: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Compute the tables of the days from the history, and replace exactly these days."""
+    """Compute the tables for the selected days from the history, and replace exactly these days."""
     what = Run(
         input=source,
         output=output,
@@ -111,8 +111,8 @@ def run(
 
 
 @main.command(name="what-if", cls=Command)
-@click.option("--output", required=True, metavar="URL", help="An output of run.")
-@click.option("--from", "first", metavar="DAY", help="First day (UTC); without it all that there are.")
+@click.option("--output", required=True, metavar="URL", help="The output of a run.")
+@click.option("--from", "first", metavar="DAY", help="First day (UTC); default: the oldest.")
 @click.option("--to", "last", metavar="DAY", help="Last day.")
 @ladder_option
 @estimate_options
@@ -127,21 +127,22 @@ def what_if_command(
     conf: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Tell what other ladders would have come to, from the tables of a run."""
+    """Estimate the results of other ladders from the tables of a run."""
     if not ladders:
         raise click.UsageError("Give at least one --ladder, such as --ladder payments=30s,5m,1h.")
     spark = open_session(master, conf)
     since = parse_day(first, "--from") if first else date.min
-    found = told_ladders(spark, output, Days(since, parse_day(last, "--to") if last else date.max), ladders, estimate)
+    days = Days(since, parse_day(last, "--to") if last else date.max)
+    found = evaluate_ladders(spark, output, days, ladders, estimate)
     click.echo(json.dumps(found.to_json(), indent=2) if as_json else found.text())
 
 
 @main.command(cls=Command)
 @click.option("--input", "source", metavar="URL", help="A history.")
-@click.option("--output", metavar="URL", help="An output of run.")
+@click.option("--output", metavar="URL", help="The output of a run.")
 @on_spark
 def describe(source: str | None, output: str | None, master: str | None, conf: dict[str, str], as_json: bool) -> None:
-    """Tell what is there: days, files, rows, kinds of events, tables."""
+    """Describe a history or an output: days, files, rows, kinds of events, tables."""
     if (source is None) == (output is None):
         raise click.UsageError("Give --input, or --output.")
     spark = open_session(master, conf)

@@ -39,35 +39,44 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str | None) -> f
 
 ladder_option = click.option(
     "--ladder", "ladders", multiple=True, callback=_ladders, metavar="QUEUE=DELAYS",
-    help="Also tell what this ladder would have come to, such as payments=30s,5m,1h; may be repeated.",
+    help="Also estimate the results of this ladder, such as payments=30s,5m,1h; may be repeated.",
 )  # fmt: skip
 
 _ESTIMATE = (
-    click.option("--min-recovery", type=float, metavar="SHARE", help="An advised ladder recovers this share at least."),
+    click.option("--min-recovery", type=float, metavar="SHARE", help="Least share that an advised ladder recovers."),
     click.option(
-        "--max-median", "max_median_s", callback=_seconds, metavar="DELAY", help="... half of it in this time."
+        "--max-median", "max_median_s", callback=_seconds, metavar="DELAY",
+        help="Longest median time to recovery of an advised ladder.",
     ),
-    click.option("--max-p95", "max_p95_s", callback=_seconds, metavar="DELAY", help="... 95 % of it in this time."),
-    click.option("--max-tiers", default=_DEFAULT.max_tiers, show_default=True, help="Tiers of an advised ladder."),
     click.option(
-        "--min-episodes", default=_DEFAULT.min_episodes, show_default=True, help="Fewer are too few for advice."
+        "--max-p95", "max_p95_s", callback=_seconds, metavar="DELAY",
+        help="Longest 95th percentile of the time to recovery of an advised ladder.",
     ),
-    click.option("--bootstrap-rounds", default=_DEFAULT.bootstrap_rounds, show_default=True, help="0: no intervals."),
-    click.option("--seed", default=_DEFAULT.seed, show_default=True, help="The same seed gives the same intervals."),
-)
+    click.option(
+        "--max-tiers", default=_DEFAULT.max_tiers, show_default=True, help="Most tiers of an advised ladder."
+    ),
+    click.option(
+        "--min-episodes", default=_DEFAULT.min_episodes, show_default=True, help="Fewest failure episodes for advice."
+    ),
+    click.option(
+        "--bootstrap-rounds", default=_DEFAULT.bootstrap_rounds, show_default=True,
+        help="Resampled histories for the intervals; 0: no intervals.",
+    ),
+    click.option("--seed", default=_DEFAULT.seed, show_default=True, help="The same seed produces the same intervals."),
+)  # fmt: skip
 _ESTIMATED = ("min_recovery", "max_median_s", "max_p95_s", "max_tiers", "min_episodes", "bootstrap_rounds", "seed")
 
 _ON_SPARK = (
-    click.option("--master", metavar="URL", help="The cluster, such as spark://host:7077; without it this machine."),
+    click.option("--master", metavar="URL", help="The cluster, such as spark://host:7077; default: this machine."),
     click.option(
-        "--conf", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="A setting of Spark; may be repeated."
+        "--conf", multiple=True, callback=_pairs, metavar="NAME=VALUE", help="A Spark setting; may be repeated."
     ),
     click.option("--json", "as_json", is_flag=True, help="Print JSON."),
 )
 
 
 def estimate_options(function: _Function) -> _Function:
-    """Add the options of the estimate and the advice; the function gets them as ``estimate``."""
+    """Add the options of the estimate and the advice; the function receives them as ``estimate``."""
 
     @wraps(function)
     def with_estimate(*args: Any, **given: Any) -> Any:
@@ -77,7 +86,7 @@ def estimate_options(function: _Function) -> _Function:
 
 
 def on_spark(function: _Function) -> _Function:
-    """Add the options of the session, and ``--json``."""
+    """Add the options of the Spark session, and ``--json``."""
     return _with(function, _ON_SPARK)
 
 

@@ -1,4 +1,4 @@
-"""Days in UTC, as the folders of the history and of the tables are named. No I/O."""
+"""Ranges of days in UTC, and the folder names of days in the history and the tables. No I/O."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _FOLDER = re.compile(r"day=(\d{4}-\d{2}-\d{2})")
 
 @dataclass(frozen=True)
 class Days:
-    """All days from ``first`` to ``last``, both included. Raises `AnalyticsError` where ``last`` is earlier."""
+    """All days from ``first`` to ``last``, both included. Raises `AnalyticsError` if ``last`` is earlier."""
 
     first: date
     last: date
 
     def __post_init__(self) -> None:
         if self.last < self.first:
-            raise AnalyticsError(f"days: found {self.first} to {self.last}. The first day comes first.")
+            raise AnalyticsError(f"days: found {self.first} to {self.last}. The first day must not be after the last.")
 
     def __iter__(self) -> Iterator[date]:
         return (self.first + timedelta(days=number) for number in range(len(self)))
@@ -36,7 +36,7 @@ class Days:
         return str(self.first) if self.first == self.last else f"{self.first} to {self.last}"
 
     def since(self, earlier: timedelta) -> Days:
-        """Return these days and those before them that ``earlier`` reaches into, as far as there are any."""
+        """Return these days, extended into the past by ``earlier``, rounded up to whole days."""
         reached = min(-(-earlier // timedelta(days=1)), (self.first - date.min).days)
         return Days(self.first - timedelta(days=reached), self.last)
 

@@ -1,4 +1,4 @@
-"""The columns of the history as Spark reads them, and of every table that the pipeline writes."""
+"""Spark schemas of the history and of every table that the pipeline writes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _TYPES: dict[Kind, DataType] = {
     "delays": ArrayType(LongType(), containsNull=False),
 }
 
-#: What the history files have.
+#: The columns of the history files.
 EVENTS = StructType([StructField(each.name, _TYPES[each.kind]) for each in COLUMNS])
 
-#: Rows that no table counts, as JSON, with the file they came from and why.
+#: Rows that no table counts, as JSON, with their file and the reason.
 QUARANTINE = StructType(
     [
         StructField("reason", StringType()),
@@ -38,10 +38,9 @@ QUARANTINE = StructType(
     ]
 )
 
-#: What a failure episode had come to when an attempt ended: its origin, the exception of its first failure, the failed
-#: attempts
-#: that are known and their runtimes, how long the failure had lasted for certain, and the planned delays of all waits
-#: before this attempt (null where one is not known).
+#: A failure episode at the end of an attempt: its origin, the exception of its first failure, the known failed attempts
+#: and their runtimes, the time for which the failure certainly lasted, and the sum of the planned delays before this
+#: attempt (null if one is not known).
 EPISODE_SO_FAR = StructType(
     [
         StructField("first_failed_at", TimestampType()),
@@ -53,10 +52,9 @@ EPISODE_SO_FAR = StructType(
     ]
 )
 
-#: One row per attempt that a retried task made: failed ones (``parked``, ``exhausted``) and good ones (``recovered``);
-#: and one per task that was taken out while it waited (``discarded``), which is no attempt, but ends its failure
-#: episode.
-#: ``task_id`` is never null: what had none goes by its event's id.
+#: One row per attempt of a retried task: failed ones (``parked``, ``exhausted``) and successful ones (``recovered``);
+#: and one per task that was discarded while it waited (``discarded``), which is not an attempt but ends its failure
+#: episode. ``task_id`` is never null: a task without an id has the id of its event.
 ATTEMPTS = StructType(
     [
         StructField("task_id", StringType()),
@@ -74,22 +72,21 @@ ATTEMPTS = StructType(
         StructField("reason", StringType()),
         StructField("ladder_ms", ArrayType(LongType(), containsNull=False)),
         StructField("max_retries", IntegerType()),
-        #: Where the task waited before this attempt: null for a first attempt, and where that event is not known.
+        #: Where the task waited before this attempt: null for a first attempt, or if that event is not known.
         StructField("tier", IntegerType()),
         StructField("delay_ms", LongType()),
         StructField("previous_exception_type", StringType()),
-        #: Seconds from the first failure's end to the end of this attempt, and of the failed attempt before it; they
-        #: never decrease with the attempt, whatever the workers' clocks say.
+        #: Seconds from the end of the first failure to the end of this attempt, and of the failed attempt before it;
+        #: they never decrease from attempt to attempt, even if the workers' clocks differ.
         StructField("t_seconds", DoubleType()),
         StructField("previous_t_seconds", DoubleType()),
-        #: Null where the attempt belongs to no failure episode: nothing had failed before it, or the failure episode
-        #: was over already.
+        #: Null if the attempt belongs to no failure episode: nothing failed before it, or the episode was already over.
         StructField("episode", EPISODE_SO_FAR),
     ]
 )
 
 #: One row per task (and replay of it) from its first failure to its end. ``outcome`` is ``recovered``, ``exhausted``,
-#: ``discarded`` or ``open`` (what waits at the end of the days that were read; never written).
+#: ``discarded`` or ``open`` (still waiting at the end of the days that were read; never written).
 EPISODES = StructType(
     [
         StructField("task_id", StringType()),
@@ -103,13 +100,13 @@ EPISODES = StructType(
         StructField("ended_at", TimestampType()),
         StructField("failed_attempts", IntegerType()),
         StructField("wasted_ms", LongType()),
-        #: The failure was over after ``low_seconds`` and at ``high_seconds`` at the latest; null: not seen to be over.
+        #: The failure ended after ``low_seconds``, by ``high_seconds`` at the latest; null: its end was not observed.
         StructField("low_seconds", DoubleType()),
         StructField("high_seconds", DoubleType()),
         StructField("ladder_ms", ArrayType(LongType(), containsNull=False)),
-        #: Retries that the task has; null: for ever.
+        #: Retries that the task has; null: no limit.
         StructField("max_retries", IntegerType()),
-        #: The planned delays before the last attempt together; null: one is not known, or the task was taken out.
+        #: The sum of the planned delays before the last attempt; null: one is not known, or the task was discarded.
         StructField("waited_ms", LongType()),
     ]
 )
@@ -202,7 +199,7 @@ LADDER_ADVICE = StructType(
         StructField("recoveries", LongType()),
         StructField("current_ms", ArrayType(LongType(), containsNull=False)),
         StructField("advised_ms", ArrayType(LongType(), containsNull=False)),
-        #: The best ladder found, and the counted recoveries that it may lose; null where it is not refused for them.
+        #: The best ladder found, and the counted recoveries that it may lose; null unless it is refused for them.
         StructField("refused_ms", ArrayType(LongType(), containsNull=False)),
         StructField("lost", LongType()),
         *_figures("current_"),
@@ -221,5 +218,5 @@ WHAT_IF = StructType(
     ]
 )
 
-#: The day that a row of a table belongs to; the tables' folders are ``<table>/day=YYYY-MM-DD/``.
+#: The day to which a row of a table belongs; the folders of the tables are ``<table>/day=YYYY-MM-DD/``.
 DAY = StructField("day", DateType())

@@ -1,4 +1,4 @@
-"""The Spark session of the pipeline: this machine's cores by default, or the cluster that the user names."""
+"""The Spark session of the pipeline: on the cores of this machine by default, or on a cluster."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ JAVA = 17
 _MOST_MEMORY_MB = 4096
 _LEAST_MEMORY_MB = 1024
 
-#: What can be set while a session runs, and what the pipeline counts on.
+#: Settings that the pipeline needs and that can be set while a session runs.
 _SQL = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -31,13 +31,13 @@ _SQL = {
     # pandas writes nanoseconds, which Spark reads as whole numbers or not at all.
     "spark.sql.legacy.parquet.nanosAsLong": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # The history is a long list of small files: their listing is not to become a job of one task a file.
+    # The history has many small files: listing them must not become a job with one task per file.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "16",
-    # A file of each day stays open, instead of all rows being sorted by day: they come sorted by task.
+    # Keep a file of each day open instead of sorting all rows by day: they are sorted by task.
     "spark.sql.maxConcurrentOutputFileWriters": "64",
 }
 
-#: Of a session that is ours to start, where the user says nothing else.
+#: Defaults of a session that this module starts.
 _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -47,9 +47,9 @@ _OURS = {
     "spark.log.level": "ERROR",
     "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
     "spark.rdd.compress": "true",
-    # Hadoop's first committer moves every file twice; the staging folder is ours alone.
+    # Hadoop's first committer moves every file twice; no other writer uses the staging folder.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
-    # What each open file may hold in memory.
+    # Bytes that each open file may hold in memory.
     "spark.hadoop.parquet.block.size": str(16 * 2**20),
 }
 
@@ -57,16 +57,16 @@ _OURS = {
 def open_session(
     master: str | None = None, conf: Mapping[str, str] | None = None, *, progress: bool = False
 ) -> SparkSession:
-    """Return the session that this process has, or a new one: on all cores of this machine unless ``master`` is given.
+    """Return the active session, or a new one: on all cores of this machine unless ``master`` is set.
 
-    ``conf`` wins over everything set here. Under ``spark-submit`` its own settings hold. ``progress`` shows Spark's
-    progress bar. Raises `AnalyticsError` where Java is missing or too old, or the master cannot be reached.
+    ``conf`` overrides everything set here. Under ``spark-submit`` its settings apply. ``progress`` shows Spark's
+    progress bar. Raises `AnalyticsError` if Java is missing or too old, or the master cannot be reached.
     """
     started = SparkContext._active_spark_context is not None
     if not started and not submitted():
         check_java()
         if _is_local(_master(master, conf or {})):
-            # Python's part runs in this Python, and a name of this machine that nothing resolves is no hindrance.
+            # Use this Python for the Python workers, and do not fail if the host name cannot be resolved.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("celery-rmq-delay")
@@ -81,31 +81,31 @@ def open_session(
 
 
 def prepare(spark: SparkSession, conf: Mapping[str, str] | None = None) -> None:
-    """Set what the pipeline counts on and what can be set in a session that others started; ``conf`` wins."""
+    """Apply the settings that the pipeline needs and that a running session accepts; ``conf`` overrides them."""
     for name, value in {**_SQL, **{name: value for name, value in (conf or {}).items() if name in _SQL}}.items():
         spark.conf.set(name, value)
-    # What runs on the nodes travels with the job: they need neither this package nor Celery.
+    # The code for the nodes is sent with the job: they need neither this package nor Celery.
     cloudpickle.register_pickle_by_value(celery_rmq_delay)  # type: ignore[no-untyped-call]
 
 
 def submitted() -> bool:
-    """Tell whether ``spark-submit`` started this process: then Java runs, and has its settings."""
+    """Return whether ``spark-submit`` started this process: then Java already runs with its settings."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def check_java() -> None:
-    """Raise `AnalyticsError` where there is no Java that Spark could run on."""
+    """Raise `AnalyticsError` if there is no Java that Spark can run on."""
     hint = f"Spark needs Java {JAVA} or newer: install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless)"
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None:
-        raise AnalyticsError(f"java: not found. {hint}, or name its folder in JAVA_HOME.")
+        raise AnalyticsError(f"java: not found. {hint}, or set JAVA_HOME to its folder.")
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)  # noqa: S603
     except (OSError, subprocess.SubprocessError) as error:
-        raise AnalyticsError(f"{java}: does not run ({error}). {hint}, and let JAVA_HOME name its folder.") from error
-    if (found := java_version(told.stderr + told.stdout)) < JAVA:
-        raise AnalyticsError(f"{java}: found Java {found}. {hint}, and let JAVA_HOME name its folder.")
+        raise AnalyticsError(f"{java}: does not run ({error}). {hint}, and set JAVA_HOME to its folder.") from error
+    if (found := java_version(done.stderr + done.stdout)) < JAVA:
+        raise AnalyticsError(f"{java}: found Java {found}. {hint}, and set JAVA_HOME to its folder.")
 
 
 def java_version(text: str) -> int:
@@ -134,6 +134,6 @@ def _settings(master: str | None, conf: dict[str, str], *, progress: bool, start
 
 
 def _memory_mb() -> int:
-    """Return half of this machine's memory, within what the pipeline can use."""
+    """Return half of the machine's memory, limited to the range that the pipeline can use."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     return max(_LEAST_MEMORY_MB, min(_MOST_MEMORY_MB, machine // 2))

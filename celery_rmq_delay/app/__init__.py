@@ -1,4 +1,4 @@
-"""The state that `install` leaves on an app: settings, queues, exact delays, and the records in the broker.
+"""The state that `install` attaches to an app: settings, queues, exact delays, and the records in the broker.
 
 May import `retry` and what is below it.
 """

@@ -1,4 +1,4 @@
-"""Exact delays of one app: which topology holds them, and what of it this process has declared."""
+"""Exact delays of one app: the choice of the topology, and the declaration of its objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..amqp import apply
 from ..amqp.objects import Binding, Exchange, Queue
 from ..amqp.route import Route
 from ..exceptions import TopologyError
-from ..topology.common import own_queue_arguments
+from ..topology.common import managed_queue_arguments
 from ..topology.exact.base import Options, Topology, check_longest
 from ..topology.exact.loop import Loop
 from ..topology.exact.registry import make
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class _Known:
-    """What is known of the broker behind one connection."""
+    """The state of the broker behind one connection."""
 
     chosen: Topology | None = None
     declared: set[Exchange | Queue | Binding] = field(default_factory=set)
@@ -38,14 +38,14 @@ class _Known:
 
 
 def _opened(connection: Connection) -> amqp.Connection:
-    # A pooled connection has none before somebody asks for its channel.
+    # A pooled connection is opened by the first access to its channel.
     channel: Any = connection.default_channel
     opened: amqp.Connection = channel.connection
     return opened
 
 
 class ExactDelays:
-    """Chooses among the topologies of the settings, and keeps in mind what exists already."""
+    """Chooses among the topologies of the settings, and caches which objects exist."""
 
     def __init__(self, settings: Settings, queue_type: QueueType) -> None:
         self.settings = settings
@@ -58,10 +58,10 @@ class ExactDelays:
             levels=settings.exact.levels,
         )
         self.topologies = tuple(make(name, options) for name in settings.exact.topologies)
-        #: By AMQP connection: a new one may lead to another broker, or to one that has lost everything.
+        #: By AMQP connection: a new one may lead to another broker, or to one that has lost its objects.
         self._known: WeakKeyDictionary[amqp.Connection, _Known] = WeakKeyDictionary()
         self._lock = threading.RLock()
-        #: Whether a missing consumer is still to be told; looked at with every publish.
+        #: Whether a missing consumer has not been logged yet; checked with every publish.
         self._warns = any(topology.consumed for topology in self.topologies)
 
     def _of(self, connection: Connection) -> _Known:
@@ -70,9 +70,9 @@ class ExactDelays:
         return self._known.setdefault(opened, _Known()) if known is None else known
 
     def topology(self, connection: Connection) -> Topology:
-        """Return the first topology that the connected broker can do; asks the broker once per connection.
+        """Return the first topology that the connected broker supports; checks the broker once per connection.
 
-        Raises `TopologyError` where it can do none.
+        Raises `TopologyError` where it supports none.
         """
         known = self._of(connection)
         if known.chosen is None:
@@ -84,7 +84,7 @@ class ExactDelays:
         for topology in preferred:
             try:
                 topology.check(connection)
-            except TopologyError as error:  # noqa: PERF203 - each asks the broker
+            except TopologyError as error:  # noqa: PERF203 - each checks the broker
                 logger.warning("%s Exact delays go on with the next of exact_delays.", error)
             else:
                 return topology
@@ -92,7 +92,7 @@ class ExactDelays:
         return last
 
     def route(self, connection: Connection, delay_ms: int, queue: str, what: str, found: object) -> Route:
-        """Return the way of a message to ``queue``; at once for a delay of 0.
+        """Return the route of a message to ``queue``, which is direct for a delay of 0.
 
         Raises `DelayError`, which names ``what`` and ``found``, for a delay that is too long.
         """
@@ -101,7 +101,7 @@ class ExactDelays:
         return self.along(self.topology(connection), delay_ms, queue, what, found)
 
     def along(self, topology: Topology, delay_ms: int, queue: str, what: str, found: object) -> Route:
-        """Return what `route` does, without a look at the connection that ``topology`` was chosen for."""
+        """Return the route of `route` by a given topology."""
         if not delay_ms:
             return Route(exchange="", routing_key=queue)
         self.check(delay_ms, what, found)
@@ -118,7 +118,7 @@ class ExactDelays:
         return min(topology.max_ms for topology in self.topologies)
 
     def warn_unconsumed(self, connection: Connection) -> None:
-        """Log once where what this process publishes waits for a worker, and none is there."""
+        """Log once that published messages wait for a worker and that no worker consumes them."""
         if not self._warns:
             return
         topology = self.topology(connection)
@@ -127,28 +127,28 @@ class ExactDelays:
         self._warns = False
         if apply.unconsumed(connection, topology.consumed) is not None:
             logger.warning(
-                "exact_delays is %r, and no worker consumes %s: what waits stays there until one starts.",
+                "exact_delays is %r, and no worker consumes %s: delayed messages stay there until one starts.",
                 topology.name,
                 topology.consumed,
             )
 
     def prepare(self, connection: Connection, route: Route) -> None:
-        """Declare what a route needs, the first time it is used on this connection. Blocks then.
+        """Declare the objects of a route the first time it is used on this connection. Blocks then.
 
-        The queue that the route leads to has to exist. With ``apply_on_start=False`` all of it has to.
+        The queue that the route leads to has to exist. With ``apply_on_start=False`` all objects have to.
         """
         if not self.settings.apply_on_start or (route.key is not None and route.key in self._of(connection).prepared):
             return
         self._declare(connection, route)
 
     def _declare(self, connection: Connection, route: Route) -> None:
-        """Declare what a route needs and was not declared on this connection yet."""
+        """Declare the objects of a route that were not declared on this connection yet."""
         with self._lock:
             known = self._of(connection)
             missing = route.objects.without(known.declared)
             if any(missing):
                 if not known.declared:
-                    kept = own_queue_arguments(self.queue_type)
+                    kept = managed_queue_arguments(self.queue_type)
                     apply.ensure_queue(connection, Queue(self.settings.exhausted_queue, kept))
                 with connection.channel() as channel:
                     apply.declare(channel, missing)
@@ -161,17 +161,17 @@ class ExactDelays:
             apply.renew(channel, queue)
 
     def forget(self, connection: Connection) -> None:
-        """Declare everything again before its next use: somebody has deleted some of it."""
+        """Declare all objects again before their next use, as some were deleted."""
         with self._lock:
             self._known.pop(_opened(connection), None)
 
     def declare(self, connection: Connection) -> None:
-        """Declare what all queues share, of every topology in use: a worker's start. Blocks."""
+        """Declare the objects that all queues share, of every topology in use, at a worker's start. Blocks."""
         chosen = self.topology(connection)
         for topology in self.topologies:
-            if topology is chosen or isinstance(topology, Loop):  # what is left in a loop needs its queues
+            if topology is chosen or isinstance(topology, Loop):  # messages that are left in a loop need its queues
                 self._declare(connection, Route("", "", objects=topology.frame()))
 
     def bind(self, connection: Connection, queue: str) -> None:
-        """Declare what brings messages to ``queue``, which exists. Blocks."""
+        """Declare the objects that route messages to the existing queue ``queue``. Blocks."""
         self._declare(connection, self.topology(connection).route(1, queue))

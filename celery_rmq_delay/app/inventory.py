@@ -1,4 +1,4 @@
-"""Which origin queues an app has, and what the broker's records say of their ladders."""
+"""The origin queues of an app, and the records of their ladders in the broker."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..amqp.apply import ready_counts
 from ..amqp.capabilities import capabilities
 from ..amqp.frames import tolerate
-from ..amqp.record import peek_record
+from ..amqp.record import read_record
 from ..exceptions import RmqDelayError, TransportError
 from ..topology.transition import Applied, unrecorded
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 
 def origin_queues(delay: AppState, only: Iterable[str] = (), connection: Connection | None = None) -> list[str]:
-    """Return the names of the app's origin queues, sorted; ``only`` those where any are given.
+    """Return the names of the app's origin queues, sorted; only those in ``only``, if any.
 
-    Knows the queues that the app declares, those its tasks are routed to and those its settings name. Raises
-    `RmqDelayError` for a name in ``only`` that can have no ladder, and with a ``connection`` for one that neither the
-    app nor the broker knows.
+    They are the queues that the app declares, those its tasks are routed to and those its settings name. Raises
+    `RmqDelayError` for a name in ``only`` that can have no ladder, and with a ``connection`` for a queue that exists
+    neither in the app nor in the broker.
     """
     app, wanted = delay.app, list(only)
     app.loader.import_default_modules()
     app.finalize()
     delay.check_tasks()
     for task in app.tasks.values():
-        delay.routed_to(task)  # makes the queue that a route names
+        delay.routed_to(task)  # creates the queue that a route names
     queues = app.amqp.queues
     unknown = [name for name in wanted if name not in queues and name not in delay.settings.queues]
     if unknown and connection is not None:
@@ -52,15 +52,15 @@ def origin_queues(delay: AppState, only: Iterable[str] = (), connection: Connect
 def plans(connection: Connection, delay: AppState, only: Iterable[str] = ()) -> list[LadderPlan]:
     """Return the plans of the app's origin queues for the connected broker.
 
-    Raises `TransportError` where that is no AMQP broker.
+    Raises `TransportError` where it is not an AMQP broker.
     """
     require_amqp(connection)
-    routing = capabilities(connection).tells_death_reason
+    routing = capabilities(connection).reports_death_reason
     return [delay.plan(name, reason_routing=routing) for name in origin_queues(delay, only, connection)]
 
 
 def _refuse_missing(connection: Connection, names: list[str], known: list[str]) -> None:
-    """Raise `RmqDelayError` for the first of ``names`` that does not exist in the broker: it may be misspelt."""
+    """Raise `RmqDelayError` for the first of ``names`` that does not exist in the broker."""
     for name, count in ready_counts(connection, names).items():
         if count is None:
             raise RmqDelayError(
@@ -71,13 +71,13 @@ def _refuse_missing(connection: Connection, names: list[str], known: list[str]) 
 
 
 def applied(connection: Connection, plan: LadderPlan) -> Applied:
-    """Return what the record in the broker says of a queue; where there is none, what is known without it."""
-    found = peek_record(connection, plan.record_queue())
+    """Return the applied ladders of a queue: from the record in the broker, or from its objects if there is none."""
+    found = read_record(connection, plan.record_queue())
     return unrecorded(connection, plan) if found is None else Applied.from_json(found)
 
 
 def connect(connection: Connection) -> None:
-    """Connect to one of the given brokers, each tried at most twice: a command is not to wait for a broker to come."""
+    """Connect to one of the given brokers, with at most two tries each: commands do not wait for a broker."""
     require_amqp(connection)
     tolerate(connection)
     hosts = len(connection.alt or [""])
@@ -90,5 +90,5 @@ def require_amqp(connection: Connection) -> None:
     driver = connection.transport.driver_type
     if driver != "amqp":
         raise TransportError(
-            f"The broker's transport is {driver!r}: only RabbitMQ can hold delays. Use an amqp:// broker_url."
+            f"The broker's transport is {driver!r}: only RabbitMQ supports delay queues. Use an amqp:// broker_url."
         )

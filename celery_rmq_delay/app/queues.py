@@ -1,4 +1,4 @@
-"""Origin queues: the app's own queues, declared with a dead-letter exchange by whoever declares them first."""
+"""Origin queues: the app's queues, which the first process declares with a dead-letter exchange."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from amqp.exceptions import AccessRefused, ChannelError, NotFound, PreconditionF
 from celery.app.amqp import Queues
 from kombu.entity import Queue
 
-from ..amqp.apply import look
+from ..amqp.apply import inspect_queue
 from ..amqp.connections import beside
-from ..amqp.record import peek_record
+from ..amqp.record import read_record
 from ..exceptions import TopologyError
 from ..topology.common import origin_arguments
 from ..topology.transition import Applied
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 _DELETE = "delete it with `celery -A proj rmq-delay delete-queue {}` and start a worker: it declares it again."
 
-#: How RabbitMQ tells the argument of a queue that differs from what is declared.
+#: RabbitMQ's error text for an argument of a queue that differs from its declaration.
 _HAS = re.compile(
     r"inequivalent arg '(?P<name>[^']+)' .* current is the value "
     r"('(?P<text>.*)' of type 'longstr'|'(?P<bool>true|false)' of type 'bool'|'(?P<number>-?\d+)' of type '\w+')",
@@ -40,8 +40,8 @@ _HAS = re.compile(
 class OriginQueue(Queue):
     """A queue of the app whose rejected messages advance through a ladder.
 
-    A queue that exists without the dead-letter exchange cannot be given one by declaring it. It is then used as it is,
-    and its retries are forwarded instead of rejected.
+    A declaration cannot add the dead-letter exchange to an existing queue. The queue is then used as it is, and its
+    retries are forwarded instead of rejected.
     """
 
     delay: AppState | None = None
@@ -53,10 +53,10 @@ class OriginQueue(Queue):
         origin = cls(**queue.as_dict())
         origin.delay = delay
         kind = delay.queue_type(queue.name, queue)
-        native = delay.native_retry(queue.name, queue)
+        native_retry = delay.native_retry(queue.name, queue)
         origin.queue_arguments = {
             **origin_arguments(delay.settings.names, queue.name, kind),
-            **(native.arguments() if native else {}),
+            **(native_retry.arguments() if native_retry else {}),
             **(queue.queue_arguments or {}),
         }
         return origin
@@ -67,15 +67,15 @@ class OriginQueue(Queue):
         return copied
 
     def queue_declare(self, nowait: bool = False, passive: bool = False, channel: Any = None) -> Any:
-        """Declare the queue, on a channel of its own first: a refusal closes the channel it happens on."""
+        """Declare the queue, on a separate channel first: a refusal closes the channel."""
         channel = channel or self.channel
         delay = self.delay
         if delay is None or passive or not isinstance(channel, AMQPChannel):
             return super().queue_declare(nowait=nowait, passive=passive, channel=channel)
-        if self.name in delay.unmanaged:
+        if self.name in delay.differing:
             try:
-                return self._look_at_it(channel)
-            except NotFound:  # somebody has deleted it
+                return self._declare_passive(channel)
+            except NotFound:  # it was deleted
                 delay.forget(self.name)
         declared = self._declare(delay, channel)
         if delay.on_declared is not None:
@@ -85,10 +85,15 @@ class OriginQueue(Queue):
     def compare(self, connection: Connection) -> None:
         """Find out whether a queue that the app does not declare (``no_declare``) rejects into its ladder. Blocks.
 
-        One that does not exist is not made. Raises `TopologyError` for one that does not reject, where ``strict``.
+        Does not create the queue. With ``strict``, raises `TopologyError` where it does not reject into its ladder.
         """
         delay = self.delay
-        if not self.no_declare or delay is None or self.name in delay.unmanaged or look(connection, self.name) is None:
+        if (
+            not self.no_declare
+            or delay is None
+            or self.name in delay.differing
+            or inspect_queue(connection, self.name) is None
+        ):
             return
         with connection.channel() as channel:
             self._declare(delay, channel)
@@ -98,16 +103,16 @@ class OriginQueue(Queue):
             with channel.connection.channel() as probe:
                 return super().queue_declare(nowait=False, channel=probe)
         except PreconditionFailed as error:
-            self._found_foreign(delay, error, channel.connection.client)
+            self._found_differing(delay, error, channel.connection.client)
             if kind := self._find_type(channel):
-                delay.unmanaged_type[self.name] = kind
+                delay.differing_type[self.name] = kind
         except AccessRefused as error:
             if not self.no_declare:
                 raise
-            self._found_foreign(delay, error, channel.connection.client)
-        return self._look_at_it(channel)
+            self._found_differing(delay, error, channel.connection.client)
+        return self._declare_passive(channel)
 
-    def _found_foreign(self, delay: AppState, error: ChannelError, connection: Connection) -> None:
+    def _found_differing(self, delay: AppState, error: ChannelError, connection: Connection) -> None:
         goal = f"have them rejected to {delay.settings.names.dlx(self.name)!r}"
         adopt = f"run `celery -A proj rmq-delay adopt --queue {self.name}`, or "
         if delay.has_native_retry(self.name):
@@ -115,7 +120,7 @@ class OriginQueue(Queue):
         what, hint = (
             ("exists with other arguments", _DELETE.format(self.name))
             if isinstance(error, PreconditionFailed)
-            else ("has arguments that this user may not compare", "let the user configure the queue.")
+            else ("has arguments that this user may not compare", "allow the user to configure the queue.")
         )
         text = (
             f"The queue {self.name!r} {what} ({error.reply_text}). Unless it is adopted, its failed tasks are "
@@ -123,14 +128,14 @@ class OriginQueue(Queue):
         )
         if delay.settings.strict and not _is_adopted(delay, self.name, connection):
             raise TopologyError(text) from error
-        delay.unmanaged.add(self.name)
+        delay.differing.add(self.name)
         logger.warning(text)
 
     def _find_type(self, channel: Any) -> QueueType | None:
-        """Return the type of a queue, which the broker's refusals tell; None where they do not.
+        """Return the type of a queue, derived from the broker's refusals; None where that is not possible.
 
-        They name one argument after the other, with the value that the queue has: declared as a quorum queue with all
-        of them, it is one, or the type is what is refused.
+        Each refusal names one argument with the queue's value. Declared as a quorum queue with all of these arguments,
+        it either is a quorum queue, or the type is refused.
         """
         arguments: dict[str, Any] = {"x-queue-type": "quorum"}
         while True:
@@ -148,8 +153,8 @@ class OriginQueue(Queue):
                 return None
             arguments[found["name"]] = _value(found)
 
-    def _look_at_it(self, channel: Any) -> Any:
-        """Ask for the queue as it is, with arguments that nobody needs to guess. Raises `NotFound` where it is gone."""
+    def _declare_passive(self, channel: Any) -> Any:
+        """Declare the queue passively, with any arguments. Raises `NotFound` where it does not exist."""
         with channel.connection.channel() as probe:
             return super().queue_declare(passive=True, channel=probe)
 
@@ -163,12 +168,12 @@ def _value(found: re.Match[str]) -> str | int | bool:
 def _is_adopted(delay: AppState, queue: str, source: Connection) -> bool:
     plan = delay.plan(queue, reason_routing=True, tasks=False)
     with beside(source) as connection:
-        adoption = Applied.from_json(peek_record(connection, plan.record_queue())).adoption
+        adoption = Applied.from_json(read_record(connection, plan.record_queue())).adoption
     return adoption is not None and adoption.in_force
 
 
 class OriginQueues(Queues):
-    """The app's queues: each that can have a ladder becomes an `OriginQueue`."""
+    """The app's queues; each queue that can have a ladder becomes an `OriginQueue`."""
 
     delay: AppState
 
@@ -177,7 +182,7 @@ class OriginQueues(Queues):
         if isinstance(queue, OriginQueue) or not self.delay.manages(queue):
             return
         if self.delay.dead_letters_elsewhere(queue):
-            self.delay.unmanaged.add(name)
+            self.delay.differing.add(name)
         else:
             super().__setitem__(name, OriginQueue.of(queue, self.delay))
 
@@ -188,7 +193,7 @@ class OriginQueues(Queues):
 
 
 def compare(app: Celery, name: str, connection: Connection) -> None:
-    """Find out how a queue of the app that it does not declare settles what is rejected: see `OriginQueue.compare`."""
+    """Find out whether a queue that the app does not declare rejects into its ladder: see `OriginQueue.compare`."""
     queue = app.amqp.queues.get(name)
     if isinstance(queue, OriginQueue):
         queue.compare(connection)

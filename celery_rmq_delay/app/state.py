@@ -1,4 +1,4 @@
-"""What `install` leaves on the app: its settings, and what is known of its queues."""
+"""The state that `install` attaches to an app: its settings, and the state of its queues."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _ATTRIBUTE = "_rmq_delay"
 
-#: A quorum queue drops or dead-letters what was delivered too often (20 times by default), and RabbitMQ 4.3 counts our
-#: rejections: a message is published anew before it gets there.
+#: A quorum queue drops or dead-letters messages at its delivery limit (20 by default), and RabbitMQ 4.3 counts our
+#: rejections: a message is published again before it reaches the limit.
 _DELIVERY_LIMIT = 20
 
 _SETTLED = "A failed task's message is parked or exhausted, and acked when RabbitMQ has it there"
@@ -37,7 +37,7 @@ _BOTH = "A worker parks a failed task's message with the package's own request a
 #: The request and the strategy of a `RetryableTask`, which only workers import.
 REQUEST = "celery_rmq_delay.worker.request:RetryableRequest"
 STRATEGY = "celery_rmq_delay.worker.strategy:strategy"
-#: Options of a task that can have one value only, and why.
+#: Options of a task with only one valid value, and why.
 NEEDED = (
     ("acks_late", True, "A message that is acked before its task runs cannot be parked"),
     ("acks_on_failure_or_timeout", True, _SETTLED),
@@ -53,21 +53,21 @@ class AppState:
 
     def __init__(self, app: Celery, settings: Settings, setting: str = "rmq_delay") -> None:
         self.app, self.settings = app, settings
-        #: The name under which the user wrote the settings.
+        #: The name of the setting as the user wrote it.
         self.setting = setting
-        #: Queues that exist without our dead-letter arguments: their retries take the forward path, unless adopted.
-        self.unmanaged: set[str] = set()
-        #: The type of those of them of which it is known. AMQP does not tell; the refusal of a declaration may.
-        self.unmanaged_type: dict[str, QueueType] = {}
-        #: What is known of those of them that were adopted, or given back since.
+        #: Queues with other arguments than planned, or unknown: their retries take the forward path, unless adopted.
+        self.differing: set[str] = set()
+        #: The types of those queues, where known: AMQP does not report them, but the refusal of a declaration may.
+        self.differing_type: dict[str, QueueType] = {}
+        #: The adoptions of those queues that were adopted, or detached since.
         self.adopted: dict[str, Adoption] = {}
-        #: What a worker does with a queue that is declared while it runs.
+        #: A worker's callback for a queue that is declared while it runs.
         self.on_declared: Callable[[str], None] | None = None
         self._ladders: dict[tuple[str, str], Ladder | None] = {}
 
     @contextmanager
     def apart(self, settings: Settings) -> Iterator[None]:
-        """Work with other settings, and know nothing of a broker yet, for the length of a block: for tests."""
+        """Use other settings, without any broker state, during the block: for tests."""
         before = dict(vars(self))
         vars(self).pop("exact", None)
         AppState.__init__(self, self.app, settings, self.setting)
@@ -80,16 +80,16 @@ class AppState:
     @cached_property
     def exact(self) -> ExactDelays:
         """The exact delays of the app's calls and retries."""
-        return ExactDelays(self.settings, self.own_queue_type)
+        return ExactDelays(self.settings, self.shared_queue_type)
 
     @property
-    def own_queue_type(self) -> QueueType:
-        """The type of queues that belong to no origin queue: as set, or that of the app's default queue."""
+    def shared_queue_type(self) -> QueueType:
+        """The type of queues that belong to no single origin queue: as set, or that of the app's default queue."""
         default: QueueType = "quorum" if self.app.conf.get("task_default_queue_type") == "quorum" else "classic"
         return self.settings.default.queue_type or default
 
     def manages(self, queue: KombuQueue) -> bool:
-        """Return whether a queue can have a ladder: a lasting classic or quorum queue that is not left alone."""
+        """Return whether a queue can have a ladder: a lasting classic or quorum queue that is not excluded."""
         return (
             not isinstance(queue, Broadcast)
             and queue.durable
@@ -100,47 +100,47 @@ class AppState:
         )
 
     def dead_letters_elsewhere(self, queue: KombuQueue) -> bool:
-        """Return whether the user has given a queue a dead-letter exchange of his own."""
+        """Return whether the user has declared a queue with another dead-letter exchange."""
         declared = queue.queue_arguments or {}
         ours = self.settings.names.dlx(queue.name)
         return declared.get("x-dead-letter-exchange", ours) != ours or "x-dead-letter-routing-key" in declared
 
     def rejects(self, queue: str) -> bool:
         """Return whether a rejected message of ``queue`` advances: by the queue's arguments, or by our policy."""
-        if queue not in self.unmanaged:
+        if queue not in self.differing:
             return True
         adoption = self.adopted.get(queue)
         return adoption is not None and adoption.in_force
 
     def learn(self, queue: str, adoption: Adoption | None) -> None:
-        """Take over what the queue's record says, None where it says nothing."""
+        """Set the adoption from the queue's record; None where it has none."""
         if adoption is None:
             self.adopted.pop(queue, None)
         else:
             self.adopted[queue] = adoption
 
     def forget(self, queue: str) -> None:
-        """Forget what is known of a queue that is deleted."""
-        self.unmanaged.discard(queue)
-        self.unmanaged_type.pop(queue, None)
+        """Forget the state of a deleted queue."""
+        self.differing.discard(queue)
+        self.differing_type.pop(queue, None)
         self.adopted.pop(queue, None)
 
     def learned(self, queue: str) -> tuple[object, ...]:
-        """Return a key of what has been found out about a queue since the app was set up: all that can change."""
+        """Return a key of the state of a queue that can change after the setup of the app."""
         adoption = self.adopted.get(queue)
         generation = None if adoption is None else (adoption.generation, adoption.in_force)
-        return queue in self.unmanaged, self.unmanaged_type.get(queue), generation
+        return queue in self.differing, self.differing_type.get(queue), generation
 
     def is_quorum(self, queue: str) -> bool:
-        """Return whether an origin queue is a quorum queue: as the broker says where it is known, or as declared."""
+        """Return whether an origin queue is a quorum queue: in the broker where that is known, else as declared."""
         adoption = self.adopted.get(queue)
-        known = self.unmanaged_type.get(queue) if adoption is None else adoption.queue_type
+        known = self.differing_type.get(queue) if adoption is None else adoption.queue_type
         return (known or self.queue_type(queue)) == "quorum"
 
     def queue_type(self, name: str, queue: KombuQueue | None = None) -> QueueType:
         """Return the type that an origin queue is declared with, which is that of its delay queues.
 
-        A queue that exists already can have another one: see `is_quorum`. ``queue``: where it is none of the app's yet.
+        An existing queue can have another type: see `is_quorum`. ``queue``: for a queue that is not in the app yet.
         """
         queue = queue or self.app.amqp.queues.get(name)
         settings = self.settings.for_queue(name)
@@ -149,7 +149,7 @@ class AppState:
         return "quorum" if ((queue and queue.queue_arguments) or {}).get("x-queue-type") == "quorum" else "classic"
 
     def has_single_consumer(self, queue: str) -> bool:
-        """Return whether the app declares a queue whose messages one consumer has at a time."""
+        """Return whether the app declares a queue with a single active consumer."""
         known = self.app.amqp.queues.get(queue)
         return bool(known and (known.queue_arguments or {}).get("x-single-active-consumer"))
 
@@ -158,12 +158,12 @@ class AppState:
         return delay_queue(queue, tier_index, ttl_ms, self.settings.prefix, self.queue_type(queue))
 
     def has_native_retry(self, queue: str) -> bool:
-        """Return whether the settings leave the retries of an origin queue to RabbitMQ's own delayed retry."""
+        """Return whether the settings leave the retries of an origin queue to RabbitMQ's native retry."""
         settings = self.settings.for_queue(queue)
         return settings is not None and settings.retry == "native"
 
     def native_retry(self, name: str, queue: KombuQueue | None = None) -> NativeRetry | None:
-        """Return how an origin queue holds its retries by itself; None where it does not, as a classic queue."""
+        """Return RabbitMQ's native retry of an origin queue; None where it is off or the queue is classic."""
         settings = self.settings.for_queue(name)
         if settings is None or settings.retry != "native" or self.queue_type(name, queue) != "quorum":
             return None
@@ -181,7 +181,7 @@ class AppState:
         return settings.ladder
 
     def budget(self, queue: str, task: Any) -> int | None:
-        """Return how many retries ``task`` has on ``queue``; None where they never end."""
+        """Return how many retries ``task`` has on ``queue``; None where there is no limit."""
         own: Any = task.max_retries_set
         return self.ladder(queue, task).retries if own is NOT_SET else own
 
@@ -197,7 +197,7 @@ class AppState:
         }
 
     def routed_to(self, task: Task[Any, Any]) -> str | None:
-        """Return the queue that the app's routes give a task; None where they name none."""
+        """Return the queue to which the app routes a task; None where its routes name none."""
         own = getattr(task, "queue", None)
         queue = self.app.amqp.router.route({"queue": own} if own else {}, task.name).get("queue")
         name: str | None = getattr(queue, "name", queue)
@@ -208,7 +208,7 @@ class AppState:
         return getattr(task, "tiers", None) is None or self.routed_to(task) in (None, queue)
 
     def rejections_allowed(self, queue: str) -> int:
-        """Return how often a message may be rejected before it has to be published anew."""
+        """Return how often a message may be rejected before it has to be published again."""
         known, adoption = self.app.amqp.queues.get(queue), self.adopted.get(queue)
         declared = (known.queue_arguments if known else None) or {}
         limit: int = declared.get("x-delivery-limit", _DELIVERY_LIMIT)
@@ -221,7 +221,7 @@ class AppState:
         return max(1, min(limit * 3 // 4, limit - 2))
 
     def plan(self, queue: str, *, reason_routing: bool, tasks: bool = True) -> LadderPlan:
-        """Return the plan of one origin queue; without the ladders of tasks where only its names are needed."""
+        """Return the plan of one origin queue; without the ladders of tasks if not ``tasks``."""
         settings = self.settings.for_queue(queue)
         if settings is None:
             raise RmqDelayError(f"rmq_delay.queues[{queue!r}] is False: this queue is left alone.")
@@ -242,12 +242,12 @@ class AppState:
         return sorted(name for name, queue in self.app.amqp.queues.items() if self.manages(queue))
 
     def check_tasks(self) -> None:
-        """Raise `SettingsError` for the first task whose own tiers or ``max_retries`` cannot work."""
+        """Raise `SettingsError` for the first task with an invalid setting."""
         for task in self.retryable_tasks():
             self.check_task(task)
 
     def check_task(self, task: Any) -> None:
-        """Raise `SettingsError` when a task's classes, options of acking, tiers or ``max_retries`` cannot work."""
+        """Raise `SettingsError` for invalid classes, options of acking, tiers or ``max_retries`` of a task."""
         self._check_classes(task)
         for name, needed, why in NEEDED:
             found = getattr(task, name, needed)
@@ -268,7 +268,7 @@ class AppState:
         check_max_retries(of_retry, self.ladder(queue, task), f"{task.name}, in retry_kwargs")
 
     def _check_classes(self, task: Any) -> None:
-        """Raise `SettingsError` where a task has Celery's request or strategy, which would ack what is to be parked."""
+        """Raise `SettingsError` where a task has Celery's request or strategy, which would ack parked messages."""
         if task.Strategy != STRATEGY:
             raise SettingsError(f"Strategy of task {task.name}", task.Strategy, f"{_BOTH}: leave Strategy out.")
         if task.Request != REQUEST:
@@ -279,17 +279,17 @@ class AppState:
 
 
 def set_state(app: Celery, delay: AppState) -> None:
-    """Leave ``delay`` on the app."""
+    """Attach ``delay`` to the app."""
     setattr(app, _ATTRIBUTE, delay)
 
 
 def find_state(app: Celery) -> AppState | None:
-    """Return what `install` left on the app; None where it was not called."""
+    """Return the state that `install` attached to the app; None where it was not called."""
     return getattr(app, _ATTRIBUTE, None)
 
 
 def state_of(app: Celery) -> AppState:
-    """Return what `install` left on the app, or raise `RmqDelayError`."""
+    """Return the state that `install` attached to the app, or raise `RmqDelayError`."""
     delay = find_state(app)
     if delay is None:
         raise RmqDelayError(f"{app!r} has no delay queues: call celery_rmq_delay.install(app) after its configuration.")
@@ -297,10 +297,10 @@ def state_of(app: Celery) -> AppState:
 
 
 def is_retryable(task: Any) -> bool:
-    """Return whether a task has a ladder: a `RetryableTask` that is none of Celery's own."""
-    return getattr(task, "has_ladder", False) and not is_celerys(task.name)
+    """Return whether a task has a ladder: a `RetryableTask` that is not built into Celery."""
+    return getattr(task.__class__, "_rmq_delay_ladder", False) is True and not is_celerys(task.name)
 
 
 def is_celerys(name: str | None) -> bool:
-    """Return whether a task of this name is one of Celery's own, such as ``celery.chord_unlock``."""
+    """Return whether a task of this name is built into Celery, such as ``celery.chord_unlock``."""
     return (name or "").startswith("celery.")

@@ -1,4 +1,4 @@
-"""The command `celery rmq-delay`: options in, one call of an operation, text out.
+"""The command `celery rmq-delay`: parses options, calls one operation and prints its result.
 
 May import `operations` and what is below it.
 """

@@ -1,4 +1,4 @@
-"""``rmq-delay adopt``: give a queue that exists our dead-letter exchange by a policy, or take that back."""
+"""``rmq-delay adopt``: set our dead-letter exchange on an existing queue by a policy, or detach the queue."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @options(
-    click.option("--queue", "queues", multiple=True, required=True, help="This queue; may be given several times."),
-    click.option("--undo", is_flag=True, help="Give the queue back: its failed tasks are copied again."),
-    click.option("--replace", is_flag=True, help="Also where another policy dead-letters the queue elsewhere."),
+    click.option("--queue", "queues", multiple=True, required=True, help="Queue to adopt; may be given several times."),
+    click.option("--undo", is_flag=True, help="Detach the queue: its failed tasks are copied again."),
+    click.option("--replace", is_flag=True, help="Adopt even if another policy dead-letters the queue elsewhere."),
     click.option("--force", is_flag=True, help="With --undo: do not wait for consumers that do not answer."),
     click.option("--dry-run", is_flag=True, help="Only show the changes. Exit code 2 when there are any."),
-    click.option("--yes", is_flag=True, help="Do not ask."),
+    click.option("--yes", is_flag=True, help="Do not ask for confirmation."),
     management_option,
     as_json,
 )
@@ -32,9 +32,9 @@ def adopt(
     ctx: click.Context, queues: tuple[str, ...], undo: bool, replace: bool, force: bool, dry_run: bool, yes: bool,
     management_url: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Let a queue that exists reject to its ladder, by a policy. Shows the change first, and asks.
+    """Make an existing queue dead-letter to its ladder, by a policy. Shows the change and asks first.
 
-    Exit code 1 when a queue cannot be adopted, or when not every worker that takes it knows.
+    Exit code 1 when a queue cannot be adopted, or when not every worker that consumes it has replied.
     """
     if (replace and undo) or (force and not undo):
         raise click.UsageError("--replace is for adopting, --force for --undo.")
@@ -53,15 +53,15 @@ def adopt(
             ctx.exit(CHANGES_WAIT if waiting else 0)
         click.echo("\n".join(texts), err=as_json)
         if not yes:
-            click.confirm("Give them back?" if undo else "Adopt?", abort=True, err=True)
+            click.confirm("Detach?" if undo else "Adopt?", abort=True, err=True)
         done = [_carry_out(adopter, each, force=force, as_json=as_json) for each in waiting]
     if as_json:
         show([{**plan.to_json(), **each.to_json()} for plan, each in zip(waiting, done, strict=True)], "", as_json=True)
-    ctx.exit(1 if any(each.unheard for each in done) else 0)
+    ctx.exit(1 if any(each.unanswered for each in done) else 0)
 
 
 def _carry_out(adopter: Adopter, plan: Any, *, force: bool, as_json: bool) -> adoption.Outcome:
-    """Do one queue and say so at once: the next one may fail."""
+    """Carry out one plan and print the result at once: the next one may fail."""
     found = adopter.undo(plan, force=force) if isinstance(plan, adoption.UndoPlan) else adopter.adopt(plan)
     if not as_json:
         click.echo(cli_text.adopted_text(found))

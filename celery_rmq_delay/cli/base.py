@@ -1,4 +1,4 @@
-"""What the commands share: how errors are told, options, the connection, the output."""
+"""Shared parts of the commands: error reporting, options, connection and output."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from celery import Celery
     from kombu import Connection
 
-#: The exit code of a look that found changes waiting.
+#: The exit code for pending changes.
 CHANGES_WAIT = 2
 
 
 class Command(CeleryCommand):
-    """A command that tells what went wrong in one line."""
+    """A command that reports an error in one line."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise  # the reader of the output has seen enough
+            raise  # the process that reads the output has closed the pipe
         except RmqDelayError as error:
             raise click.ClickException(_line(error)) from error
         except (AMQPError, KombuError, OSError) as error:
@@ -47,7 +47,7 @@ def _line(error: Exception) -> str:
 
 
 def options(*given: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Give a command these options, in this order, and its context."""
+    """Add these options to a command, in this order, and pass its context."""
 
     def decorate(function: Any) -> Any:
         for option in reversed(given):
@@ -58,13 +58,13 @@ def options(*given: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-only = click.option("--queue", "only", multiple=True, help="This origin queue only; may be given several times.")
+only = click.option("--queue", "only", multiple=True, help="Only this origin queue; may be given several times.")
 limit_option = click.option("--limit", type=click.IntRange(1), help="At most this many messages.")
 scan_option = click.option(
-    "--scan-limit", type=click.IntRange(1), default=SCAN_LIMIT, show_default=True, help="Messages to look at, a queue."
+    "--scan-limit", type=click.IntRange(1), default=SCAN_LIMIT, show_default=True, help="Messages to inspect per queue."
 )
 
-no_management_option = click.option("--no-management", is_flag=True, help="Do without the management API.")
+no_management_option = click.option("--no-management", is_flag=True, help="Do not use the management API.")
 management_option = click.option("--management-url", help=f"Base URL of the management API; also {URL_VARIABLE}.")
 
 
@@ -78,5 +78,5 @@ def connected(app: Celery) -> Iterator[tuple[AppState, Connection]]:
 
 
 def show(data: Any, words: str, *, as_json: bool) -> None:
-    """Print one or the other."""
+    """Print ``data`` as JSON, or ``words``."""
     click.echo(json.dumps(data, indent=2, default=str) if as_json else words)

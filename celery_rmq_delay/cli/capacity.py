@@ -1,4 +1,4 @@
-"""``rmq-delay capacity``: what a load parks and asks of RabbitMQ, on paper. Needs no broker."""
+"""``rmq-delay capacity``: estimate parked tasks and RabbitMQ's resources for a load. Needs no broker."""
 
 from __future__ import annotations
 
@@ -30,35 +30,33 @@ _COUNT = click.IntRange(1)
 
 @click.command(cls=Command)
 @options(
-    click.option(
-        "--rate", required=True, help="First attempts of tasks, all origin queues together: 5000/s, 300/m, 1e6/d."
-    ),
+    click.option("--rate", required=True, help="Rate of first attempts over all origin queues: 5000/s, 300/m, 1e6/d."),
     click.option(
         "--failure-rate",
         required=True,
-        help="Share of the attempts that fail: 0.02 or 2%; one for each attempt: 0.02,0.5.",
+        help="Share of attempts that fail: 0.02 or 2%; or one share per attempt: 0.02,0.5.",
     ),
-    click.option("--size", default="1KiB", show_default=True, help="A message with its headers: 500B, 2KiB, 1MB."),
-    click.option("--queue", help="With the ladder and the type of this origin queue; else the default queue's."),
-    click.option("--tiers", help="Another ladder: 10s,1m,10m."),
-    click.option("--jitter", type=click.FloatRange(0, 1, max_open=True), help="Other jitter: a share of the delay."),
-    click.option("--lanes", type=click.IntRange(2, 64), help="Other lanes of jitter."),
-    click.option("--repeat-last", is_flag=True, help="The last tier repeats for ever."),
-    click.option("--queue-type", type=click.Choice(["classic", "quorum"]), help="Another type."),
-    click.option("--replicas", type=_COUNT, default=3, show_default=True, help="Of quorum queues."),
-    click.option("--nodes", type=_COUNT, help="Of the cluster; else one a replica."),
+    click.option("--size", default="1KiB", show_default=True, help="Size of a message with headers: 500B, 2KiB, 1MB."),
+    click.option("--queue", help="Origin queue whose ladder and type to use; default: the default queue."),
+    click.option("--tiers", help="Use this ladder: 10s,1m,10m."),
+    click.option("--jitter", type=click.FloatRange(0, 1, max_open=True), help="Use this jitter: a share of the delay."),
+    click.option("--lanes", type=click.IntRange(2, 64), help="Use this number of jitter lanes."),
+    click.option("--repeat-last", is_flag=True, help="Repeat the last tier without a limit."),
+    click.option("--queue-type", type=click.Choice(["classic", "quorum"]), help="Use this queue type."),
+    click.option("--replicas", type=_COUNT, default=3, show_default=True, help="Replicas of quorum queues."),
+    click.option("--nodes", type=_COUNT, help="Nodes of the cluster; by default one per replica."),
     click.option("--queues", type=_COUNT, default=1, show_default=True, help="Origin queues that share the load."),
-    click.option("--outage", help="A time in which every attempt fails: 30m."),
-    click.option("--countdown-rate", default="0/s", help="Of --rate, those with a countdown or an eta: 100/s."),
-    click.option("--countdown", help="Their mean delay: 1h."),
+    click.option("--outage", help="Duration in which every attempt fails: 30m."),
+    click.option("--countdown-rate", default="0/s", help="Part of --rate with a countdown or an eta: 100/s."),
+    click.option("--countdown", help="Mean delay of tasks with a countdown or an eta: 1h."),
     click.option("--rabbitmq", type=click.Choice(VERSIONS), default=VERSIONS[-1], show_default=True),
-    click.option("--node-memory", help="RAM of a node: 8GiB. Warns where that is too little."),
+    click.option("--node-memory", help="RAM of a node: 8GiB. Warns if it is too little."),
     as_json,
 )
 def capacity(ctx: click.Context, *, as_json: bool, **given: Any) -> None:
-    """Tell how many tasks a load parks and what RabbitMQ needs for them, by arithmetic: no broker is asked.
+    """Estimate how many tasks a load parks and what RabbitMQ needs for them. Connects to no broker.
 
-    Exit code 1 when something needs a person, see the warnings.
+    Exit code 1 when there are warnings.
     """
     ladder, queue_type = _waits_in(ctx.obj.app, given)
     delay = find_state(ctx.obj.app)
@@ -87,7 +85,7 @@ def capacity(ctx: click.Context, *, as_json: bool, **given: Any) -> None:
 
 
 def _waits_in(app: Celery, given: dict[str, Any]) -> tuple[Ladder, QueueType]:
-    """Return the ladder and the type of queue: the app's, with what the options change."""
+    """Return the ladder and queue type of the app, as changed by the options."""
     ladder, queue_type = _of_app(app, given["queue"], own=given["tiers"] is None or given["queue"] is not None)
     changed: dict[str, Any] = {}
     if given["tiers"]:
@@ -96,7 +94,7 @@ def _waits_in(app: Celery, given: dict[str, Any]) -> tuple[Ladder, QueueType]:
         changed["jitter"] = ladder.jitter if given["jitter"] is None else given["jitter"]
         changed["lanes"] = given["lanes"] or (ladder.lanes if ladder.jitter else 5)
         if not changed["jitter"]:
-            raise SettingsError("--lanes", given["lanes"], "Lanes are of jitter: give --jitter, too.")
+            raise SettingsError("--lanes", given["lanes"], "Lanes need jitter: add --jitter.")
     if changed:
         tiers = {"tiers": [tier / 1000 for tier in ladder.tiers_ms], "jitter": ladder.jitter}
         kept = {**tiers, "lanes": max(2, ladder.lanes), "repeat_last": ladder.repeat_last}
@@ -114,6 +112,6 @@ def _of_app(app: Celery, name: str | None, *, own: bool) -> tuple[Ladder, QueueT
     settings = delay.settings.for_queue(queue)
     if settings is None:
         if name:
-            raise SettingsError("--queue", name, "The settings leave this queue alone: it has no ladder.")
+            raise SettingsError("--queue", name, "The settings exclude this queue: it has no ladder.")
         settings = delay.settings.default
     return settings.ladder, delay.queue_type(queue)

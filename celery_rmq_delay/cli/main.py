@@ -1,6 +1,6 @@
-"""``celery -A proj rmq-delay``: look at the delay queues and look after them.
+"""``celery -A proj rmq-delay``: inspect and manage the delay queues.
 
-Exit codes: 0 all is well, 1 something needs a person (an error, too), 2 for ``plan``: changes are waiting.
+Exit codes: 0 no problem, 1 an error or a problem that an operator must solve, 2 for ``plan``: changes are pending.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _T = TypeVar("_T")
 @click.pass_context
 @handle_preload_options
 def rmq_delay(ctx: click.Context) -> None:
-    """Retries that wait in RabbitMQ: their delay queues, and the tasks in them."""
+    """Inspect and manage retries that wait in RabbitMQ, and their delay queues."""
 
 
 rmq_delay.add_command(adopt)
@@ -73,9 +73,9 @@ rmq_delay.add_command(migrate_command)
 def plan(
     ctx: click.Context, only: tuple[str, ...], management_url: str | None, no_management: bool, as_json: bool
 ) -> None:
-    """Show what apply would change. Exit code 2 when there is something, 1 when apply could not do it.
+    """Show what apply would change. Exit code 2 when there are changes, 1 when apply could not make them.
 
-    Bindings are compared where the management API can be asked for them.
+    Compares bindings only if the management API is available.
     """
     with connected(ctx.obj.app) as (delay, connection):
         bindings: Bindings | None = None
@@ -95,12 +95,12 @@ def plan(
 def _asked(
     delay: AppState, connection: Connection, url: str | None, ask: Callable[[Management], _T], missing: str
 ) -> _T | None:
-    """Return what the management API answers; None, and a word about what is ``missing``, where it cannot be asked."""
+    """Return the management API's answer; if it is not available, print ``missing`` and return None."""
     try:
         with Management.of(connection, url, delay.settings.management_url) as management:
             return ask(management)
     except ManagementError as error:
-        click.echo(f"{missing}: {error}\nWith --no-management this is not tried.", err=True)
+        click.echo(f"{missing}: {error}\nUse --no-management to skip the management API.", err=True)
         return None
 
 
@@ -108,14 +108,14 @@ def _asked(
 @options(
     only,
     click.option(
-        "--reset", is_flag=True, help="Where a ladder's record is lost, replace what is in force. Stop workers first."
+        "--reset", is_flag=True, help="If a ladder's record is lost, replace the ladder in force. Stop workers first."
     ),
     as_json,
 )
 def apply(ctx: click.Context, only: tuple[str, ...], reset: bool, as_json: bool) -> None:
-    """Declare the origin queues, their ladders, the queues of exact delays and of events.
+    """Declare the origin queues, their ladders, and the queues for exact delays and events.
 
-    Workers do so themselves unless apply_on_start=False.
+    Workers do this at start unless apply_on_start=False.
     """
     rows = []
     with connected(ctx.obj.app) as (delay, connection):
@@ -125,7 +125,7 @@ def apply(ctx: click.Context, only: tuple[str, ...], reset: bool, as_json: bool)
             compare(delay.app, each.queue, connection)
             changed = apply_plan(connection, each, reset=reset)
             delay.exact.bind(connection, each.queue)
-            if each.queue in delay.unmanaged:
+            if each.queue in delay.differing:
                 delay.learn(each.queue, applied(connection, each).adoption)
             rows.append({"queue": each.queue, "changed": changed, "rejects": delay.rejects(each.queue)})
         delay.exact.declare(connection)
@@ -144,14 +144,14 @@ def apply(ctx: click.Context, only: tuple[str, ...], reset: bool, as_json: bool)
 def status(
     ctx: click.Context, only: tuple[str, ...], management_url: str | None, no_management: bool, as_json: bool
 ) -> None:
-    """Show by queue and tier how many tasks are parked and when the next is due, and how many are exhausted.
+    """Show how many tasks are parked by queue and tier, when the next is due, and how many are exhausted.
 
-    What "native" queues hold is counted where the management API can be asked for it.
+    Counts the retries held by "native" queues only if the management API is available.
     """
     with connected(ctx.obj.app) as (delay, connection):
         found = read_status(ctx.obj.app, connection, only)
         if found.native_retry and not no_management:
-            missing = "What native queues hold is not counted"
+            missing = "The retries held by native queues are not counted"
             details = _asked(delay, connection, management_url, Management.queues, missing)
             found = found.with_held(details or {})
     show(found.to_json(), text.status_text(found), as_json=as_json)
@@ -167,7 +167,10 @@ def status(
 def doctor(
     ctx: click.Context, only: tuple[str, ...], management_url: str | None, no_management: bool, as_json: bool
 ) -> None:
-    """Look for what keeps tasks from waiting in the broker. Exit code 1 when something needs a person."""
+    """Diagnose problems that would prevent retries from being parked, with a fix for each.
+
+    Exit code 1 when there are errors or warnings.
+    """
     found = examine(ctx.obj.app, only=only, management_url=management_url, use_management=not no_management)
     show([each.to_json() for each in found], text.findings_text(found), as_json=as_json)
     ctx.exit(1 if any(each.needs_a_person for each in found) else 0)
@@ -176,7 +179,7 @@ def doctor(
 @rmq_delay.command(cls=Command)
 @options(
     only,
-    click.option("--now", is_flag=True, help="Do not wait until no worker can use the old ladders: all are restarted."),
+    click.option("--now", is_flag=True, help="Do not wait for workers that use old ladders: all are restarted."),
     management_option,
     no_management_option,
     as_json,
@@ -189,14 +192,14 @@ def prune(
     no_management: bool,
     as_json: bool,
 ) -> None:
-    """Delete the empty delay queues of ladders that are out of use.
+    """Delete the empty delay queues of retired ladders.
 
-    Of quorum queues only the management API tells whether they are empty.
+    Only the management API shows whether a quorum queue is empty.
     """
     with connected(ctx.obj.app) as (delay, connection):
         details: Mapping[str, QueueDetail] | None = {}
         if not no_management:
-            missing = "What quorum queues hold back is not seen"
+            missing = "Dead letters held back in quorum queues are not counted"
             details = _asked(delay, connection, management_url, Management.queues, missing)
         found = [prune_ladders(connection, each, details, now=now) for each in plans(connection, delay, only)]
     show([each.to_json() for each in found], text.pruned_text(found), as_json=as_json)
@@ -212,10 +215,10 @@ def prune(
 def delete_queue(
     ctx: click.Context, queues: tuple[str, ...], management_url: str | None, no_management: bool, as_json: bool
 ) -> None:
-    """Delete origin queues that nobody consumes, to declare them again in another way.
+    """Delete origin queues without consumers, so that you can declare them again with other arguments.
 
-    What has come back to them, or is due before they are declared again, is exhausted and can be requeued: deleted by
-    hand, a queue takes it with it. Stop publishers and workers first. Exit code 1 when a queue stays.
+    Their messages, and those that are due before they are declared again, go to the exhausted queue; requeue them from
+    there. A queue deleted by hand loses them. Stop publishers and workers first. Exit code 1 when a queue is kept.
     """
     with connected(ctx.obj.app) as (delay, connection), ExitStack() as stack:
         management: Management | None = None
@@ -226,8 +229,8 @@ def delete_queue(
         exact = delay.exact.topology(connection)
         found = []
         for each in plans(connection, delay, queues):
-            look = partial(management.queue, each.queue) if management else None
-            found.append(delete_origin(connection, each, exact.route(1, each.queue), look))
+            inspect = partial(management.queue, each.queue) if management else None
+            found.append(delete_origin(connection, each, exact.route(1, each.queue), inspect))
             if not as_json:
                 click.echo(text.deleted_text(found[-1]))
     if as_json:
@@ -240,9 +243,9 @@ def delete_queue(
     click.argument("task_ids", nargs=-1, metavar="[TASK_ID]..."),
     click.option("--all", "everything", is_flag=True, help="All parked tasks of --queue."),
     only,
-    click.option("--tier", help="Only those in the tier of this delay, such as 10m."),
+    click.option("--tier", help="Only tasks in the tier with this delay, such as 10m."),
     limit_option,
-    click.option("--scan-limit", type=click.IntRange(1), help="Parked messages to look at, a delay queue."),
+    click.option("--scan-limit", type=click.IntRange(1), help="Parked messages to inspect per delay queue."),
     as_json,
 )
 def release(
@@ -251,8 +254,8 @@ def release(
 ) -> None:  # fmt: skip
     """Run parked tasks now. Exit code 1 when a named task is not parked or could not be moved.
 
-    A search for single tasks passes over others. RabbitMQ 4.1 and later count those as delivered before, so they run
-    one at a time when they are due; the search ends after 1000 there, unless --scan-limit says otherwise.
+    A search for task ids also inspects other messages. RabbitMQ 4.1 and later count these as delivered before, so they
+    run one at a time when they are due; there the search ends after 1000 messages unless you set --scan-limit.
     """
     if everything and not only:
         raise click.UsageError("--all needs --queue.")
@@ -268,18 +271,18 @@ def release(
 
 @rmq_delay.group()
 def exhausted() -> None:
-    """Tasks that are out of retries or were given up."""
+    """List, requeue or discard exhausted tasks."""
 
 
 def _selecting(function: Any) -> Any:
     """Add the options that select exhausted messages; the command gets one `Selection`."""
     given = (
         click.argument("task_ids", nargs=-1, metavar="[TASK_ID]..."),
-        click.option("--task", help="Of this task, by name."),
-        click.option("--queue", help="Of this origin queue."),
-        click.option("--exception", help="That ended with this exception, with or without its module."),
+        click.option("--task", help="Only this task, by name."),
+        click.option("--queue", help="Only this origin queue."),
+        click.option("--exception", help="Only this exception, with or without its module."),
         click.option(
-            "--reason", help="For this reason: retries_used, gave_up, crashed, undecodable, delivery_limit..."
+            "--reason", help="Only this reason: retries_used, gave_up, crashed, undecodable, delivery_limit..."
         ),
         limit_option,
         scan_option,
@@ -303,7 +306,7 @@ everything_option = click.option("--all", "everything", is_flag=True, help="All 
 def exhausted_list(
     ctx: click.Context, selection: dead.Selection, limit: int | None, scan_limit: int, as_json: bool
 ) -> None:
-    """List exhausted tasks, the oldest first (100 unless --limit says otherwise)."""
+    """List exhausted tasks, the oldest first (100 by default, see --limit)."""
     with connected(ctx.obj.app) as (delay, connection):
         found = dead.list_exhausted(connection, delay.settings, selection, limit=limit or 100, scan_limit=scan_limit)
     show(found.to_json(), text.exhausted_text(found), as_json=as_json)
@@ -316,9 +319,9 @@ def exhausted_list(
 def exhausted_requeue(
     ctx: click.Context, selection: dead.Selection, to: str | None, limit: int | None, scan_limit: int, as_json: bool
 ) -> None:
-    """Send exhausted tasks back to their origin queue as they were published at first, with a fresh ladder.
+    """Send exhausted tasks back to their origin queue as first published, with all their retries.
 
-    Exit code 1 when a message could not be sent (it stays) or a named task was not found.
+    Exit code 1 when a message could not be sent (it stays exhausted) or a named task was not found.
     """
     with connected(ctx.obj.app) as (delay, connection):
         result = dead.requeue(connection, delay.settings, selection, to=to, limit=limit, scan_limit=scan_limit)
@@ -328,7 +331,7 @@ def exhausted_requeue(
 
 @exhausted.command("discard", cls=Command)
 @everything_option
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_selecting
 def exhausted_discard(
     ctx: click.Context, selection: dead.Selection, yes: bool, limit: int | None, scan_limit: int, as_json: bool

@@ -1,4 +1,4 @@
-"""``rmq-delay migrate``: move waiting messages from one way of delaying to another."""
+"""``rmq-delay migrate``: move waiting messages to other delay queues."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from .base import Command, as_json, connected, limit_option, management_option, 
 @click.command("migrate", cls=Command)
 @options(
     click.option("--from", "source", type=click.Choice(sources.NAMES), required=True, help="Where messages wait now."),
-    click.option("--to", type=click.Choice(targets.NAMES), help="Where they are to wait; exact_delays by default."),
+    click.option("--to", type=click.Choice(targets.NAMES), help="Where they wait afterwards; exact_delays by default."),
     click.option("--queue", "only", multiple=True, help="Only messages for this queue; may be given several times."),
-    click.option("--source-queue", "source_queues", multiple=True, help="A queue of hold; several times for several."),
-    click.option("--source-prefix", help="The prefix that the source was made with, if the settings have another."),
-    click.option("--source-unit", help="The exact_unit that the source was made with."),
-    click.option("--source-type", type=click.Choice(["classic", "quorum"]), help="The queue type of the source."),
+    click.option("--source-queue", "source_queues", multiple=True, help="A queue of hold; may be given several times."),
+    click.option("--source-prefix", help="Prefix of the source, if the settings have another."),
+    click.option("--source-unit", help="exact_unit of the source, if the settings have another."),
+    click.option("--source-type", type=click.Choice(["classic", "quorum"]), help="Queue type of the source."),
     limit_option,
-    click.option("--dry-run", is_flag=True, help="Look, and move nothing."),
+    click.option("--dry-run", is_flag=True, help="Only count the messages; move nothing."),
     click.option("--remove", is_flag=True, help="Delete Celery's own delay queues when they are empty."),
     management_option,
-    click.option("--no-management", is_flag=True, help="Do without the management API."),
+    click.option("--no-management", is_flag=True, help="Do not use the management API."),
     as_json,
 )
 def migrate_command(
@@ -40,8 +40,8 @@ def migrate_command(
 ) -> None:  # fmt: skip
     """Move waiting messages to other delay queues; each is in the new one before it leaves the old one.
 
-    Stop it when you like (Ctrl-C or SIGTERM finishes what is under way) and run it again: it goes on. Exit code 1 when
-    messages stay behind, or the counts do not add up.
+    You can stop it at any time (Ctrl-C or SIGTERM finishes the messages under way); run it again to continue. Exit code
+    1 when messages are left, or the counts do not add up.
     """
     unit_ms = None if source_unit is None else parse_ms(source_unit, "--source-unit")
     request = Request(
@@ -55,16 +55,16 @@ def migrate_command(
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Yield a function that tells whether SIGINT or SIGTERM came; a second one ends the process at once."""
-    told: list[int] = []
+    """Yield a function that returns whether SIGINT or SIGTERM was received; a second one ends the process at once."""
+    received: list[int] = []
 
-    def tell(number: int, frame: object) -> None:
-        if told:
+    def receive(number: int, frame: object) -> None:
+        if received:
             exit_at_once(number, frame)
-        told.append(number)
+        received.append(number)
 
-    with handling(tell):
-        yield lambda: bool(told)
+    with handling(receive):
+        yield lambda: bool(received)
 
 
 class _Bar:
@@ -78,7 +78,7 @@ class _Bar:
         return self
 
     def begin(self, length: int) -> Callable[[int], object]:
-        """Show the bar; return what moves it on."""
+        """Show the bar; return the function that advances it."""
         if not self._wanted or not length:
             return bool
         self._bar = click.progressbar(length=length, label="Moving", file=sys.stderr, show_pos=True)
@@ -100,15 +100,15 @@ def _text(report: Report, poison: str) -> str:
     lines += [f"{count} left: {why}" for why, count in report.left.items()]
     lines += [f"removed {name}" for name in report.removed]
     if report.arrived:
-        lines.append(f"{report.arrived} were published to it meanwhile: something still uses it.")
+        lines.append(f"{report.arrived} were published to it meanwhile: a publisher still uses it.")
     if report.came_due:
-        lines.append(f"{report.came_due} came due by themselves meanwhile.")
+        lines.append(f"{report.came_due} were due and left it during the run.")
     lines.append(f"{report.after} wait there now.")
     if report.surplus:
-        more = f"{report.surplus} more than the rest explains: something still publishes to it. Run it again."
+        more = f"{report.surplus} messages too many: a publisher still uses it. Run it again."
         lines.append(f"The counts do not add up: {more}")
     elif not report.adds_up:
         lines.append(f"The counts do not add up: {report.taken} taken, {report.copies} copies confirmed.")
     if report.interrupted or not report.complete:
-        lines.append(f"Not finished: run it again. At most {WINDOW} messages of a run that was killed are there twice.")
+        lines.append(f"Not finished: run it again. A killed run leaves at most {WINDOW} messages in both places.")
     return "\n".join(lines)

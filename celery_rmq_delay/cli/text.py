@@ -1,4 +1,4 @@
-"""What the commands print for people."""
+"""Text output of the commands."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def _plan_lines(found: Pending) -> Iterator[str]:
         yield f"  ~ ladder of task {task}: {' -> '.join(ladder_change(*change, none=_QUEUES_OWN))}"
     for is_found, line in (
         (found.lost, "  ! the record of the ladder in force is gone: see doctor"),
-        (found.routing, "  ~ routing of deaths: as this version of RabbitMQ needs it"),
-        (found.unfinished, "  ~ finish a change of ladders that was cut off"),
+        (found.routing, "  ~ routing by death reason: as this version of RabbitMQ needs it"),
+        (found.unfinished, "  ~ finish an interrupted change of ladders"),
     ):
         if is_found:
             yield line
 
 
 def status_text(status: Status) -> str:
-    """Return one line a tier, and the number of exhausted messages."""
+    """Return one line per tier, and the number of exhausted messages."""
     rows = [row for queue in status.queues for row in _status_rows(queue)]
     headings = ("QUEUE", "READY", "QUARANTINE", "TIER", "DELAY", "PARKED", "NEXT DUE", "")
     exhausted = "does not exist yet" if status.exhausted is None else f"{status.exhausted} messages"
@@ -68,14 +68,15 @@ def status_text(status: Status) -> str:
 
 
 def _exact_line(exact: ExactStatus) -> str:
-    waiting = "the broker does not show how many wait" if exact.waiting is None else f"{exact.waiting} waiting"
+    unknown = "RabbitMQ does not report how many messages are waiting"
+    waiting = unknown if exact.waiting is None else f"{exact.waiting} waiting"
     return f"exact delays ({exact.topology}, unit {format_ms(exact.unit_ms)}): {waiting}"
 
 
 def _held_line(queue: QueueStatus) -> str:
     if queue.held is None:
-        return f"{queue.queue} holds its retries itself: only the management API of RabbitMQ shows how many"
-    due = f", the next until {_moment(queue.held_due)}" if queue.held_due else ""
+        return f"{queue.queue} holds its retries itself: only the management API reports how many"
+    due = f", the next due {_moment(queue.held_due)}" if queue.held_due else ""
     return f"{queue.queue} holds its retries itself: {queue.held} messages{due}"
 
 
@@ -116,16 +117,16 @@ def pruned_text(found: Iterable[Pruned]) -> str:
 
 
 def deleted_text(found: Deletion) -> str:
-    """Return whether a queue was deleted, and why it stays."""
+    """Return whether a queue was deleted, or why it was kept."""
     if found.deleted:
         return (
-            f"{found.queue}: deleted. {found.exhausted} messages of it are exhausted as undeliverable, and what is due "
-            "before it is declared again will be."
+            f"{found.queue}: deleted. {found.exhausted} of its messages went to the exhausted queue as undeliverable; "
+            "messages that are due before it is declared again go there, too."
         )
     return (
         f"{found.queue}: kept. It has {found.consumers} consumers, {found.messages} messages and {found.hidden} that a "
         f"worker or the queue itself still holds; {found.exhausted} were moved to the exhausted queue. Stop its "
-        "publishers, wait until its workers have ended, and try again."
+        "publishers, wait until its workers have stopped, and try again."
     )
 
 
@@ -134,14 +135,14 @@ def released_text(result: Released) -> str:
     lines = [f"released {task_id}" for task_id in result.released]
     lines += [f"not released: {task_id}: {problem}" for task_id, problem in result.failed.items()]
     lines += [f"not parked: {task_id} (already due, done, or exhausted)" for task_id in result.not_found]
-    lines += [f"more is parked in {queue} than was looked at: see --scan-limit" for queue in result.unseen]
+    lines += [f"more messages are parked in {queue} than were inspected: see --scan-limit" for queue in result.unseen]
     return "\n".join(lines) or "Nothing was parked."
 
 
 def exhausted_text(outcome: Outcome) -> str:
     """Return the listed messages as a table."""
     headings = ("TASK ID", "TASK", "QUEUE", "REASON", "EXCEPTION", "MESSAGE", "ATTEMPTS", "EXHAUSTED AT", "BYTES")
-    text = table(headings, map(_exhausted_row, outcome.done)) if outcome.done else "No exhausted message fits."
+    text = table(headings, map(_exhausted_row, outcome.done)) if outcome.done else "No exhausted message matches."
     return text + rest_text(outcome)
 
 
@@ -160,13 +161,13 @@ def acted_text(outcome: Outcome, done: str) -> str:
     lines = [f"{done} {each.task_id or 'a message without id'} ({each.task})" for each in outcome.done]
     lines += [f"not {done}: {each.found.task_id} ({each.found.task}): {each.problem}" for each in outcome.failed]
     lines += [f"not found: {task_id}" for task_id in outcome.not_found]
-    looked_for_more = outcome.not_found or not lines
-    return ("\n".join(lines) or "No exhausted message fits.") + (rest_text(outcome) if looked_for_more else "")
+    mention_rest = outcome.not_found or not lines
+    return ("\n".join(lines) or "No exhausted message matches.") + (rest_text(outcome) if mention_rest else "")
 
 
 def rest_text(outcome: Outcome) -> str:
-    """Return a remark where not the whole queue was looked at."""
-    return "" if outcome.complete else f"\nLooked at the first {outcome.seen} messages only; there may be more."
+    """Return a remark if only a part of the queue was inspected."""
+    return "" if outcome.complete else f"\nInspected only the first {outcome.seen} messages; there may be more."
 
 
 def policy_text(plan: PolicyPlan) -> str:
@@ -185,14 +186,14 @@ def policy_text(plan: PolicyPlan) -> str:
         sign, value = ("+", after) if before is None else ("-", before) if after is None else ("~", None)
         lines.append(f"    {sign} {key}: {f'{before} -> {after}' if sign == '~' else value}")
     if plan.operator_policy:
-        lines.append(f"    the operator policy {plan.operator_policy} goes on applying beside it")
+        lines.append(f"    the operator policy {plan.operator_policy} still applies, too")
     return "\n".join(lines)
 
 
 def undo_text(plan: UndoPlan) -> str:
-    """Return what an undo takes away."""
+    """Return what an undo removes."""
     if plan.policy is None:
-        return f"{plan.queue}: the policy is gone already; workers are told to forward"
+        return f"{plan.queue}: the policy no longer exists; workers are notified to forward"
     lines = [f"{plan.queue}:", f"  - policy {plan.policy.name}: pattern {plan.policy.pattern}"]
     left = plan.base.definition if plan.base else {}
     for key, (before, after) in differences(plan.policy.definition, left).items():
@@ -204,12 +205,12 @@ def undo_text(plan: UndoPlan) -> str:
 
 
 def adopted_text(found: AdoptionOutcome) -> str:
-    """Return what became of a queue that was adopted or given back."""
-    now = "adopted: its failed tasks are rejected" if found.rejects else "given back: its failed tasks are forwarded"
+    """Return the result of an adoption, or of its undo."""
+    now = "adopted: its failed tasks are rejected" if found.rejects else "detached: its failed tasks are forwarded"
     lines = [f"{found.queue}: {now}"]
     lines += [f"  {worker} {'rejects' if rejects else 'forwards'}" for worker, rejects in found.workers.items()]
-    if found.unheard:
+    if found.unanswered:
         listed = f" ({', '.join(found.silent)})" if found.silent else ""
         then = "forward until they are restarted" if found.rejects else "may still reject: restart them"
-        lines.append(f"  {found.unheard} consumers did not answer{listed}; workers among them {then}")
+        lines.append(f"  {found.unanswered} consumers did not answer{listed}; workers among them {then}")
     return "\n".join(lines)

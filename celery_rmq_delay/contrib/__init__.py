@@ -1,4 +1,4 @@
-"""What belongs to other packages: each module imports the one it is named after.
+"""Integrations: each folder is named after the package that it needs.
 
-May import `operations`, `history` and the package each is named after.
+May import `operations`, `history` and that package.
 """

@@ -11,7 +11,7 @@ from ..amqp.apply import declare_nowait, ready_counts, synchronise
 from ..amqp.connections import another, keeps_waiting
 from ..amqp.objects import Queue, arguments
 from ..exceptions import TopologyError
-from ..topology.common import own_queue_arguments
+from ..topology.common import managed_queue_arguments
 
 if TYPE_CHECKING:
     from kombu import Connection
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 def events_queue(delay: AppState) -> Queue:
     """Return the events queue; at its maximum length it drops the oldest events."""
-    kept = dict(own_queue_arguments(delay.own_queue_type))
+    kept = dict(managed_queue_arguments(delay.shared_queue_type))
     bound = {"x-max-length": delay.settings.events.max_length, "x-overflow": "drop-head"}
     return Queue(delay.settings.names.events, arguments({**kept, **bound}))
 

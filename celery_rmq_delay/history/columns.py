@@ -1,4 +1,4 @@
-"""The columns of the history files: what the collector writes and the pipeline reads. No I/O, no dependency.
+"""The columns of the history files, which the collector writes and the pipeline reads. No I/O, no dependency.
 
 One row per event, in ``day=YYYY-MM-DD/part-<uuid>.parquet``; the day is that of ``occurred_at`` in UTC.
 """
@@ -15,7 +15,7 @@ Kind = Literal["text", "time", "int32", "int64", "delays"]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the files; ``required`` ones are never null. ``name`` is that of the field of `Event`."""
+    """A column of the files; ``required`` ones are never null. ``name`` is the field's name in `Event`."""
 
     name: str
     kind: Kind

@@ -1,4 +1,4 @@
-"""The columns of the history files in pyarrow's types: what writes such files uses this. Needs pyarrow."""
+"""The schema of the history files in pyarrow's types, for writing. Needs pyarrow."""
 
 from __future__ import annotations
 

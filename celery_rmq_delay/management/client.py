@@ -1,4 +1,4 @@
-"""RabbitMQ's management HTTP API, as far as AMQP does not tell. Needs the extra ``management`` (httpx)."""
+"""A client of RabbitMQ's management HTTP API. Needs the extra ``management`` (httpx)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlsplit
 from ..amqp.objects import Binding, arguments
 from ..exceptions import ManagementError
 from ..redaction import without_credentials
-from .errors import URL_VARIABLE, connection_problem, not_let_in, reason
+from .errors import URL_VARIABLE, access_refused, connection_problem, reason
 from .records import Bindings, Policy, QueueDetail, mapping
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ _BAD_REQUEST, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND = 400, 401, 403, 404
 class Management:
     """A client for one vhost; a context manager.
 
-    ``url`` is the base URL without ``/api``; credentials in it come before ``user`` and ``password``. ``tls`` has the
-    keys of ``broker_use_ssl``, for an ``https`` URL. Every method raises `ManagementError`, with a hint, when the API
-    cannot be reached or does not let the user in.
+    ``url`` is the base URL without ``/api``; its credentials override ``user`` and ``password``. ``tls`` has the keys
+    of ``broker_use_ssl``, for an ``https`` URL. Every method raises `ManagementError`, with a hint, when the API cannot
+    be reached or refuses the user.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Management:
             auth=(self.user, unquote(parts.password or "") or password),
             timeout=timeout,
             verify=_context(tls) if parts.scheme == "https" else False,
-            # RabbitMQ closes a connection on which it refused a PUT, without a word: the next request would fail.
+            # RabbitMQ closes a connection after a refused PUT without notice: the next request would fail.
             limits=httpx.Limits(max_keepalive_connections=0),
         )
 
@@ -77,8 +77,8 @@ class Management:
     ) -> Management:
         """Return a client for the vhost of an AMQP connection, with its credentials and TLS options.
 
-        The base URL is ``url``, or else that of the environment variable `URL_VARIABLE`, or ``setting``, or the
-        management plugin's usual port on the broker's host.
+        The base URL is ``url``, else that of the environment variable `URL_VARIABLE`, else ``setting``, else the
+        management plugin's default port on the broker's host.
         """
         scheme = "https" if connection.ssl or connection.transport_cls == "amqps" else "http"
         url = url or os.environ.get(URL_VARIABLE) or setting or f"{scheme}://{_host(connection)}:{_PORTS[scheme]}"
@@ -119,7 +119,7 @@ class Management:
         """Return one queue; None where the vhost has none of that name."""
         answer = self._request("GET", f"queues/{self._vhost}/{quote(name, safe='')}", missing_is_fine=True)
         if answer.status_code == _NOT_FOUND:
-            self.policies()  # the same answer as for a vhost or an API that is not there
+            self.policies()  # raises where the vhost or the API is missing, which returns 404, too
             return None
         return self._read(answer, QueueDetail.from_json)
 
@@ -144,11 +144,11 @@ class Management:
     # -- writing: these need the tag policymaker -----------------------------------------------------------------
 
     def put_policy(self, policy: Policy) -> None:
-        """Write a user policy, over one of the same name."""
+        """Write a user policy, replacing one of the same name."""
         self._request("PUT", self._policy(policy.name), body=policy.to_json())
 
     def delete_policy(self, name: str) -> None:
-        """Delete a user policy; one that is not there is no error."""
+        """Delete a user policy, if it exists."""
         answer = self._request("DELETE", self._policy(name), missing_is_fine=True)
         if answer.status_code == _NOT_FOUND:
             self.policies()
@@ -177,14 +177,14 @@ class Management:
             raise ManagementError(connection_problem(error, self.url, self._timeout)) from error
         if answer.status_code in (_UNAUTHORIZED, _FORBIDDEN):
             needs = "policymaker" if path.startswith("policies") else "monitoring"
-            raise ManagementError(not_let_in(self.url, self.user, self.vhost, answer, needs))
+            raise ManagementError(access_refused(self.url, self.user, self.vhost, answer, needs))
         if answer.status_code == _NOT_FOUND and not missing_is_fine:
             raise self._not_found(path)
         if answer.status_code == _BAD_REQUEST and method == "GET":
-            raise self._not_found("overview")  # RabbitMQ's answer to some wrong paths
+            raise self._not_found("overview")  # RabbitMQ's response to some wrong paths
         if answer.status_code != _NOT_FOUND and (answer.is_error or answer.is_redirect):
-            said = f": {reason(answer)}" if reason(answer) else ". See the broker's log."
-            raise ManagementError(f"{self.url} answered {answer.status_code} to {method} {path}{said}")
+            found = f": {reason(answer)}" if reason(answer) else ". See the broker's log."
+            raise ManagementError(f"{self.url} answered {answer.status_code} to {method} {path}{found}")
         return answer
 
     def _not_found(self, path: str) -> ManagementError:
@@ -196,18 +196,18 @@ class Management:
         self.version()
         return ManagementError(
             f"The management API at {self.url} does not know the vhost {self.vhost!r}, or hides it from user "
-            f"{self.user!r} (404). It is another broker's, or the vhost in broker_url is wrong, or the user has no "
-            "permissions there (rabbitmqctl set_permissions)."
+            f"{self.user!r} (404). The API is that of another broker, or the vhost in broker_url is wrong, or the user "
+            "has no permissions there (rabbitmqctl set_permissions)."
         )
 
     def _read(self, answer: httpx.Response, read: Callable[[Any], _T]) -> _T:
-        """Return what ``read`` makes of an answer, whose shape is anybody's: it may be no RabbitMQ that answers."""
+        """Return the result of ``read`` for a response. Raises `ManagementError` where it is not from RabbitMQ."""
         try:
             return read(answer.json())
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise self._stranger() from error
+            raise self._not_rabbitmq() from error
 
-    def _stranger(self) -> ManagementError:
+    def _not_rabbitmq(self) -> ManagementError:
         return ManagementError(f"{self.url} answers, but not as a RabbitMQ management API. Check the URL.")
 
 
@@ -217,8 +217,8 @@ def _binding(data: Mapping[str, Any]) -> Binding:
 
 
 def _context(options: object) -> ssl.SSLContext:
-    """Return a TLS context that believes the system's authorities and the one in ``options``."""
-    # In a broker URL the same keys begin with ``ssl_``.
+    """Return a TLS context that trusts the system's authorities and the one in ``options``."""
+    # In a broker URL the same keys have the prefix ``ssl_``.
     given = {str(key).removeprefix("ssl_"): value for key, value in mapping(options).items()}
     context = ssl.create_default_context()
     try:

@@ -1,4 +1,4 @@
-"""What went wrong with a request to the management API, and what to do, in one sentence."""
+"""Error messages for failed requests to the management API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import httpx
 
-#: The environment variable that names the API's base URL where it is not on the broker's host at the usual port.
+#: The environment variable for the API's base URL where it is not the default port of the broker's host.
 URL_VARIABLE = "RMQ_DELAY_MANAGEMENT_URL"
 
 _NAME_IT = f"name its address with --management-url, {URL_VARIABLE} or the setting management_url"
@@ -17,47 +17,47 @@ _NO_TAG = "Not management user"
 
 
 def connection_problem(error: Exception, url: str, timeout: float) -> str:
-    """Say why a request got no answer. ``url`` is the API's, without credentials; ``timeout`` in seconds."""
+    """Return why a request got no response. ``url`` is the API's, without credentials; ``timeout`` in seconds."""
     import httpx
 
     tls = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
     if tls is not None:
         return (
             f"No TLS connection to the management API at {url} ({_words(tls)}). Name its certificate authority with "
-            "broker_use_ssl={'ca_certs': ...}, or write http:// where that port speaks no TLS."
+            "broker_use_ssl={'ca_certs': ...}, or write http:// if that port does not use TLS."
         )
     if isinstance(error, httpx.ConnectTimeout):
         return f"No connection to the management API at {url} within {timeout:g} s. Check host and port, or {_NAME_IT}."
     if isinstance(error, httpx.TimeoutException):
         return f"The management API at {url} did not answer within {timeout:g} s. Try again when it is less busy."
     if isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)):
-        return f"{url} does not answer in HTTP ({_words(error)}). Check scheme and port: https:// where it has TLS."
+        return f"{url} does not answer in HTTP ({_words(error)}). Check scheme and port: https:// if it uses TLS."
     return (
         f"No management API at {url} ({_words(error)}). Enable it (rabbitmq-plugins enable rabbitmq_management), "
         f"or {_NAME_IT}."
     )
 
 
-def not_let_in(url: str, user: str, vhost: str, answer: httpx.Response, needs: str) -> str:
-    """Say why the API refused a user; ``needs`` is the tag that the request takes."""
+def access_refused(url: str, user: str, vhost: str, answer: httpx.Response, needs: str) -> str:
+    """Return why the API refused a user; ``needs`` is the tag that the request requires."""
     found = reason(answer)
-    said = f"({answer.status_code}{': ' + found if found else ''})"
+    code = f"({answer.status_code}{': ' + found if found else ''})"
     start = f"The management API at {url} does not let user {user!r}"
     if _NO_PERMISSION in found:
-        return f"{start} see the vhost {vhost!r} {said}. Give it permissions there (rabbitmqctl set_permissions)."
+        return f"{start} see the vhost {vhost!r} {code}. Give it permissions there (rabbitmqctl set_permissions)."
     if needs == "policymaker" and found != _NO_TAG and answer.request.method != "GET":
         return (
-            f"{start} write policies {said}. Give it the tag policymaker (rabbitmqctl set_user_tags {user} policymaker)"
+            f"{start} write policies {code}. Give it the tag policymaker (rabbitmqctl set_user_tags {user} policymaker)"
             " and permissions on the vhost, or use a URL with other credentials."
         )
     return (
-        f"{start} in {said}. Check name and password, and give it the tag {needs} "
+        f"{start} in {code}. Check name and password, and give it the tag {needs} "
         f"(rabbitmqctl set_user_tags {user} {needs}), or use a URL with other credentials."
     )
 
 
 def reason(answer: httpx.Response) -> str:
-    """Return what RabbitMQ gives as the reason of a refusal; empty where it says none."""
+    """Return RabbitMQ's reason for a refusal; empty where there is none."""
     try:
         data = answer.json()
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Which policy adopts a queue, as pure data: merged with the one that applies now, and never over somebody's head."""
+"""The policy that adopts a queue, as pure data, merged with the policy that applies now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .records import QueueDetail
 
 DLX, ROUTING_KEY = "dead-letter-exchange", "dead-letter-routing-key"
-#: From this version on; before, a negative delivery limit is 0.
+#: From this version on a negative delivery limit means no limit; before, it means 0.
 NEGATIVE_IS_UNLIMITED = (4, 0, 0)
 
 
@@ -34,7 +34,7 @@ def wanted_keys(names: Names, queue: str, queue_type: str) -> dict[str, Any]:
 def applying(policies: Iterable[Policy], queue: str, queue_type: str, seen: str | None = None) -> Policy | None:
     """Return the policy with the highest priority that matches a queue.
 
-    ``seen``: the one that the broker says it uses; decides between equals, and where only the broker can tell.
+    ``seen``: the one that the broker reports; decides between equal priorities, and where Python cannot read a pattern.
     """
     fitting = [
         policy
@@ -48,8 +48,8 @@ def applying(policies: Iterable[Policy], queue: str, queue_type: str, seen: str 
 class PolicyPlan:
     """The policy to write for a queue.
 
-    ``present`` is the policy of ours that is there already, ``base`` the one of others it is merged from (the one that
-    would apply without ours), ``operator_policy`` the name of the one that goes on applying beside it.
+    ``present`` is our existing policy, ``base`` the one of others that it is merged from (which would apply without
+    ours), ``operator_policy`` the name of the operator policy that still applies beside it.
     """
 
     queue: str
@@ -61,7 +61,7 @@ class PolicyPlan:
 
     @property
     def changes(self) -> dict[str, tuple[Any, Any]]:
-        """What changes in what user policies set for the queue: (before, after) by key; None is not set."""
+        """The changes of the queue's keys by user policies: (before, after) by key; None is not set."""
         now = self.present or self.base
         return differences(now.definition if now else {}, self.policy.definition)
 
@@ -91,7 +91,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str
 def plan_policy(names: Names, detail: QueueDetail, policies: Iterable[Policy], *, replace: bool = False) -> PolicyPlan:
     """Return the policy that adopts a queue; ``replace``: also where another policy dead-letters it elsewhere.
 
-    Raises `AdoptionError` where no policy can do that, or where it would take something from somebody.
+    Raises `AdoptionError` where no policy can adopt it, or where it would override settings of others.
     """
     queue, policies = detail.name, list(policies)
     if detail.type not in ("classic", "quorum") or not detail.lasting:
@@ -105,7 +105,7 @@ def plan_policy(names: Names, detail: QueueDetail, policies: Iterable[Policy], *
     _check_base(queue, base, wanted, replace=replace)
     _check_operator(detail, [policy for policy in (present, base) if policy], wanted)
     merged = {key: value for key, value in (base.definition if base else {}).items() if key != ROUTING_KEY}
-    # Also above those whose pattern only the broker can read.
+    # Also above those whose pattern Python cannot read.
     rivals = [policy.priority for policy in others if policy.fits(queue, detail.type) is not False]
     ours = Policy(names.policy(queue), pattern_of(queue), {**merged, **wanted}, max(rivals, default=0) + 1)
     return PolicyPlan(queue, detail.type, ours, present, base, detail.operator_policy)
@@ -123,7 +123,7 @@ def find_ours(names: Names, queue: str, policies: Iterable[Policy]) -> Policy | 
 
 
 def _check_arguments(detail: QueueDetail, wanted: Mapping[str, Any]) -> None:
-    """Refuse arguments that keep a policy from working: they come before policies, and nobody can change them."""
+    """Refuse arguments that prevent a policy from working: they override policies and cannot be changed."""
     queue, found = detail.name, detail.arguments
     if found.get(f"x-{DLX}") == wanted[DLX] and f"x-{ROUTING_KEY}" not in found:
         raise AdoptionError(f"Queue {queue!r} has our dead-letter exchange as an argument: there is nothing to adopt.")
@@ -132,8 +132,8 @@ def _check_arguments(detail: QueueDetail, wanted: Mapping[str, Any]) -> None:
         if value is not None and value != wanted.get(key):
             needs = f"{key}={wanted[key]}" if key in wanted else f"no {key}"
             raise AdoptionError(
-                f"Queue {queue!r} has the argument x-{key}={value!r}, its ladder needs {needs}, and arguments come "
-                "before policies. Move to a new queue, or drain, delete and declare it again."
+                f"Queue {queue!r} has the argument x-{key}={value!r}, its ladder needs {needs}, and arguments "
+                "override policies. Move to a new queue, or drain, delete and declare it again."
             )
 
 
@@ -145,13 +145,13 @@ def _check_base(queue: str, base: Policy | None, wanted: Mapping[str, Any], *, r
         key = base.definition.get(ROUTING_KEY)
         to = f"exchange {elsewhere!r}" + (f" with routing key {key!r}" if key is not None else "")
         raise AdoptionError(
-            f"Queue {queue!r} dead-letters to {to} by the policy {base.name!r}. Adopted, it would do so no more: "
-            "say --replace when that is wanted."
+            f"Queue {queue!r} dead-letters to {to} by the policy {base.name!r}. The adoption would end that: "
+            "if you want that, use --replace."
         )
 
 
 def _check_operator(detail: QueueDetail, known: Iterable[Policy], wanted: Mapping[str, Any]) -> None:
-    """Refuse an operator policy that sets a key of ours to something else: it comes before every user policy."""
+    """Refuse an operator policy that sets one of our keys to another value: it overrides every user policy."""
     if detail.operator_policy is None:
         return
     users = next((policy.definition for policy in known if policy.name == detail.policy), {})
@@ -160,12 +160,12 @@ def _check_operator(detail: QueueDetail, known: Iterable[Policy], wanted: Mappin
         if value is not None and value != users.get(key) and value != wanted.get(key):
             raise AdoptionError(
                 f"The operator policy {detail.operator_policy!r} sets {key}={value!r} for queue {detail.name!r}, and "
-                f"its ladder needs {key}={wanted.get(key)!r}. Operator policies come first: ask who wrote it."
+                f"its ladder needs {key}={wanted.get(key)!r}. Operator policies come first: ask its author."
             )
 
 
 def effective_limit(argument: object, by_policy: object, version: Version) -> int | None:
-    """Return the delivery limit that a broker makes of the two; None is its default."""
+    """Return the effective delivery limit of an argument and a policy; None is the broker's default."""
     limits = [limit for limit in (argument, by_policy) if isinstance(limit, int)]
     if limits and min(limits) < 0 and version >= NEGATIVE_IS_UNLIMITED:
         return max(limits)

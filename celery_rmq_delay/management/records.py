@@ -1,4 +1,4 @@
-"""What the management API says of queues, bindings and policies, as plain data."""
+"""Queues, bindings and policies of the management API, as plain data."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..amqp.objects import Binding
 
 @dataclass(frozen=True)
 class QueueDetail:
-    """What the API says of a queue: its statistics, so up to ten seconds old.
+    """A queue as reported by the API. Its statistics are up to ten seconds old.
 
-    ``policy`` is the name of its user policy, ``policy_definition`` what policies and operator policies together set.
-    ``dead_letters_waiting`` counts messages that died and are kept until a queue takes them (quorum, at-least-once).
-    ``held`` counts those that the queue holds for a delayed retry (quorum, RabbitMQ 4.3), None where nothing is said;
-    ``next_due_ms`` is when the next of them is due (ms since the epoch), None where none is held.
+    ``policy`` is the name of its user policy, ``policy_definition`` the result of its policy and operator policy.
+    ``dead_letters_waiting`` counts dead-lettered messages that no queue has confirmed yet (quorum, at-least-once).
+    ``held`` counts messages that the queue holds for a native retry (quorum, RabbitMQ 4.3), None where it is not
+    reported; ``next_due_ms`` is when the next of them is due (ms since the epoch), None where none is held.
     """
 
     name: str
@@ -31,12 +31,12 @@ class QueueDetail:
     lasting: bool = True
     held: int | None = None
     next_due_ms: int | None = None
-    #: All of its messages that somebody may still be given: ready, unacked and held.
+    #: All messages that may still be delivered: ready, unacked and held.
     messages: int = 0
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> QueueDetail:
-        """Read one element of ``/api/queues``; what the broker left out (it does without statistics) is empty."""
+        """Read one element of ``/api/queues``; missing keys (as without statistics) are empty."""
         return cls(
             name=required_text(data, "name"),
             type=str(data.get("type", "classic")),
@@ -56,7 +56,7 @@ class Bindings(dict[tuple[str, str], list[Binding]]):
     """The bindings of a vhost, by (source, destination)."""
 
     def missing(self, planned: Iterable[Binding]) -> list[Binding]:
-        """Return those of ``planned`` that are not there."""
+        """Return the bindings of ``planned`` that do not exist."""
         return [each for each in planned if each not in self.get(each.ends, ())]
 
 
@@ -70,7 +70,7 @@ def _some_number(value: object) -> int | None:
 
 def mapping(value: object) -> Mapping[str, Any]:
     """Return a JSON object; empty for anything else."""
-    # Old brokers write an empty object as [].
+    # Old brokers encode an empty object as [].
     return value if isinstance(value, dict) else {}
 
 
@@ -100,12 +100,12 @@ class Policy:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Policy:
-        """Read one element of ``/api/policies``. Raises `KeyError`, `TypeError` or `ValueError` for what is none."""
+        """Read one element of ``/api/policies``. Raises `KeyError`, `TypeError` or `ValueError` for invalid data."""
         name, pattern, apply_to = (required_text(data, key) for key in ("name", "pattern", "apply-to"))
         return cls(name, pattern, dict(data.get("definition") or {}), int(data.get("priority", 0)), apply_to)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the body that writes it."""
+        """Return the request body that writes the policy."""
         return {
             "pattern": self.pattern,
             "definition": dict(self.definition),
@@ -114,16 +114,16 @@ class Policy:
         }
 
     def fits(self, queue: str, queue_type: str) -> bool | None:
-        """Return whether it can apply to a queue; None where only the broker can tell.
+        """Return whether the policy can apply to a queue; None where Python cannot read the pattern.
 
-        The broker matches the bytes of the name with PCRE, of which Python knows most.
+        The broker matches the bytes of the name with PCRE, most of which Python supports.
         """
         if self.apply_to not in ("all", "queues", f"{queue_type}_queues"):
             return False
         if _NOT_FOR.get(queue_type, set()) & self.definition.keys():
             return False
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of what PCRE and Python read differently
+            warnings.simplefilter("error")  # for syntax that PCRE and Python interpret differently
             try:
                 return re.search(self.pattern.encode(), queue.encode()) is not None
             except (re.error, Warning, ValueError, OverflowError, RecursionError):
@@ -131,7 +131,7 @@ class Policy:
 
 
 def required_text(data: Mapping[str, Any], key: str) -> str:
-    """Return a text of a JSON object. Raises `KeyError` where it is missing, `TypeError` where it is no text."""
+    """Return a text of a JSON object. Raises `KeyError` where it is missing, `TypeError` where it is not a text."""
     if not isinstance(data[key], str):
         raise TypeError(key)
     return str(data[key])

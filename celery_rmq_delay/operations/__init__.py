@@ -1,4 +1,4 @@
-"""What operators do and look at: one function per action.
+"""Actions of operators: one function per action.
 
 May import `worker`, `management` and what is below them.
 """

@@ -1,13 +1,13 @@
-"""Adopt a queue that exists without our dead-letter arguments, by a policy, while workers use it; and give it back.
+"""Adopt an existing queue without our dead-letter arguments by a policy, while workers use it; and detach it.
 
-No message may be rejected while nothing takes it, so the policy is there before anybody may reject, and goes only when
-nobody does any more:
+A rejected message without a dead-letter exchange is lost, so the policy is written before any worker rejects, and
+deleted only after all workers have stopped rejecting:
 
     adopt:  ladder -> policy -> seen in effect -> record -> workers
-    undo:   record -> workers, every consumer has answered -> nothing on its way any more -> policy
+    undo:   record -> workers, every consumer has replied -> no dead letters in transit -> policy
 
-After a crash between any two steps the policy is there, and workers reject or not: both are safe, and the same command
-goes on from there.
+After a crash between any two steps the policy exists, and workers reject or not: both are safe, and the same command
+continues from there.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Patience:
     """How long to wait, in seconds.
 
     ``effect``: for the broker to show a policy in effect; its statistics are up to ten seconds old. ``answers``: for
-    workers. ``settle``: between the last answer and the end of a policy, for what workers sent before; a quorum queue's
-    count of dead letters is five seconds old.
+    workers. ``settle``: between the last reply and the deletion of a policy, for what workers sent before; a quorum
+    queue's count of dead letters is five seconds old.
     """
 
     effect: float = 30.0
@@ -57,18 +57,18 @@ PATIENCE = Patience()
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one queue.
+    """The result for one queue.
 
-    ``workers`` maps the workers that take it to whether they reject now. ``silent`` are the addresses of consumers
-    that did not answer (programs that are no workers, workers without remote control or that are busy in the solo
-    pool), as far as the management API knows them; ``unheard`` is their number.
+    ``workers`` maps the workers that consume it to whether they reject now. ``silent`` are the addresses of consumers
+    that did not reply (programs that are not workers, workers without remote control or busy in the solo pool), as far
+    as the management API lists them; ``unanswered`` is their number.
     """
 
     queue: str
     policy: str
     rejects: bool
     workers: dict[str, bool] = field(default_factory=dict)
-    unheard: int = 0
+    unanswered: int = 0
     silent: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class UndoPlan:
-    """What an undo takes away: the policy (None where only the record is left), and which one then applies."""
+    """What an undo removes: the policy (None if only the record is left), and which policy applies afterwards."""
 
     queue: str
     policy: Policy | None
@@ -99,7 +99,7 @@ class UndoPlan:
 
 
 class Adopter:
-    """Plans and does both for one app's queues, over AMQP and the management API."""
+    """Plan and carry out adoptions and undos for an app's queues, over AMQP and the management API."""
 
     def __init__(
         self, delay: AppState, connection: Connection, management: Management, patience: Patience | None = None
@@ -111,22 +111,22 @@ class Adopter:
     # -- adopt ---------------------------------------------------------------------------------------------------
 
     def plan(self, queue: str, *, replace: bool = False) -> PolicyPlan:
-        """Return the policy to write. Changes nothing; raises `AdoptionError` where no policy will do."""
+        """Return the policy to write. Changes nothing; raises `AdoptionError` if no policy can adopt it."""
         if self.delay.has_native_retry(queue):
             raise AdoptionError(
-                f"The settings leave the retries of queue {queue!r} to RabbitMQ (retry: native), and an adopted queue "
-                'has a ladder. Set "retry": "ladder" for it, or declare it again.'
+                f"Queue {queue!r} has the setting retry: native (RabbitMQ's native retry), but an adopted queue needs "
+                'a ladder. Set "retry": "ladder" for it, or declare it again.'
             )
         return plan_policy(self.names, self._detail(queue), self.management.policies(), replace=replace)
 
     def is_adopted(self, plan: PolicyPlan) -> bool:
-        """Return whether the planned policy is there, and workers know."""
+        """Return whether the planned policy is written, recorded for workers, and in effect."""
         adoption = applied(self.connection, self._ladder(plan.queue)).adoption
         written = adoption is not None and adoption.in_force and _is_as_written(plan.policy, adoption)
         return plan.is_written and written and self._in_effect(plan, self._detail(plan.queue))
 
     def adopt(self, plan: PolicyPlan) -> Outcome:
-        """Write the planned policy and let the workers reject. Does no harm twice."""
+        """Write the planned policy and let the workers reject. Idempotent."""
         ladder = self._ladder(plan.queue)
         apply_plan(self.connection, ladder)  # a rejected message needs somewhere to go
         if not plan.is_written:
@@ -152,30 +152,28 @@ class Adopter:
             base_definition=dict(base.definition) if base else {},
         )
         adoption = save_adoption(self.connection, ladder, adoption)
-        return self._outcome(plan.queue, plan.policy.name, adoption, self._tell(plan.queue, adoption))
+        return self._outcome(plan.queue, plan.policy.name, adoption, self._notify_workers(plan.queue, adoption))
 
     def _wait_for_old_statistics(self, plan: PolicyPlan) -> None:
-        """Wait until statistics show no earlier policy of ours: they would be taken for the new one."""
+        """Wait until the statistics no longer show an earlier policy of the same name."""
         if plan.present is None:
             self._poll(self.patience.effect, lambda: self._detail(plan.queue).policy != plan.policy.name)
 
     def _wait_until_in_effect(self, plan: PolicyPlan) -> QueueDetail:
-        def look() -> QueueDetail | None:
-            consumer_count(
-                self.connection, plan.queue
-            )  # wakes a classic queue that nobody uses: it tells no statistics
+        def inspect() -> QueueDetail | None:
+            consumer_count(self.connection, plan.queue)  # wakes an unused classic queue, which emits no statistics
             detail = self._detail(plan.queue)
             return detail if self._in_effect(plan, detail) else None
 
-        found: QueueDetail | None = self._poll(self.patience.effect, look)
+        found: QueueDetail | None = self._poll(self.patience.effect, inspect)
         if found is None:
             detail = self._detail(plan.queue)
             self._take_back(plan)
             raise AdoptionError(
                 f"The policy {plan.policy.name!r} was not in effect after {self.patience.effect:g} s: queue "
                 f"{plan.queue!r} has the policy {detail.policy!r}, the operator policy {detail.operator_policy!r} and "
-                f"together {dict(detail.policy_definition)}. All is as before; look for a policy that matches the same "
-                "name with the same priority, and at the broker's log."
+                f"together {dict(detail.policy_definition)}. The change was undone. Check for another policy that "
+                "matches the queue with the same priority, and read the broker's log."
             )
         return found
 
@@ -192,17 +190,17 @@ class Adopter:
     # -- undo ----------------------------------------------------------------------------------------------------
 
     def plan_undo(self, queue: str) -> UndoPlan:
-        """Return what an undo takes away; false where there is nothing. Changes nothing.
+        """Return what an undo removes; false if there is nothing. Changes nothing.
 
-        Raises `AdoptionError` where the policy is not the one that was written.
+        Raises `AdoptionError` if the policy differs from the one that was written.
         """
         adoption = applied(self.connection, self._ladder(queue)).adoption
         policies = self.management.policies()
         present = find_ours(self.names, queue, policies)
         if present is not None and adoption is not None and not _is_as_written(present, adoption):
             raise AdoptionError(
-                f"Somebody changed the policy {present.name!r} after it was written. Run `celery -A proj rmq-delay "
-                f"adopt --queue {queue}` to write it anew, and then --undo, or put it back as it was."
+                f"The policy {present.name!r} was changed after it was written. Run `celery -A proj rmq-delay "
+                f"adopt --queue {queue}` to write it again, and then --undo, or restore it by hand."
             )
         detail = self.management.queue(queue)
         others = [policy for policy in policies if present is None or policy.name != present.name]
@@ -212,8 +210,8 @@ class Adopter:
     def undo(self, plan: UndoPlan, *, force: bool = False) -> Outcome:
         """Let the workers forward again, and then delete the policy.
 
-        Raises `AdoptionError` where not every consumer of the queue has said that it knows, unless ``force``: they have
-        to be restarted before. Messages are safe at that point, as the policy is still there.
+        Raises `AdoptionError` if not every consumer of the queue has confirmed, unless ``force``: restart those that
+        did not reply first. Messages are safe at that point, as the policy still exists.
         """
         queue, ladder = plan.queue, self._ladder(plan.queue)
         name = self.names.policy(queue)
@@ -224,12 +222,12 @@ class Adopter:
         adoption = save_adoption(self.connection, ladder, replace(known or blank, in_force=False))
         answers: dict[str, Any] | None = None
         if detail is not None and detail.arguments.get(f"x-{DLX}") != self.names.dlx(queue):
-            # Twice, as a worker that was just starting may have read the record before, and consumes only now.
+            # Twice: a starting worker may have read the record before this change and consume only now.
             for _ in range(2):
-                answers = self._tell(queue, adoption)
+                answers = self._notify_workers(queue, adoption)
                 outcome = self._outcome(queue, name, adoption, answers)
-                if outcome.unheard and not force:
-                    raise AdoptionError(_unheard(outcome))
+                if outcome.unanswered and not force:
+                    raise AdoptionError(_unanswered_text(outcome))
                 time.sleep(self.patience.settle_quorum if kind == "quorum" else self.patience.settle)
             self._wait_for_dead_letters(queue)
         if find_ours(self.names, queue, self.management.policies()) == plan.policy and plan.policy is not None:
@@ -237,7 +235,7 @@ class Adopter:
         return self._outcome(queue, name, adoption, answers)
 
     def _wait_for_dead_letters(self, queue: str) -> None:
-        """Wait until a quorum queue has got rid of its dead letters: the end of at-least-once would drop them."""
+        """Wait until a quorum queue has no dead letters left: without at-least-once it would drop them."""
 
         def none_left() -> bool:
             detail = self.management.queue(queue)
@@ -245,8 +243,8 @@ class Adopter:
 
         if not self._poll(self.patience.effect, none_left):
             raise AdoptionError(
-                f"Dead letters of queue {queue!r} wait for a queue that takes them, and would be lost without the "
-                "policy. Workers forward already. See `celery -A proj rmq-delay doctor`, then run --undo again."
+                f"Dead letters of queue {queue!r} still wait for a target queue, and would be lost without the policy. "
+                "Workers already forward. Run `celery -A proj rmq-delay doctor`, then --undo again."
             )
 
     # -- both ----------------------------------------------------------------------------------------------------
@@ -259,17 +257,17 @@ class Adopter:
         detail = self.management.queue(queue)
         if detail is None:
             raise AdoptionError(
-                f"There is no queue {queue!r} in the vhost {self.management.vhost!r}, so there is nothing to adopt: "
-                "`celery -A proj rmq-delay apply` declares it with the dead-letter exchange."
+                f"There is no queue {queue!r} in the vhost {self.management.vhost!r}, so there is nothing to adopt. "
+                "Run `celery -A proj rmq-delay apply` to declare it with the dead-letter exchange."
             )
         return detail
 
-    def _tell(self, queue: str, adoption: Adoption) -> dict[str, Any]:
-        """Tell all workers; return the answers of those that take the queue, by name.
+    def _notify_workers(self, queue: str, adoption: Adoption) -> dict[str, Any]:
+        """Notify all workers; return the replies of those that consume the queue, by name.
 
-        Asks again until as many have answered as consume the queue, or nobody can be waited for any more.
+        Repeats the broadcast until as many have replied as consume the queue, or the time is over.
         """
-        heard: dict[str, Any] = {}
+        received: dict[str, Any] = {}
         deadline = time.monotonic() + self.patience.answers
         while True:
             replies = self.delay.app.control.broadcast(
@@ -279,30 +277,30 @@ class Adopter:
                 reply=True,
                 timeout=self.patience.round,
             )
-            heard |= {
+            received |= {
                 name: answer
                 for reply in replies or []
                 for name, answer in reply.items()
                 if answer.get("consumes") and answer["generation"] >= adoption.generation
             }
-            if len(heard) >= (consumer_count(self.connection, queue) or 0) or time.monotonic() > deadline:
-                return heard
+            if len(received) >= (consumer_count(self.connection, queue) or 0) or time.monotonic() > deadline:
+                return received
 
     def _outcome(self, queue: str, policy: str, adoption: Adoption, answers: dict[str, Any] | None) -> Outcome:
-        if answers is None:  # nobody had to be asked
+        if answers is None:  # no worker had to be notified
             return Outcome(queue, policy, adoption.in_force)
         workers = {name: bool(answer["rejects"]) for name, answer in sorted(answers.items())}
         agreeing = [name for name, rejects in workers.items() if adoption.in_force or not rejects]
-        unheard = max(0, (consumer_count(self.connection, queue) or 0) - len(agreeing))
+        unanswered = max(0, (consumer_count(self.connection, queue) or 0) - len(agreeing))
         silent: tuple[str, ...] = ()
-        if unheard:
-            heard = {answer.get("address") for answer in answers.values()}
-            silent = tuple(each for each in self.management.consumers(queue) if each not in heard)
-        return Outcome(queue, policy, adoption.in_force, workers, unheard, silent)
+        if unanswered:
+            replied = {answer.get("address") for answer in answers.values()}
+            silent = tuple(each for each in self.management.consumers(queue) if each not in replied)
+        return Outcome(queue, policy, adoption.in_force, workers, unanswered, silent)
 
-    def _poll(self, seconds: float, look: Callable[[], Any]) -> Any:
+    def _poll(self, seconds: float, inspect: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + seconds
-        while not (found := look()) and time.monotonic() < deadline:
+        while not (found := inspect()) and time.monotonic() < deadline:
             time.sleep(self.patience.pause)
         return found
 
@@ -315,10 +313,10 @@ def _is_as_written(policy: Policy, adoption: Adoption) -> bool:
     )
 
 
-def _unheard(outcome: Outcome) -> str:
+def _unanswered_text(outcome: Outcome) -> str:
     listed = f" ({', '.join(outcome.silent)})" if outcome.silent else ""
     return (
-        f"{outcome.unheard} consumers of queue {outcome.queue!r} did not say that they reject no more{listed}. The "
-        "policy stays, so nothing is lost, and workers that start from now on forward. Restart those that did not "
-        "answer and run --undo again; say --force where they are no workers of this app."
+        f"{outcome.unanswered} consumers of queue {outcome.queue!r} did not confirm that they stopped "
+        f"rejecting{listed}. The policy stays, so nothing is lost, and workers that start from now on forward. Restart "
+        "those that did not reply and run --undo again; add --force if they are not workers of this app."
     )

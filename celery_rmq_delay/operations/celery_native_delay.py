@@ -1,4 +1,4 @@
-"""Celery's own delayed delivery in the broker: what its objects are called, and what of them is there.
+"""Celery's native delayed delivery in the broker: the names of its objects, and which of them exist.
 
 Names and keys are those of ``kombu.transport.native_delayed_delivery``, which older kombus do not have.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from celery import Celery
     from kombu import Connection
 
-#: How many binary levels there are; level n holds messages for 2**n seconds.
+#: Number of binary levels; level n holds messages for 2**n seconds.
 LEVELS = 28
 #: Every delayed call is published to this exchange.
 ENTRY = f"celery_delayed_{LEVELS - 1}"
@@ -32,12 +32,12 @@ def level(number: int) -> str:
 
 
 def level_names() -> list[str]:
-    """Return the names of all levels, the longest first: the way that messages take."""
+    """Return the names of all levels, the longest first, in the order in which messages pass them."""
     return [level(number) for number in reversed(range(LEVELS))]
 
 
 def celery_native_bindings(queue: Queue) -> list[tuple[Exchange, str]]:
-    """Return (exchange, routing key) of those bindings of a queue that Celery's delayed delivery looks at."""
+    """Return (exchange, routing key) of the bindings of a queue that Celery's native delayed delivery uses."""
     if isinstance(queue, Broadcast):
         return []
     if queue.exchange:
@@ -49,7 +49,7 @@ def celery_native_bindings(queue: Queue) -> list[tuple[Exchange, str]]:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What there is: the number of ready messages of each level's queue that exists, by name."""
+    """The level queues that exist, with their numbers of ready messages, by name."""
 
     queues: dict[str, int]
 
@@ -59,8 +59,8 @@ class Leftovers:
         return sum(self.queues.values())
 
 
-def look(connection: Connection) -> Leftovers | None:
-    """Return what is there of Celery's own delayed delivery; None where there is nothing. Changes nothing."""
+def find_leftovers(connection: Connection) -> Leftovers | None:
+    """Return the queues of Celery's native delayed delivery; None if it has no objects. Changes nothing."""
     if not exchange_exists(connection, DELIVERY):
         return None
     counts = ready_counts(connection, level_names())
@@ -68,7 +68,7 @@ def look(connection: Connection) -> Leftovers | None:
 
 
 def exchange_exists(connection: Connection, name: str) -> bool:
-    """Return whether an exchange is there, of whatever type."""
+    """Return whether an exchange exists, of any type."""
     try:
         with connection.channel() as channel:
             channel.exchange_declare(name, "topic", passive=True)
@@ -78,9 +78,9 @@ def exchange_exists(connection: Connection, name: str) -> bool:
 
 
 def still_used(app: Celery, *, every_task: bool) -> bool:
-    """Return whether the app's own workers would declare the levels again when they start: it has quorum queues.
+    """Return whether the app's workers declare the levels at start, because it has quorum queues.
 
-    ``every_task`` is whether the setting ``exact_for`` is ``"all"``, which keeps Celery's step out.
+    ``every_task``: whether the setting ``exact_for`` is ``"all"``, which disables Celery's bootstep.
     """
     kinds = ((queue.queue_arguments or {}).get("x-queue-type") for queue in app.amqp.queues.values())
     return not every_task and "quorum" in kinds
@@ -91,12 +91,11 @@ MIGRATE = "`celery -A proj rmq-delay migrate --from celery-native`"
 
 def describe(found: Leftovers, *, used: bool) -> tuple[str, str]:
     """Return a description of leftovers, and a fix; ``used``: see `still_used`."""
-    text = f"Celery's own delayed delivery has left {len(found.queues)} queues with {found.messages} messages."
+    text = f"Celery's native delayed delivery has left {len(found.queues)} queues with {found.messages} messages."
     if used:
         return text.replace(" has left ", " keeps "), (
-            "Tasks that are no RetryableTask use it. To have none of them do so, set exact_for to 'all'; then run "
-            f"{MIGRATE}."
+            f"Tasks that are not a RetryableTask use it. To stop them, set exact_for to 'all'; then run {MIGRATE}."
         )
     if found.messages:
-        return text, f"Run {MIGRATE}; with --remove it deletes the empty queues, too."
-    return text, f"Run {MIGRATE[:-1]} --remove`: it deletes them."
+        return text, f"Run {MIGRATE}; --remove also deletes the empty queues."
+    return text, f"Run {MIGRATE[:-1]} --remove` to delete them."

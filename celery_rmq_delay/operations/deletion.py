@@ -1,4 +1,4 @@
-"""Delete an origin queue, and no message with it."""
+"""Delete an origin queue without losing a message."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ if TYPE_CHECKING:
     from ..management.records import QueueDetail
     from ..topology.ladder import LadderPlan
 
-    Look = Callable[[], QueueDetail | None]
+    Inspect = Callable[[], QueueDetail | None]
 
-#: Seconds after which RabbitMQ's statistics of a queue are new: it makes them every five seconds.
+#: Seconds after which RabbitMQ's statistics of a queue are up to date: it emits them every five seconds.
 STATISTICS = 6.0
-#: Seconds in which a queue that tells nothing in it is tried to be deleted.
+#: Seconds in which to retry the deletion of a queue that reports no messages.
 _PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
 class Deletion:
-    """What became of an origin queue: it is deleted, or kept with what it has.
+    """The result for an origin queue: deleted, or kept with its messages.
 
     ``exhausted`` counts messages that were moved from it to the exhausted queue, ``hidden`` those that only the
-    management API tells of: those that a worker still holds, delayed retries, and dead letters that wait.
+    management API reports: those that a worker still holds, delayed retries, and waiting dead letters.
     """
 
     queue: str
@@ -56,21 +56,21 @@ class Deletion:
 
 
 def delete_origin(
-    connection: Connection, plan: LadderPlan, exact: Route, look: Look | None, *, lock_timeout: float = 30.0
+    connection: Connection, plan: LadderPlan, exact: Route, inspect: Inspect | None, *, lock_timeout: float = 30.0
 ) -> Deletion:
-    """Delete the plan's origin queue, which nobody consumes, and exhaust what it has.
+    """Delete the plan's origin queue, which must have no consumers, and move its messages to the exhausted queue.
 
-    RabbitMQ deletes a quorum queue whatever is in it, so the ways back to it are closed first: what is due from then on
-    is exhausted as ``undeliverable``, and so is what has come back before. A queue that is kept has them again; after a
-    crash in between, a worker's start brings them back. Publishers have to be stopped: nothing else keeps what they
-    send. ``exact`` is the way of exact delays to the queue; ``look`` asks the management API for the queue, None does
-    without what only that tells. Raises `LockTimeoutError` after ``lock_timeout`` seconds in which others apply,
-    `PublishError`, and `RmqDelayError` where the queue has no ladder, or none that is on record.
+    RabbitMQ deletes even a quorum queue with messages, so the bindings that return messages to it are removed first:
+    messages that are due from then on are exhausted as ``undeliverable``, and so are those that returned before. A kept
+    queue gets its bindings back; after a crash in between, a worker's start restores them. Publishers must be stopped:
+    what they send is lost. ``exact`` is the route of exact delays to the queue; ``inspect`` reads the queue from the
+    management API, None skips the hidden messages. Raises `LockTimeoutError` after ``lock_timeout`` seconds in which
+    others apply, `PublishError`, and `RmqDelayError` if the queue has no ladder, or none on record.
     """
-    found = _looked_at(connection, plan.queue)
+    found = _inspected(connection, plan.queue)
     if found.deleted or found.consumers:
         return found
-    if apply.look(connection, plan.record_queue().name) is None:
+    if apply.inspect_queue(connection, plan.record_queue().name) is None:
         raise RmqDelayError(f"Queue {plan.queue!r} has no ladder: run `celery -A proj rmq-delay apply` first.")
     with locked_record(connection, plan.record_queue(), lock_timeout, create=False) as (channel, record):
         objects = plan.objects(recorded(connection, plan, record).highest_tier) + exact.objects
@@ -79,36 +79,36 @@ def delete_origin(
             apply.unbind(channel, way)
         deleted = False
         try:
-            exhausted = _exhaust(connection, plan)
-            hidden = 0 if look is None else _hidden(look)
+            exhausted = _move_to_exhausted(connection, plan)
+            hidden = 0 if inspect is None else _hidden(inspect)
             deleted = not hidden and _delete(connection, plan.queue)
         finally:
             if not deleted:
                 apply.declare(channel, Objects(bindings=ways))
     if deleted:
         return Deletion(plan.queue, deleted=True, exhausted=exhausted)
-    return replace(_looked_at(connection, plan.queue), exhausted=exhausted, hidden=hidden)
+    return replace(_inspected(connection, plan.queue), exhausted=exhausted, hidden=hidden)
 
 
-def _hidden(look: Look) -> int:
-    """Return how many messages a queue without ready ones has all the same, by statistics that are new enough."""
+def _hidden(inspect: Inspect) -> int:
+    """Return how many messages a queue without ready ones still has, by up-to-date statistics."""
     found = 0
     for _ in range(2):
         time.sleep(STATISTICS)
-        detail = look()
+        detail = inspect()
         found = max(detail.messages, (detail.held or 0) + detail.dead_letters_waiting) if detail else 0
         if not found:
             break
     return found
 
 
-def _exhaust(connection: Connection, plan: LadderPlan) -> int:
+def _move_to_exhausted(connection: Connection, plan: LadderPlan) -> int:
     """Move all messages of the origin queue to the exhausted queue; return how many there were."""
-    moved = _exhaust_some(connection, plan)
-    return moved if moved < SCAN_LIMIT else moved + _exhaust(connection, plan)
+    moved = _move_some(connection, plan)
+    return moved if moved < SCAN_LIMIT else moved + _move_to_exhausted(connection, plan)
 
 
-def _exhaust_some(connection: Connection, plan: LadderPlan) -> int:
+def _move_some(connection: Connection, plan: LadderPlan) -> int:
     moved = 0
     with scanning(connection, plan.queue, SCAN_LIMIT) as scan:
         for message in scan:
@@ -122,13 +122,13 @@ def _exhaust_some(connection: Connection, plan: LadderPlan) -> int:
             exchange = "" if came_from.startswith(f"{plan.names.prefix}.") else came_from
             scan.move(message, counted_copy(plan, message, more, exchange), "", plan.exhausted)
             moved += 1
-        if moved:  # RabbitMQ 4.3 counts who fetches a quorum queue's messages as a consumer until it has all their acks
+        if moved:  # RabbitMQ 4.3 counts a channel with unacked gets from a quorum queue as a consumer
             scan.synchronise()
     return moved
 
 
-def _looked_at(connection: Connection, queue: str) -> Deletion:
-    found = apply.look(connection, queue)
+def _inspected(connection: Connection, queue: str) -> Deletion:
+    found = apply.inspect_queue(connection, queue)
     if found is None:
         return Deletion(queue, deleted=True)
     return Deletion(queue, deleted=False, messages=found.message_count, consumers=found.consumer_count)
@@ -137,11 +137,11 @@ def _looked_at(connection: Connection, queue: str) -> Deletion:
 def _delete(connection: Connection, queue: str) -> bool:
     """Delete a queue that is empty and unused.
 
-    RabbitMQ 4.0.5 was seen to call a classic queue not empty that tells 0 messages, just after a dead letter left it.
+    RabbitMQ 4.0.5 sometimes refuses, just after a dead letter left it, a classic queue with 0 messages as not empty.
     """
     deadline = time.monotonic() + _PATIENCE
     while not _try(connection, queue):
-        found = _looked_at(connection, queue)
+        found = _inspected(connection, queue)
         if found.messages or found.consumers or time.monotonic() > deadline:
             return False
         time.sleep(0.1)
@@ -149,7 +149,7 @@ def _delete(connection: Connection, queue: str) -> bool:
 
 
 def _try(connection: Connection, queue: str) -> bool:
-    """Delete it on condition, unless RabbitMQ cannot do so with its type."""
+    """Delete the queue, with the conditions unused and empty where RabbitMQ supports them for its type."""
     try:
         with beside(connection) as own:  # the refusal closes it
             return apply.delete_unused(own, Queue(queue, arguments({"x-queue-type": "classic"})))

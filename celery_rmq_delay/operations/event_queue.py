@@ -1,4 +1,4 @@
-"""The state of the queue of events, what an apply would declare, and what is wrong with it."""
+"""The state of the event queue, what an apply would declare for it, and its findings."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from ..app.state import AppState
 
 
-#: The share of its longest length from which on a queue of events needs a reader.
+#: The share of the maximum length from which on an event queue needs a collector.
 _NEARLY_FULL = 0.9
 
 
 @dataclass(frozen=True)
 class EventStatus:
-    """The queue of events. ``waiting`` counts those that nobody has read yet; None where the queue does not exist."""
+    """The event queue. ``waiting`` counts its unread events; None if the queue does not exist."""
 
     queue: str
     waiting: int | None
@@ -33,7 +33,7 @@ class EventStatus:
 
 
 def event_status(connection: Connection, delay: AppState) -> EventStatus | None:
-    """Return how many events wait; None where events are off."""
+    """Return how many events wait; None if events are off."""
     if not delay.settings.events.on:
         return None
     name = delay.settings.names.events
@@ -48,7 +48,7 @@ def event_pending(connection: Connection, delay: AppState) -> Pending:
 
 
 def event_findings(connection: Connection, delay: AppState) -> Iterator[Finding]:
-    """Say where events are about to be dropped."""
+    """Report an event queue that is nearly full."""
     found = event_status(connection, delay)
     most = delay.settings.events.max_length
     if found is not None and found.waiting is not None and found.waiting >= _NEARLY_FULL * most:

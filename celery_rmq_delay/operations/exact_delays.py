@@ -1,4 +1,4 @@
-"""What keeps calls and retries with exact delays from waiting, and what waits."""
+"""The state of exact delays, what an apply would declare for them, and their findings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExactStatus:
-    """One topology of the settings. ``waiting`` counts its messages; None where the broker does not show them."""
+    """One topology of the settings. ``waiting`` counts its messages; None if the broker does not report them."""
 
     topology: str
     unit_ms: int
@@ -33,7 +33,7 @@ class ExactStatus:
 
 
 def exact_status(connection: Connection, exact: ExactDelays) -> list[ExactStatus]:
-    """Return how much waits in each topology of the settings."""
+    """Return how many messages wait in each topology of the settings."""
     return [ExactStatus(each.name, each.unit_ms, _waiting(connection, each)) for each in exact.topologies]
 
 
@@ -43,7 +43,7 @@ def _waiting(connection: Connection, topology: Topology) -> int | None:
 
 
 def exact_pending(connection: Connection, exact: ExactDelays) -> Pending:
-    """Return what `ExactDelays.declare` would change. Raises `TopologyError` where the broker can do no topology."""
+    """Return what `ExactDelays.declare` would change. Raises `TopologyError` if the broker supports no topology."""
     chosen = exact.topology(connection)
     found = drift(connection, chosen.frame())
     return Pending(
@@ -54,7 +54,7 @@ def exact_pending(connection: Connection, exact: ExactDelays) -> Pending:
 
 
 def exact_findings(connection: Connection, delay: AppState) -> Iterator[Finding]:
-    """Say what is wrong with the exact delays of the settings."""
+    """Report problems of the exact delays of the settings."""
     exact = delay.exact
     try:
         waiting = exact_pending(connection, exact)
@@ -72,6 +72,6 @@ def exact_findings(connection: Connection, delay: AppState) -> Iterator[Finding]
 def _unconsumed(connection: Connection, topology: Topology) -> Iterator[Finding]:
     if topology.consumed is None or (count := unconsumed(connection, topology.consumed)) is None:
         return
-    hint = "Start a worker of this app: each one releases what is due."
+    hint = "Start a worker of this app: each worker releases the messages that are due."
     severity: Any = "error" if count else "warning"
     yield Finding("exact-unconsumed", severity, topology.consumed, f"No worker consumes it; {count} wait there.", hint)

@@ -1,4 +1,4 @@
-"""The exhausted queue: list what lies there, send it back to its origin queue, or drop it.
+"""The exhausted queue: list its messages, requeue them to their origin queues, or discard them.
 
 A body is never decoded, only moved.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExhaustedMessage:
-    """What the headers of an exhausted message say; None where they say nothing.
+    """The facts in the headers of an exhausted message; None where a header is missing.
 
     ``queue`` is the origin queue, ``exception`` the type with its module, ``exhausted_at`` ISO 8601 in UTC,
     ``attempts`` how often the task ran, ``size`` the body's length in bytes.
@@ -48,10 +48,10 @@ class ExhaustedMessage:
 
 @dataclass(frozen=True)
 class Selection:
-    """Which exhausted messages are meant: those that fit everything that is given.
+    """The selected exhausted messages: those that match all conditions.
 
     ``exception`` matches the type's name with or without its module. Acting on messages needs at least one condition,
-    or ``everything``; both at once contradict each other.
+    or ``everything``, but not both.
     """
 
     task_ids: frozenset[str] = frozenset()
@@ -63,20 +63,20 @@ class Selection:
 
     def __post_init__(self) -> None:
         if self.everything and self.conditions:
-            raise RmqDelayError("Everything and a condition contradict each other: leave one out.")
+            raise RmqDelayError("Everything and a condition exclude each other: leave one out.")
 
     @property
     def conditions(self) -> bool:
-        """Whether any condition is given."""
+        """Whether there is any condition."""
         return bool(self.task_ids or self.task or self.queue or self.exception or self.reason)
 
     def require(self) -> None:
-        """Raise `RmqDelayError` when nothing says which messages are meant."""
+        """Raise `RmqDelayError` if no messages are selected."""
         if not (self.everything or self.conditions):
-            raise RmqDelayError("Say which messages: task ids, --task, --queue, --exception, --reason, or --all.")
+            raise RmqDelayError("No messages selected: use task ids, --task, --queue, --exception, --reason or --all.")
 
     def wants(self, found: ExhaustedMessage) -> bool:
-        """Return whether a message is meant."""
+        """Return whether a message is selected."""
         return (
             (not self.task_ids or found.task_id in self.task_ids)
             and self.task in (None, found.task)
@@ -88,7 +88,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Failure:
-    """A message that stayed where it is, and why."""
+    """A message that was not moved, and why."""
 
     found: ExhaustedMessage
     problem: str
@@ -100,9 +100,9 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """What a look through the exhausted queue came to.
+    """The result of a scan of the exhausted queue.
 
-    ``done``: listed, requeued or discarded. ``seen`` is how many messages were looked at, ``complete`` whether that was
+    ``done``: listed, requeued or discarded. ``seen`` is the number of inspected messages, ``complete`` whether that was
     the whole queue.
     """
 
@@ -132,7 +132,7 @@ def list_exhausted(
     limit: int | None = None,
     scan_limit: int = SCAN_LIMIT,
 ) -> Outcome:
-    """Return the selected messages, oldest first, at most ``limit``; looks at ``scan_limit`` and puts them all back."""
+    """Return at most ``limit`` selected messages, oldest first; inspects ``scan_limit`` and requeues them all."""
     return _sweep(connection, settings, selection, limit, scan_limit, lambda *_: None)
 
 
@@ -145,18 +145,18 @@ def requeue(
     limit: int | None = None,
     scan_limit: int = SCAN_LIMIT,
 ) -> Outcome:
-    """Send the selected messages back to their origin queues as they were published at first: same bytes, no retries.
+    """Send the selected messages back to their origin queues as first published: same bytes, no retries counted.
 
-    Each is published with confirm and as mandatory before it leaves the exhausted queue; one that the broker does not
-    take is reported and stays, and so is one whose ``expires`` is past. ``to`` names the queue for all of them, for
-    messages whose origin nothing tells.
+    Each is published with confirm and as mandatory before it leaves the exhausted queue; a message that the broker does
+    not accept, or whose ``expires`` is past, is reported and stays. ``to`` names the queue for all of them, for
+    messages with an unknown origin queue.
     """
     selection.require()
 
     def send(scan: Scan, message: Message, found: ExhaustedMessage) -> str | None:
         target = to or found.queue
         if target is None:
-            return "Its origin queue is unknown: name one with --to."
+            return "Its origin queue is unknown: name a queue with --to."
         if h.has_expired(message.headers):
             return "Its expires is past: a worker would revoke it. Call the task again, or discard it."
         try:
@@ -193,7 +193,7 @@ def _sweep(
     scan_limit: int,
     act: Callable[[Scan, Message, ExhaustedMessage], str | None],
 ) -> Outcome:
-    """Do ``act`` with the selected messages; what it returns is why it could not."""
+    """Call ``act`` with each selected message; it returns why it failed, or None."""
     outcome = Outcome()
     with scanning(connection, settings.exhausted_queue, scan_limit) as scan:
         for message in scan:
@@ -213,7 +213,7 @@ def _sweep(
 
 
 def describe(message: Message) -> ExhaustedMessage:
-    """Return what a message in the exhausted queue says of itself, without a look into its body."""
+    """Return the facts in the headers of an exhausted message, without decoding its body."""
     raw = message.headers
     queue = h.origin_queue(raw)
     died = h.deaths(raw)[0] if h.deaths(raw) else {}

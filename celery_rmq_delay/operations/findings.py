@@ -1,11 +1,11 @@
-"""What an examination finds."""
+"""The findings of `doctor`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-#: The fixes for objects that are missing, and for one that differs.
+#: The fixes for missing objects, and for one that differs.
 APPLY = "Run `celery -A proj rmq-delay apply`, or start a worker."
 REDECLARE = "Drain and delete it, then run `celery -A proj rmq-delay apply`."
 
@@ -14,10 +14,10 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is not as it should be.
+    """One problem with its fix.
 
-    ``code`` is stable for scripts; ``subject`` the queue or other thing it is about. An ``error`` loses or stops
-    retries, a ``warning`` makes them worse or hides something, a ``note`` needs nobody.
+    ``code`` is stable for scripts; ``subject`` names the queue or other object. An ``error`` loses or stops
+    retries, a ``warning`` makes them worse or hides something, a ``note`` needs no action.
     """
 
     code: str
@@ -28,7 +28,7 @@ class Finding:
 
     @property
     def needs_a_person(self) -> bool:
-        """Whether somebody has to act."""
+        """Whether an operator has to act."""
         return self.severity != "note"
 
     def to_json(self) -> dict[str, Any]:

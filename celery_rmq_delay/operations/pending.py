@@ -1,4 +1,4 @@
-"""What an apply would do: the difference between a plan and the broker."""
+"""Pending changes: the difference between a plan and the broker."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pending:
-    """The changes that one origin queue waits for; false when there are none.
+    """The pending changes of one origin queue; false if there are none.
 
     ``replace`` are queues of the other type that an apply replaces: the record at once, the quarantine queue when it is
     empty and unused. ``conflicts`` are objects that exist with other arguments: an apply cannot change those.
-    ``ladder`` is (in force, planned) where they differ; ``tasks`` the same by task, None standing for the queue's
-    ladder. ``routing``: the bindings that route by the reason of a death have to change. ``unfinished``: a change of
-    ladders was cut off. ``lost``: no record says what is in force, and an apply refuses.
-    ``unbound``: bindings that are missing between objects that exist; None where nobody could look.
+    ``ladder`` is (in force, planned) if they differ; ``tasks`` the same by task, where None is the queue's ladder.
+    ``routing``: the bindings that route by death reason have to change. ``unfinished``: a change of ladders was
+    interrupted. ``lost``: the record of the ladder in force is lost, and an apply refuses.
+    ``unbound``: bindings that are missing between objects that exist; None if they were not compared.
     """
 
     queue: str
@@ -47,14 +47,14 @@ class Pending:
 
     @property
     def missing(self) -> str:
-        """What an apply would create, for people: how many, and some of them."""
+        """Text about the objects that an apply would create: their number and some names."""
         return f"{len(self.create)} exchanges or queues are missing: {_listed([each.name for each in self.create])}."
 
     @property
     def lost_bindings(self) -> str:
-        """Which bindings an apply would declare again, for people: how many, and some of them."""
+        """Text about the bindings that an apply would declare again: their number and some of them."""
         texts = [each.text for each in self.unbound or ()]
-        return f"{len(texts)} bindings are missing, and messages are lost or stuck for it: {_listed(texts)}."
+        return f"{len(texts)} bindings are missing, so messages are lost or stuck: {_listed(texts)}."
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; ladders as text."""
@@ -70,7 +70,7 @@ class Pending:
 
 
 def pending(connection: Connection, plan: LadderPlan, applied: Applied, bindings: Bindings | None = None) -> Pending:
-    """Return what `apply_plan` would change for ``plan`` where the record says ``applied``. Changes nothing.
+    """Return what `apply_plan` would change for ``plan`` where the record contains ``applied``. Changes nothing.
 
     ``bindings`` are those of the vhost, from the management API: AMQP cannot list them.
     """
@@ -107,7 +107,7 @@ def _task_changes(plan: LadderPlan, applied: Applied) -> dict[str, tuple[Ladder 
 
 
 def ladder_text(ladder: Ladder | None, none: str = "none") -> str:
-    """Return a ladder for people: its delays, and what is special about it; ``none`` where there is no ladder."""
+    """Return a ladder as text: its delays, jitter and whether the last one repeats; ``none`` for no ladder."""
     if ladder is None:
         return none
     text = " ".join(map(format_ms, ladder.tiers_ms))
@@ -122,7 +122,7 @@ def _listed(texts: list[str]) -> str:
 
 
 def ladder_change(before: Ladder | None, after: Ladder | None, none: str = "none") -> tuple[str, str]:
-    """Return both ladders for people, with the type of their queues where that differs; ``none`` stands for None."""
+    """Return both ladders as text, with their queue types if those differ; ``none`` stands for None."""
     if before is not None and after is not None and before.queue_type != after.queue_type:
         return f"{ladder_text(before)} ({before.queue_type})", f"{ladder_text(after)} ({after.queue_type})"
     return ladder_text(before, none), ladder_text(after, none)

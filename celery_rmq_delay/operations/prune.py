@@ -1,4 +1,4 @@
-"""Delete what retired ladders left behind, once nothing can be in it any more."""
+"""Delete the delay queues and exchanges of retired ladders, once no message can be in them."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from ..management.records import QueueDetail
     from ..topology.ladder import LadderPlan
 
-#: Seconds after the last message of a retired ladder can have become due.
+#: Seconds to wait after the last message of a retired ladder can have become due.
 GRACE = 60.0
 
 
 @dataclass
 class Pruned:
-    """What `prune` did with one origin queue.
+    """The result of `prune` for one origin queue.
 
-    ``deleted`` names queues and exchanges; ``kept`` says of each retired ladder that stays, by its id, why.
+    ``deleted`` names queues and exchanges; ``kept`` maps the id of each kept retired ladder to the reason.
     """
 
     queue: str
@@ -52,12 +52,12 @@ def prune(
 ) -> Pruned:
     """Delete the delay queues and exchanges of the queue's retired ladders. Never deletes a queue with messages.
 
-    A quorum queue also keeps messages that were due for a full queue. Only ``details``, what the management API says of
-    each queue, count them. With None, ladders with quorum queues stay; of a queue that is not in it nothing is known,
-    and it may go.
+    A quorum queue also keeps messages that were due for a full queue. Only ``details``, the queues as the management
+    API reports them, count these. With None, ladders with quorum queues are kept; a queue that is not in it counts as
+    having none.
 
-    A ladder goes when its delay queues are empty and it retired longer ago than its longest delay and `GRACE` seconds:
-    until then a worker that runs with old settings may still use it. ``now`` leaves out the wait. Waits at most
+    A ladder is deleted when its delay queues are empty and it retired longer ago than its longest delay and `GRACE`
+    seconds: until then a worker that runs with old settings may still use it. ``now`` skips the wait. Waits at most
     ``lock_timeout`` seconds for others that apply or prune, then raises `LockTimeoutError`.
     """
     report = Pruned(plan.queue)
@@ -102,7 +102,7 @@ class _Prune:
         if key not in self.applied.retired or key in self.plan.ladders or key in self.applied.in_force:
             return False
         if self.applied.phase != "settled":
-            self.report.kept[key] = "A change of ladders was cut off: run `celery -A proj rmq-delay apply` first."
+            self.report.kept[key] = "A change of ladders was interrupted: run `celery -A proj rmq-delay apply` first."
             return False
         longest = max(ttl for tier_index in range(1, len(ladder) + 1) for ttl in ladder.lane_ttls(tier_index)) / 1000
         left = self.applied.retired[key] + longest + GRACE - time.time()
@@ -125,23 +125,23 @@ class _Prune:
             return False
         if ladder.queue_type == "quorum" and self.details is None:
             self.report.kept[key] = (
-                "Its quorum queues may keep what was due for a queue that is full, and only the management API tells: "
-                "see --management-url and --no-management."
+                "Its quorum queues may keep messages that were due for a full queue, and only the management API "
+                "reports them: see --management-url and --no-management."
             )
             return False
         waiting = {name: detail.dead_letters_waiting for name, detail in (self.details or {}).items() if name in own}
         if full := _listed(waiting):
-            self.report.kept[key] = f"What was due waits for a queue that takes it, in {full}."
+            self.report.kept[key] = f"Messages that were due wait for a target queue, in {full}."
         return not full
 
     def _prune(self, key: str, ladder: Ladder, queues: list[Queue]) -> None:
-        # Nothing leads to these exchanges any more. Without them no tier is entered while its queue is deleted.
+        # No binding leads to these exchanges. Without them no message enters a tier while its queue is deleted.
         for name in self._exchanges(key, ladder):
             apply.delete_exchange(self.channel, name)
             self.report.deleted.append(name)
         for queue in queues:
             if not apply.delete_unused(self.connection, queue):
-                self.report.kept[key] = f"{queue.name} is in use: messages were parked just now, or are inspected."
+                self.report.kept[key] = f"{queue.name} is in use: messages were just parked, or are being inspected."
                 return
             self.report.deleted.append(queue.name)
         self.report.ladders.append(key)
@@ -155,7 +155,7 @@ class _Prune:
         return found
 
     def _forget(self) -> None:
-        """Drop the pruned ladders from the record, and the ways back from tiers that no ladder has."""
+        """Remove the pruned ladders from the record, and the return bindings of tiers that no ladder has."""
         gone = set(self.report.ladders)
         kept = replace(
             self.applied,

@@ -10,7 +10,7 @@ from .. import headers as h
 from ..amqp.apply import ready_counts
 from ..amqp.capabilities import capabilities
 from ..amqp.copies import copy_of
-from ..amqp.scan import SCAN_LIMIT, TRACED_SCAN_LIMIT, Scan, looks_leave_no_trace, scanning
+from ..amqp.scan import SCAN_LIMIT, TRACED_SCAN_LIMIT, Scan, inspection_leaves_no_trace, scanning
 from ..app.inventory import applied
 from ..exceptions import PublishError, RmqDelayError, UnroutableError
 from ..names import return_key
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Place:
-    """A delay queue of an origin queue, and how its messages come home; ``delay_ms`` is the tier's delay in ms."""
+    """A delay queue of an origin queue, and how its messages return; ``delay_ms`` is the tier's delay in ms."""
 
     plan: LadderPlan
     tier_index: int
@@ -33,20 +33,20 @@ class Place:
     queue: str
 
     def send_home(self, scan: Scan, message: Message) -> None:
-        """Move a message to the queue that it would return to when due; its attempts so far go with it.
+        """Move a message to the queue that it would return to when due, with its attempt count.
 
-        Raises `PublishError` when that queue is gone, or the broker has not taken it; it then stays parked.
+        Raises `PublishError` if that queue no longer exists or the broker does not accept it; it then stays parked.
         """
         queue, exchange, key = self.plan.queue, self.plan.names.returns, return_key(self.plan.queue, self.tier_index)
-        if not scan.bind(queue, exchange, key):  # the exchange would exhaust it
-            raise UnroutableError(f"No queue takes messages for {queue!r}: it does not exist.")
+        if not scan.bind(queue, exchange, key):  # else it would be exhausted
+            raise UnroutableError(f"No queue takes messages for {queue!r}: run `celery -A proj rmq-delay apply`.")
         scan.move(message, counted_copy(self.plan, message, {}), exchange, key)
 
 
 def places(connection: Connection, plan: LadderPlan) -> list[Place]:
-    """Return the delay queues of all ladders of a queue, planned and applied, from the top.
+    """Return the delay queues of all ladders of a queue, planned and applied, the highest tier first.
 
-    From the top: what fails at once when it is released parks one tier higher, and is not to be released again.
+    A released task that fails at once parks one tier higher, and must not be released again.
     """
     ladders = [*plan.ladders.values(), *applied(connection, plan).ladders.values()]
     found = [
@@ -56,21 +56,21 @@ def places(connection: Connection, plan: LadderPlan) -> list[Place]:
 
 
 def search_limit(connection: Connection) -> int:
-    """Return how many messages of a delay queue to look at in search of some of them."""
-    return SCAN_LIMIT if looks_leave_no_trace(capabilities(connection)) else TRACED_SCAN_LIMIT
+    """Return how many messages of a delay queue a search for task ids may inspect."""
+    return SCAN_LIMIT if inspection_leaves_no_trace(capabilities(connection)) else TRACED_SCAN_LIMIT
 
 
 def task_id_of(message: Message) -> str:
-    """Return the id of the task that a message is of."""
+    """Return the task id of a message."""
     return str(h.task_id(message.headers, message.properties) or "unknown")
 
 
 @dataclass
 class Released:
-    """What a release came to, by task id. ``failed`` says of each that stayed why.
+    """The result of a release, by task id. ``failed`` maps each task that stayed to the reason.
 
-    ``passed_over`` counts the messages that were looked at and left. ``unseen`` names the delay queues that hold more
-    messages than were looked at.
+    ``passed_over`` counts the messages that were inspected and left. ``unseen`` names the delay queues that hold more
+    messages than were inspected.
     """
 
     released: list[str] = field(default_factory=list)
@@ -96,18 +96,18 @@ def release(
 ) -> Released:
     """Move parked messages to the queues that they would return to when due; they keep their attempt count.
 
-    The ones with the given ``task_ids``, or ``everything``; of the tiers of ``delay_ms`` (ms) only, where given; at
+    Selects the messages with the given ``task_ids``, or ``everything``; only in tiers of ``delay_ms`` (ms) if set; at
     most ``limit``. Each is published with confirm before it leaves its delay queue.
 
-    Looks at ``scan_limit`` messages a delay queue. Those that are passed over in search of ``task_ids`` go back to
-    their places. RabbitMQ >= 4.1 flags them as delivered before, so when due they run in the quarantine queue, one at a
-    time: there the default is `TRACED_SCAN_LIMIT`, elsewhere `SCAN_LIMIT`.
+    Inspects ``scan_limit`` messages per delay queue. Those that a search for ``task_ids`` passes over return to their
+    places. RabbitMQ >= 4.1 flags them as delivered before: when due they run from the quarantine queue, one at a time;
+    there the default is `TRACED_SCAN_LIMIT`, elsewhere `SCAN_LIMIT`.
 
-    Raises `RmqDelayError` when nothing says which messages are meant.
+    Raises `RmqDelayError` unless exactly one of ``task_ids`` and ``everything`` is set.
     """
     wanted = set(task_ids)
     if bool(wanted) == everything:
-        raise RmqDelayError("Say which tasks: their ids, or --all; not both.")
+        raise RmqDelayError("Select tasks by their ids or by --all, not both.")
     if scan_limit is None:
         scan_limit = SCAN_LIMIT if everything else search_limit(connection)
     run = _Release(connection, wanted, limit, scan_limit)
@@ -153,9 +153,9 @@ class _Release:
 
 
 def counted_copy(plan: LadderPlan, message: Message, more: h.Headers, exchange: str = "") -> amqp.Message:
-    """Return a message of the plan's queue with the broker's count of its attempts in its own headers, and ``more``.
+    """Return a copy of a message of the plan's queue, with the broker's attempt count in its headers, and ``more``.
 
-    ``exchange``: the one that it came from with its routing key, where that was no delay queue.
+    ``exchange``: the exchange that it came from with its routing key, unless it came from a delay queue.
     """
     raw, queue = message.headers, plan.queue
     routing_key = (message.delivery_info or {})["routing_key"] if exchange else queue

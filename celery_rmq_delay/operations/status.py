@@ -1,4 +1,4 @@
-"""What is parked, quarantined and exhausted, by queue and tier."""
+"""Status: parked, quarantined and exhausted messages by queue and tier."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .. import headers as h
 from ..amqp.apply import ready_counts
 from ..amqp.capabilities import Capabilities, capabilities
 from ..amqp.objects import Queue
-from ..amqp.scan import looks_leave_no_trace, scanning
+from ..amqp.scan import inspection_leaves_no_trace, scanning
 from ..app.inventory import applied, plans
 from ..app.state import state_of
 from ..names import quarantine
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TierStatus:
-    """One tier of an origin queue: its delay queues (one, or one a lane) together.
+    """One tier of an origin queue: its delay queues (one, or one per lane) together.
 
     ``delay_ms`` is the tier's delay in ms, ``parked`` how many messages wait in it. ``oldest_due`` is when the next one
-    is due, in UTC: to the second in the first tier, and not before it in higher ones; None where a look at the message
-    would leave a trace (RabbitMQ >= 4.1) or the message does not say when it was parked.
-    ``due_within_ms`` is the bound that always holds, in ms; None where nothing is parked. ``retired``: no ladder in
-    force leads here any more. ``missing``: delay queues that the broker does not have.
+    is due, in UTC: to the second in the first tier, and not before it in higher ones; None if an inspection of the
+    message would leave a trace (RabbitMQ >= 4.1) or the message has no time of parking.
+    ``due_within_ms`` is the bound that always holds, in ms; None if no message is parked. ``retired``: no ladder in
+    force has this tier. ``missing``: delay queues that the broker does not have.
     """
 
     tier_index: int
@@ -56,9 +56,9 @@ class TierStatus:
 class QueueStatus:
     """One origin queue. ``ready`` and ``quarantine`` are counts of messages; None where that queue does not exist.
 
-    ``retry`` is its setting. A ``native`` queue holds its retries itself: its tiers have only the copies, and ``held``
-    is how many it holds, ``held_due`` when the next of them is due, as the management API last said; None where it was
-    not asked, or said nothing.
+    ``retry`` is its setting. A ``native`` queue holds its retries itself: its tiers have only the copies. ``held`` is
+    how many it holds, ``held_due`` when the next of them is due, as last reported by the management API; None if it was
+    not asked, or reported nothing.
     """
 
     queue: str
@@ -83,10 +83,9 @@ class QueueStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """All origin queues, and what they share: exact delays, the exhausted queue, and that of events.
+    """All origin queues, and what they share: exact delays, the exhausted queue and the event queue.
 
-    ``exhausted`` counts the messages of that queue; None where it does not exist. ``events`` is None where they are
-    off.
+    ``exhausted`` counts the messages of that queue; None if it does not exist. ``events`` is None if they are off.
     """
 
     queues: tuple[QueueStatus, ...]
@@ -101,7 +100,7 @@ class Status:
         return [queue for queue in self.queues if queue.retry == "native"]
 
     def with_held(self, details: Mapping[str, QueueDetail]) -> Status:
-        """Return the same with what the management API says of the queues that hold their retries themselves."""
+        """Return the status with the management API's facts about queues that hold their retries themselves."""
         queues = (
             _with_held(queue, details.get(queue.queue)) if queue.retry == "native" else queue for queue in self.queues
         )
@@ -127,7 +126,7 @@ def _with_held(queue: QueueStatus, detail: QueueDetail | None) -> QueueStatus:
 
 
 def read_status(app: Celery, connection: Connection, only: Iterable[str] = ()) -> Status:
-    """Return the state of the app's origin queues (of ``only`` those where given) and of its exhausted queue."""
+    """Return the state of the app's origin queues (or only of those in ``only``) and of its exhausted queue."""
     delay = state_of(app)
     exhausted = delay.settings.exhausted_queue
     return Status(
@@ -140,9 +139,9 @@ def read_status(app: Celery, connection: Connection, only: Iterable[str] = ()) -
 
 
 def queue_status(app: Celery, connection: Connection, only: Iterable[str] = ()) -> list[QueueStatus]:
-    """Return the state of each origin queue of the app; of ``only`` those where given. Creates and changes nothing.
+    """Return the state of each origin queue of the app, or only of those in ``only``. Changes nothing.
 
-    Raises `RmqDelayError` where `install` was not called, `TransportError` where the broker is no AMQP broker.
+    Raises `RmqDelayError` if `install` was not called, `TransportError` if the broker is no AMQP broker.
     """
     delay = state_of(app)
     broker = capabilities(connection)
@@ -161,14 +160,13 @@ def _status(connection: Connection, plan: LadderPlan, broker: Capabilities, retr
     for tier_index, delay_ms, queue in every:
         tiers.setdefault((queue.name not in entered, tier_index, delay_ms), []).append(queue)
     counts = ready_counts(connection, [plan.queue, quarantine(plan.queue), *(queue.name for _, _, queue in every)])
+    inspects = inspection_leaves_no_trace(broker)
     return QueueStatus(
         queue=plan.queue,
         queue_type=plan.queue_type,
         ready=counts[plan.queue],
         quarantine=counts[quarantine(plan.queue)],
-        tiers=tuple(
-            _tier(connection, tiers[key], key, counts, peek=looks_leave_no_trace(broker)) for key in sorted(tiers)
-        ),
+        tiers=tuple(_tier(connection, tiers[key], key, counts, inspect=inspects) for key in sorted(tiers)),
         retry=retry,
     )
 
@@ -179,11 +177,11 @@ def _tier(
     key: tuple[bool, int, int],
     counts: Mapping[str, int | None],
     *,
-    peek: bool,
+    inspect: bool,
 ) -> TierStatus:
     retired, tier_index, delay_ms = key
     used = [queue for queue in queues if counts[queue.name]]
-    dues = [_due(connection, queue) for queue in used] if peek else []
+    dues = [_due(connection, queue) for queue in used] if inspect else []
     return TierStatus(
         tier_index=tier_index,
         delay_ms=delay_ms,
@@ -196,7 +194,7 @@ def _tier(
 
 
 def _due(connection: Connection, queue: Queue) -> datetime | None:
-    """Return when the head of a delay queue is due: not before its last known death, plus the TTL."""
+    """Return the earliest time at which the head of a delay queue is due: its last known death plus the TTL."""
     with scanning(connection, queue.name, most=1, is_delay_queue=True) as scan:
         for message in scan:
             times = [death.get("time") for death in h.deaths(message.headers)]

@@ -1,4 +1,4 @@
-"""Calls with a ``countdown`` or an ``eta``: the broker holds them, and no worker does."""
+"""Calls with a ``countdown`` or an ``eta``, which the broker holds instead of a worker."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ if TYPE_CHECKING:
 
 
 class SendTask:
-    """`Celery.send_task` of an app: all that is published for a task goes through it.
+    """`Celery.send_task` of an app, which publishes all task messages.
 
-    A call with a delay, one of 0 too, is published for the queue that it is routed to, past the queue's exchange. Where
-    its options name an exchange, and the app cannot tell which one queue that means, it is published there at once with
-    its eta, and the worker that receives it parks it. Where ladders have jitter, every message gets its task's lane.
+    A call with a delay, also of 0, is published for the queue that it is routed to, not to the queue's exchange. Where
+    its options name an exchange that does not determine exactly one queue of the app, it is published there at once
+    with its eta, and the worker that receives it parks it. Where ladders have jitter, every message gets its task's
+    lane.
     """
 
     def __init__(self, app: Celery, delay: AppState) -> None:
@@ -35,7 +36,7 @@ class SendTask:
     def __call__(
         self, name: str, args: Any = None, kwargs: Any = None, countdown: Any = None, eta: Any = None, **options: Any
     ) -> Any:
-        """Send the task. Raises `DelayError` for a delay that cannot be used."""
+        """Send the task. Raises `DelayError` for an invalid delay."""
         if (countdown is None and eta is None) or not self._holds(name, options):
             return self._send(name, args, kwargs, countdown=countdown, eta=eta, **options)
         what, found = ("eta", eta) if eta is not None else ("countdown", countdown)
@@ -61,13 +62,13 @@ class SendTask:
             lane = lane_of(task_id, self._delay.settings.lanes)
             options["headers"] = {**(options.get("headers") or {}), LANE: lane}
         self._keep_expired()
-        # Looked up anew: what monitors Celery wraps the method of the class, often after `install`.
+        # Resolved for each call: monitoring tools wrap the method of the class, often after `install`.
         return type(self._app).send_task(self._app, *args, **options)
 
     def _keep_expired(self) -> None:
         """Leave messages whose ``expires`` is past to the worker, which revokes their tasks.
 
-        Celery gives them a TTL, too: the broker would dead-letter them, and nobody would say what became of them.
+        Celery also sets a TTL: the broker would dead-letter them, and no process would report that they expired.
         """
         amqp: Any = self._app.amqp
         if not isinstance(amqp.send_task_message, _WithoutTtl):
@@ -84,7 +85,7 @@ class SendTask:
         return options.get("task_type") or known._tasks.get(name)
 
     def _destination(self, name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> str | None:
-        """Return the one queue that a call is routed to; None where that is not known."""
+        """Return the only queue that a call is routed to; None where it cannot be determined."""
         if came_for := self._came_for(options):
             return came_for
         task = self._task(name, options)
@@ -97,18 +98,18 @@ class SendTask:
             queue = self._app.amqp.queues[queue]
         elif queue is None:
             queue = self._app.amqp.default_queue
-        # As Celery decides it when it publishes (`celery.app.amqp.AMQP.send_task_message`).
+        # The same decision as in `celery.app.amqp.AMQP.send_task_message`.
         kind = routed.get("exchange_type") or getattr(queue.exchange, "type", None) or "direct"
         if exchange and (key or kind != "direct"):
             return self._one_queue(exchange, key or "")
         if key and kind != "direct" and given.get("queue") is None and queue.name == self._app.conf.task_default_queue:
             return self._one_queue(queue.exchange.name, key)
         if options.get("queue") is None:
-            options["queue"] = queue  # a router that decides anew each time is not asked again
+            options["queue"] = queue  # a router may choose another queue if it is called again
         return self._usable(queue)
 
     def _came_for(self, options: dict[str, Any]) -> str | None:
-        """Return the queue of a task of Celery's own class that is retried, and had come by an exact delay."""
+        """Return the queue of a task of Celery's own class that is retried after an exact delay."""
         found = exact_address(options.get("headers") or {})
         exchange = options.get("exchange") or ""
         name: str = getattr(exchange, "name", exchange)
@@ -122,7 +123,7 @@ class SendTask:
         return self._usable(found[0]) if len(found) == 1 else None
 
     def _usable(self, queue: Queue) -> str | None:
-        """Return the queue's name, unless it comes and goes, or is left alone."""
+        """Return the queue's name; None for a temporary or excluded queue."""
         if isinstance(queue, Broadcast) or not queue.durable or queue.auto_delete or queue.exclusive:
             return None
         name: str = queue.name
@@ -130,7 +131,7 @@ class SendTask:
 
 
 class _WithoutTtl:
-    """Celery's function that publishes a task message, without a TTL where a header says when it expires."""
+    """Celery's function that publishes a task message, without a TTL where it has the header ``expires``."""
 
     def __init__(self, send: Callable[..., Any], delay: AppState) -> None:
         self._send, self._delay = send, delay
@@ -144,7 +145,7 @@ class _WithoutTtl:
 
 
 def takes(queue: Queue, exchange: str, key: str) -> bool:
-    """Return whether a queue, as the app declares it, takes messages of ``exchange`` with the routing key ``key``."""
+    """Return whether a queue, as declared by the app, receives messages of ``exchange`` with this routing key."""
     bindings = [(queue.exchange, queue.routing_key), *((each.exchange, each.routing_key) for each in queue.bindings)]
     return any(
         each is not None and each.name == exchange and _matches(each.type, bound, key) for each, bound in bindings
@@ -158,7 +159,7 @@ def _matches(kind: str, bound: str | None, key: str) -> bool:
 
 
 def matches_topic(pattern: str, key: str) -> bool:
-    """Return whether a topic exchange takes the routing key ``key`` for a binding with ``pattern``."""
+    """Return whether a topic exchange matches the routing key ``key`` for a binding with ``pattern``."""
     return bool(_topic(pattern).fullmatch(f".{key}"))
 
 

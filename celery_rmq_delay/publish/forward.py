@@ -1,6 +1,6 @@
-"""The forward path: a message of Celery's, published into a delay queue with confirm.
+"""The forward path: publish Celery's message into a delay queue with confirm.
 
-Celery makes the message, with its signals, stamps and serializers; only where it goes is decided here.
+Celery creates the message, with its signals, stamps and serializers; only the destination is changed here.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ROUTE_OPTIONS = ("exchange", "routing_key", "countdown", "eta")
 
 
 def pooled(app: Celery) -> Connection:
-    """Return the connection that those of the app's pool are made like; it need not be open."""
+    """Return the template of the connections of the app's pool; it need not be open."""
     pool: Any = app.pool  # the stubs have a pool of producers
     connection: Connection = pool.connection
     return connection
@@ -54,20 +54,20 @@ def pooled(app: Celery) -> Connection:
 
 @contextmanager
 def confirming(app: Celery, given: Connection | None = None) -> Iterator[Producer]:
-    """Give a pooled producer whose publishes wait for the broker's confirm; of the ``given`` connection's broker."""
+    """Yield a pooled producer whose publishes wait for the confirm, for the broker of the ``given`` connection."""
     with producers[_confirming(app, given)].acquire(block=True) as producer:
         yield producer
 
 
-#: By a connection: where it led then, and what to look up its pool of confirming producers by, as making that takes
-#: longer than a publish.
+#: By connection: its address, and the key of its pool of confirming producers, as creating that takes longer than a
+#: publish.
 _pools: WeakKeyDictionary[Connection, tuple[object, Connection]] = WeakKeyDictionary()
 
 
 def _confirming(app: Celery, given: Connection | None) -> Connection:
     own = pooled(app)
     source = own if given is None else given
-    address = source.hostname, source.port, source.virtual_host  # others when it has failed over
+    address = source.hostname, source.port, source.virtual_host  # changes on fail-over
     found = _pools.get(source)
     if found is None or found[0] != address:
         confirm = {"confirm_publish": True}
@@ -86,9 +86,9 @@ def connection_of(producer: Producer) -> Connection:
 
 
 class Redirect:
-    """A producer that sends the one task message it is given along a route; all else as the producer it wraps.
+    """A producer that sends one task message along a route, and delegates everything else to the wrapped producer.
 
-    The message keeps where Celery would have sent it in its headers.
+    The headers of the message keep its original exchange and routing key.
     """
 
     def __init__(self, producer: Producer, exact: ExactDelays, route: Route) -> None:
@@ -100,7 +100,7 @@ class Redirect:
         return getattr(self._producer, name)
 
     def publish(self, body: Any, **options: Any) -> Any:
-        """Publish the task message with confirm; what comes after it (events) goes its own way.
+        """Publish the task message with confirm; later messages (events) are published as usual.
 
         Raises `PublishError`.
         """
@@ -126,7 +126,7 @@ class Redirect:
             "headers": {**headers, **self._route.headers},
             "exchange": self._route.exchange,
             "routing_key": self._route.routing_key,
-            # Celery's `expires`, which it looks at again: as a TTL it would end the delay.
+            # Celery's `expires`, which Celery checks again: as a TTL it would end the delay.
             "expiration": None,
             "mandatory": self._route.mandatory,
             "confirm_timeout": CONFIRM_TIMEOUT,
@@ -135,12 +135,12 @@ class Redirect:
     def _send(self, body: Any, options: dict[str, Any]) -> Any:
         declared = self._producer.connection.declared_entities
         for queue in options.get("declare") or ():
-            if hash(queue) not in declared:  # kombu looks there, too, after it has made a copy of the queue
+            if hash(queue) not in declared:  # kombu checks that, too, but copies the queue first
                 self._producer.maybe_declare(queue)
         options = {**options, "declare": None}
         try:
             return self._publish(body, options)
-        except (UnroutableError, NotFound):  # somebody has deleted what was declared before
+        except (UnroutableError, NotFound):  # declared objects were deleted
             connection = self._producer.connection
             self._exact.forget(connection)
             if not self._producer.channel.is_open:
@@ -163,7 +163,7 @@ class Redirect:
         except (NackedError, UnroutableError, NotFound):
             raise
         except BaseException:
-            # A confirm that comes late is not to be taken for that of the next message. Closing might wait, too.
+            # A late confirm must not count for the next message. Closing might block, too.
             self._producer.connection.collect()
             raise
         if late := lease_error(route, began):
@@ -183,13 +183,13 @@ def publish_retry(
 ) -> None:
     """Publish ``signature`` to the delay queue of ``tier_index`` of ``queue``, or with an exact ``delay_ms``.
 
-    When this returns the broker has it. Blocks until the confirm, so it belongs into the task's process. Raises
-    `PublishError`, or `DelayError` for a delay that is too long.
+    Blocks until the broker has confirmed it, so call it in the task's process. Raises `PublishError`, or `DelayError`
+    for a delay that is too long.
     """
     options = dict(signature.options)
-    request: Any = task.request  # of a message, so that it has an id
+    request: Any = task.request  # belongs to a message, so it has an id
     apply_async: Any = task.apply_async  # the stubs lack kombu's options
-    # Celery takes every header it does not know for the task's own: the broker's and ours are among them.
+    # Celery treats every unknown header as one of the task's, including the broker's and ours.
     headers = without_dead_letters(options.pop("headers", None) or {})
     for name in (KEY, EXCHANGE, ROUTING_KEY):
         headers.pop(name, None)
@@ -213,7 +213,7 @@ def publish_retry(
 
 
 def _to_tier(delay: AppState, task: Task[Any, Any], tier_index: int, queue: str) -> tuple[Route, int | None]:
-    """Return the way into a tier's delay queue, and the message's lane."""
+    """Return the route through a tier's delay queue, and the message's lane."""
     ladder = delay.ladder(queue, task)
     tier_index = min(tier_index, len(ladder))
     task_id: Any = task.request.id

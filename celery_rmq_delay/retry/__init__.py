@@ -1,4 +1,4 @@
-"""What becomes of a message: pure functions, without I/O and without a clock.
+"""Decisions about messages: pure functions, without I/O and without a clock.
 
 May import `settings` and what is below it.
 """

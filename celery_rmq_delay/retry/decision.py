@@ -1,6 +1,6 @@
-"""What becomes of a message: when it is delivered, when its task asks for a retry, and when its attempt has ended.
+"""Decisions about a message: on delivery, on a retry, and at the end of an attempt.
 
-The worker's main process and the children of its pool ask the same functions; `Settling` carries the answers out.
+The worker's main process and the children of its pool call the same functions; `Settling` executes the decisions.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Action(str, Enum):
     QUARANTINE = "quarantined"
     #: Move it to the end of the queue that it came from.
     RETURN = "return"
-    #: Bring it to a delay queue, along the decision's path.
+    #: Move it to a delay queue, by the path of the decision.
     PARK = "park"
     #: Move it to the exhausted queue.
-    EXHAUST = "exhaust"
+    EXHAUSTED = "exhausted"
     #: Ack it.
     ACK = "ack"
     #: Leave it to Celery, which rejects it, or to the broker, which delivers it again.
@@ -59,61 +59,60 @@ class End(str, Enum):
     REQUEUED = "requeued"
     #: ``Reject(requeue=False)``.
     REJECTED = "rejected"
-    #: It killed too many workers in the quarantine queue.
+    #: It has killed too many workers while it ran from the quarantine queue.
     CRASHED = "crashed"
     #: The worker shuts down and has not started it, or does not wait for it.
     NOT_STARTED = "not started"
-    #: Celery has ended its process: at a cold shutdown, which returns its message, or as the connection was lost.
+    #: Celery has ended its process: at a cold shutdown, which requeues its message, or because the connection was lost.
     ABANDONED = "abandoned"
 
 
 class Place(NamedTuple):
-    """What is known of the queue that a message is delivered from."""
+    """The properties of the queue that a message is delivered from."""
 
     queue: str
     #: Whether it is the quarantine queue of ``queue``.
     is_quarantined: bool = False
-    #: Whether the ladder is applied, so that a rejected message and a quarantined task have a queue to go to.
+    #: Whether the ladder is applied, so that the delay queues and the quarantine queue exist.
     is_applied: bool = True
-    #: Whether the queue counts deliveries, as the origin queue's type and its adoption have it.
+    #: Whether the queue counts deliveries, according to the origin queue's type and its adoption.
     counts: bool = False
     broker: Capabilities = Capabilities((0, 0, 0))
-    #: Whether the task's ladder is among those that are applied to the queue.
+    #: Whether the task's ladder is among those applied to the queue.
     is_planned: bool = True
-    #: The task, where it has tiers of its own: the broker knows its ladder by the header ``task``.
+    #: The task, where it has its own tiers: the broker selects its ladder by the header ``task``.
     own_tiers_of: str | None = None
     #: Whether the queue dead-letters a rejected message into its ladder.
     rejects: bool = True
     #: How often a message may be rejected before it has to be published again.
     rejections_allowed: int = 2**31
-    #: Whether the queue flags each message that comes back from a delay queue.
+    #: Whether the queue flags each message that returns from a delay queue as redelivered.
     flags_returned: bool = False
-    #: Whether its delay queues hand out messages by priority.
+    #: Whether its delay queues deliver by priority.
     sorts: bool = False
-    #: Whether the broker lets one consumer at a time have its messages: they would run elsewhere at the
-    #: same time.
+    #: Whether the queue has a single active consumer: quarantined messages would run elsewhere at the same time.
     has_single_consumer: bool = False
     native_retry: NativeRetry | None = None
     max_crashes: int = 3
 
     @property
-    def most_given_back(self) -> int:
-        """How often a message is given back to its queue where a lost worker counts as that, too."""
+    def max_requeues(self) -> int:
+        """How often a message is requeued where a lost worker counts as a requeue, too."""
         return min(max(1, self.max_crashes), self.rejections_allowed)
 
 
 class Arrival(NamedTuple):
-    """What a delivery is, and what to do with it."""
+    """The properties of a delivery, and what to do with it."""
 
     action: Action
     delivery: Delivery
     #: How many retries came before this attempt.
     retries: int
-    #: How many workers the message has killed; one more than is known where the last one is only found now.
+    #: How many workers the message has killed, including one detected on this delivery.
     crashes: int
-    #: What ``delivery_info["redelivered"]`` says to the task.
+    #: The value of ``delivery_info["redelivered"]`` for the task.
     redelivered: bool
-    #: Whether the message's eta still counts.
+    #: Whether the message's eta still applies.
     keeps_eta: bool
 
 
@@ -130,18 +129,18 @@ def arrive(
     has_room: bool = True,
     priority: int = 0,
 ) -> Arrival:
-    """Return what a delivery is. ``has_room``: whether the pool starts it at once.
+    """Return what a delivery is and what to do with it. ``has_room``: whether the pool starts it at once.
 
-    ``known`` is the number of retries that its publisher counted, any header's value; ``priority`` the message's own,
-    which only a copy can leave behind. The broker's history counts only where the routing key says that the message
-    came back from a delay queue: a publisher can send any.
+    ``known`` is the number of retries in the message's header, of any type; ``priority`` that of the message, which
+    only a copy can drop. The broker's ``x-death`` history counts only where the routing key shows that the message
+    returned from a delay queue: a publisher can send any headers.
     """
-    queue, native = place.queue, place.native_retry
+    queue, native_retry = place.queue, place.native_retry
     tier_index = 0 if place.is_quarantined else tier_of(queue, routing_key)
     found = h.rejections(headers, queue, quarantine(queue)) if "x-death" in headers else 0
     rejections = found if tier_index else 0
-    given_back = native.given_back(headers) if native else 0
-    advanced = rejections + given_back
+    requeues = native_retry.requeue_count(headers) if native_retry else 0
+    advanced = rejections + requeues
     retries = h.whole_number(h.whole_number(known) + advanced)
     interrupted = redelivered and _was_interrupted(headers, place)
     is_copied = found != rejections or found >= place.rejections_allowed or (place.sorts and priority > 0)
@@ -155,7 +154,7 @@ def arrive(
         Delivery(queue, tier_index, headers.get(h.LANE), path),
         retries,
         crashed,
-        # A quarantined task was delivered before: Celery's `worker_deduplicate_successful_tasks` looks whether it has
+        # A quarantined task was delivered before: Celery's `worker_deduplicate_successful_tasks` checks whether it has
         # succeeded.
         interrupted or place.is_quarantined or (h.REQUEUED in headers and not advanced),
         keeps_eta,
@@ -163,33 +162,33 @@ def arrive(
 
 
 def _was_interrupted(headers: Headers, place: Place) -> bool:
-    """Return whether a flagged delivery follows one that ended without an answer."""
+    """Return whether a flagged delivery follows one that ended without an ack or a reject."""
     if place.native_retry:
-        return place.native_retry.was_interrupted(headers, place.most_given_back)
+        return place.native_retry.was_interrupted(headers, place.max_requeues)
     return place.is_quarantined or was_interrupted(headers, redelivered=True, quorum=place.counts, broker=place.broker)
 
 
 def _on_arrival(
     headers: Headers, place: Place, interrupted: bool, keeps_eta: bool, is_returned: bool
 ) -> tuple[Action, int]:
-    """Return what to do with a delivery, and how many workers its message has killed."""
+    """Return the action for a delivery, and how many workers its message has killed."""
     crashed = crashes(headers)
     if not place.is_applied:  # it has no quarantine queue, and may have no ladder
         return Action.RUN, crashed
     if interrupted and (place.is_quarantined or not place.has_single_consumer):
-        crashed += 1 if place.is_quarantined else 0  # the kill that quarantined it proves nothing
+        crashed += 1 if place.is_quarantined else 0  # the loss that quarantined it does not count
         is_given_up = place.is_quarantined and crashed >= max(1, place.max_crashes)
-        return (Action.EXHAUST if is_given_up else Action.QUARANTINE), crashed
+        return (Action.EXHAUSTED if is_given_up else Action.QUARANTINE), crashed
     if keeps_eta:
         return Action.HOLD, crashed
     return (Action.RETURN if is_returned else Action.RUN), crashed
 
 
 def _cheapest(headers: Headers, place: Place, ladder: Ladder, retries: int, *, is_copied: bool) -> RetryPath:
-    """Return how an unchanged retry of the next tier gets to its delay queue."""
+    """Return the cheapest path of an unchanged retry to the delay queue of the next tier."""
     if place.native_retry and place.is_applied:
         delay_ms = ladder.tiers_ms[ladder.tier_after(retries) - 1]
-        if place.native_retry.takes(headers, delay_ms, place.most_given_back):
+        if place.native_retry.takes(headers, delay_ms, place.max_requeues):
             return RetryPath.REQUEUE
     if not (place.is_planned and place.is_applied):
         return RetryPath.PUBLISH
@@ -198,7 +197,7 @@ def _cheapest(headers: Headers, place: Place, ladder: Ladder, retries: int, *, i
 
 
 class Attempt(NamedTuple):
-    """What is known of an attempt that has ended."""
+    """The data of an attempt that has ended."""
 
     delivery: Delivery
     ladder: Ladder
@@ -208,7 +207,7 @@ class Attempt(NamedTuple):
 
     @property
     def is_used_up(self) -> bool:
-        """Whether it was the last one."""
+        """Whether it was the last attempt."""
         return self.budget is not None and self.retries >= self.budget
 
 
@@ -216,15 +215,15 @@ class Ending(NamedTuple):
     """What to do with the message of an attempt that has ended."""
 
     action: Action
-    #: With `Action.PARK`: how it gets to its delay queue, the tier's number from 1, and an exact delay instead of it.
+    #: With `Action.PARK`: the path to its delay queue, the tier's number from 1, and an exact delay instead of it.
     path: RetryPath = RetryPath.COPY
     tier_index: int = 0
     delay_ms: int | None = None
-    #: With `Action.EXHAUST`, and where a task is discarded: why.
+    #: With `Action.EXHAUSTED`, and where a task is discarded: the reason.
     reason: str | None = None
 
 
-#: What becomes of the message of an attempt that is not repeated, whatever else is known.
+#: The endings that do not depend on the attempt.
 _SETTLED = {
     End.SUCCEEDED: Ending(Action.ACK),
     End.REQUEUED: Ending(Action.RETURN),
@@ -234,16 +233,16 @@ _SETTLED = {
     End.IGNORED: Ending(Action.ACK, reason="ignored"),
     End.REVOKED: Ending(Action.ACK, reason="revoked"),
     End.EXPIRED: Ending(Action.ACK, reason="expired"),
-    End.CRASHED: Ending(Action.EXHAUST, reason="crashed"),
+    End.CRASHED: Ending(Action.EXHAUSTED, reason="crashed"),
 }
 
 
 def next_delay(
     delivery: Delivery, ladder: Ladder, retries: int, *, is_exact: bool = False, is_changed: bool = False
 ) -> tuple[RetryPath, int]:
-    """Return how the next retry gets to its delay queue, and its tier's number.
+    """Return the path of the next retry to its delay queue, and its tier's number.
 
-    ``is_exact`` where it asks for a delay of its own, ``is_changed`` where it is another message than this one.
+    ``is_exact``: it has an exact delay. ``is_changed``: it is another message than this one.
     """
     path = RetryPath.PUBLISH if is_changed else delivery.path
     by_itself = path is not RetryPath.REJECT or advances_by_itself(delivery, ladder, retries)
@@ -253,16 +252,16 @@ def next_delay(
 
 
 def end(how: End, attempt: Attempt | Parked, *, rejects: bool = True) -> Ending:
-    """Return what becomes of a message. A `Parked` is what `Task.retry` has decided; ``rejects`` as in `Place`, now."""
+    """Return what to do with a message. A `Parked` is the decision of `Task.retry`; ``rejects`` as in `Place`, now."""
     if how in _SETTLED:
         return _SETTLED[how]
     if isinstance(attempt, Parked):
         path, tier_index, delay_ms = attempt.path, attempt.tier_index, attempt.delay_ms
     elif how is End.FAILED or attempt.is_used_up:
-        return Ending(Action.EXHAUST, reason="retries_used" if attempt.is_used_up else "gave_up")
+        return Ending(Action.EXHAUSTED, reason="retries_used" if attempt.is_used_up else "gave_up")
     else:
         (path, tier_index), delay_ms = next_delay(attempt.delivery, attempt.ladder, attempt.retries), None
-        path = RetryPath.COPY if path is RetryPath.PUBLISH else path  # the task publishes nothing anymore
-    if path is RetryPath.REJECT and not rejects:  # its queue was given back while the task ran
+        path = RetryPath.COPY if path is RetryPath.PUBLISH else path  # the task can publish nothing anymore
+    if path is RetryPath.REJECT and not rejects:  # its queue was detached while the task ran
         path = RetryPath.COPY
     return Ending(Action.PARK, path, tier_index, delay_ms)

@@ -1,4 +1,4 @@
-"""What the worker's main process knows of a delivery and its pool has to know."""
+"""The data of a delivery that the worker's main process passes to its pool."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ KEY = "rmq_delay"
 
 
 class RetryPath(str, Enum):
-    """How a retry gets from its origin queue into a delay queue."""
+    """The path of a retry from its origin queue to a delay queue."""
 
     #: The main process rejects the message, and the broker moves it.
     REJECT = "reject"
-    #: The main process publishes a copy of the message as it is, and acks the message when the broker has the copy.
+    #: The main process publishes an unchanged copy of the message, and acks the message after the confirm.
     COPY = "copy"
     #: The task publishes a new message, and the main process acks the old one.
     PUBLISH = "publish"
-    #: The main process gives the message back, and its queue holds it: RabbitMQ's own delayed retry.
+    #: The main process requeues the message, and its queue holds it: RabbitMQ's native retry.
     REQUEUE = "requeue"
 
 
 class Delivery(NamedTuple):
-    """Where a message comes from and how far up its ladder it is."""
+    """The origin of a message and its position in the ladder."""
 
     queue: str
-    #: The tier it came back from; 0 when it comes from its publisher.
+    #: The tier it returned from; 0 when it comes from its publisher.
     tier_index: int
-    #: Its lane of jitter; None where its publisher gave it none.
+    #: Its jitter lane; None where its publisher set none.
     lane: int | None
-    #: The cheapest way that a retry with the same arguments can take.
+    #: The cheapest path of a retry with the same arguments.
     path: RetryPath
 
 
 def delivery_of(request: Any) -> Delivery | None:
-    """Return what this worker has noted in a task's request, or its dictionary; None where it has noted nothing.
+    """Return the `Delivery` that this worker has set on a task's request, or its dictionary; None where there is none.
 
-    What a message itself has under that name is none of ours.
+    A header of the message with that name is ignored.
     """
     found = request.get(KEY)
     return found if isinstance(found, Delivery) else None
 
 
 class Parked(Retry):
-    """The `Retry` that says how the message gets to its delay queue, and to which tier, or with which exact delay."""
+    """A `Retry` with the path of the message to its delay queue, and the tier or the exact delay."""
 
     excs: str | None  # the stubs lack it
     path = RetryPath.REJECT
@@ -60,9 +60,9 @@ class Parked(Retry):
     def of(
         cls, retry: Retry, path: RetryPath, tier_index: int, delay_ms: int | None = None, queue: str | None = None
     ) -> Parked:
-        """Return ``retry`` as a `Parked`; ``queue`` where it is to come back to another one."""
+        """Return ``retry`` as a `Parked`; ``queue`` is set where it returns to another queue."""
         found: Any = retry  # the stubs lack ``excs``
-        found.args = ()  # Celery's hold the retry itself: a cycle
+        found.args = ()  # Celery's contain the retry itself: a reference cycle
         return _parked(found.message, found.exc, found.excs, found.when, path, tier_index, delay_ms, queue)
 
     def __reduce__(self) -> Any:
@@ -70,7 +70,7 @@ class Parked(Retry):
         return _parked, (self.message, self.exc, self.excs, self.when, self.path, self.tier_index, self.delay_ms, *rest)
 
 
-# In the text of a traceback users look for the name they know; it is pickled through `_parked`.
+# So that tracebacks show Celery's name of the exception; it is pickled by `_parked`.
 Parked.__module__, Parked.__name__, Parked.__qualname__ = Retry.__module__, Retry.__name__, Retry.__qualname__
 
 
@@ -84,7 +84,7 @@ def _parked(
     delay_ms: int | None,
     queue: str | None = None,
 ) -> Parked:
-    # Celery's constructor pickles the exception to see whether it can be pickled; here that is known.
+    # Celery's constructor pickles the exception to check whether it can be pickled, which is known here.
     parked = Parked.__new__(Parked)
     parked.args = (None, exc, when)
     own = {"path": path, "tier_index": tier_index, "delay_ms": delay_ms, "queue": queue}
@@ -93,7 +93,7 @@ def _parked(
 
 
 def advances_by_itself(delivery: Delivery, ladder: Ladder, retries: int) -> bool:
-    """Return whether a reject takes the message to the tier of its next retry: its routing key says so."""
+    """Return whether a reject moves the message to the tier of its next retry, by its routing key."""
     if retries < len(ladder):
         return delivery.tier_index == retries
     return ladder.repeat_last and delivery.tier_index == len(ladder)

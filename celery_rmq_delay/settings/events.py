@@ -1,4 +1,4 @@
-"""The settings of events: whether workers send them, how many are kept, what is taken out of them."""
+"""The settings of events: whether workers send them, how many are kept, what is redacted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DEFAULT_LENGTH, _SHORTEST, _LONGEST = 1_000_000, 1_000, 1_000_000_000
 
 @dataclass(frozen=True)
 class EventSettings:
-    """``wanted`` as it was set, ``max_length`` in events: the queue drops its oldest ones above."""
+    """``wanted`` as set; ``max_length``: the number of events above which the queue drops the oldest."""
 
     wanted: bool | Literal["auto"] = "auto"
     max_length: int = _DEFAULT_LENGTH
@@ -29,7 +29,7 @@ class EventSettings:
 
     @property
     def on(self) -> bool:
-        """Whether this process sends events: as set, or where the Django app that reads them is installed."""
+        """Whether this process sends events: as set; with ``"auto"`` if the Django app that reads them is installed."""
         return _is_installed(DJANGO_APP) if self.wanted == "auto" else self.wanted
 
 
@@ -64,7 +64,7 @@ def _listed(keys: object, where: str) -> list[Any]:
 
 
 def check_hook(redaction: Redaction, setting: str) -> None:
-    """Raise `SettingsError` where the hook cannot be imported; for the start of a worker, when everything can be."""
+    """Raise `SettingsError` where the hook cannot be imported; for worker start, when all modules are importable."""
     if redaction.hook is None:
         return
     hint = "Write the dotted path of a function that takes and returns a text."
@@ -79,7 +79,7 @@ def check_hook(redaction: Redaction, setting: str) -> None:
 
 
 def _is_installed(app: str) -> bool:
-    """Return whether a Django app is installed in this process; Django is not imported for the question."""
+    """Return whether a Django app is installed in this process, without importing Django."""
     module = sys.modules.get("django.apps")
     registry = getattr(module, "apps", None)
     return bool(registry is not None and registry.ready and registry.is_installed(app))

@@ -20,10 +20,10 @@ _MOST_LEVELS = 28
 
 @dataclass(frozen=True)
 class ExactSettings:
-    """How calls and retries with a ``countdown`` or an ``eta`` wait.
+    """The settings of calls and retries with a ``countdown`` or an ``eta``.
 
     ``topologies``: names in the order of preference. ``queue_type`` None is the type of the app's default queue.
-    ``unit_ms``: delays are rounded up to it. ``every_task``: tasks that are no `RetryableTask`, too.
+    ``unit_ms``: delays are rounded up to it. ``every_task``: also for tasks that are not a `RetryableTask`.
     """
 
     topologies: tuple[str, ...] = ("levels",)

@@ -1,4 +1,4 @@
-"""Settings: read once, validated in one place, typed ever after."""
+"""Parsing and validation of the settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TOP_KEYS = (
 def parse_settings(raw: object, setting: str = "rmq_delay") -> Settings:
     """Return the validated settings of ``app.conf.rmq_delay`` (``CELERY_RMQ_DELAY`` with Django).
 
-    Raises `SettingsError`, with the setting, the value and a hint, for a value that cannot work.
+    Raises `SettingsError`, with the setting, the value and a hint, for an invalid value.
     """
     raw = {} if raw is None else raw
     if not isinstance(raw, Mapping):
@@ -44,7 +44,7 @@ def parse_settings(raw: object, setting: str = "rmq_delay") -> Settings:
         raise SettingsError(f"{setting}.queues", queues, 'Write {"queue": {"tiers": [...]}}.')
     settings = Settings(
         default=default,
-        queues={name: _own_queue(name, own, setting, lanes, default) for name, own in queues.items()},
+        queues={name: _queue_override(name, own, setting, lanes, default) for name, own in queues.items()},
         prefix=prefix,
         lanes=lanes,
         exhausted_queue=_exhausted_queue(raw, prefix, setting),
@@ -80,7 +80,9 @@ def _exhausted_queue(raw: Mapping[str, Any], prefix: str, setting: str) -> str:
     return check_name(read_text(raw["exhausted_queue"], where), where)
 
 
-def _own_queue(name: object, own: object, setting: str, lanes: int, default: QueueSettings) -> QueueSettings | None:
+def _queue_override(
+    name: object, own: object, setting: str, lanes: int, default: QueueSettings
+) -> QueueSettings | None:
     where = f"{setting}.queues[{name!r}]"
     if not isinstance(name, str) or not name:
         raise SettingsError(f"{setting}.queues", name, "A queue's name is a non-empty text.")
@@ -125,11 +127,11 @@ def _queue(raw: Mapping[str, Any], where: str, lanes: int, default: QueueSetting
 
 
 def _check_native_retry(tiers: tuple[int, ...], jitter: float, queue_type: object, where: str) -> None:
-    """Refuse what RabbitMQ's own delayed retry cannot do."""
-    can = native_retry_tiers(tiers)
-    if tiers != can:
-        found, told = ([format_ms(tier) for tier in each] for each in (tiers, can))
-        hint = f'Native delays grow by the first one, up to the last: write {told}, or "retry": "ladder".'
+    """Raise `SettingsError` for settings that RabbitMQ's native retry does not support."""
+    possible = native_retry_tiers(tiers)
+    if tiers != possible:
+        found, hinted = ([format_ms(tier) for tier in each] for each in (tiers, possible))
+        hint = f'Native delays grow by the first one, up to the last: write {hinted}, or "retry": "ladder".'
         raise SettingsError(f"{where}.tiers", found, hint)
     if jitter:
         hint = 'Native retries have no jitter: write 0, or "retry": "ladder".'

@@ -1,9 +1,10 @@
-"""Checks of single values: each returns the value as it is used, or raises `SettingsError`."""
+"""Checks of single values: each returns the parsed value, or raises `SettingsError`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from math import inf
+from typing import Any, TypeGuard
 
 from ..durations import MAX_TTL_MS, format_ms, parse_ms
 from ..exceptions import SettingsError
@@ -28,15 +29,20 @@ def read_tiers(value: object, where: str) -> tuple[int, ...]:
 
 
 def check_known(raw: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    """Raise `SettingsError` for a key that is no setting."""
+    """Raise `SettingsError` for an unknown key."""
     for key in raw:
         if key not in known:
             raise SettingsError(f"{where}.{key}", raw[key], f"There is no such setting. Known: {', '.join(known)}.")
 
 
+def is_integer(value: object, low: float, high: float = inf) -> TypeGuard[int]:
+    """Whether a value is a whole number from ``low`` to ``high``, and not a bool."""
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
 def read_integer(value: object, where: str, low: int, high: int) -> int:
     """Return a whole number from ``low`` to ``high``."""
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+    if not is_integer(value, low, high):
         raise SettingsError(where, value, f"Write a whole number from {low} to {high}.")
     return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from typing import Literal
 
 from ..exceptions import SettingsError
@@ -13,14 +14,14 @@ from ..names import DEFAULT_PREFIX, MAX_NAME_BYTES, Names, delay_queue, is_deriv
 from ..redaction import Redaction
 from .events import EventSettings
 from .exact import ExactSettings
-from .validators import check_ttl, read_tiers
+from .validators import check_ttl, is_integer, read_tiers
 
 RetryMode = Literal["ladder", "native"]
 
 
 @dataclass(frozen=True)
 class QueueSettings:
-    """What holds for one origin queue."""
+    """The settings of one origin queue."""
 
     ladder: Ladder
     queue_type: QueueType | None = None
@@ -30,7 +31,7 @@ class QueueSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """What holds for the app. ``queues`` maps a queue's name to its settings; None leaves a queue alone."""
+    """The settings of an app. ``queues`` maps a queue's name to its settings; None excludes a queue."""
 
     default: QueueSettings
     queues: Mapping[str, QueueSettings | None] = field(default_factory=dict)
@@ -50,21 +51,21 @@ class Settings:
 
     @property
     def redaction(self) -> Redaction:
-        """What is taken out of what people read."""
+        """The rules of redaction for everything that is shown to people."""
         return self.events.redaction
 
-    @cached_property  # asked at each publish
+    @cached_property  # used at each publish
     def uses_jitter(self) -> bool:
         """Whether any ladder of the settings spreads its delays over lanes."""
         every = [self.default, *self.queues.values()]
         return any(queue is not None and queue.ladder.jitter for queue in every)
 
     def for_queue(self, name: str) -> QueueSettings | None:
-        """Return the settings of an origin queue; None when it is left alone."""
+        """Return the settings of an origin queue; None when it is excluded."""
         return self.queues.get(name, self.default)
 
     def task_ladder(self, queue: str, task: object) -> Ladder | None:
-        """Return the ladder that a task class declares for itself on ``queue``; None when it has the queue's."""
+        """Return the ladder of a task's own ``tiers`` on ``queue``; None when the task uses the queue's."""
         tiers = getattr(task, "tiers", None)
         settings = self.for_queue(queue)
         if tiers is None or settings is None:
@@ -79,16 +80,16 @@ class Settings:
 def check_queue_name(
     settings: Settings, queue: str, setting: str = "rmq_delay", tasks: Iterable[Ladder | None] = ()
 ) -> None:
-    """Raise `SettingsError` when a name derived from ``queue`` would be too long for AMQP, or ``queue`` is one.
+    """Raise `SettingsError` when a name derived from ``queue`` would be too long for AMQP, or ``queue`` is such a name.
 
-    ``tasks``: the ladders that tasks have of their own there; None is the queue's.
+    ``tasks``: the own ladders of tasks on the queue; None is the queue's.
     """
     own = settings.for_queue(queue)
     if own is None:
         return
     record = queue.startswith(f"{settings.prefix}.") and queue.endswith((".record", moving(".record")))
     if record or queue in (settings.exhausted_queue, settings.names.events) or is_derived(queue):
-        hint = "This package gives such names to queues of its own: rename the queue, or set False to leave it alone."
+        hint = "This package reserves such names for its queues: rename the queue, or set False to leave it alone."
         raise SettingsError(f"{setting}.queues", queue, hint)
     longest = settings.names.lane0(queue, "0" * 8, 1000)
     ladders = {own.ladder, *filter(None, tasks)}
@@ -113,15 +114,17 @@ class _NotSet:
         return "not set"
 
 
-#: Stands for a ``max_retries`` that a task's author did not write: the ladder decides. None is for ever.
+#: A ``max_retries`` that is not set on the task: the ladder decides. None means no limit.
 NOT_SET = _NotSet()
 
 
 def check_max_retries(max_retries: int | _NotSet | None, ladder: Ladder, task: str) -> None:
-    """Raise `SettingsError` when a task asks for more retries than its ladder has tiers; None asks for no end."""
-    if isinstance(max_retries, _NotSet) or ladder.retries is None:
+    """Raise `SettingsError` when a task asks for more retries than its ladder has tiers; None means no limit."""
+    if isinstance(max_retries, _NotSet):
         return
-    if max_retries is None or max_retries > ladder.retries:
+    if max_retries is not None and not is_integer(max_retries, -inf):
+        raise SettingsError(f"max_retries of task {task}", max_retries, "Write a whole number, or leave it out.")
+    if ladder.retries is not None and (max_retries is None or max_retries > ladder.retries):
         hint = (
             f"The ladder is the retry budget and has {ladder.retries} tiers: leave max_retries out, add tiers, "
             "or set repeat_last=True."

@@ -1,9 +1,9 @@
-"""What tests of retries need: ladders in memory, assertions, private servers, and pytest fixtures on top of them.
+"""Tools for tests of retries: ladders in memory, assertions, private servers, and pytest fixtures.
 
 The names below are imported at first use: pytest loads this package in every run, for the fixtures of
 :mod:`celery_rmq_delay.testing.plugin`.
 
-May import every room but `cli`, `contrib` and `analytics`.
+May import every package except `cli`, `contrib` and `analytics`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests say of a task's story. A failure shows the whole story."""
+"""Assertions on the story of a task. A failure shows the whole story."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def parked(
 ) -> Attempt:
     """Assert that ``task`` was parked, in a 1-based ``tier``, for a ``delay``; return the first attempt that fits.
 
-    A delay that jitter spreads is given as a pair: the shortest and the longest that will do.
+    With jitter, pass a pair as the delay: the shortest and the longest one that are accepted.
     """
     __tracebackhide__ = True
     low, high = delay if isinstance(delay, tuple) else (delay, delay)
@@ -27,22 +27,19 @@ def parked(
             return attempt
     where = "" if tier is None else f" in tier {tier}"
     span = "" if delay is None else f" for {_text(low)}" + (f" to {_text(high)}" if low != high else "")
-    found = ", ".join(_where(attempt) for attempt in task.parked) or "it never was"
-    return _fail(f"was to be parked{where}{span}: {found}", task)
+    found = ", ".join(_where(attempt) for attempt in task.parked) or "none"
+    return _fail(f"was not parked{where}{span}, found: {found}", task)
 
 
 def recovered(task: TaskStory, *, after: int | None = None) -> None:
-    """Assert that ``task`` failed first and succeeded then, ``after`` so many retries.
-
-    Without ``after`` any number of them from 1 on.
-    """
+    """Assert that ``task`` failed first and then succeeded, after ``after`` retries (default: one or more)."""
     __tracebackhide__ = True
     retries = task.attempts[-1].number if task.attempts else 0
     if not task.recovered:
         succeeded = task.state == "SUCCESS" and not retries
-        _fail("was to recover, and " + ("succeeded at once" if succeeded else f"is {task.state}"), task)
+        _fail("did not recover: it " + ("succeeded at once" if succeeded else f"is {task.state}"), task)
     if after is not None and retries != after:
-        _fail(f"was to recover after {after} {'retry' if after == 1 else 'retries'}, and did after {retries}", task)
+        _fail(f"recovered after {retries} {'retry' if retries == 1 else 'retries'}, expected {after}", task)
 
 
 def exhausted(
@@ -55,11 +52,11 @@ def exhausted(
     __tracebackhide__ = True
     found = task.exception
     if task.reason is None or found is None:
-        _fail(f"was to be exhausted, and is {task.state}", task)
+        _fail(f"is not exhausted: it is {task.state}", task)
     if reason not in (None, task.reason):
-        _fail(f"was to be exhausted for the reason {reason!r}, and was for {task.reason!r}", task)
+        _fail(f"is exhausted for the reason {task.reason!r}, expected {reason!r}", task)
     if exception is not None and not isinstance(found, exception):
-        _fail(f"was to be exhausted by {exception.__name__}, and was by {type_name(found)}: {message_of(found)}", task)
+        _fail(f"is exhausted by {type_name(found)}: {message_of(found)}, expected {exception.__name__}", task)
     return found
 
 

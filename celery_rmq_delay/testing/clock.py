@@ -1,4 +1,4 @@
-"""The ladder clock: the same settings with shorter delays, so that a real broker runs through a ladder in a second."""
+"""The ladder clock: shortens all delays, so that a test runs through a ladder in a real broker in a second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..settings.values import QueueSettings, Settings
 from ..topology.exact.base import Topology
 from .assertions import DelayLike
 
-#: The environment variable by which other processes get the same clock.
+#: The environment variable that passes the clock to other processes.
 VARIABLE = "CELERY_RMQ_DELAY_TEST_CLOCK"
 
 
@@ -29,8 +29,8 @@ VARIABLE = "CELERY_RMQ_DELAY_TEST_CLOCK"
 class Scale:
     """Shortens delays in ms: ``longest_ms`` becomes ``target_ms``, others ``target_ms * (d / longest_ms) ** power``.
 
-    With a ``power`` of 1 all ratios stay. With a lower one they shrink, all alike, and the order stays. ``unit_ms`` is
-    what exact delays are rounded up to.
+    With a ``power`` of 1 all ratios stay. With a lower one they shrink, and the order stays. Exact delays are rounded
+    up to ``unit_ms``.
     """
 
     longest_ms: int
@@ -40,7 +40,7 @@ class Scale:
 
     @classmethod
     def of(cls, delays_ms: set[int], *, shortest_ms: int, longest_ms: int) -> Scale:
-        """Return the scale that takes no delay below ``shortest_ms``, and the longest to ``longest_ms``."""
+        """Return the scale that shortens the longest delay to ``longest_ms``, and no delay below ``shortest_ms``."""
         low, high = min(delays_ms), max(delays_ms)
         target = min(longest_ms, high)
         power = 1.0
@@ -49,7 +49,7 @@ class Scale:
         return cls(high, target, power, shortest_ms)
 
     def shorten(self, delay_ms: int) -> int:
-        """Return the delay in ms that stands for ``delay_ms``; never a longer one."""
+        """Return the shortened delay in ms."""
         shorter: float = self.target_ms * (delay_ms / self.longest_ms) ** self.power
         return min(delay_ms, max(1, round(shorter)))
 
@@ -60,7 +60,7 @@ class Scale:
 
 @dataclass(frozen=True)
 class _Short(Settings):
-    """Settings with shorter delays; those of tasks, which may be defined later, too."""
+    """Settings with shorter delays, also for tasks that are defined later."""
 
     scale: Scale = Scale(1, 1, 1, 1)
 
@@ -85,7 +85,7 @@ class _Short(Settings):
 
 
 class _ShortExact(ExactDelays):
-    """Exact delays that are checked as they were asked for, and kept for less."""
+    """Exact delays that are checked as requested, and then shortened."""
 
     def __init__(self, settings: _Short, planned: ExactDelays) -> None:
         super().__init__(settings, planned.queue_type)
@@ -105,13 +105,13 @@ class _ShortExact(ExactDelays):
 
 
 class LadderClock:
-    """Lets the delays of an app be short for the length of a block: of calls, retries and ladders.
+    """Context manager that shortens the delays of an app: of calls, retries and ladders.
 
-    The longest tier of the app lasts ``longest``, and none less than ``shortest``. Ratios between delays stay as they
-    are where that goes together; otherwise they shrink, and the order stays.
+    The longest tier of the app lasts ``longest``, and none less than ``shortest``. Ratios between delays are kept
+    where that is possible; otherwise they shrink, and the order stays.
 
-    Worker processes get the same clock with `environment` and ``-I celery_rmq_delay.testing.scaled``. What a block
-    leaves in a broker is the ladder with the short delays: use a broker of the tests' own.
+    Worker processes get the same clock with `environment` and ``-I celery_rmq_delay.testing.scaled``. The ladder with
+    the short delays stays in the broker after the block: use a separate broker for tests.
     """
 
     def __init__(
@@ -119,11 +119,11 @@ class LadderClock:
     ) -> None:
         """Take an app that `install` was called with.
 
-        ``scale`` is the one of another process. Raises `SettingsError` for queues that hold their retries by
-        themselves, whose delays RabbitMQ fixes when they are declared.
+        ``scale`` is that of another process. Raises `SettingsError` for queues with native retries, whose delays
+        RabbitMQ fixes when they are declared.
         """
         self._delay = state_of(app)
-        #: What the app would do without the clock.
+        #: The state of the app without the clock.
         self.planned = AppState(app, self._delay.settings, self._delay.setting)
         self._stack = ExitStack()
         low, high = parse_ms(shortest, "shortest"), parse_ms(longest, "longest")
@@ -134,14 +134,14 @@ class LadderClock:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """The environment variable that gives a process the same clock."""
+        """The environment variable that passes the clock to another process."""
         return {VARIABLE: json.dumps([getattr(self.scale, each.name) for each in fields(Scale)])}
 
     def __enter__(self) -> LadderClock:
-        """Shorten the delays. Before workers start, and before anything is sent."""
+        """Shorten the delays. Call it before workers start and before tasks are sent."""
         if isinstance(self._delay.settings, _Short):
-            hint = "Two clocks at once would shorten them twice, and a BrokerLadder has one."
-            raise RmqDelayError(f"The delays of {self._delay.app!r} are short already. {hint}")
+            hint = "Use one clock at a time; a BrokerLadder has one."
+            raise RmqDelayError(f"The delays of {self._delay.app!r} are already shortened. {hint}")
         short = _Short.of(self._delay.settings, self.scale)
         self._stack.enter_context(self._delay.apart(short))
         vars(self._delay)["exact"] = _ShortExact(short, self.planned.exact)
@@ -150,18 +150,18 @@ class LadderClock:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let delays be what they were."""
+        """Restore the delays."""
         self._stack.close()
 
 
 def clock_from(environment: Mapping[str, str], app: Celery) -> LadderClock:
-    """Return the clock that another process has, for ``app``. Raises `SettingsError` without a usable `VARIABLE`."""
+    """Return the clock of another process, for ``app``. Raises `SettingsError` without a usable `VARIABLE`."""
     text = environment.get(VARIABLE)
     try:
         scale = Scale(*json.loads(text or ""))
         scale.shorten(1)
     except (ValueError, TypeError, ArithmeticError) as error:
-        raise SettingsError(VARIABLE, text, "Set it to what LadderClock.environment says.") from error
+        raise SettingsError(VARIABLE, text, "Set it to the value from LadderClock.environment.") from error
     return LadderClock(app, scale=scale)
 
 
@@ -184,7 +184,5 @@ def _refuse_native_retry(delay: AppState) -> None:
     if delay.settings.default.retry == "native" or any(
         each and each.retry == "native" for each in delay.settings.queues.values()
     ):
-        hint = (
-            'The clock cannot shorten what the queue itself holds: write short tiers, or "retry": "ladder", for tests.'
-        )
+        hint = 'The clock cannot shorten RabbitMQ\'s native retry: write short tiers, or "retry": "ladder", in tests.'
         raise SettingsError(f"{delay.setting}.retry", "native", hint)

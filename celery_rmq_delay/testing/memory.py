@@ -1,4 +1,4 @@
-"""The in-memory ladder: a user's tasks go through all their tiers in one process, without a broker, without waiting."""
+"""The in-memory ladder: tasks go through all their tiers in one process, without a broker and without waiting."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ class MemoryLadder(Stories):
             story = ladder.run(charge.s(7))
         assert story.waits == [10, 60]
 
-    Inside of the block everything that the app sends stays in memory, and runs when `run` or `advance` is called, or
-    when somebody waits for a result. Nothing sleeps: the clock of the ladder jumps to whatever is due next. What the
-    tasks read from the computer's clock does not change.
+    Inside the block all messages of the app stay in memory, and run when `run` or `advance` is called, or when a test
+    waits for a result. Nothing sleeps: the clock of the ladder jumps to the next due message. The computer's clock,
+    which tasks read, does not change.
 
-    Results are kept in memory, events are not sent, time limits and rate limits do not hold. Needs
+    Results are kept in memory, events are not sent, time limits and rate limits have no effect. Needs
     ``celery_rmq_delay.install(app)``.
     """
 
     def __init__(self, app: Celery) -> None:
-        """Take an app that `install` was called with. Raises `RmqDelayError` where it was not."""
+        """Take an app that `install` was called with. Raises `RmqDelayError` otherwise."""
         self._app, self._delay = app, state_of(app)
         settings = self._delay.settings
         super().__init__(Recorder(app, AppState(app, settings), lambda: self.now))
@@ -74,11 +74,11 @@ class MemoryLadder(Stories):
         self._consumer = self._start()
         stack.callback(self._stop)
 
-    # -- what a test asks for ----------------------------------------------------------------------------------------
+    # -- the interface of a test --------------------------------------------------------------------------------------
 
     @property
     def now(self) -> float:
-        """Seconds that have passed on the ladder's clock since it began."""
+        """Seconds since the start of the ladder, by its clock."""
         return self._broker.now_ms / 1000
 
     def send(self, task: Signature[Any]) -> TaskStory:
@@ -88,9 +88,9 @@ class MemoryLadder(Stories):
         return self.story(result)
 
     def run(self, task: Signature[Any] | None = None) -> TaskStory:
-        """Send ``task``, if one is given, and run everything until nothing is left to do; return its story.
+        """Send ``task``, if there is one, and run until no message is left; return its story.
 
-        Raises `NotFinishedError` where that has no end, as with ``repeat_last`` and a task that never succeeds.
+        Raises `NotFinishedError` if there is no end, as with ``repeat_last`` and a task that never succeeds.
         """
         result: Any = task.apply_async() if task is not None else None
         self._delivered = 0
@@ -99,7 +99,7 @@ class MemoryLadder(Stories):
         return self.story(result) if result is not None else TaskStory("", "no task was given")
 
     def advance(self, delay: str | float | timedelta) -> None:
-        """Let the clock go on by ``delay`` (as in the settings: ``"90s"``, seconds, a timedelta); run what is due."""
+        """Advance the clock by ``delay`` (as in the settings: ``"90s"``, seconds, a timedelta); run due messages."""
         self._delivered = 0
         to_ms = self._broker.now_ms + (parse_ms(delay, "delay") if delay else 0)
         while self._deliver() or self._jump(to_ms):
@@ -138,7 +138,7 @@ class MemoryLadder(Stories):
         self._consumer.shutdown()
 
     def _deliver(self) -> bool:
-        """Hand one message to the worker, which runs it; return whether there was any."""
+        """Deliver one message to the worker, which runs it; return whether there was any."""
         consumer = self._consumer
         for name in [name for name in self._app.amqp.queues if not consumer.task_consumer.consuming_from(name)]:
             consumer.add_task_queue(name)
@@ -151,14 +151,14 @@ class MemoryLadder(Stories):
     def _count(self) -> None:
         self._delivered += 1
         if self._delivered > MOST_DELIVERIES:
-            told = "\n".join(str(story) for story in self.stories if not story.is_finished)[:2000]
+            unfinished = "\n".join(str(story) for story in self.stories if not story.is_finished)[:2000]
             raise NotFinishedError(
-                f"After {MOST_DELIVERIES} deliveries there is still something to run: use advance() for tasks that are "
-                f"retried for ever.\n{told}"
+                f"Not finished after {MOST_DELIVERIES} deliveries. For tasks that are retried without a limit use "
+                f"advance() instead of run().\n{unfinished}"
             )
 
     def _jump(self, to_ms: int | None = None) -> bool:
-        """Move the clock to what is due next, by ``to_ms``; return whether there was anything."""
+        """Move the clock to the next due message, at most to ``to_ms``; return whether there was one."""
         due = self._broker.next_ms()
         if due is None or (to_ms is not None and due > to_ms):
             return False
@@ -171,13 +171,13 @@ def _execute(request: Any, pool: BasePool) -> None:
         request.execute_using_pool(pool)
     except TaskRevokedError:
         request.acknowledge()
-    except BaseException:  # ends the test; Celery would go on to count the task as one that runs
+    except BaseException:  # ends the test; Celery would still count the task as running
         state.task_ready(request)
         raise
 
 
 class _Pool(BasePool):
-    """Runs a task where it stands. What ends the test, as an interrupt or ``pytest.fail``, is raised from there."""
+    """Runs a task in the calling thread. Exceptions that end the test (an interrupt, ``pytest.fail``) are raised."""
 
     def on_apply(
         self,
@@ -199,7 +199,7 @@ class _Pool(BasePool):
             callback(done)
 
     def terminate_job(self, pid: int, signal: Any = None) -> None:
-        """Nothing runs while somebody could ask for this."""
+        """Do nothing: no task runs when this can be called."""
 
 
 class _Timer:
@@ -209,7 +209,7 @@ class _Timer:
         self._broker = broker
 
     def call_at(self, eta: float, fun: Callable[..., Any], args: Any = (), *_: Any, **__: Any) -> Timed:
-        """Call at a time of the computer's monotonic clock, which is where the ladder's clock is, too."""
+        """Call at a time of the computer's monotonic clock, converted to the ladder's."""
         return self.call_after(eta - time.monotonic(), fun, args)
 
     def call_after(self, secs: float, fun: Callable[..., Any], args: Any = (), *_: Any, **__: Any) -> Timed:
@@ -217,8 +217,8 @@ class _Timer:
         return self._broker.at(self._broker.now_ms + max(0, round(secs * 1000)), lambda: fun(*args))
 
     def cancel(self, entry: Timed) -> None:
-        """Do not call."""
+        """Cancel a call."""
         entry.cancelled = True
 
     def clear(self) -> None:
-        """Nothing outlives the ladder."""
+        """Do nothing: the timer ends with the ladder."""

@@ -1,7 +1,7 @@
-"""Pytest fixtures: a ladder in memory, and a RabbitMQ, a Redis and a PostgreSQL of the tests' own.
+"""Pytest fixtures: a ladder in memory, and a private RabbitMQ, Redis and PostgreSQL.
 
-Installed with the package, so that they are there without an import. pytest loads this module in every run: what is
-heavy is imported in the fixtures.
+The package registers them with pytest, which loads this module in every run: fixtures import heavy modules when they
+are used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ExternalServer:
-    """A server that was given by its URL and is neither started nor stopped."""
+    """A server with a known URL that is neither started nor stopped by the fixtures."""
 
     url: str
 
@@ -55,14 +55,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse two brokers at once, and get ready for the servers that tests share."""
+    """Refuse conflicting options, and prepare the shared servers."""
     if config.getoption("--rabbitmq") and config.getoption("--broker-url"):
-        raise pytest.UsageError("--rabbitmq starts a broker and --broker-url uses one that runs: give one of the two.")
+        raise pytest.UsageError("--rabbitmq starts a broker and --broker-url uses a running one: use only one of them.")
     config.stash[_SHARED] = _Shared()
 
 
 class _Shared:
-    """The private servers that the tests of a run share, and what became of them."""
+    """The private servers that the tests of a run share, and the reports of those that ended."""
 
     def __init__(self) -> None:
         self.servers: list[PrivateServer] = []
@@ -80,7 +80,7 @@ _SHARED = pytest.StashKey[_Shared]()
 
 @contextmanager
 def shared(config: pytest.Config, server: Server) -> Iterator[Server]:
-    """Run a private server for many tests; one that ends is there again for the next test.
+    """Run a private server for many tests; if it ends, it is started again for the next test.
 
     A server that ended unexpectedly is reported once, as an error of the fixture that holds this block.
     """
@@ -98,7 +98,7 @@ def shared(config: pytest.Config, server: Server) -> Iterator[Server]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Start the servers again that have ended."""
+    """Start ended servers again."""
     shared = item.config.stash[_SHARED]
     shared.revive()
     shared.test = item.nodeid
@@ -106,7 +106,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def rmq_installation(pytestconfig: pytest.Config) -> Installation:
-    """The RabbitMQ installation that ``--rabbitmq`` chose, for tests that start nodes of their own."""
+    """The RabbitMQ installation that ``--rabbitmq`` chose, for tests that start their own nodes."""
     from ..exceptions import ServerNotFoundError
     from .servers.installation import Installation
 
@@ -118,7 +118,7 @@ def rmq_installation(pytestconfig: pytest.Config) -> Installation:
 
 @pytest.fixture(scope="session")
 def rmq_broker(request: pytest.FixtureRequest) -> Iterator[PrivateBroker | ExternalServer]:
-    """A RabbitMQ for the whole test run; has ``url``. Started by us it is a ``PrivateBroker``."""
+    """A RabbitMQ for the whole test run; has ``url``. Without an external broker it is a ``PrivateBroker``."""
     chosen = request.config.getoption("--rabbitmq")
     external = request.config.getoption("--broker-url") or (None if chosen else os.environ.get("BROKER_URL"))
     if external:
@@ -133,7 +133,7 @@ def rmq_broker(request: pytest.FixtureRequest) -> Iterator[PrivateBroker | Exter
 
 @pytest.fixture
 def rmq_vhost(request: pytest.FixtureRequest, rmq_broker: PrivateBroker | ExternalServer) -> Iterator[str]:
-    """The URL of a fresh vhost, deleted after the test; on an external broker the URL as it was given."""
+    """The URL of a fresh vhost, deleted after the test; on an external broker its URL, unchanged."""
     if isinstance(rmq_broker, ExternalServer):
         yield rmq_broker.url
         return
@@ -145,7 +145,7 @@ def rmq_vhost(request: pytest.FixtureRequest, rmq_broker: PrivateBroker | Extern
 
 @pytest.fixture(scope="session")
 def rmq_redis(pytestconfig: pytest.Config) -> Iterator[PrivateRedis | ExternalServer]:
-    """A Redis for the whole test run; has ``url``. The environment variable REDIS_URL names another one."""
+    """A Redis for the whole test run; has ``url``. Set the environment variable REDIS_URL to use another one."""
     if external := os.environ.get("REDIS_URL"):
         yield ExternalServer(external)
         return
@@ -162,7 +162,7 @@ def rmq_redis(pytestconfig: pytest.Config) -> Iterator[PrivateRedis | ExternalSe
 
 @pytest.fixture(scope="session")
 def rmq_postgres(pytestconfig: pytest.Config) -> Iterator[PrivatePostgres | ExternalServer]:
-    """A PostgreSQL for the whole test run; has ``url``. The environment variable POSTGRES_URL names another one."""
+    """A PostgreSQL for the whole test run; has ``url``. Set the environment variable POSTGRES_URL for another one."""
     if external := os.environ.get("POSTGRES_URL"):
         yield ExternalServer(external)
         return
@@ -179,7 +179,7 @@ def rmq_postgres(pytestconfig: pytest.Config) -> Iterator[PrivatePostgres | Exte
 
 @pytest.fixture
 def rmq_ladder() -> Iterator[Callable[[Celery], MemoryLadder]]:
-    """A function that takes an app over until the end of the test: ``ladder = rmq_ladder(app)``. Needs no server."""
+    """A function that runs an app in memory for a test: ``ladder = rmq_ladder(app)``. Needs no server."""
     from .memory import MemoryLadder
 
     with ExitStack() as stack:
@@ -200,7 +200,7 @@ def rmq_worker(rmq_vhost: str) -> Iterator[Callable[..., BrokerLadder]]:
 
 @pytest.fixture
 def rmq_clock() -> Iterator[Callable[..., LadderClock]]:
-    """A function that makes an app's delays short until the end of the test: ``rmq_clock(app, longest="0.2s")``.
+    """A function that shortens an app's delays until the end of the test: ``rmq_clock(app, longest="0.2s")``.
 
     It takes the options of `LadderClock`.
     """
@@ -211,7 +211,7 @@ def rmq_clock() -> Iterator[Callable[..., LadderClock]]:
 
 
 def skip_or_fail(reason: object) -> NoReturn:
-    """Skip on a developer's machine, fail where a missing server would hide untested code."""
+    """Skip the test, or fail it in CI, where a skip would hide untested code."""
     if os.environ.get("CI", "").lower() in {"1", "true", "yes"}:
-        pytest.fail(f"{reason} (CI is set, so this is a failure and not a skip.)", pytrace=False)
+        pytest.fail(f"{reason} (CI is set, so the test fails and is not skipped.)", pytrace=False)
     pytest.skip(str(reason))

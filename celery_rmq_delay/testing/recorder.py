@@ -1,4 +1,4 @@
-"""Writes the stories of the tasks that run in this process, from Celery's signals and the package's own."""
+"""Records the stories of the tasks of this process, from the signals of Celery and of this package."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _Ladder = TypeVar("_Ladder", bound="Stories")
 class Recorder:
     """The stories of one app's tasks, in the order in which they began.
 
-    ``planned`` knows the app's ladders as the user wrote them, ``clock`` the time in seconds.
+    ``planned`` has the app's ladders as configured, ``clock`` returns the time in seconds.
     """
 
     def __init__(self, app: Celery, planned: AppState, clock: Callable[[], float]) -> None:
@@ -37,7 +37,7 @@ class Recorder:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Listen for the length of a block."""
+        """Record inside a block."""
         listeners: list[tuple[Any, Callable[..., None]]] = [
             (signals.task_prerun, self._on_prerun),
             (signals.task_postrun, self._on_postrun),
@@ -55,11 +55,11 @@ class Recorder:
                 signal.disconnect(listener)
 
     def wait_for(self, condition: Callable[[], bool], timeout: float) -> bool:
-        """Wait until what is recorded makes ``condition`` true, at most ``timeout`` seconds; return whether it is."""
+        """Wait until ``condition`` is true of the stories, at most ``timeout`` seconds; return whether it is."""
         with self._changed:
             return self._changed.wait_for(condition, timeout)
 
-    # -- what is heard -----------------------------------------------------------------------------------------------
+    # -- signal handlers --------------------------------------------------------------------------------------------
 
     def _on_prerun(self, sender: Any, task_id: str, task: Any, args: Any, kwargs: Any, **_: Any) -> None:
         if task.app is not self.app or task.request.is_eager or task.request.called_directly:
@@ -107,7 +107,7 @@ class Recorder:
             self._changed.notify_all()
 
     def _wait(self, request: Any, delay_ms: int | None, tier: int | None) -> tuple[int | None, float]:
-        """Return the tier and the delay in seconds as the user's settings have them."""
+        """Return the tier and the delay in seconds, as in the user's settings."""
         if tier is None:
             return None, (delay_ms or 0) / 1000
         ladder = self._planned.ladder(request.retry_queue, request.task)
@@ -133,7 +133,7 @@ class Recorder:
 
 
 class Stories(ABC):
-    """A ladder of a test, which has the app for the length of a block, and tells of the tasks that ran on it."""
+    """Base of the context managers that run an app in a test, and record the stories of its tasks."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -141,10 +141,10 @@ class Stories(ABC):
 
     @abstractmethod
     def _take_over(self, stack: ExitStack) -> None:
-        """Let the app run here; ``stack`` gives it back as it was."""
+        """Redirect the app; ``stack`` restores it."""
 
     def __enter__(self: _Ladder) -> _Ladder:
-        """Take the app over."""
+        """Redirect the app."""
         with ExitStack() as stack:
             self._take_over(stack)
             self._stack = stack.pop_all()
@@ -153,15 +153,15 @@ class Stories(ABC):
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Give the app back as it was; what still runs ends first."""
+        """End running tasks and restore the app."""
         self._stack.close()
 
     @property
     def stories(self) -> list[TaskStory]:
-        """What became of the tasks so far, in the order in which they began."""
+        """The stories of the tasks so far, in the order in which they began."""
         return list(self._recorder.stories.values())
 
     def story(self, task: AsyncResult[Any] | str) -> TaskStory:
-        """Return what became of a task so far, given by its result or its id; empty where it has not begun."""
+        """Return the story of a task so far, by its result or its id; empty if it has not begun."""
         task_id = task if isinstance(task, str) else str(task.id)
         return self._recorder.stories.get(task_id) or TaskStory(task_id, "a task that has not begun")

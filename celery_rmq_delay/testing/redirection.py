@@ -1,4 +1,4 @@
-"""A user's app on another broker for the length of a block, with results in memory."""
+"""Redirects an app to another broker inside a block, with results in memory."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kombu import pools
 
 from ..exceptions import NotFinishedError
 
-#: Seconds between two looks for a result.
+#: Seconds between two checks for a result.
 _INTERVAL = 0.01
 
-#: Eager tasks would not be sent; without the other, Celery before 5.7 warns.
+#: Eager tasks would not be sent; without the second one, Celery before 5.7 warns.
 _SETTINGS = {"task_always_eager": False, "broker_connection_retry_on_startup": True}
 
-#: What Celery says of a connection besides where it leads.
+#: Options of a connection that Celery sets, apart from its URL.
 _KEPT = ("connect_timeout", "heartbeat", "transport_options")
 
 
@@ -28,7 +28,7 @@ _KEPT = ("connect_timeout", "heartbeat", "transport_options")
 def redirected(app: Celery, **where: Any) -> Iterator[None]:
     """Let all connections of ``app`` lead to ``where`` (arguments of `kombu.Connection`), and make it the current app.
 
-    The app's queues begin anew, and ``task_always_eager`` is off; both are what they were afterwards.
+    The app's queues are created again, and ``task_always_eager`` is off; both are restored afterwards.
     """
     amqp: Any = app.amqp
     known: Any = app  # the stubs lack what is private
@@ -58,7 +58,7 @@ def redirected(app: Celery, **where: Any) -> Iterator[None]:
 
 
 def _close_pools(made: list[kombu.Connection]) -> None:
-    """End the pools of connections that led there; nobody asks for them again."""
+    """Close the pools of the redirected connections, which are not used again."""
     for connection in made:
         for group in (pools.producers, pools.connections):
             pool = dict.pop(group, connection, None)
@@ -67,7 +67,7 @@ def _close_pools(made: list[kombu.Connection]) -> None:
 
 
 class Results(KeyValueStoreBackend):
-    """Results in a dictionary. Who waits for one calls ``run`` first."""
+    """Results in a dictionary. Waiting for one calls ``run`` first."""
 
     implements_incr = True
     persistent = False
@@ -99,7 +99,7 @@ class Results(KeyValueStoreBackend):
         return count
 
     def wait_for(self, task_id: str, *args: Any, **options: Any) -> Any:
-        """Return the result's record. Raises `NotFinishedError` where no running can bring it."""
+        """Return the result's record. Raises `NotFinishedError` if no message is left that could bring it."""
         if self._run is None:
             return super().wait_for(task_id, *args, **{**options, "interval": _INTERVAL})
         self._run()
@@ -107,8 +107,8 @@ class Results(KeyValueStoreBackend):
         if found["status"] in READY_STATES:
             return found
         raise NotFinishedError(
-            f"Task {task_id} has no result, and nothing is left to run: its state is {found['status']}. Was it sent "
-            "inside of the ladder, and does it store results (ignore_result)?"
+            f"Task {task_id} has no result, and nothing is left to run: its state is {found['status']}. Send it inside "
+            "the block of the ladder, and do not set ignore_result."
         )
 
 

@@ -1,4 +1,4 @@
-"""Import this into a worker process to give it the `LadderClock` of a test.
+"""Import this in a worker process to use the `LadderClock` of a test there.
 
     CELERY_RMQ_DELAY_TEST_CLOCK=... celery -A proj worker -I celery_rmq_delay.testing.scaled
 

@@ -1,4 +1,4 @@
-"""What became of one task: its attempts, as a test asks for them and as people read them."""
+"""The story of one task: its attempts and its end, for assertions and as readable text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery import states
 from ..durations import format_ms
 from ..events.failures import message_of, type_name
 
-#: How many attempts are told at both ends of a long story.
+#: Number of attempts that the text shows at both ends of a long story.
 _MOST_LINES = 10
 
 
@@ -18,9 +18,9 @@ _MOST_LINES = 10
 class Attempt:
     """One execution.
 
-    ``at``: seconds since the task's first attempt began. ``state``: as Celery has it afterwards; None while it runs.
-    ``tier`` and ``delay`` (seconds) say where the message waits afterwards: in the 1-based tier, or, where that is
-    None, for an exact delay. ``delay`` is None where it does not wait.
+    ``at``: seconds since the task's first attempt began. ``state``: Celery's state afterwards; None while it runs.
+    ``tier`` and ``delay`` (seconds) describe the wait afterwards: in the 1-based tier, or, if that is None, for an
+    exact delay. ``delay`` is None if the message does not wait.
     """
 
     number: int
@@ -47,8 +47,8 @@ class Attempt:
 class TaskStory:
     """The attempts of one task and its end.
 
-    ``recovered`` and ``reason`` are what the signals ``task_recovered`` and ``task_exhausted`` said; ``result`` is what
-    the task returned.
+    ``recovered`` and ``reason`` come from the signals ``task_recovered`` and ``task_exhausted``; ``result`` is
+    the task's return value.
     """
 
     id: str
@@ -57,7 +57,7 @@ class TaskStory:
     state: str = states.PENDING
     result: Any = None
     recovered: bool = False
-    #: Why it is exhausted: ``retries_used``, ``gave_up`` or ``crashed``; None where it is not.
+    #: Why it is exhausted: ``retries_used``, ``gave_up`` or ``crashed``; None if it is not.
     reason: str | None = None
     exception: BaseException | None = None
     #: Whether the package settles its messages: it is a `RetryableTask` on a queue with a ladder.
@@ -70,17 +70,17 @@ class TaskStory:
 
     @property
     def waits(self) -> list[float]:
-        """How long the task waited each time, in seconds, as planned."""
+        """The planned delay of each wait, in seconds."""
         return [attempt.delay for attempt in self.attempts if attempt.delay is not None]
 
     @property
     def tiers(self) -> list[int | None]:
-        """The tier of each wait; None where it was an exact delay."""
+        """The tier of each wait; None for an exact delay."""
         return [attempt.tier for attempt in self.parked]
 
     @property
     def is_finished(self) -> bool:
-        """Whether the task came to an end, and its message was settled."""
+        """Whether the task has ended, and its message was settled."""
         if self.state == states.SUCCESS:
             return self.recovered or not (self.has_ladder and self.attempts[-1].number)
         if self.state == states.FAILURE:

@@ -1,8 +1,8 @@
-"""A RabbitMQ in memory whose clock moves only when it is told to.
+"""An in-memory RabbitMQ whose clock moves only by `VirtualBroker.advance`.
 
-It knows what this package and Celery ask of RabbitMQ 4.3: queues with TTL, expiry and dead letters, and quorum queues
-that delay what is given back. It keeps no priorities, limits no queue and checks nobody's arguments. The tests of the
-project run the same tasks here and on a real node.
+It has the features of RabbitMQ 4.3 that this package and Celery use: queues with TTL, expiry and dead letters, and
+quorum queues that delay requeued messages. It has no priorities and no queue limits, and does not check arguments. The
+tests of the project run the same tasks here and on a real node.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _BASIC_CLASS = 60
 
 @dataclass
 class Stored:
-    """A message in a queue, or in the hands of a consumer of it."""
+    """A message that is ready in a queue, or unacknowledged by a consumer of it."""
 
     message: amqp.Message
     exchange: str
     key: str
     number: int
-    #: Until when its headers' times are right: they are moved when time has passed.
+    #: When the times in its headers were last adjusted to the clock.
     aged_ms: int
     redelivered: bool = False
     acquired: int = 0
@@ -50,7 +50,7 @@ class Stored:
 
 @dataclass
 class Consumer:
-    """Whoever takes the messages of a queue; ``deliver`` gets them."""
+    """A consumer of a queue; ``deliver`` receives its messages."""
 
     tag: str
     owner: object
@@ -59,7 +59,7 @@ class Consumer:
 
 @dataclass
 class VirtualQueue:
-    """A queue: its arguments, what is ready in it, who takes it."""
+    """A queue: its arguments, ready messages and consumers."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -70,7 +70,7 @@ class VirtualQueue:
 
 @dataclass
 class Timed:
-    """What happens at a time, unless ``cancelled``. ``act`` returns whether there was anything to do."""
+    """An action at a time, unless ``cancelled``."""
 
     act: Callable[[], object]
     is_due: Callable[[], bool]
@@ -104,7 +104,7 @@ class VirtualBroker:
         return found
 
     def delete_queue(self, name: str) -> int:
-        """Remove a queue and what is in it; return how many messages that were."""
+        """Remove a queue with its messages; return their number."""
         found = self.queues.pop(name, None)
         self.exchanges.forget_queue(name)
         return len(found.ready) if found else 0
@@ -112,7 +112,7 @@ class VirtualBroker:
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def publish(self, message: amqp.Message, exchange: str, key: str) -> bool:
-        """Take a message; return whether any queue took it. Raises `NotFound` where there is no such exchange."""
+        """Route a message; return whether it reached any queue. Raises `NotFound` if there is no such exchange."""
         stored = self._stored(_as_sent(message), exchange, key)
         delay = stored.headers.get("x-delay")
         if exchange and isinstance(delay, int) and self.exchanges.delays(exchange):
@@ -143,7 +143,7 @@ class VirtualBroker:
             )
 
     def deliver_next(self, owner: object = None) -> bool:
-        """Hand the oldest ready message to its consumer, one of ``owner`` where that is given; False where none is."""
+        """Deliver the oldest ready message to its consumer (one of ``owner``, if set); return whether there was one."""
         waiting = [
             queue
             for queue in self.queues.values()
@@ -159,7 +159,7 @@ class VirtualBroker:
         return True
 
     def requeue(self, queue: VirtualQueue, stored: Stored, *, failed: bool) -> None:
-        """Put a message back; a quorum queue with delayed retry holds it. ``failed``: it counts as a failure."""
+        """Requeue a message; a quorum queue with delayed retry holds it. ``failed``: it counts as a failure."""
         stored.redelivered = True
         stored.failed += failed
         held = queue.arguments.get("x-delayed-retry-type")
@@ -190,7 +190,7 @@ class VirtualBroker:
             return  # as a broker does: it is dropped
 
     def _age(self, stored: Stored) -> None:
-        """Move the times in the headers of a message: for who reads them, the clock has not moved."""
+        """Move the times in the headers of a message back: tasks read the computer's clock, which has not moved."""
         passed, stored.aged_ms = self.now_ms - stored.aged_ms, self.now_ms
         if not passed:
             return
@@ -205,13 +205,13 @@ class VirtualBroker:
     # -- time ---------------------------------------------------------------------------------------------------------
 
     def at(self, at_ms: int, act: Callable[[], object], is_due: Callable[[], bool] = lambda: True) -> Timed:
-        """Do ``act`` when the clock comes to ``at_ms``, if ``is_due`` then says so."""
+        """Call ``act`` when the clock reaches ``at_ms``, if ``is_due`` is true then."""
         timed = Timed(act, is_due)
         heapq.heappush(self._agenda, (at_ms, next(self._numbers), timed))
         return timed
 
     def next_ms(self) -> int | None:
-        """Return when the next thing happens; None where nothing is to come."""
+        """Return the time of the next action; None if there is none."""
         while self._agenda:
             at_ms, _, timed = self._agenda[0]
             if not timed.cancelled and timed.is_due():
@@ -220,7 +220,7 @@ class VirtualBroker:
         return None
 
     def advance(self, to_ms: int) -> None:
-        """Move the clock, and do what is due by then, in order."""
+        """Move the clock, and run the actions that are due by then, in order."""
         while (at_ms := self.next_ms()) is not None and at_ms <= to_ms:
             timed = heapq.heappop(self._agenda)[2]
             self.now_ms = max(self.now_ms, at_ms)
@@ -233,7 +233,7 @@ class VirtualBroker:
 
 
 def _as_sent(message: amqp.Message) -> amqp.Message:
-    """Return a copy as it comes out of the wire: what AMQP cannot carry raises here, as it would there."""
+    """Return an encoded and decoded copy; raises for values that AMQP cannot encode."""
     sent = amqp.Message(message.body)
     sent._load_properties(_BASIC_CLASS, message._serialize_properties(), 0)
     return sent

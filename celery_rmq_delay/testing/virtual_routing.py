@@ -1,4 +1,4 @@
-"""How RabbitMQ routes, in memory: exchanges, bindings, alternate exchanges. No time, no messages."""
+"""RabbitMQ's routing in memory: exchanges, bindings, alternate exchanges."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ class Exchanges:
         self._known = {"": _Exchange("direct"), "amq.direct": _Exchange("direct"), "amq.topic": _Exchange("topic")}
 
     def declare(self, name: str, kind: str, arguments: Mapping[str, Any] | None, *, passive: bool) -> None:
-        """Add an exchange; one that exists stays as it is. Raises `NotFound` where a passive one is missing."""
+        """Add an exchange; one that exists stays as it is. Raises `NotFound` if a passive one is missing."""
         if passive:
             self._get(name)
         else:
             self._known.setdefault(name, _Exchange(kind, dict(arguments or {})))
 
     def delete(self, name: str) -> None:
-        """Remove an exchange; one that is not there is no error."""
+        """Remove an exchange, if it exists."""
         self._known.pop(name, None)
 
     def bind(
         self, source: str, to: Destination, destination: str, key: str, arguments: Mapping[str, Any] | None
     ) -> None:
-        """Add a binding. Raises `NotFound` where an exchange is missing."""
+        """Add a binding. Raises `NotFound` if an exchange is missing."""
         if to == "exchange":
             self._get(destination)
         self._get(source).bindings[_binding(to, destination, key, arguments)] = None
@@ -67,22 +67,22 @@ class Exchanges:
     def unbind(
         self, source: str, to: Destination, destination: str, key: str, arguments: Mapping[str, Any] | None
     ) -> None:
-        """Remove a binding; one that is not there is no error."""
+        """Remove a binding, if it exists."""
         if source in self._known:
             self._known[source].bindings.pop(_binding(to, destination, key, arguments), None)
 
     def forget_queue(self, queue: str) -> None:
-        """Remove the bindings of a queue that is gone."""
+        """Remove the bindings of a deleted queue."""
         for exchange in self._known.values():
             for binding in [each for each in exchange.bindings if (each.to, each.destination) == ("queue", queue)]:
                 del exchange.bindings[binding]
 
     def delays(self, name: str) -> bool:
-        """Return whether an exchange holds messages by itself, for their header ``x-delay``."""
+        """Return whether an exchange delays messages by their header ``x-delay``."""
         return self._get(name).type == "x-delayed-message"
 
     def route(self, name: str, key: str, headers: Mapping[str, Any]) -> list[str]:
-        """Return the queues that a message reaches, each once. Raises `NotFound` where there is no such exchange."""
+        """Return the queues that a message reaches, each once. Raises `NotFound` if there is no such exchange."""
         self._get(name)
         queues: dict[str, None] = {}
         visited: set[str] = set()

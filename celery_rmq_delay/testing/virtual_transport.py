@@ -1,4 +1,4 @@
-"""What kombu speaks to a `VirtualBroker` through: a transport that is AMQP in all but the wire."""
+"""Kombu's transport to a `VirtualBroker`: the API of AMQP without a network."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from kombu.transport import base, pyamqp
 
 from .virtual_broker import VERSION, Consumer, Stored, VirtualBroker, VirtualQueue
 
-#: How kombu finds this module.
+#: The name of this transport for kombu.
 NAME = f"{__name__}:Transport"
 
-#: By the host name of a URL: who is meant.
+#: Brokers by the host name of a URL.
 BROKERS: WeakValueDictionary[str, VirtualBroker] = WeakValueDictionary()
 
 
 class _Channel(base.StdChannel):  # type: ignore[misc]  # comes without types
-    """The methods of `amqp.Channel` that Celery, kombu and this package call. Every answer comes at once."""
+    """The methods of `amqp.Channel` that Celery, kombu and this package call. Every reply is immediate."""
 
     Message = pyamqp.Message
     prepare_message = pyamqp.Channel.prepare_message
@@ -43,10 +43,10 @@ class _Channel(base.StdChannel):  # type: ignore[misc]  # comes without types
         self._tags = itertools.count(1)
         self._published = itertools.count(1)
         self._confirms = False
-        self._callbacks: dict[Any, Callable[..., object]] = {}  # py-amqp's, for what a broker says of itself
+        self._callbacks: dict[Any, Callable[..., object]] = {}  # py-amqp's, for connection methods
 
     def close(self) -> None:
-        """Give back what is unsettled."""
+        """Requeue unacknowledged messages."""
         self.is_open = False
         for queue in self.broker.queues.values():
             queue.consumers = [each for each in queue.consumers if not each.tag.startswith(self._prefix)]
@@ -61,7 +61,7 @@ class _Channel(base.StdChannel):  # type: ignore[misc]  # comes without types
         return f"{id(self)}:"
 
     def flow(self, active: bool) -> None:
-        """What this package waits for the broker with."""
+        """Do nothing: this package calls it to wait for the broker's reply."""
 
     def _checked(self, act: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if not self.is_open:
@@ -133,19 +133,19 @@ class _Channel(base.StdChannel):  # type: ignore[misc]  # comes without types
     ) -> None:
         taken = self._checked(self.broker.publish, msg, exchange, routing_key)
         if mandatory and not taken:
-            for told in list(self.events["basic_return"]):
-                told(ChannelError("NO_ROUTE"), exchange, routing_key, msg)
+            for handler in list(self.events["basic_return"]):
+                handler(ChannelError("NO_ROUTE"), exchange, routing_key, msg)
         if self._confirms:
             tag = next(self._published)
-            for told in list(self.events["basic_ack"]):
-                told(tag, False)
+            for handler in list(self.events["basic_ack"]):
+                handler(tag, False)
 
     basic_publish_confirm = basic_publish
 
     # -- consuming ----------------------------------------------------------------------------------------------------
 
     def basic_qos(self, *_: Any, **__: Any) -> None:
-        """Nothing to limit: messages are delivered one by one."""
+        """Do nothing: messages are delivered one by one."""
 
     def basic_consume(
         self, queue: str = "", consumer_tag: str = "", no_ack: bool = False, callback: Any = None, **_: Any
@@ -201,7 +201,7 @@ class _Channel(base.StdChannel):  # type: ignore[misc]  # comes without types
         return [tag for tag in self._unsettled if tag == delivery_tag or (multiple and tag < delivery_tag)]
 
     def send_method(self, method: Any, _format: str, arguments: tuple[Any, ...]) -> None:
-        """The two methods that this package writes by hand, see `topology.apply.renew` and `return_log_error`."""
+        """Handle the methods that this package sends directly, see `topology.apply.renew` and `nack_log_error`."""
         if method == spec.Queue.Declare:
             self.broker.declare_queue(arguments[1], arguments[-1])
         elif method == spec.Basic.Nack:
@@ -212,7 +212,7 @@ class _Channel(base.StdChannel):  # type: ignore[misc]  # comes without types
 
 
 class Connection:
-    """What stands for `amqp.Connection`."""
+    """Replaces `amqp.Connection`."""
 
     frame_max = 131072
     on_blocked = None
@@ -231,9 +231,9 @@ class Connection:
         return found
 
     def drain_events(self, timeout: float | None = None) -> None:
-        """Deliver one message to a consumer of this connection. Raises `TimeoutError` at once where none is ready."""
+        """Deliver one message to a consumer of this connection. Raises `TimeoutError` at once if none is ready."""
         if not self.broker.deliver_next(self):
-            raise TimeoutError(f"nothing is ready, and would not be in {timeout} s")
+            raise TimeoutError(f"no message is ready (timeout {timeout} s)")
 
     def close(self) -> None:
         """Close the channels."""
@@ -255,7 +255,7 @@ class Transport(base.Transport):  # type: ignore[misc]  # comes without types
     recoverable_channel_errors = amqp.Connection.recoverable_channel_errors
 
     def establish_connection(self) -> Connection:
-        """Return a connection that is open."""
+        """Return an open connection."""
         return Connection(BROKERS[self.client.hostname], self.client)
 
     def create_channel(self, connection: Connection) -> _Channel:
@@ -279,5 +279,5 @@ class Transport(base.Transport):  # type: ignore[misc]  # comes without types
         return connection.connected
 
     def qos_semantics_matches_spec(self, connection: Connection) -> bool:
-        """As for every RabbitMQ that Celery knows."""
+        """Return False, as for every RabbitMQ version that Celery supports."""
         return False

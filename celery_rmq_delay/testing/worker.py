@@ -1,4 +1,4 @@
-"""A worker of the user's app in a thread of the test, on a real broker."""
+"""Runs a worker of an app in a thread of the test, on a real broker."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from celery.canvas import Signature
     from celery.result import AsyncResult
 
-#: Seconds that a task has to come to its end, and the worker to its own.
+#: Seconds to wait for the end of a task, and of the worker.
 TIMEOUT = 60.0
 
-#: Seconds after which the worker's loop looks whether there is anything to do.
+#: Seconds between two turns of the worker's loop.
 _TURN = 0.02
 
 
@@ -37,9 +37,9 @@ class BrokerLadder(Stories):
             story = ladder.run(charge.s(7))
         assert story.waits == [10, 60]
 
-    Inside of the block all connections of the app lead to ``broker_url``, results are kept in memory, and a
-    `LadderClock` makes the delays short: stories tell them as they are in the settings. The worker consumes the queues
-    that the app's settings and routes name, and ``queues`` besides.
+    Inside the block all connections of the app lead to ``broker_url``, results are kept in memory, and a
+    `LadderClock` shortens the delays: stories show them as in the settings. The worker consumes the queues that the
+    app's settings and routes name, and ``queues``.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class BrokerLadder(Stories):
     ) -> None:
         """Take an app that `install` was called with.
 
-        ``shortest`` and ``longest`` are those of the clock. ``pool``: ``solo`` or ``threads``, as what happens in other
-        processes cannot be seen from here.
+        ``shortest`` and ``longest`` are those of the clock. ``pool``: ``solo`` or ``threads``, as tasks in other
+        processes cannot be recorded.
         """
-        #: What makes the delays short, and would for processes beside.
+        #: The clock that shortens the delays; also for use in other processes.
         self.clock = LadderClock(app, shortest=shortest, longest=longest)
         super().__init__(Recorder(app, self.clock.planned, time.monotonic))
         self._app, self._url, self._queues = app, broker_url, queues
@@ -75,7 +75,7 @@ class BrokerLadder(Stories):
         stack.enter_context(start_worker(self._app, perform_ping_check=False, shutdown_timeout=TIMEOUT, **self._worker))
 
     def _consume_all(self) -> None:
-        origin_queues(state_of(self._app), self._queues)  # makes those that are only named
+        origin_queues(state_of(self._app), self._queues)  # creates queues that are only named
         queues: Any = self._app.amqp.queues
         queues.select(list(queues))
 
@@ -94,7 +94,7 @@ class BrokerLadder(Stories):
         timeout: float = TIMEOUT,
         until: Callable[[TaskStory], bool] = lambda story: story.is_finished,
     ) -> TaskStory:
-        """Wait until a task has come to its end, or ``until`` says so of its story, and return the story.
+        """Wait until a task has ended, or ``until`` is true for its story, and return the story.
 
         Raises `NotFinishedError` after ``timeout`` seconds.
         """
@@ -105,10 +105,10 @@ class BrokerLadder(Stories):
 
 @contextmanager
 def _as_it_was() -> Iterator[None]:
-    """Keep Celery's test worker from changing the logging and the default app for good."""
+    """Restore the logging and the default app after Celery's test worker."""
 
     def leave_logging_alone(**_: Any) -> None:
-        """A receiver is what Celery takes for logging that is set up."""
+        """Do nothing: with a receiver, Celery does not configure logging."""
 
     known: Any = _state  # its stubs lack it
     default = known.default_app
@@ -122,7 +122,7 @@ def _as_it_was() -> Iterator[None]:
 
 @contextmanager
 def _awake(app: Celery) -> Iterator[None]:
-    """Let the worker's loop turn often: a task in its thread leaves acks to it, which would wait for the next event."""
+    """Make the worker's loop turn often: it sends the acks of tasks, which would wait for the next event."""
 
     def turn(sender: Any, worker: Any, **_: Any) -> None:
         if sender is app:

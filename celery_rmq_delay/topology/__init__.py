@@ -1,4 +1,4 @@
-"""Plans of the broker's objects as data, and the steps from one plan to another.
+"""Plans of broker objects as plain data, and the steps from one plan to another.
 
 May import `amqp` and what is below it.
 """

@@ -1,4 +1,4 @@
-"""What the record in the broker says of a queue that was adopted by a policy."""
+"""The state of a queue that was adopted by a policy, as stored in the record in the broker."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-#: The name of the remote-control command that tells workers.
+#: The remote-control command that notifies workers.
 COMMAND = "rmq_delay_adoption"
 
 
 @dataclass(frozen=True)
 class Adoption:
-    """A queue without our dead-letter arguments, and whether a policy stands in for them.
+    """A queue without our dead-letter arguments, and the policy that replaces them.
 
-    ``in_force``: its messages may be rejected. ``generation`` grows with every change. ``queue_type`` and
-    ``delivery_limit`` (None: the broker's default) are the queue's own, whatever the app declares. ``policy``,
-    ``pattern``, ``priority`` and ``definition`` are the policy as it was written; ``base`` the name of the user policy
-    that it was merged from, ``base_definition`` what that said.
+    ``in_force``: its messages may be rejected. ``generation`` increases with every change. ``queue_type`` and
+    ``delivery_limit`` (None: the broker's default) are those of the queue, whatever the app declares. ``policy``,
+    ``pattern``, ``priority`` and ``definition`` are the policy as it was written; ``base`` and ``base_definition`` are
+    the name and the definition of the user policy that it was merged from.
     """
 
     in_force: bool
@@ -37,7 +37,7 @@ class Adoption:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any] | None) -> Adoption | None:
-        """Read what `to_json` wrote, also in a later version; None where it lacks what this one needs."""
+        """Read the output of `to_json`, also of a later version; None where required keys are missing."""
         known = {each.name: data[each.name] for each in fields(cls) if each.name in data} if data else {}
         if not {"in_force", "generation", "queue_type"} <= known.keys():
             return None

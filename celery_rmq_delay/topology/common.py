@@ -1,4 +1,4 @@
-"""What ladders and topologies for exact delays share: arguments of queues, and the exchange of the undeliverable."""
+"""Shared by ladders and topologies for exact delays: queue arguments, and the exchange for undeliverable messages."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from ..ladders import QueueType
 from ..names import Names
 
 
-def own_queue_arguments(queue_type: QueueType) -> tuple[tuple[str, object], ...]:
-    """Return the arguments of a queue of ours in which messages only rest."""
+def managed_queue_arguments(queue_type: QueueType) -> tuple[tuple[str, object], ...]:
+    """Return the arguments of a managed queue that only stores messages."""
     limit = {"x-delivery-limit": UNLIMITED_DELIVERIES} if queue_type == "quorum" else {}
     return arguments({"x-queue-type": queue_type, **limit})
 
@@ -20,18 +20,18 @@ def origin_arguments(names: Names, queue: str, queue_type: QueueType) -> dict[st
 
 
 def safe_dead_lettering(queue_type: QueueType) -> dict[str, object]:
-    """Return the arguments by which a queue gives up no dead letter before another queue has it, where it can."""
+    """Return the arguments for at-least-once dead-lettering, which only quorum queues support."""
     if queue_type == "classic":
         return {}
     return {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
 
 
 def undeliverable(names: Names) -> str:
-    """Return the exchange of messages that come back to a queue that is gone: they go to the exhausted queue."""
+    """Return the exchange that routes messages for a deleted queue to the exhausted queue."""
     return f"{names.prefix}.undeliverable"
 
 
 def safety_net(names: Names, exhausted: str) -> Objects:
-    """Return what catches messages that come back to a queue that is gone."""
+    """Return the objects that route messages for a deleted queue to the queue ``exhausted``."""
     name = undeliverable(names)
     return Objects(exchanges=(Exchange(name, "fanout"),), bindings=(Binding(name, exhausted),))

@@ -6,9 +6,9 @@
                    `--other deaths--> other                 `--Q@N--> exhausted
                                       `--any other task--> ladder (active exchange, then: standby) --> ladder.<id>
 
-The tier rides in the routing key, so a message advances without anybody publishing it. A ladder's exchanges and its
-delay queues are named after what they do and never change; only the bindings of the active exchange and of ``tasks``
-ever move (`celery_rmq_delay.topology.transition`).
+The routing key contains the tier, so a message advances without being published again. The names of a ladder's
+exchanges and delay queues contain their properties, and they never change; only the bindings of the active exchange and
+of ``tasks`` move (`celery_rmq_delay.topology.transition`).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ..amqp.route import Route
 from ..headers import LANE
 from ..ladders import Ladder, QueueType
 from ..names import Names, delay_queue, quarantine, return_key
-from .common import origin_arguments, own_queue_arguments, safe_dead_lettering, safety_net, undeliverable
+from .common import managed_queue_arguments, origin_arguments, safe_dead_lettering, safety_net, undeliverable
 
 
 @dataclass(frozen=True)
 class LadderPlan:
-    """What one origin queue needs: the objects, and which ladder each task has.
+    """The broker objects of one origin queue, and the ladders of its tasks.
 
     ``tasks`` maps every retryable task of the app to its own ladder on this queue, or to None. All ladders have delay
-    queues of ``queue_type``. ``reason_routing`` is whether the broker says why a message died (RabbitMQ >= 3.13).
+    queues of ``queue_type``. ``reason_routing``: the broker reports why a message was dead-lettered (RabbitMQ >= 3.13).
     """
 
     names: Names
@@ -58,9 +58,9 @@ class LadderPlan:
         return {ladder.id: ladder for ladder in (self.ladder, *own)}
 
     def objects(self, highest_tier: int = 0) -> Objects:
-        """Return everything but the bindings that move.
+        """Return all objects except the bindings that move.
 
-        ``highest_tier``: the longest ladder the queue ever had; messages may still come back from its tiers.
+        ``highest_tier``: the length of the longest ladder the queue ever had; messages may still return from its tiers.
         """
         highest = max(highest_tier, *(len(ladder) for ladder in self.ladders.values()))
         found = self._frame()
@@ -69,11 +69,11 @@ class LadderPlan:
         return found + Objects(bindings=tuple(self.return_binding(tier_index) for tier_index in range(1, highest + 1)))
 
     def _frame(self) -> Objects:
-        return self._returns() + Objects(self.own_exchanges, (self.quarantine_queue(),))
+        return self._returns() + Objects(self.routing_exchanges, (self.quarantine_queue(),))
 
     @property
-    def own_exchanges(self) -> tuple[Exchange, ...]:
-        """The exchanges by which the queue's rejected messages get to a ladder, or end: each after those it needs."""
+    def routing_exchanges(self) -> tuple[Exchange, ...]:
+        """The exchanges that route rejected messages to a ladder or to the exhausted queue, in order of declaration."""
         names, queue = self.names, self.queue
         return (
             Exchange(names.standby(queue), "fanout"),
@@ -85,16 +85,16 @@ class LadderPlan:
 
     @property
     def active_exchange(self) -> Objects:
-        """The exchange that leads to the ladder in force: it exists once a ladder was applied."""
+        """The exchange that leads to the ladder in force; it exists once a ladder was applied."""
         return Objects((Exchange(self.names.active(self.queue), "fanout", self.names.standby(self.queue)),))
 
     def _returns(self) -> Objects:
-        """Return what brings messages back; those whose queue is gone are exhausted."""
+        """Return the objects that return messages; those of a deleted queue go to the exhausted queue."""
         exchange = Exchange(self.names.returns, "direct", undeliverable(self.names))
         return safety_net(self.names, self.exhausted) + Objects((exchange,))
 
     def ladder_objects(self, ladder: Ladder, highest: int) -> Objects:
-        """Return one ladder's exchanges, delay queues and bindings; keys up to ``highest`` end somewhere."""
+        """Return one ladder's exchanges, delay queues and bindings, which cover routing keys up to ``highest``."""
         names, queue, exchange = self.names, self.queue, self.names.ladder(self.queue, ladder.id)
         first = names.first(queue, ladder.id)
         found = Objects((Exchange(first, "fanout", undeliverable(names)), Exchange(exchange, "direct", first)))
@@ -144,7 +144,7 @@ class LadderPlan:
 
     def _delay_queue(self, ladder: Ladder, tier_index: int, ttl_ms: int) -> Queue:
         declared = {
-            **dict(own_queue_arguments(ladder.queue_type)),
+            **dict(managed_queue_arguments(ladder.queue_type)),
             **safe_dead_lettering(ladder.queue_type),
             "x-message-ttl": ttl_ms,
             "x-dead-letter-exchange": self.names.returns,
@@ -154,26 +154,26 @@ class LadderPlan:
         return Queue(name, arguments(declared))
 
     def route(self, tier_index: int, ttl_ms: int) -> Route:
-        """Return the way into the delay queue of a tier that holds messages for ``ttl_ms``, and back from there."""
+        """Return the route through the delay queue of a tier that holds messages for ``ttl_ms``."""
         queue = self.delay_queue(tier_index, ttl_ms)
         objects = self._returns() + Objects((), (queue,), (self.return_binding(tier_index),))
         key = ("ladder", queue.name)
         return Route("", queue.name, ttl_ms, objects=objects, key=key, sorts=self.queue_type == "quorum")
 
     def return_binding(self, tier_index: int) -> Binding:
-        """Return the binding that brings messages back from ``tier_index``."""
+        """Return the binding by which messages return from ``tier_index``."""
         return Binding(self.names.returns, self.queue, key=return_key(self.queue, tier_index))
 
-    def from_current(self, ladder: str) -> Binding:
+    def from_active(self, ladder: str) -> Binding:
         """Return the binding by which the queue's rejected messages enter the ladder with this id."""
         return Binding(self.names.active(self.queue), self.names.ladder(self.queue, ladder), to="exchange")
 
     def from_standby(self, ladder: str) -> Binding:
-        """Return the binding by which they enter it while `from_current` moves to another one."""
+        """Return the binding by which they enter it while `from_active` moves to another ladder."""
         return Binding(self.names.standby(self.queue), self.names.ladder(self.queue, ladder), to="exchange")
 
     def from_tasks(self, task: str, ladder: str) -> Binding:
-        """Return the binding by which the messages of ``task`` enter a ladder of their own."""
+        """Return the binding by which the messages of ``task`` enter the task's own ladder."""
         declared = arguments({"x-match": "all", "task": task})
         exchange = self.names.ladder(self.queue, ladder)
         return Binding(self.names.tasks(self.queue), exchange, to="exchange", declared=declared)
@@ -189,14 +189,14 @@ class LadderPlan:
         return list(found.values())
 
     def quarantine_queue(self) -> Queue:
-        """Return the quarantine queue. Workers with another prefix share it; its arguments are those of the first."""
+        """Return the quarantine queue. Workers with another prefix share it; the first one sets its arguments."""
         return Queue(quarantine(self.queue), arguments(origin_arguments(self.names, self.queue, self.queue_type)))
 
     def exhausted_queue(self) -> Queue:
-        """Return the queue of exhausted messages. All origin queues share it, so its type is that of the first."""
-        return Queue(self.exhausted, own_queue_arguments(self.queue_type))
+        """Return the exhausted queue. All origin queues share it; the first one sets its type."""
+        return Queue(self.exhausted, managed_queue_arguments(self.queue_type))
 
     def record_queue(self) -> Queue:
-        """Return the queue that holds the record of what is applied."""
-        kept = dict(own_queue_arguments(self.queue_type))
+        """Return the queue that holds the record of the applied ladders."""
+        kept = dict(managed_queue_arguments(self.queue_type))
         return Queue(self.names.record(self.queue), arguments({**kept, **LOCKABLE}))

@@ -1,4 +1,4 @@
-"""RabbitMQ's own delayed retry as pure data: a message given back to its quorum queue waits there.
+"""RabbitMQ's native retry as pure data: a quorum queue delays messages that are requeued.
 
 RabbitMQ keeps two counts of a message. Measured on 4.3.6 (`tests/integration/test_broker_facts.py`):
 
@@ -7,9 +7,9 @@ RabbitMQ keeps two counts of a message. Measured on 4.3.6 (`tests/integration/te
     basic.reject, requeue               + 1               + 1               failed
     its worker is lost                  + 1               + 1               failed
 
-The delay is ``min(first * max(1, x-delivery-count), last)``, with the count as it is afterwards. So tiers that are all
-the same are given back as *returned*: a crash is the only thing that raises the delivery count. Tiers that grow need
-*failed*, and there nothing tells a crash from a retry.
+The delay is ``min(first * max(1, x-delivery-count), last)``, with the count after the requeue. So messages with equal
+tiers are requeued as *returned*: only a crash increases the delivery count. Growing tiers need *failed*, with which a
+crash cannot be distinguished from a retry.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def native_retry_tiers(tiers_ms: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the nearest tiers in ms that the broker can give: the first, twice the first, ... up to the last."""
+    """Return the nearest tiers in ms that the broker supports: the first, twice the first, ... up to the last."""
     first = tiers_ms[0]
     last = max(first, tiers_ms[-1])
     return tuple(min(first * tier_index, last) for tier_index in range(1, len(tiers_ms) + 1))
 
 
 def refusal(queue: str, broker: Capabilities, *, quorum: bool) -> str | None:
-    """Return why a queue cannot retry natively, and what to do; None where it can."""
+    """Return why a queue cannot use RabbitMQ's native retry, and what to do; None where it can."""
     if not broker.delays_retries:
         found = ".".join(map(str, broker.version))
         return (
@@ -50,13 +50,13 @@ def refusal(queue: str, broker: Capabilities, *, quorum: bool) -> str | None:
 
 @dataclass(frozen=True)
 class NativeRetry:
-    """How one origin queue holds its own retries. ``ladder`` has the tiers of `native_retry_tiers`."""
+    """RabbitMQ's native retry of one origin queue. ``ladder`` has the tiers of `native_retry_tiers`."""
 
     ladder: Ladder
 
     @property
     def kind(self) -> Literal["returned", "failed"]:
-        """What our retries are to the broker."""
+        """The kind of requeue that the broker delays."""
         return "returned" if self._first == self._last else "failed"
 
     @property
@@ -68,7 +68,7 @@ class NativeRetry:
         return self.ladder.tiers_ms[-1]
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of the origin queue, beside those of its ladder; delays in ms."""
+        """Return the additional arguments of the origin queue; delays in ms."""
         return {
             "x-delayed-retry-type": self.kind,
             "x-delayed-retry-min": self._first,
@@ -77,14 +77,14 @@ class NativeRetry:
         }
 
     def delay_ms(self, headers: Headers) -> int:
-        """Return how long the broker holds a delivery with these headers if it is given back now, in ms."""
+        """Return how long the broker holds a delivery with these headers if it is requeued now, in ms."""
         count = whole_number(headers.get("x-delivery-count")) + (self.kind == "failed")
         return min(self._first * max(1, count), self._last)
 
-    def given_back(self, headers: Headers) -> int:
-        """Return how often this message was given back to its queue since it was published.
+    def requeue_count(self, headers: Headers) -> int:
+        """Return how often this message was requeued since it was published.
 
-        Of the kind *failed* that counts lost workers too.
+        With the kind *failed* that includes lost workers.
         """
         failed = _failed(headers)
         if self.kind == "failed":
@@ -94,7 +94,7 @@ class NativeRetry:
     def was_interrupted(self, headers: Headers, most: int) -> bool:
         """Return whether an earlier delivery of this message is known to have ended without an answer.
 
-        Of the kind *failed* only those above ``most`` are known, as no answer of ours brings a message there
+        With the kind *failed* only counts above ``most`` are certain, as no requeue by a worker leads there
         (see `takes`).
         """
         return _failed(headers) > (most if self.kind == "failed" else 0)
@@ -102,11 +102,11 @@ class NativeRetry:
     def takes(self, headers: Headers, delay_ms: int, most: int) -> bool:
         """Return whether a retry after ``delay_ms`` can be left to the broker; otherwise a copy has to be parked.
 
-        Of the kind *failed* every retry above ``most`` is a copy, so that the count begins anew.
+        With the kind *failed* every retry above ``most`` is a copy, so that the count starts from zero again.
         """
-        return self.delay_ms(headers) == delay_ms and (self.kind == "returned" or self.given_back(headers) < most)
+        return self.delay_ms(headers) == delay_ms and (self.kind == "returned" or self.requeue_count(headers) < most)
 
 
 def _failed(headers: Headers) -> int:
-    # The delivery count is carried through dead-lettering and counts those rejections.
+    # The delivery count is kept by dead-lettering, and includes those rejections.
     return max(0, whole_number(headers.get("x-delivery-count")) - all_rejections(headers))

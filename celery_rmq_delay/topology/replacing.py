@@ -1,4 +1,4 @@
-"""Replacement of the record and the quarantine queue when the origin queue gets another type: they keep their names."""
+"""Replacement of the record and the quarantine queue, under the same names, when the origin queue's type changes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ logger = logging.getLogger(__name__)
 
 
 def ensure_quarantine(connection: Connection, plan: LadderPlan) -> bool:
-    """Declare the quarantine queue; return whether it is to stay as it is.
+    """Declare the quarantine queue; return whether it needs no replacement.
 
-    False where it has the other type and cannot be replaced yet: it has messages or a consumer. One with the arguments
-    of another prefix stays.
+    False where it has the other type and cannot be replaced yet, as it has messages or a consumer. A queue with the
+    arguments of another prefix is kept.
     """
     wanted, other = plan.quarantine_queue(), plan.of_other_type.quarantine_queue()
     if declare_queue(connection, wanted) or not declare_queue(connection, other):
@@ -28,8 +28,8 @@ def ensure_quarantine(connection: Connection, plan: LadderPlan) -> bool:
     if delete_unused(connection, other) and declare_queue(connection, wanted):
         return True
     logger.info(
-        "The queue %s is not a %s queue yet: it has messages or a consumer. It is used as it is, and replaced by an "
-        "apply or a worker start that finds it empty and unused",
+        "The queue %s is not a %s queue yet: it has messages or a consumer. It is used as it is, until an "
+        "apply or a worker start finds it empty and unused, and replaces it",
         wanted.name,
         plan.queue_type,
         extra={"queue": plan.queue},

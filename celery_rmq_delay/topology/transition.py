@@ -1,13 +1,12 @@
 """Move a queue from one ladder to another while workers use both.
 
-No two tiers may ever be bound to one key (a message would come back twice), and never none (it would be lost).
-RabbitMQ cannot swap a binding in one step, so the swap happens behind an alternate exchange:
+A key must be bound to exactly one tier at any time: with two a message would return twice, with none it would be lost.
+RabbitMQ cannot swap a binding in one step, so the swap uses an alternate exchange, the standby exchange:
 
-    current --(binding)--> old ladder    unbind: messages fall to standby, which still leads to the old ladder
-    standby --(binding)--> old ladder    bind current to the new ladder; now nothing reaches standby, and it follows
+    active  --(binding)--> old ladder    unbind: messages fall to standby, which still leads to the old ladder
+    standby --(binding)--> old ladder    bind active to the new ladder; now no message reaches standby, and it follows
 
-The record says which step is under way *before* it is taken, so whoever comes next finishes a step that a crash cut
-off.
+The record names a step *before* it is taken, so the next process finishes a step that a crash interrupted.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ if TYPE_CHECKING:
     from amqp import Channel
     from kombu import Connection
 
-#: ``lost``: no record says what is in force. A record never says that itself.
+#: ``lost``: no record describes the ladders in force; never stored in a record.
 Phase = Literal["settled", "current", "standby", "lost"]
 
 _NO_REJECTIONS = ("delivery_limit", "expired", "maxlen")
 
-#: Among the ladders that a task may be bound to: none of them has to be.
+#: Placeholder among the ladders that a task may be bound to: it may be bound to none of them.
 UNDER_WAY = ""
 
 
 @dataclass(frozen=True)
 class Applied:
-    """The ladders of one origin queue as the record in the broker knows them.
+    """The ladders of one origin queue as stored in the record in the broker.
 
     ``ladders`` holds every ladder whose objects may exist; ``retired`` the time (seconds since the epoch) at which
-    those not in force went out of use. ``tasks`` lists, by task, the ladders it may be bound to, the one in force
+    those not in force were replaced. ``tasks`` lists, by task, the ladders it may be bound to, the one in force
     last; `UNDER_WAY` is the first of them while that changes.
     """
 
@@ -57,22 +56,22 @@ class Applied:
     phase: Phase = "settled"
     tasks: dict[str, list[str]] = field(default_factory=dict)
     reason_routing: bool | None = None
-    #: The digest of the plan whose bindings were all there when it was last applied; None once anything moved, and as
-    #: long as the quarantine queue has to be replaced.
+    #: The digest of the last applied plan with all its bindings; None after any change, and as long as the quarantine
+    #: queue has to be replaced.
     bound: str | None = None
-    #: The exhausted queue to which all that ends is bound; None where the record is older than this note.
+    #: The exhausted queue in use; None where the record is older than this field.
     exhausted: str | None = None
-    #: What is known of a queue without our dead-letter arguments; None where nobody ever adopted it.
+    #: The state of a queue without our dead-letter arguments; None where it was never adopted.
     adoption: Adoption | None = None
 
     @property
     def is_lost(self) -> bool:
-        """Whether something is in force, and no record says what."""
+        """Whether ladders are in force that no record describes."""
         return self.phase == "lost"
 
     @property
     def highest_tier(self) -> int:
-        """The longest ladder that may still have messages."""
+        """The length of the longest ladder that may still have messages."""
         return max((len(ladder) for ladder in self.ladders.values()), default=0)
 
     @property
@@ -92,7 +91,7 @@ class Applied:
 
     @classmethod
     def from_json(cls, data: dict[str, Any] | None) -> Applied:
-        """Read what `to_json` wrote, also in a later version; None is a queue that nothing was applied to."""
+        """Read the output of `to_json`, also of a later version; None stands for a queue without an applied plan."""
         if data is None:
             return cls()
         known = {each.name: data[each.name] for each in fields(cls) if each.name in data}
@@ -103,14 +102,14 @@ class Applied:
 def apply_plan(
     connection: Connection, plan: LadderPlan, lock_timeout: float = 30.0, *, quick: bool = False, reset: bool = False
 ) -> bool:
-    """Bring the broker to ``plan``; return whether the ladder in force changed.
+    """Apply ``plan`` to the broker; return whether the ladder in force changed.
 
     Safe beside other workers and other versions of the app, and after a crash at any step. Waits at most
-    ``lock_timeout`` seconds for others that are applying, then raises `LockTimeoutError`. ``quick``: where all objects
-    exist, believe the record that this very plan is bound, too (RabbitMQ 4.3 needs 0.7 ms for every binding that it
-    has). Bound again are only the origin queue and the exhausted queue: others may have deleted and declared them,
-    which removed their bindings. What the package alone declares loses its bindings only by hand. ``reset``: where the
-    record is lost, replace what is in force, whatever it is; raises `TopologyError` while the queue has consumers.
+    ``lock_timeout`` seconds for other processes that apply, then raises `LockTimeoutError`. ``quick``: where all
+    objects exist and this very plan is recorded as bound, bind only the origin queue and the exhausted queue again
+    (RabbitMQ 4.3 needs 0.7 ms for every existing binding): other clients may have deleted and declared them, which
+    removed their bindings. The other objects lose bindings only by manual changes. ``reset``: where the record is lost,
+    replace the ladders in force; raises `TopologyError` while the queue has consumers.
     """
     apply.ensure_queue(connection, plan.exhausted_queue())
     quarantine = plan.quarantine_queue()  # shared with workers of another prefix
@@ -127,19 +126,19 @@ def apply_plan(
             apply.declare(channel, replace(objects, bindings=bindings).without([quarantine]))
             return False
         for unknown in plan.ladders.keys() - before.ladders.keys():
-            # One that was forgotten with a lost record may lead to another exhausted queue, too.
+            # A ladder of a lost record may lead to another exhausted queue, too.
             apply.delete_exchange(channel, plan.names.ladder(plan.queue, unknown))
         complete = ensure_quarantine(connection, plan)
         apply.declare(channel, objects.without([quarantine]))
-        switch = _Switch(channel, plan, record, before)
-        switch.run(complete=complete)
-        return switch.applied.current != before.current or before.tasks != switch.applied.tasks
+        transition = _Transition(channel, plan, record, before)
+        transition.run(complete=complete)
+        return transition.applied.current != before.current or before.tasks != transition.applied.tasks
 
 
 def save_adoption(connection: Connection, plan: LadderPlan, adoption: Adoption, timeout: float = 30.0) -> Adoption:
     """Write ``adoption`` into the queue's record, as its next generation, and return it.
 
-    Raises `LockTimeoutError` after ``timeout`` seconds, and `TopologyError` where no record says what is in force.
+    Raises `LockTimeoutError` after ``timeout`` seconds, and `TopologyError` where the record is lost.
     """
     with locked_record(connection, plan.record_queue(), timeout) as (_, record):
         before = recorded(connection, plan, record)
@@ -149,11 +148,10 @@ def save_adoption(connection: Connection, plan: LadderPlan, adoption: Adoption, 
 
 
 def recorded(connection: Connection, plan: LadderPlan, record: Record) -> Applied:
-    """Return what the record says is in force; where there is none, write one first.
+    """Return the ladders in force from the record; where there is none, write one first.
 
-    A crash in the first apply is no lost record; and one that was let in without a record may be cut off, too. Raises
-    `TopologyError` where other ladders are in force than those of ``plan``: its own would be bound beside them, and
-    each rejected message parked in both.
+    So a crash in the apply that follows does not look like a lost record. Raises `TopologyError` where other ladders
+    are in force than those of ``plan``, which would be bound beside them, and each rejected message parked in both.
     """
     if record.value is None:
         found = unrecorded(connection, plan)
@@ -164,7 +162,7 @@ def recorded(connection: Connection, plan: LadderPlan, record: Record) -> Applie
 
 
 def unrecorded(connection: Connection, plan: LadderPlan) -> Applied:
-    """Return what is in force where no record says it: nothing, just what ``plan`` has, or something else (`lost`)."""
+    """Return the ladders in force where there is no record: none, exactly those of ``plan``, or others (`lost`)."""
     if not apply.all_exist(connection, plan.active_exchange):
         return Applied()
     own = {task: [ladder.id] for task, ladder in plan.tasks.items() if ladder}
@@ -173,41 +171,41 @@ def unrecorded(connection: Connection, plan: LadderPlan) -> Applied:
 
 
 def _reset(connection: Connection, plan: LadderPlan) -> None:
-    """Delete what is in force, if nobody knows what that is: what is rejected then is lost."""
+    """Delete the exchanges in force if the record is lost; messages that are rejected meanwhile are lost."""
     if not unrecorded(connection, plan).is_lost:
         return
-    origin = apply.look(connection, plan.queue)
+    origin = apply.inspect_queue(connection, plan.queue)
     if origin is not None and origin.consumer_count:
         raise TopologyError(
             f"Queue {plan.queue!r} is consumed (consumers: {origin.consumer_count}): stop all its workers first, "
-            "and wait until they have ended. What they reject while the ladder is replaced would be lost."
+            "and wait until they have ended. Messages that they reject while the ladder is replaced would be lost."
         )
     with connection.channel() as channel:
-        apply.declare(channel, Objects(plan.own_exchanges))  # refused before anything is deleted
-        # The active exchange last: by it the next one sees that a record is lost.
-        for exchange in sorted(plan.own_exchanges, key=plan.active_exchange.exchanges.__contains__):
+        apply.declare(channel, Objects(plan.routing_exchanges))  # refused before anything is deleted
+        # The active exchange last: its existence shows the next process that a record is lost.
+        for exchange in sorted(plan.routing_exchanges, key=plan.active_exchange.exchanges.__contains__):
             apply.delete_exchange(channel, exchange.name)
 
 
 def lost_record(plan: LadderPlan) -> tuple[str, str]:
-    """Return (what is wrong, what to do) where the record is lost, for people."""
+    """Return (problem, hint) of a lost record, for display."""
     queue = plan.queue
     found = (
-        f"The record of the ladder of queue {queue!r} is gone from {plan.record_queue().name}, and what is in force is "
-        "not what these settings say: it cannot be replaced, as retries would wait in both."
+        f"The record of the ladder of queue {queue!r} is gone from {plan.record_queue().name}, and the ladder in force "
+        "differs from these settings: it cannot be replaced, as retries would wait in both."
     )
     hint = (
         f"Stop all workers of {queue!r} and run `celery -A proj rmq-delay apply --reset --queue {queue}`; or, if the "
-        "settings have changed, go back to those that were applied. Look for what removed the record: a purge, or a "
+        "settings have changed, restore the applied ones. Find out what removed the record: a purge, or a "
         "policy with message-ttl, expires or max-length."
     )
     return found, hint
 
 
 def _marker(plan: LadderPlan, applied: Applied) -> Objects:
-    """Return what exists only while these are the ladders in force: what a lost record is checked against.
+    """Return an exchange that exists only while these ladders are in force, for the check of a lost record.
 
-    An exchange, as AMQP tells whether one exists. It goes with the active exchange.
+    AMQP can check whether an exchange exists. It is deleted with the active exchange.
     """
     if applied.current is None:
         return Objects()
@@ -227,12 +225,12 @@ def _digest(plan: LadderPlan, objects: Objects) -> str:
 
 
 def planned_bindings(plan: LadderPlan, applied: Applied) -> list[Binding]:
-    """Return every binding that the broker has where ``plan`` is applied, as the record ``applied`` says it is."""
+    """Return every binding that the broker has where ``plan`` is applied, according to the record ``applied``."""
     return [*plan.objects(applied.highest_tier).bindings, *_reason_bindings(plan)[0], *_settled(plan, applied)]
 
 
 def _reason_bindings(plan: LadderPlan) -> tuple[list[Binding], list[Binding]]:
-    """Return the bindings that route by the reason of a death: (those of this broker, those of another version)."""
+    """Return the bindings that route by the reason of dead-lettering: (of this broker, of another version)."""
     names, queue, exhausted = plan.names, plan.queue, plan.exhausted
     rejected = Binding(
         names.dlx(queue),
@@ -256,24 +254,24 @@ def _reason_bindings(plan: LadderPlan) -> tuple[list[Binding], list[Binding]]:
 
 
 def _settled(plan: LadderPlan, applied: Applied) -> list[Binding]:
-    """Return the bindings that move, as the record says they are."""
+    """Return the current state of the bindings that move, according to the record."""
     if applied.current is None:
         return []
     return [
-        plan.from_current(applied.current),
+        plan.from_active(applied.current),
         plan.from_standby(applied.current),
         *(plan.from_tasks(task, each) for task, ids in applied.tasks.items() for each in ids),
     ]
 
 
-class _Switch:
-    """The steps from what the record says to what the plan wants."""
+class _Transition:
+    """The steps from the state in the record to the plan."""
 
     def __init__(self, channel: Channel, plan: LadderPlan, record: Record, applied: Applied) -> None:
         self.channel, self.plan, self.record, self.applied = channel, plan, record, applied
 
     def run(self, *, complete: bool) -> None:
-        """Take all steps; the record says ``bound`` only where all objects are ``complete``, too."""
+        """Take all steps; the record gets ``bound`` only where all objects are ``complete``, too."""
         self._save(ladders={**self.applied.ladders, **self.plan.ladders})
         for marker in _marker(self.plan, self.applied).exchanges:
             apply.delete_exchange(self.channel, marker.name)
@@ -293,7 +291,7 @@ class _Switch:
         self._save(bound=bound if complete else None)
 
     def _leave_exhausted(self) -> None:
-        """Unbind the exhausted queue that the settings named before: all that ends would go to both."""
+        """Unbind the previous exhausted queue: exhausted messages would go to both."""
         old = self.applied.exhausted
         if old in (None, self.plan.exhausted):
             return
@@ -305,7 +303,7 @@ class _Switch:
                 apply.unbind(self.channel, binding)
 
     def _save(self, **changes: Any) -> None:
-        """Write the record when it changes: always before the step that it announces."""
+        """Write the record if it changes, always before the step that it names."""
         changed = replace(self.applied, **changes)
         if changed != self.applied:
             changed = replace(changed, bound=changes.get("bound"))
@@ -313,17 +311,18 @@ class _Switch:
             self.applied = changed
 
     def _route_reasons(self) -> None:
-        """Let rejected messages advance, and end all others: a way back without a rejection is a cycle: it is dropped.
+        """Route rejected messages to the ladder, and all others to the exhausted queue.
 
-        RabbitMQ >= 3.13 tells the last death's reason. Before, it tells the first death's, and a message that was
-        rejected first may advance after any later death: the rejection in its history keeps the cycle alive.
+        RabbitMQ drops a message that returns without a rejection as a cycle. RabbitMQ >= 3.13 reports the reason of the
+        last death. Older versions report the first one, and a message that was rejected first may advance after any
+        later death, as the rejection in its history prevents the drop.
         """
         wanted, unwanted = _reason_bindings(self.plan)
         if self.applied.reason_routing != self.plan.reason_routing:
             self._save(bound=None)
         apply.declare(self.channel, Objects(bindings=tuple(wanted)))
         if self.applied.reason_routing != self.plan.reason_routing:
-            # Bound before unbound: for that instant a crash loop's message may be kept twice, which beats not at all.
+            # Bind before unbind: for a moment a message in a crash loop may be duplicated, but none is lost.
             for binding in unwanted:
                 apply.unbind(self.channel, binding)
             self._save(reason_routing=self.plan.reason_routing)
@@ -340,8 +339,8 @@ class _Switch:
         if self.applied.phase == "current":
             for ladder in self.applied.ladders:
                 if ladder != target:
-                    apply.unbind(self.channel, self.plan.from_current(ladder))
-            apply.bind(self.channel, self.plan.from_current(target))
+                    apply.unbind(self.channel, self.plan.from_active(ladder))
+            apply.bind(self.channel, self.plan.from_active(target))
             self._save(phase="standby")
         self._bind_standby(target)
         self._save(current=target, following=None, phase="settled")
@@ -353,7 +352,7 @@ class _Switch:
         apply.bind(self.channel, self.plan.from_standby(target))
 
     def _tasks(self) -> None:
-        """Bind tasks to their own ladders; while one is unbound, its messages advance through the queue's ladder."""
+        """Bind tasks to their own ladders; messages of an unbound task advance through the queue's ladder."""
         for task, ladder in self.plan.tasks.items():
             wanted = [ladder.id] if ladder else []
             known = self.applied.tasks.get(task, [])
@@ -369,7 +368,7 @@ class _Switch:
         self._save(tasks={task: ids for task, ids in self.applied.tasks.items() if ids})
 
     def _bind_again(self) -> None:
-        """Bind what the record says is bound: somebody may have deleted an exchange, and its bindings with it."""
+        """Restore the bindings of the record, as an exchange may have been deleted with its bindings."""
         apply.declare(self.channel, Objects(bindings=tuple(_settled(self.plan, self.applied))))
 
     def _retire(self) -> None:

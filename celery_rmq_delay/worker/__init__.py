@@ -1,4 +1,4 @@
-"""The main process of a worker: bootstep, consumers, requests, and how messages are settled.
+"""The worker's main process: bootstep, consumers, requests, and settling of messages.
 
 May import `publish` and what is below it.
 """

@@ -1,7 +1,7 @@
-"""Ladders that cannot be applied when a worker connects: whether its queues can be consumed all the same, and when not.
+"""Ladders that cannot be applied when a worker connects: whether to consume their queues, and repeated attempts.
 
-In an alarm RabbitMQ takes no publish, and so no change of a record; another process may hold the record for long. What
-was applied before is in force all the same.
+In an alarm RabbitMQ accepts no publish, and so no change of a record; another process may hold the record for long. A
+ladder that was applied before stays in force.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..amqp.apply import all_exist
 from ..amqp.backoff import Backoff
 from ..amqp.connections import beside
-from ..amqp.record import glimpse_record
+from ..amqp.record import read_record_without_publishing
 from ..exceptions import RmqDelayError
 from ..topology.transition import Applied
 
@@ -29,14 +29,14 @@ logger = logging.getLogger(__name__)
 
 
 def ladder_in_force(connection: Connection, plan: LadderPlan, *, known: bool = False) -> Applied | None:
-    """Return what the record says where rejected messages of a queue have a ladder already. Publishes nothing.
+    """Return the record if rejected messages of a queue already have a ladder, else None. Publishes nothing.
 
-    That may be another ladder than the plan's, or one on its way to the next: a change leaves no message without a
-    ladder at any step. ``known``: this process has applied the plan, so that the record need not be asked.
+    That may be another ladder than the plan's, or a change in progress: a change leaves no message without a ladder at
+    any step. ``known``: this process has applied the plan, so the record is not read.
     """
     if known:
         return Applied() if all_exist(connection, plan.objects()) else None
-    found = Applied.from_json(glimpse_record(connection, plan.record_queue()))
+    found = Applied.from_json(read_record_without_publishing(connection, plan.record_queue()))
     current = found.ladders.get(found.current or "")
     if current is None:
         return None
@@ -47,7 +47,7 @@ def ladder_in_force(connection: Connection, plan: LadderPlan, *, known: bool = F
 
 @dataclass(frozen=True)
 class Step:
-    """Something that a worker applies: what, how on an open connection, and what to do then in the event loop."""
+    """A step that a worker applies: its name, the action on an open connection, and a callback in the event loop."""
 
     what: str
     act: Callable[[Connection], None]
@@ -55,9 +55,9 @@ class Step:
 
 
 class Applying:
-    """Tries steps again with back-off, in a thread of its own, until each is done; for one connection of a consumer.
+    """Retries steps with back-off in a separate thread until each is done, for one connection of a consumer.
 
-    Not while the broker is known to have an alarm: it would keep each connection that tries until the alarm is over.
+    Pauses while the broker is known to have an alarm: it would block each connection that tries until the alarm ends.
     """
 
     def __init__(self, consumer: Any, publisher: ConfirmingConnection) -> None:
@@ -65,12 +65,12 @@ class Applying:
         self._lock = threading.Lock()
         self._due: dict[str, Step] = {}
         self._backoff = Backoff()
-        #: Set when something new is due, or nothing any more.
+        #: Set when a new step is due, or when to stop.
         self._news = threading.Event()
         self._stopped = self._runs = False
 
     def later(self, step: Step) -> None:
-        """Try a step in a second or so, and again until it is done."""
+        """Try a step in about a second, and again until it is done."""
         self._publisher.probe()
         with self._lock:
             if step.what not in self._due:
@@ -82,7 +82,7 @@ class Applying:
                 threading.Thread(target=self._run, name="rmq-delay-applying", daemon=True).start()
 
     def stop(self) -> None:
-        """Try nothing more. What is under way may still happen in the broker, where it does no harm."""
+        """Stop trying. A step in progress may still take effect in the broker, which is harmless."""
         self._stopped = True
         self._news.set()
 
@@ -102,7 +102,7 @@ class Applying:
         try:
             with beside(self._source) as connection:
                 step.act(connection)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may succeed
+        except Exception as error:  # noqa: BLE001 - the next attempt may succeed
             if not self._stopped:
                 logger.warning("%s cannot be applied yet: %s", step.what, str(error) or repr(error))
                 self._consumer.call_soon(self._publisher.probe)

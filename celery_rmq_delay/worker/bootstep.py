@@ -1,4 +1,4 @@
-"""The bootstep that ties a worker to its ladders."""
+"""The bootstep that adds ladders to a worker."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class LadderStep(bootsteps.StartStopStep):
         setattr(c, ATTRIBUTE, self._worker)
 
     def _worker_side(self, c: Any, delay: AppState) -> WorkerSide | None:
-        """Return what this package adds to the worker; None where it cannot add anything, and is not ``strict``."""
+        """Return the package's part of the worker; None if the worker cannot support it and ``strict`` is off."""
         driver = c.conninfo.transport.driver_type
         error: RmqDelayError | None = None
         if driver != "amqp":
             error = TransportError(
-                f"The broker's transport is {driver!r}: only RabbitMQ can hold delays, so retries stay Celery's own "
-                "and wait in the worker. Use an amqp:// broker_url, or do not install celery_rmq_delay."
+                f"The broker's transport is {driver!r}: only RabbitMQ can hold delays, so retries wait in the worker, "
+                "as in stock Celery. Use an amqp:// broker_url, or do not install celery_rmq_delay."
             )
         elif text := hooks.complaint():
             error = UnknownVersionError(text)
@@ -67,13 +67,13 @@ class LadderStep(bootsteps.StartStopStep):
         return None
 
     def start(self, c: Any) -> None:
-        """Connect with the consumer's new connection."""
+        """Set up the consumer's new connection."""
         if self._worker is not None:
             keep_written(c.pool)
             self._worker.connect()
 
     def stop(self, c: Any) -> None:
-        """Take nothing more; tasks that run may still finish. Where the connection is lost, neither is possible."""
+        """Stop consuming; running tasks may still finish, unless the connection is lost."""
         if self._worker is None:
             return
         if _is_lost(c):
@@ -82,7 +82,7 @@ class LadderStep(bootsteps.StartStopStep):
             self._worker.stop_taking()
 
     def shutdown(self, c: Any) -> None:
-        """Return what was never started, and wait for outstanding confirms, before the connection closes."""
+        """Return messages that were not started, and wait for outstanding confirms, before the connection closes."""
         if self._worker is None:
             return
         if not _is_lost(c):
@@ -92,26 +92,26 @@ class LadderStep(bootsteps.StartStopStep):
 
 
 def _loop(loop: Callable[..., object], worker: WorkerSide, *args: Any) -> None:
-    """Run Celery's loop; where a quarantine queue was deleted, let Celery connect anew, which declares it again."""
+    """Run Celery's loop; if a quarantine queue was deleted, let Celery reconnect, which declares it again."""
     try:
         loop(*args)
     except NotFound as error:
         if not worker.misses_quarantine(error):
             raise
-        raise RecoverableConnectionError(f"A quarantine queue is gone: {error}") from error
+        raise RecoverableConnectionError(f"A quarantine queue was deleted: {error}") from error
 
 
 def _perform(c: Any, perform: Callable[[], None]) -> None:
-    """Carry out what was put off, and raise where the connection was lost meanwhile.
+    """Perform pending operations, and raise if the connection was lost meanwhile.
 
-    A worker without an event loop (gevent, eventlet, threads on Windows) logs what a callback raises, and goes on to
-    read: kombu then opens another connection, on which nothing is consumed.
+    A worker without an event loop (gevent, eventlet, threads on Windows) logs what a callback raises, and continues to
+    read: kombu then opens another connection, without consumers.
     """
     perform()
     if c.blueprint.state == RUN and _is_lost(c):
-        raise RecoverableConnectionError("The connection was lost while the worker waited for an answer.")
+        raise RecoverableConnectionError("The connection was lost while the worker waited for a reply.")
 
 
 def _is_lost(c: Any) -> bool:
-    """Whether a consumer has lost its connection. Celery before 5.7 stops its steps before it lets go of a lost one."""
+    """Whether a consumer has lost its connection. Celery before 5.7 stops its steps before it drops a lost one."""
     return c.connection is None or not c.connection.connected

@@ -1,11 +1,11 @@
-"""The connection on which a worker's main process publishes copies: its own, and never waited for.
+"""A separate, non-blocking connection on which a worker's main process publishes copies.
 
-In a memory or disk alarm RabbitMQ reads nothing more from a connection that publishes. On the consumer's connection one
-copy would stop all acks and rejects, and so the worker. This connection is opened to the host that the consumer is
-connected to, and ends with the consumer's connection: the originals of what it publishes are unacked there.
+In a memory or disk alarm RabbitMQ stops reading from a connection that publishes. On the consumer's connection one copy
+would stop all acks and rejects, and so the worker. This connection is opened to the consumer's host, and ends with the
+consumer's connection, on which the originals of the copies are unacked.
 
-Nothing here waits for the broker but `open` and `drain`. Frames that the kernel does not take at once wait in the
-process; copies wait unwritten while the broker blocks the connection, and while there is none.
+Only `open` and the methods for the shutdown wait for the broker. Frames that the kernel does not accept at once wait in
+the process; copies wait unwritten while the broker blocks the connection, and while there is none.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds to wait for confirms at shutdown while the broker blocks the connection: those for what it had read before.
+#: Seconds to wait for confirms at shutdown while the broker blocks the connection: only for what it has already read.
 BLOCKED_TIMEOUT = 1.0
 
-#: kombu's name of the driver that speaks to a broker; `MemoryLadder`, in memory, has nothing to wait for.
+#: kombu's name of the driver for a real broker; `MemoryLadder`, in memory, never blocks.
 _WIRE = "py-amqp"
-#: Bytes that are handed to the kernel at once.
+#: Bytes per send call.
 _CHUNK = 64 * 1024
-#: Seconds between two looks at the connection: as a rule, and while the kernel does not take all that is written.
+#: Seconds between two checks of the connection: usually, and while the kernel does not accept all written data.
 _TICK, _SOON = 1.0, 0.05
-#: Seconds during which one message is published at a time, after the broker has ended a channel for one of several.
+#: Seconds of publishing one message at a time, after the broker has closed a channel with several unconfirmed.
 _CAREFUL = 60.0
 
 
 class _Writer:
-    """Stands for py-amqp's transport where frames are written: takes all of them, and sends what the kernel takes."""
+    """Replaces py-amqp's transport for frame writes: buffers all frames, and sends what the kernel accepts."""
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
         self.unsent = bytearray()
-        #: Whether a write waits for the kernel, as py-amqp's own does.
+        #: Whether a write blocks, as py-amqp's own does.
         self.blocks = True
 
     def write(self, data: bytes) -> None:
-        """Take ``data``."""
+        """Send or buffer ``data``."""
         if self.blocks:
             self._transport.write(data)
         else:
@@ -65,13 +65,13 @@ class _Writer:
             self.flush()
 
     def flush(self) -> None:
-        """Send as much of it as goes without waiting."""
+        """Send as much buffered data as possible without waiting."""
         try:
             while self.unsent:
                 with self._transport.having_timeout(0) as sock:
                     sent = sock.send(self.unsent[:_CHUNK])
                 del self.unsent[:sent]
-        except TimeoutError:  # that is what py-amqp makes of a socket that would block
+        except TimeoutError:  # py-amqp raises it for a socket that would block
             return
         except OSError:
             self._transport.connected = False
@@ -79,21 +79,21 @@ class _Writer:
 
 
 class _Link:
-    """One connection to the broker, with a channel that confirms; written and read without waiting once it is open."""
+    """One connection to the broker with a confirming channel; non-blocking once it is open."""
 
     def __init__(self, source: Connection, name: str) -> None:
         """Connect to the host of ``source``. Blocks."""
         self._name, self.blocked = name, False
-        #: How many probes have been answered.
+        #: Number of answered probes.
         self.answers = 0
-        #: Whether a look is planned for what the kernel has not taken.
+        #: Whether a check of unsent data is scheduled.
         self.is_watched = False
         self.opened_at = time.monotonic()
         given = source.transport_options or {}
         properties = {**given.get("client_properties", {}), "connection_name": name}
         options = {
             **keeps_waiting(given),
-            "confirm_publish": False,  # py-amqp would wait for the confirm of a probe, on a socket that does not wait
+            "confirm_publish": False,  # py-amqp would wait for the confirm of a probe, on a non-blocking socket
             "client_properties": properties,
             "frame_writer": self._frame_writer,
             "on_blocked": self._on_blocked,
@@ -111,7 +111,7 @@ class _Link:
         self.amqp: Any = self.connection.connection
         self.sock: Any = self.amqp.transport.sock
         self.fileno: int = self.sock.fileno()
-        self.amqp.transport.raise_on_initial_eintr = True  # or py-amqp reads on until there is something, as kombu says
+        self.amqp.transport.raise_on_initial_eintr = True  # as kombu does: py-amqp would read again until there is data
         self.sock.setblocking(False)
         self._writer.blocks = False
 
@@ -121,17 +121,17 @@ class _Link:
 
     @property
     def is_full(self) -> bool:
-        """Whether something is written that the kernel has not taken."""
+        """Whether unsent data is buffered."""
         return bool(self._writer.unsent)
 
     def turn(self) -> None:
-        """Read what has come, and send what is written. Raises what a lost connection raises."""
+        """Read received frames and send buffered data. Raises the errors of a lost connection."""
         while self._reads():
             pass
         self._writer.flush()
 
     def _reads(self) -> bool:
-        if not self.amqp.connected:  # py-amqp would connect again
+        if not self.amqp.connected:  # py-amqp would reconnect
             raise amqp.RecoverableConnectionError("The connection is closed")
         try:
             self.amqp.drain_events(timeout=0)
@@ -144,15 +144,15 @@ class _Link:
         return True
 
     def probe(self) -> None:
-        """Publish to no queue: the broker returns it; one that has an alarm says so instead."""
+        """Publish an unroutable message: the broker returns it, or blocks the connection if it has an alarm."""
         self._aside.basic_publish(amqp.Message(), routing_key=self._name, mandatory=True)
 
     def beat(self) -> None:
-        """Send a heartbeat where one is due. Raises `amqp.ConnectionForced` where the broker's are missing."""
+        """Send a heartbeat if one is due. Raises `amqp.ConnectionForced` if the broker's are missing."""
         self.amqp.heartbeat_tick()
 
     def end(self) -> None:
-        """Close in good order, within a second, where the broker listens."""
+        """Close the connection cleanly, within a second, if the broker reads from it; else drop it."""
         if self.amqp.connected and not self.blocked and not self.is_full:
             self.sock.settimeout(1.0)
             self.connection.close()
@@ -165,43 +165,43 @@ class _Link:
     def _on_blocked(self, _reason: str) -> None:
         self.blocked = True
         logger.warning(
-            "RabbitMQ has a memory or disk alarm and takes no copies: messages that are to be exhausted, quarantined "
-            "or parked by a copy wait unacknowledged in this worker. Other tasks go on."
+            "RabbitMQ has a memory or disk alarm and accepts no copies: messages that are to be exhausted, "
+            "quarantined or parked by a copy wait unacknowledged in this worker. Other tasks continue."
         )
 
     def _on_unblocked(self) -> None:
         self.blocked = False
-        logger.info("RabbitMQ takes copies again: its alarm is over")
+        logger.info("RabbitMQ accepts copies again: its alarm is over")
 
 
 class ConfirmingConnection:
-    """Publishes with confirm on a connection of its own, for one connection of the consumer.
+    """Publishes with confirm on a separate connection, for one connection of the consumer.
 
-    The confirm calls back in the thread of the consumer's event loop; without a hub (gevent, eventlet, Windows), in a
-    thread that reads this connection. A connection that is lost is opened again, with back-off, and what has no answer
-    yet is published again: only what the lost one had taken without an answer can be doubled.
+    Confirms call back in the thread of the consumer's event loop; without a hub (gevent, eventlet, Windows), in a
+    thread that reads this connection. A lost connection is reopened with back-off, and unconfirmed messages are
+    published again: only those that the broker had received on the lost connection can be duplicated.
 
-    ``on_missing`` is called when the broker has ended the channel: something that is published to may be missing.
+    ``on_missing`` is called when the broker has closed the channel: an exchange or queue may be missing.
     """
 
     def __init__(self, consumer: Any, source: Connection, on_missing: Callable[[], object] = bool) -> None:
         self._consumer, self._source, self._on_missing = consumer, source, on_missing
         self._errors: tuple[type[BaseException], ...] = (*consumer.connection_errors, amqp.ChannelError)
         self._name = f"celery_rmq_delay copies of {consumer.hostname}"
-        #: Without a hub several threads come here.
+        #: Without a hub several threads use this connection.
         self._lock = threading.RLock()
         self._publisher = ConfirmingPublisher(None, self._may_write)
         self._link: _Link | None = None
         self._backoff = Backoff(first=0.2)
-        #: Whether copies go over the consumer's connection.
+        #: Whether copies use the consumer's connection.
         self._shared = False
         self._careful_until = 0.0
-        #: What `after_pending` is to call: what that raises is none of this connection's.
+        #: Callbacks of `after_pending`; their exceptions are no errors of this connection.
         self._due: deque[Callable[[], None]] = deque()
         self._closed = False
 
     def open(self) -> None:
-        """Connect, before the event loop runs. Blocks; a failure is logged and tried again later."""
+        """Connect before the event loop runs. Blocks; a failed attempt is logged and repeated later."""
         self._shared = self._source.transport.driver_name != _WIRE
         if self._shared:
             self._publisher.attach(self._source, confirming_channel(self._source))
@@ -214,20 +214,20 @@ class ConfirmingConnection:
     # -- publishing ------------------------------------------------------------------------------------------------
 
     def publish(self, message: amqp.Message, route: Route, done: Callable[[PublishError | None], None]) -> None:
-        """Publish ``message`` along ``route``, as soon as the broker takes it."""
+        """Publish ``message`` along ``route`` as soon as the broker accepts it."""
         self._safely(lambda: self._publisher.publish(message, route, done))
 
     def fits(self, message: amqp.Message) -> bool:
-        """Return whether the properties of ``message`` fit into one AMQP frame, as they have to."""
+        """Return whether the properties of ``message`` fit into one AMQP frame, as they must."""
         return self._publisher.fits(message)
 
     def after_pending(self, callback: Callable[[], None]) -> None:
-        """Call back as soon as each publish until now has its answer, whatever comes after; at once where all have."""
+        """Call back as soon as all publishes so far are confirmed or refused; at once if they already are."""
         self._safely(lambda: self._publisher.after_pending(lambda: self._due.append(callback)))
 
     @property
     def waiting(self) -> int:
-        """How many publishes have no answer yet."""
+        """Number of publishes without a confirm."""
         return self._publisher.waiting
 
     @property
@@ -236,7 +236,7 @@ class ConfirmingConnection:
         return self._link is not None and self._link.blocked
 
     def probe(self) -> None:
-        """Find out whether the broker has an alarm; `is_blocked` says so in a moment, and until it is over."""
+        """Check whether the broker has an alarm: `is_blocked` is updated a moment later, and until it is over."""
         link = self._link
         if link is not None and not link.blocked:
             self._safely(link.probe)
@@ -250,7 +250,7 @@ class ConfirmingConnection:
     # -- reading and writing ---------------------------------------------------------------------------------------
 
     def _safely(self, act: Callable[[], None]) -> None:
-        """Do ``act``; what the loss of the connection raises is no matter of the caller's."""
+        """Call ``act``; handle the errors of a lost connection here."""
         with self._lock:
             link = self._link
             try:
@@ -266,7 +266,7 @@ class ConfirmingConnection:
             self._due.popleft()()
 
     def _turn(self, link: _Link) -> None:
-        """Read what has come, and write what may be written."""
+        """Read received frames, and write waiting copies if possible."""
 
         def act() -> None:
             link.turn()
@@ -286,11 +286,11 @@ class ConfirmingConnection:
             self._turn(link)
 
     def _read_on(self, link: _Link) -> None:
-        """Read for as long as the connection is in use: in a thread, where there is no hub."""
+        """Read as long as the connection is in use: in a thread, without a hub."""
         while link is self._link:
             try:
                 select.select([link.sock], [], [], _TICK)
-            except (OSError, ValueError):  # it is closed, which the turn finds, too
+            except (OSError, ValueError):  # it is closed, which `_turn` detects
                 time.sleep(_SOON)
             self._turn(link)
 
@@ -325,7 +325,7 @@ class ConfirmingConnection:
         self._try_later(error)
 
     def _drop(self, link: _Link) -> None:
-        """Use a connection no more. Its number may soon be another one's: the hub forgets it first."""
+        """Stop using a connection. Remove it from the hub first: its file descriptor may be reused."""
         self._link = None
         if self._consumer.hub is not None:
             self._consumer.hub.remove(link.fileno)
@@ -335,18 +335,18 @@ class ConfirmingConnection:
             return
         pause = self._backoff.pause()
         logger.warning(
-            "No connection to publish copies on (%r): %d wait. Trying again in %g s", error, self.waiting, pause
+            "No connection for publishing copies (%r): %d wait. Trying again in %g s", error, self.waiting, pause
         )
         self._consumer.timer.call_after(pause, self._open_beside)
 
     def _open_beside(self) -> None:
-        # It waits for the broker, which the loop must not.
+        # Connecting blocks, which the event loop must not.
         threading.Thread(target=self._open_again, name="rmq-delay-copies", daemon=True).start()
 
     def _open_again(self) -> None:
         try:
             act: tuple[Callable[[Any], None], Any] = self._adopt, _Link(self._source, self._name)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt may succeed
+        except Exception as error:  # noqa: BLE001 - the next attempt may succeed
             act = self._try_later, error
         if self._consumer.hub is None:
             act[0](act[1])
@@ -356,9 +356,9 @@ class ConfirmingConnection:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def drain(self, timeout: float) -> None:
-        """Wait up to ``timeout`` seconds between answers until all have come. Blocks: for the worker's shutdown.
+        """Wait for all confirms, up to ``timeout`` seconds from one to the next. Blocks: for the worker's shutdown.
 
-        While the broker blocks the connection it is `BLOCKED_TIMEOUT`; without a connection nothing can come.
+        While the broker blocks the connection, the timeout is `BLOCKED_TIMEOUT`; without a connection returns at once.
         """
         waiting, since = self.waiting, time.monotonic()
         while waiting and (link := self._link) is not None:
@@ -374,9 +374,9 @@ class ConfirmingConnection:
             logger.warning("%d publishes without a confirm at shutdown: their tasks are delivered again", self.waiting)
 
     def takes_copies(self, timeout: float) -> bool:
-        """Ask the broker, and wait up to ``timeout`` seconds for its answer. Blocks: for the worker's shutdown.
+        """Return whether the broker accepts copies; wait up to ``timeout`` seconds. Blocks: for the worker's shutdown.
 
-        What is written to one that has an alarm may be read when the alarm is over, long after the connection.
+        A broker with an alarm may read written copies after the alarm, long after the connection has closed.
         """
         link = self._link
         if link is None:
@@ -389,7 +389,7 @@ class ConfirmingConnection:
         return link is self._link and link.answers > answers and not link.blocked
 
     def close(self) -> None:
-        """Publish nothing more: the originals of what waits are the broker's again."""
+        """Stop publishing: the broker requeues the originals of waiting copies."""
         with self._lock:
             self._closed = True
             link = self._link

@@ -1,4 +1,4 @@
-"""Celery's consumer without Celery's own delayed delivery."""
+"""Celery's consumer without Celery's native delayed delivery."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = [
     "ConsumerWithoutNativeDelay",
 ]
 
-_NATIVE = "celery.worker.consumer.delayed_delivery:DelayedDelivery"
+_CELERY_NATIVE = "celery.worker.consumer.delayed_delivery:DelayedDelivery"
 _Blueprint: Any = CeleryConsumer.Blueprint  # a class, which the stubs have as a variable
 
 
 class ConsumerWithoutNativeDelay(CeleryConsumer):
-    """What a worker runs where the setting ``exact_for`` is ``"all"``: nothing enters Celery's delay queues."""
+    """The consumer for the setting ``exact_for="all"``: no message enters Celery's delay queues."""
 
     class Blueprint(_Blueprint):  # type: ignore[misc]
-        """Celery's steps but one."""
+        """Celery's steps without delayed delivery."""
 
-        default_steps = tuple(step for step in _Blueprint.default_steps if step != _NATIVE)
+        default_steps = tuple(step for step in _Blueprint.default_steps if step != _CELERY_NATIVE)

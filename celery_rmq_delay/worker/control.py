@@ -1,6 +1,6 @@
-"""Remote-control commands of workers: that a queue was adopted or given back, and which tasks requeue in a loop.
+"""Remote-control commands of workers: a queue was adopted or detached; list tasks that requeue in a loop.
 
-A command arrives in the worker's consumer loop, so it only takes over what it brings and returns what is known.
+A command runs in the worker's consumer loop, so it only stores its arguments and returns known facts.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from .strategy import ATTRIBUTE
 logger = logging.getLogger(__name__)
 
 
-@control_command(name=COMMAND, visible=False)  # only with what the record says
+@control_command(name=COMMAND, visible=False)  # only with facts of the record
 def adoption_changed(state: Any, queue: str, adoption: Mapping[str, Any], **_: Any) -> dict[str, Any]:
-    """Take over what the record of ``queue`` says of its adoption (used by ``rmq-delay adopt``)."""
+    """Store the adoption that is on record for ``queue`` (used by ``rmq-delay adopt``)."""
     consumer = state.consumer
     worker = getattr(consumer, ATTRIBUTE, None)
     if worker is None or queue not in consumer.app.amqp.queues.consume_from:
-        return {"ok": "does not take this queue", "consumes": False}
-    told, known = Adoption.from_json(adoption), worker.delay.adopted.get(queue)
-    if told is not None and (known is None or known.generation <= told.generation):
-        worker.delay.learn(queue, told)
-        if known is None or known.in_force != told.in_force:
+        return {"ok": "does not consume this queue", "consumes": False}
+    received, known = Adoption.from_json(adoption), worker.delay.adopted.get(queue)
+    if received is not None and (known is None or known.generation <= received.generation):
+        worker.delay.learn(queue, received)
+        if known is None or known.in_force != received.in_force:
             logger.info(
                 "Queue %s %s",
                 queue,
-                f"is adopted by the policy {told.policy}: its failed tasks are rejected from now on"
-                if told.in_force
-                else "is adopted no more: its failed tasks are forwarded from now on",
+                f"is adopted by the policy {received.policy}: its failed tasks are rejected from now on"
+                if received.in_force
+                else "is no longer adopted: its failed tasks are forwarded from now on",
                 extra={"queue": queue},
             )
     rejects = worker.dead_letters(queue)
@@ -55,7 +55,7 @@ def requeues(state: Any, **_: Any) -> list[dict[str, Any]]:
 
 
 def _address(consumer: Any) -> str | None:
-    """Return host and port of the worker's end of its broker connection, which the management API shows, too."""
+    """Return local host and port of the worker's broker connection, as the management API shows them."""
     try:
         host, port = consumer.connection.connection.transport.sock.getsockname()[:2]
     except (AttributeError, OSError, ValueError):

@@ -1,9 +1,9 @@
-"""What a worker says of itself waits for no answer of the broker: its events, and its remote control.
+"""Non-blocking connections for a worker's Celery events and remote-control replies.
 
-Celery sends both from the event loop. In a memory or disk alarm RabbitMQ reads nothing more from a connection that has
-published. With ``confirm_publish`` the loop stands still from the next heartbeat on until the alarm is over, and
-nothing is consumed that could end it. Without, it stands still when the kernel takes no more bytes, or at the next
-question that needs an answer, such as the connection's close.
+Celery sends both from the event loop. In a memory or disk alarm RabbitMQ stops reading from a connection that has
+published. With ``confirm_publish`` the loop blocks from the next heartbeat until the alarm is over, and no message is
+consumed that could end it. Without it, the loop blocks when the kernel accepts no more bytes, or at the next method
+that needs a reply, such as the connection's close.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from celery import Celery
     from kombu import Connection
 
-#: Seconds to wait for the broker's answer, as to the close of a connection.
+#: Seconds to wait for the broker's reply, such as to the close of a connection.
 PATIENCE = 1.0
 
 
 def wait_for_nothing(consumer: Any) -> None:
-    """Let neither the events of ``consumer``'s worker nor its remote control wait for a broker that has an alarm."""
+    """Keep the events and the remote control of ``consumer``'s worker from waiting for a broker with an alarm."""
 
     def connection_for_write(url: str | None = None, heartbeat: float | None = None) -> Connection:
         return _Line(consumer.app, consumer.ensure_connected, url=url, heartbeat=heartbeat).connection
@@ -34,40 +34,40 @@ def wait_for_nothing(consumer: Any) -> None:
 
 
 class _Line:
-    """A connection that does not confirm, drops what is published while the broker blocks it, and closes in time."""
+    """A connection without confirms that drops messages while the broker blocks it, and closes in time."""
 
     def __init__(self, app: Celery, connect: Callable[[Connection], object], **options: Any) -> None:
         self.blocked = False
-        told = {"confirm_publish": False, "on_blocked": self._on_blocked, "on_unblocked": self._on_unblocked}
-        self.connection: Connection = app.connection_for_write(transport_options=told, **options)
+        transport = {"confirm_publish": False, "on_blocked": self._on_blocked, "on_unblocked": self._on_unblocked}
+        self.connection: Connection = app.connection_for_write(transport_options=transport, **options)
         connect(self.connection)
-        line: Any = self.connection  # the stubs let no method be replaced
+        line: Any = self.connection  # the stubs do not allow replacing a method
         channel: Any = line.default_channel
         self._publish, self._close = channel.basic_publish, line.close
         channel.basic_publish, line.close = self.publish, self.close
 
     def publish(self, *arguments: Any, **options: Any) -> None:
-        """Publish, unless the broker reads nothing."""
+        """Publish, unless the broker blocks the connection."""
         if self.blocked:
-            self.look()
+            self.check()
         if not self.blocked:
             self._publish(*arguments, **options)
 
-    def look(self) -> None:
-        """Find out whether the broker blocks the connection, or no longer does so."""
+    def check(self) -> None:
+        """Update whether the broker blocks the connection."""
         with suppress(TimeoutError):
             self.connection.drain_events(timeout=0)
 
     def close(self) -> None:
-        """Close the connection, in good order where the broker answers in time."""
+        """Close the connection, cleanly if the broker replies in time."""
         self.hurry()
         self._close()
 
     def hurry(self) -> None:
-        """Wait for no answer longer than `PATIENCE`."""
+        """Limit each wait for a reply to `PATIENCE`."""
         transport = getattr(self.connection.connection, "transport", None) if self.connection.connected else None
         if (sock := getattr(transport, "sock", None)) is not None:  # none in memory
-            with suppress(OSError):  # its other end may be gone
+            with suppress(OSError):  # the connection may be lost
                 sock.settimeout(PATIENCE)
 
     def _on_blocked(self, _reason: str) -> None:
@@ -78,7 +78,7 @@ class _Line:
 
 
 class _Producers:
-    """Stands for the pool that remote control takes its producers from: one line, and a new one where it is blocked."""
+    """Replaces remote control's pool of producers: one connection, and a new one if that is blocked."""
 
     def __init__(self, consumer: Any) -> None:
         self._consumer, self._lock = consumer, threading.Lock()
@@ -86,7 +86,7 @@ class _Producers:
 
     @contextmanager
     def acquire(self, *_: Any, **__: Any) -> Iterator[kombu.Producer]:
-        """Lend the producer."""
+        """Yield the producer."""
         with self._lock:
             yield kombu.Producer(self._usable().connection, auto_declare=False)
 
@@ -94,7 +94,7 @@ class _Producers:
         line = self._line
         if line is not None and line.connection.connected:
             try:
-                line.look()
+                line.check()
             except self._consumer.connection_errors:
                 line.blocked = True
         if line is None or line.blocked or not line.connection.connected:

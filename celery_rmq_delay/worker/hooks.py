@@ -1,7 +1,7 @@
-"""What this package uses of Celery, kombu, billiard and py-amqp beyond their promises, all of it in one place.
+"""The internals of Celery, kombu, billiard and py-amqp that this package uses.
 
-A worker looks for it when it starts. Where some of it is missing, in a version to come, the worker goes on as Celery's
-own: it retries tasks as Celery does, and acks those that have failed for good.
+A worker checks them when it starts. If a future version lacks some, the worker runs as in stock Celery: it retries
+tasks as Celery does, and acks those that have failed for good.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from kombu.utils.imports import symbol_by_name
 
-#: The first and the last versions that were tried, and have all of it.
+#: The first and the last tested versions, which have all of them.
 TRIED = {
     "celery": ("5.5.0", "5.7.0"),
     "kombu": ("5.5.2", "5.7.0"),
@@ -26,7 +26,7 @@ TRIED = {
 
 #: By module, class or function: its attributes and those of its instances, or its parameters.
 HOOKS: dict[str, tuple[str, ...]] = {
-    # What comes in: who receives a message, and who takes what nobody can read.
+    # Incoming messages: handlers, also of unreadable messages.
     "celery.worker.consumer.consumer:Consumer": (
         *("create_task_handler", "on_decode_error", "on_unknown_message", "on_unknown_task", "on_invalid_task"),
         *("add_task_queue", "cancel_task_queue", "call_soon", "conninfo", "hub", "pool", "task_consumer", "timer"),
@@ -47,7 +47,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
         *("on_failure", "on_retry", "on_timeout", "reject", "store_errors"),
     ),
     "kombu.message:Message": ("_state", "acknowledged", "ack_log_error", "reject_log_error"),
-    # The same in the process, or the thread, of the task.
+    # How an attempt ends, in the process or thread of the task.
     "celery.app.task:Task": ("_get_exec_options", "override_max_retries", "signature_from_request"),
     "celery.app.trace": ("LOG_RETRY", "get_task_name", "info", "logger", "trace_ok_t", "traceback_clear"),
     "celery.app.trace:TraceInfo": ("_log_error", "handle_failure", "handle_retry", "retval"),
@@ -63,7 +63,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
     # Tasks that wait for a thread.
     "celery.concurrency.thread:TaskPool": ("executor",),
     "concurrent.futures.thread:ThreadPoolExecutor": ("_work_queue",),
-    # Who publishes: calls, retries and copies, with confirm.
+    # Publishing of calls, retries and copies, with confirm.
     "celery.app.base:Celery": ("_tasks", "send_task", "steps"),
     "celery.app.amqp:AMQP": ("Queues", "default_queue", "queues", "queues_cls", "router", "send_task_message"),
     "celery.app.amqp:Queues": ("_add", "consume_from"),
@@ -80,7 +80,7 @@ HOOKS: dict[str, tuple[str, ...]] = {
 
 @lru_cache(maxsize=1)
 def missing() -> tuple[str, ...]:
-    """Return which of the hooks the installed versions do not have, by their full names."""
+    """Return the full names of the hooks that the installed versions lack."""
     return tuple(_missing())
 
 
@@ -88,7 +88,7 @@ def _missing() -> Iterator[str]:
     for where, names in HOOKS.items():
         try:
             owner = symbol_by_name(where) if ":" in where else import_module(where)
-        except (AttributeError, ImportError):  # noqa: PERF203 - looked at once
+        except (AttributeError, ImportError):  # noqa: PERF203 - runs once
             yield where
         else:
             known = _names(owner)
@@ -96,7 +96,7 @@ def _missing() -> Iterator[str]:
 
 
 def _names(owner: Any) -> set[str]:
-    """Return the parameters of a function; of a class its attributes, and what its methods name."""
+    """Return the parameters of a function; of a class its attributes, and the names that its methods use."""
     if inspect.isfunction(owner):
         return set(inspect.signature(owner).parameters)
     found = set(dir(owner))
@@ -114,14 +114,13 @@ def _used(code: CodeType) -> set[str]:
 
 
 def complaint() -> str | None:
-    """Return what to tell people where hooks are missing; None where all are there."""
+    """Return an error text if hooks are missing, else None."""
     gone = missing()
     if not gone:
         return None
     installed = ", ".join(f"{name} {version(name)}" for name in TRIED)
     tried = ", ".join(f"{name} {first} to {last}" for name, (first, last) in TRIED.items())
     return (
-        f"The installed versions ({installed}) lack what this package needs of them: {', '.join(gone)}. Retries stay "
-        f"Celery's own. Use versions that it was tried with ({tried}), or a newer "
-        "celery-rmq-delay."
+        f"The installed versions ({installed}) lack what this package needs: {', '.join(gone)}. Retries wait in the "
+        f"worker, as in stock Celery. Use tested versions ({tried}), or a newer celery-rmq-delay."
     )

@@ -1,7 +1,7 @@
-"""The worker's door: what nobody can read goes to the exhausted queue, and takes no worker with it.
+"""Guards on incoming messages: unreadable ones go to the exhausted queue and do not end the worker.
 
-Celery's consumer trusts the shape of headers and bodies. One of another shape raises in its event loop: the worker
-ends, and so does the next one that gets the message.
+Celery's consumer trusts the shape of headers and bodies. A malformed message raises in its event loop: the worker ends,
+and so does the next one that receives it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: What reading a value of an unexpected shape raises. What a broker or a backend that is down raises is not among them.
+#: Errors from reading a malformed value, as opposed to those of a broker or backend that is down.
 _OF_DATA = (
     *(TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, struct.error, EncodeError),
 )
 
 
 def guard(consumer: Any, worker: WorkerSide) -> None:
-    """Let ``worker`` exhaust what Celery's consumer cannot read, or would drop from a queue without dead letters."""
+    """Let ``worker`` take over messages that Celery's consumer cannot read, or would drop for lack of dead letters."""
     make = consumer.create_task_handler
 
     def create_task_handler(*args: Any, **options: Any) -> Callable[[Message], Any]:
@@ -49,7 +49,7 @@ def guard(consumer: Any, worker: WorkerSide) -> None:
                 raise
             except (UnreadableError, *_OF_DATA) as error:
                 if message.acknowledged or getattr(message, "rmq_delay_moves", False):
-                    logger.error("A message was settled, but not all is done about it: %s", type_name(error))
+                    logger.error("A message was settled, but post-processing failed: %s", type_name(error))
                 else:
                     text = format_exception(error, error.__traceback__)
                     worker.on_decode_error(message, error, traceback=text)
@@ -64,10 +64,10 @@ def guard(consumer: Any, worker: WorkerSide) -> None:
 
 
 def _keeping(stock: Callable[..., Any], worker: WorkerSide) -> Callable[..., Any]:
-    """Return what exhausts a message that ``stock`` would reject, where that would lose it or help nobody."""
+    """Return a handler that moves a message to the exhausted queue unless ``stock`` may reject it."""
 
     def handle(body: Any, message: Message, *error: Exception) -> Any:
-        found = error[0] if error else UnreadableError("It is no message of Celery's.")
+        found = error[0] if error else UnreadableError("It is not a Celery message.")
         if worker.may_reject(message, found):
             return stock(body, message, *error)
         is_unknown = isinstance(found, KeyError) and "id" in message.headers

@@ -1,4 +1,4 @@
-"""The worker's part in the topology `loop`: release what is due, and send the rest around again."""
+"""The worker's part in the topology `loop`: release due messages, and send the rest around again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: How many messages one worker takes at a time: as many confirms are waited for at once.
+#: The prefetch count of one worker: at most so many confirms are outstanding.
 _PREFETCH = 500
 
 
@@ -33,7 +33,7 @@ class Releaser:
         self._consumer: Consumer | None = None
 
     def consume(self, connection: Any) -> None:
-        """Begin. Raises `TopologyError` where the queue does not exist."""
+        """Start consuming. Raises `TopologyError` if the queue does not exist."""
         channel = connection.channel()
         channel.basic_qos(0, _PREFETCH, False)
         wait = Queue(self._loop.wait, no_declare=True)
@@ -41,7 +41,7 @@ class Releaser:
             channel,
             [wait],
             on_message=self.on_message,
-            # It goes on as it is: the consumer of its queue finds the same, and exhausts it.
+            # It is forwarded as it is: the consumer of its queue fails, too, and moves it to exhausted.
             on_decode_error=lambda message, _error: self.on_message(message),
             auto_declare=False,
         )
@@ -53,14 +53,14 @@ class Releaser:
             ) from error
 
     def cancel(self) -> None:
-        """Take no more messages."""
+        """Stop consuming."""
         if self._consumer is not None:
             self._consumer.cancel()
 
     def on_message(self, message: Message) -> None:
-        """Release a message that is due; reject one that is not, which takes it around again.
+        """Release a message that is due; reject any other, which sends it around again.
 
-        The decision is the clock's, so that time spent in the wait queue counts.
+        The clock decides, so that time spent in the wait queue counts.
         """
         address = h.exact_address(message.headers)
         if address is None:
@@ -71,11 +71,13 @@ class Releaser:
             message.reject_log_error(logger, self._worker.consumer.connection_errors)
         else:
             copy = copy_of(message, h.without_dead_letters(message.headers))
-            # Where that queue is missing, rejected: around once more.
+            # If that queue is missing, the message is rejected and goes around again.
             self._worker.publish(message, copy, Route("", queue), may_reject=lambda: True)
 
     def _give_up(self, message: Message, found: str) -> None:
-        error = RmqDelayError(f"A message in {self._loop.wait} says not when it is due, and where: {found}.")
+        error = RmqDelayError(f"A message in {self._loop.wait} has no valid due time and queue: {found}.")
         logger.error("%s It goes to the exhausted queue.", error)
         message.raw_headers = message.headers
-        self._worker.exhaust(message, queue="", retries=0, reason="undeliverable", exception=error, traceback=None)
+        self._worker.move_to_exhausted(
+            message, queue="", retries=0, reason="undeliverable", exception=error, traceback=None
+        )

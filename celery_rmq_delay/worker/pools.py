@@ -1,4 +1,4 @@
-"""The tasks that prefork's pool has handed to its processes, when it closes or the connection is lost."""
+"""Handling of tasks that were written to prefork's processes, when the pool closes or the connection is lost."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def keep_written(pool: Any) -> None:
-    """Make a pool settle each task that it has written to a process, also when it closes or the connection is lost.
+    """Make a pool settle each task that it has written to a process, even when it closes or the connection is lost.
 
     Celery's `AsynPool.flush` forgets those whose start was not reported yet, and before Celery 5.6 all others, too.
     They run nevertheless: the broker would deliver their messages again, their process would wait 30 s at its end for
-    its results to be read, and before Celery 5.7 it would be given another task meanwhile, as if it were free.
-    Other pools hand tasks over at once, and are left as they are.
+    its results to be read, and before Celery 5.7 the pool would send it another task meanwhile, as if it were free.
+    Other pools start tasks at once, and are not changed.
     """
     inner = getattr(pool, "_pool", None)
     if hasattr(inner, "outbound_buffer"):

@@ -1,10 +1,9 @@
-"""A worker's consumer of quarantined tasks: one at a time of each queue, and none that has to wait for the pool.
+"""A worker's consumer of quarantined tasks: one at a time per queue, and none that has to wait for the pool.
 
-A quarantined task that waits for the pool when its worker is killed looks like the one that killed it. So a worker
+A quarantined task that waits for the pool when its worker is killed looks like the task that killed it. So a worker
 whose pool is full moves a quarantined task to the end of its queue, and takes no more until a process is free.
-Meanwhile it hands nothing else to the pool, which would stay full otherwise. Then quarantined tasks come first for a
-moment, and what was held follows them for as long: many quarantined tasks take half of the pool's time, and not all of
-it.
+Meanwhile it starts no other tasks, as the pool would stay full. Then quarantined tasks run first for a moment, and the
+held messages follow for as long: many quarantined tasks use half of the pool's time, not all of it.
 """
 
 from __future__ import annotations
@@ -24,19 +23,18 @@ if TYPE_CHECKING:
 
     from .confirming import ConfirmingConnection
 
-#: What the consumer tags of quarantined tasks begin with.
+#: The prefix of the consumer tags of quarantined tasks.
 TAG = "rmq-delay-quarantine-"
-#: Seconds between two looks for a free process.
-_LOOK = 0.02
-#: For how many seconds quarantined tasks come first when there is one: where the first of them has come, and where none
-#: has.
+#: Seconds between two checks for a free process.
+_POLL = 0.02
+#: For how many seconds quarantined tasks run first when a process is free: if one has started, and if none has.
 _TURN, _FIRST = 0.25, 1.0
 
 
 class Quarantine:
-    """Takes quarantined tasks on one connection of the consumer.
+    """Consumes quarantined tasks on one connection of the consumer.
 
-    ``handle`` receives each of them, and ``refuse`` those that cannot be read.
+    ``handle`` receives each of them, and ``refuse`` the unreadable ones.
     """
 
     def __init__(
@@ -51,67 +49,67 @@ class Quarantine:
         self._celery, self._publisher = consumer, publisher
         self._consumer: Any = Consumer(
             channel,
-            # The copy of a quarantined task can arrive before the confirm that lets its original go: run while both are
-            # there, it would multiply with each worker that it kills.
+            # The copy of a quarantined task can arrive before the confirm upon which its original is acked: run while
+            # both exist, it would multiply with each worker that it kills.
             on_message=lambda message: publisher.after_pending(lambda: handle(message)),
             on_decode_error=refuse,
             accept=consumer.app.conf.accept_content,
             auto_declare=False,
             tag_prefix=TAG,
         )
-        #: Whether the event loop runs: what is delivered before would meet a pool that does not take tasks yet.
+        #: Whether the event loop runs: earlier deliveries would reach a pool that does not accept tasks yet.
         self._started = False
         #: The queues whose quarantined tasks wait for a free process.
         self._waiting: set[Queue] = set()
-        #: Other deliveries, in their order, that are received later; and whether that happens now.
+        #: Held deliveries of other queues, in their order; and whether they are being handled now.
         self._held: deque[Callable[[], object]] = deque()
         self._lets_go = False
-        #: Whether a look is planned.
-        self._looks = False
-        #: In seconds of the monotonic clock: since when quarantined tasks come first, None where they do not; and from
-        #: when on others are held for quarantined tasks that wait.
+        #: Whether a check is scheduled.
+        self._polls = False
+        #: In seconds of the monotonic clock: since when quarantined tasks run first, None if they do not; and from when
+        #: on other deliveries are held for waiting quarantined tasks.
         self._first_since: float | None = None
         self._holds_from = 0.0
-        #: Whether one of the quarantined tasks that come first has been handed to the pool.
+        #: Whether one of the quarantined tasks that run first was sent to the pool.
         self._begun = False
 
     @property
     def tags(self) -> dict[str, str]:
-        """The consumer tags by the names of their queues."""
+        """The consumer tags by queue name."""
         tags: dict[str, str] = self._consumer._active_tags
         return tags
 
     def start(self) -> None:
-        """Begin, now that the event loop runs."""
+        """Start consuming, now that the event loop runs."""
         if not self._started:
             self._started = True
             self._consumer.consume()
 
     def add(self, name: str) -> None:
-        """Take the quarantined tasks of an origin queue."""
+        """Consume the quarantined tasks of an origin queue."""
         self._consumer.add_queue(Queue(quarantine(name), no_declare=True))
         if self._started:
             self._consumer.consume()
 
     def takes(self, name: str) -> bool:
-        """Whether the quarantined tasks of an origin queue are taken, or will be."""
+        """Whether the quarantined tasks of an origin queue are consumed, or will be."""
         queue = quarantine(name)
         return queue in self.tags or any(each.name == queue for each in self._waiting)
 
     def cancel_queue(self, name: str) -> None:
-        """Take no more quarantined tasks of an origin queue."""
+        """Stop consuming the quarantined tasks of an origin queue."""
         self._waiting = {queue for queue in self._waiting if queue.name != quarantine(name)}
         self._consumer.cancel_by_queue(quarantine(name))
 
     def cancel(self) -> None:
-        """Take no more quarantined tasks."""
-        self._started = True  # and never begin
+        """Stop consuming quarantined tasks."""
+        self._started = True  # `start` then does nothing
         self._waiting.clear()
         self._first_since = None
         self._consumer.cancel()
 
     def forget(self) -> None:
-        """Drop what waits: the connection is lost, and the broker delivers it again."""
+        """Drop waiting deliveries: the connection is lost, and the broker delivers them again."""
         self._held.clear()
         self._waiting.clear()
         self._first_since = None
@@ -120,25 +118,25 @@ class Quarantine:
 
     @property
     def have_room(self) -> bool:
-        """Whether the pool starts a task at once; also where the broker takes no copy of a task that would wait."""
+        """Whether the pool starts a task at once, or the broker accepts no copy of a task that would wait."""
         scaler = getattr(self._celery.controller, "autoscaler", None)
         most = scaler.max_concurrency if scaler else self._celery.pool.num_processes
         return (busy := self._busy) < most or not busy or self._publisher.is_blocked
 
     @property
     def _busy(self) -> int:
-        """How many tasks the pool has, of lost connections, too."""
+        """The number of tasks in the pool, including those of lost connections."""
         pool = self._celery.pool
         jobs = getattr(getattr(pool, "_pool", None), "_cache", None)
-        if jobs is not None:  # prefork's: before Celery 5.7 the requests below miss some, and keep others for ever
+        if jobs is not None:  # prefork's: before Celery 5.7 the requests below miss some, and keep others forever
             return sum(not job.ready() for job in list(jobs.values()))
         waiting = getattr(getattr(pool, "executor", None), "_work_queue", None)  # of threads
         return len(state.reserved_requests | state.active_requests) + (waiting.qsize() if waiting is not None else 0)
 
     def wait_for_room(self, name: str) -> None:
-        """Take no more quarantined tasks of an origin queue until a process is free. Waits for no answer of the broker.
+        """Stop consuming the quarantined tasks of an origin queue until a process is free. Waits for no reply.
 
-        For the time when one of them is unacked: the consumer, whose prefetch is used up, is assigned none meanwhile.
+        Called while one of them is unacked: the consumer's prefetch count is used up, so it is assigned no other.
         """
         queue = next((each for each in self._consumer.queues if each.name == quarantine(name)), None)
         tag = self.tags.pop(quarantine(name), None)
@@ -149,7 +147,7 @@ class Quarantine:
         if not self._waiting and self._first_since is None:
             self._holds_from = max(self._holds_from, time.monotonic())
         self._waiting.add(queue)
-        self._look_later()
+        self._poll_later()
 
     @property
     def holds(self) -> bool:
@@ -159,11 +157,11 @@ class Quarantine:
         return time.monotonic() >= self._holds_from
 
     def hold(self, act: Callable[[], object]) -> None:
-        """Let a delivery of another queue wait; ``act`` is called when it may go on."""
+        """Hold a delivery of another queue; ``act`` is called when it may continue."""
         self._held.append(act)
 
     def let_go(self) -> None:
-        """Let what was held go on. Where one raises, the others after it stay held."""
+        """Continue with the held deliveries. If one raises, those after it stay held."""
         self._lets_go = True
         try:
             while self._held:
@@ -172,16 +170,16 @@ class Quarantine:
             self._lets_go = False
 
     def note_begun(self) -> None:
-        """Note that a quarantined task has been handed to the pool: others are next in a moment."""
+        """Record that a quarantined task was sent to the pool: other tasks follow in a moment."""
         self._begun = True
 
-    def _look_later(self) -> None:
-        if not self._looks:
-            self._looks = True
-            self._celery.timer.call_after(_LOOK, self._celery.call_soon, (self._look,))
+    def _poll_later(self) -> None:
+        if not self._polls:
+            self._polls = True
+            self._celery.timer.call_after(_POLL, self._celery.call_soon, (self._poll,))
 
-    def _look(self) -> None:
-        self._looks, now = False, time.monotonic()
+    def _poll(self) -> None:
+        self._polls, now = False, time.monotonic()
         try:
             if self._waiting and self.have_room:
                 waiting, self._waiting = self._waiting, set()
@@ -195,6 +193,6 @@ class Quarantine:
                 self.let_go()
             elif self._held and not self.holds:
                 self.let_go()
-        finally:  # Celery without an event loop logs what is raised here, and goes on
+        finally:  # Celery without an event loop logs an exception here, and continues
             if self._waiting or self._first_since is not None or self._held:
-                self._look_later()
+                self._poll_later()

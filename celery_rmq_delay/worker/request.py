@@ -1,4 +1,4 @@
-"""How the worker settles the message of a `RetryableTask`."""
+"""The worker's request class for messages of a `RetryableTask`."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ logger = logging.getLogger(__name__)
 _NO_FAILURE = (Ignore, Reject, Retry, MemoryError, stock.Terminated, CeleryTerminated)
 
 
-class _OutOfMemory(Exception):  # noqa: N818 - it is only told, as what it stands for
-    """Stands for the `MemoryError` of a task: Celery would end the worker, although the pool has survived it."""
+class _OutOfMemory(Exception):  # noqa: N818 - it is only reported, as a MemoryError
+    """Replaces the `MemoryError` of a task: Celery would end the worker, although the pool has survived it."""
 
     def __repr__(self) -> str:
         return f"MemoryError({', '.join(map(repr, self.args))})"
 
 
 class RetryableRequest(stock.Request):
-    """Says how an attempt ended, and settles its message as `retry.decision.end` decides.
+    """Records how an attempt ended, and settles its message as `retry.decision.end` decides.
 
-    Celery calls ``acknowledge`` and ``reject`` wherever a message is done with; how the attempt ended is noted before.
+    Celery calls ``acknowledge`` and ``reject`` to settle a message; the end of the attempt is recorded before.
     """
 
     acknowledged: bool
     _end = End.SUCCEEDED
-    #: What the attempt raised, with its traceback: the failure, or the retry's text.
+    #: The exception of the attempt with its traceback: the failure, or the retry's text.
     _failure: Any = None
     _retry: Retry | None = None
-    #: How many workers the task has killed that is given up for that.
+    #: The number of workers killed by a task that is given up for it.
     _crashes = 0
     #: Whether Celery ends the attempt.
     _is_abandoned = False
 
     def __init__(self, message: Message, **options: Any) -> None:
         super().__init__(message, **options)
-        #: A `Delivery`; None where the queue is left alone, and nothing below is asked.
+        #: A `Delivery`; None if the queue is excluded, and Celery's behaviour applies.
         self._delivery: Any = delivery_of(self._request_dict)
         if self._delivery is not None and not self._delivery.tier_index and h.DUE in message.raw_headers:
-            # For the task alone: Celery, which might wait for it by its own clock, has looked already.
+            # For the task only: Celery, which might wait for the eta by its own clock, has already checked it.
             self._request_dict["eta"] = h.fulfilled_eta(message.raw_headers)
 
     @property
@@ -75,24 +75,24 @@ class RetryableRequest(stock.Request):
 
     @property
     def retry_queue(self) -> str:
-        """The queue that a retry comes back to."""
+        """The queue that a retry returns to."""
         own: str = self._delivery.queue
         return (isinstance(self._retry, Parked) and self._retry.queue) or own
 
-    # -- what Celery calls -----------------------------------------------------------------------------------------
+    # -- called by Celery ------------------------------------------------------------------------------------------
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
-        """Note that the task runs."""
+        """Record that the task runs."""
         if self._delivery is not None:
             self._worker.started(self._message)
         super().on_accepted(pid, time_accepted)
 
     def on_retry(self, exc_info: Any) -> None:
-        """Settle an attempt that is to be retried."""
+        """Settle an attempt that is retried."""
         retry = _bare(exc_info.exception)
         if self._delivery is not None:
             self._end, self._retry, self._failure = End.RETRIED, retry, exc_info
-            if not isinstance(retry, Parked) and self._decide().action is Action.EXHAUST:
+            if not isinstance(retry, Parked) and self._decide().action is Action.EXHAUSTED:
                 # Raised by hand: `Task.retry` would have refused it.
                 self._retry = None
                 self.on_failure(LeanExceptionInfo(self._cause_of(retry), None, exc_info.traceback))
@@ -106,7 +106,7 @@ class RetryableRequest(stock.Request):
         if self._delivery is None or self.acknowledged or isinstance(exc, Retry):
             super().on_failure(exc_info, send_failed_event, return_ok)
             return
-        if isinstance(exc, (SystemExit, KeyboardInterrupt)):  # a process that has left by itself
+        if isinstance(exc, (SystemExit, KeyboardInterrupt)):  # the process has exited by itself
             exc_info = lost(exc)
             exc = exc_info.exception
         self._end, self._failure = self._how(exc), exc_info
@@ -121,7 +121,7 @@ class RetryableRequest(stock.Request):
         try:
             super().on_failure(exc_info, send_failed_event, return_ok)
         except Exception:  # noqa: BLE001 - it is logged there
-            self._settle_untold()
+            self._settle_unreported()
 
     def on_timeout(self, soft: bool, timeout: float) -> None:
         """Settle a hard time limit on gevent, whose pool calls only this; prefork's calls `on_failure` as well."""
@@ -134,14 +134,14 @@ class RetryableRequest(stock.Request):
             self.on_failure(LeanExceptionInfo(exceeded, None, f"TimeLimitExceeded: {exceeded}"))
 
     def acknowledge(self) -> None:
-        """Settle the message as its attempt ended."""
+        """Settle the message according to the end of its attempt."""
         if self._delivery is None or self.acknowledged:
             super().acknowledge()
         elif not (self._is_abandoned and self._was_killed_in_a_greenlet()):
             self._settle()
 
     def reject(self, requeue: bool = False) -> None:
-        """Reject the message where its task does so; else settle it as its attempt ended."""
+        """Reject the message if its task does so; else settle it according to the end of its attempt."""
         if self._delivery is None or self.acknowledged:
             super().reject(requeue)
         elif self._end is End.REQUEUED or (not requeue and self._end in (End.FAILED, End.LOST, End.CRASHED)):
@@ -152,7 +152,7 @@ class RetryableRequest(stock.Request):
 
     def _announce_cancelled(self, *args: Any, **options: Any) -> None:
         if self._delivery is not None and not self.acknowledged:
-            self._is_abandoned = True  # Celery before 5.7 notes it only after it has waited for the result backend
+            self._is_abandoned = True  # Celery before 5.7 records it only after it has waited for the result backend
             self._worker.abandon(self._message, self._retries)
         super()._announce_cancelled(*args, **options)
 
@@ -163,18 +163,18 @@ class RetryableRequest(stock.Request):
         except Exception:
             if self._delivery is None:
                 raise
-            self._settle_untold()
+            self._settle_unreported()
             self._already_revoked = True
 
-    def _settle_untold(self) -> None:
-        """Log what Celery has raised as it told how an attempt ended, and settle the message all the same.
+    def _settle_unreported(self) -> None:
+        """Log Celery's exception while it reported the end of an attempt, and settle the message anyway.
 
-        In the consumer's callback the error would end the connection, or the worker, and the message come again; in the
-        pool's the message would stay unacked until the worker stops.
+        In the consumer's callback the error would end the connection, or the worker, and the message would be delivered
+        again; in the pool's callback the message would stay unacked until the worker stops.
         """
         logger.exception(
             "The end of the task %s[%s] (%s) could not be stored, or an errback not be called; its message is settled "
-            "all the same",
+            "anyway",
             self.name,
             self.id,
             self._end.value,
@@ -185,7 +185,7 @@ class RetryableRequest(stock.Request):
         else:
             self.acknowledge()
 
-    # -- how it ended ----------------------------------------------------------------------------------------------
+    # -- the end of the attempt ------------------------------------------------------------------------------------
 
     def _how(self, exc: Any) -> End:
         """Return how an attempt ended that has raised ``exc``."""
@@ -204,7 +204,7 @@ class RetryableRequest(stock.Request):
         return End.LOST if isinstance(exc, TimeLimitExceeded) else End.FAILED
 
     def _was_killed_in_a_greenlet(self) -> bool:
-        """Whether Celery calls a success what it has ended: on gevent and eventlet it does."""
+        """Whether Celery reports a success for a task that it has ended, as on gevent and eventlet."""
         return self._end is End.SUCCEEDED and self._worker.consumer.pool.is_green and not self._has_succeeded()
 
     def _decide(self) -> Ending:
@@ -213,61 +213,61 @@ class RetryableRequest(stock.Request):
         return end(self._end, attempt, rejects=worker.dead_letters(delivery.queue))
 
     def _attempt(self, delay: AppState, queue: str) -> Attempt:
-        is_last = getattr(self._failure, "is_last", False)  # `Task.retry` has refused another one
+        is_last = getattr(self._failure, "is_last", False)  # `Task.retry` has refused another retry
         budget = self._retries if is_last else delay.budget(queue, self.task)
         return Attempt(self._delivery, delay.ladder(queue, self.task), self._retries, budget)
 
-    # -- what becomes of the message ---------------------------------------------------------------------------------
+    # -- settling the message ----------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Do what is decided."""
+        """Carry out the decision."""
         ending = self._decide()
         self._worker.started(self._message)
         if ending.action is Action.PARK:
             retry: Any = self._retry
             self._park(retry.exc, retry.when, ending)
-        elif ending.action is Action.EXHAUST:
-            self._exhaust(ending.reason)
+        elif ending.action is Action.EXHAUSTED:
+            self._move_to_exhausted(ending.reason)
         elif ending.action is Action.RETURN:
             self.acknowledged = True
             self._worker.requeue(self._message, self._delivery, self._retries, self.name)
             self.send_event("task-rejected", requeue=True)
         elif ending.action is Action.ACK:
-            self._tell_end(ending.reason)
+            self._emit_end(ending.reason)
             super().acknowledge()
             if self._retries and ending.reason is None:
                 self._send(task_recovered)
 
     def _park(self, exc: BaseException | None, when: Any, ending: Ending) -> None:
-        """Bring the message to its delay queue: a tier's, or one for an exact delay."""
+        """Move the message to its delay queue: that of a tier, or one for an exact delay."""
         self.acknowledged = True
         _, path, tier_index, delay_ms, _ = ending
         delivery: Delivery = self._delivery
         queue = None if self.retry_queue == delivery.queue else self.retry_queue
         waits = Waits(tier_index, delay_ms, in_delay_queue=path is not RetryPath.REQUEUE, queue=queue)
         kind = events.PARKED if path in (RetryPath.REJECT, RetryPath.REQUEUE) else events.FORWARDED
-        tell = partial(self._tell, kind, exc, self._failure.traceback, waits)
+        emit = partial(self._emit, kind, exc, self._failure.traceback, waits)
         if path is RetryPath.COPY:
-            self._worker.park(self._message, delivery, self.task, self._retries, tier_index, delay_ms, tell)
+            self._worker.park(self._message, delivery, self.task, self._retries, tier_index, delay_ms, emit)
         else:
-            tell()
+            emit()
             if path is RetryPath.REJECT:
                 self._on_reject(stock.logger, self._connection_errors, False)
             elif path is RetryPath.REQUEUE:
-                self._worker.give_back(self._message, delivery)
+                self._worker.requeue_for_native_retry(self._message, delivery)
             else:
                 self._on_ack(stock.logger, self._connection_errors)
         if task_parked.receivers:
             known_ms = round(when * 1000) if isinstance(when, (int, float)) else None
             self._send(task_parked, exception=exc, delay_ms=known_ms, tier=tier_index if delay_ms is None else None)
 
-    def _exhaust(self, reason: Any) -> None:
+    def _move_to_exhausted(self, reason: Any) -> None:
         exc = _bare(self._failure.exception)
         self.acknowledged = True
 
         traceback = stock.safe_str(self._failure.traceback)
 
-        self._worker.exhaust(
+        self._worker.move_to_exhausted(
             self._message,
             queue=self._delivery.queue,
             retries=self._retries,
@@ -275,12 +275,12 @@ class RetryableRequest(stock.Request):
             exception=exc,
             traceback=traceback,
             crashes=self._crashes,
-            before_ack=partial(self._tell, events.EXHAUSTED, exc, traceback, reason=reason, crashes=self._crashes),
+            before_ack=partial(self._emit, events.EXHAUSTED, exc, traceback, reason=reason, crashes=self._crashes),
             after_ack=partial(self._send, task_exhausted, exception=exc, reason=reason),
         )
 
-    def exhaust_crashed(self, crashes: int) -> None:
-        """Give up a task that killed ``crashes`` workers in the quarantine queue, without running it again."""
+    def give_up_crashed(self, crashes: int) -> None:
+        """Give up a task that killed ``crashes`` workers from the quarantine queue, without running it again."""
         self._crashes = crashes
         lost = WorkerLostError(f"The task killed {crashes + 1} workers, {crashes} of them while it was quarantined.")
         self.on_failure(LeanExceptionInfo(lost, None, f"WorkerLostError: {lost}"))
@@ -304,27 +304,27 @@ class RetryableRequest(stock.Request):
             self.task.request_stack.pop()
 
     def _cause_of(self, retry: Retry) -> Exception:
-        """Return what a task failed with whose last retry was refused, as `Task.retry` says it."""
+        """Return the exception of a task whose last retry was refused, as `Task.retry` raises it."""
         cause: Any = retry.exc
         if isinstance(cause, Exception) and not isinstance(cause, _NO_FAILURE):
             return cause
-        told: Exception = self.task.MaxRetriesExceededError(f"Can't retry {self.name}[{self.id}]")
-        return told
+        error: Exception = self.task.MaxRetriesExceededError(f"Can't retry {self.name}[{self.id}]")
+        return error
 
     def _has_succeeded(self) -> bool:
-        """Whether the lost process had stored the task's success; Celery looks since 5.7."""
-        look = getattr(self, "_success_was_stored", None)
-        return bool(look and look())
+        """Whether the lost process had stored the task's success; Celery checks this since 5.7."""
+        was_stored = getattr(self, "_success_was_stored", None)
+        return bool(was_stored and was_stored())
 
-    # -- what is told ------------------------------------------------------------------------------------------------
+    # -- events and signals ------------------------------------------------------------------------------------------
 
-    def _tell(self, kind: str, *facts: Any, **more: Any) -> None:
-        """Send an event, where events are on."""
+    def _emit(self, kind: str, *facts: Any, **more: Any) -> None:
+        """Send an event if events are on."""
         if (reporter := self._worker.reporter) is not None:
             reporter.emit(kind, self, *facts, **more)
 
-    def _tell_end(self, reason: str | None) -> None:
-        """Send the event of a task that is done with, or count its first success; ``reason`` where it is discarded."""
+    def _emit_end(self, reason: str | None) -> None:
+        """Send the event of a task that has ended, or count its first success; ``reason`` if it is discarded."""
         reporter = self._worker.reporter
         if reporter is None:
             return

@@ -1,4 +1,4 @@
-"""Tasks that put their messages back at once, over and over: for the log and for the doctor."""
+"""Tasks that requeue their messages repeatedly without a delay: for the log and `doctor`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ logger = logging.getLogger(__name__)
 
 #: The remote-control command by which workers return their loops.
 COMMAND = "rmq_delay_requeues"
-#: From so many requeues in a row on, a message is in a loop.
+#: The number of requeues in a row from which on a message is in a loop.
 LOOP = 100
-#: Seconds after the last requeue in which a loop is still one.
+#: Seconds after the last requeue until a loop is over.
 RECENT = 60.0
 
 
@@ -28,13 +28,13 @@ class Loop:
 
 
 class Requeues:
-    """What one worker has seen of ``Reject(requeue=True)``."""
+    """The messages that one worker has requeued for ``Reject(requeue=True)``."""
 
     def __init__(self) -> None:
         self._loops: dict[tuple[str, str], Loop] = {}
 
     def add(self, queue: str, task: str, times: int) -> None:
-        """Note that a message was requeued ``times`` times in a row; log the 100th time, the 1000th and so on."""
+        """Record that a message was requeued ``times`` times in a row; log the 100th time, the 1000th and so on."""
         if times < LOOP:
             return
         now, known = time.monotonic(), self._loops.get((queue, task))

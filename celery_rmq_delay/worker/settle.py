@@ -1,4 +1,4 @@
-"""How the worker's main process settles a message: copies it on with confirm, then acks; or leaves it to the broker."""
+"""Settling of messages in the worker's main process: copy with confirm, then ack; or leave it to the broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .. import headers as h
 from ..amqp.backoff import Backoff
 from ..amqp.capabilities import Capabilities
 from ..amqp.confirms import CONFIRM_TIMEOUT
-from ..amqp.copies import copy_of, parked_copy, return_log_error
+from ..amqp.copies import copy_of, nack_log_error, parked_copy
 from ..amqp.route import Route
 from ..events.failures import message_of, type_name
 from ..exceptions import PublishError, UnroutableError, UnsendableError
@@ -40,14 +40,14 @@ logger = logging.getLogger(__name__)
 
 #: Seconds to wait for confirms in a cold shutdown, as Celery itself waits for a silent broker.
 COLD_TIMEOUT = 5.0
-#: How many acks RabbitMQ passes on to a quorum queue before it has the queue's answers.
+#: How many acks RabbitMQ sends to a quorum queue before it has the queue's replies.
 ACKS_AT_ONCE = 32
-#: Seconds to wait for these answers, which wait for a disk: at least, and however slowly the broker answers.
+#: Seconds to wait for these replies, which wait for a disk: minimum and maximum.
 ACKS_SHORTEST, ACKS_LONGEST = 1.0, 5.0
-#: Seconds, at least, without a delivery after which a quorum queue has delivered all that the acks make room for.
+#: Minimum seconds without a delivery after which a quorum queue has delivered all messages that the acks allow.
 QUIET = 0.2
-_LOST = "The connection of a message for %s is gone: it is delivered again"
-#: Seconds after which a message that could not be moved to the delay queues is tried again.
+_LOST = "The connection of a message for %s was lost: it is delivered again"
+#: Seconds until the next attempt to move a message.
 HOLD_AGAIN = 1.0
 
 
@@ -56,22 +56,22 @@ def _nothing() -> None:
 
 
 class Settling:
-    """What becomes of the messages of one consumer. Nothing can be published before `open`."""
+    """Settles the messages of one consumer. Publishes nothing before `open`."""
 
-    #: What holds exact delays on the current connection, or on the last one: threads of the pool need no connection.
+    #: The topology of exact delays on the current or the last connection: threads of the pool need no connection.
     _topology: Topology
 
     def __init__(self, consumer: Any, delay: AppState) -> None:
         self.consumer, self.delay = consumer, delay
         #: The queues whose ladders are applied.
         self.applied: set[str] = set()
-        #: What tells of the messages before they are settled; None where events are off.
+        #: Reports messages before they are settled; None if events are off.
         self.reporter: Reporter | None = None
-        #: The messages of tasks that wait for another try of their copy, by identity.
+        #: The messages of tasks that wait for another attempt to publish their copy, by identity.
         self._waiting: dict[int, Message] = {}
-        #: By destination: when what waits for it is told again, in seconds of the monotonic clock, and the pauses.
-        self._told: dict[str, tuple[float, Backoff]] = {}
-        #: At least how many messages came on the channel of the origin queues.
+        #: By destination: when its waiting messages are logged again, in seconds of the monotonic clock, and pauses.
+        self._logged: dict[str, tuple[float, Backoff]] = {}
+        #: The minimum number of messages that were delivered on the channel of the origin queues.
         self.delivered = 0
         self._publisher: ConfirmingConnection | None = None
         self._broker = Capabilities((0, 0, 0))
@@ -79,7 +79,7 @@ class Settling:
         self._thread = 0
 
     def open(self, connection: Any) -> ConfirmingConnection:
-        """Publish beside a new connection of the consumer from now on, from the thread that calls this. Blocks."""
+        """Open the connection for publishing, next to a new connection of the consumer, in this thread. Blocks."""
         self.close()
         self._thread, self._pid = threading.get_ident(), os.getpid()
         self._publisher = publisher = ConfirmingConnection(self.consumer, connection, self.on_missing)
@@ -87,34 +87,34 @@ class Settling:
         return publisher
 
     def close(self) -> None:
-        """Publish nothing more until the next `open`: the originals are with the broker again, or are to be."""
+        """Stop publishing until the next `open`: the broker requeues the originals."""
         if self._publisher is not None:
             self._publisher.close()
 
     def on_missing(self, route: Route | None = None) -> None:
-        """Look after what is published to: some of it may be missing, such as what ``route`` needs."""
+        """Declare missing objects to publish to, such as those of ``route``."""
 
     def return_what_is_left(self) -> None:
-        """Let go of what has not started, and of what waits for another try of its copy: the worker stops."""
+        """Return messages that were not started, or wait for another attempt of their copy: the worker stops."""
 
     def choose(self, connection: Any) -> None:
-        """Send exact delays the way that the broker behind ``connection`` can hold them. Raises `TopologyError`."""
+        """Choose the topology of exact delays that the broker of ``connection`` supports. Raises `TopologyError`."""
         self._topology = self.delay.exact.topology(connection)
 
     def _in_loop(self) -> bool:
         """Whether this is the main process's event loop, and not a forked child or a thread of the pool.
 
-        Without a hub what is called soon waits for the loop's next turn, two seconds, so every thread does it itself.
+        Without a hub, `call_soon` waits for the loop's next turn, two seconds, so each thread acts itself.
         """
         return os.getpid() == self._pid and (self.consumer.hub is None or threading.get_ident() == self._thread)
 
     def disconnect(self) -> None:
-        """Return what is left, and wait for outstanding confirms as long as operations do: nothing is to come again.
+        """Return the remaining messages, and wait for outstanding confirms as long as operations do.
 
-        Not in an alarm, in which none would come.
+        Does not wait in an alarm, in which no confirm would arrive.
         """
         if self._publisher is not None:
-            for _ in range(2):  # a confirm may let a quarantined task come, and a refusal leaves its message
+            for _ in range(2):  # a confirm may release a quarantined task, and a refusal leaves its message
                 self.return_what_is_left()
                 self._publisher.drain(self.patience)
             self.close()
@@ -123,14 +123,14 @@ class Settling:
 
     @property
     def patience(self) -> float:
-        """For how many seconds a worker that stops waits for an answer of the broker."""
+        """For how many seconds a stopping worker waits for a reply of the broker."""
         return COLD_TIMEOUT if _is_cold() else CONFIRM_TIMEOUT
 
     def take_the_rest(self) -> None:
-        """Receive the messages that the acks so far make quorum queues deliver, before their consumers are cancelled.
+        """Receive the messages that quorum queues deliver for the acks so far, before their consumers are cancelled.
 
-        A message that such a queue assigns to a consumer while that is cancelled reaches no worker, and is redelivered
-        as if a worker had died with it. A consumer whose prefetch is used up is assigned none. Blocks.
+        A message that such a queue assigns to a consumer during its cancellation reaches no worker, and is redelivered
+        as if a worker had died with it. A consumer with a used-up prefetch count is assigned none. Blocks.
         """
         answered = self._seconds_to_answer()
         if answered is None:
@@ -145,16 +145,16 @@ class Settling:
                     until, delivered = time.monotonic() + quiet, self.delivered
 
     def _let_acks_arrive(self) -> None:
-        """Wait until RabbitMQ has worked off the acks for quorum queues.
+        """Wait until RabbitMQ has processed the acks for quorum queues.
 
-        It forgets what it has not passed on to them when the channel closes: those messages are delivered again. The
-        sure way, `work_off`, would take a message that this worker does not want.
+        When the channel closes, it drops the acks that it has not sent to them: those messages are delivered again. The
+        reliable way, `work_off`, would fetch a message that this worker does not need.
         """
         if self.delivered > ACKS_AT_ONCE and (answered := self._seconds_to_answer()) is not None:
             time.sleep(min(ACKS_LONGEST, max(ACKS_SHORTEST, 5 * answered)))
 
     def _seconds_to_answer(self) -> float | None:
-        """Return how long the broker takes to read all acks and to answer; None without a quorum queue."""
+        """Return how long the broker takes to read all acks and to reply; None without a quorum queue."""
         queue = next((name for name in self.applied if self.delay.is_quorum(name)), None)
         if queue is None:
             return None
@@ -173,11 +173,11 @@ class Settling:
             delivery.queue,
             extra={"queue": delivery.queue, "task_id": task_id, "crashes": crashed},
         )
-        # Given back at once, it would come again at once, as a quarantined task.
+        # Requeued, it would be delivered again at once, as a quarantined task.
         again = partial(self._move_to_quarantine, message, delivery, retries, crashed)
         self._copy_to(quarantine(delivery.queue), message, retries, {h.CRASHES: crashed}, again)
 
-    def exhaust(
+    def move_to_exhausted(
         self,
         message: Message,
         *,
@@ -192,12 +192,12 @@ class Settling:
     ) -> None:
         """Move a message to the exhausted queue: published with confirm, then acked.
 
-        ``before_ack`` is called between confirm and ack, ``after_ack`` after them. While the broker does not take it,
-        it is tried again: rejected, it would run again, or be dropped by a full queue. What AMQP cannot carry is
-        rejected.
+        ``before_ack`` is called between confirm and ack, ``after_ack`` after them. While the broker does not accept it,
+        it is tried again: rejected, it would run again, or be dropped by a full queue. A message that AMQP cannot
+        encode is rejected.
         """
         again = partial(
-            self.exhaust,
+            self.move_to_exhausted,
             message,
             queue=queue,
             retries=retries,
@@ -253,8 +253,8 @@ class Settling:
     ) -> None:
         """Move a message as it is to the delay queue of ``tier_index``, or to one for an exact delay.
 
-        Published with confirm, then acked; ``before_ack`` is called between the two. While the broker does not take it,
-        it is tried again: rejected, it would wait where its key leads to, and a full queue would drop it there.
+        Published with confirm, then acked; ``before_ack`` is called between the two. While the broker does not accept
+        it, it is tried again: rejected, it would wait where its routing key leads, and a full queue would drop it.
         """
         if delay_ms is None:
             ttl_ms = self.delay.ladder(delivery.queue, task).ttl(tier_index, delivery.lane)
@@ -266,25 +266,25 @@ class Settling:
         else:
             exact = self.delay.exact
             route = exact.along(self._topology, delay_ms, delivery.queue, "countdown", delay_ms / 1000)
-        # The attempt has ended: the kills before it are in no row with those to come.
+        # The attempt has ended: earlier kills do not count together with later ones.
         headers = self._forwarded(message, retries + 1, {**route.headers, h.CRASHES: None})
         copy = parked_copy(message, headers, route, self._broker)
         again = partial(self.park, message, delivery, task, retries, tier_index, delay_ms, before_ack)
         self.publish(message, copy, route, again=again, before_ack=before_ack)
 
     def _native_retry(self, queue: str, is_quarantined: bool) -> NativeRetry | None:
-        """Return how the queue of a delivery holds its retries by itself; None where it does not."""
-        if is_quarantined or queue in self.delay.unmanaged:
+        """Return how the queue of a delivery holds its retries itself; None if it does not."""
+        if is_quarantined or queue in self.delay.differing:
             return None
         return self.delay.native_retry(queue)
 
-    def give_back(self, message: Message, delivery: Delivery) -> None:
-        """Leave a message to its queue, which holds it for the delay of the next tier."""
-        native = self._native_retry(delivery.queue, is_quarantined=False)
+    def requeue_for_native_retry(self, message: Message, delivery: Delivery) -> None:
+        """Requeue a message to its queue, which holds it for the delay of the next tier."""
+        native_retry = self._native_retry(delivery.queue, is_quarantined=False)
 
         def settle() -> None:
-            if native is not None and native.kind == "returned":
-                return_log_error(message, self.consumer.connection_errors)
+            if native_retry is not None and native_retry.kind == "returned":
+                nack_log_error(message, self.consumer.connection_errors)
             else:
                 message.reject_log_error(logger, self.consumer.connection_errors, requeue=True)
 
@@ -322,11 +322,11 @@ class Settling:
         before_ack: Callable[[], object] = _nothing,
         after_ack: Callable[[], object] = _nothing,
     ) -> None:
-        """Publish ``copy`` along ``route``; ack ``message`` once the broker has it, and give it back where it has not.
+        """Publish ``copy`` along ``route``; ack ``message`` once the broker has it, and requeue it if it refuses.
 
-        It is rejected instead where ``may_reject`` then says that its queue keeps what is rejected. With ``again`` it
-        is neither, unless there is ``may_reject`` and AMQP cannot carry the copy: that is called after `HOLD_AGAIN`
-        seconds. ``before_ack`` is called just before the ack, ``after_ack`` after it.
+        If ``may_reject`` then returns true, the message is rejected instead, as its queue keeps it. With ``again``,
+        neither happens, unless there is ``may_reject`` and AMQP cannot encode the copy: ``again`` is called after
+        `HOLD_AGAIN` seconds. ``before_ack`` is called just before the ack, ``after_ack`` after it.
         """
         where = route.where
         message.rmq_delay_moves = True
@@ -336,16 +336,16 @@ class Settling:
                 logger.warning(_LOST, where)
                 return
             if error is None:
-                self._told.pop(where, None)
+                self._logged.pop(where, None)
                 before_ack()
                 message.ack_log_error(logger, self.consumer.connection_errors)
                 after_ack()
             elif again is not None and not (may_reject is not None and isinstance(error, UnsendableError)):
-                if hasattr(message, "rmq_delay"):  # and no message that nobody can read
+                if hasattr(message, "rmq_delay"):  # not an unreadable message
                     self._waiting[id(message)] = message
-                self._tell_waiting(where, error)
+                self._log_waiting(where, error)
                 if isinstance(error, UnroutableError):
-                    self.consumer.call_soon(self.on_missing, route)  # it uses the connection that has just been read
+                    self.consumer.call_soon(self.on_missing, route)  # it uses the connection that was just read
                 self.consumer.timer.call_after(HOLD_AGAIN, self.consumer.call_soon, (again,))
             else:
                 logger.error("%s The message stays where it was.", error, extra={"queue": where})
@@ -355,21 +355,21 @@ class Settling:
             publisher = self._publisher
             self._waiting.pop(id(message), None)
             if publisher is None or _is_lost(message):
-                logger.warning(_LOST, where)  # no copy beside it
+                logger.warning(_LOST, where)  # do not duplicate it
             else:
                 publisher.publish(copy, route, settle)
 
         if self._in_loop():
             act()
-        else:  # the loop may have connected anew before it comes to this
+        else:  # the loop may have reconnected before it calls this
             self.consumer.call_soon(act)
 
-    def _tell_waiting(self, where: str, error: PublishError) -> None:
-        """Log what waits for a destination: of all such messages, and all their tries, ever more seldom."""
+    def _log_waiting(self, where: str, error: PublishError) -> None:
+        """Log messages that wait for a destination: one line for all of them and all attempts, with back-off."""
         now = time.monotonic()
-        again_at, pauses = self._told.get(where, (now, Backoff(longest=60.0)))
+        again_at, pauses = self._logged.get(where, (now, Backoff(longest=60.0)))
         if now >= again_at:
-            self._told[where] = now + pauses.pause(), pauses
+            self._logged[where] = now + pauses.pause(), pauses
             logger.error("%s The message waits in this worker for another try.", error, extra={"queue": where})
 
     def dead_letters(self, queue: str) -> bool:
@@ -378,11 +378,11 @@ class Settling:
 
 
 def _is_cold() -> bool:
-    """Whether the worker ends without waiting for its tasks."""
+    """Whether the worker stops without waiting for its tasks."""
     return state.should_terminate not in (None, False)
 
 
 def _is_lost(message: Message) -> bool:
-    """Whether the broker takes a message back, or has done so, as the connection that it came on has ended."""
+    """Whether the connection of a message is lost, so that the broker requeues it."""
     channel: Any = message.channel
     return not (channel.is_open and channel.connection.connected)

@@ -8,26 +8,26 @@ from typing import Any
 from ..exceptions import UnreadableError
 from ..headers import PROPERTIES
 
-#: Arguments, keyword arguments, and callbacks with their like.
+#: Arguments, keyword arguments, and the embedded callbacks and chains.
 _PARTS = 3
 
 
 def check(headers: Any) -> None:
-    """Raise `UnreadableError` for headers that nobody can read, or with which Celery would run into trouble later."""
+    """Raise `UnreadableError` for unreadable headers, or headers on which Celery would fail later."""
     if PROPERTIES in headers:
         raise UnreadableError("Its properties cannot be decoded.")
     _check_limits(headers.get("timelimit"))
     stamped, stamps = headers.get("stamped_headers"), headers.get("stamps")
     if stamped and not (isinstance(stamped, (list, tuple)) and all(isinstance(each, str) for each in stamped)):
-        raise UnreadableError("Its stamped_headers are no list of names.")
+        raise UnreadableError("Its stamped_headers are not a list of names.")
     if stamps and not isinstance(stamps, dict):
         raise UnreadableError("Its stamps have no names.")
 
 
 def check_payload(payload: Any) -> None:
-    """Raise `UnreadableError` for a decoded body that no task can be called with: Celery would take that for a success.
+    """Raise `UnreadableError` for a decoded body that cannot call a task: Celery would count it as a success.
 
-    Protocol 1 has a dictionary, protocol 2 arguments, keyword arguments and the rest.
+    Protocol 1 has a dictionary, protocol 2 arguments, keyword arguments and the embedded options.
     """
     if isinstance(payload, dict):
         _check_limits(payload.get("timelimit"))
@@ -36,7 +36,7 @@ def check_payload(payload: Any) -> None:
 
 
 def _check_limits(limits: object) -> None:
-    # The pool would find out when the task runs already.
+    # The pool would fail only when the task already runs.
     if limits is not None and not _are_limits(limits):
         raise UnreadableError("Its time limits are not two numbers of seconds, or None.")
 

@@ -1,4 +1,4 @@
-"""The worker's main process: what it consumes, and what a delivery is; `settle` has what becomes of a message."""
+"""The worker's main process: consumers and reading of deliveries; `settle` has the settling of messages."""
 
 from __future__ import annotations
 
@@ -62,48 +62,48 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: The headers that are no custom ones: as `celery.app.task.Context` has it.
+#: The headers that are not custom ones, as in `celery.app.task.Context`.
 _CELERYS = frozenset({*vars(Context), "lang", "task", "argsrepr", "kwargsrepr", "compression"})
-#: What passes without anybody's doing: nothing that a worker could be configured for.
+#: Temporary errors, which are not caused by the configuration.
 _PASSING = (BrokerBlockedError, LockTimeoutError, OutcomeUnknownError)
 _NOT_CONSUMED = "The ladder of queue %s cannot be applied: %s The queue is not consumed until it is. Trying again"
 _AS_BEFORE = (
     "The ladder of queue %s cannot be applied: %s The queue is consumed with the ladder that was applied before. "
     "Trying again"
 )
-#: Seconds between two looks after what copies are published to.
-_LOOKS_AGAIN = 10.0
-#: Seconds to wait for a record that another process holds: where the ladder has to be applied, and where it was before.
+#: Seconds between two attempts to declare missing objects again.
+_REAPPLY_SECONDS = 10.0
+#: Seconds to wait for a record that another process holds: for the first apply of a ladder, and for later ones.
 _PATIENCE, _LITTLE_PATIENCE = 30.0, 5.0
 
 
 class WorkerSide(Settling):
-    """What the package keeps for one consumer; made once, connected anew with every connection."""
+    """The package's state for one consumer; created once, and connected with every new connection."""
 
     def __init__(self, consumer: Any, delay: AppState) -> None:
         super().__init__(consumer, delay)
         self._tags: dict[str, str] = {}
-        #: What was found of queues, by all that it depends on and that can change on one connection.
+        #: Cached facts of queues, by everything that can change on one connection.
         self._places: dict[tuple[object, ...], tuple[Place, Ladder] | None] = {}
         self._quarantine: Quarantine | None = None
         self._releasers: list[Releaser] = []
-        #: The messages that go to the end of their queue if the worker stops now, by identity, and their retries: their
-        #: tasks have not started, or a cold shutdown has ended them.
+        #: The messages to move to the end of their queue if the worker stops now, by identity, with their retries:
+        #: their tasks have not started, or a cold shutdown has ended them.
         self._to_return: dict[int, tuple[Message, int]] = {}
         self.requeues = Requeues()
-        #: The queues whose ladders this process has applied, on whatever connection.
+        #: The queues whose ladders this process has applied, on any connection.
         self._known: set[str] = set()
-        #: The queues that are to be consumed when their ladders are applied.
+        #: The queues to consume once their ladders are applied.
         self._postponed: set[str] = set()
-        #: Whether the worker starts, and ends for what is wrong with its configuration.
+        #: Whether the worker is starting, and so ends on a configuration error.
         self._starts = True
         self._applying: Applying | None = None
-        self._looks_again_at = 0.0
+        self._reapply_at = 0.0
 
     # -- connecting ----------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Apply the ladders of the consumed queues and start to take quarantined tasks. Blocks."""
+        """Apply the ladders of the consumed queues and start to consume quarantined tasks. Blocks."""
         connection = self.consumer.connection
         self._broker = capabilities(connection)
         publisher = self.open(connection)
@@ -120,7 +120,7 @@ class WorkerSide(Settling):
         for name in list(self.consumer.app.amqp.queues.consume_from):
             self.add_queue(name)
         self._limit_each_consumer()
-        self._connect_exact(connection)  # after what may refuse this worker
+        self._connect_exact(connection)  # after the steps that may refuse this worker
         self._connect_events()
         consumer = self.consumer.task_consumer
         consumer.add_queue = partial(self._add_to, consumer, consumer.add_queue)
@@ -128,24 +128,24 @@ class WorkerSide(Settling):
         self.consumer.call_soon(self._quarantine.start)
 
     def _limit_each_consumer(self) -> None:
-        """Let the prefetch count limit each consumer, and not the channel, where a queue that exists is a quorum queue.
+        """Apply the prefetch count per consumer, not per channel, if a quorum queue differs from its plan.
 
-        RabbitMQ before 4.0 refuses to consume it otherwise. Celery does so where the app declares a quorum queue.
+        Otherwise RabbitMQ before 4.0 refuses to consume it. Celery does the same if the app declares a quorum queue.
         """
-        consumer, unmanaged = self.consumer, self.delay.unmanaged
-        if any(self.delay.is_quorum(name) for name in unmanaged.intersection(consumer.app.amqp.queues.consume_from)):
+        consumer, differing = self.consumer, self.delay.differing
+        if any(self.delay.is_quorum(name) for name in differing.intersection(consumer.app.amqp.queues.consume_from)):
             consumer.task_consumer.qos(prefetch_count=0, apply_global=True)
             consumer.qos.callback = partial(consumer.task_consumer.qos, apply_global=False)
             consumer.qos_global = False
             consumer.qos.set(consumer.qos.value)
 
     def misses_quarantine(self, error: NotFound) -> bool:
-        """Whether the broker misses a quarantine queue, which the next connection declares."""
+        """Whether a quarantine queue does not exist, which the next connection declares."""
         return any(f"'{quarantine(name)}'" in str(error.reply_text) for name in self.applied)
 
     @property
     def _is_stopping(self) -> bool:
-        """Whether the worker shuts down, and does not only connect again."""
+        """Whether the worker is shutting down, and not only reconnecting."""
         return self.consumer.blueprint.state in (CLOSE, TERMINATE)
 
     def _connect_exact(self, connection: Any) -> None:
@@ -172,7 +172,7 @@ class WorkerSide(Settling):
             raise TopologyError(_not_as_planned("Exact delays", missing))
 
     def _release(self) -> None:
-        """Release what is due in the loops whose wait queues exist."""
+        """Start to release the due messages of the loops."""
         if self._releasers:
             return
         releasers = [Releaser(self, each) for each in self.delay.exact.topologies if isinstance(each, Loop)]
@@ -188,15 +188,15 @@ class WorkerSide(Settling):
             self.reporter.start()
 
     def add_queue(self, name: str) -> None:
-        """Apply the ladder of a consumed queue and take its quarantined tasks.
+        """Apply the ladder of a consumed queue and consume its quarantined tasks.
 
-        Where that is not possible now, it is tried again, and the queue is consumed meanwhile only if a ladder was
-        applied before: what is rejected without one is lost.
+        If that is not possible now, it is tried again. Meanwhile the queue is consumed only if a ladder was applied
+        before: without one, rejected messages are lost.
         """
         if not self._in_loop() or not self._is_consumed(name):
             return
         if name in self.applied:
-            if not self._quarantine_now.takes(name):  # it was cancelled since
+            if not self._quarantine_now.takes(name):  # its consumer was cancelled since
                 self._take(name)
             return
         step = self._step(name)
@@ -209,8 +209,8 @@ class WorkerSide(Settling):
             self._take(name)
 
     def cancel_queue(self, cancel: Callable[[str], object], name: str) -> None:
-        """Let Celery ``cancel`` the consumer of a queue, and cancel that of its quarantined tasks."""
-        self._read_tags()  # of what is on its way
+        """Cancel the consumer of a queue with Celery's ``cancel``, and that of its quarantined tasks."""
+        self._read_tags()  # of deliveries in transit
         self.take_the_rest()
         cancel(name)
         self._quarantine_now.cancel_queue(name)
@@ -222,10 +222,10 @@ class WorkerSide(Settling):
         return Step(f"The ladder of queue {name}", partial(self._apply, name), partial(self._resume, name))
 
     def _plan(self, name: str) -> LadderPlan:
-        return self.delay.plan(name, reason_routing=self._broker.tells_death_reason)
+        return self.delay.plan(name, reason_routing=self._broker.reports_death_reason)
 
     def _apply(self, name: str, connection: Connection) -> None:
-        """Apply the ladder of a queue, in whatever thread. Blocks."""
+        """Apply the ladder of a queue, in any thread. Blocks."""
         compare(self.consumer.app, name, connection)
         quorum = self.delay.is_quorum(name) and self.delay.queue_type(name) == "quorum"
         if self.delay.has_native_retry(name) and (refused := refusal(name, self._broker, quorum=quorum)):
@@ -236,8 +236,8 @@ class WorkerSide(Settling):
                 logger.info("Applied the ladder of queue %s", name, extra={"queue": name})
         elif missing := self._missing(connection, plan):
             raise TopologyError(_not_as_planned(f"Queue {name!r}", missing))
-        if name in self.delay.unmanaged:
-            self._look_for_adoption(connection, plan)
+        if name in self.delay.differing:
+            self._read_adoption(connection, plan)
         else:
             self.delay.adopted.pop(name, None)
         if self.delay.settings.apply_on_start:
@@ -245,7 +245,7 @@ class WorkerSide(Settling):
         self._known.add(name)
 
     def _postpone(self, name: str, step: Step, error: BaseException) -> None:
-        """Consume a queue whose ladder cannot be applied now, or let it wait; raise what somebody has to act upon."""
+        """Consume a queue whose ladder cannot be applied now, or postpone it; raise an error that needs an operator."""
         is_passing = isinstance(error, _PASSING) or not isinstance(error, RmqDelayError)
         if self.delay.settings.strict or (self._starts and not is_passing):
             raise error
@@ -255,19 +255,19 @@ class WorkerSide(Settling):
         logger.log(level, text, name, str(error) or repr(error), extra={"queue": name})
         if found is None:
             self._postponed.add(name)
-            self._read_tags()  # of what is on its way
+            self._read_tags()  # of deliveries in transit
             self.consumer.task_consumer.cancel_by_queue(name)
             return
-        if name in self.delay.unmanaged and name not in self._known:
+        if name in self.delay.differing and name not in self._known:
             self.delay.learn(name, found.adoption)
         self._take(name)
 
     def _add_to(self, consumer: Consumer, add: Callable[[Queue], Queue], queue: Queue) -> Queue:
-        """Add a queue to the consumer, as the command `add_consumer` does, unless it has to wait for its ladder."""
+        """Add a queue to the consumer, for the command `add_consumer`, unless it has to wait for its ladder."""
         queues = self.consumer.app.amqp.queues
         if queue.name not in queues.consume_from:
-            queues.select_add(queue)  # as Celery does since 5.7 with a queue that it knows
-        added = add(queue)  # declares it, and so applies its ladder, unless it was found to be unmanaged before
+            queues.select_add(queue)  # as Celery does since 5.7 for a known queue
+        added = add(queue)  # declares it, and so applies its ladder, unless it is known to differ
         if added.name not in self._postponed:
             self.add_queue(added.name)
         if added.name in self._postponed:
@@ -275,7 +275,7 @@ class WorkerSide(Settling):
         return added
 
     def _take(self, name: str) -> None:
-        """Take the quarantined tasks of a queue whose ladder is applied; let what it rejects advance."""
+        """Consume the quarantined tasks of a queue whose ladder is applied; let its rejected messages advance."""
         self.applied.add(name)
         self._postponed.discard(name)
         self._quarantine_now.add(name)
@@ -288,17 +288,17 @@ class WorkerSide(Settling):
         self.consumer.add_task_queue(name)
 
     def on_missing(self, route: Route | None = None) -> None:
-        """Declare what ``route`` needs; apply again what copies are published to, now and then.
+        """Declare the objects of ``route``; also apply all ladders again, at most every `_REAPPLY_SECONDS` seconds.
 
-        Somebody may have deleted some of it.
+        An operator may have deleted some of them.
         """
         if route is not None and any(route.objects) and self.delay.settings.apply_on_start:
             declare = partial(self.delay.exact.prepare, route=route)
-            self._applying_now.later(Step(f"The way to {route.where}", declare, lambda: None))
-        if time.monotonic() < self._looks_again_at:
+            self._applying_now.later(Step(f"The route to {route.where}", declare, lambda: None))
+        if time.monotonic() < self._reapply_at:
             return
-        self._looks_again_at = time.monotonic() + _LOOKS_AGAIN
-        logger.warning("Something that copies are published to is missing: the ladders of all queues are looked after")
+        self._reapply_at = time.monotonic() + _REAPPLY_SECONDS
+        logger.warning("An exchange or queue for copies is missing: applying the ladders of all queues again")
         self._applying_now.later(self._exact_step)
         for name in list(self.applied):
             self._applying_now.later(self._step(name))
@@ -313,7 +313,7 @@ class WorkerSide(Settling):
         assert self._quarantine is not None  # noqa: S101 - `connect` made it
         return self._quarantine
 
-    def _look_for_adoption(self, connection: Connection, plan: LadderPlan) -> None:
+    def _read_adoption(self, connection: Connection, plan: LadderPlan) -> None:
         adoption = applied(connection, plan).adoption
         self.delay.learn(plan.queue, adoption)
         if adoption is not None and adoption.in_force:
@@ -325,40 +325,40 @@ class WorkerSide(Settling):
             )
 
     def _missing(self, connection: Any, plan: LadderPlan) -> list[Drift]:
-        own = quarantine(plan.queue)  # declared by whoever was first
+        own = quarantine(plan.queue)  # declared by the first process
         return [each for each in drift(connection, plan.objects()) if each.name != own or each.problem == "missing"]
 
     def _apply_no_more(self) -> None:
-        """Apply and add nothing until `connect`: Celery's next consumer declares its queues before that."""
+        """Stop applying ladders until `connect`: Celery's next consumer declares its queues before that."""
         self.delay.on_declared = None
         if self._applying is not None:
             self._applying.stop()
 
     def stop_taking(self) -> None:
-        """Take no more quarantined tasks, and release nothing more."""
-        self._read_tags()  # what comes while a consumer is cancelled has to be known, too
+        """Stop consuming quarantined tasks, and stop releasing messages."""
+        self._read_tags()  # for messages that arrive while a consumer is cancelled
         self._apply_no_more()
         self.take_the_rest()
         if self._quarantine is not None:
             self._quarantine.let_go()
-            ignore_errors(self.consumer, self._quarantine.cancel)  # a broker that is silent does not answer
+            ignore_errors(self.consumer, self._quarantine.cancel)  # a broker may not reply
         for each in self._releasers:
             ignore_errors(self.consumer, each.cancel)
 
     def started(self, message: Message) -> None:
-        """Note that the task of a message runs, or that the message is settled without that."""
+        """Record that the task of a message runs, or that the message is settled without running it."""
         self._to_return.pop(id(message), None)
 
     def abandon(self, message: Message, retries: int) -> None:
-        """Note that a cold shutdown has ended the process of a task: its message is returned as if it had not run."""
+        """Record that a cold shutdown has ended the process of a task: its message returns as if it had not run."""
         self._to_return[id(message)] = message, retries
 
     def return_what_is_left(self) -> None:
-        """Move each message that has to come again to the end of its queue.
+        """Move each message that must be delivered again to the end of its queue.
 
-        Its task has not started, or was ended by a cold shutdown, or its copy was not taken. For a shutdown, when the
-        pool has stopped. What the broker takes back as the connection closes comes with the same marks as the messages
-        of a worker that died. In an alarm it has to: the copies would come, too, later.
+        Its task has not started, or was ended by a cold shutdown, or its copy was not accepted. Called at shutdown,
+        when the pool has stopped. Messages that the broker requeues when the connection closes look like those of a
+        worker that died. In an alarm this cannot be avoided: the copies would arrive later, too.
         """
         waiting = ((message, message.headers["retries"]) for message in self._waiting.values())
         found = [*self._to_return.values(), *waiting]
@@ -367,8 +367,8 @@ class WorkerSide(Settling):
         left = [(message, retries) for message, retries in found if not message.acknowledged]
         if left and self._publisher is not None and not self._publisher.takes_copies(self.patience):
             logger.warning(
-                "RabbitMQ has an alarm, or does not answer: messages that were not started (%d) cannot be returned as "
-                "copies. They are delivered again, and run in the quarantine queue",
+                "RabbitMQ has an alarm, or does not reply: messages that were not started (%d) cannot be returned as "
+                "copies. They are delivered again, and run from the quarantine queue",
                 len(left),
             )
             return
@@ -379,7 +379,7 @@ class WorkerSide(Settling):
     def requeue(self, message: Message, delivery: Delivery, retries: int, task: str) -> None:
         """Move a message that its task rejects with ``requeue=True`` to the end of its origin queue.
 
-        As a copy: given back, it would look like one that was in a worker that died.
+        As a copy: requeued, it would look like a message of a worker that died.
         """
         times = h.whole_number(message.raw_headers.get(h.REQUEUED)) + 1
         self.requeues.add(delivery.queue, task, times)
@@ -390,7 +390,7 @@ class WorkerSide(Settling):
         self._copy_to(queue, message, retries, {h.REQUEUED: times, h.CRASHES: None}, again)
 
     def lose(self) -> None:
-        """Leave all that is unsettled to the broker: the consumer's connection is lost, and its copies with it."""
+        """Leave unsettled messages to the broker: the consumer's connection is lost, and its copies with it."""
         self._apply_no_more()
         if self._quarantine is not None:
             self._quarantine.forget()
@@ -399,22 +399,22 @@ class WorkerSide(Settling):
     # -- receiving -----------------------------------------------------------------------------------------------
 
     def restore_route(self, message: Message) -> None:
-        """Let every task, of this package's class or not, see the route by which its message first came to its queue.
+        """Restore the route by which a message first reached its queue, for tasks of any class.
 
-        Celery publishes retries along it: what came back from a delay queue would follow objects that may be deleted.
+        Celery publishes retries along it: a message from a delay queue would follow objects that may be deleted.
         """
         info = message.arrived = message.delivery_info
-        message.headers.pop(KEY, None)  # it can only be forged, or passed on by a task
+        message.headers.pop(KEY, None)  # it can only be forged, or copied by a task
         queue, _ = self._queue_of(info.get("consumer_tag", ""))
         if self.delay.settings.for_queue(queue) is not None:
             exchange, routing_key = h.first_route(message.headers, queue, info["exchange"], info["routing_key"])
             message.delivery_info = {**info, "exchange": exchange, "routing_key": routing_key}
 
     def receive(self, message: Message, body: Any, task: Task[Any, Any]) -> Arrival | None:
-        """Read a delivery: put its attempt count and `Delivery` where Celery and the task look.
+        """Read a delivery: store its attempt count and `Delivery` where Celery and the task read them.
 
-        Returns what to do with it, None where its queue is left alone. What is not to be run or given up is on its way
-        to another queue when this returns, or will be when the worker has stopped.
+        Returns what to do with it, None if its queue is excluded. A message that is not run or given up is being moved
+        to another queue when this returns, or is moved when the worker has stopped.
         """
         info, raw = message.arrived, message.headers
         known = self._place(info["consumer_tag"], task)
@@ -436,7 +436,7 @@ class WorkerSide(Settling):
             has_room=not place.is_quarantined or self._quarantine_now.have_room,
             priority=h.whole_number(message.properties.get("priority")),
         )
-        self.delivered = max(self.delivered, message.delivery_tag)  # quarantined tasks come on a channel of their own
+        self.delivered = max(self.delivered, message.delivery_tag)  # quarantined tasks have a separate channel
         message.rmq_delay = self
         message.raw_headers = raw
         message.delivery_info["redelivered"] = found.redelivered
@@ -446,7 +446,7 @@ class WorkerSide(Settling):
         eta = eta if found.keeps_eta else None
         shown = h.of_task({name: value for name, value in raw.items() if name not in _CELERYS})
         facts = {"retries": found.retries, KEY: found.delivery, "eta": eta, "headers": shown}
-        # Protocol 1 has the task's own facts in the body; Celery puts the headers over them.
+        # Protocol 1 has the task's facts in the body; Celery overrides them with the headers.
         message.headers = {**(shown if body else raw), **facts}
         if found.action is Action.QUARANTINE:
             self._move_to_quarantine(message, found.delivery, found.retries, found.crashes)
@@ -455,14 +455,14 @@ class WorkerSide(Settling):
         elif found.action is Action.RETURN and not self._is_stopping:
             self._wait_for_room(message, place.queue, found.retries)
         elif place.is_applied and found.action in (Action.RUN, Action.RETURN):
-            # One to return waits for its consumer's end: it would come again at once.
+            # A message to return waits for the end of its consumer: it would be delivered again at once.
             self._to_return[id(message)] = message, found.retries
             if place.is_quarantined:
                 self._quarantine_now.note_begun()
         return found
 
     def hold(self, message: Message, receive: Callable[[Message], object]) -> bool:
-        """Return whether a delivery waits for a quarantined task that waits for the pool, and is received after it."""
+        """Hold a delivery while a quarantined task waits for the pool; return whether it is held."""
         held = self._quarantine
         if held is None or not held.holds or message.delivery_info.get("consumer_tag", "").startswith(QUARANTINE_TAG):
             return False
@@ -473,7 +473,7 @@ class WorkerSide(Settling):
     def _wait_for_room(self, message: Message, queue: str, retries: int) -> None:
         """Move a quarantined task that would wait for the pool to the end of its queue, until the pool has room.
 
-        Killed with its worker meanwhile, it would look like what killed it.
+        If its worker is killed meanwhile, it would look like the task that killed it.
         """
         task_id = message.raw_headers.get("id")
         logger.info(
@@ -489,7 +489,7 @@ class WorkerSide(Settling):
         self._copy_to(queue, message, retries, {}, partial(self._put_back, message, queue, retries))
 
     def _place(self, tag: str, task: Task[Any, Any]) -> tuple[Place, Ladder] | None:
-        """Return what is known of a delivery's queue, and its task's ladder; None where the queue is left alone."""
+        """Return the facts of a delivery's queue, and its task's ladder; None if the queue is excluded."""
         queue, is_quarantined = self._queue_of(tag)
         known = (is_quarantined, queue, task.name, queue in self.applied, self.delay.learned(queue))
         try:
@@ -525,7 +525,7 @@ class WorkerSide(Settling):
     def _eta_to_come(self, eta: Any) -> Any:
         """Return the eta of a message, unless it is past.
 
-        Raises `InvalidTaskError`, as Celery does, for one that is none.
+        Raises `InvalidTaskError`, as Celery does, for an invalid one.
         """
         if not eta:
             return None
@@ -535,21 +535,21 @@ class WorkerSide(Settling):
             raise InvalidTaskError(str(error)) from error
 
     def _hold(self, message: Message, delivery: Delivery, retries: int, eta: Any) -> None:
-        """Move a message whose eta is yet to come into the delay queues.
+        """Move a message with a future eta into the delay queues.
 
-        Its publisher did not do so: it is no Celery with this package, or could not know the queue.
+        Its publisher did not do so: it does not use this package, or did not know the queue.
         """
         exact = self.delay.exact
         left = until_ms(aware_eta(self.consumer.app, eta))
-        if not left:  # it could not be moved until now
+        if not left:  # it became due before it could be moved
             message.reject_log_error(logger, self.consumer.connection_errors, requeue=True)
             return
         held = min(left, exact.longest_ms)
         route = exact.along(self._topology, held, delivery.queue, "eta", eta)
         headers = self._forwarded(message, retries, route.headers)
         if held == left and "eta" in headers:
-            headers["eta"] = None  # the broker's clock it is that counts; a longer one is held again
-        # Given back at once, it would come again at once, and as if it had been in a worker that died.
+            headers["eta"] = None  # the broker's clock counts; a longer eta is held again
+        # Requeued, it would be delivered again at once, and look like a message of a worker that died.
         again = partial(self._hold, message, delivery, retries, eta)
         self.publish(message, parked_copy(message, headers, route, self._broker), route, again=again)
 
@@ -566,7 +566,7 @@ class WorkerSide(Settling):
             self._tags.update({tag: queue for queue, tag in tags.items()})
 
     def may_reject(self, message: Message, error: Exception) -> bool:
-        """Whether Celery may reject a message that it cannot read: a later attempt may, or its queue is left alone."""
+        """Whether Celery may reject an unreadable message: a later attempt may read it, or its queue is excluded."""
         queue, _ = self._queue_of(message.delivery_info.get("consumer_tag", ""))
         if self.delay.settings.for_queue(queue) is None:
             return True
@@ -575,10 +575,10 @@ class WorkerSide(Settling):
     def on_decode_error(
         self, message: Message, error: Exception, *, reason: str = "undecodable", traceback: str | None = None
     ) -> None:
-        """Exhaust what cannot be read; Celery would ack it, and it would be lost, or end with it."""
+        """Move an unreadable message to the exhausted queue; Celery would ack it and lose it, or end."""
         self.delivered = max(self.delivered, message.delivery_tag)
         queue, _ = self._queue_of(message.delivery_info.get("consumer_tag", ""))
-        logger.critical(  # not what the error says, which may quote the body: that is in the message's own headers
+        logger.critical(  # not the error's text, which may quote the body: that is in the message's headers
             "Cannot read a message of %s (%s, %s): %s. It goes to %s.",
             queue,
             message.content_type,
@@ -588,14 +588,20 @@ class WorkerSide(Settling):
         )
         message.raw_headers = getattr(message, "raw_headers", message.headers)
 
-        def tell() -> None:
+        def report() -> None:
             if self.reporter is not None:
                 self.reporter.emit_undecodable(message, queue, error, reason)
 
-        # An attempt of its own: what was told of those before does not hide where it lies now.
+        # A separate attempt: earlier reports do not hide where the message is now.
         retries = h.retries(message.raw_headers, queue)
-        self.exhaust(
-            message, queue=queue, retries=retries, reason=reason, exception=error, traceback=traceback, before_ack=tell
+        self.move_to_exhausted(
+            message,
+            queue=queue,
+            retries=retries,
+            reason=reason,
+            exception=error,
+            traceback=traceback,
+            before_ack=report,
         )
 
 

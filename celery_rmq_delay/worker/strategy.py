@@ -1,4 +1,4 @@
-"""How the consumer takes the messages of a `RetryableTask`."""
+"""The consumer's strategy for messages of a `RetryableTask`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ATTRIBUTE = "rmq_delay"
 
 
 def strategy(task: Task[Any, Any], app: Celery, consumer: Any) -> Callable[..., Any]:
-    """Return the message handler of ``task``: Celery's own behind a reading of the delivery."""
+    """Return the message handler of ``task``: reads the delivery, then calls Celery's handler."""
     handle = default(task, app, consumer)
     worker = getattr(consumer, ATTRIBUTE, None)
     if worker is None:
@@ -36,7 +36,7 @@ def strategy(task: Task[Any, Any], app: Celery, consumer: Any) -> Callable[..., 
         found = worker.receive(message, body, task)
         if found is None or found.action is Action.RUN:
             return handle(message, body, ack, reject, callbacks, **options)
-        if found.action is Action.EXHAUST:
+        if found.action is Action.EXHAUSTED:
             request_class(
                 message,
                 on_ack=ack,
@@ -46,7 +46,7 @@ def strategy(task: Task[Any, Any], app: Celery, consumer: Any) -> Callable[..., 
                 eventer=consumer.event_dispatcher,
                 task=task,
                 connection_errors=consumer.connection_errors,
-            ).exhaust_crashed(found.crashes)
+            ).give_up_crashed(found.crashes)
         return None
 
     return on_message

@@ -1,8 +1,9 @@
 """A lean record of a failed attempt.
 
-Celery's own record (`billiard.einfo.ExceptionInfo`) copies the code positions of every frame: 42 KB pickled, 1.3 ms to
-make, and children that grow with each failure. Ours has what the parent process, the result backend, hooks, signals and
-Flower read: the exception and the text of its traceback. Hooks in the child still find the traceback object in ``tb``.
+Celery's record (`billiard.einfo.ExceptionInfo`) copies the code positions of every frame: 42 KB pickled, 1.3 ms to
+create, and child processes that grow with each failure. The lean record has the parts that the parent process, the
+result backend, hooks, signals and Flower read: the exception and the text of its traceback. Hooks in the child still
+find the traceback object in ``tb``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Tracer = Callable[..., Any]
 
 
 class LeanExceptionInfo(ExceptionInfo):
-    """An `ExceptionInfo` that travels as exception and text, and says whether no retry was left."""
+    """An `ExceptionInfo` that is pickled as exception and text, with a flag for the last retry."""
 
     def __init__(
         self,
@@ -57,16 +58,16 @@ class LeanExceptionInfo(ExceptionInfo):
 
     @property
     def tb(self) -> Traceback | None:
-        """The traceback, as billiard has it, as long as the attempt's hooks run; None afterwards."""
+        """The traceback in billiard's form while the attempt's hooks run; None afterwards."""
         return Traceback(self._tb) if self._tb is not None else None
 
     @property
     def exc_info(self) -> tuple[type[BaseException], BaseException, TracebackType | None]:
-        """What ``sys.exc_info()`` said; without the traceback once the attempt is over."""
+        """The values of ``sys.exc_info()``; without the traceback once the attempt is over."""
         return self.type, self.exception, self._tb
 
     def let_go(self) -> None:
-        """Let go of the frames, and of all that their locals hold."""
+        """Release the frames and all objects in their locals."""
         self._tb = None
 
     def __reduce__(self) -> Any:
@@ -74,7 +75,7 @@ class LeanExceptionInfo(ExceptionInfo):
 
 
 def lost(exc: BaseException) -> LeanExceptionInfo:
-    """Return what an attempt has ended with whose task left its process: a lost worker."""
+    """Return the record of an attempt whose task has left its process: a lost worker."""
     error = WorkerLostError(f"Worker exited prematurely: {exc!r}.")
     return LeanExceptionInfo(error, None, f"WorkerLostError: {error}")
 
@@ -92,7 +93,7 @@ class LeanInfo(trace.TraceInfo):
     def handle_retry(self, task: Task[Any, Any], req: Any, store_errors: bool = True, **_: Any) -> LeanExceptionInfo:
         """Store RETRY, call ``on_retry``, send ``task_retry``, log: as Celery does."""
         reason: Retry = self.retval
-        cause: Any = reason.exc  # the hooks take an Exception; that it may be None is Celery's way
+        cause: Any = reason.exc  # the hooks take an Exception; in Celery it may be None
         tb = sys.exc_info()[2]
         einfo = LeanExceptionInfo(reason, tb, format_exception(reason, tb))
         try:
@@ -140,19 +141,19 @@ class LeanInfo(trace.TraceInfo):
 
 
 def call_on_retry(task: Task[Any, Any], exc: Any, request: Any, einfo: ExceptionInfo) -> None:
-    """Call the task's hook. One that raises is logged and holds up no retry: Celery has published its own by then."""
+    """Call the task's hook. Log its exception and continue with the retry, which stock Celery has published by then."""
     try:
         task.on_retry(exc, request.id, request.args, request.kwargs, einfo)
     except MemoryError:
         raise
     except Exception:
-        logger.exception("on_retry of %s[%s] raised; the task is retried all the same", task.name, request.id)
+        logger.exception("on_retry of %s[%s] raised; the task is retried anyway", task.name, request.id)
 
 
 def store_retry(task: Task[Any, Any], request: Any, exc: Any, traceback: str | None) -> None:
-    """Store the state RETRY. A result backend that is away holds up no retry: it is logged, and the task goes on.
+    """Store the state RETRY. If the result backend is not available, log that and continue with the retry.
 
-    Raised, Celery would take the error for the outcome of the attempt, and the task would be given up.
+    Celery would treat a raised error as the outcome of the attempt, and the task would be given up.
     """
     try:
         task.backend.mark_as_retry(request.id, exc, traceback, request=request)
@@ -160,16 +161,16 @@ def store_retry(task: Task[Any, Any], request: Any, exc: Any, traceback: str | N
         raise
     except Exception:
         logger.exception(
-            "The state RETRY of %s could not be stored; the task is retried all the same",
+            "The state RETRY of %s could not be stored; the task is retried anyway",
             request.id,
             extra={"task_id": request.id},
         )
 
 
 def _forget_frames(*exceptions: BaseException | None) -> None:
-    """Part exceptions from their tracebacks: each is a cycle with the frame that handles it, left to the collector.
+    """Remove the tracebacks of exceptions: each is in a reference cycle with the frame that handles it.
 
-    What stands for one that cannot be pickled has its traceback, too.
+    The replacement of an exception that cannot be pickled has its traceback, too.
     """
     for exception in exceptions:
         current = exception
@@ -179,10 +180,10 @@ def _forget_frames(*exceptions: BaseException | None) -> None:
 
 
 def _parting(tracer: Tracer) -> Tracer:
-    """Return a tracer that parts what an attempt raised from its frames, once hooks and signals are through with it.
+    """Return a tracer that removes an exception's traceback once hooks and signals have run.
 
-    A task that leaves (``sys.exit()``) where it has no process of its own ends with `WorkerLostError`, as one that has;
-    and so does one that lets `asyncio.CancelledError` out, which is no `Exception`.
+    A task that exits (``sys.exit()``) without a separate process ends with `WorkerLostError`, as one with a process
+    does; and so does a task that raises `asyncio.CancelledError`, which is not an `Exception`.
     """
 
     @wraps(tracer)
@@ -197,7 +198,7 @@ def _parting(tracer: Tracer) -> Tracer:
             einfo = lost(left)
             return trace.trace_ok_t(einfo, LeanInfo(states.FAILURE, einfo.exception), 0.0, None)
         info = traced[1]
-        if info is not None and not is_eager:  # who calls a task is to see where it failed
+        if info is not None and not is_eager:  # a direct caller needs the traceback
             raised = info.retval
             _forget_frames(raised, getattr(raised, "exc", None), traced[0].exception)
         return traced
@@ -206,7 +207,7 @@ def _parting(tracer: Tracer) -> Tracer:
 
 
 class LeanTrace:
-    """Descriptor for ``Task.__trace__``: whoever sets a task's tracer gets one that keeps the lean record.
+    """Descriptor for ``Task.__trace__``: replaces a tracer that is set by one with the lean record.
 
     Celery sets it in the prefork pool's initializer and in ``Consumer.update_strategies``.
     """
@@ -233,7 +234,7 @@ class LeanTrace:
 
 
 def _closure(function: Tracer) -> dict[str, Any]:
-    """Return what the given tracer was built with: the worker's host name is nowhere else to be had."""
+    """Return the closure of a tracer, which is the only place that has the worker's host name."""
     function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)
     cells = getattr(function, "__closure__", None) or ()

@@ -1,4 +1,4 @@
-"""The text of a traceback, as the standard library writes it, without writing it anew for every failure.
+"""The text of a traceback, as the standard library formats it, cached for repeated failures.
 
 Failures repeat: the same lines raise again and again. The part of the text that depends on code only is cached by the
 (file, function, line, instruction) of its frames; type and message of the exception are formatted each time.
@@ -15,7 +15,7 @@ _CAUSE = "\nThe above exception was the direct cause of the following exception:
 _CONTEXT = "\nDuring handling of the above exception, another exception occurred:\n\n"
 _TITLE = "Traceback (most recent call last):\n"
 _CACHED_STACKS = 1024
-#: Python looks into the frames for names like the one that was not found ("Did you mean ...?").
+#: Python searches the frames for names similar to the missing one ("Did you mean ...?").
 _SUGGESTING = (NameError, AttributeError, ImportError)
 
 _Frames = tuple[tuple[str, str, int, int], ...]
@@ -57,7 +57,7 @@ def _only(exception: BaseException) -> str:
     if name is not None and getattr(exception, "__notes__", None) is None:
         try:
             text = str(exception)
-        except Exception:  # noqa: BLE001 - the standard library has words for it
+        except Exception:  # noqa: BLE001 - the standard library has a text for it
             return "".join(traceback.format_exception_only(kind, exception))
         return f"{name}: {text}\n" if text else f"{name}\n"
     return "".join(traceback.format_exception_only(kind, exception))
@@ -65,7 +65,7 @@ def _only(exception: BaseException) -> str:
 
 @lru_cache(maxsize=256)
 def _plain_name(kind: Any) -> str | None:
-    """Return how the standard library names an exception; None where it writes more than name and message."""
+    """Return the standard library's name of an exception; None if it formats more than name and message."""
     if issubclass(kind, (SyntaxError, *_SUGGESTING)) or _is_group_type(kind):
         return None
     module = kind.__module__

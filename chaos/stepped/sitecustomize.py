@@ -1,7 +1,6 @@
-"""Python loads this by its name where the folder is on the path: in processes whose clock can be stepped.
+"""Loaded by Python because of its name, in processes whose clock can be stepped: they have its folder on the path.
 
-libfaketime 0.9.10 takes the times at which Python's `time.sleep` is to wake up for those of the stepped clock, and
-refuses them.
+libfaketime 0.9.10 takes the wake-up times of Python's `time.sleep` for times of the stepped clock, and refuses them.
 """
 
 import select

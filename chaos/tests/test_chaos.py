@@ -15,7 +15,7 @@ from chaos.schedule import schedule
 from chaos.world import Load, World
 
 SEED = 20261121
-#: An upgrade is a change of ladders that changes none.
+#: An upgrade is a change of ladders with the same ladder.
 ONCE = tuple(fault for fault in FAULTS if fault.name != "upgrade the workers")
 
 

@@ -16,7 +16,7 @@ from chaos.world import Load
 from tests.support.brokers.clusters import need_networks
 
 SEED = 20261121
-#: Each only until it is noticed, the next as soon as it is over; a rolling restart takes longer than a short form has.
+#: Each only until it is detected, the next when it is over; a rolling restart takes longer than a short form has.
 BRIEFLY = tuple(
     replace(fault, lasts=(0.0, 1.0), takes=1.0) for fault in CLUSTER_FAULTS if fault.name != "rolling restart"
 )

@@ -1,4 +1,4 @@
-"""Schedules and plans: by their seed alone, complete, and possible."""
+"""Schedules and plans: determined by their seed, complete, and possible."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_same_seed_makes_the_same_schedule_and_another_one_another(seed: int
     assert schedule(seed, DURATION, faults, 2) != schedule(seed + 1, DURATION, faults, 2)
 
 
-def test_too_many_strikes_are_refused_with_what_takes_so_long() -> None:
+def test_too_many_strikes_are_refused_with_the_slowest_part() -> None:
     fault = Fault("f", nothing, Effect.NONE, (10.0, 10.0), frozenset({"the broker"}))
     with pytest.raises(ScheduleError, match=r"10 strikes do not fit into 60 s: those on 'the broker' take 140 s"):
         schedule(1, 60, [fault], 10)

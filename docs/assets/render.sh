@@ -1,6 +1,6 @@
 #!/bin/sh
-# Render the diagrams after a change of their sources: every .mmd here becomes the .svg beside it.
-# Needs npx and a Chromium; CHROMIUM names it where it is not /usr/bin/chromium.
+# Render each .mmd file in this folder to an .svg of the same name. Run it after a change of a source.
+# Needs npx and Chromium; set CHROMIUM to its path if that is not /usr/bin/chromium.
 set -eu
 cd "$(dirname "$0")"
 browser=$(mktemp)

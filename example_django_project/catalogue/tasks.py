@@ -11,10 +11,10 @@ from .models import Product
 
 
 class FeedUnavailable(Exception):  # noqa: N818 - named after what happened
-    """A supplier's server did not give its price list."""
+    """A supplier's server did not return its price list."""
 
 
-# An import has a ladder of its own, other than that of its queue: suppliers are away for longer, and nobody is waiting.
+# Imports have their own ladder, different from that of the queue: suppliers are away longer, and no customer waits.
 @shared_task(base=RetryableTask, tiers=settings.IMPORT_TIERS)
 def import_prices(supplier):
     """Fetch a supplier's price list and store it; return the number of articles."""

@@ -2,8 +2,8 @@
 
 Starts a private RabbitMQ and Redis (BROKER_URL and REDIS_URL name others), the shop's partners with their outages, a
 worker, a collector and a web server, sends some hundred orders and shows where each one is. With ONCE=1 it ends when
-every task is accounted for: exit code 0, or 1 when one is missing. Without, orders keep coming until Ctrl-C, and the
-admin is there to look at them and to act.
+every task is accounted for: exit code 0, or 1 if one is missing. Otherwise orders keep coming until Ctrl-C, and you can
+inspect and manage the tasks in the admin.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     Show = Callable[[Seen], None]
 
-LOOK_EVERY = 0.5
+POLL_EVERY = 0.5
 LINE_EVERY = 2.0
-#: Seconds with nothing in any queue and nothing settled after which what is missing will not turn up any more.
+#: Seconds without any message in a queue and without a settled task after which missing tasks count as lost.
 QUIET = 8.0
-#: Seconds that the collector has for what is on its way when all tasks are settled.
+#: Seconds that the collector has to process the rest when all tasks are settled.
 CATCH_UP = 15.0
 
 
@@ -63,19 +63,19 @@ class Demo:
         )
 
     def run(self) -> bool:
-        """Send, show, sum up; return whether everything is accounted for."""
+        """Send the tasks, show their state and a summary; return whether everything is accounted for."""
         self.stack.start_outages()
         self.started = time.monotonic()
         self.traffic.start()
         try:
             with self._screen() as show:
                 seen = self._until_settled(show)
-            told = self._told(seen)
-            self._sum_up(seen, told)
-            holds = seen.balance.holds and told.agrees_with(seen.balance)
+            collected = self._caught_up(seen)
+            self._sum_up(seen, collected)
+            holds = seen.balance.holds and collected.agrees_with(seen.balance)
             if holds:
                 self.stack.analyse()
-                self._say(self.screen.insights(self._insights(), self.stack.web_url))
+                self._print(self.screen.insights(self._insights(), self.stack.web_url))
             if not self.once:
                 show_addresses(self.console, self.stack)
                 show_commands(self.console, self.stack)
@@ -85,46 +85,46 @@ class Demo:
             self.watch.close()
         return holds
 
-    def _told(self, seen: Seen) -> Collected:
-        """Return what the admin's tables say, as soon as the collector has caught up."""
+    def _caught_up(self, seen: Seen) -> Collected:
+        """Return the contents of the admin's tables as soon as the collector has caught up."""
         deadline = time.monotonic() + CATCH_UP
-        while not (told := self._collected()).agrees_with(seen.balance) and time.monotonic() < deadline:
-            time.sleep(LOOK_EVERY)
-        return told
+        while not (collected := self._collected()).agrees_with(seen.balance) and time.monotonic() < deadline:
+            time.sleep(POLL_EVERY)
+        return collected
 
     def _until_settled(self, show: Show) -> Seen:
         before, moved = -1, self._seconds
         while True:
-            seen = self._look(show)
+            seen = self._observe(show)
             if seen.waiting or seen.balance.settled != before:
                 before, moved = seen.balance.settled, self._seconds
             nothing_to_come = not seen.balance.missing or self._seconds - moved > QUIET
             if (self.traffic.crowd_sent.is_set() and nothing_to_come) or self._seconds > self.options.deadline:
-                return self.watch.look(list(self.traffic.sent), thoroughly=True)
-            time.sleep(LOOK_EVERY)
+                return self.watch.observe(list(self.traffic.sent), thoroughly=True)
+            time.sleep(POLL_EVERY)
 
     def _stay(self) -> None:
         self.traffic.trickle()
         with self._screen() as show:
             while True:
-                self._look(show)
-                time.sleep(LOOK_EVERY)
+                self._observe(show)
+                time.sleep(POLL_EVERY)
 
     @property
     def _seconds(self) -> float:
         return time.monotonic() - self.started
 
-    def _look(self, show: Show) -> Seen:
+    def _observe(self, show: Show) -> Seen:
         self.stack.check_processes()
         if self.traffic.error is not None:
             raise DemoError(f"Sending failed: {self.traffic.error!r}") from self.traffic.error
-        seen = self.watch.look(list(self.traffic.sent))
+        seen = self.watch.observe(list(self.traffic.sent))
         show(seen)
         return seen
 
     @contextmanager
     def _screen(self) -> Iterator[Show]:
-        """Yield what shows a state: a live display in a terminal, else a line every other second."""
+        """Yield a function that shows a state: a live display in a terminal, otherwise a line every other second."""
         if not self.console.is_terminal:
             yield self._print_line
             return
@@ -143,44 +143,46 @@ class Demo:
             self._last_line = self._seconds
             print(self.screen.line(seen, self.partners, self._seconds), flush=True)
 
-    def _sum_up(self, seen: Seen, told: Collected) -> None:
+    def _sum_up(self, seen: Seen, collected: Collected) -> None:
         balance, gateway, mail = seen.balance, self.stack.gateway, self.stack.mail
         self.console.print()
         self.console.print(self.screen.summary(balance))
-        self._say(f"\n{self.screen.orders(balance.orders)}")
-        self._say(
-            f"{len(gateway.ledger)} cards charged, each once; {gateway.repeats} charges came again, the answer was lost"
+        self._print(f"\n{self.screen.orders(balance.orders)}")
+        self._print(
+            f"{len(gateway.ledger)} cards charged, each once; {gateway.repeats} charges repeated after a lost answer"
         )
         if seen.charged_unpaid:
-            self._say(f"{seen.charged_unpaid} of them for exhausted orders: requeue those, they are not charged again")
+            self._print(
+                f"{seen.charged_unpaid} of them for exhausted orders: requeue these, they are not charged again"
+            )
         repeats = sum(count - 1 for count in mail.delivered.values())
-        self._say(f"{len(mail.delivered)} receipts delivered, {repeats or 'none'} of them twice")
+        self._print(f"{len(mail.delivered)} receipts delivered, {repeats or 'none'} of them twice")
         for problem in balance.problems[:20]:
             self.console.print(f"[bold red]problem:[/] {problem}", soft_wrap=True)
         for task_id in balance.missing[:20]:
             self.console.print(f"[bold red]unaccounted:[/] {task_id}", soft_wrap=True)
-        self._say(self.screen.admin(told, self.stack.web_url))
-        if not told.agrees_with(balance):
+        self._print(self.screen.admin(collected, self.stack.web_url))
+        if not collected.agrees_with(balance):
             self.console.print("[bold red]problem:[/] the admin's tables do not agree with the table above")
-        if balance.holds and told.agrees_with(balance):
+        if balance.holds and collected.agrees_with(balance):
             verdict = Text(f"\nEverything is accounted for after {self._seconds:.0f} s.", "bold green")
         else:
-            count = len(balance.missing) + len(balance.problems) + (not told.agrees_with(balance))
-            verdict = Text(f"\n{count} things are not as they should be (see above).", "bold red")
+            count = len(balance.missing) + len(balance.problems) + (not collected.agrees_with(balance))
+            verdict = Text(f"\n{count} problems were found (see above).", "bold red")
         self.console.print(verdict)
         if balance.missing and seen.waiting:
-            self._say(
+            self._print(
                 f"{seen.waiting} tasks still wait in the queues: this machine needs more than "
-                f"{self.options.deadline:.0f} s. Give it more with --deadline."
+                f"{self.options.deadline:.0f} s. Set a longer --deadline."
             )
 
-    def _say(self, line: str) -> None:
-        # Where a program may read along, a sum is one line.
+    def _print(self, line: str) -> None:
+        # If a program may read the output, do not wrap lines.
         self.console.print(line, soft_wrap=not self.console.is_terminal, highlight=self.console.is_terminal)
 
 
 def show_addresses(console: Console, stack: Stack) -> None:
-    """Print where everything is."""
+    """Print the addresses of all servers."""
     console.print()
     grid = Table.grid(padding=(0, 2))
     for name, address in stack.addresses.items():
@@ -190,7 +192,7 @@ def show_addresses(console: Console, stack: Stack) -> None:
 
 
 def show_commands(console: Console, stack: Stack) -> None:
-    """Print what to type in another terminal."""
+    """Print commands for another terminal."""
     console.print("[bold]In another terminal:[/]")
     celery = f"{Path(sys.executable).parent / 'celery'} -A shop"
     lines = [
@@ -220,11 +222,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m example_django_project.demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--orders", type=int, default=300, help="how many come as a crowd (default: %(default)s)")
+    parser.add_argument("--orders", type=int, default=300, help="orders of the first burst (default: %(default)s)")
     parser.add_argument(
-        "--deadline", type=float, default=90.0, help="seconds until everything has to be settled (default: %(default)s)"
+        "--deadline", type=float, default=90.0, help="seconds until all tasks must be settled (default: %(default)s)"
     )
-    parser.add_argument("--seed", type=int, default=1, help="of customers and cards (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of customers and cards (default: %(default)s)")
     options = parser.parse_args()
     once = os.environ.get("ONCE", "") not in {"", "0"}
     console = Console(width=None if sys.stdout.isatty() else 100)
@@ -236,7 +238,9 @@ def main() -> int:
                     show_addresses(console, stack)
                 if demo.run():
                     if once:
-                        console.print("[bold]make demo[/] without ONCE stays up and tells how to look around.")
+                        console.print(
+                            "[bold]make demo[/] without ONCE keeps running and shows how to inspect the tasks."
+                        )
                     return 0
                 console.print(f"The end of the worker's log:\n{stack.log_tail()}", soft_wrap=True, markup=False)
                 return 1

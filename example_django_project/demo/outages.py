@@ -1,4 +1,4 @@
-"""When a partner's server works and when it does not."""
+"""Schedules of when a partner's server works and when it does not."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Mood(Enum):
 
 @dataclass
 class Schedule:
-    """Phases of so many seconds, over and over. Time begins with `start`; before, the server is up."""
+    """Phases with durations in seconds, repeated. Time begins with `start`; before, the server is up."""
 
     phases: tuple[tuple[Mood, float], ...]
     _started: float | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Let the first phase begin."""
+        """Start the first phase."""
         self._started = time.monotonic()
 
     def now(self) -> tuple[Mood, float]:
@@ -44,17 +44,17 @@ class Schedule:
 
 
 def payment_outages() -> Schedule:
-    """The payment gateway's day in 40 seconds."""
+    """The schedule of the payment gateway."""
     return Schedule(
         ((Mood.UP, 3), (Mood.DOWN, 6), (Mood.FLAKY, 6), (Mood.SLOW, 3), (Mood.UP, 22)),
     )
 
 
 def mail_outages() -> Schedule:
-    """The mail server's."""
+    """The schedule of the mail server."""
     return Schedule(((Mood.UP, 7), (Mood.DOWN, 7), (Mood.SLOW, 4), (Mood.UP, 22)))
 
 
 def feed_outages() -> Schedule:
-    """The suppliers': away for the first seconds."""
+    """The schedule of the suppliers: away for the first seconds."""
     return Schedule(((Mood.DOWN, 5), (Mood.UP, 35)))

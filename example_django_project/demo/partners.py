@@ -1,7 +1,7 @@
 """The shop's partners as servers on this machine: a payment gateway, suppliers' price lists, a mail server.
 
 ``python -m demo.partners`` in the project's folder (``python -m example_django_project.demo.partners`` above it) runs
-all three on fixed ports, for a shop started by hand.
+all three on fixed ports, for a shop started manually.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOST_SHARE = 0.3
 
 
 class Partner:
-    """A server in threads of its own; a context manager. Port 0 takes a free one."""
+    """A server in its own threads; a context manager. Port 0 selects a free port."""
 
     name = "partner"
     short_name = "partner"
@@ -48,7 +48,7 @@ class Partner:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """The port on which it listens."""
         return int(self._server.server_address[1])
 
     @property
@@ -100,7 +100,7 @@ class _Charges(_HttpHandler):
             self.reply(503, b'{"error": "We are down for maintenance."}')
             return
         status, answer = gateway.charge(self.headers["Idempotency-Key"], order["card"], order["amount"])
-        if lost:  # the worst kind of failure: the money is taken, and nobody hears of it
+        if lost:  # the worst kind of failure: the card is charged, but the answer is lost
             self.close_connection = True
             return
         if mood is Mood.SLOW:
@@ -109,9 +109,9 @@ class _Charges(_HttpHandler):
 
 
 class PaymentGateway(Partner):
-    """Takes ``POST /charges``. An idempotency key is charged once, however often it comes.
+    """Accepts ``POST /charges``. An idempotency key is charged once, even if the request is repeated.
 
-    While flaky, it loses three answers in ten, half of them after it took the money.
+    While flaky, it loses three answers in ten, half of them after it charged the card.
     """
 
     name = "payment gateway"
@@ -124,7 +124,7 @@ class PaymentGateway(Partner):
         super().__init__(*args, **options)
 
     def charge(self, key: str, card: str, amount: str) -> tuple[int, dict[str, str]]:
-        """Take the money, once; return HTTP status and answer."""
+        """Charge the card once; return HTTP status and answer."""
         with self.lock:
             if card == "tok_stolen":
                 return 402, {"error": "The card was reported stolen."}
@@ -153,7 +153,7 @@ class SupplierFeeds(Partner):
 
 
 class _Smtp(socketserver.StreamRequestHandler):
-    """As much of RFC 5321 as a mail client needs."""
+    """The part of RFC 5321 that a mail client needs."""
 
     timeout = 30
     disable_nagle_algorithm = True
@@ -162,26 +162,26 @@ class _Smtp(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         mood, _ = self.server.partner.schedule.now()
         if mood is Mood.DOWN:
-            self.say("421 4.3.2 We are down for maintenance")
+            self.send("421 4.3.2 We are down for maintenance")
             return
-        self.say("220 example mail server")
+        self.send("220 example mail server")
         while line := self.rfile.readline(1000):
             verb = line[:4].upper().strip()
             if verb == b"DATA":
-                self.say("354 Go ahead")
+                self.send("354 Go ahead")
                 self.take()
                 if mood is Mood.SLOW:
                     time.sleep(SLOW_MAIL)
-                self.say("250 2.0.0 Delivered")
+                self.send("250 2.0.0 Delivered")
             elif verb == b"QUIT":
-                self.say("221 2.0.0 Bye")
+                self.send("221 2.0.0 Bye")
                 return
             elif verb in {b"EHLO", b"HELO", b"MAIL", b"RCPT", b"RSET", b"NOOP"}:
-                self.say("250 OK")
+                self.send("250 OK")
             else:
-                self.say("502 5.5.1 Not here")
+                self.send("502 5.5.1 Not here")
 
-    def say(self, line: str) -> None:
+    def send(self, line: str) -> None:
         self.wfile.write(f"{line}\r\n".encode())
 
     def take(self) -> None:
@@ -199,11 +199,11 @@ class _SmtpServer(socketserver.ThreadingTCPServer):
     request_queue_size = 64
 
     def handle_error(self, *_: Any) -> None:
-        """Clients that hang up are no news."""
+        """Ignore clients that close the connection."""
 
 
 class MailServer(Partner):
-    """Takes mails by SMTP; ``delivered`` counts them by the local part of their Message-ID."""
+    """Accepts mails by SMTP; ``delivered`` counts them by the local part of their Message-ID."""
 
     name = "mail server"
     short_name = "mail"
@@ -223,9 +223,9 @@ class MailServer(Partner):
 
 
 def main() -> None:
-    """Run the three of them until interrupted."""
+    """Run the three partners until interrupted."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1", help="where to listen (default: %(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     host = parser.parse_args().host
     partners = (
         PaymentGateway(payment_outages(), host, 8081),
@@ -236,16 +236,16 @@ def main() -> None:
         partner.schedule.start()
         partner.__enter__()
         print(f"{partner.name} on port {partner.port}", flush=True)
-    told = ""
+    printed = ""
     while True:
         moods = ", ".join(f"{partner.name} {partner.schedule.now()[0].value}" for partner in partners)
-        if moods != told:
+        if moods != printed:
             print(moods, flush=True)
-            told = moods
+            printed = moods
         time.sleep(0.5)
 
 
 if __name__ == "__main__":
-    # As a background job it has inherited SIGINT ignored; as the first process of a container it would ignore SIGTERM.
+    # A background job inherits SIGINT as ignored; the first process of a container would ignore SIGTERM.
     with contextlib.suppress(KeyboardInterrupt), handling(signal.default_int_handler):
         main()

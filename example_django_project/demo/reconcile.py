@@ -1,4 +1,4 @@
-"""Where every task went. No I/O: what the broker, the result backend, the database and the partners say is compared."""
+"""Account for every task: compare the broker, the result backend, the database and the partners. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Sent:
-    """A task that was sent; ``reference`` is its order's where it is about one."""
+    """A task that was sent; ``reference`` is that of its order, if it belongs to one."""
 
     kind: str
     task_id: str
@@ -18,11 +18,11 @@ class Sent:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was found, each from where it really is.
+    """The state found in each system.
 
     ``succeeded``: task id -> retries it took (result backend). ``exhausted``: task id -> the reason of each message in
     the exhausted queue. ``paid``: reference of a paid order -> retries its payment took (database). ``charged``:
-    references whose money the gateway took. ``mailed``: reference -> receipts that the mail server delivered.
+    references that the gateway has charged. ``mailed``: reference -> receipts that the mail server delivered.
     """
 
     succeeded: Mapping[str, int] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Evidence:
 
 @dataclass
 class Row:
-    """One kind of task: how many went where."""
+    """The outcomes of one kind of task."""
 
     kind: str
     sent: int = 0
@@ -46,15 +46,15 @@ class Row:
 
     @property
     def settled(self) -> int:
-        """How many ended, one way or the other."""
+        """How many tasks ended, in any way."""
         return self.first_try + self.recovered + self.gave_up + self.exhausted
 
 
 @dataclass
 class Balance:
-    """What became of everything that was sent. ``problems`` says what does not fit together.
+    """The outcomes of everything that was sent. ``problems`` lists inconsistencies.
 
-    ``orders`` is the same for the orders, told by the database instead of the result backend.
+    ``orders`` has the same for the orders, by the database instead of the result backend.
     """
 
     rows: dict[str, Row]
@@ -63,12 +63,12 @@ class Balance:
 
     @property
     def holds(self) -> bool:
-        """Whether everything is somewhere, once, and all witnesses agree."""
+        """Whether everything is accounted for exactly once, and all systems agree."""
         return not (self.missing or self.orders.missing or self.problems)
 
     @property
     def missing(self) -> list[str]:
-        """The ids of tasks that are nowhere."""
+        """The ids of tasks that were not found in any system."""
         return [task_id for row in self.rows.values() for task_id in row.missing]
 
     @property
@@ -87,7 +87,7 @@ GAVE_UP = "gave_up"
 
 
 def reconcile(sent: Iterable[Sent], found: Evidence) -> Balance:
-    """Return where each task of ``sent`` went. A task is settled when it succeeded or lies in the exhausted queue."""
+    """Return the outcomes of the tasks ``sent``. A task is settled when it succeeded or is in the exhausted queue."""
     balance = Balance(rows={}, orders=Row("orders"), problems=[])
     for task in sent:
         row = balance.rows.setdefault(task.kind, Row(task.kind))

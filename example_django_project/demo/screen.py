@@ -1,4 +1,4 @@
-"""What the terminal shows. No I/O but printing."""
+"""The tables and lines that the demo shows in the terminal. No I/O."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ KINDS = {
     "send_receipt": "slow mail",
     "import_prices": "its own tiers",
     "sales_report": "has a bug",
-    "warehouse.pick": "nobody knows it",
+    "warehouse.pick": "no worker has it",
 }
 
 
 def moods(partners: Iterable[Partner]) -> Text:
-    """Return one line: how each partner is, and for how long."""
+    """Return one line with the state of each partner, and for how long."""
     line = Text("The partners: ", no_wrap=True)
     for partner in partners:
         mood, left = partner.schedule.now()
@@ -39,7 +39,7 @@ def moods(partners: Iterable[Partner]) -> Text:
 
 
 def ladders(found: list[Ladder]) -> Table:
-    """Return the table of tiers: how many tasks are parked where."""
+    """Return the table of tiers with the number of parked tasks."""
     tiers = max(len(ladder.tiers) for ladder in found)
     table = Table(title="Parked in RabbitMQ", title_style="bold", title_justify="left", box=None, padding=(0, 2, 0, 0))
     table.add_column("queue", style="cyan", no_wrap=True, min_width=15)
@@ -59,7 +59,7 @@ def ladders(found: list[Ladder]) -> Table:
 
 
 def tasks(balance: Balance) -> Table:
-    """Return the table of tasks: how many went where, so far."""
+    """Return the table of tasks with their outcomes so far."""
     table = Table(title="Tasks", title_style="bold", title_justify="left", box=None, padding=(0, 2, 0, 0))
     table.add_column("task", style="cyan", no_wrap=True, min_width=15)
     table.add_column("", style="dim", no_wrap=True, min_width=15)
@@ -84,13 +84,13 @@ def _rows(balance: Balance) -> list[Row]:
 
 
 class History:
-    """How many tasks were parked, over the last while."""
+    """The recent numbers of parked tasks."""
 
     def __init__(self, length: int = 60) -> None:
         self._counts: deque[int] = deque(maxlen=length)
 
     def add(self, parked: int) -> None:
-        """Note a count."""
+        """Record a count."""
         self._counts.append(parked)
 
     def __rich__(self) -> Text:
@@ -100,7 +100,7 @@ class History:
 
 
 def live(seen: Seen, partners: Iterable[Partner], history: History, heading: Text) -> RenderableType:
-    """Return everything that changes."""
+    """Return the live display."""
     balance = seen.balance
     bar = Table.grid(padding=(0, 1))
     bar.add_row(
@@ -111,7 +111,7 @@ def live(seen: Seen, partners: Iterable[Partner], history: History, heading: Tex
 
 
 def line(seen: Seen, partners: Iterable[Partner], seconds: float) -> str:
-    """Return the state in one line, for outputs that are no terminal."""
+    """Return the state in one line, for output that is not a terminal."""
     balance = seen.balance
     how = [f"{partner.short_name} {partner.schedule.now()[0].value}" for partner in partners]
     parked = ", ".join(
@@ -125,7 +125,7 @@ def line(seen: Seen, partners: Iterable[Partner], seconds: float) -> str:
 
 
 def summary(balance: Balance) -> Table:
-    """Return the table that adds up."""
+    """Return the summary table."""
     table = Table(title="Where everything went", title_style="bold", title_justify="left", show_footer=True)
     rows = _rows(balance)
 
@@ -154,12 +154,12 @@ def orders(row: Row) -> str:
 
 
 def admin(collected: Collected, address: str) -> str:
-    """Return what the admin's pages have to show, and where they are."""
+    """Return a line about the contents of the admin's pages, with their address."""
     states = ", ".join(f"{count} {state.lower()}" for state, count in sorted(collected.states.items()))
     return f"The admin at {address}/admin/ shows {states or 'nothing'}, in {collected.groups} failure groups"
 
 
 def insights(counts: Mapping[str, int], address: str) -> str:
-    """Return what the page of insights has to show, and where it is."""
+    """Return a line about the contents of the insights page, with its address."""
     shown = ", ".join(f"{count} {name}" for name, count in counts.items())
     return f"The insights at {address}/admin/rmq_delay/insightrun/ show {shown}"

@@ -1,4 +1,4 @@
-"""Starts what the demo needs and stops it again: servers, partners, database, worker, collector and web server."""
+"""Start and stop everything that the demo needs: servers, partners, database, worker, collector and web server."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ PROJECT = Path(__file__).resolve().parents[1]
 WORKER_TIMEOUT = 60.0
 WEB_TIMEOUT = 60.0
 ANALYTICS_TIMEOUT = 300.0
-#: Seconds after which a signal that has not ended the demo interrupts it again.
+#: Seconds after which a signal that has not ended the demo is raised again.
 AGAIN = 5.0
-#: For a Java that lives for seconds: it compiles less, and is done in half the time.
+#: For a JVM that runs only some seconds: with less compilation it takes half the time.
 SHORT_LIVED = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-#: Name and password of the admin's superuser: this shop is on loopback only, and gone with the demo.
+#: Name and password of the admin's superuser: the shop listens on loopback only, and is deleted with the demo.
 LOGIN = ("admin", "admin")
 
 Step = Callable[[str], Any]
 
 
 class DemoError(Exception):
-    """The demo cannot go on; the message says why."""
+    """The demo cannot continue; the message states why."""
 
 
 class Stack:
-    """Everything that runs. A context manager; ``step`` is a context manager that shows what is being started."""
+    """All processes of the demo. A context manager; ``step`` is a context manager that shows what is being started."""
 
     def __init__(self, step: Step, *, management: bool, admin: bool = False) -> None:
         self.step, self.management, self.admin = step, management, admin
@@ -84,7 +84,7 @@ class Stack:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables with which the project's commands reach this stack."""
+        """The environment variables with which the project's commands use this stack."""
         return {
             "DJANGO_SETTINGS_MODULE": "shop.settings_demo",
             "BROKER_URL": self.broker_url,
@@ -99,7 +99,7 @@ class Stack:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Where everything listens and writes."""
+        """The addresses and log files of everything."""
         found = {
             "RabbitMQ": self.broker_url,
             "RabbitMQ management": self.management_url,
@@ -114,7 +114,7 @@ class Stack:
         return {name: address for name, address in found.items() if address}
 
     def start_outages(self) -> None:
-        """Let the partners' schedules begin."""
+        """Start the partners' schedules."""
         for partner in (self.gateway, self.feeds, self.mail):
             partner.schedule.start()
 
@@ -125,9 +125,9 @@ class Stack:
                 raise DemoError(f"The {name} ended. The end of its log:\n{self.log_tail(name)}")
 
     def analyse(self) -> None:
-        """Run the analytics over the collector's history, and load what they say into the admin.
+        """Run the analytics over the collector's history, and load the results into the admin.
 
-        Takes half a minute, most of which Spark takes to start. Raises `DemoError`.
+        Takes half a minute, most of it for Spark to start. Raises `DemoError`.
         """
         with self.step("analytics of what failed: manage.py rmq_delay_insights"):
             analytics = self._manage("analytics", "rmq_delay_insights", "--master", "local[2]", "--conf", SHORT_LIVED)
@@ -149,7 +149,7 @@ class Stack:
         return self.home / f"{name}.log"
 
     def _check_servers(self) -> None:
-        """Raise `DemoError` when a server that somebody named does not answer."""
+        """Raise `DemoError` if a server named in the environment does not answer."""
         if self.broker_url:
             try:
                 with kombu.Connection(self.broker_url, connect_timeout=5) as connection:
@@ -189,7 +189,7 @@ class Stack:
             self._start_admin()
 
     def _start_admin(self) -> None:
-        """Start what fills the admin's pages, what works for them, and the web server that shows them."""
+        """Start the collector, the operator and the web server of the admin."""
         from django.contrib.auth import get_user_model  # needs Django's settings
 
         get_user_model().objects.create_superuser(LOGIN[0], password=LOGIN[1])
@@ -224,7 +224,7 @@ class Stack:
         return process
 
     def _inherited(self) -> dict[str, str]:
-        """Return the environment of a process, whose temporary files go with the demo's."""
+        """Return the environment of a process; its temporary files are in the demo's folder."""
         return {**os.environ, **self.environment, "TMPDIR": str(self.home)}
 
     def _start_worker(self) -> None:
@@ -261,9 +261,9 @@ def _answers(url: str) -> bool:
 def ending_on_signals() -> Iterator[None]:
     """Turn SIGINT into `KeyboardInterrupt`, SIGTERM and SIGHUP into `SystemExit`, so that everything is stopped.
 
-    SIGINT whatever this process has inherited: shells start background jobs with it ignored. SIGHUP stays ignored where
-    it is: that is what ``nohup`` is for. A signal may cut a request to a server in two, and then the cleanup waits for
-    an answer that never comes: the exception is raised again every `AGAIN` seconds, until the block has ended.
+    SIGINT even if it is inherited as ignored, as shells start background jobs so. SIGHUP stays ignored if it is
+    inherited as ignored, for ``nohup``. A signal may interrupt a request to a server, and then the cleanup waits for an
+    answer that never comes: the exception is raised again every `AGAIN` seconds until the block has ended.
     """
     ending = {signal.SIGINT, signal.SIGTERM}
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:

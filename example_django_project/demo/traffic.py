@@ -1,4 +1,4 @@
-"""What happens in the shop: orders, imports, a report with a bug, and another team's messages."""
+"""The load of the shop: orders, imports, a report with a bug, and messages of another team."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .reconcile import Sent
 SUPPLIERS = ("acme", "borealis", "cobalt", "dune", "ember", "fjord", "gull", "heron", "ivory", "juniper")
 REPORTS = 5
 PICKS = 10
-#: Orders in a second: while the crowd comes, and afterwards.
+#: Orders per second: in the first burst, and afterwards.
 CROWD, TRICKLE = 25.0, 3.0
 
 
 class Traffic(threading.Thread):
-    """Sends everything of one run from a thread of its own; ``sent`` grows as the broker confirms.
+    """Sends all tasks of a run from its own thread; ``sent`` grows as the broker confirms.
 
-    ``orders`` come as a crowd; with ``endless`` others follow slowly from `trickle` until `stop`.
+    ``orders`` are sent in a burst; with ``endless`` others follow slowly from `trickle` until `stop`.
     """
 
     def __init__(self, *, run: str, orders: int, seed: int, broker_url: str, endless: bool) -> None:
@@ -38,16 +38,16 @@ class Traffic(threading.Thread):
         self.broker_url, self.endless = broker_url, endless
         self.sent: list[Sent] = []
         self.error: BaseException | None = None
-        #: The crowd has been sent.
+        #: The burst has been sent.
         self.crowd_sent = threading.Event()
         self._trickle, self._stopped = threading.Event(), threading.Event()
 
     def trickle(self) -> None:
-        """Let orders go on coming, slowly."""
+        """Continue to send orders slowly."""
         self._trickle.set()
 
     def stop(self) -> None:
-        """Send no more, and wait for what is being sent."""
+        """Stop sending, and wait for the order that is being sent."""
         self._stopped.set()
         self._trickle.set()
         self.join(timeout=10)
@@ -56,12 +56,12 @@ class Traffic(threading.Thread):
         """Send."""
         try:
             self._others()
-            everybody = customers(None, run=self.run_name, seed=self.seed)
-            self._place(islice(everybody, self.orders), CROWD)
+            shoppers = customers(None, run=self.run_name, seed=self.seed)
+            self._place(islice(shoppers, self.orders), CROWD)
             self.crowd_sent.set()
             if self.endless:
                 self._trickle.wait()
-                self._place(everybody, TRICKLE)
+                self._place(shoppers, TRICKLE)
         except Exception as error:  # noqa: BLE001 - shown by the main thread
             self.error = error
             self.crowd_sent.set()
@@ -87,6 +87,6 @@ class Traffic(threading.Thread):
             if self._stopped.wait(max(0.0, due - time.monotonic())):
                 return
             reference = customer["reference"]
-            # Noted before it is sent: an order that got lost on the way is one that the demo has to miss.
+            # Recorded before it is sent, so that the demo reports an order that gets lost on the way.
             self.sent.append(Sent("charge", f"charge-{reference}", reference))
             place_order(**customer)

@@ -1,4 +1,4 @@
-"""Looks at everything from outside, as a person with a shell could: broker, result backend, database, partners."""
+"""Observe the broker, the result backend, the database and the partners from outside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .partners import MailServer, PaymentGateway
 from .reconcile import Balance, Evidence, Sent, reconcile
 
 QUEUES = ("payments", "mail", "default")
-#: Seconds between two looks into the exhausted queue while its length stays the same.
+#: Seconds between two reads of the exhausted queue while its length stays the same.
 _EXHAUSTED_EVERY = 10.0
 
 
@@ -35,7 +35,7 @@ class Tier:
 
 @dataclass(frozen=True)
 class Ladder:
-    """A queue's ladder, or a task's own, as it is at this moment."""
+    """The present state of a ladder of a queue or a task."""
 
     name: str
     ready: int | None
@@ -43,13 +43,13 @@ class Ladder:
 
     @property
     def parked(self) -> int:
-        """How many tasks wait in all its tiers."""
+        """How many tasks are parked in all its tiers."""
         return sum(tier.parked for tier in self.tiers)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What one look found."""
+    """The result of one observation."""
 
     ladders: list[Ladder]
     exhausted: int
@@ -58,7 +58,7 @@ class Seen:
 
     @property
     def parked(self) -> int:
-        """How many tasks are parked altogether."""
+        """How many tasks are parked in total."""
         return sum(ladder.parked for ladder in self.ladders)
 
     @property
@@ -68,7 +68,7 @@ class Seen:
 
 
 class Watch:
-    """Keeps a connection and what cannot change any more."""
+    """Observer with a connection and a cache of states that cannot change any more."""
 
     def __init__(self, app: Celery, gateway: PaymentGateway, mail: MailServer) -> None:
         self.app, self.gateway, self.mail = app, gateway, mail
@@ -82,10 +82,10 @@ class Watch:
         """Close the connection."""
         self._connection.release()
 
-    def look(self, sent: list[Sent], *, thoroughly: bool = False) -> Seen:
-        """Return what is where. ``thoroughly`` reads the exhausted queue even if its length is the same."""
+    def observe(self, sent: list[Sent], *, thoroughly: bool = False) -> Seen:
+        """Return the present state. ``thoroughly`` reads the exhausted queue even if its length is the same."""
         paid = dict(Order.objects.filter(status=Order.Status.PAID).values_list("reference", "payment_retries"))
-        # Paying an order sends its receipt: from the worker, so it is the database that says which there have to be.
+        # A paid order sends its receipt from the worker, so the expected receipts are known only from the database.
         receipts = [
             Sent("send_receipt", f"receipt-{task.reference}", task.reference) for task in sent if task.reference in paid
         ]
@@ -95,7 +95,7 @@ class Watch:
         if thoroughly or changed or time.monotonic() - self._exhausted_at > _EXHAUSTED_EVERY:
             self._in_queue = self._read_exhausted()
             self._exhausted_length, self._exhausted_at = exhausted, time.monotonic()
-        # The collector commits before it acks: what has left the queue is in the table.
+        # The collector commits before it acks: messages that have left the queue are in the table.
         collected = self._read_collected()
         in_queue = {task_id: reasons for task_id, reasons in self._in_queue.items() if task_id not in collected}
         self._read_results([task.task_id for task in everything if task.task_id not in self._succeeded])
@@ -125,14 +125,14 @@ class Watch:
         return found, status.exhausted or 0
 
     def _read_exhausted(self) -> dict[str, list[str]]:
-        """Return the reasons by task id. Looks at the messages and leaves them there."""
+        """Return the reasons by task id. Reads the messages and leaves them in the queue."""
         found: dict[str, list[str]] = {}
         for message in list_exhausted(self._connection, self.delay.settings).done:
             found.setdefault(str(message.task_id), []).append(message.reason or "")
         return found
 
     def _read_collected(self) -> dict[str, list[str]]:
-        """Return the reasons by task id of those that the collector has taken over."""
+        """Return the reasons by task id of messages that the collector has moved into the database."""
         rows = TaskRecord.objects.filter(state=TaskState.EXHAUSTED).values_list("task_id", "reason")
         return {task_id: [reason] for task_id, reason in rows}
 
@@ -148,13 +148,13 @@ class Watch:
 
 @dataclass(frozen=True)
 class Collected:
-    """What the admin's tables hold: retried tasks by `TaskState`, and the groups of their failures."""
+    """The contents of the admin's tables: retried tasks by `TaskState`, and the groups of their failures."""
 
     states: Mapping[str, int]
     groups: int
 
     def agrees_with(self, balance: Balance) -> bool:
-        """Return whether as many tasks recovered, and are exhausted, as the other witnesses say."""
+        """Return whether the numbers of recovered and exhausted tasks agree with the other systems."""
         rows = balance.rows.values()
         recovered, exhausted = sum(row.recovered for row in rows), sum(row.gave_up + row.exhausted for row in rows)
         found = self.states.get(TaskState.RECOVERED, 0), self.states.get(TaskState.EXHAUSTED, 0)
@@ -168,7 +168,7 @@ def collected() -> Collected:
 
 
 def insights() -> dict[str, int]:
-    """Return how much the analytics found, by what it is."""
+    """Return the counts of the analytics' results, by kind."""
     run = InsightRun.objects.get()
     return {
         "curves": run.recoverycurves.count(),

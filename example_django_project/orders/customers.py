@@ -1,4 +1,4 @@
-"""Invented customers: always the same ones for a seed."""
+"""Generated customers: always the same ones for a seed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from typing import TypedDict
 
-#: Cards by what the example gateway does with them: charge, decline for good, or fail for as long as the bank is away.
+#: Cards by the gateway's answer: charged, declined permanently, or failed as long as the bank is away.
 GOOD, DECLINED, BANK_AWAY = "tok_visa", "tok_stolen", "tok_bank_away"
 _WEIGHTS = {GOOD: 95, DECLINED: 3, BANK_AWAY: 2}
 
@@ -21,7 +21,7 @@ class Customer(TypedDict):
 
 
 def customers(count: int | None, *, run: str, seed: int = 1) -> Iterator[Customer]:
-    """Yield ``count`` orders to place, or orders without end; ``run`` makes their references unique."""
+    """Yield ``count`` orders to place; None: without a limit. ``run`` makes their references unique."""
     chance = random.Random(seed)
     number = 0
     while count is None or number < count:

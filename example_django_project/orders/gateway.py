@@ -7,16 +7,16 @@ from django.conf import settings
 
 
 class GatewayError(Exception):
-    """The gateway could not be reached, or did not do its work: try again."""
+    """The gateway could not be reached, or did not process the charge: try again."""
 
 
 class InvalidCard(Exception):  # noqa: N818 - named after what happened
-    """The card was declined for good: trying again is of no use."""
+    """The card was declined permanently: do not try again."""
 
 
 @cache
 def _client() -> httpx.Client:
-    """Return this process's client, made at first use so that no two processes share its connections."""
+    """Return the client of this process, created at first use so that processes do not share connections."""
     return httpx.Client(
         base_url=settings.PAYMENT_GATEWAY_URL,
         timeout=httpx.Timeout(1.0, connect=0.5),
@@ -28,8 +28,8 @@ def _client() -> httpx.Client:
 def charge(*, reference: str, card: str, amount: str) -> str:
     """Charge a card and return the charge's id.
 
-    The reference is the idempotency key: whatever got lost before, on our side or on the gateway's, the card is
-    charged once. Raises `InvalidCard` or `GatewayError`.
+    The reference is the idempotency key: even if a request or an answer was lost before, the card is charged once.
+    Raises `InvalidCard` or `GatewayError`.
     """
     try:
         response = _client().post(

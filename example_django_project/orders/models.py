@@ -1,13 +1,13 @@
-"""An order. Its status is what makes paying it safe to repeat."""
+"""The order model. The status makes the payment idempotent."""
 
 from django.db import models
 
 
 class Order(models.Model):
-    """What a customer bought."""
+    """An order of a customer."""
 
     class Status(models.TextChoices):
-        """How far it got."""
+        """The progress of an order."""
 
         PENDING = "pending"
         PAID = "paid"

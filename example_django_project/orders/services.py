@@ -1,4 +1,4 @@
-"""What a customer can do; views, commands and the demo call the same functions."""
+"""The actions of a customer, for views, commands and the demo."""
 
 from django.db import transaction
 
@@ -7,7 +7,7 @@ from .tasks import charge
 
 
 def place_order(*, reference: str, email: str, card: str, amount: str) -> Order:
-    """Store an order and have it paid. The payment task is sent when the order is there for a worker to see."""
+    """Store an order and send its payment task after the transaction has committed."""
     with transaction.atomic():
         order = Order.objects.create(reference=reference, email=email, card=card, amount=amount)
         transaction.on_commit(lambda: request_payment(reference))

@@ -1,4 +1,4 @@
-"""The tasks of an order. Each may run more than once and does its work once."""
+"""The tasks of an order. They are idempotent: each may run more than once."""
 
 from celery import shared_task
 from celery_rmq_delay import RetryableTask
@@ -12,7 +12,7 @@ from .models import Order
 
 @shared_task(base=RetryableTask, bind=True, give_up_on=(gateway.InvalidCard,))
 def charge(self, reference):
-    """Have an order paid. An outage of the gateway is waited for; a declined card is not tried again."""
+    """Charge the card of an order. Retried while the gateway is down; a declined card is not tried again."""
     order = Order.objects.get(reference=reference)
     if order.status != Order.Status.PAID:
         try:
@@ -26,7 +26,7 @@ def charge(self, reference):
             paid_at=timezone.now(),
             payment_retries=self.request.retries,
         )
-    # Also after a run that was cut off right here; `send_receipt` knows whether it was sent.
+    # Also if an earlier run was interrupted here; `send_receipt` checks whether the receipt was sent.
     send_receipt.apply_async((reference,), task_id=f"receipt-{reference}")
 
 
@@ -47,7 +47,7 @@ def send_receipt(reference):
 
 @shared_task(base=RetryableTask)
 def sales_report(day):
-    """Report a day's sales. There is a bug in it, as in every shop: it fails on each attempt and ends exhausted."""
+    """Report the sales of a day. It has a bug: it fails on each attempt and ends exhausted."""
     sales = Order.objects.filter(paid_at__date=day)
     average = sales.aggregate(average=Avg("amount"))["amount__avg"]
     return {"day": day, "orders": sales.count(), "average": round(average, 2)}

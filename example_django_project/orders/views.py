@@ -1,4 +1,4 @@
-"""One page: the last orders, and a button that places more."""
+"""The page with the last orders and a button that places more."""
 
 import secrets
 

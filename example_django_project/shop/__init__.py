@@ -1,4 +1,4 @@
-"""The Django project. Importing it makes the Celery app, as Celery's documentation recommends."""
+"""The Django project. Importing it creates the Celery app, as Celery's documentation recommends."""
 
 from .celery import app as celery_app
 

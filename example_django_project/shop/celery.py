@@ -1,4 +1,4 @@
-"""The Celery app. One line makes its failed tasks wait in RabbitMQ."""
+"""The Celery app. One line makes failed tasks wait in RabbitMQ."""
 
 import os
 

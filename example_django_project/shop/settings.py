@@ -1,4 +1,4 @@
-"""Settings of the shop. What differs between machines comes from the environment."""
+"""Settings of the shop. Values that differ between machines come from the environment."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from kombu import Exchange, Queue
 
 BASE_DIR = Path(__file__).resolve().parents[1]
 
-# Good for an example on your own machine, and for nothing else: set SECRET_KEY wherever others can reach the shop.
+# Only for an example on your machine: set SECRET_KEY if others can reach the shop.
 SECRET_KEY = os.environ.get("SECRET_KEY", "example-only-never-use-this-key-anywhere-else")
 DEBUG = os.environ.get("DEBUG", "1") == "1"
 ALLOWED_HOSTS = os.environ.get("ALLOWED_HOSTS", "127.0.0.1,localhost").split(",")
@@ -69,7 +69,7 @@ else:
         "default": {
             "ENGINE": "django.db.backends.sqlite3",
             "NAME": os.environ.get("SQLITE_PATH", str(BASE_DIR / "shop.sqlite3")),
-            # The worker's processes write at the same time: readers never wait, writers wait for each other.
+            # The worker's processes write at the same time: with WAL readers never wait, writers wait for each other.
             "OPTIONS": {
                 "timeout": 20,
                 "transaction_mode": "IMMEDIATE",
@@ -114,7 +114,7 @@ CELERY_TASK_ROUTES = {
 }
 
 # How long failed tasks wait in RabbitMQ. A task of `payments` is tried four times in six minutes; the delays differ by
-# up to 20 %, so that a gateway that comes back is not met by everybody at once.
+# up to 20 %, so that a gateway that comes back does not receive all of them at once.
 CELERY_RMQ_DELAY = {
     "tiers": ["10s", "1m", "10m", "1h"],
     "queues": {
@@ -122,8 +122,8 @@ CELERY_RMQ_DELAY = {
     },
 }
 
-# The ladder of `catalogue.tasks.import_prices`, which has one of its own.
+# The ladder of the task `catalogue.tasks.import_prices`.
 IMPORT_TIERS = ["5m", "30m", "2h"]
 
-# Where the collector writes history files, which the analytics read: a folder, or a URL such as s3://shop/history.
+# The collector writes the history files for the analytics here: a folder, or a URL such as s3://shop/history.
 RMQ_DELAY = {"HISTORY_URL": os.environ.get("HISTORY_URL") or None}

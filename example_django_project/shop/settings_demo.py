@@ -1,4 +1,4 @@
-"""The shop's settings with a ladder that one can watch: the same tiers, seconds instead of minutes."""
+"""The settings of the shop for the demo: the same tiers, with seconds instead of minutes."""
 
 from .settings import *  # noqa: F403 - Django's usual way to vary settings
 

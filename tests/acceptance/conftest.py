@@ -15,13 +15,13 @@ from tests.support.losses import Losses
 from tests.support.workers.lab import TIERS, UNIT, Lab
 from tests.support.workers.project import Config
 
-#: Whether a test has failed since the labs began that tests share.
+#: Whether a test has failed since the shared labs were started.
 FAILED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remember that a test failed: its tasks may be anywhere."""
+    """Remember that a test failed: its tasks may still be in queues and workers."""
     report = yield
     if report.failed:
         item.session.stash[FAILED] = True
@@ -57,9 +57,9 @@ def make_lab(rmq_vhost: str, rmq_redis: Any, tmp_path: Path) -> Iterator[Callabl
 def running_labs(
     request: pytest.FixtureRequest, own_broker: PrivateBroker, rmq_redis: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., Lab]]:
-    """A function that returns a lab with a running worker: the same one for all tests that want the same settings.
+    """A function that returns a lab with a running worker, shared by all tests with the same settings.
 
-    After a test that failed they are others: what it left behind is not to be counted by the next one.
+    After a failed test new labs are made, so that the next test does not count its leftovers.
     """
     labs: dict[str, Lab] = {}
     losses = Losses()
@@ -97,13 +97,13 @@ def pool() -> str:
 
 @pytest.fixture
 def running(running_labs: Callable[..., Lab], queue_type: str, pool: str) -> Lab:
-    """A lab with a running worker, whose settings are `TIERS` and an exact unit of `UNIT`; many tests share it."""
+    """A shared lab with a running worker, with `TIERS` and an exact unit of `UNIT`."""
     return running_labs(queue_type, pool)
 
 
 @pytest.fixture
 def running_classic(running_labs: Callable[..., Lab]) -> Lab:
-    """A lab with a running worker, for what the type of the queue has no part in."""
+    """A lab with a running worker on classic queues, for tests that do not depend on the queue type."""
     return running_labs("classic", "prefork")
 
 
@@ -114,5 +114,5 @@ def lab(make_lab: Callable[..., Lab], queue_type: str) -> Lab:
 
 @pytest.fixture
 def classic_lab(make_lab: Callable[..., Lab]) -> Lab:
-    """For what the type of the queue has no part in."""
+    """A lab on classic queues, for tests that do not depend on the queue type."""
     return make_lab("classic")

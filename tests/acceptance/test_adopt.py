@@ -1,4 +1,4 @@
-"""A queue that exists is adopted by a policy and given back, while its worker runs."""
+"""An existing queue is adopted by a policy and detached, while its worker runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.workers.lab import Lab, close_results
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The statistics are young here, so that nothing has to be waited for that long."""
+    """Wait less: the statistics of this broker are young."""
     monkeypatch.setattr(adoption, "PATIENCE", adoption.Patience(settle=0.5, settle_quorum=1.0, round=0.5))
 
 
@@ -101,18 +101,18 @@ def test_a_running_worker_rejects_while_its_queue_is_adopted_and_copies_before_a
     adopted = None if queue_type == "classic" and managed.version >= (4, 1, 0) else "rejected"
 
     assert parked_by(lab) is None
-    said = adopt(lab, managed).output
-    assert "+ dead-letter-exchange: rmq_delay.shop.dlx" in said
-    assert "w1@test rejects" in said
+    output = adopt(lab, managed).output
+    assert "+ dead-letter-exchange: rmq_delay.shop.dlx" in output
+    assert "w1@test rejects" in output
     assert parked_by(lab) == adopted
     assert adopt(lab, managed).output == "shop: is adopted, nothing to do\n"
 
     second = lab.worker("solo")
     assert parked_by(lab) == adopted
-    said = adopt(lab, managed, "--undo").output
-    assert "- policy rmq_delay.shop" in said
-    assert "w1@test forwards" in said
-    assert "w2@test forwards" in said
+    output = adopt(lab, managed, "--undo").output
+    assert "- policy rmq_delay.shop" in output
+    assert "w1@test forwards" in output
+    assert "w2@test forwards" in output
     for _ in range(4):
         assert parked_by(lab) is None
     assert adopt(lab, managed, "--undo").output == "shop: is not adopted\n"
@@ -120,13 +120,13 @@ def test_a_running_worker_rejects_while_its_queue_is_adopted_and_copies_before_a
     logs = worker.logs()
     assert logs.count("exists with other arguments") == 1
     assert logs.count("Queue shop is adopted by the policy rmq_delay.shop") == 1
-    assert logs.count("Queue shop is adopted no more") == 1
+    assert logs.count("Queue shop is no longer adopted") == 1
     assert second.logs().count("Queue shop is adopted by the policy rmq_delay.shop") == 1
 
 
 @pytest.mark.slow
 @EITHER_TYPE
-def test_no_task_is_lost_or_runs_twice_while_its_queue_is_adopted_and_given_back(
+def test_no_task_is_lost_or_runs_twice_while_its_queue_is_adopted_and_detached(
     make_lab: Callable[..., Lab], managed: PrivateBroker, managed_vhost: str, queue_type: str
 ) -> None:
     lab = make_lab(queue_type, tiers=["100ms", "200ms", "300ms"], broker=managed_vhost)
@@ -180,13 +180,13 @@ def test_an_undo_waits_for_every_consumer_and_loses_nothing_when_one_does_not_an
         address = "{}:{}".format(*stranger.connection.transport.sock.getsockname())
 
         def refused() -> str | None:
-            said = adopt(lab, managed, "--undo", code=1).output
-            return said if address in said else None  # the statistics of consumers come late
+            output = adopt(lab, managed, "--undo", code=1).output
+            return output if address in output else None  # the statistics of consumers come late
 
         with monkeypatch.context() as patch:
             patch.setattr(adoption, "PATIENCE", adoption.Patience(settle=0.2, answers=1.0, round=0.5))
-            assert "1 consumers of queue 'shop' did not say" in wait_for(refused)
+            assert "1 consumers of queue 'shop' did not confirm" in wait_for(refused)
         channel.close()
-    assert parked_by(lab) is None  # the worker forwards, and the policy is still there
+    assert parked_by(lab) is None  # the worker forwards, and the policy still exists
     found = json.loads(adopt(lab, managed, "--undo", "--json").stdout)
     assert found[0]["deletes"] == "rmq_delay.shop"

@@ -1,4 +1,4 @@
-"""A broker that has an alarm, is busy or is partly down holds up no more of a worker than it must."""
+"""Workers on a broker that has an alarm, is busy or is partly down."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.workers.nodes import Worker
 from tests.support.workers.project import Config
 
 #: What each worker of these tests logs when its copies have to wait.
-BLOCKED = "RabbitMQ has a memory or disk alarm and takes no copies"
+BLOCKED = "RabbitMQ has a memory or disk alarm and accepts no copies"
 POOLS = pytest.mark.parametrize(
     "pool", ["prefork", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("gevent", "threads", "solo"))]
 )
@@ -37,7 +37,7 @@ POOLS = pytest.mark.parametrize(
 
 @contextmanager
 def proxied(lab: Lab) -> Iterator[tuple[Proxy, Config]]:
-    """Give a proxy before the broker, and the lab's settings with it."""
+    """Yield a proxy before the broker, and the lab's settings with it."""
     with Proxy(urlsplit(lab.config.broker).port or 5672) as proxy:
         yield proxy, replace(lab.config, broker=elsewhere(lab.config.broker, proxy.port))
 
@@ -49,14 +49,14 @@ def confirming(lab: Lab, confirms: bool) -> Config:
 
 @contextmanager
 def held_record(lab: Lab, queue: str = "shop") -> Iterator[None]:
-    """Hold the record of a queue, as a process does that hangs while it applies a ladder."""
+    """Hold the record of a queue, as a process that hangs during an apply does."""
     record = lab.app._rmq_delay.plan(queue, reason_routing=True).record_queue()
     with lab.app.connection_for_read() as connection, locked_record(connection, record, SECONDS):
         yield
 
 
 def unacknowledged(broker: PrivateBroker, lab: Lab, queue: str) -> int:
-    """Return how many messages of a queue are delivered and not acknowledged."""
+    """Return the number of unacknowledged messages of a queue."""
     name = queue_resource(lab.vhost, queue)
     found = broker.evaluate(
         f"{{ok, Q}} = rabbit_amqqueue:lookup({name}), rabbit_amqqueue:info(Q, [messages_unacknowledged])"
@@ -101,7 +101,7 @@ def behind_a_gate(lab: Lab, *options: Any, config: Config | None = None) -> Work
 
 @contextmanager
 def a_copy_that_waits(lab: Lab, broker: PrivateBroker) -> Iterator[tuple[Worker, Any]]:
-    """Let the block begin in an alarm, with a worker and a task of it whose copy waits for the end."""
+    """Start the block in an alarm, with a worker and a task whose copy waits for the end of the alarm."""
     worker = behind_a_gate(lab)
     given_up = lab.task("gives_up").delay()
     with alarm(broker):
@@ -160,18 +160,18 @@ CONFIRMS = pytest.mark.parametrize("confirms", [False, True])
 
 @pytest.mark.brokers
 @CONFIRMS
-def test_a_worker_that_tells_of_itself_starts_works_and_stops_in_an_alarm(
+def test_a_worker_with_heartbeat_events_starts_works_and_stops_in_an_alarm(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, confirms: bool
 ) -> None:
     lab = make_lab("quorum")  # the worker rejects what fails, on each version
     config = confirming(lab, confirms)
-    lab.worker("prefork", 1, config=config)  # somebody to answer the other's hello
+    lab.worker("prefork", 1, config=config)  # answers the other worker's hello
     stopped(lab.worker("prefork", 1, config=config))
     results = [lab.task("fails").delay(fails) for fails in (0, 1, 2)]
     with alarm(own_broker):
         worker = lab.worker("prefork", 1, "--heartbeat-interval", "1", config=config, quiet=False)
         assert [result.get(timeout=SECONDS) for result in results] == [0, 1, 2]
-        time.sleep(3)  # heartbeats that nobody reads
+        time.sleep(3)  # heartbeats that the broker does not read
         assert stopped(worker) < CONFIRM_TIMEOUT
 
 
@@ -197,7 +197,7 @@ def test_a_worker_that_loses_its_connection_in_an_alarm_consumes_again_in_it(
 @pytest.mark.parametrize(
     "pool", ["threads", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("prefork", "solo"))]
 )
-def test_tasks_are_exhausted_once_although_somebody_has_deleted_the_exhausted_queue(
+def test_tasks_are_exhausted_once_although_the_exhausted_queue_was_deleted(
     classic_lab: Lab, confirms: bool, pool: str
 ) -> None:
     worker = classic_lab.worker(pool, 2, config=confirming(classic_lab, confirms))
@@ -208,7 +208,7 @@ def test_tasks_are_exhausted_once_although_somebody_has_deleted_the_exhausted_qu
 
     assert sorted(exhausted(classic_lab)) == sorted(result.id for result in given_up)
     assert [len(classic_lab.attempts(result.id)) for result in given_up] == [1] * 10
-    assert "No connection to publish copies on" not in worker.logs()
+    assert "No connection for publishing copies" not in worker.logs()
 
 
 @pytest.mark.brokers
@@ -222,7 +222,7 @@ def test_events_that_the_broker_does_not_read_cost_a_worker_no_connection(
         lab.open_gate()
         assert [result.get(timeout=SECONDS) for result in large] == list(range(200))
     assert "Connection to broker lost" not in worker.logs()
-    assert "in the quarantine queue" not in worker.logs()
+    assert "the quarantine queue" not in worker.logs()
 
 
 @pytest.mark.brokers
@@ -308,7 +308,7 @@ def test_a_strict_worker_ends_when_its_ladder_cannot_be_applied(
 
 @pytest.mark.brokers
 @EITHER_TYPE
-def test_what_a_worker_that_stops_in_an_alarm_never_started_runs_once(
+def test_tasks_not_started_by_a_worker_that_stops_in_an_alarm_run_once(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str
 ) -> None:
     lab = make_lab(queue_type)
@@ -338,7 +338,7 @@ def test_a_worker_that_stops_in_an_alarm_does_not_wait_for_confirms(
     assert "1 publishes without a confirm at shutdown" in worker.logs()
     classic_lab.worker("prefork", 1)
     wait_for(lambda: len(classic_lab.attempts(given_up.id)) == 2)
-    assert set(exhausted(classic_lab)) == {given_up.id}  # what was written in the alarm may be read after it
+    assert set(exhausted(classic_lab)) == {given_up.id}  # written in the alarm, possibly read after it
 
 
 @pytest.mark.brokers
@@ -350,7 +350,7 @@ def test_a_lost_connection_for_copies_is_opened_again_and_no_task_runs_twice(
     worker = behind_a_gate(lab)
     given_up = [lab.task("gives_up").delay() for _ in range(3)]
     close_copies(own_broker)
-    wait_for(lambda: "No connection to publish copies on" in worker.logs())
+    wait_for(lambda: "No connection for publishing copies" in worker.logs())
     lab.open_gate()
 
     wait_for(lambda: lab.count("rmq_delay.exhausted") == len(given_up))
@@ -360,7 +360,7 @@ def test_a_lost_connection_for_copies_is_opened_again_and_no_task_runs_twice(
 
 
 @pytest.mark.brokers
-def test_what_waits_in_an_alarm_is_delivered_again_when_all_connections_are_lost(
+def test_messages_that_wait_in_an_alarm_are_delivered_again_after_connection_loss(
     classic_lab: Lab, own_broker: PrivateBroker
 ) -> None:
     with a_copy_that_waits(classic_lab, own_broker) as (worker, given_up):
@@ -372,7 +372,7 @@ def test_what_waits_in_an_alarm_is_delivered_again_when_all_connections_are_lost
 
 
 @pytest.mark.slow
-def test_a_cold_shutdown_ends_in_good_order_while_the_broker_is_silent(lab: Lab) -> None:
+def test_a_cold_shutdown_ends_cleanly_while_the_broker_is_silent(lab: Lab) -> None:
     with proxied(lab) as (proxy, config):
         worker = lab.worker("prefork", 1, config=config)
         assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1

@@ -1,4 +1,4 @@
-"""Nothing is lost when processes die, and what kills them is found."""
+"""Nothing is lost when processes die, and tasks that kill workers are found."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.support.brokers.policies import policy
 from tests.support.brokers.proxy import Proxy, elsewhere
 from tests.support.commands import run
 from tests.support.waiting import SECONDS, wait_for
-from tests.support.workers.foreign import task_message
 from tests.support.workers.lab import Lab
 from tests.support.workers.nodes import Worker
+from tests.support.workers.other_producer import task_message
 from tests.support.workers.supervisor import MAX_CRASHES, Supervisor, kills_until_exhausted
 
 #: The policy of a queue that refuses every message.
@@ -93,7 +93,7 @@ def test_a_quarantined_task_that_waits_for_a_busy_pool_is_not_blamed_when_its_wo
             wait_for(lambda before=before: len(lab.attempts()) > before, "a task at the gate")
             if not kill:
                 hand_over()
-            # It may come before the others when a worker starts, and runs at once then.
+            # It may come before the others when a worker starts; then it runs at once.
             wait_for(
                 lambda: unconsumed(connection, "shop.quarantine") or result.ready(),
                 "the quarantined task that is put back",
@@ -111,7 +111,7 @@ def test_a_quarantined_task_that_waits_for_a_busy_pool_is_not_blamed_when_its_wo
 def test_a_quarantined_task_that_runs_is_not_blamed_for_connections_that_are_lost_meanwhile(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, pool: str
 ) -> None:
-    """Its copy waits until the pool, which still runs it, is free: Celery before 5.7 forgets that it does.
+    """Its copy waits until the pool, which still runs the task, is free: Celery before 5.7 loses track of it.
 
     A copy can be doubled where its connection is lost before the confirm.
     """
@@ -152,7 +152,7 @@ def test_a_quarantined_task_runs_before_a_backlog_that_keeps_the_pool_busy(
 
 @pytest.mark.brokers
 @EITHER_TYPE
-def test_what_a_quarantined_task_holds_up_is_returned_by_a_warm_shutdown_without_blame(
+def test_tasks_behind_a_quarantined_one_are_returned_by_a_warm_shutdown_without_blame(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
     lab = make_lab(queue_type)
@@ -175,7 +175,7 @@ def test_what_a_quarantined_task_holds_up_is_returned_by_a_warm_shutdown_without
     after = lab.worker("prefork", 1)
     assert [result.get(timeout=SECONDS) for result in (gate, quarantined, *others)] == ["passed", 1, 0, 1, 2]
     assert len(lab.attempts()) == 5
-    assert "in the quarantine queue" not in worker.logs() + after.logs()
+    assert "the quarantine queue" not in worker.logs() + after.logs()
 
 
 @pytest.mark.brokers
@@ -194,7 +194,7 @@ def test_a_worker_goes_on_where_the_queue_of_a_quarantined_task_that_waits_is_de
         hand_over()
         wait_for(lambda: unconsumed(connection, "shop.quarantine"), "the quarantined task that is put back")
         connection.channel().queue_delete("shop.quarantine")
-        lab.open_gate(2)  # its connection is lost as the queue is missed, and it may run again
+        lab.open_gate(2)  # the missing queue closes its connection, and it may run again
 
         wait_for(lambda: lab.counts("shop.quarantine")["shop.quarantine"] is not None, "the queue")
     assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1
@@ -226,7 +226,7 @@ def test_quarantined_tasks_of_several_queues_and_a_backlog_take_turns(
     assert sorted(order) == sorted([gate.id, *quarantine, *backlog])
     assert sorted(map(order.index, quarantine))[2] < max(map(order.index, backlog)), "the backlog came first"
     assert min(map(order.index, backlog)) < max(map(order.index, quarantine)), "the quarantined tasks came first"
-    assert "in the quarantine queue" not in worker.logs()
+    assert "the quarantine queue" not in worker.logs()
 
 
 @pytest.mark.brokers
@@ -244,7 +244,7 @@ def test_a_queue_with_a_single_active_consumer_has_no_quarantined_tasks_that_oth
     first.kill("SIGKILL")
     lab.open_gate(len(results) + 1)  # one is for the attempt that was killed
     assert [result.get(timeout=SECONDS) for result in results] == ["passed"] * 4
-    assert "in the quarantine queue" not in second.logs()
+    assert "the quarantine queue" not in second.logs()
 
 
 @EITHER_TYPE
@@ -255,7 +255,7 @@ def test_quarantined_tasks_that_wait_for_a_worker_run_when_it_is_ready(lab: Lab)
         channel: Any = connection.channel()
         for message in wait_for_messages(channel, "shop", len(results)):
             channel.basic_publish_confirm(message, "", "shop.quarantine")
-    # While it applies the second queue's ladder, a worker already hears what the broker says of the first.
+    # While it applies the second queue's ladder, a worker already receives the broker's answers about the first.
     lab.worker("prefork", 1, "--queues", "shop,zones")
     assert [result.get(timeout=SECONDS) for result in results] == [0, 1, 2]
     assert lab.count("rmq_delay.exhausted") == 0
@@ -264,7 +264,7 @@ def test_quarantined_tasks_that_wait_for_a_worker_run_when_it_is_ready(lab: Lab)
 def put_in_quarantine(
     lab: Lab, held: ExitStack, *, redelivered: bool = True, **options: Any
 ) -> tuple[Any, Callable[[], object]]:
-    """Send a task that becomes a quarantined task: (result, what hands it over).
+    """Send a task that gets into the quarantine queue: (result, function that delivers it).
 
     With ``redelivered`` it then looks as if a worker had died with it in the quarantine queue.
     """
@@ -283,7 +283,7 @@ def put_in_quarantine(
 def test_a_task_that_is_given_up_is_exhausted_once_and_its_worker_goes_on(
     make_lab: Callable[..., Lab], tmp_path: Path, trouble: str
 ) -> None:
-    """Celery stores its failure and calls its errbacks in the main process, in the middle of receiving the message."""
+    """Celery stores the failure and calls the errbacks in the main process, while it receives the message."""
     lab = make_lab(max_crashes=1, conf={"task_create_missing_queues": False})
     results = tmp_path / "results"
     results.mkdir()
@@ -308,7 +308,7 @@ def test_a_task_that_is_given_up_is_exhausted_once_and_its_worker_goes_on(
 
 
 @pytest.mark.parametrize("pool", ["solo", pytest.param("threads", marks=pytest.mark.slow)])
-def test_a_task_that_leaves_at_its_last_attempt_is_exhausted_once_whatever_its_errback(
+def test_a_task_that_leaves_at_its_last_attempt_is_exhausted_once_if_its_errback_fails(
     make_lab: Callable[..., Lab], pool: str
 ) -> None:
     lab = make_lab(tiers=["100ms"], conf={"task_create_missing_queues": False})
@@ -359,7 +359,7 @@ def test_a_task_whose_copy_waits_when_its_worker_stops_is_not_quarantined(
 
     after = classic_lab.worker(pool, 1)
     assert result.get(timeout=SECONDS) == 2
-    assert "in the quarantine queue" not in after.logs()
+    assert "the quarantine queue" not in after.logs()
     assert [attempt["retries"] for attempt in classic_lab.attempts(result.id)] == [1, 1, 2]
 
 
@@ -438,7 +438,7 @@ def test_a_connection_lost_in_the_middle_of_a_task_runs_it_again(
 
 
 @EITHER_TYPE
-def test_a_connection_lost_before_the_last_attempt_ends_exhausts_the_task_once(
+def test_a_task_is_exhausted_once_if_the_connection_is_lost_during_its_last_attempt(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str
 ) -> None:
     lab = make_lab(queue_type, tiers=["100ms"])
@@ -458,9 +458,9 @@ def test_a_connection_lost_before_the_last_attempt_ends_exhausts_the_task_once(
 
 
 @EITHER_TYPE
-def test_a_warm_shutdown_settles_what_was_running(lab: Lab) -> None:
+def test_a_warm_shutdown_settles_running_tasks(lab: Lab) -> None:
     worker = lab.worker("prefork", 2)
-    parks, exhausts = lab.task("gated").delay(1), lab.task("limited").apply_async(countdown=0)
+    parks, fails = lab.task("gated").delay(1), lab.task("limited").apply_async(countdown=0)
     wait_for(lambda: lab.attempts(parks.id))
 
     os.kill(worker.container.pid, signal.SIGTERM)
@@ -473,7 +473,7 @@ def test_a_warm_shutdown_settles_what_was_running(lab: Lab) -> None:
     lab.open_gate()
     assert parks.get(timeout=SECONDS) == "passed"
     assert [attempt["retries"] for attempt in lab.attempts(parks.id)] == [0, 1]
-    wait_for(lambda: exhausts.state == "FAILURE")
+    wait_for(lambda: fails.state == "FAILURE")
     assert len(wait_for(lambda: lab.take("rmq_delay.exhausted"))) == 1
 
 
@@ -553,7 +553,7 @@ def test_a_warm_shutdown_returns_many_messages_once(lab: Lab) -> None:
 
 
 def suspend_until_it_is_asked(broker: PrivateBroker, lab: Lab, queue: str) -> None:
-    """Let a quorum queue do nothing until somebody waits for its answer: the acks before lie with it until then."""
+    """Suspend a quorum queue until a client waits for its answer; acks sent before wait until then."""
     broker.evaluate(
         f"{{ok, Q}} = rabbit_amqqueue:lookup({queue_resource(lab.vhost, queue)}), "
         "Pid = whereis(element(1, amqqueue:get_pid(Q))), sys:suspend(Pid), "
@@ -565,11 +565,11 @@ def suspend_until_it_is_asked(broker: PrivateBroker, lab: Lab, queue: str) -> No
 
 
 @pytest.mark.brokers
-@pytest.mark.parametrize("first", ["stops", "is told to consume no more"])
+@pytest.mark.parametrize("first", ["stops", "cancels its consumer"])
 def test_a_worker_blames_no_task_that_its_last_acks_let_come(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, first: str
 ) -> None:
-    """A quorum queue flags what it hands out while it cancels a consumer, and no worker has seen it."""
+    """A quorum queue flags messages as redelivered that it delivered while it cancelled a consumer."""
     lab = make_lab("quorum")
     worker = lab.worker("prefork", 1, "--prefetch-multiplier", "2")
     gate = lab.task("gated").delay()
@@ -579,7 +579,7 @@ def test_a_worker_blames_no_task_that_its_last_acks_let_come(
     suspend_until_it_is_asked(own_broker, lab, "shop")
     lab.open_gate()
     wait_for(lambda: results[0].ready(), "two tasks that are done")
-    if first == "is told to consume no more":
+    if first == "cancels its consumer":
         assert lab.app.control.cancel_consumer("shop", reply=True, timeout=SECONDS, limit=1)
     worker.kill("SIGTERM")
 
@@ -652,7 +652,7 @@ def test_a_warm_shutdown_waits_for_the_confirm_of_an_exhausted_message(
     with Proxy(urlsplit(lab.config.broker).port or 5672) as proxy:
         config = replace(lab.config, broker=elsewhere(lab.config.broker, proxy.port))
         worker = lab.worker("prefork", 1, config=config)
-        # Its only retry is still running when the worker is told to stop.
+        # Its only retry is still running when the worker has to stop.
         result = lab.task("sleeps").delay(1.0, 99)
         wait_for(lambda: len(lab.attempts(result.id)) == 2)
 

@@ -1,4 +1,4 @@
-"""A database that is down for a minute holds up no task, and nothing is missing when it is back."""
+"""A database that is down for a minute delays no task, and no data is missing when it is back."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.django.databases import Database, migrated, postgres_database
 from tests.support.waiting import SECONDS, wait_for
 from tests.support.workers.lab import Lab, close_results
 
-#: Tasks per second that come all the while; each fails at first and runs twice.
+#: Tasks per second that are sent all the time; each fails at first and runs twice.
 RATE = 10
 
 
 class Sender:
-    """Sends tasks at `RATE` and knows when each was sent."""
+    """Sends tasks at `RATE` and records when each was sent."""
 
     def __init__(self, lab: Lab) -> None:
         self.sent: dict[str, float] = {}
@@ -52,7 +52,7 @@ class Sender:
 
 @pytest.fixture
 def postgres_alone(rmq_postgres: object, django_db_blocker: Any) -> Iterator[tuple[PrivatePostgres, Database]]:
-    """A server that this test alone may stop; ``rmq_postgres`` only says whether there can be one."""
+    """A server that only this test stops; ``rmq_postgres`` skips the test if there is none."""
     with PrivatePostgres(durable=True) as server, postgres_database(server) as found:
         migrated(found, django_db_blocker)
         with django_db_blocker.unblock(), using(found):
@@ -90,7 +90,7 @@ def test_workers_go_on_while_the_database_is_down_and_nothing_is_missing_afterwa
         back = time.time()
         wait_for(lambda: max(list(sender.sent.values())) > back, "a task that is sent afterwards")
         sender.stop()
-        assert collector.poll() is None, "the collector holds off"
+        assert collector.poll() is None, "the collector waits"
         wait_for(lambda: rig.left() == 0, "the collector to catch up")
         everything = set(sender.sent)
         wait_for(lambda: TaskRecord.objects.filter(state="RECOVERED").count() == len(everything), "every task")

@@ -1,4 +1,4 @@
-"""The demo as its users run it, and the reconciliation that its exit code stands on."""
+"""The demo as its users run it, and the reconciliation that determines its exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support import ROOT
 from tests.support.background import as_a_background_job
 from tests.support.waiting import SECONDS, wait_for
 
-#: What is parked of the task that charges orders: its outage is sure to come, which tiers and lanes see it is not.
+#: Delay queues of the task that charges orders: its outage is certain, its tiers and lanes are not.
 LADDER = "payments.retry."
 KINDS = {"charge", "send_receipt", "import_prices", "sales_report", "warehouse.pick"}
 
@@ -37,7 +37,7 @@ class Demo:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "example_django_project.demo", *arguments],
             cwd=ROOT,
-            # Everything temporary goes below this test's folder, so that what is left behind is seen.
+            # All temporary files go below this test's folder, so that leftovers are found.
             env={**outside, "TMPDIR": str(folder), **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -71,7 +71,7 @@ class Demo:
         return code
 
     def left_behind(self) -> list[str]:
-        """Files and processes of the demo that are still there."""
+        """Return files and processes that the demo has left."""
         return [*self.processes(), *(path.name for path in self.folder.iterdir())]
 
     def processes(self) -> list[str]:
@@ -159,9 +159,9 @@ def test_every_order_is_accounted_for_and_insights_follow(start_demo: Callable[.
     assert shown is not None, demo.output
     assert [int(shown[1]), int(shown[2])] == [total[3] + total[4], total[2]], "the admin's tables agree"
     assert int(shown[3]) >= 3
-    told = re.search(r"insightrun/ show (\d+) curves, (\d+) tiers, (\d+) incidents, (\d+) ladders", demo.output)
-    assert told is not None, demo.output
-    assert all(int(count) > 0 for count in told.groups()), demo.output
+    insights = re.search(r"insightrun/ show (\d+) curves, (\d+) tiers, (\d+) incidents, (\d+) ladders", demo.output)
+    assert insights is not None, demo.output
+    assert all(int(count) > 0 for count in insights.groups()), demo.output
     assert rows["send_receipt"][0] == first_try + retried, "every paid order has a receipt"
     assert demo.left_behind() == []
 
@@ -186,7 +186,7 @@ def test_a_run_fails_and_names_the_order_that_was_lost(
 
 
 def steal(address: str, queues: list[str], demo: Demo) -> str:
-    """Take one parked message away, as nobody ever should; return its task's id."""
+    """Remove one parked message; return its task's id."""
     assert queues
     taken: list[amqp.Message] = []
     with amqp.Connection(address, "guest", "guest") as connection:
@@ -267,7 +267,7 @@ def test_a_paid_order_balances() -> None:
     assert (balance.sent, balance.settled, balance.orders.recovered) == (1, 1, 1)
 
 
-def test_an_exhausted_order_balances_and_says_whether_it_was_given_up() -> None:
+def test_an_exhausted_order_balances_and_shows_whether_it_was_given_up() -> None:
     found = Evidence(exhausted={"charge-1": ["gave_up"], "charge-2": ["retries_used"]})
     balance = reconcile([ORDER, Sent("charge", "charge-2", "2")], found)
 

@@ -1,4 +1,4 @@
-"""What workers tell of the tasks they settle, before they settle them."""
+"""Events that workers emit before they settle a task."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.alarms import alarm
 from tests.support.brokers.connections import close_connections
 from tests.support.waiting import BUSY, SECONDS, wait_for
-from tests.support.workers.foreign import publish, task_message
 from tests.support.workers.lab import TIERS, Lab
+from tests.support.workers.other_producer import publish, task_message
 
 QUEUE = "rmq_delay.events"
 LADDER = (300, 600, 900)
@@ -47,7 +47,7 @@ class Events:
         return sorted(events, key=lambda event: (event.generation, event.attempt, event.occurred_at))
 
     def counted(self) -> dict[tuple[str, str], int]:
-        """Return the first successes by task and queue, as far as they were told."""
+        """Return the first successes by task and queue, as far as they were reported."""
         counts: dict[tuple[str, str], int] = {}
         for event in self.take():
             if event.kind == "rollup":
@@ -70,20 +70,20 @@ def events(make_lab: Callable[..., Lab]) -> Callable[..., Events]:
         pytest.param("solo", marks=pytest.mark.slow),
     ],
 )
-def test_every_step_of_a_task_is_told_once(events: Callable[..., Events], pool: str) -> None:
-    told = events()
-    lab = told.lab
+def test_every_step_of_a_task_is_emitted_once(events: Callable[..., Events], pool: str) -> None:
+    stream = events()
+    lab = stream.lab
     worker = lab.worker(pool)
     before = datetime.now(timezone.utc)
     recovers = lab.task("fails").apply_async((2,), {}, root_id="root", argsrepr="('password=hunter2',)")
     dies = lab.task("fails").apply_async((99,))
     good = [lab.task("healthy").delay(n) for n in range(5)]
 
-    first, second, third = told.of(recovers.id, 3)
-    last = told.of(dies.id, 4)
+    first, second, third = stream.of(recovers.id, 3)
+    last = stream.of(dies.id, 4)
     assert all(each.get(timeout=SECONDS) == n for n, each in enumerate(good))
     worker.kill("SIGTERM")
-    wait_for(lambda: told.counted() == {("healthy", "shop"): 5}, "the rollups of a worker that stops")
+    wait_for(lambda: stream.counted() == {("healthy", "shop"): 5}, "the rollups of a worker that stops")
 
     forwarded = "forwarded" if first.kind == "forwarded" else "parked"  # classic queues of RabbitMQ 4.1 and newer
     assert [(event.kind, event.attempt) for event in (first, second, third)] == [
@@ -92,7 +92,7 @@ def test_every_step_of_a_task_is_told_once(events: Callable[..., Events], pool: 
     assert [(event.kind, event.attempt) for event in last] == [
         (forwarded, 0), (forwarded, 1), (forwarded, 2), ("exhausted", 3),
     ]  # fmt: skip
-    assert len({event.event_id for event in told.found}) == len(told.found)
+    assert len({event.event_id for event in stream.found}) == len(stream.found)
     for event in (first, second, third, *last):
         assert event.event_id == event_id(event.task_id or "", 0, event.attempt, event.kind)
         assert (event.task, event.queue, event.exchange, event.routing_key) == ("fails", "shop", "", "shop")
@@ -123,12 +123,12 @@ def test_every_step_of_a_task_is_told_once(events: Callable[..., Events], pool: 
 def test_event_and_message_of_an_exhausted_task_agree_and_a_requeue_gives_new_ids(
     events: Callable[..., Events],
 ) -> None:
-    told = events(tiers=TIERS[:1])
-    lab = told.lab
+    stream = events(tiers=TIERS[:1])
+    lab = stream.lab
     lab.worker()
     result = lab.task("fails").delay(99)
 
-    event = told.of(result.id, 2)[-1]
+    event = stream.of(result.id, 2)[-1]
     with lab.app.connection_for_read() as connection:
         message = wait_for(lambda: connection.default_channel.basic_get("rmq_delay.exhausted"), "the message")
         message.channel.basic_reject(message.delivery_tag, requeue=True)
@@ -141,14 +141,14 @@ def test_event_and_message_of_an_exhausted_task_agree_and_a_requeue_gives_new_id
         settings = lab.app._rmq_delay.settings
         wait_for(lambda: requeue(connection, settings, Selection(task_ids=frozenset({result.id}))).done)
 
-    lives = told.of(result.id, 4)
+    lives = stream.of(result.id, 4)
     assert [(each.generation, each.attempt) for each in lives] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert len({each.event_id for each in lives}) == 4
 
 
-def test_reasons_and_unusual_ways_are_told(events: Callable[..., Events]) -> None:
-    told = events()
-    lab = told.lab
+def test_reasons_and_unusual_paths_are_emitted(events: Callable[..., Events]) -> None:
+    stream = events()
+    lab = stream.lab
     lab.worker("prefork", 2, "--queues", "shop,other")
     gives_up, explicit, counts_up = (
         lab.task("gives_up").delay(), lab.task("explicit").delay(1), lab.task("counts_up").delay(0),
@@ -160,28 +160,28 @@ def test_reasons_and_unusual_ways_are_told(events: Callable[..., Events]) -> Non
         broken = amqp.Message(b"{", content_type="application/json", content_encoding="utf-8", correlation_id="broken")
         channel.basic_publish(broken, routing_key="shop")
 
-    (gone,) = told.of(gives_up.id, 1)
+    (gone,) = stream.of(gives_up.id, 1)
     assert (gone.kind, gone.reason, gone.exception_type) == (
         "exhausted",
         "gave_up",
         "tests.support.workers.project.Hopeless",
     )
-    exact, back = told.of(explicit.id, 2)
+    exact, back = stream.of(explicit.id, 2)
     assert (exact.kind, exact.delay_ms, exact.tier, exact.delay_queue) == ("forwarded", 1000, None, None)
     assert back.kind == "recovered"
-    kinds = [(event.kind, event.tier) for event in told.of(counts_up.id, 3)]
+    kinds = [(event.kind, event.tier) for event in stream.of(counts_up.id, 3)]
     assert kinds == [("forwarded", 1), ("forwarded", 2), ("recovered", None)]
-    assert [(event.max_retries, event.reason) for event in told.of(limited.id, 2)] == [(1, None), (1, "retries_used")]
-    lost, survived = told.of(killed.id, 2)
+    assert [(event.max_retries, event.reason) for event in stream.of(limited.id, 2)] == [(1, None), (1, "retries_used")]
+    lost, survived = stream.of(killed.id, 2)
     assert (str(lost.exception_type).endswith(".WorkerLostError"), survived.kind) == (True, "recovered")
-    assert [(event.queue, event.delay_queue) for event in told.of(moved.id, 2)] == [
+    assert [(event.queue, event.delay_queue) for event in stream.of(moved.id, 2)] == [
         ("shop", "other.retry.1.300ms"), ("other", None),
     ]  # fmt: skip
-    (unread,) = told.of("broken", 1)
+    (unread,) = stream.of("broken", 1)
     assert (unread.kind, unread.reason, unread.queue) == ("exhausted", "undecodable", "shop")
 
 
-def test_without_a_reader_or_the_setting_nothing_is_told(make_lab: Callable[..., Lab]) -> None:
+def test_without_a_reader_or_the_setting_no_event_is_emitted(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab()
     lab.worker()
     result = lab.task("fails").delay(1)
@@ -190,11 +190,11 @@ def test_without_a_reader_or_the_setting_nothing_is_told(make_lab: Callable[...,
 
 
 @pytest.mark.parametrize("kind", ["parked", "recovered", "exhausted"])
-def test_a_worker_killed_between_event_and_settling_tells_the_same_event_again(
+def test_a_worker_killed_between_event_and_settling_emits_the_same_event_again(
     events: Callable[..., Events], kind: str
 ) -> None:
-    told = events(tiers=TIERS[:1])
-    lab = told.lab
+    stream = events(tiers=TIERS[:1])
+    lab = stream.lab
     lab.config.killed_after = kind
     first = lab.worker()
     times = 99 if kind == "exhausted" else 1
@@ -205,53 +205,53 @@ def test_a_worker_killed_between_event_and_settling_tells_the_same_event_again(
     wait_for(result.ready, "the task's end")
     attempt = {"parked": 0, "recovered": 1, "exhausted": 1}[kind]
     wanted = event_id(result.id, 0, attempt, kind)
-    wait_for(lambda: [event.event_id for event in told.take()].count(wanted) == 2, f"two events {kind}")
-    assert all(event.crashes == 0 for event in told.found)
+    wait_for(lambda: [event.event_id for event in stream.take()].count(wanted) == 2, f"two events {kind}")
+    assert all(event.crashes == 0 for event in stream.found)
 
 
 def test_tasks_are_settled_during_an_alarm_and_their_events_come_afterwards(
     events: Callable[..., Events], own_broker: PrivateBroker
 ) -> None:
-    told = events(tiers=["1h"])
-    lab = told.lab
+    stream = events(tiers=["1h"])
+    lab = stream.lab
     lab.worker("threads", 8)
     results = [lab.task("sleeps").delay(1.5, 1) for _ in range(8)]
     wait_for(lambda: len(lab.attempts()) == 8, "the start of all")
     with alarm(own_broker):
         wait_for(lambda: lab.parked() == 8, "all tasks in their delay queue")
     for result in results:
-        told.of(result.id, 1)
+        stream.of(result.id, 1)
 
 
-def test_neither_a_deleted_queue_nor_lost_connections_silence_a_worker_for_long(
+def test_a_worker_resumes_soon_after_a_deleted_queue_or_lost_connections(
     events: Callable[..., Events], own_broker: PrivateBroker
 ) -> None:
-    told = events(tiers=TIERS[:1])
-    lab = told.lab
+    stream = events(tiers=TIERS[:1])
+    lab = stream.lab
     worker = lab.worker()
-    told.of(lab.task("fails").delay(1).id, 2)
+    stream.of(lab.task("fails").delay(1).id, 2)
     with lab.app.connection_for_write() as connection, connection.channel() as channel:
         channel.queue_delete(QUEUE)
 
     assert lab.task("fails").delay(1).get(timeout=SECONDS) == 1
     wait_for(lambda: lab.counts(QUEUE)[QUEUE] is not None, "the queue to be declared again")
-    told.of(lab.task("fails").delay(1).id, 2)
+    stream.of(lab.task("fails").delay(1).id, 2)
 
     close_connections(own_broker)
     wait_for(lambda: worker.logs().count("Events wait for a new connection") == 2, "the worker to see it")
-    told.of(lab.task("fails").delay(1).id, 2)
+    stream.of(lab.task("fails").delay(1).id, 2)
 
 
-def test_all_that_comes_of_a_message_names_the_life_that_it_names(events: Callable[..., Events]) -> None:
-    told = events(tiers=TIERS[:1])
-    lab = told.lab
+def test_events_and_copies_of_a_message_have_its_life_header(events: Callable[..., Events]) -> None:
+    stream = events(tiers=TIERS[:1])
+    lab = stream.lab
     lab.worker()
     named = {h.GENERATION: 1, h.LIFE: "0123abcd"}
     fails = task_message("fails", [99], **named)
     expired = task_message("healthy", [1], expires="2026-01-31T12:00:00+00:00", **named)
     for message in (fails, expired):
         publish(lab, message)
-    lives = [*told.of(fails.headers["id"], 2), *told.of(expired.headers["id"], 1)]
+    lives = [*stream.of(fails.headers["id"], 2), *stream.of(expired.headers["id"], 1)]
     assert [(each.life, each.generation) for each in lives] == [("0123abcd", 1)] * 3
     assert [each.kind for each in lives[1:]] == ["exhausted", "discarded"]
     assert lives[-1].reason == "expired"

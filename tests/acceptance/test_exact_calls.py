@@ -16,10 +16,10 @@ from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.exceptions import DelayError
 from celery_rmq_delay.operations.exhausted import Selection, requeue
 from tests.support.waiting import BUSY, SECONDS, wait_for
-from tests.support.workers.foreign import publish, task_message
 from tests.support.workers.lab import SETUPS, UNIT, Lab
+from tests.support.workers.other_producer import publish, task_message
 
-#: Seconds that a task waits while a test looks at it, and more for a machine that needs so long for the look.
+#: Seconds that a task waits while a test inspects it, and longer ones for a slow machine.
 DELAYS = (4.2, 16.8, 67.2)
 
 
@@ -29,12 +29,12 @@ def classic_exact(make_lab: Callable[..., Lab]) -> Lab:
 
 
 def is_due(waited: float, delay: float) -> bool:
-    """Whether a wait is not too short, and no longer than rounding and a busy machine explain."""
+    """Return whether a wait is not too short, and no longer than rounding and a busy machine explain."""
     return delay <= waited < delay + UNIT + BUSY
 
 
 def runs_when_due(lab: Lab, seconds: float, **headers: Any) -> dict[str, Any]:
-    """Publish as a foreign producer with an eta in so many seconds; return the one attempt, made when it is due."""
+    """Publish as another producer with an eta in so many seconds; return the only attempt, made when it is due."""
     eta = datetime.now(timezone.utc) + timedelta(seconds=seconds)
     sent = task_message("facts", ["x"], eta=eta.isoformat(), **headers)
     publish(lab, sent)
@@ -45,16 +45,16 @@ def runs_when_due(lab: Lab, seconds: float, **headers: Any) -> dict[str, Any]:
 
 
 def nothing_is_held(lab: Lab) -> bool:
-    """Whether no worker holds a task, nor the message of one."""
+    """Return whether no worker holds a task or its message."""
     inspect = lab.app.control.inspect(timeout=10, limit=1)
     held = [found for found in (inspect.scheduled(), inspect.reserved(), inspect.active()) if found]
     return len(held) == 3 and not any(tasks for found in held for tasks in found.values())
 
 
 def waits_in_the_broker(lab: Lab, *task_ids: str, attempts: int = 0) -> bool:
-    """Wait until no worker holds a task; return whether these, which ran so often, are still to run again.
+    """Wait until no worker holds a task; return whether these tasks, which ran so often, have not run again.
 
-    A test repeats with a longer delay what was due before its look.
+    If they were due before the check, the test repeats with a longer delay.
     """
     wait_for(lambda: nothing_is_held(lab))
     return sum(len(lab.attempts(task_id)) for task_id in task_ids) == attempts
@@ -79,11 +79,11 @@ def test_a_call_with_a_countdown_runs_when_it_is_due_and_no_worker_holds_it(runn
             assert (attempt["queue"], attempt["route"], attempt["retries"]) == ("shop", ["", "shop"], 0)
         return waits
 
-    assert any(last_one_waits_in_the_broker(delay) for delay in DELAYS), "a worker holds what is not due"
+    assert any(last_one_waits_in_the_broker(delay) for delay in DELAYS), "a worker holds tasks that are not due"
 
 
 @pytest.mark.parametrize(("queue_type", "pool"), SETUPS)
-def test_a_retry_with_a_countdown_waits_for_just_that_and_then_the_ladder_goes_on(running: Lab) -> None:
+def test_a_retry_with_a_countdown_waits_exactly_that_long_and_the_ladder_goes_on(running: Lab) -> None:
     result = running.task("explicit").delay(1.2)
     failing = running.task("add").apply_async((1, 1, 2), countdown=1)
 
@@ -120,7 +120,7 @@ def test_celerys_retry_backoff_is_exact(running_classic: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_what_a_call_says_besides_its_countdown_is_there_when_it_runs(running: Lab) -> None:
+def test_the_options_of_a_call_besides_its_countdown_are_kept_when_it_runs(running: Lab) -> None:
     signature = running.task("facts").s("4111")
     signature.stamp(order="o-1")
 
@@ -162,7 +162,7 @@ def test_a_call_that_expires_before_it_is_due_is_revoked_when_it_is_due(running_
 
 @pytest.mark.brokers
 def test_a_worker_parks_a_message_whose_eta_is_yet_to_come(running: Lab) -> None:
-    """A foreign producer, or a call by name in a process that does not know the task."""
+    """Another producer, or a call by name in a process that does not have the task."""
 
     def is_parked(delay: float) -> bool:
         eta = datetime.now(timezone.utc) + timedelta(seconds=delay)
@@ -181,7 +181,7 @@ def test_a_worker_parks_a_message_whose_eta_is_yet_to_come(running: Lab) -> None
         assert (facts["tenant"], facts["priority"]) == ("north", 3)
         return parked
 
-    assert any(is_parked(delay) for delay in DELAYS), "a worker holds what is not due"
+    assert any(is_parked(delay) for delay in DELAYS), "a worker holds tasks that are not due"
 
 
 def test_a_retry_that_an_old_worker_published_keeps_its_eta_and_its_count(running_classic: Lab) -> None:
@@ -217,7 +217,7 @@ def test_a_message_that_cannot_be_parked_waits_for_another_try_and_is_no_crash(c
     ("kind", "pool"),
     [("exchange", "prefork"), ("queue", "prefork"), pytest.param("exchange", "gevent", marks=pytest.mark.slow)],
 )
-def test_a_worker_declares_again_what_was_deleted_before_a_retry(classic_exact: Lab, kind: str, pool: str) -> None:
+def test_a_worker_declares_objects_deleted_before_a_retry_again(classic_exact: Lab, kind: str, pool: str) -> None:
     worker = classic_exact.worker(pool)
     entry = classic_exact.app._rmq_delay.exact.topologies[0].route(600, "shop").exchange  # a level's queue has its name
     with classic_exact.app.connection_for_write() as connection:
@@ -249,16 +249,16 @@ def test_compressed_messages_are_copied_parked_exhausted_and_requeued_as_they_ar
     assert message.headers["rmq-delay-reason"] == "gave_up"
 
 
-def test_a_retry_to_an_exchange_is_a_failed_attempt_that_says_what_to_write(running_classic: Lab) -> None:
+def test_a_retry_to_an_exchange_is_a_failed_attempt_whose_error_has_the_fix(running_classic: Lab) -> None:
     result = running_classic.task("bounces").delay()
 
     wait_for(lambda: running_classic.noted("hooks"))
 
-    assert "Give queue= instead" in running_classic.noted("hooks")[0][2]
+    assert "Pass queue= instead" in running_classic.noted("hooks")[0][2]
     wait_for(result.ready)
 
 
-def test_a_delay_above_the_longest_is_held_as_often_as_it_takes(make_lab: Callable[..., Lab]) -> None:
+def test_a_delay_above_the_longest_is_held_several_times(make_lab: Callable[..., Lab]) -> None:
     lab = make_lab("classic", exact_unit=UNIT, exact_levels=2)  # at most 1.5 s at a time
     lab.worker()
     with pytest.raises(DelayError, match=r"countdown: found 4. The longest delay of 'levels' .* is 1\.5s"):
@@ -302,7 +302,7 @@ def test_chains_groups_and_chords_wait_for_the_countdowns_of_their_parts(running
     assert chord([add.s(n, n).set(countdown=1) for n in range(3)], total.s()).delay().get(timeout=SECONDS) == 6
 
 
-def native(app: Celery) -> dict[str, int | None]:
+def celery_native_queues(app: Celery) -> dict[str, int | None]:
     """Return Celery's own delay queues with their messages."""
     with app.connection_for_read() as connection:
         return ready_counts(connection, [f"celery_delayed_{level}" for level in range(28)])
@@ -322,7 +322,7 @@ def test_a_retryable_task_never_enters_celerys_own_delay_queues(make_lab: Callab
         results = called + retried
 
         wait_for(lambda: all(lab.attempts(result.id) for result in retried))
-        assert set(native(lab.app).values()) == {0}, "the worker's step has declared them, and nothing is there"
+        assert set(celery_native_queues(lab.app).values()) == {0}, "declared by the worker's bootstep, and empty"
         all_wait = waits_in_the_broker(lab, *(result.id for result in results), attempts=5)
         wait_for(lambda: all(result.ready() for result in results))
 
@@ -333,7 +333,7 @@ def test_a_retryable_task_never_enters_celerys_own_delay_queues(make_lab: Callab
     assert any(wait_elsewhere(delay) for delay in DELAYS), "they do not wait in the broker"
 
 
-def test_with_exact_for_all_every_task_waits_in_the_broker_without_celerys_own_queues(
+def test_with_exact_for_all_every_task_waits_in_the_broker_without_celerys_delay_queues(
     make_lab: Callable[..., Lab],
 ) -> None:
     lab = make_lab(
@@ -357,8 +357,8 @@ def test_with_exact_for_all_every_task_waits_in_the_broker_without_celerys_own_q
         assert is_due(second["at"] - first["at"], delay)
         return waits
 
-    assert any(retry_waits_in_the_broker(delay) for delay in DELAYS), "a worker holds what is not due"
-    assert set(native(lab.app).values()) == {None}
+    assert any(retry_waits_in_the_broker(delay) for delay in DELAYS), "a worker holds tasks that are not due"
+    assert set(celery_native_queues(lab.app).values()) == {None}
 
 
 def test_a_broker_without_the_plugin_is_reported_and_the_next_topology_is_used(
@@ -376,7 +376,7 @@ def test_a_broker_without_the_plugin_is_reported_and_the_next_topology_is_used(
     assert "Exact delays go on with the next of exact_delays" in worker.logs()
 
 
-def test_a_countdown_that_is_none_fails_where_it_is_written(classic_exact: Lab) -> None:
+def test_an_invalid_countdown_is_an_error_of_the_call(classic_exact: Lab) -> None:
     add = classic_exact.task("add")
     wrong: list[Any] = [float("nan"), float("inf"), "5", [1]]
     for countdown in wrong:
@@ -386,7 +386,7 @@ def test_a_countdown_that_is_none_fails_where_it_is_written(classic_exact: Lab) 
         add.apply_async((1, 2), eta="tomorrow")
 
 
-def test_a_retry_with_a_countdown_that_is_none_is_a_failed_attempt_with_that_error(running_classic: Lab) -> None:
+def test_a_retry_with_an_invalid_countdown_is_a_failed_attempt_with_that_error(running_classic: Lab) -> None:
     result = running_classic.task("explicit").delay("soon")
 
     wait_for(result.ready)

@@ -20,13 +20,13 @@ from tests.support.workers.project import make_app
 
 #: Calls before the first step.
 MANY, FEW = pytest.param(5_000, marks=pytest.mark.slow), 100
-#: Of each 25 of them, calls while the workers of a step and of the one before it run side by side.
+#: Of each 25 of them, calls made while the workers of a step and of the one before run side by side.
 MORE = 25
 CONF = {"result_backend": None, "task_ignore_result": True, "worker_prefetch_multiplier": 2}
 
 
 class Travellers:
-    """Calls of all kinds, and what is known of each."""
+    """Calls of all kinds, with the expected result of each."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab, self._dice = lab, random.Random(20261123)
@@ -57,11 +57,11 @@ class Travellers:
 
 
 def roll(lab: Lab, calls: int, steps: list[dict[str, Any]], countdowns: tuple[float, float]) -> None:
-    """Walk through settings, each step with old and new workers side by side; look at every attempt."""
+    """Walk through settings, each step with old and new workers side by side; check every attempt."""
     travellers, workers = Travellers(lab), [start(lab, lab.config.rmq_delay)]
     travellers.send(lab.app, calls, countdowns)
     for settings in steps:
-        # A loop of another unit or type is not released by the workers to come: it has to be empty.
+        # The next workers do not release a loop of another unit or type: it has to be empty.
         if "exact_unit" in settings or "exact_queue_type" in settings:
             wait_for(lambda: not loops(lab), "empty loops", pause=0.2)
         app = make_app(replace(lab.config, rmq_delay=settings))
@@ -80,7 +80,7 @@ def roll(lab: Lab, calls: int, steps: list[dict[str, Any]], countdowns: tuple[fl
 
 
 def loops(lab: Lab) -> int:
-    """Return how many messages go around."""
+    """Return how many messages are in loops."""
     return sum(lab.count(f"rmq_delay.loop.1s.classic.{part}") for part in ("delay", "wait"))
 
 

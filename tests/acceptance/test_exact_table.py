@@ -42,7 +42,7 @@ class Sent:
 
 @dataclass
 class Arrivals:
-    """What came, by task id: (queue, time) of each arrival."""
+    """Received messages by task id: (queue, time) of each arrival."""
 
     seen: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ class Arrivals:
 
 @contextmanager
 def consuming(url: str, queues: list[str]) -> Iterator[Arrivals]:
-    """Note what arrives in the queues, in a thread of its own."""
+    """Record the messages that arrive in the queues, in a thread of its own."""
     arrivals, stopping = Arrivals(), threading.Event()
 
     def run() -> None:
@@ -86,7 +86,7 @@ def config_of(lab: Lab, topology: str, queue_type: str) -> Config:
 
 
 def app_of(config: Config) -> Celery:
-    """Return an app with two queues for each kind of exchange, of which one's name and key end as the other's."""
+    """Return an app with two queues for each kind of exchange, of which one's name and key end like the other's."""
     app, found = make_app(config), []
     for kind in KINDS:
         name = f"{config.rmq_delay['prefix']}.{kind}"
@@ -98,7 +98,7 @@ def app_of(config: Config) -> Celery:
 
 
 def send(app: Celery, queues: list[Queue], seed: int, given: tuple[float, ...], more: int) -> dict[str, Sent]:
-    """Send every delay to every queue, and ``more`` random ones, which differ."""
+    """Send every delay to every queue, and ``more`` different random ones."""
     rng, sent = random.Random(seed), {}
     for queue in queues:
         for delay in (*given, *(rng.uniform(0, given[-1]) for _ in range(more))):
@@ -116,7 +116,7 @@ def test_delays_are_never_early_and_lead_once_to_the_right_queue(make_lab: Calla
     for config in configs:
         if config.rmq_delay["exact_delays"] == "loop":
             idle = f"idle-{config.queue_type}"
-            lab.worker("threads", 1, "--queues", idle, config=config)  # releases what goes around
+            lab.worker("threads", 1, "--queues", idle, config=config)  # releases messages from the loop
     apps = [app_of(config) for config in configs]
     names = [queue.name for app in apps for queue in app.amqp.queues.values()]
     sent: dict[str, Sent] = {}

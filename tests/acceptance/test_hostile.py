@@ -12,10 +12,10 @@ import pytest
 
 from tests.support.brokers.lab import contents
 from tests.support.waiting import SECONDS, wait_for
-from tests.support.workers.foreign import publish
 from tests.support.workers.hostile_messages import ALL, BODIES
 from tests.support.workers.lab import Lab
 from tests.support.workers.nodes import Worker
+from tests.support.workers.other_producer import publish
 
 EXHAUSTED = "rmq_delay.exhausted"
 
@@ -31,7 +31,7 @@ def send(lab: Lab, hostile: list[amqp.Message]) -> list[str]:
 
 
 def missing(lab: Lab, hostile: dict[str, amqp.Message], found: list[bytes]) -> list[str]:
-    """Take what the exhausted queue holds by now into ``found``; return the names of those that were not there yet.
+    """Move the messages of the exhausted queue into ``found``; return the names of those still missing.
 
     There may be more: some hostile messages make the worker send others.
     """

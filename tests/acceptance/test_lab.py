@@ -1,4 +1,4 @@
-"""What the other acceptance tests rely on: a lab that is closed has closed its connections."""
+"""A closed lab has closed its connections: the other acceptance tests rely on it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.support.workers.lab import Lab, close_app
 
 
 def test_a_result_that_outlives_its_closed_app_opens_no_connection(lab: Lab) -> None:
-    """The garbage collector would find that connection, whose warning ends some later test."""
+    """The garbage collector would find that connection, and its warning would fail a later test."""
     result = lab.task("add").delay(1, 2)
     close_app(lab.app)
     connected = lab.redis.info("clients")["connected_clients"]

@@ -33,10 +33,10 @@ OTHER = {"classic": "quorum", "quorum": "classic"}
         pytest.param("classic", "tiers", marks=pytest.mark.slow),
         pytest.param(
             "classic", "type", marks=pytest.mark.slow
-        ),  # not the other way: Celery's global QoS for classic queues ends with a quorum queue
+        ),  # not the other way round: Celery's global QoS for classic queues ends with a quorum queue
     ],
 )
-def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_tiers_go_away(
+def test_workers_with_old_and_new_tiers_lose_and_double_nothing_and_old_tiers_are_pruned(
     make_lab: Callable[..., Lab], queue_type: str, change: str
 ) -> None:
     lab = make_lab(queue_type, tiers=["300ms", "600ms", "900ms"])
@@ -89,7 +89,7 @@ def test_workers_start_after_their_queue_was_declared_again_as_the_other_type(
     lab.worker(config=changed)
     results += [lab.task("fails").delay(1) for _ in range(10)]
     with app.connection_for_write() as connection:
-        plan = state_of(app).plan("shop", reason_routing=capabilities(connection).tells_death_reason)
+        plan = state_of(app).plan("shop", reason_routing=capabilities(connection).reports_death_reason)
         new = plan.delay_queue(1, 3_600_000).name
         wait_for(lambda: lab.count(new) == 10, "the new ones parked in a tier of the new type")
         assert lab.parked() == 10, "the old ones are where they were"

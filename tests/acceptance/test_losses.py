@@ -1,4 +1,4 @@
-"""What a failed test leaves with the workers that tests share."""
+"""Leftovers of a failed test in shared workers."""
 
 from __future__ import annotations
 

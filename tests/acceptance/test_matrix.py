@@ -1,4 +1,4 @@
-"""Each way in which an attempt can end, with each option of a task, on each pool and queue type: as the table says."""
+"""Each way in which an attempt can end, with each option of a task, on each pool and queue type, against the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.workers.lab import Lab
 from tests.support.workers.matrix import AT_THE_GATE, OPTIONS, OUTCOMES, Expected, expected, name_of
 from tests.support.workers.nodes import Worker
 
-#: What the queues have to have at the end.
+#: Expected contents of the queues at the end.
 QUEUES = ("shop", "shop.quarantine", "other", "other.quarantine")
 #: Queue type, pool, and whether all cells are tried, or each outcome once.
 SOME = [("quorum", "prefork", False), ("classic", "threads", False)]
@@ -57,7 +57,7 @@ def terminate(lab: Lab, task_ids: set[str]) -> None:
 
 
 @pytest.mark.parametrize(("queue_type", "pool", "whole"), [*SOME, *ALL])
-def test_what_becomes_of_a_task_is_what_the_table_says(
+def test_the_outcome_of_a_task_is_the_one_in_the_table(
     running_labs: Callable[..., Lab], pool: str, queue_type: str, whole: bool
 ) -> None:
     lab = running_labs(queue_type, pool, conf={"matrix": True})
@@ -85,7 +85,7 @@ def test_what_becomes_of_a_task_is_what_the_table_says(
         }
 
     reasons: dict[str, Any] = {}
-    with suppress(AssertionError):  # the comparison says which is not
+    with suppress(AssertionError):  # the comparison shows which is not
         wait_for(lambda: found() == wanted, "every task at its end")
     assert {cell: each for cell, each in found().items() if each != wanted[cell]} == {}
     wait_for(lambda: not any(lab.counts(*QUEUES).values()) and not lab.parked(), "nothing left in a queue")
@@ -93,9 +93,9 @@ def test_what_becomes_of_a_task_is_what_the_table_says(
 
 @dataclass(frozen=True)
 class Interruption:
-    """What ends a worker or its connection, and whether tasks that ran then, and that waited in it, are quarantined.
+    """An event that ends a worker or its connection; whether running and prefetched tasks are quarantined.
 
-    The one that ``runs_out`` lets what runs come to its end.
+    With ``runs_out``, running tasks come to their end.
     """
 
     quarantine: bool
@@ -124,7 +124,7 @@ ALL_INTERRUPTED = [
 
 
 @pytest.mark.parametrize(("interruption", "queue_type", "pool"), [*SOME_INTERRUPTED, *ALL_INTERRUPTED])
-def test_what_becomes_of_tasks_that_ran_and_waited_in_a_worker_is_what_the_table_says(
+def test_the_outcome_of_running_and_prefetched_tasks_is_the_one_in_the_table(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, interruption: str, queue_type: str, pool: str
 ) -> None:
     lab = make_lab(queue_type, conf={"matrix": True})
@@ -147,11 +147,11 @@ def test_what_becomes_of_tasks_that_ran_and_waited_in_a_worker_is_what_the_table
         lab.worker(pool, concurrency)
     lab.open_gate(2 * len(results))
 
-    if interruption == "a lost connection" and pool != "prefork":  # such a pool runs all that it has been given
+    if interruption == "a lost connection" and pool != "prefork":  # such a pool runs all its tasks
         began = {result.id for result in results.values()}
     again = [] if found.runs_out else [0]
     wanted = {
-        option: ([0, *again] if result.id in began else [0], told(option, "SUCCESS"), found.quarantine)
+        option: ([0, *again] if result.id in began else [0], stored_as(option, "SUCCESS"), found.quarantine)
         for option, result in results.items()
     }
 
@@ -160,7 +160,7 @@ def test_what_becomes_of_tasks_that_ran_and_waited_in_a_worker_is_what_the_table
         return {
             option: (
                 [each["retries"] for each in tried],
-                told(option, results[option].state),
+                stored_as(option, results[option].state),
                 bool(tried and tried[-1]["redelivered"]),
             )
             for option, tried in attempts.items()
@@ -184,6 +184,6 @@ def interrupt(worker: Worker, interruption: str, broker: PrivateBroker) -> None:
         os.kill(worker.container.pid, signal.SIGQUIT)
 
 
-def told(option: str, state: str) -> str:
-    """Return a state, but where none is to be stored: Celery before 5.7 stores RETRY there at a cold shutdown."""
+def stored_as(option: str, state: str) -> str:
+    """Return a state, or "ignored" where none is to be stored: Celery before 5.7 stores RETRY at a cold shutdown."""
     return "ignored" if option == "ignore_result" else state

@@ -1,4 +1,4 @@
-"""Messages that are not ordinary: foreign, unknown, undecodable, revoked, expired."""
+"""Unusual messages: of other producers, of unknown tasks, undecodable, revoked, expired."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from celery_rmq_delay import headers as h
 from celery_rmq_delay.operations.exhausted import Selection, requeue
 from tests.support.brokers.kinds import EITHER_TYPE
 from tests.support.waiting import BUSY, SECONDS, wait_for
-from tests.support.workers.foreign import publish, task_message
 from tests.support.workers.lab import Lab
+from tests.support.workers.other_producer import publish, task_message
 
 #: Tasks that succeed at the second attempt, and their arguments.
 PROTOCOL_1 = (("fails", 1), ("kills_child", 1), ("overruns",))
@@ -28,7 +28,7 @@ PROTOCOL_1 = (("fails", 1), ("kills_child", 1), ("overruns",))
 
 @pytest.mark.brokers
 @EITHER_TYPE
-def test_messages_of_a_foreign_producer_advance_and_come_back_byte_for_byte(lab: Lab) -> None:
+def test_messages_of_another_producer_advance_and_come_back_byte_for_byte(lab: Lab) -> None:
     lab.worker()
     with lab.app.connection_for_write() as connection:
         channel = connection.channel()
@@ -124,7 +124,7 @@ def test_a_parked_task_that_is_revoked_does_not_run_again(make_lab: Callable[...
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("pool", ["prefork", pytest.param("solo", marks=pytest.mark.slow)])
-def test_what_a_task_has_come_to_is_settled_where_the_result_backend_cannot_store_it(
+def test_a_task_is_settled_even_if_the_result_backend_cannot_store_its_result(
     make_lab: Callable[..., Lab], tmp_path: Path, pool: str
 ) -> None:
     results = tmp_path / "results"
@@ -158,7 +158,7 @@ def test_a_task_that_expires_while_parked_is_revoked_on_its_return(
 ) -> None:
     lab = make_lab(queue_type, tiers=["1h"])
     lab.worker()
-    for expires in (2, 8, 32, 128):  # the longer ones for a machine that needs so long for the first attempt
+    for expires in (2, 8, 32, 128):  # the longer ones for a machine that is slow with the first attempt
         result = lab.task("fails").apply_async((99,), expires=expires)
         sent = time.monotonic()
         wait_for(lambda result=result: lab.attempts(result.id) or result.state == "REVOKED")
@@ -207,7 +207,7 @@ def test_a_task_sees_the_headers_of_its_caller_and_can_pass_them_on(
 
 @pytest.mark.brokers
 @EITHER_TYPE
-def test_headers_that_look_like_ours_and_the_brokers_are_not_believed(
+def test_forged_headers_of_the_package_and_the_broker_are_not_trusted(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
     lab = make_lab(queue_type, queues={"zones": False})
@@ -250,7 +250,7 @@ def test_tasks_of_protocol_1_are_retried_exhausted_and_settled_as_others(
 @pytest.mark.brokers
 @EITHER_TYPE
 def test_a_task_of_protocol_1_advances_through_its_own_ladder(make_lab: Callable[..., Lab], queue_type: str) -> None:
-    """Its message does not name it in the header by which the broker would choose the ladder."""
+    """Its message lacks the header by which the broker chooses the ladder."""
     lab = make_lab(queue_type, conf={"task_protocol": 1}, tiers=["100ms"])
     lab.worker("prefork", 1)
     result = lab.task("own_tiers").delay()
@@ -262,7 +262,7 @@ def test_a_task_of_protocol_1_advances_through_its_own_ladder(make_lab: Callable
 
 
 @EITHER_TYPE
-def test_a_quarantined_task_that_has_succeeded_before_does_not_run_again_where_celery_looks(
+def test_a_quarantined_task_that_has_succeeded_does_not_run_again_with_deduplication(
     make_lab: Callable[..., Lab], queue_type: str
 ) -> None:
     lab = make_lab(queue_type, conf={"worker_deduplicate_successful_tasks": True})
@@ -283,7 +283,7 @@ def test_a_quarantined_task_that_has_succeeded_before_does_not_run_again_where_c
 def test_a_task_with_an_eta_waits_for_it_once(make_lab: Callable[..., Lab], queue_type: str) -> None:
     lab = make_lab(queue_type, tiers=["300ms"])
     lab.worker()
-    for countdown in (3, 9, 2 * BUSY):  # a machine that is busy for so long is no proof of a second wait
+    for countdown in (3, 9, 2 * BUSY):  # a busy machine is no proof of a second wait
         result = lab.task("fails").apply_async((1,), countdown=countdown)
         assert result.get(timeout=SECONDS) == 1
         first, second = lab.attempts(result.id)

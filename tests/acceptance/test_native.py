@@ -1,4 +1,4 @@
-"""Retries that their own quorum queue holds: RabbitMQ's delayed retry, 4.3.1 and newer."""
+"""Retries held by a quorum queue itself: RabbitMQ's native retry, 4.3.1 and newer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAITS = {"returned": [0.3, 0.3, 0.3], "failed": [0.3, 0.6, 0.7]}
 
 POOLS = ("prefork", "gevent", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("threads", "solo")))
 #: A task with tiers of its own has to be routed to a queue with a ladder.
-NATIVE = {"retry": "native", "queues": {"tiered": {"retry": "ladder"}}}
+NATIVE_RETRY = {"retry": "native", "queues": {"tiered": {"retry": "ladder"}}}
 ROUTES = {"task_routes": {"own_tiers": {"queue": "tiered"}}}
 
 
@@ -38,12 +38,14 @@ def broker(rmq_vhost: str) -> Capabilities:
 
 
 @pytest.fixture
-def make_native(make_lab: Callable[..., Lab], broker: Capabilities) -> Callable[..., Lab]:
+def make_native_retry(make_lab: Callable[..., Lab], broker: Capabilities) -> Callable[..., Lab]:
     if not broker.delays_retries:
         pytest.skip("RabbitMQ before 4.3.1 has no delayed retry")
 
     def make(conf: dict[str, Any] | None = None, **settings: Any) -> Lab:
-        return make_lab("quorum", conf={**ROUTES, **(conf or {})}, **{**NATIVE, "max_crashes": MAX_CRASHES, **settings})
+        return make_lab(
+            "quorum", conf={**ROUTES, **(conf or {})}, **{**NATIVE_RETRY, "max_crashes": MAX_CRASHES, **settings}
+        )
 
     return make
 
@@ -54,9 +56,9 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def native(running_labs: Callable[..., Lab], make_native: object, kind: str, pool: str) -> Lab:
-    """A lab with a running worker, which many tests share."""
-    return running_labs("quorum", pool, conf=ROUTES, **NATIVE, tiers=TIERS[kind], max_crashes=10)
+def native_retry(running_labs: Callable[..., Lab], make_native_retry: object, kind: str, pool: str) -> Lab:
+    """A shared lab with a running worker."""
+    return running_labs("quorum", pool, conf=ROUTES, **NATIVE_RETRY, tiers=TIERS[kind], max_crashes=10)
 
 
 def waits(lab: Lab, task_id: str) -> list[float]:
@@ -78,48 +80,50 @@ def nothing_left(lab: Lab) -> bool:
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(native: Lab, kind: str) -> None:
-    with stored_states(native) as seen:
-        results = {k: native.task("fails").delay(k) for k in range(4)}
+def test_a_task_that_fails_k_times_succeeds_at_attempt_k_after_the_right_waits(native_retry: Lab, kind: str) -> None:
+    with stored_states(native_retry) as seen:
+        results = {k: native_retry.task("fails").delay(k) for k in range(4)}
         states = seen(results)
 
     for k, result in results.items():
         assert result.result == k
-        assert [attempt["retries"] for attempt in native.attempts(result.id)] == list(range(k + 1))
-        assert {tuple(attempt["route"]) for attempt in native.attempts(result.id)} == {("", "shop")}
-        assert_waited(waits(native, result.id), WAITS[kind][:k])
+        assert [attempt["retries"] for attempt in native_retry.attempts(result.id)] == list(range(k + 1))
+        assert {tuple(attempt["route"]) for attempt in native_retry.attempts(result.id)} == {("", "shop")}
+        assert_waited(waits(native_retry, result.id), WAITS[kind][:k])
         assert ("RETRY" in states[k]) is (k > 0)
-    wait_for(lambda: nothing_left(native))
-    assert native.count("rmq_delay.exhausted") == 0
+    wait_for(lambda: nothing_left(native_retry))
+    assert native_retry.count("rmq_delay.exhausted") == 0
 
 
-def test_a_retry_leaves_no_message_in_any_delay_queue(native: Lab, kind: str) -> None:
-    with stored_states(native) as seen:
-        result = native.task("fails").delay(2)
+def test_a_retry_leaves_no_message_in_any_delay_queue(native_retry: Lab, kind: str) -> None:
+    with stored_states(native_retry) as seen:
+        result = native_retry.task("fails").delay(2)
         while not result.ready():
-            assert native.parked() == 0
+            assert native_retry.parked() == 0
         assert "RETRY" in seen({2: result})[2]
-    assert_waited(waits(native, result.id), WAITS[kind][:2])
+    assert_waited(waits(native_retry, result.id), WAITS[kind][:2])
 
 
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_task_out_of_retries_fails_and_its_message_waits_for_a_person(native: Lab, kind: str) -> None:
-    result = native.task("fails").delay(99)
+def test_a_task_that_has_used_all_its_retries_fails_and_its_message_is_kept(native_retry: Lab, kind: str) -> None:
+    result = native_retry.task("fails").delay(99)
 
     wait_for(result.ready)
-    (message,) = wait_for(lambda: native.take("rmq_delay.exhausted"))
+    (message,) = wait_for(lambda: native_retry.take("rmq_delay.exhausted"))
 
     assert result.state == "FAILURE"
     assert message.headers["id"] == result.id
     assert message.headers["rmq-delay-reason"] == "retries_used"
     assert message.headers["rmq-delay-attempts"] == 4
     assert not {"x-death", "x-acquired-count", "x-delivery-count"} & set(message.headers)
-    assert [hook[0] for hook in native.noted("hooks")] == ["on_retry"] * 3 + ["on_failure"]
-    assert_waited(waits(native, result.id), WAITS[kind])
+    assert [hook[0] for hook in native_retry.noted("hooks")] == ["on_retry"] * 3 + ["on_failure"]
+    assert_waited(waits(native_retry, result.id), WAITS[kind])
 
 
-def test_growing_tiers_are_copied_where_the_brokers_count_has_to_begin_anew(make_native: Callable[..., Lab]) -> None:
-    lab = make_native(tiers=["200ms", "400ms", "500ms", "500ms", "500ms"], max_crashes=2)
+def test_growing_tiers_are_copied_where_the_brokers_count_has_to_start_again(
+    make_native_retry: Callable[..., Lab],
+) -> None:
+    lab = make_native_retry(tiers=["200ms", "400ms", "500ms", "500ms", "500ms"], max_crashes=2)
     lab.worker()
     result = lab.task("fails").delay(5)
 
@@ -129,9 +133,9 @@ def test_growing_tiers_are_copied_where_the_brokers_count_has_to_begin_anew(make
     assert_waited(waits(lab, result.id), [0.2, 0.4, 0.5, 0.5, 0.5])
 
 
-def test_the_last_tier_repeats_for_ever(make_native: Callable[..., Lab], kind: str) -> None:
+def test_the_last_tier_repeats_without_a_limit(make_native_retry: Callable[..., Lab], kind: str) -> None:
     tiers = {"returned": ["50ms"], "failed": ["50ms", "80ms"]}[kind]
-    lab = make_native(tiers=tiers, repeat_last=True)
+    lab = make_native_retry(tiers=tiers, repeat_last=True)
     lab.worker()
     result = lab.task("fails").delay(30)
 
@@ -141,42 +145,42 @@ def test_the_last_tier_repeats_for_ever(make_native: Callable[..., Lab], kind: s
     assert all(wait >= 0.048 for wait in waits(lab, result.id))
 
 
-def test_an_explicit_countdown_is_exact_here_too(native: Lab) -> None:
-    result = native.task("explicit").delay(1.5)
+def test_an_explicit_countdown_is_exact_here_too(native_retry: Lab) -> None:
+    result = native_retry.task("explicit").delay(1.5)
 
     wait_for(lambda: result.state == "SUCCESS")
-    assert [attempt["retries"] for attempt in native.attempts(result.id)] == [0, 1]
-    assert_waited(waits(native, result.id), [1.5])
+    assert [attempt["retries"] for attempt in native_retry.attempts(result.id)] == [0, 1]
+    assert_waited(waits(native_retry, result.id), [1.5])
 
 
-def test_a_retry_with_other_arguments_runs_with_them(native: Lab) -> None:
-    result = native.task("counts_up").delay(0)
+def test_a_retry_with_other_arguments_runs_with_them(native_retry: Lab) -> None:
+    result = native_retry.task("counts_up").delay(0)
 
     assert result.get(timeout=SECONDS) == 2
 
-    seen = [(attempt["n"], attempt["retries"]) for attempt in native.attempts(result.id)]
+    seen = [(attempt["n"], attempt["retries"]) for attempt in native_retry.attempts(result.id)]
     assert seen == [(0, 0), (1, 1), (2, 2)]
 
 
-def test_chains_and_chords_survive_retries_of_their_parts(native: Lab) -> None:
-    add, total = native.task("add"), native.task("total")
+def test_chains_and_chords_survive_retries_of_their_parts(native_retry: Lab) -> None:
+    add, total = native_retry.task("add"), native_retry.task("total")
 
     assert chain(add.s(1, 1, 2), add.s(10, 1), add.s(100)).delay().get(timeout=SECONDS) == 112
     assert chord([add.s(n, n, n % 3) for n in range(6)], total.s()).delay().get(timeout=SECONDS) == 30
 
 
-def test_an_unknown_task_advances_through_the_ladder_and_is_exhausted(native: Lab) -> None:
-    native.app.send_task("nobody.knows")
+def test_an_unknown_task_advances_through_the_ladder_and_is_exhausted(native_retry: Lab) -> None:
+    native_retry.app.send_task("unknown.task")
 
-    (message,) = wait_for(lambda: native.take("rmq_delay.exhausted"))
-    assert message.headers["task"] == "nobody.knows"
+    (message,) = wait_for(lambda: native_retry.take("rmq_delay.exhausted"))
+    assert message.headers["task"] == "unknown.task"
 
 
-def test_a_hard_time_limit_is_a_failed_attempt(native: Lab, kind: str) -> None:
-    result = native.task("overruns").delay()
+def test_a_hard_time_limit_is_a_failed_attempt(native_retry: Lab, kind: str) -> None:
+    result = native_retry.task("overruns").delay()
 
     assert result.get(timeout=SECONDS) == "in time"
-    assert [attempt["retries"] for attempt in native.attempts(result.id)] == [0, 1]
+    assert [attempt["retries"] for attempt in native_retry.attempts(result.id)] == [0, 1]
 
 
 # -- crashes -----------------------------------------------------------------------------------------------------------
@@ -184,21 +188,21 @@ def test_a_hard_time_limit_is_a_failed_attempt(native: Lab, kind: str) -> None:
 
 @pytest.mark.parametrize("fails_before", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_task_that_kills_its_worker_is_exhausted_and_its_neighbours_recover(
-    make_native: Callable[..., Lab], kind: str, fails_before: int
+    make_native_retry: Callable[..., Lab], kind: str, fails_before: int
 ) -> None:
-    lab = make_native(tiers={"returned": ["200ms"] * 3, "failed": ["200ms", "300ms", "300ms"]}[kind])
+    lab = make_native_retry(tiers={"returned": ["200ms"] * 3, "failed": ["200ms", "300ms", "300ms"]}[kind])
     kills = kills_until_exhausted(lab, fails_before)
-    # Of growing tiers nothing tells the first kills from retries: as many as are given back.
+    # With growing tiers the first kills look like retries: as many as were requeued.
     unseen = 0 if kind == "returned" else MAX_CRASHES - fails_before
     assert kills == MAX_CRASHES + 1 + unseen
 
 
 def test_failing_tasks_survive_workers_that_are_killed_at_random_moments(
-    make_native: Callable[..., Lab], kind: str
+    make_native_retry: Callable[..., Lab], kind: str
 ) -> None:
     dice = random.Random(20261120)
     tiers = {"returned": ["200ms"] * 3, "failed": ["200ms", "400ms", "600ms"]}[kind]
-    lab = make_native(tiers=tiers, max_crashes=100, conf={"result_backend": None})
+    lab = make_native_retry(tiers=tiers, max_crashes=100, conf={"result_backend": None})
     workers = [lab.worker("prefork", 2, "--loglevel", "ERROR") for _ in range(2)]
     sent: dict[str, int] = {}
     with Supervisor(workers) as supervisor:
@@ -225,11 +229,11 @@ def test_failing_tasks_survive_workers_that_are_killed_at_random_moments(
     assert supervisor.restarts >= 8
 
 
-# -- where it cannot be ------------------------------------------------------------------------------------------------
+# -- unsupported settings ----------------------------------------------------------------------------------------------
 
 
 def refused(lab: Lab) -> str:
-    """Return what a worker says that does not get ready."""
+    """Return the error of a worker that does not start."""
     with pytest.raises(AssertionError, match="did not get ready") as caught:
         lab.worker()
     return str(caught.value)
@@ -239,8 +243,8 @@ def test_an_older_broker_is_refused_by_workers_and_taken_by_publishers(
     make_lab: Callable[..., Lab], broker: Capabilities
 ) -> None:
     if broker.delays_retries:
-        pytest.skip("this broker can")
-    lab = make_lab("quorum", tiers=["300ms"], conf=ROUTES, **NATIVE)
+        pytest.skip("this broker supports delayed retry")
+    lab = make_lab("quorum", tiers=["300ms"], conf=ROUTES, **NATIVE_RETRY)
     lab.task("fails").delay(0)
     assert "needs RabbitMQ 4.3.1 or newer" in refused(lab)
     wait_for(lambda: lab.count("shop") == 1)
@@ -254,8 +258,8 @@ def test_a_classic_queue_is_refused_by_workers_and_taken_by_publishers(
     make_lab: Callable[..., Lab], broker: Capabilities, exists: bool
 ) -> None:
     if not broker.delays_retries:
-        pytest.skip("this broker is refused before its queue is")
-    lab = make_lab("quorum" if exists else "classic", tiers=["300ms"], conf=ROUTES, **NATIVE)
+        pytest.skip("this broker itself is refused")
+    lab = make_lab("quorum" if exists else "classic", tiers=["300ms"], conf=ROUTES, **NATIVE_RETRY)
     if exists:
         with lab.app.connection_for_write() as connection:
             connection.default_channel.queue_declare("shop", durable=True, auto_delete=False)
@@ -264,11 +268,11 @@ def test_a_classic_queue_is_refused_by_workers_and_taken_by_publishers(
     wait_for(lambda: lab.count("shop") == 1)
 
 
-# -- queues and workers of before --------------------------------------------------------------------------------------
+# -- older queues and workers --------------------------------------------------------------------------------------
 
 
-def test_a_queue_that_exists_without_the_arguments_keeps_its_ladder(make_native: Callable[..., Lab]) -> None:
-    lab = make_native(tiers=["300ms", "600ms"])
+def test_a_queue_that_exists_without_the_arguments_keeps_its_ladder(make_native_retry: Callable[..., Lab]) -> None:
+    lab = make_native_retry(tiers=["300ms", "600ms"])
     with lab.app.connection_for_write() as connection:
         connection.default_channel.queue_declare(
             "shop", durable=True, auto_delete=False, arguments={"x-queue-type": "quorum"}
@@ -279,15 +283,17 @@ def test_a_queue_that_exists_without_the_arguments_keeps_its_ladder(make_native:
     assert result.get(timeout=SECONDS) == 2
 
     assert_waited(waits(lab, result.id), [0.3, 0.6])
-    said = [line for line in worker.logs().splitlines() if "exists with other arguments" in line]
-    assert len(said) == 1
-    assert "inequivalent arg" in said[0]
-    assert "To have them wait in the queue itself instead, delete it with" in said[0]
+    warnings = [line for line in worker.logs().splitlines() if "exists with other arguments" in line]
+    assert len(warnings) == 1
+    assert "inequivalent arg" in warnings[0]
+    assert "To have them wait in the queue itself instead, delete it with" in warnings[0]
 
 
 @pytest.mark.parametrize("first", ["ladder", "native"])
-def test_old_and_new_workers_side_by_side_lose_nothing(make_native: Callable[..., Lab], kind: str, first: str) -> None:
-    lab = make_native(tiers=TIERS[kind], max_crashes=3)
+def test_old_and_new_workers_side_by_side_lose_nothing(
+    make_native_retry: Callable[..., Lab], kind: str, first: str
+) -> None:
+    lab = make_native_retry(tiers=TIERS[kind], max_crashes=3)
     ladder = replace(lab.config, rmq_delay={"tiers": TIERS[kind], "max_crashes": 3})
     configs = [ladder, lab.config] if first == "ladder" else [lab.config, ladder]
     for config in configs:

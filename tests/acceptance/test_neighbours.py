@@ -1,4 +1,4 @@
-"""What Celery users have around their workers goes on working."""
+"""Tools and features that Celery users have around their workers still work."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_flower_shows_retries_and_failures(make_lab: Callable[..., Lab], tmp_pat
         assert wait_for(lambda: shown(parked.id, "RETRY"), "RETRY in flower") == "Boom('attempt 0')"
         assert wait_for(lambda: shown(failed.id, "FAILURE"), "FAILURE in flower") == "Hopeless('no card will do')"
     finally:
-        flower.kill()  # asked to end, it was seen to go on for minutes, on Python 3.13
+        flower.kill()  # on Python 3.13, SIGTERM did not end it for minutes
         flower.wait(SECONDS)
 
 
@@ -146,7 +146,7 @@ def test_every_queue_gets_a_ladder_but_those_that_the_settings_leave_alone(
 
     assert {queue: result.get(timeout=SECONDS) for queue, result in results.items()} == dict.fromkeys(results, 1)
     assert [attempt["queue"] for attempt in lab.attempts(results["routed"].id)] == ["routed", "routed"]
-    # Celery declares what `add_consumer` names as a classic queue, whatever the default type.
+    # Celery declares a queue of `add_consumer` as classic, whatever the default type.
     assert lab.counts("late.retry.1.300ms", "late.quarantine") == {"late.retry.1.300ms": 0, "late.quarantine": 0}
     assert lab.task("add").apply_async((1, 2), queue="plain").get(timeout=SECONDS) == 3
     assert lab.counts("plain", "plain.quarantine") == {"plain": 0, "plain.quarantine": None}
@@ -189,7 +189,7 @@ def test_calls_with_a_countdown_keep_their_priority_for_the_task(
 
 @EITHER_TYPE
 def test_a_plain_task_that_came_back_from_a_ladder_is_retried_along_its_first_route(lab: Lab) -> None:
-    """As after a rollback: Celery would publish its retry to an exchange that may be deleted by then."""
+    """After a rollback, Celery would publish its retry to an exchange that may be deleted by then."""
     lab.worker().kill("SIGTERM")  # applies the ladder
     plain = lab.task("plain")
     result = plain.delay(0.1)
@@ -206,7 +206,7 @@ def test_a_plain_task_that_came_back_from_a_ladder_is_retried_along_its_first_ro
     assert routes == [routes[-1]] * 4
 
 
-def test_two_vhosts_of_one_broker_do_not_meet(make_lab: Callable[..., Lab], own_broker: PrivateBroker) -> None:
+def test_two_vhosts_of_one_broker_share_no_messages(make_lab: Callable[..., Lab], own_broker: PrivateBroker) -> None:
     name = f"second-{uuid.uuid4().hex[:8]}"
     first = make_lab()
     second = make_lab(broker=own_broker.vhost(name))
@@ -253,7 +253,7 @@ def test_a_worker_blames_no_task_that_one_with_another_prefix_has_rejected(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker, queue_type: str, same_type: bool
 ) -> None:
     if queue_type == "quorum" and not same_type and own_broker.version < (4, 0, 0):
-        pytest.skip("before RabbitMQ 4.0 a worker that says classic cannot consume a quorum queue")
+        pytest.skip("before RabbitMQ 4.0 a worker configured for classic queues cannot consume a quorum queue")
     lab = make_lab(queue_type)
     declared = queue_type if same_type else {"quorum": "classic", "classic": "quorum"}[queue_type]
     other = replace(lab.config, queue_type=declared, rmq_delay={**lab.config.rmq_delay, "prefix": "second"})

@@ -19,7 +19,7 @@ FIRST_TIER = 0.3
 @EITHER_TYPE
 @pytest.mark.parametrize("tasks", [300, pytest.param(1_000, marks=pytest.mark.slow)])
 def test_many_retries_come_once_and_never_early(lab: Lab, tasks: int) -> None:
-    """How late they are is what `benchmarks.peers` measures."""
+    """`benchmarks.peers` measures how late they are."""
     lab.worker("prefork", 2, "--loglevel", "ERROR")
     sampled = lab.task("sampled")
     for _ in range(tasks):
@@ -35,13 +35,13 @@ def test_many_retries_come_once_and_never_early(lab: Lab, tasks: int) -> None:
 
 
 @pytest.mark.slow
-def test_fifty_thousand_parked_tasks_leave_the_worker_as_it_was(
+def test_fifty_thousand_parked_tasks_cost_the_worker_no_memory(
     make_lab: Callable[..., Lab], own_broker: PrivateBroker
 ) -> None:
     lab = make_lab(tiers=["1h"], conf={"result_backend": None})
     worker = lab.worker("prefork", 2, "--loglevel", "ERROR")
     sampled = lab.task("sampled")
-    # What a worker allocates once, at its first failures, is not what parked tasks cost.
+    # Memory that a worker allocates once, at its first failures, is no cost of parked tasks.
     for _ in range(500):
         sampled.delay()
     wait_for(lambda: lab.parked() == 500)

@@ -1,4 +1,4 @@
-"""What users of Celery know of retries holds on every pool and queue type."""
+"""Retries behave as Celery users expect on every pool and queue type."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_task_that_requeues_itself_comes_back_at_once_and_is_not_blamed(runnin
 
 
 @pytest.mark.parametrize(("queue_type", "pool"), SETUPS)
-def test_a_task_out_of_retries_fails_and_its_message_waits_for_a_person(running: Lab) -> None:
+def test_a_task_that_has_used_all_its_retries_fails_and_its_message_is_kept(running: Lab) -> None:
     lab = running
     result = lab.task("fails").apply_async((99,), link_error=lab.task("collect_error").s())
 
@@ -90,8 +90,8 @@ def test_a_task_out_of_retries_fails_and_its_message_waits_for_a_person(running:
 
 @pytest.mark.brokers
 @EITHER_TYPE
-def test_one_tier_that_repeats_retries_for_ever(make_lab: Callable[..., Lab], queue_type: str) -> None:
-    """50 failures: on quorum queues also over the delivery limit, before which copies begin the count anew."""
+def test_one_tier_that_repeats_retries_without_a_limit(make_lab: Callable[..., Lab], queue_type: str) -> None:
+    """50 failures: on quorum queues also over the delivery limit, before which copies restart the count."""
     lab = make_lab(queue_type, tiers=["100ms"], repeat_last=True)
     lab.worker()
     result = lab.task("fails").delay(50)
@@ -280,7 +280,7 @@ def test_a_task_that_always_kills_its_child_is_exhausted(running: Lab) -> None:
 
     (message,) = wait_for(lambda: running.take("rmq_delay.exhausted"))
 
-    # Of a lost process Celery stores the result once its message is settled.
+    # Celery stores the result of a lost process after its message is settled.
     wait_for(lambda: result.state == "FAILURE", "the stored failure")
     assert message.headers["rmq-delay-exception"].endswith("WorkerLostError")
     assert message.headers["rmq-delay-reason"] == "retries_used"

@@ -1,4 +1,4 @@
-"""What `docs/explanation/security.md` says of users, passwords and payloads."""
+"""The statements of `docs/explanation/security.md` about users, passwords and payloads."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.support.commands import run
 from tests.support.django.collecting import Rig
 from tests.support.django.databases import Database
 from tests.support.waiting import SECONDS, wait_for
-from tests.support.workers.foreign import publish, task_message
 from tests.support.workers.hostile_messages import body
 from tests.support.workers.lab import Lab, close_app
+from tests.support.workers.other_producer import publish, task_message
 from tests.support.workers.project import make_app
 from tests.support.workers.roles import PASSWORD, add_user, roles
 
@@ -36,7 +36,7 @@ CANARY = "c4n4ry-in-a-c04l-m1ne"
 
 
 class Users:
-    """Users in roles, and what they see of a lab's vhost."""
+    """Users with roles on a lab's vhost."""
 
     def __init__(self, broker: PrivateBroker, lab: Lab) -> None:
         self._broker, self._lab, self._table = broker, lab, roles()
@@ -44,7 +44,7 @@ class Users:
         self._labs: list[Lab] = []
 
     def lab(self, role: str) -> Lab:
-        """Return a lab on the same vhost, in a role."""
+        """Return a lab on the same vhost for a user with a role."""
         self._labs.append(Lab(replace(self._lab.config, broker=self.urls[role]), self._lab.folder))
         return self._labs[-1]
 
@@ -141,7 +141,7 @@ def test_each_role_can_do_its_part_and_no_more(
             assert refused(urls[role], publishing(queue)), (role, queue)
         assert refused(urls[role], publishing("shop@1", "rmq_delay.return"))
     for role in ("publisher", "narrow publisher", "collector", "operator"):
-        assert refused(urls[role], declaring("somebody.elses")), role
+        assert refused(urls[role], declaring("another.queue")), role
         assert refused(urls[role], declaring("shop.quarantine")), role
         assert refused(urls[role], publishing("", "celery.pidbox")), role
     for role in ("publisher", "narrow publisher"):
@@ -149,8 +149,8 @@ def test_each_role_can_do_its_part_and_no_more(
             assert refused(urls[role], reading(queue)), (role, queue)
     assert refused(urls["collector"], reading("shop"))
     assert refused(urls["operator"], reading("shop"))
-    assert not refused(urls["publisher"], publishing(EVENTS)), "the page says that RabbitMQ cannot keep this apart"
-    assert refused(urls["worker"], declaring("somebody.elses"))
+    assert not refused(urls["publisher"], publishing(EVENTS)), "the page states that RabbitMQ cannot separate this"
+    assert refused(urls["worker"], declaring("another.queue"))
     assert process.container.status == "running"
 
 
@@ -177,7 +177,7 @@ FORMAT = "\x1e%(name)s\x1f%(message)s"
 
 
 def records(log: str, name: str) -> Iterator[str]:
-    """Yield what loggers whose name begins with ``name`` wrote, with their tracebacks."""
+    """Yield the records of loggers whose name begins with ``name``, with their tracebacks."""
     for record in log.split("\x1e"):
         logger, _, text = record.partition("\x1f")
         if logger.startswith(name):
@@ -196,7 +196,7 @@ FATES: dict[str, amqp.Message] = {
     "no number": task_message("fails", [CANARY]),
     "wrong eta": task_message("fails", [99], tenant=CANARY, eta="never"),
     "pickle": body(CANARY.encode(), "application/x-python-serialize", "binary"),
-    "foreign type": body(CANARY.encode(), "text/x-nothing"),
+    "unknown type": body(CANARY.encode(), "text/x-nothing"),
 }
 
 
@@ -225,8 +225,8 @@ def test_no_payload_and_no_password_gets_into_our_logs_and_events(
     assert any("Cannot read a message" in each for each in ours), "the format of the log was not used"
     assert not [each for each in ours if CANARY in each]
     assert len(events) >= len(FATES)
-    told = [each for each in events if CANARY in (each if isinstance(each, str) else each.decode())]
-    assert not told
+    leaks = [each for each in events if CANARY in (each if isinstance(each, str) else each.decode())]
+    assert not leaks
 
     caplog.clear()
     app = make_app(worker.config)
@@ -238,20 +238,20 @@ def test_no_payload_and_no_password_gets_into_our_logs_and_events(
         assert PASSWORD not in run(app, *command.split(), code=None).output, command
     close_app(app)
     with closing(Rig(lab.config.broker, sqlite.environ)) as rig:
-        rig.tell(*FATES.values(), CANARY.encode())
+        rig.send(*FATES.values(), CANARY.encode())
         with rig.command("--once", "--verbosity", "3", BROKER_URL=url) as collector:
-            told_by_collector, _ = collector.communicate(timeout=SECONDS)
-    assert collector.returncode == 0, told_by_collector
-    for text in (caplog.text, told_by_collector):
+            collector_output, _ = collector.communicate(timeout=SECONDS)
+    assert collector.returncode == 0, collector_output
+    for text in (caplog.text, collector_output):
         assert PASSWORD not in text
-    assert CANARY not in told_by_collector
+    assert CANARY not in collector_output
     assert not [
         each.getMessage() for each in caplog.records if "rmq_delay" in each.name and CANARY in each.getMessage()
     ]
 
 
 def test_a_password_that_is_wrong_is_in_no_error(lab: Lab) -> None:
-    url = re.sub("//.*@", f"//nobody:{PASSWORD}@", lab.config.broker)
-    said = run(make_app(replace(lab.config, broker=url)), "status", code=1)
-    assert "Error" in said.output
-    assert PASSWORD not in said.output
+    url = re.sub("//.*@", f"//user:{PASSWORD}@", lab.config.broker)
+    output = run(make_app(replace(lab.config, broker=url)), "status", code=1)
+    assert "Error" in output.output
+    assert PASSWORD not in output.output

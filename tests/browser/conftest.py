@@ -34,7 +34,7 @@ expect.set_options(timeout=1_000 * BUSY)
 
 @pytest.fixture(scope="package")
 def losses() -> Iterator[Losses]:
-    """What the tests lose of what they share; it fails the end of the last one."""
+    """Lost shared processes; they fail the teardown of the last test."""
     losses = Losses()
     yield losses
     losses.report()
@@ -62,7 +62,7 @@ def chromium(shared_chromium: SharedChromium) -> Browser:
 def shared_shop(
     rmq_broker: Any, rmq_redis: Any, tmp_path_factory: pytest.TempPathFactory, losses: Losses
 ) -> Iterator[SharedShop]:
-    """What starts the shop; its superuser is `ADMIN`."""
+    """Starts the shop; its superuser is `ADMIN`."""
     shared = SharedShop(rmq_broker, rmq_redis, lambda: tmp_path_factory.mktemp("shop"), losses)
     yield shared
     shared.close()
@@ -82,7 +82,7 @@ def filled(shared_shop: SharedShop) -> Shop:
 
 @pytest.fixture
 def watch() -> Watch:
-    """What was wrong on the pages of this test; ``watch.expect(pattern)`` lets something pass."""
+    """Errors on the pages of this test; ``watch.expect(pattern)`` allows one."""
     return Watch()
 
 
@@ -130,7 +130,7 @@ def page(open_page: OpenPage) -> Page:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remember that a test failed, for the picture of what it saw last."""
+    """Remember that a test failed, for a picture of its last page."""
     report = yield
     item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
     return report
@@ -138,6 +138,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def look() -> Iterator[Look]:
-    """Return a function that takes a picture, and sees that nothing sticks out and readers of text find their way."""
+    """Return a function that takes a picture and checks layout and accessibility."""
     with looking() as look:
         yield look

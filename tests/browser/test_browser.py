@@ -36,14 +36,14 @@ def test_a_page_is_logged_in_from_the_start(page: Page) -> None:
     ("script", "found"),
     [
         ("console.error('a bad sign')", "a bad sign"),
-        ("setTimeout(() => alert('hear me'))", "hear me"),
-        ("setTimeout(() => { throw new Error('nobody caught this') })", "nobody caught this"),
+        ("setTimeout(() => alert('a dialog'))", "a dialog"),
+        ("setTimeout(() => { throw new Error('an uncaught error') })", "an uncaught error"),
         ("location = 'http://elsewhere.test/'", "request to another host"),
         ("document.body.append(Object.assign(document.createElement('style'), {textContent: 'p {}'}))", "Policy"),
     ],
     ids=["console", "dialog", "exception", "host", "policy"],
 )
-def test_what_must_not_happen_on_a_page_is_found(page: Page, watch: Watch, script: str, found: str) -> None:
+def test_errors_on_a_page_are_found(page: Page, watch: Watch, script: str, found: str) -> None:
     page.goto("/admin/")
     assert watch.problems == []
     page.evaluate(f"() => {{ {script} }}")
@@ -57,12 +57,12 @@ def test_what_must_not_happen_on_a_page_is_found(page: Page, watch: Watch, scrip
     assert watch.problems == []
 
 
-def test_what_is_expected_and_does_not_happen_is_a_problem(watch: Watch) -> None:
+def test_an_expected_error_that_does_not_happen_is_a_problem(watch: Watch) -> None:
     watch.expect("status of 403")
     assert watch.problems == ["expected, but not seen: status of 403"]
 
 
-def test_a_partner_is_down_when_a_test_says_so(shop: Shop) -> None:
+def test_a_partner_is_down_when_a_test_sets_it_down(shop: Shop) -> None:
     feed = f"{shop.environment['SUPPLIER_FEED_URL']}/north.csv"
     shop.call(inside.partner_is, "feeds", "down")
     with pytest.raises(urllib.error.HTTPError, match="503"):
@@ -72,6 +72,6 @@ def test_a_partner_is_down_when_a_test_says_so(shop: Shop) -> None:
         assert prices.readline() == b"sku,price\n"
 
 
-def test_what_goes_wrong_in_the_shops_process_is_told(shop: Shop) -> None:
-    with pytest.raises(AssertionError, match="KeyError: 'nobody'"):
-        shop.call(inside.partner_is, "nobody", "down")
+def test_errors_in_the_shops_process_are_reported(shop: Shop) -> None:
+    with pytest.raises(AssertionError, match="KeyError: 'unknown'"):
+        shop.call(inside.partner_is, "unknown", "down")

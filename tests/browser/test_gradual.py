@@ -1,4 +1,4 @@
-"""Three hundred payments go back gradually: canaries first, then at a rate, until somebody cancels."""
+"""Three hundred payments go back gradually: canaries first, then at a rate, until a user cancels."""
 
 from __future__ import annotations
 
@@ -37,15 +37,15 @@ def test_300_are_requeued_gradually_and_cancelled_on_the_way(open_page: OpenPage
     expect(page.locator("#content")).to_contain_text("Cancelled")
     shot(page, "operation-cancelled")
     number = operation_of(page)
-    said = filled.call(inside.operation, number)
-    ok = said["ok"]
-    assert said == {
+    operation = filled.call(inside.operation, number)
+    ok = operation["ok"]
+    assert operation == {
         "kind": "requeue", "state": "CANCELLED", "actor": "admin", "reason": "the gateway takes more", "requested": 300,
         "ok": ok, "skipped": 0, "failed": 0, "unknown": 0, "canary": 5, "rate": 600,
     }  # fmt: skip
     assert 20 <= ok < 300
     expect(page.locator("#content")).to_contain_text(f"{ok} requeued, {300 - ok} cancelled")
-    # What the page says is what the database says and what the gateway saw.
+    # The page, the database and the gateway agree.
     seeds.be(filled, "charge-limited", {"RECOVERED": ok, "EXHAUSTED": 300 - ok})
     assert len(filled.call(inside.charged, "limited")) == ok
     pages.open_list(page, "failuregroup")

@@ -1,4 +1,4 @@
-"""Arguments and errors that came with messages are text, whatever is in them."""
+"""Any arguments and errors of messages are shown as text."""
 
 from __future__ import annotations
 

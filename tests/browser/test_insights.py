@@ -1,4 +1,4 @@
-"""The page *Insights*: in light, in dark, on a telephone, and with names that want to be more than text."""
+"""The page *Insights*: in light, in dark, on a phone, and with hostile names."""
 
 from __future__ import annotations
 

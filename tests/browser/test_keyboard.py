@@ -32,7 +32,7 @@ def test_a_task_is_requeued_with_the_keyboard_alone(open_page: OpenPage, filled:
     page.keyboard.type("no mouse at hand")
     tab_to(page, "input[name=confirm]")
     page.keyboard.press("Enter")
-    pages.says(page, "1 requeued")
+    pages.shows(page, "1 requeued")
     seeds.be(filled, "charge-keys-001", {"RECOVERED": 1})
 
 

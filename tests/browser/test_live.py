@@ -1,4 +1,4 @@
-"""Pages refresh by themselves where somebody wants it, and not under somebody's hands."""
+"""Pages refresh by themselves if the user wants it, and not while rows are ticked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_refresh_is_off_until_it_is_ticked_and_pauses_while_rows_are(open_page: 
     pages.confirm(other, "Requeue", "a colleague at work")
     seeds.be(filled, task_id, {"RECOVERED": 1})
 
-    refresh = page.get_by_label("Refresh by itself")
+    refresh = page.get_by_label("Refresh automatically")
     expect(refresh).not_to_be_checked()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))

@@ -1,4 +1,4 @@
-"""Every kind of page: in light, in dark, on a telephone, for readers of text."""
+"""Every kind of page: in light, in dark, on a phone, for screen readers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.browser.looks import MODES, Look, in_each_mode
 from tests.support.browser.pages import OpenPage
 from tests.support.browser.shop import Shop
 
-#: Each with a filter that keeps it short: what is looked at is the page.
+#: Each with a filter that keeps it short: the pictures show the page.
 LISTS = {
     "failuregroup": ("Failure groups", ""),
     "exhaustedtask": ("Exhausted tasks", "?queue=default"),

@@ -61,7 +61,7 @@ OF_THE_SHOP = [f"The shop's {what} ended" for what in ("web", "worker", "own pro
     ],
     ids=["chromium", "all"],
 )
-def test_what_is_lost_fails_one_test_and_is_reported_once(
+def test_a_lost_process_fails_one_test_and_is_reported_once(
     tmp_path: Path, rmq_vhost: str, rmq_redis: PrivateRedis, chosen: str, lost: set[str], reports: list[str]
 ) -> None:
     servers = {"BROKER_URL": rmq_vhost, "REDIS_URL": rmq_redis.url}
@@ -70,7 +70,7 @@ def test_what_is_lost_fails_one_test_and_is_reported_once(
     passed = {"test_after_chromium"} if chosen == "chromium" else {"test_after_chromium", "test_after_them"}
     assert outcomes["FAILED"] == lost, output
     assert outcomes["PASSED"] == passed, output
-    # The last test's: the losses, at the end of the session.
+    # The last error reports the losses, at the end of the session.
     assert outcomes["ERROR"] == {"test_after_chromium" if chosen == "chromium" else "test_after_them"}, output
-    told = re.findall(r"^E .*?((?:Chromium or its driver|The shop's .*) ended).* during, or before", output, re.M)
-    assert told == reports, output
+    reported = re.findall(r"^E .*?((?:Chromium or its driver|The shop's .*) ended).* during, or before", output, re.M)
+    assert reported == reports, output

@@ -46,7 +46,7 @@ def test_wrong_arguments_are_edited_and_the_task_recovers(open_page: OpenPage, f
     shot(page, "edit")
     arguments.fill('["edited-001"]')
     page.get_by_role("button", name="Requeue with these arguments").click()
-    pages.says(page, "1 edited and requeued")
+    pages.shows(page, "1 edited and requeued")
     pages.watch_until(page, "Recovered")
     record = filled.call(inside.record, "charge-edit")
     assert record["generation"] == 1

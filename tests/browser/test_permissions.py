@@ -1,4 +1,4 @@
-"""Who may see may not yet act: neither on the pages nor past them."""
+"""Users with view permissions may not act, on the pages or with forged forms."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def post(page: Page, path: str, fields: dict[str, str]) -> int:
     return answer.status
 
 
-def test_who_may_only_look_sees_no_action(open_page: OpenPage, filled: Shop) -> None:
+def test_a_user_with_view_permissions_sees_no_action(open_page: OpenPage, filled: Shop) -> None:
     page = open_page(user=seeds.VIEWER)
     for name in ("exhaustedtask", "parkedtask", "taskrecord", "failuregroup"):
         pages.open_list(page, name)

@@ -44,10 +44,10 @@ def test_an_exhausted_payment_is_found_by_its_group_requeued_and_recovers(open_p
     expect(page.get_by_text("1 task", exact=True)).to_be_visible()
     shot(page, "confirm")
     pages.confirm(page, "Requeue", "the gateway is back")
-    pages.says(page, "1 requeued")
+    pages.shows(page, "1 requeued")
     pages.watch_until(page, "Recovered")
     page.reload()
-    expect(page.locator("#rmq-attempts")).to_contain_text("Requeued, life 1")
+    expect(page.locator("#rmq-attempts")).to_contain_text("Requeue 1")
     expect(page.get_by_text("the gateway is back")).to_be_visible()
     shot(page, "requeued")
     assert filled.call(inside.charged, "requeue-001") == ["requeue-001"]
@@ -55,8 +55,8 @@ def test_an_exhausted_payment_is_found_by_its_group_requeued_and_recovers(open_p
 
 
 @pytest.mark.slow
-def test_a_list_says_what_became_of_each(open_page: OpenPage, filled: Shop) -> None:
-    """One that a colleague has requeued meanwhile is skipped, and the message says by whom."""
+def test_a_list_reports_the_outcome_for_each_task(open_page: OpenPage, filled: Shop) -> None:
+    """A task that a colleague has requeued meanwhile is skipped, and the message names the colleague."""
     page = open_page()
     pages.open_group(page, "Server error")
     pages.tick(page, filled, "charge-requeue-002", "charge-requeue-003")
@@ -65,8 +65,8 @@ def test_a_list_says_what_became_of_each(open_page: OpenPage, filled: Shop) -> N
     other.get_by_role("button", name="Requeue", exact=True).click()
     pages.choose(page, "Requeue")
     pages.confirm(other, "Requeue", "first come")
-    pages.says(other, "1 requeued")
+    pages.shows(other, "1 requeued")
     pages.confirm(page, "Requeue", "second come")
-    pages.says(page, f"1 requeued, 1 skipped (already requeued by {ADMIN[0]})")
+    pages.shows(page, f"1 requeued, 1 skipped (already requeued by {ADMIN[0]})")
     seeds.be(filled, "charge-requeue-002", {"RECOVERED": 1})
     seeds.be(filled, "charge-requeue-003", {"RECOVERED": 1})

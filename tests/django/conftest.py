@@ -15,9 +15,9 @@ from tests.support.django.shop import make, of
 
 @pytest.fixture
 def shop() -> Iterator[Any]:
-    """A project that allows edits, and whose broker is not there: what needs one says so, and what needs none works.
+    """A project that allows edits, without a broker: actions that need one report it, all others work.
 
-    What was counted before is counted again.
+    The cached counts are cleared.
     """
     from celery_rmq_delay.contrib.django.services import counts
 
@@ -36,7 +36,7 @@ def tables(request: pytest.FixtureRequest) -> Database:
 
 @pytest.fixture
 def client(tables: Database) -> Client:
-    """The browser of somebody who may do everything."""
+    """A test client of a user with all permissions."""
     from tests.support.django.people import superuser
 
     return superuser()
@@ -51,6 +51,6 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    httpx.post(f"http://{host}:{port}/moto-api/reset").raise_for_status()  # servers of one process share what they hold
+    httpx.post(f"http://{host}:{port}/moto-api/reset").raise_for_status()  # servers of one process share their objects
     yield f"region=us-east-1&scheme=http&endpoint_override={host}:{port}"
     server.stop()

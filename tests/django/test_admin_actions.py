@@ -1,4 +1,4 @@
-"""Select, confirm, run: what the pages ask, what is done to which tasks, and what they say of it."""
+"""Select, confirm, run: the questions of the pages, the tasks that change, and the messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from celery_rmq_delay.contrib.django.models import FailureGroup, Operation, Oper
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations import requests as operations
 from tests.support.django import people, seed
-from tests.support.django.admin_pages import BASE, EXHAUSTED, ask, confirm, said
+from tests.support.django.admin_pages import BASE, EXHAUSTED, ask, confirm, messages_of
 from tests.support.django.databases import ON_BOTH
 from tests.support.django.desk import states
 from tests.support.django.markup import faults
@@ -38,11 +38,11 @@ def test_the_first_page_of_an_action_only_asks(client: Client) -> None:
 
 
 @ON_BOTH
-def test_a_confirmed_discard_is_done_logged_and_told(client: Client) -> None:
+def test_a_confirmed_discard_is_done_logged_and_shown(client: Client) -> None:
     tasks = [seed.record(number) for number in range(3)]
     other = seed.record(9)
     answer = confirm(client, ask(client, "discard", *tasks), reason="The gateway is gone")
-    assert said(answer) == ["3 discarded"]
+    assert messages_of(answer) == ["3 discarded"]
     assert answer["Location"] == EXHAUSTED
     assert states() == {"DISCARDED": 3, "EXHAUSTED": 1}
     operation = Operation.objects.get()
@@ -57,28 +57,28 @@ def test_a_confirmed_discard_is_done_logged_and_told(client: Client) -> None:
 
 
 @ON_BOTH
-def test_restore_is_the_undo(client: Client) -> None:
+def test_a_restore_undoes_a_discard(client: Client) -> None:
     task = seed.record(1)
     confirm(client, ask(client, "discard", task))
     address = f"{EXHAUSTED}?state=DISCARDED"
     answer = confirm(client, ask(client, "restore", task, address=address))
-    assert said(answer) == ["1 restored"]
+    assert messages_of(answer) == ["1 restored"]
     assert answer["Location"] == address
     assert states() == {"EXHAUSTED": 1}
 
 
 @ON_BOTH
-def test_what_somebody_else_did_meanwhile_is_skipped_and_said(client: Client) -> None:
+def test_tasks_that_another_user_handled_meanwhile_are_skipped_and_shown(client: Client) -> None:
     tasks = [seed.record(number) for number in range(4)]
     page = ask(client, "discard", *tasks)
     first = operations.freeze("discard", TaskRecord.objects.filter(pk=tasks[0].pk), actor=Actor(None, "carol"))
     operations.run(first)
     answer = confirm(client, page)
-    assert said(answer) == ["3 discarded, 1 skipped (already discarded by carol)"]
+    assert messages_of(answer) == ["3 discarded, 1 skipped (already discarded by carol)"]
 
 
 @pytest.mark.parametrize(("model", "other"), [("parkedtask", TaskState.EXHAUSTED), ("exhaustedtask", TaskState.PARKED)])
-def test_one_list_is_no_way_to_the_tasks_of_another(model: str, other: str) -> None:
+def test_the_actions_of_a_list_do_not_reach_tasks_of_another_list(model: str, other: str) -> None:
     task = seed.record(1, other)
     bob = people.staff(f"view_{model}", "discard_taskrecord")
     address = f"/admin/rmq_delay/{model}/"
@@ -93,15 +93,15 @@ def test_a_second_click_does_nothing_twice(client: Client) -> None:
     task = seed.record(1)
     page = ask(client, "discard", task)
     confirm(client, page)
-    assert said(confirm(client, page))[-1] == "0 discarded, 1 skipped (already discarded by alice)"
+    assert messages_of(confirm(client, page))[-1] == "0 discarded, 1 skipped (already discarded by alice)"
 
 
-def test_a_requeue_without_a_broker_says_so_and_leaves_the_tasks_as_they_were(client: Client) -> None:
+def test_a_requeue_without_a_broker_fails_and_leaves_the_tasks_as_they_were(client: Client) -> None:
     tasks = [seed.record(number) for number in range(2)]
     for task in tasks:
         seed.message(task, seed.call(1))
     answer = confirm(client, ask(client, "requeue", *tasks))
-    (message,) = said(answer)
+    (message,) = messages_of(answer)
     assert message.startswith("0 requeued, 2 failed (broker unreachable: ")
     assert states() == {"EXHAUSTED": 2}
 
@@ -116,33 +116,33 @@ def test_a_whole_list_is_frozen_by_its_filter_and_late_arrivals_are_not_swept_in
     assert page.content.decode().count('name="_selected_action"') == 1, "no list of ids"
     seed.record(100, changed_at=seed.now() + timedelta(seconds=1))
     answer = confirm(client, page)
-    assert said(answer) == ["4 discarded"]
+    assert messages_of(answer) == ["4 discarded"]
     assert states() == {"DISCARDED": 4, "EXHAUSTED": 5}
     assert Operation.objects.get().details == {"filters": {"queue": "payments"}, "list": "exhaustedtask"}
 
 
-def test_more_than_the_page_has_shown_is_asked_about_again(client: Client) -> None:
+def test_more_tasks_than_the_page_has_shown_are_confirmed_again(client: Client) -> None:
     seed.record(0)
     page = ask(client, "discard", select_across="1")
-    # Its state changed earlier, and it was written down later.
+    # Its state changed earlier and was stored later.
     seed.record(4, changed_at=seed.now() - timedelta(hours=1))
     again = confirm(client, page)
     assert again.status_code == 200
-    assert "look at the numbers again" in again.content.decode()
+    assert "Check the numbers again" in again.content.decode()
     assert not Operation.objects.exists()
-    assert said(confirm(client, again))[-1] == "2 discarded"
+    assert messages_of(confirm(client, again))[-1] == "2 discarded"
 
 
-def test_a_task_that_a_worker_with_a_fast_clock_told_of_is_acted_on(client: Client) -> None:
+def test_a_task_reported_by_a_worker_with_a_fast_clock_is_acted_on(client: Client) -> None:
     task = seed.record(1, changed_at=seed.now() + timedelta(minutes=5))
-    assert said(confirm(client, ask(client, "discard", task))) == ["1 discarded"]
+    assert messages_of(confirm(client, ask(client, "discard", task))) == ["1 discarded"]
 
 
 def test_tasks_in_other_states_are_counted_apart_and_left_alone(client: Client) -> None:
     exhausted, parked = seed.record(1), seed.record(2, TaskState.PARKED)
     page = ask(client, "requeue_gradually", exhausted, parked, address=f"{BASE}/taskrecord/")
     assert "<strong>1 task</strong>" in page.content.decode()
-    assert "1 more is selected, is in another state" in page.content.decode()
+    assert "1 other selected task is in another state" in page.content.decode()
     answer = confirm(client, page)
     operation = Operation.objects.get()
     assert (operation.requested, operation.canary, operation.rate) == (1, 5, 60)
@@ -168,7 +168,7 @@ def test_a_wrong_number_is_asked_for_again(client: Client, canary: str, rate: st
 @pytest.mark.parametrize(
     "answer", [{"as_of": "yesterday"}, {"as_of": "2026-13-45"}, {"expected": "many"}, {"as_of": ""}]
 )
-def test_an_answer_that_no_page_of_ours_asked_for_is_refused(client: Client, answer: dict[str, str]) -> None:
+def test_a_confirmation_that_no_page_can_send_is_refused(client: Client, answer: dict[str, str]) -> None:
     page = ask(client, "discard", seed.record(1))
     assert confirm(client, page, **answer).status_code == 400
     assert not Operation.objects.exists()
@@ -183,11 +183,11 @@ def test_a_large_selection_is_left_to_the_background_with_a_page_to_watch(client
     for number in range(21):
         seed.record(number)
     page = ask(client, "discard", select_across="1")
-    assert "runs in the background" in page.content.decode()
+    assert "runs this in the background" in page.content.decode()
     answer = confirm(client, page)
     operation = Operation.objects.get()
     assert answer["Location"] == f"{BASE}/operation/{operation.pk}/change/"
-    assert said(answer) == [f"Operation {operation.pk}: 21 tasks, left to “manage.py rmq_delay_operate”."]
+    assert messages_of(answer) == [f"Operation {operation.pk}: “manage.py rmq_delay_operate” will process 21 tasks."]
     watched = client.get(answer["Location"]).content.decode()
     assert "data-automatic" in watched
     assert "0 discarded, 21 to go" in watched
@@ -199,7 +199,7 @@ def test_a_large_selection_is_left_to_the_background_with_a_page_to_watch(client
     assert 'max="21"' in over
 
 
-def test_a_running_operation_can_be_cancelled_by_who_may_start_one(client: Client) -> None:
+def test_a_running_operation_can_be_cancelled_by_users_who_may_start_one(client: Client) -> None:
     operation = operations.freeze(
         "requeue", TaskRecord.objects.filter(pk=seed.record(1).pk), actor=Actor(None, "carol")
     )
@@ -211,11 +211,11 @@ def test_a_running_operation_can_be_cancelled_by_who_may_start_one(client: Clien
     assert client.post(f"{address}cancel/").status_code == 302
     operation.refresh_from_db()
     assert (operation.state, operation.details["cancelled_by"]) == ("CANCELLED", "alice")
-    assert said(client.post(f"{address}cancel/"))[-1] == "It is over already."
+    assert messages_of(client.post(f"{address}cancel/"))[-1] == "The operation has already ended."
     assert "0 requeued, 1 cancelled" in client.get(f"{address}change/").content.decode()
 
 
-def test_the_page_of_an_operation_names_what_went_wrong_first(client: Client) -> None:
+def test_the_page_of_an_operation_lists_failures_first(client: Client) -> None:
     tasks = [seed.record(number) for number in range(4)]
     operation = operations.freeze("requeue", TaskRecord.objects.all(), actor=Actor(None, "carol"))
     items = list(OperationItem.objects.filter(operation=operation).order_by("position"))
@@ -228,7 +228,7 @@ def test_the_page_of_an_operation_names_what_went_wrong_first(client: Client) ->
     assert page.count(f"{EXHAUSTED}{tasks[0].pk}/change/") == 1
 
 
-def test_the_page_of_a_task_offers_what_its_state_allows(client: Client) -> None:
+def test_the_page_of_a_task_offers_the_actions_of_its_state(client: Client) -> None:
     def offered(task: TaskRecord) -> set[str]:
         page = client.get(f"{BASE}/taskrecord/{task.pk}/change/").content.decode()
         return set(re.findall(r'name="action" value="(\w+)"', page))
@@ -252,21 +252,21 @@ def test_an_act_from_the_page_of_a_task_comes_back_to_it(client: Client) -> None
 def test_the_page_of_a_discarded_task_restores_it_though_its_list_does_not_show_it(client: Client) -> None:
     task = seed.record(1, TaskState.DISCARDED)
     answer = confirm(client, ask(client, "restore", task, from_record="1"))
-    assert said(answer) == ["1 restored"]
+    assert messages_of(answer) == ["1 restored"]
     assert answer["Location"] == f"{EXHAUSTED}{task.pk}/change/"
 
 
 def test_a_parked_task_that_is_discarded_has_the_page_of_an_exhausted_one(client: Client) -> None:
     task = seed.record(1, TaskState.PARKED)
     page = ask(client, "discard", task, address=f"{BASE}/parkedtask/", from_record="1")
-    TaskRecord.objects.filter(pk=task.pk).update(state=TaskState.DISCARDED)  # by a colleague, for lack of a broker
+    TaskRecord.objects.filter(pk=task.pk).update(state=TaskState.DISCARDED)  # by a colleague, as there is no broker
     answer = confirm(client, page)
     assert answer["Location"] == f"{EXHAUSTED}{task.pk}/change/"
     assert [act.name for act in client.get(answer["Location"]).context["acts"]] == ["restore"]
 
 
 @ON_BOTH
-def test_an_export_is_logged_and_redacted_for_whoever_may_not_see_secrets(client: Client) -> None:
+def test_an_export_is_logged_and_redacted_for_users_who_may_not_see_secrets(client: Client) -> None:
     task = seed.record(1, exception_message="password=hunter2")
     chosen = {"action": "export_jsonl", "_selected_action": str(task.pk)}
     found = json.loads(b"".join(client.post(EXHAUSTED, chosen).streaming_content))
@@ -283,7 +283,7 @@ def test_groups_are_muted_and_noted_with_a_trace(client: Client) -> None:
     group = FailureGroup.objects.get()
     chosen = {"action": "mute", "_selected_action": str(group.pk)}
     answer = client.post(f"{BASE}/failuregroup/", chosen)
-    assert said(answer) == ["1 group muted."]
+    assert messages_of(answer) == ["1 group muted."]
     client.post(f"{BASE}/failuregroup/{group.pk}/note/", {"note": "Ask the bank <b>"})
     group.refresh_from_db()
     assert (group.muted, group.note) == (True, "Ask the bank <b>")
@@ -293,7 +293,7 @@ def test_groups_are_muted_and_noted_with_a_trace(client: Client) -> None:
     history = client.get(f"{BASE}/failuregroup/{group.pk}/history/").content.decode()
     assert "Muted" in history
     assert "Note changed" in history
-    said(client.post(f"{BASE}/failuregroup/", {**chosen, "action": "unmute"}))
+    messages_of(client.post(f"{BASE}/failuregroup/", {**chosen, "action": "unmute"}))
     group.refresh_from_db()
     assert not group.muted
 
@@ -324,7 +324,7 @@ def test_acts_commit_step_by_step_in_a_project_that_wraps_requests_in_transactio
     with override_settings():
         connections.settings["default"]["ATOMIC_REQUESTS"] = True
         try:
-            assert said(confirm(client, ask(client, "discard", task))) == ["1 discarded"]
+            assert messages_of(confirm(client, ask(client, "discard", task))) == ["1 discarded"]
         finally:
             connections.settings["default"]["ATOMIC_REQUESTS"] = False
 
@@ -352,7 +352,7 @@ def test_the_page_of_a_task_takes_as_many_queries_for_one_attempt_as_for_many(cl
     assert counts[1] == counts[2] <= 12
 
 
-def test_every_list_opens_while_the_broker_is_down_and_says_so(client: Client) -> None:
+def test_every_list_opens_while_the_broker_is_down_and_shows_it(client: Client) -> None:
     for name in ("parkedtask", "exhaustedtask", "taskrecord", "failuregroup"):
         page = client.get(f"{BASE}/{name}/")
         assert page.status_code == 200

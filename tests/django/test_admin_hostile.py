@@ -1,4 +1,4 @@
-"""Whatever a message brings, the pages show it as text: it breaks nothing, and runs nowhere."""
+"""Pages show the contents of any message as text; nothing breaks and nothing is executed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ QUICK = ("script", "nul", "long")
 
 
 class Bomb:
-    """Would be seen if anybody unpickled it."""
+    """Leaves a trace if it is unpickled."""
 
     went_off = False
 
@@ -57,7 +57,7 @@ def nested(depth: int) -> bytes:
 
 BODIES = {
     "pickle": (pickle.dumps([[Bomb()], {}, {}]), {"content_type": "application/x-python-serialize"}),
-    "pickle that says it is JSON": (pickle.dumps([[Bomb()], {}, {}]), {}),
+    "pickle declared as JSON": (pickle.dumps([[Bomb()], {}, {}]), {}),
     "invalid UTF-8": (b'[["\xff\xfe\xc3\x28"], {}, {}]', {}),
     "deep": (b"[" + nested(100_000) + b", {}, {}]", {}),
     "less deep": (b"[[" + nested(500) + b"], {}, {}]", {}),
@@ -69,7 +69,7 @@ BODIES = {
 }
 
 
-def looked_at(client: Client, address: str) -> str:
+def opened(client: Client, address: str) -> str:
     answer = client.get(address)
     assert answer.status_code == 200, address
     return checked(answer, address)
@@ -102,11 +102,11 @@ def test_hostile_text_is_text_on_every_page(client: Client, name: str) -> None:
     )
     for page in ("parkedtask", "exhaustedtask", "taskrecord", "failuregroup", "operation", "collectorstatus",
                  "unreadablemessage"):  # fmt: skip
-        looked_at(client, f"{BASE}/{page}/")
+        opened(client, f"{BASE}/{page}/")
         row = {"parkedtask": parked.pk, "exhaustedtask": exhausted.pk, "taskrecord": exhausted.pk}.get(page, 1)
         row = FailureGroup.objects.all()[0].pk if page == "failuregroup" else row
-        looked_at(client, f"{BASE}/{page}/{row}/change/")
-        looked_at(client, f"{BASE}/{page}/{row}/history/")
+        opened(client, f"{BASE}/{page}/{row}/change/")
+        opened(client, f"{BASE}/{page}/{row}/history/")
     asked = client.post(f"{BASE}/exhaustedtask/", {"action": "discard", "_selected_action": str(exhausted.pk)})
     assert asked.status_code == 200
     checked(asked, "confirmation")
@@ -117,7 +117,7 @@ def test_hostile_text_is_text_on_every_page(client: Client, name: str) -> None:
     )
     checked(done, "after it")
     assert "<img src" not in client.get("/admin/").content.decode()  # what was done last, on Django's own page
-    looked_at(client, f"{BASE}/exhaustedtask/{exhausted.pk}/history/")
+    opened(client, f"{BASE}/exhaustedtask/{exhausted.pk}/history/")
 
 
 @pytest.mark.parametrize("name", BODIES)
@@ -127,13 +127,13 @@ def test_a_hostile_message_is_shown_and_never_run(client: Client, name: str) -> 
     seed.message(
         task, body, {"<script>alert(1)</script>": "</pre>", "x-death": [{"queue": "<b>", "count": -1}]}, **properties
     )
-    page = looked_at(client, f"{BASE}/exhaustedtask/{task.pk}/change/")
-    if name in ("pickle", "pickle that says it is JSON", "invalid UTF-8", "deep", "empty", "a bomb of zeros"):
+    page = opened(client, f"{BASE}/exhaustedtask/{task.pk}/change/")
+    if name in ("pickle", "pickle declared as JSON", "invalid UTF-8", "deep", "empty", "a bomb of zeros"):
         assert f"undecodable ({len(body)} bytes)" in page
     checked(client.post(f"{BASE}/exhaustedtask/{task.pk}/reveal/"), "revealed")
     edit = client.post(f"{BASE}/exhaustedtask/{task.pk}/edit/", follow=True)
     assert faults(edit.content.decode()) == []
-    looked_at(client, f"{BASE}/exhaustedtask/")
+    opened(client, f"{BASE}/exhaustedtask/")
     assert not Bomb.went_off
 
 
@@ -142,13 +142,13 @@ def test_headers_that_are_no_table_do_not_break_the_page(client: Client) -> None
     seed.message(task, seed.call(1))
     task.payload.headers = b"\xff\xff\xff\xff!"
     task.payload.save()
-    assert "undecodable" in looked_at(client, f"{BASE}/exhaustedtask/{task.pk}/change/")
+    assert "undecodable" in opened(client, f"{BASE}/exhaustedtask/{task.pk}/change/")
 
 
 @pytest.mark.parametrize("ladder", [{"a": 1}, "x", [None, "y", -5], list(range(100_000)), 10**30])
-def test_a_ladder_that_is_none_does_not_break_the_page(client: Client, ladder: Any) -> None:
+def test_an_invalid_ladder_does_not_break_the_page(client: Client, ladder: Any) -> None:
     task = seed.record(1, ladder_ms=ladder, delay_ms=-1)
-    looked_at(client, f"{BASE}/exhaustedtask/{task.pk}/change/")
+    opened(client, f"{BASE}/exhaustedtask/{task.pk}/change/")
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -18,7 +18,7 @@ from tests.support.django.databases import ON_BOTH
 from tests.support.django.markup import faults
 
 LISTS = ("parkedtask", "exhaustedtask", "taskrecord")
-#: A list, what is asked of it, and how many of the shop's rows it keeps.
+#: A list, its query string, and how many of the shop's rows it shows.
 FILTERS = [
     ("parkedtask", "", 8),
     ("parkedtask", "?overdue=1", 3),
@@ -51,7 +51,7 @@ def rows(page: Any) -> list[TaskRecord]:
 
 @ON_BOTH
 @pytest.mark.parametrize("name", LISTS)
-def test_a_list_takes_at_most_12_queries_however_many_rows_it_has(client: Client, name: str) -> None:
+def test_a_list_takes_at_most_12_queries_for_any_number_of_rows(client: Client, name: str) -> None:
     seed.shop(parked=60, exhausted=60)
     client.get(f"{BASE}/{name}/")  # content types are looked up once for each process
     with CaptureQueriesContext(connection) as few:
@@ -63,7 +63,7 @@ def test_a_list_takes_at_most_12_queries_however_many_rows_it_has(client: Client
 
 
 @ON_BOTH
-def test_filters_and_search_keep_what_they_say(client: Client) -> None:
+def test_filters_and_search_keep_the_matching_rows(client: Client) -> None:
     seed.shop(parked=8, exhausted=12)
     for name, query, expected in FILTERS:
         page = client.get(f"{BASE}/{name}/{query}")
@@ -105,7 +105,7 @@ def test_no_search_term_breaks_a_list(client: Client) -> None:
 
 
 @ON_BOTH
-def test_counts_stop_at_the_cap_and_say_so(client: Client, settings: Any) -> None:
+def test_counts_stop_at_the_cap_and_show_it(client: Client, settings: Any) -> None:
     settings.RMQ_DELAY = {"COUNT_CAP": 10}
     seed.shop(parked=0, exhausted=12)
     page = client.get(f"{BASE}/exhaustedtask/").content.decode()
@@ -114,7 +114,7 @@ def test_counts_stop_at_the_cap_and_say_so(client: Client, settings: Any) -> Non
 
 
 @ON_BOTH
-def test_tiles_and_chart_tell_what_the_tables_hold(client: Client) -> None:
+def test_tiles_and_chart_agree_with_the_tables(client: Client) -> None:
     seed.shop(parked=8, exhausted=12)
     page = client.get(f"{BASE}/exhaustedtask/")
     tiles = {tile.label: str(tile.value) for tile in page.context["summary"]["tiles"]}
@@ -127,7 +127,7 @@ def test_tiles_and_chart_tell_what_the_tables_hold(client: Client) -> None:
     assert "<table>" in page.content.decode()
 
 
-def test_a_task_says_when_it_is_purged(client: Client, settings: Any) -> None:
+def test_a_page_shows_when_a_task_is_purged(client: Client, settings: Any) -> None:
     seed.record(1, changed_at=seed.now() + timedelta(hours=1))  # more than 3 days are left, however slow the page
     settings.RMQ_DELAY = {"KEEP_EXHAUSTED_DAYS": 3, "KEEP_DISCARDED_DAYS": None}
     assert "in 3 days</time>" in client.get(f"{BASE}/exhaustedtask/").content.decode()
@@ -141,7 +141,7 @@ def test_a_task_of_unknown_outcome_has_a_tile(client: Client) -> None:
     assert "Outcome unknown" in [tile.label for tile in page.context["summary"]["tiles"]]
 
 
-def test_pages_say_when_no_collector_runs(client: Client) -> None:
+def test_pages_show_that_no_collector_runs(client: Client) -> None:
     assert "No collector has ever run" in client.get(f"{BASE}/parkedtask/").content.decode()
     seed.shop(parked=0, exhausted=0)
     assert "No collector" not in client.get(f"{BASE}/parkedtask/").content.decode()
@@ -149,7 +149,7 @@ def test_pages_say_when_no_collector_runs(client: Client) -> None:
     assert "No collector is running" in client.get(f"{BASE}/parkedtask/").content.decode()
 
 
-def test_the_value_of_a_filter_is_offered_even_where_nobody_saw_it(client: Client) -> None:
+def test_the_value_of_a_filter_is_offered_even_if_it_is_unknown(client: Client) -> None:
     LookupValue.objects.create(kind="queue", value="payments")
     page = client.get(f"{BASE}/parkedtask/?queue=gone").content.decode()
     assert "<bdi>gone</bdi>" in page

@@ -11,7 +11,7 @@ from django.test import Client, override_settings
 
 from celery_rmq_delay.contrib.django.models import ExhaustedTask, Operation, TaskRecord, TaskState
 from tests.support.django import people, seed
-from tests.support.django.admin_pages import EXHAUSTED, said
+from tests.support.django.admin_pages import EXHAUSTED, messages_of
 from tests.support.django.databases import Database
 from tests.support.django.markup import faults
 
@@ -58,13 +58,13 @@ def test_a_reveal_needs_a_permission_and_leaves_a_trace(task: TaskRecord) -> Non
     assert '"card_number": "4111111111111111"' in page
     assert "no-store" in answer["Cache-Control"]
     assert faults(answer.content.decode()) == []
-    assert "4111111111111111" not in shown(eve, task), "the next look is redacted again"
+    assert "4111111111111111" not in shown(eve, task), "the next page is redacted again"
     operation = Operation.objects.get()
     assert (operation.kind, operation.actor) == ("reveal", "eve")
     assert LogEntry.objects.get().change_message == "Message revealed"
 
 
-def test_a_task_whose_message_is_not_kept_shows_what_the_worker_told(task: TaskRecord) -> None:
+def test_a_task_whose_message_is_not_kept_shows_the_arguments_of_its_event(task: TaskRecord) -> None:
     other = seed.record(2)
     page = shown(people.superuser(), other)
     assert "not kept" in page
@@ -96,7 +96,7 @@ def test_an_edit_shows_the_arguments_after_a_post_that_is_noted(task: TaskRecord
         ("", "{}", "This field is required"),
     ],
 )
-def test_an_edit_that_cannot_be_is_asked_for_again_with_what_was_written(
+def test_an_invalid_edit_shows_the_form_again_with_the_input(
     task: TaskRecord, args: str, kwargs: str, wrong: str
 ) -> None:
     answer = people.superuser().post(f"{EXHAUSTED}{task.pk}/edit/", {"args": args, "kwargs": kwargs, "reason": "typo"})
@@ -108,12 +108,12 @@ def test_an_edit_that_cannot_be_is_asked_for_again_with_what_was_written(
     assert ExhaustedTask.objects.get().state == TaskState.EXHAUSTED
 
 
-def test_an_edit_runs_and_says_what_came_of_it(task: TaskRecord) -> None:
+def test_an_edit_runs_and_shows_its_result(task: TaskRecord) -> None:
     answer = people.superuser().post(
         f"{EXHAUSTED}{task.pk}/edit/", {"args": "[8]", "kwargs": '{"card_number": "4112"}', "reason": "typo"}
     )
     assert answer["Location"] == f"{EXHAUSTED}{task.pk}/change/"
-    (message,) = said(answer)
+    (message,) = messages_of(answer)
     assert message.startswith("0 edited and requeued, 1 failed (broker unreachable")
     operation = Operation.objects.get()
     assert operation.details["diff"][0] == {"path": "args[0]", "old": "7", "new": "8"}
@@ -128,17 +128,17 @@ def test_editing_is_off_unless_a_setting_allows_it(task: TaskRecord) -> None:
         assert client.post(f"{EXHAUSTED}{task.pk}/edit/").status_code == 403
 
 
-def test_a_task_that_cannot_be_edited_says_why(task: TaskRecord) -> None:
+def test_the_reason_why_a_task_cannot_be_edited_is_shown(task: TaskRecord) -> None:
     client = people.superuser()
     other = seed.record(2)
     seed.message(other, b"\x80\x04", content_type="application/x-python-serialize")
     answer = client.post(f"{EXHAUSTED}{other.pk}/edit/")
     assert answer["Location"] == f"{EXHAUSTED}{other.pk}/change/"
-    (message,) = said(answer)
+    (message,) = messages_of(answer)
     assert message == "Only plain JSON can be edited; this message is: application/x-python-serialize."
 
 
-def test_a_page_shows_only_tasks_of_its_own_list_and_what_became_of_them(task: TaskRecord) -> None:
+def test_a_page_shows_tasks_of_its_own_list_only_and_their_later_state(task: TaskRecord) -> None:
     client = people.superuser()
     never = seed.record(2, TaskState.PARKED)
     assert client.get(f"{EXHAUSTED}{never.pk}/change/").status_code == 404

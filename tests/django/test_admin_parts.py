@@ -22,7 +22,7 @@ from tests.support.effort import assert_linear
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 
 
-def test_frames_of_libraries_are_told_from_the_applications() -> None:
+def test_frames_of_libraries_are_distinguished_from_the_applications() -> None:
     found = [(part.kind, part.frames) for part in parts(TRACEBACK)]
     assert found == [("text", 0), ("library", 1), ("application", 2), ("library", 2), ("text", 0)]
 
@@ -44,7 +44,7 @@ def test_text_that_is_no_traceback_is_text(hostile: str) -> None:
     assert [part.kind for part in parts(hostile)] in ([], ["text"])
 
 
-def test_a_long_traceback_is_read_in_a_blink() -> None:
+def test_a_long_traceback_is_parsed_quickly() -> None:
     assert_linear(lambda size: parts('  File "' * size), 50_000)
     assert_linear(lambda size: parts('  File "/a.py", line 1, in x\n    y\n' * size), 20_000)
 
@@ -66,7 +66,7 @@ def test_the_actual_delay_is_from_the_end_of_an_attempt_to_the_start_of_the_next
     assert steps[0].started_at == NOON - timedelta(seconds=2)
 
 
-def test_one_bar_is_seen_among_thousands_and_none_is_drawn_for_nothing() -> None:
+def test_one_bar_is_visible_among_thousands_and_zero_has_no_bar() -> None:
     hours = [Hour(NOON, 9_000, 1, 0), Hour(NOON + timedelta(hours=1), 0, 0, 5)]
     drawn = chart(hours)
     found = bars(hours, 10_000)
@@ -89,14 +89,14 @@ def test_the_scale_ends_at_a_round_number(number: int, up: int) -> None:
     ("seconds", "words"),
     [(0, "now"), (3, "in 3 s"), (-3, "3 s ago"), (200, "in 3 min"), (-7_300, "2 h ago"), (-180_000, "2 days ago")],
 )
-def test_times_are_told_as_people_tell_them(seconds: int, words: str) -> None:
+def test_times_are_shown_in_everyday_words(seconds: int, words: str) -> None:
     shown = text.moment(NOON + timedelta(seconds=seconds), NOON)
     assert f">{words}</time>" in shown
     assert 'datetime="2026-' in shown
     assert 'title="2026-' in shown
 
 
-def test_delays_are_told_exactly() -> None:
+def test_delays_are_shown_exactly() -> None:
     assert [text.delay(ms) for ms in (None, 0, 90_000, 3_600_500)] == ["-", "0 s", "1 min 30 s", "1 h 500 ms"]
 
 
@@ -114,7 +114,7 @@ def test_counts_have_the_separators_of_the_language() -> None:
         assert str(Capped(9_999, 10_000)) == "9.999"
 
 
-def test_an_operation_tells_its_filters_in_words() -> None:
+def test_an_operation_shows_its_filters_in_words() -> None:
     operation = Operation(
         details={
             "filters": {"state": "EXHAUSTED", "group": "1", "other": "x"},
@@ -129,12 +129,12 @@ def test_an_operation_tells_its_filters_in_words() -> None:
     ]
 
 
-def test_what_an_edit_changed_is_readable() -> None:
+def test_the_changes_of_an_edit_are_readable() -> None:
     operation = Operation(details={"diff": [{"path": "args.0", "after": "ü"}], "groups": [1, 2], "note": ""})
-    told = dict(operation_text.in_words(operation))
-    assert told["Groups"] == "1, 2"
-    assert '"after": "ü"' in told["Diff"]
-    assert "Note" not in told
+    words = dict(operation_text.in_words(operation))
+    assert words["Groups"] == "1, 2"
+    assert '"after": "ü"' in words["Diff"]
+    assert "Note" not in words
 
 
 def test_a_long_error_is_cut_in_the_column_and_not_in_its_title() -> None:

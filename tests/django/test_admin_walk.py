@@ -28,11 +28,11 @@ from tests.support.django.admin_sites import operations_desk
 from tests.support.django.markup import faults
 
 SITES = {"admin": admin.site, "desk": operations_desk}
-#: Both have the same pages; that they are on both, other tests show.
+#: Both have the same pages; other tests check that.
 each_site = pytest.mark.parametrize("site", ["admin", pytest.param("desk", marks=pytest.mark.slow)])
-#: Pages that are looked at; all others take a POST, or are for nobody.
-LOOKED_AT = {"changelist", "change", "history"}
-FOR_NOBODY = {"add", "delete"}
+#: Pages for reading; all others take a POST or are forbidden.
+READABLE = {"changelist", "change", "history"}
+FORBIDDEN = {"add", "delete"}
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def two_sites(sqlite: Any) -> Iterator[None]:
 
 @pytest.fixture
 def rows(two_sites: None) -> dict[str, Any]:
-    """One row of each model, which the pages of rows are opened with."""
+    """One row of each model, to open the pages of rows."""
     seed.shop(parked=2, exhausted=2)
     parked = TaskRecord.objects.filter(state=TaskState.PARKED)[0]
     exhausted = TaskRecord.objects.filter(state=TaskState.EXHAUSTED)[0]
@@ -68,7 +68,7 @@ def rows(two_sites: None) -> dict[str, Any]:
 
 
 def addresses(rows: dict[str, Any], *sites: str) -> list[tuple[str, str, str]]:
-    """Return (address, model, page) of everything that the sites, or both of them, answer for this app."""
+    """Return (address, model, page) of all addresses of this app on one site, or on both."""
     found = []
     for site in sites or SITES:
         for name, entries in get_resolver().namespace_dict[site][1].reverse_dict.lists():
@@ -91,10 +91,10 @@ def contents() -> dict[str, Any]:
     }
 
 
-def test_the_walk_knows_all_pages(rows: dict[str, Any]) -> None:
+def test_the_walk_covers_all_pages(rows: dict[str, Any]) -> None:
     found = {(model, page) for _address, model, page in addresses(rows)}
     for model in PAGES:
-        for page in LOOKED_AT | FOR_NOBODY:
+        for page in READABLE | FORBIDDEN:
             assert (model._meta.model_name, page) in found
     assert ("operation", "cancel") in found
     assert ("failuregroup", "note") in found
@@ -107,8 +107,8 @@ def test_a_superuser_sees_every_page_that_is_there_to_be_seen_and_no_page_writes
     before = contents()
     for address, _model, page in addresses(rows):
         answer = browser.get(address)
-        assert answer.status_code == (200 if page in LOOKED_AT else 403), address
-        if page in LOOKED_AT:
+        assert answer.status_code == (200 if page in READABLE else 403), address
+        if page in READABLE:
             assert faults(answer.content.decode()) == [], address
             assert f"/{address.split('/')[1]}/rmq_delay/" in answer.content.decode()
             other = "desk" if address.startswith("/admin/") else "admin"
@@ -116,7 +116,7 @@ def test_a_superuser_sees_every_page_that_is_there_to_be_seen_and_no_page_writes
     assert contents() == before
 
 
-def test_nobody_gets_anywhere_without_logging_in(rows: dict[str, Any]) -> None:
+def test_every_page_requires_a_login(rows: dict[str, Any]) -> None:
     before = contents()
     for address, _model, _page in addresses(rows):
         for answer in (Client().get(address), Client().post(address)):
@@ -125,7 +125,7 @@ def test_nobody_gets_anywhere_without_logging_in(rows: dict[str, Any]) -> None:
     assert contents() == before
 
 
-def test_staff_without_permissions_gets_nowhere(rows: dict[str, Any]) -> None:
+def test_staff_without_permissions_may_open_no_page(rows: dict[str, Any]) -> None:
     browser = people.staff()
     before = contents()
     for address, _model, _page in addresses(rows):
@@ -140,7 +140,7 @@ def test_each_view_permission_opens_its_own_pages_only(rows: dict[str, Any], sit
         browser = people.staff(permission, name=permission)
         own = permission.removeprefix("view_")
         for address, model, page in addresses(rows, site):
-            allowed = model == own and page in LOOKED_AT
+            allowed = model == own and page in READABLE
             answer = browser.get(address)
             assert answer.status_code == (200 if allowed else 403), (permission, address)
             if allowed:
@@ -148,7 +148,7 @@ def test_each_view_permission_opens_its_own_pages_only(rows: dict[str, Any], sit
 
 
 @each_site
-def test_whoever_may_only_look_is_refused_every_act_however_it_is_sent(rows: dict[str, Any], site: str) -> None:
+def test_a_user_with_view_permissions_is_refused_every_action(rows: dict[str, Any], site: str) -> None:
     browser = people.staff(*people.VIEWS)
     before = contents()
     for address, model, page in addresses(rows, site):
@@ -164,7 +164,7 @@ def test_whoever_may_only_look_is_refused_every_act_however_it_is_sent(rows: dic
 
 
 def actions(model: str) -> set[str]:
-    """Return the names of all actions of a list, whoever may use them."""
+    """Return the names of all actions of a list, regardless of permissions."""
     page = admin.site._registry[apps.get_model("rmq_delay", model)]
     return {name for _function, name in declared(page) if name != "delete_selected"}
 
@@ -175,14 +175,14 @@ def declared(page: Any) -> list[tuple[Any, str]]:
     return [(each.func, each.name) if hasattr(each, "func") else each[:2] for each in found]
 
 
-def test_every_action_says_which_permission_it_needs() -> None:
+def test_every_action_declares_the_permission_it_needs() -> None:
     seen = set()
     for site in SITES.values():
         for model in PAGES:
             page = site._registry[model]
             for function, name in declared(page):
                 needed = getattr(function, "allowed_permissions", None)
-                assert needed, f"{model.__name__}: {name} would run for whoever may look"
+                assert needed, f"{model.__name__}: {name} would run for users with view permission"
                 seen |= set(needed)
     assert {"requeue", "discard", "annotate", "view"} <= seen
 

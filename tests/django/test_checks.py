@@ -1,4 +1,4 @@
-"""System checks: each finds what it is for, and a good project hears nothing."""
+"""System checks: each finds its problem, and a good project gets no messages."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def project(broker: str = "amqp://", installed: bool = True, backend: str | None
 
 @pytest.fixture(autouse=True)
 def shop(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A project with which nothing is wrong."""
+    """A project without problems."""
     use(monkeypatch, project())
     monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", {"transaction_mode": "IMMEDIATE"})
     with override_settings(RMQ_DELAY={"CELERY_APP": PATH}):
@@ -57,13 +57,13 @@ def use(monkeypatch: pytest.MonkeyPatch, made: object) -> None:
 
 
 def found(*, deploy: bool = False) -> dict[str, CheckMessage]:
-    said = checks.run_checks(tags=["rmq_delay"], include_deployment_checks=deploy)
-    assert all(f"`{message.id}`" in DOCUMENTED for message in said)
-    assert all(message.hint or message.id == "rmq_delay.E001" for message in said)
-    return {str(message.id).removeprefix("rmq_delay."): message for message in said}
+    messages = checks.run_checks(tags=["rmq_delay"], include_deployment_checks=deploy)
+    assert all(f"`{message.id}`" in DOCUMENTED for message in messages)
+    assert all(message.hint or message.id == "rmq_delay.E001" for message in messages)
+    return {str(message.id).removeprefix("rmq_delay."): message for message in messages}
 
 
-def test_a_good_project_hears_nothing() -> None:
+def test_a_good_project_gets_no_messages() -> None:
     assert found() == {}
 
 
@@ -73,9 +73,9 @@ def test_a_good_project_hears_nothing() -> None:
 )
 def test_e001_settings_that_cannot_work_are_an_error_and_no_traceback(settings: Any) -> None:
     with override_settings(RMQ_DELAY=settings):
-        said = found()
-    assert list(said) == ["E001"]
-    assert "RMQ_DELAY" in said["E001"].msg
+        reported = found()
+    assert list(reported) == ["E001"]
+    assert "RMQ_DELAY" in reported["E001"].msg
 
 
 @pytest.mark.parametrize("path", ["tests.nowhere.app", "tests.django.test_checks.PATH"])
@@ -91,47 +91,45 @@ def test_e003_times_without_a_zone() -> None:
 
 def test_e004_install_was_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, project(installed=False))
-    said = found()
-    assert list(said) == ["E004"]
-    assert "shop" in said["E004"].msg
+    reported = found()
+    assert list(reported) == ["E004"]
+    assert "shop" in reported["E004"].msg
 
 
 def test_e005_a_broker_that_is_not_rabbitmq(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, project(broker="memory://"))
-    said = found()
-    assert list(said) == ["E005"]
-    assert "'memory'" in said["E005"].msg
+    reported = found()
+    assert list(reported) == ["E005"]
+    assert "'memory'" in reported["E005"].msg
 
 
 def test_e006_a_webhook_without_the_package_that_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with override_settings(RMQ_DELAY={"CELERY_APP": PATH, "NOTIFY": {"webhook": "https://alerts.example/secret"}}):
-        said = found()
-    assert list(said) == ["E006"]
-    assert "secret" not in str(said)
+        reported = found()
+    assert list(reported) == ["E006"]
+    assert "secret" not in str(reported)
 
 
 @pytest.mark.parametrize(
     ("settings", "name"),
     [
-        ({"tiers": ["10s", "8d"]}, "queues that have none of their own"),
+        ({"tiers": ["10s", "8d"]}, "queues without a ladder of their own"),
         ({"queues": {"mail": {"tiers": ["4d", "4d"]}}}, "queue 'mail'"),
-        ({"tiers": ["6d"], "jitter": 0.5}, "queues that have none of their own"),
+        ({"tiers": ["6d"], "jitter": 0.5}, "queues without a ladder of their own"),
     ],
 )
-def test_w001_a_ladder_that_is_longer_than_what_is_kept(
-    monkeypatch: pytest.MonkeyPatch, settings: Any, name: str
-) -> None:
+def test_w001_a_ladder_longer_than_the_retention(monkeypatch: pytest.MonkeyPatch, settings: Any, name: str) -> None:
     use(monkeypatch, project(**settings))
-    said = found()
-    assert list(said) == ["W001"]
-    assert "RMQ_DELAY['KEEP_RECOVERED_DAYS'] is 7 days" in said["W001"].msg
-    assert f"the ladder of {name} takes" in said["W001"].msg
+    reported = found()
+    assert list(reported) == ["W001"]
+    assert "RMQ_DELAY['KEEP_RECOVERED_DAYS'] is 7 days" in reported["W001"].msg
+    assert f"the ladder of {name} takes" in reported["W001"].msg
     with override_settings(RMQ_DELAY={"CELERY_APP": PATH, "KEEP_RECOVERED_DAYS": None}):
         assert found() == {}
 
 
-def test_w001_knows_the_ladders_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_w001_includes_the_ladders_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     made = project()
     made.task(base=RetryableTask, name="shop.import", tiers=["10d"], shared=False)(import_prices)
     use(monkeypatch, made)
@@ -143,7 +141,7 @@ def test_w002_events_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(found()) == ["W002"]
 
 
-def test_w003_mail_to_nobody() -> None:
+def test_w003_mail_without_recipients() -> None:
     with override_settings(RMQ_DELAY={"CELERY_APP": PATH, "NOTIFY": {"mail": True}}):
         assert list(found()) == ["W003"]
         with override_settings(ADMINS=[("Ops", "ops@example.org")]):
@@ -170,11 +168,11 @@ def test_w004_before_the_first_migrate(tmp_path: Path, django_db_blocker: Any) -
 
 def test_w005_sqlite_whose_writers_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", {})
-    said = found()
-    assert list(said) == ["W005"]
+    reported = found()
+    assert list(reported) == ["W005"]
 
 
-def test_what_would_be_better_is_told_before_a_deployment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advice_is_shown_by_deployment_checks_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(found(deploy=True)) == ["I001"]
     use(monkeypatch, project(backend="redis://"))
     assert found(deploy=True) == {}
@@ -187,7 +185,7 @@ def test_i002_no_pages_without_the_admin() -> None:
     assert list(found(deploy=True)) == ["I002", "I001"]
 
 
-@pytest.mark.usefixtures("sqlite")  # Django 6 asks the databases what they can do
+@pytest.mark.usefixtures("sqlite")  # Django 6 queries the features of the databases
 def test_manage_py_check_runs_them(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, project(installed=False))
     with pytest.raises(SystemCheckError, match=r"rmq_delay\.E004"):

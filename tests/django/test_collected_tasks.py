@@ -1,4 +1,4 @@
-"""What the tables say after the collector has written what it was told."""
+"""The tables after the collector has written events and messages."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from celery_rmq_delay.contrib.django.models import (
 )
 from celery_rmq_delay.events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED, REQUEUED, ROLLUP, Event
 from tests.support.django.databases import RARELY_ON_POSTGRES
-from tests.support.django.told import BEGIN, ERRORS, at, event, exhausted, fact, life
+from tests.support.django.reported import BEGIN, ERRORS, at, event, exhausted, fact, life
 
 pytestmark = pytest.mark.usefixtures("database")
 
-#: What differs from run to run.
+#: Columns that differ from run to run.
 VARYING = {"id", "changed_at", "record_id", "failure_group_id", "stored_at"}
 
 
@@ -47,7 +47,7 @@ def row(task_id: str = "t") -> dict[str, Any]:
 
 
 def everything() -> dict[str, Any]:
-    """Return all that the tables hold, but for what differs from run to run."""
+    """Return the contents of the tables without columns that differ from run to run."""
     payloads = [
         (each.record.task_id, each.generation, bytes(each.body), bytes(each.headers), each.properties)
         for each in Payload.objects.select_related("record")
@@ -97,20 +97,20 @@ LIVES = {
 
 @RARELY_ON_POSTGRES
 @pytest.mark.parametrize("name", LIVES)
-def test_any_order_and_repetition_of_what_is_told_gives_the_same_rows(tables: Database, name: str) -> None:
-    told = LIVES[name]
-    requeued = [each for each in told if each.event.generation]
-    for each in told:
+def test_any_order_and_repetition_of_events_gives_the_same_rows(tables: Database, name: str) -> None:
+    facts = LIVES[name]
+    requeued = [each for each in facts if each.event.generation]
+    for each in facts:
         tables.write([each])
     expected = everything()
     dice = random.Random(name)
     for _ in range(6):
         empty()
         tables.forget()
-        shuffled = [each for each in told if not each.event.generation]
+        shuffled = [each for each in facts if not each.event.generation]
         dice.shuffle(shuffled)
         # Nothing is requeued before its message was collected.
-        again = [*requeued, *dice.choices(told, k=4)]
+        again = [*requeued, *dice.choices(facts, k=4)]
         dice.shuffle(again)
         shuffled += again
         while shuffled:
@@ -142,19 +142,19 @@ def test_event_and_message_of_an_exhausted_task_are_one_attempt_with_the_traceba
     (attempt,) = Attempt.objects.all()
     assert (attempt.runtime_ms, attempt.traceback[:9]) == (12, "Traceback")
     assert counted() == {"parked": 0, "recovered": 0, "exhausted": 1, "succeeded": 0}
-    assert FailureGroup.objects.count() == 1, "the message tells the same fingerprint as the event"
+    assert FailureGroup.objects.count() == 1, "the message has the same fingerprint as the event"
     assert bytes(Payload.objects.get().body) == b"[[], {}, {}]"
 
 
 def test_every_event_is_counted_once(tables: Database) -> None:
-    told = [each for number in range(20) for each in life(f"t{number}", 2, RECOVERED if number % 2 else EXHAUSTED)]
+    facts = [each for number in range(20) for each in life(f"t{number}", 2, RECOVERED if number % 2 else EXHAUSTED)]
     for _ in range(3):
-        tables.write(told)
+        tables.write(facts)
     assert counted() == {"parked": 40, "recovered": 10, "exhausted": 10, "succeeded": 0}
     assert Attempt.objects.count() == 60
 
 
-def test_successes_are_counted_once_however_often_they_are_told(tables: Database) -> None:
+def test_successes_are_counted_once_however_often_they_are_reported(tables: Database) -> None:
     rollup = Rollup(Event("r1", ROLLUP, BEGIN, "orders.tasks.charge", "payments", "celery@w", ok_count=17))
     for _ in range(2):
         tables.write([rollup, rollup])
@@ -170,7 +170,7 @@ def test_counters_are_of_ten_minutes(tables: Database) -> None:
     assert list(found) == [(BEGIN + timedelta(minutes=minute), count) for minute, count in ((0, 2), (10, 1), (20, 1))]
 
 
-def test_groups_know_when_they_were_seen_first_and_last(tables: Database) -> None:
+def test_groups_have_the_times_of_their_first_and_last_failure(tables: Database) -> None:
     for minute in (30, 10, 50):
         tables.write([fact(f"t{minute}", occurred_at=BEGIN + timedelta(minutes=minute))])
     group = FailureGroup.objects.get()
@@ -178,7 +178,7 @@ def test_groups_know_when_they_were_seen_first_and_last(tables: Database) -> Non
     assert group.message == "order <n>"
 
 
-def test_a_group_that_somebody_deletes_comes_back(tables: Database) -> None:
+def test_a_deleted_group_is_created_again(tables: Database) -> None:
     tables.write([fact("a")])
     FailureGroup.objects.all().delete()
     tables.forget()
@@ -186,13 +186,13 @@ def test_a_group_that_somebody_deletes_comes_back(tables: Database) -> None:
     assert row("b")["group"] == FailureGroup.objects.get().fingerprint
 
 
-def test_filters_are_offered_what_was_seen(tables: Database) -> None:
+def test_filters_offer_the_values_of_events(tables: Database) -> None:
     tables.write([fact("t")])
     found = {(each.kind, each.value) for each in LookupValue.objects.all()}
     assert found == {("queue", "payments"), ("task", "orders.tasks.charge"), ("error", ERRORS[0])}
 
 
-# -- what people did stands ----------------------------------------------------------------------------------------
+# -- actions of users stand ----------------------------------------------------------------------------------------
 
 
 def set_state(state: str, **more: Any) -> None:
@@ -200,7 +200,7 @@ def set_state(state: str, **more: Any) -> None:
 
 
 @pytest.mark.parametrize("state", [TaskState.DISCARDED, TaskState.REQUEUING, TaskState.UNKNOWN])
-def test_what_a_person_did_to_an_exhausted_task_stands_until_its_next_generation(tables: Database, state: str) -> None:
+def test_an_action_on_an_exhausted_task_stands_until_its_next_generation(tables: Database, state: str) -> None:
     tables.write(life("t", 2, EXHAUSTED))
     set_state(state)
     tables.write([*life("t", 2, EXHAUSTED), fact("t", PARKED, 3)])
@@ -209,7 +209,7 @@ def test_what_a_person_did_to_an_exhausted_task_stands_until_its_next_generation
     assert (row()["state"], row()["generation"]) == (TaskState.RECOVERED, 1)
 
 
-def test_a_requeued_task_is_what_its_new_life_says(tables: Database) -> None:
+def test_the_state_of_a_requeued_task_comes_from_its_new_generation(tables: Database) -> None:
     tables.write(life("t", 3, EXHAUSTED))
     set_state(TaskState.REQUEUED, generation=1, attempt=0)
     tables.write(life("t", 3, EXHAUSTED))
@@ -220,7 +220,7 @@ def test_a_requeued_task_is_what_its_new_life_says(tables: Database) -> None:
 
 
 @pytest.mark.parametrize("state", [TaskState.DISCARDED, TaskState.RUNNING, TaskState.REQUEUING])
-def test_a_parked_task_that_was_set_aside_or_released_is_heard_of_at_its_next_attempt(
+def test_a_parked_task_that_was_set_aside_or_released_is_parked_again_by_its_next_attempt(
     tables: Database, state: str
 ) -> None:
     tables.write([fact("t", PARKED, 1)])
@@ -246,31 +246,31 @@ def test_a_message_that_comes_after_its_task_was_discarded_is_kept(tables: Datab
     assert Payload.objects.count() == 1
 
 
-def test_what_lies_in_the_exhausted_queue_is_not_hidden_behind_a_success(tables: Database) -> None:
+def test_a_task_in_the_exhausted_queue_is_not_hidden_by_a_success(tables: Database) -> None:
     tables.write([fact("t", RECOVERED, 3), fact("t", EXHAUSTED, 3)])
     tables.write([fact("t", RECOVERED, 3)])
     assert row()["state"] == TaskState.EXHAUSTED
 
 
-def test_history_of_a_task_that_is_not_there_is_left_out(tables: Database) -> None:
+def test_history_of_a_missing_task_is_left_out(tables: Database) -> None:
     tables.write([fact("gone", REQUEUED, 3), fact("t", PARKED, 0)])
     assert list(TaskRecord.objects.values_list("task_id", flat=True)) == ["t"]
 
 
-def test_a_fact_without_an_error_has_no_group(tables: Database) -> None:
+def test_an_event_without_an_error_has_no_group(tables: Database) -> None:
     tables.write([Fact(event("t", RECOVERED, 1), "t")])
     assert row()["group"] is None
 
 
 def later(**given: Any) -> Fact:
-    """Return what is told of the second life of a task id, which was exhausted at its first attempt."""
-    told = exhausted("t", 0, **{h.FIRST_FAILED: h.timestamp(at(5, 0)), h.EXHAUSTED_AT: h.timestamp(at(5, 0)), **given})
-    assert told.message is not None
-    return told
+    """Return the message of the second life of a task id, exhausted at its first attempt."""
+    fact = exhausted("t", 0, **{h.FIRST_FAILED: h.timestamp(at(5, 0)), h.EXHAUSTED_AT: h.timestamp(at(5, 0)), **given})
+    assert fact.message is not None
+    return fact
 
 
 @pytest.mark.parametrize("first", ["recovered", "requeued, then recovered"])
-def test_an_id_that_is_used_again_hides_nothing_that_is_exhausted(tables: Database, first: str) -> None:
+def test_a_reused_id_hides_no_exhausted_task(tables: Database, first: str) -> None:
     tables.write(LIVES[first])
     assert row()["state"] == TaskState.RECOVERED
     tables.write([later()])
@@ -289,7 +289,7 @@ def test_a_task_that_replaced_a_retried_one_is_not_hidden_when_it_is_exhausted(t
     assert row()["state"] == TaskState.EXHAUSTED
 
 
-def test_the_message_of_a_requeue_in_doubt_goes_when_its_task_recovers(tables: Database) -> None:
+def test_the_message_of_a_requeue_with_unknown_outcome_is_deleted_when_its_task_recovers(tables: Database) -> None:
     tables.write(life("t", 1, EXHAUSTED))
     set_state(TaskState.UNKNOWN)
     Payload.objects.update(generation=1)

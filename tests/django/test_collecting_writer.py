@@ -1,4 +1,4 @@
-"""How batches get into the tables when something is in their way, and how messages come off the wire."""
+"""Writing of batches when rows are refused or locked, and decoding of frames."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from celery_rmq_delay.contrib.django.services.operations.claims import lock
 from celery_rmq_delay.events.schema import PARKED, ROLLUP, ROLLUP_SECONDS, Event
 from celery_rmq_delay.exceptions import AbandonedError
 from tests.support.django.batches import QUEUE, batch, delivery, method, writer
-from tests.support.django.told import event, fact
+from tests.support.django.reported import event, fact
 from tests.support.waiting import wait_for
 
 DELIVER, HEADER, BODY = 1, 2, 3
@@ -55,7 +55,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("database")
-def test_a_rollup_that_comes_when_its_seconds_are_over_is_no_lag() -> None:
+def test_a_rollup_at_the_end_of_its_interval_is_no_lag() -> None:
     now = datetime.now(timezone.utc)
     rollup = event("t", ROLLUP, occurred_at=now - timedelta(seconds=ROLLUP_SECONDS), ok_count=3)
     assert writer().write(batch(rollup)).lag_ms < 5_000
@@ -73,7 +73,7 @@ def test_a_collector_of_a_project_with_debug_keeps_no_queries_in_memory() -> Non
 
 
 @pytest.mark.usefixtures("database", "impatient")
-def test_a_batch_waits_for_a_database_that_is_away() -> None:
+def test_a_batch_waits_for_an_unreachable_database() -> None:
     away = Refusing(times=3)
     waiting = writer(away)
     written = waiting.write(batch(event("a"), event("b")))
@@ -82,7 +82,7 @@ def test_a_batch_waits_for_a_database_that_is_away() -> None:
 
 
 @pytest.mark.usefixtures("database", "impatient")
-def test_a_batch_that_nobody_takes_is_left_to_the_broker_at_the_end() -> None:
+def test_a_batch_that_cannot_be_written_stays_in_the_broker_at_the_end() -> None:
     stop = threading.Event()
     waiting = writer(Refusing(times=10**6), stop=stop)
     timer = threading.Timer(0.2, stop.set)
@@ -95,7 +95,7 @@ def test_a_batch_that_nobody_takes_is_left_to_the_broker_at_the_end() -> None:
 
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("bad", [("t0",), ("t7", "t8"), ("t39", "t3", "t20")])
-def test_what_is_refused_is_set_aside_and_the_rest_of_its_batch_is_written(bad: tuple[str, ...]) -> None:
+def test_a_refused_row_is_set_aside_and_the_rest_of_its_batch_is_written(bad: tuple[str, ...]) -> None:
     written = writer(Refusing(*bad)).write(batch(*(event(f"t{number}") for number in range(40))))
     assert written.count == 40
     assert TaskRecord.objects.count() >= 40 - len(bad)
@@ -127,7 +127,7 @@ def test_only_errors_about_rows_take_a_batch_apart() -> None:
         assert not writing.is_about_data(about_more)
 
 
-# -- two who write the same rows -----------------------------------------------------------------------------------
+# -- two writers of the same rows ----------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("postgres")
@@ -141,7 +141,7 @@ def test_collectors_and_operations_do_not_wait_for_each_other_in_a_circle() -> N
         try:
             with transaction.atomic():
                 act()
-        except Exception as error:  # noqa: BLE001 - told in the test
+        except Exception as error:  # noqa: BLE001 - reported in the test
             problems.append(error)
         finally:
             connection.close()
@@ -168,7 +168,7 @@ def waiting_for_locks() -> int:
 
 
 class Wire:
-    """What a frame handler wants of its connection."""
+    """The attributes of a connection that a frame handler uses."""
 
     bytes_recv = 0
 
@@ -179,7 +179,7 @@ def frames() -> Iterator[tuple[list[Delivery], Any]]:
     others: list[Any] = []
     handle = frame_handler(taken.append)(Wire(), lambda *frame: others.append(frame))
     yield taken, handle
-    assert not others, "py-amqp saw nothing of it"
+    assert not others, "py-amqp did not receive it"
 
 
 def test_a_message_in_several_frames_is_one_delivery(frames: tuple[list[Delivery], Any]) -> None:
@@ -209,7 +209,7 @@ def test_a_message_without_a_body_needs_no_body_frame(frames: tuple[list[Deliver
     assert [each.body for each in taken] == [b""]
 
 
-def test_a_batch_ends_where_its_bytes_do() -> None:
+def test_a_batch_is_limited_by_count_and_bytes() -> None:
     app: Any = None  # it does not connect
     consumer = Consumer(app, [QUEUE], 10)
     for number in range(10):

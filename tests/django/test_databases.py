@@ -25,7 +25,7 @@ def test_each_test_begins_with_empty_tables(database: Database, turn: int) -> No
     assert seen(f"turn {turn}").pk == 1
 
 
-def test_a_thread_of_its_own_sees_what_was_written(database: Database) -> None:
+def test_another_thread_sees_written_rows(database: Database) -> None:
     seen("a")
     found: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Exports: what comes out is what is in the tables, without secrets, and no spreadsheet runs any of it."""
+"""Exports: the contents of the tables, without secrets and without spreadsheet formulas."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rows(layout: ExportFormat, **options: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.split("\n") if line]
 
 
-def test_both_formats_say_what_the_record_says() -> None:
+def test_both_formats_have_the_fields_of_the_record() -> None:
     failed = group()
     one = record(
         canvas_id="chord-1",
@@ -61,7 +61,7 @@ def test_an_empty_export_has_its_heading() -> None:
 
 
 @pytest.mark.parametrize("layout", export.FORMATS)
-def test_secrets_are_taken_out_unless_asked_for(layout: ExportFormat) -> None:
+def test_secrets_are_redacted_unless_requested(layout: ExportFormat) -> None:
     secret = "hunter2"
     record(exception_message=f"password={secret}", kwargs_preview=f"{{'api_key': '{secret}'}}")
     (redacted,) = rows(layout)
@@ -73,18 +73,18 @@ def test_secrets_are_taken_out_unless_asked_for(layout: ExportFormat) -> None:
 
 
 def keep(body: bytes, headers: bytes | None = None, **properties: str) -> None:
-    """Exhaust a task whose message is kept."""
-    told = amqp.Message(b"", application_headers={MESSAGE: "password=hunter2"})
+    """Store an exhausted task with its message."""
+    message = amqp.Message(b"", application_headers={MESSAGE: "password=hunter2"})
     Payload.objects.create(
         record=record(exception_message="password=[redacted]", args_preview="(...)"),
         body=body,
-        headers=stored(told).headers if headers is None else headers,
+        headers=stored(message).headers if headers is None else headers,
         properties={"content_type": "application/json", "content_encoding": "utf-8", **properties},
         stored_at=ago(),
     )
 
 
-def test_an_unredacted_export_says_what_the_kept_message_says() -> None:
+def test_an_unredacted_export_has_the_arguments_of_the_kept_message() -> None:
     keep(b'[[17, "4111"], {"token": "t"}, {"chain": null}]')
     (row,) = rows("jsonl", redacted=False)
     assert (json.loads(row["args"]), json.loads(row["kwargs"])) == ([17, "4111"], {"token": "t"})
@@ -95,7 +95,7 @@ def test_an_unredacted_export_says_what_the_kept_message_says() -> None:
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_kept_messages_that_cannot_be_decoded_leave_what_the_record_says() -> None:
+def test_the_preview_of_the_record_is_exported_if_the_kept_message_cannot_be_decoded() -> None:
     keep(b"\x80\x04K\x01.", content_type="application/x-python-serialize")
     keep(b"[[1], {}, {}]", headers=b"\xff\xff\xff\xff")
     keep(b"[" * 100_000)
@@ -173,12 +173,12 @@ def test_the_projects_own_redaction_is_in_force(shop: Any) -> None:
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_the_command_writes_what_is_asked_for_and_notes_it_in_the_audit_log(tmp_path: Path) -> None:
+def test_the_command_exports_the_selection_and_notes_it_in_the_audit_log(tmp_path: Path) -> None:
     for queue in ("payments", "mail"):
         for state in (TaskState.EXHAUSTED, TaskState.PARKED):
             record(state, queue=queue, exception_message="password=hunter2")
-    said = manage("export", format="csv", state=["EXHAUSTED"], queue=["mail"])
-    (row,) = csv.DictReader(io.StringIO(said, newline=""))
+    printed = manage("export", format="csv", state=["EXHAUSTED"], queue=["mail"])
+    (row,) = csv.DictReader(io.StringIO(printed, newline=""))
     assert (row["state"], row["queue"], row["exception_message"]) == ("EXHAUSTED", "mail", f"password={REDACTED}")
     path = tmp_path / "all.jsonl"
     manage("export", format="jsonl", unredacted=True, output=path)

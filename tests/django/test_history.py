@@ -1,4 +1,4 @@
-"""History files: what is in them, and that each is whole or not there."""
+"""History files: their contents, and that each is complete or missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from celery_rmq_delay.history.columns import COLUMNS
 from tests.support import ROOT
 from tests.support.django.batches import batch, writer
 from tests.support.django.history import rows
-from tests.support.django.told import BEGIN, event, fact
+from tests.support.django.reported import BEGIN, event, fact
 from tests.support.waiting import SECONDS, wait_for
 
 SECRET = "wJalrXUtnFEMI"
@@ -42,7 +42,7 @@ def rollup(**given: Any) -> Rollup:
     return Rollup(replace(event("t", ROLLUP, ok_count=3, **given), task_id=None, root_id=None))
 
 
-# -- what is in the files ------------------------------------------------------------------------------------------
+# -- contents of the files -----------------------------------------------------------------------------------------
 
 
 def test_every_field_of_an_event_comes_back_out_of_the_file(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_batch_that_is_written_again_is_gathered_once(tmp_path: Path) -> None:
     assert [row["task_id"] for row in rows(tmp_path)] == ["a", "b"]
 
 
-def test_what_nobody_can_read_has_no_row(tmp_path: Path) -> None:
+def test_unreadable_messages_have_no_row(tmp_path: Path) -> None:
     files = history(tmp_path)
     files.write([Unreadable("digest", "q", "error", b"body", b"headers")])
     files.flush()
@@ -100,7 +100,7 @@ def test_a_folder_that_is_missing_is_not_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["fsync", "rename"])
-def test_what_fails_half_way_leaves_nothing_and_is_written_later(
+def test_a_failed_write_leaves_no_file_and_is_repeated_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     def full(*_: Any) -> None:
@@ -127,7 +127,7 @@ def test_an_error_shows_no_secret() -> None:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a URL open a file system that is none of this machine's, as pyarrow sees it."""
+    """Make a URL open a file system that pyarrow does not treat as local."""
     real, local = pyarrow.fs.FileSystem, pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
 
     class Elsewhere:
@@ -174,7 +174,7 @@ def test_on_an_object_store_a_file_is_put_under_its_name(store: str) -> None:
     assert not files.has_others("day=2026-02-01", "backfill")
 
 
-def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "celery_rmq_delay.contrib.django.history_files", None)
     with pytest.raises(HistoryError, match=r"pip install \"celery-rmq-delay\[history\]\""):
         open_files("/srv/history")
@@ -209,12 +209,12 @@ def test_a_stop_abandons_files_that_cannot_be_written(tmp_path: Path) -> None:
     waiting = writer(stop=stop, history=history(tmp_path / "mount"))
     waiting.write(batch(event("a")))
     stop.set()
-    with pytest.raises(AbandonedError, match="left to the broker: History files"):
+    with pytest.raises(AbandonedError, match="stays in the broker: History files"):
         waiting.flush()
 
 
 class Choosy(History):
-    """Has no column for what one task says."""
+    """Has no column for the event of one task."""
 
     def write(self, batch: Any) -> None:
         if any(not isinstance(each, Unreadable) and each.event.task_id == "bad" for each in batch):
@@ -223,7 +223,7 @@ class Choosy(History):
 
 
 @pytest.mark.usefixtures("database")
-def test_what_has_no_column_is_set_aside_and_the_rest_is_in_the_files(tmp_path: Path) -> None:
+def test_an_event_that_fits_no_column_is_set_aside_and_the_rest_is_in_the_files(tmp_path: Path) -> None:
     choosy = Choosy(open_files(str(tmp_path)))
     waiting = writer(history=choosy)
     tasks = [*(f"t{number}" for number in range(20)), "bad"]
@@ -238,7 +238,7 @@ _Make = Callable[[], Reading]
 
 
 @pytest.mark.parametrize("make", [lambda: fact("a" * 255), lambda: rollup(queue="ä", worker="\U0001f600" * 255)])
-def test_whatever_an_event_can_hold_has_a_column(tmp_path: Path, make: _Make) -> None:
+def test_the_largest_values_of_an_event_fit_their_columns(tmp_path: Path, make: _Make) -> None:
     most, small = 2**63 - 1, 2**31 - 1
     numbers: dict[str, Any] = dict.fromkeys(("runtime_ms", "ok_count"), most)
     numbers |= dict.fromkeys(("attempt", "crashes", "max_retries"), small)

@@ -17,13 +17,13 @@ from celery_rmq_delay.contrib.django.collecting.reading import Rollup
 from celery_rmq_delay.contrib.django.models import Attempt, Operation, Tally, TaskRecord
 from celery_rmq_delay.contrib.django.services import history_export
 from celery_rmq_delay.contrib.django.services.history_export import days, export_days
-from celery_rmq_delay.contrib.django.services.operations.notes import tell
+from celery_rmq_delay.contrib.django.services.operations.notes import add_to_history
 from celery_rmq_delay.events.schema import EXHAUSTED, RECOVERED, REQUEUED, ROLLUP
 from tests.support.django.commands import manage
 from tests.support.django.databases import RARELY_ON_POSTGRES
 from tests.support.django.history import rows
 from tests.support.django.records import record
-from tests.support.django.told import BEGIN, event, fact, life
+from tests.support.django.reported import BEGIN, event, fact, life
 
 pytestmark = pytest.mark.usefixtures("database")
 
@@ -39,13 +39,13 @@ def by_id(found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def test_attempts_become_the_events_that_they_came_from(tmp_path: Path) -> None:
-    told = [each for each in (*life("a", 2, RECOVERED), *life("b", 3, EXHAUSTED)) if each.message is None]
-    Database().write(told)
+    facts = [each for each in (*life("a", 2, RECOVERED), *life("b", 3, EXHAUSTED)) if each.message is None]
+    Database().write(facts)
     live, backfill = tmp_path / "live", tmp_path / "backfill"
     live.mkdir()
     backfill.mkdir()
     files = History(open_files(str(live)))
-    files.write(told)
+    files.write(facts)
     files.flush()
     exported(backfill)
     expected, found = by_id(rows(live)), by_id(rows(backfill))
@@ -67,15 +67,15 @@ def test_successes_that_were_counted_are_rollups_with_an_id_of_their_own(tmp_pat
 
 
 def test_successes_are_left_out_where_the_collector_has_written_files(tmp_path: Path) -> None:
-    told: list[Any] = [fact("a"), Rollup(event("r", ROLLUP, ok_count=3))]
-    Database().write(told)
+    facts: list[Any] = [fact("a"), Rollup(event("r", ROLLUP, ok_count=3))]
+    Database().write(facts)
     files = History(open_files(str(tmp_path)))
-    files.write(told)
+    files.write(facts)
     files.flush()
-    assert "2026-01-31: 1 rows, successes as the collector's files have them" in exported(tmp_path)
+    assert "2026-01-31: 1 rows, successes are in the collector's files" in exported(tmp_path)
     found = rows(tmp_path)
     assert len(found) == 3
-    assert by_id(found).keys() == {each.event.event_id for each in told}
+    assert by_id(found).keys() == {each.event.event_id for each in facts}
 
 
 def test_slots_that_still_change_are_left_out(tmp_path: Path) -> None:
@@ -88,9 +88,9 @@ def test_slots_that_still_change_are_left_out(tmp_path: Path) -> None:
 def test_only_the_days_that_are_asked_for_are_written(tmp_path: Path) -> None:
     Database().write([fact(f"t{n}", occurred_at=BEGIN + timedelta(days=n)) for n in range(5)])
     assert days() == [DAY + timedelta(days=n) for n in range(5)]
-    said = exported(tmp_path, since=DAY + timedelta(days=1), until=DAY + timedelta(days=3))
+    output = exported(tmp_path, since=DAY + timedelta(days=1), until=DAY + timedelta(days=3))
     assert {row["task_id"] for row in rows(tmp_path)} == {"t1", "t2", "t3"}
-    assert "3 rows of 3 days, in 3 files" in said
+    assert "3 rows of 3 days into 3 files" in output
     assert days(since=date(2030, 1, 1)) == []
 
 
@@ -102,18 +102,18 @@ def test_tables_with_nothing_in_them_write_nothing(tmp_path: Path) -> None:
 def test_pages_and_files_cut_no_attempt_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_export, "_PAGE", 7)
     monkeypatch.setattr(history_export, "FILE_ROWS", 20)
-    told = [fact(f"t{number}", occurred_at=BEGIN + timedelta(seconds=number // 10)) for number in range(100)]
-    Database().write(told)
+    facts = [fact(f"t{number}", occurred_at=BEGIN + timedelta(seconds=number // 10)) for number in range(100)]
+    Database().write(facts)
     exported(tmp_path)
     found = rows(tmp_path)
     assert len(found) == len(by_id(found)) == 100
     assert len(list(tmp_path.glob("*/backfill-*.parquet"))) == 5
 
 
-def test_what_people_did_is_there_without_who_did_it(tmp_path: Path) -> None:
+def test_actions_of_users_are_exported_without_their_names(tmp_path: Path) -> None:
     one = record()
     act = Operation.objects.create(kind=Operation.Kind.REQUEUE, actor="alice")
-    tell(REQUEUED, act, [one], BEGIN)
+    add_to_history(REQUEUED, act, [one], BEGIN)
     exported(tmp_path)
     (row,) = [row for row in rows(tmp_path) if row["kind"] == REQUEUED]
     assert (row["event_id"], row["task_id"]) == (Attempt.objects.get(kind=REQUEUED).event_id, one.task_id)
@@ -132,26 +132,26 @@ def test_an_export_is_in_the_audit_log_without_credentials(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error"),
     [
-        ({"queue": ["payments"]}, "--queue: not with --format parquet"),
-        ({"unredacted": True}, "--unredacted: not with --format parquet"),
+        ({"queue": ["payments"]}, "--queue cannot be used with --format parquet"),
+        ({"unredacted": True}, "--unredacted cannot be used with --format parquet"),
     ],
 )
-def test_filters_are_refused(tmp_path: Path, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(CommandError, match=said):
+def test_filters_are_refused(tmp_path: Path, options: dict[str, Any], error: str) -> None:
+    with pytest.raises(CommandError, match=error):
         exported(tmp_path, **options)
 
 
-def test_a_place_is_needed_and_has_to_be_one(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="give --output, or set HISTORY_URL"):
+def test_a_place_for_the_history_is_required_and_checked(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="use --output, or set HISTORY_URL"):
         manage("export", "--format", "parquet")
     with pytest.raises(CommandError, match="A path has to be absolute"):
         manage("export", "--format", "parquet", "--output", "here")
     Database().write([fact("a")])
     with pytest.raises(CommandError, match="create it, or mount"):
         exported(tmp_path / "missing")
-    with pytest.raises(CommandError, match="--since: not with --format csv"):
+    with pytest.raises(CommandError, match="--since cannot be used with --format csv"):
         manage("export", "--format", "csv", "--since", "2026-01-31")
 
 

@@ -1,4 +1,4 @@
-"""Whatever comes through the two queues becomes a row or is kept as unreadable, and can be shown and requeued."""
+"""Any message of the two queues becomes a row or is kept as unreadable, and can be shown and requeued."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from celery_rmq_delay.redaction import DEFAULT
 from tests.support import hostile
 from tests.support.django.batches import delivery
 from tests.support.django.records import record
-from tests.support.django.told import event
+from tests.support.django.reported import event
 from tests.support.examples import examples
 
 READER = Reader("rmq_delay.events", DEFAULT)
@@ -47,7 +47,7 @@ bodies = st.one_of(
 
 
 def storable(value: Any) -> None:
-    """Fail for what PostgreSQL cannot take: NUL and half characters in texts, numbers beyond their columns."""
+    """Fail for values that PostgreSQL refuses: NUL and lone surrogates in texts, numbers beyond their columns."""
     if isinstance(value, str):
         assert "\0" not in value
         value.encode()
@@ -102,7 +102,7 @@ def test_every_event_is_read_or_unreadable(body: bytes) -> None:
 
 
 @given(st.binary(max_size=200) | st.text(max_size=200))
-def test_an_event_that_is_none_is_one_error(data: bytes | str) -> None:
+def test_invalid_events_raise_one_error(data: bytes | str) -> None:
     with pytest.raises(EventError, match="found"):
         Event.from_json(data)
 

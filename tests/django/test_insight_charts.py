@@ -1,4 +1,4 @@
-"""The drawings of the insights, and how their figures are told: no database."""
+"""The drawings of the insights and the texts of their figures, without a database."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def numbers(path: str) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in re.findall(r"([\d.]+),([\d.]+)", path)]
 
 
-def test_retries_stand_where_the_delays_before_them_have_passed() -> None:
+def test_retries_are_drawn_at_the_sum_of_the_delays_before_them() -> None:
     assert TODAY.moments == [5, 35, 335]
     chart = drawn(STEPS, TODAY)
-    told = re.findall(r"<title>(.*?)</title>", chart.drawing)
-    assert told == [f"today: retry {n} after {at}" for n, at in ((1, "5s"), (2, "35s"), (3, "5m35s"))]
+    titles = re.findall(r"<title>(.*?)</title>", chart.drawing)
+    assert titles == [f"today: retry {n} after {at}" for n, at in ((1, "5s"), (2, "35s"), (3, "5m35s"))]
     places = [float(x) for x in re.findall(r'<line class="rmq-tier rmq-tier-today" x1="([\d.]+)"', chart.drawing)]
     assert places == sorted(places)
     assert [mark.label for mark in chart.above[0][1]] == ["5s", "30s", "5m"]
@@ -54,16 +54,16 @@ def test_the_table_has_the_share_at_every_retry() -> None:
     assert by_time["5m35s"] == ("67\N{NO-BREAK SPACE}%", "today, 3")
 
 
-def test_the_description_says_when_how_much_was_over() -> None:
-    said = drawn(STEPS).described.replace("\N{NO-BREAK SPACE}", " ")
-    assert said == (
-        "Of the failures of orders.tasks.charge 25 % were over after 10s, 50 % were over after 1m40s, "
-        "67 % are seen to end at all."
+def test_the_description_states_which_share_was_over_at_which_time() -> None:
+    description = drawn(STEPS).described.replace("\N{NO-BREAK SPACE}", " ")
+    assert description == (
+        "Of the failures of orders.tasks.charge, 25 % had ended after 10s, 50 % had ended after 1m40s, "
+        "67 % ended while observed."
     )
 
 
 @pytest.mark.parametrize("points", [[], [(0.0, 0.5, None, None)], [(1.0, None, None, None)]])
-def test_nothing_is_drawn_of_nothing(points: Any) -> None:
+def test_nothing_is_drawn_without_data(points: Any) -> None:
     assert curve_chart("x", points, [TODAY]) is None
 
 
@@ -75,7 +75,7 @@ delays = st.lists(st.integers(1, 10**9), max_size=8)
 
 
 @given(curves, delays, delays)
-def test_whatever_the_figures_the_drawing_stays_in_its_box(points: Any, today: Any, advised: Any) -> None:
+def test_the_drawing_stays_in_its_box_with_any_figures(points: Any, today: Any, advised: Any) -> None:
     chart = drawn(points, Retries("today", "today", today), Retries("advised", "best", advised))
     for path in re.findall(r' d="M(.*?)Z?"', chart.drawing):
         assert all(0 <= x <= chart.width and 0 <= y <= chart.height for x, y in numbers(path))
@@ -111,7 +111,7 @@ def incident(begins: timedelta, lasts: timedelta) -> Incident:
     return Incident(started_at=at, ended_at=at + lasts, peak_per_minute=1, tasks_touched=1, wasted_ms=0)
 
 
-def test_incidents_stand_behind_their_hours_and_those_of_other_days_are_left_out() -> None:
+def test_incidents_are_drawn_behind_their_hours_and_those_of_other_days_are_left_out() -> None:
     minute = timedelta(minutes=1)
     chart = bursts_chart(
         [hour(number, 5) for number in range(10)],
@@ -135,7 +135,7 @@ def test_incidents_that_touch_are_one_band() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "told"),
+    ("count", "labels"),
     [
         (24, [(0, "12:00"), (16.67, "16:00"), (33.33, "20:00"), (50, "00:00"), (66.67, "04:00"), (83.33, "08:00")]),
         (96, [(12.5, "03-02"), (37.5, "03-03"), (62.5, "03-04"), (87.5, "03-05")]),
@@ -143,23 +143,23 @@ def test_incidents_that_touch_are_one_band() -> None:
                (92.5, "03-20")]),
     ],
 )  # fmt: skip
-def test_days_are_marked_at_their_midnight(count: int, told: list[tuple[float, str]]) -> None:
+def test_days_are_marked_at_their_midnight(count: int, labels: list[tuple[float, str]]) -> None:
     chart = bursts_chart([hour(number, 5) for number in range(count)], [])
     assert chart is not None
-    assert [(mark.x, mark.label) for mark in chart.marks] == told
+    assert [(mark.x, mark.label) for mark in chart.marks] == labels
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "words"),
     [(None, "-"), (0, "1ms"), (0.0123, "12ms"), (4.23, "4.2s"), (83.4, "1m23s"), (12_010, "3h20m"), (200_000, "2d8h")],
 )
-def test_measured_times_are_no_more_exact_than_people_need(seconds: float | None, told: str) -> None:
-    assert text.rough(seconds) == told
+def test_measured_times_are_no_more_exact_than_people_need(seconds: float | None, words: str) -> None:
+    assert text.rough(seconds) == words
 
 
-@pytest.mark.parametrize(("part", "told"), [(None, "-"), (0, "0 %"), (0.001, "< 1 %"), (0.996, "> 99 %"), (1, "100 %")])
-def test_what_is_not_all_is_not_told_as_all(part: float | None, told: str) -> None:
-    assert text.share(part).replace("\N{NO-BREAK SPACE}", " ") == told
+@pytest.mark.parametrize(("part", "want"), [(None, "-"), (0, "0 %"), (0.001, "< 1 %"), (0.996, "> 99 %"), (1, "100 %")])
+def test_partial_shares_are_not_shown_as_none_or_all(part: float | None, want: str) -> None:
+    assert text.share(part).replace("\N{NO-BREAK SPACE}", " ") == want
 
 
 def advised(queue: str, ladder: list[int], **more: Any) -> LadderAdvice:
@@ -185,13 +185,13 @@ def test_the_settings_to_copy_are_python_and_mean_the_advice() -> None:
     assert snippet([]) == ""
 
 
-def test_advice_that_lacks_data_says_so_and_shows_what_is_known() -> None:
+def test_advice_that_lacks_data_states_it_and_shows_the_known_figures() -> None:
     row = advised("few", [1_000], enough_data=False, reason="not enough data: 3 failures", current_ms=[2_000])
-    told = advice(row)
-    assert told.verdict == "Not enough data: 3 failures"
-    assert [(row.ladder, [cell.value for cell in row.cells]) for row in told.rows] == [("2s", ["-"] * 5)]
+    shown = advice(row)
+    assert shown.verdict == "Not enough data: 3 failures"
+    assert [(row.ladder, [cell.value for cell in row.cells]) for row in shown.rows] == [("2s", ["-"] * 5)]
 
 
 @pytest.mark.parametrize(("ladder", "rows"), [([], 1), ([2_000], 1), ([3_000], 2)])
-def test_a_ladder_stands_beside_todays_where_it_differs(ladder: list[int], rows: int) -> None:
+def test_an_advised_ladder_is_shown_beside_todays_if_it_differs(ladder: list[int], rows: int) -> None:
     assert len(advice(advised("x", ladder, current_ms=[2_000])).rows) == rows

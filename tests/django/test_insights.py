@@ -1,4 +1,4 @@
-"""Loading a finished output of the analytics, the page that shows it, and everything that may be wrong with it."""
+"""Loading a finished output of the analytics, the page that shows it, and possible errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.support.waiting import SECONDS
 
 PAGE = "/admin/rmq_delay/insightrun/"
 TODAY = datetime.now(timezone.utc).date()
-#: What makes a Python process one of Django's.
+#: Code that sets up Django in a Python process.
 SETUP = (
     "import django, sys; from django.conf import settings; from tests.support.django import settings as t\n"
     "settings.configure(**{n: v for n, v in vars(t).items() if n.isupper()}); django.setup()\n"
@@ -128,7 +128,7 @@ def test_only_the_last_day_counts_where_each_day_has_all(sqlite: Any, output: Pa
     assert not RecoveryCurve.objects.filter(name="x").exists()
 
 
-def test_what_is_loaded_is_bounded_and_what_is_left_out_is_told(sqlite: Any, output: Path) -> None:
+def test_loaded_rows_are_bounded_and_the_page_states_how_many_are_left_out(sqlite: Any, output: Path) -> None:
     task = insights.TASKS[0]
     many = [
         row for number in range(1, 51) for row in insights.curve("task", f"t{number}", (*task[:3], number, *task[4:]))
@@ -185,7 +185,7 @@ def test_hostile_names_stay_text(database: Any, tmp_path: Path, text: str) -> No
     assert snippet and snippet[1].isascii()
 
 
-def test_the_page_says_what_to_run_where_there_is_nothing(sqlite: Any) -> None:
+def test_an_empty_page_names_the_command_to_run(sqlite: Any) -> None:
     assert "manage.py rmq_delay_insights" in shown()
 
 
@@ -198,14 +198,14 @@ def test_the_page_shows_curve_ladders_outcomes_and_incidents(sqlite: Any, output
     service.load(str(output))
     page = shown()
     assert page.count('class="rmq-tier rmq-tier-today"') == page.count('class="rmq-tier rmq-tier-advised"') == 3
-    for told in ("15s, 2m, 30m", "5s, 30s, 5m", insights.TOO_FEW[1:], "Today&#x27;s ladder is as good"):
-        assert told in page
+    for text in ("15s, 2m, 30m", "5s, 30s, 5m", insights.TOO_FEW[1:], "Today&#x27;s ladder is as good"):
+        assert text in page
     assert "&quot;payments&quot;: {&quot;tiers&quot;: [&quot;15s&quot;, &quot;2m&quot;, &quot;30m&quot;]}," in page
     assert "&quot;mail&quot;" not in page
     assert page.count('class="rmq-bar rmq-bar-incident"') == 2
 
 
-def test_what_there_is_too_little_of_for_a_named_ladder_is_shown(sqlite: Any, output: Path) -> None:
+def test_a_named_ladder_with_too_few_data_shows_the_reason(sqlite: Any, output: Path) -> None:
     few = {"queue": "default", "ladder_ms": [1_000], "enough_data": False, "reason": insights.TOO_FEW, "episodes": 37}
     insights.write(output, "ladder_advice", TODAY, [])
     insights.write(output, "what_if", TODAY, [few])
@@ -217,7 +217,7 @@ def test_each_curve_has_an_address(sqlite: Any, output: Path) -> None:
     service.load(str(output))
     page = shown("?exception=ValueError")
     assert "<h3><bdi>ValueError</bdi></h3>" in page
-    assert "<h3><bdi>orders.tasks.charge</bdi></h3>" in shown("?task=nobody")
+    assert "<h3><bdi>orders.tasks.charge</bdi></h3>" in shown("?task=unknown")
 
 
 def test_an_output_with_nothing_but_a_curve_of_nothing_is_shown(sqlite: Any, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_an_output_with_nothing_but_a_curve_of_nothing_is_shown(sqlite: Any, tmp
     assert "No incident" in page
 
 
-# -- what may be wrong ------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
 def test_an_empty_place_has_no_finished_run(sqlite: Any, tmp_path: Path) -> None:
@@ -244,8 +244,8 @@ def test_a_run_of_one_day_is_shown_with_the_incidents_of_the_days_before(sqlite:
     run = service.load(str(output))
     assert (run.first_day, run.since) == (TODAY, TODAY - timedelta(days=6))
     page = shown()
-    assert f"Tiers and incidents are those of all days since {run.since}" in page
-    assert f"Curves and advice look back to {TODAY - timedelta(days=29)}" in page
+    assert f"Tiers and incidents cover all days since {run.since}" in page
+    assert f"Curves and advice use data since {TODAY - timedelta(days=29)}" in page
 
 
 def test_a_later_run_of_an_old_day_takes_nothing_back(sqlite: Any, output: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_later_run_of_days_that_came_without_failures_is_the_newest(sqlite: An
     assert not RecoveryCurve.objects.exists()
 
 
-def test_a_table_that_the_run_wrote_and_that_is_gone_is_told(sqlite: Any, output: Path) -> None:
+def test_a_deleted_table_of_the_run_is_an_error(sqlite: Any, output: Path) -> None:
     shutil.rmtree(output / "ladder_advice")
     with pytest.raises(OutputError, match="The table 'ladder_advice' is missing"):
         service.load(str(output))
@@ -290,31 +290,31 @@ def test_a_table_that_the_run_had_no_rows_for_is_empty(sqlite: Any, output: Path
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "error"),
     [
-        ({"first_day": None, "last_day": None}, "are about no day"),
-        ({"first_day": "Monday"}, "its days are none"),
-        ({"tables": None}, "which tables it wrote"),
+        ({"first_day": None, "last_day": None}, "have no days"),
+        ({"first_day": "Monday"}, "its days are not dates"),
+        ({"tables": None}, "does not list the tables"),
     ],
 )
-def test_a_report_that_says_nothing_is_told(sqlite: Any, output: Path, more: dict[str, Any], told: str) -> None:
+def test_an_incomplete_report_is_an_error(sqlite: Any, output: Path, more: dict[str, Any], error: str) -> None:
     insights.report(output, TODAY, **more)
-    with pytest.raises(OutputError, match=told):
+    with pytest.raises(OutputError, match=error):
         service.load(str(output))
 
 
-def test_a_report_that_was_cut_off_is_told(sqlite: Any, output: Path) -> None:
+def test_a_truncated_report_is_an_error(sqlite: Any, output: Path) -> None:
     (output / "runs" / "99990101T000000Z-x.json").write_text('{"tables": ')
-    with pytest.raises(OutputError, match=r"99990101T000000Z-x.json is no report of a run"):
+    with pytest.raises(OutputError, match=r"99990101T000000Z-x.json is not a report of a run"):
         service.load(str(output))
 
 
-def test_a_scheme_that_nobody_knows_is_told(sqlite: Any) -> None:
+def test_an_unknown_scheme_is_an_error(sqlite: Any) -> None:
     with pytest.raises(OutputError, match="gopher://shop/insights cannot be opened"):
         service.load("gopher://shop/insights")
 
 
-def test_a_column_that_is_missing_is_told_and_the_old_insights_stay(sqlite: Any, output: Path) -> None:
+def test_a_missing_column_is_an_error_and_the_old_insights_stay(sqlite: Any, output: Path) -> None:
     service.load(str(output))
     schema = insights.SCHEMAS["incidents"]
     insights.write(output, "incidents", TODAY, [], schema.remove(schema.get_field_index("peak_per_minute")))
@@ -324,7 +324,7 @@ def test_a_column_that_is_missing_is_told_and_the_old_insights_stay(sqlite: Any,
     assert Incident.objects.count() == 2
 
 
-def test_a_column_of_another_type_is_told(sqlite: Any, output: Path) -> None:
+def test_a_column_of_another_type_is_an_error(sqlite: Any, output: Path) -> None:
     schema = insights.SCHEMAS["hourly"]
     wrong = schema.set(schema.get_field_index("failures"), pa.field("failures", pa.string()))
     insights.write(output, "hourly", TODAY, [], wrong)
@@ -332,14 +332,14 @@ def test_a_column_of_another_type_is_told(sqlite: Any, output: Path) -> None:
         service.load(str(output))
 
 
-def test_a_file_that_is_cut_off_is_told(sqlite: Any, output: Path) -> None:
+def test_a_truncated_file_is_an_error(sqlite: Any, output: Path) -> None:
     path = insights.write(output, "tier_outcomes", TODAY, insights.outcomes(1))
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(OutputError, match=r"part-0.parquet of the table 'tier_outcomes' cannot be read"):
         service.load(str(output))
 
 
-def test_what_fails_in_the_database_leaves_the_old_insights(sqlite: Any, output: Path) -> None:
+def test_a_database_error_leaves_the_old_insights(sqlite: Any, output: Path) -> None:
     before = service.load(str(output))
     with connection.cursor() as cursor:
         cursor.execute(
@@ -355,9 +355,9 @@ def test_what_fails_in_the_database_leaves_the_old_insights(sqlite: Any, output:
     assert LadderAdvice.objects.count() == 4
 
 
-def test_an_incident_without_its_end_is_told(sqlite: Any, output: Path) -> None:
+def test_an_incident_without_its_end_is_an_error(sqlite: Any, output: Path) -> None:
     insights.write(output, "incidents", TODAY, [{**insights.incidents(TODAY)[0], "ended_at": None}])
-    with pytest.raises(OutputError, match="'ended_at' of the table 'incidents' is empty in a row"):
+    with pytest.raises(OutputError, match="'ended_at' of the table 'incidents' is null in a row"):
         service.load(str(output))
 
 
@@ -382,9 +382,9 @@ def test_times_and_numbers_of_other_writers_are_understood(sqlite: Any, output: 
 
 
 def test_the_command_loads_a_finished_output(sqlite: Any, output: Path) -> None:
-    assert f"to {TODAY} are loaded" in manage("insights", "--load-only", "--output", str(output))
+    assert f"to {TODAY} from" in manage("insights", "--load-only", "--output", str(output))
     with override_settings(RMQ_DELAY={"INSIGHTS_URL": str(output)}):
-        assert f"loaded from {output}" in manage("insights", "--load-only")
+        assert f" from {output}" in manage("insights", "--load-only")
 
 
 @pytest.mark.parametrize(
@@ -395,7 +395,7 @@ def test_the_command_loads_a_finished_output(sqlite: Any, output: Path) -> None:
         ({"HISTORY_URL": "/srv/history", "INSIGHTS_URL": "gs://shop/insights"}, "gs://shop/insights"),
     ],
 )
-def test_insights_lie_beside_the_history_unless_the_settings_say_otherwise(settings: Any, place: str) -> None:
+def test_insights_are_beside_the_history_unless_the_settings_name_another_place(settings: Any, place: str) -> None:
     with override_settings(RMQ_DELAY=settings):
         assert service.output_url() == place
 
@@ -406,7 +406,7 @@ def test_the_page_answers_a_head_and_nothing_that_could_change_it(sqlite: Any) -
     assert browser.post(PAGE).status_code == 403
 
 
-def test_nobody_sees_credentials_in_the_list_of_processes_nor_in_what_is_said(
+def test_credentials_are_not_in_the_list_of_processes_nor_in_the_output(
     sqlite: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     child = tmp_path / "python"
@@ -415,40 +415,40 @@ def test_nobody_sees_credentials_in_the_list_of_processes_nor_in_what_is_said(
     monkeypatch.setattr(sys, "executable", str(child))
     lines: list[str] = []
     source, place = ("s3://reader:open-sesame@shop/history", "s3://writer:shut-sesame@shop/insights?region=eu-1")
-    with pytest.raises(OutputError) as told:
-        service.run_and_load(source, place, say=lines.append, first=TODAY, conf=["a=b"], ladders=["payments=30s,5m"])
+    with pytest.raises(OutputError) as raised:
+        service.run_and_load(source, place, report=lines.append, first=TODAY, conf=["a=b"], ladders=["payments=30s,5m"])
     options, urls = lines
     assert options == f"-m celery_rmq_delay.analytics run --from={TODAY} --conf=a=b --ladder=payments=30s,5m"
     assert urls.startswith("s3://shop/history to s3://")
-    assert "sesame" not in f"{urls}{told.value}"
+    assert "sesame" not in f"{urls}{raised.value}"
 
 
-def test_errors_tell_no_credentials(sqlite: Any) -> None:
-    with pytest.raises(OutputError) as told:
+def test_errors_show_no_credentials(sqlite: Any) -> None:
+    with pytest.raises(OutputError) as raised:
         service.load("gopher://reader:open-sesame@shop/insights")
-    assert "open-sesame" not in str(told.value)
+    assert "open-sesame" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "error"),
     [
-        ((), "give --output"),
-        (("--load-only", "--output", "/tmp/x", "--ladder", "a=1s", "--conf", "b=c"), "--conf, --ladder is of a run"),
-        (("--output", "/tmp/x"), "give --input"),
-        (("--load-only", "--output", "/tmp/x", "--master", "local"), "--load-only loads a finished one"),
+        ((), "use --output"),
+        (("--load-only", "--output", "/tmp/x", "--ladder", "a=1s", "--conf", "b=c"), "--conf, --ladder cannot be used"),
+        (("--output", "/tmp/x"), "use --input"),
+        (("--load-only", "--output", "/tmp/x", "--master", "local"), "--master cannot be used with --load-only"),
         (("--load-only", "--from", "yesterday"), "invalid _day value"),
     ],
 )
-def test_options_that_make_no_sense_are_told(sqlite: Any, options: tuple[str, ...], told: str) -> None:
-    with pytest.raises(CommandError, match=told):
+def test_options_that_make_no_sense_are_errors(sqlite: Any, options: tuple[str, ...], error: str) -> None:
+    with pytest.raises(CommandError, match=error):
         manage("insights", *options)
 
 
-def test_a_run_that_fails_says_its_last_lines_and_loads_nothing(sqlite: Any, output: Path, tmp_path: Path) -> None:
+def test_a_run_that_fails_reports_its_last_lines_and_loads_nothing(sqlite: Any, output: Path, tmp_path: Path) -> None:
     service.load(str(output))
     lines: list[str] = []
     code = "print('reading'); raise SystemExit('the history is empty')"
-    with pytest.raises(OutputError, match=r"ended with 1, and nothing was loaded(.|\n)*the history is empty"):
+    with pytest.raises(OutputError, match=r"exited with 1, and nothing was loaded(.|\n)*the history is empty"):
         service._run([sys.executable, "-c", code], lines.append, {})
     assert "reading" in lines
     assert InsightRun.objects.count() == 1
@@ -471,7 +471,7 @@ def test_a_command_that_is_ended_ends_the_analytics_too() -> None:
     assert not child.is_running()
 
 
-def test_the_web_process_never_imports_spark_nor_pyarrow() -> None:
+def test_the_web_process_imports_neither_spark_nor_pyarrow() -> None:
     code = (
         "import celery_rmq_delay.contrib.django.admin, celery_rmq_delay.contrib.django.services.insight_runs\n"
         "found = {'pyspark', 'pyarrow', 'numpy', 'pandas'} & set(sys.modules); assert not found, found"
@@ -485,7 +485,7 @@ def test_the_interval_of_a_share_is_wilsons() -> None:
     assert wilson(0, 0) == (0.0, 1.0)
 
 
-def test_the_address_of_the_insights_has_to_be_one(sqlite: Any) -> None:
+def test_the_address_of_the_insights_is_checked(sqlite: Any) -> None:
     from celery_rmq_delay.contrib.django.conf import conf
     from celery_rmq_delay.exceptions import SettingsError
 

@@ -30,7 +30,7 @@ BACKEND = "django.core.mail.backends.smtp.EmailBackend"
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch, sqlite: object) -> None:
-    """Let alerts wait for others, and for another try, for a moment only."""
+    """Let alerts wait only a moment for others and for another try."""
     monkeypatch.setattr(outbox, "SETTLE", 0.2)
     monkeypatch.setattr(outbox, "RETRY_AFTER", 0.2)
 
@@ -68,7 +68,7 @@ def notify(**settings: Any) -> Any:
 
 
 def fail(count: int = 1, **given: Any) -> list[TaskRecord]:
-    """Exhaust tasks, as the collector tells of it."""
+    """Store exhausted tasks and announce them as the collector does."""
     found = [record(reason="retries_used", **given) for _ in range(count)]
     announce((TaskState.EXHAUSTED, each.task_id, None) for each in found)
     return found
@@ -98,12 +98,12 @@ def test_a_burst_is_one_mail_with_a_paragraph_per_failure_group(
     assert f"last: orders.tasks.charge[{last.task_id}] of queue payments (retries_used)" in second
 
 
-def test_the_subject_of_one_group_says_what_it_is(mail: MailServer) -> None:
+def test_the_subject_of_one_group_names_its_error(mail: MailServer) -> None:
     with notify(mail=True), notifying():
-        fail(failure_group=group(message="line\r\nBcc: everybody@example.org " + "x" * 1000))
+        fail(failure_group=group(message="line\r\nBcc: all@example.org " + "x" * 1000))
     (found,) = mail.mails
     subject = found["Subject"].strip()
-    assert subject.startswith("[shop] 1 task exhausted: requests.Timeout: line Bcc: everybody@example.org xxx")
+    assert subject.startswith("[shop] 1 task exhausted: requests.Timeout: line Bcc: all@example.org xxx")
     assert len(subject) < 170
     assert found["Bcc"] is None
 
@@ -139,7 +139,7 @@ def test_no_alert_has_a_secret_in_any_of_its_texts(hook: Webhook) -> None:
     assert "hunter2" not in str(post)
 
 
-def test_a_group_is_told_of_once_in_so_many_minutes_with_the_count_since(
+def test_a_group_alerts_once_per_interval_with_the_count_since_the_last_alert(
     hook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timeouts, refused = group(), group(exception_type="shop.Refused")
@@ -157,7 +157,7 @@ def test_a_group_is_told_of_once_in_so_many_minutes_with_the_count_since(
     assert sorted(alerts(hook)[2:]) == [("requests.Timeout", 5), ("shop.Lost", 1)]
 
 
-def test_only_the_kinds_that_were_asked_for_are_told(hook: Webhook) -> None:
+def test_only_the_configured_kinds_send_alerts(hook: Webhook) -> None:
     parked, recovered = (record(state, failure_group=group()) for state in (TaskState.PARKED, TaskState.RECOVERED))
     with notify(webhook=hook.url, kinds=["recovered", "parked"]), notifying():
         fail(failure_group=group())
@@ -166,7 +166,7 @@ def test_only_the_kinds_that_were_asked_for_are_told(hook: Webhook) -> None:
     assert kinds == ["parked", "recovered"]
 
 
-def test_a_muted_group_alerts_nobody(hook: Webhook, mail: MailServer) -> None:
+def test_a_muted_group_sends_no_alerts(hook: Webhook, mail: MailServer) -> None:
     muted = group(muted=True)
     with notify(webhook=hook.url, mail=True), notifying():
         fail(5, failure_group=muted)
@@ -181,12 +181,12 @@ def test_tasks_without_an_exception_are_grouped_by_name_and_reason(hook: Webhook
     with notify(webhook=hook.url), notifying():
         fail(2)
         fail(name="orders.import")
-    told = sorted((alert["task"], alert["count"]) for post in hook.posts for alert in post["alerts"])
-    assert told == [("orders.import", 1), ("payments.charge", 2)]
+    alerted = sorted((alert["task"], alert["count"]) for post in hook.posts for alert in post["alerts"])
+    assert alerted == [("orders.import", 1), ("payments.charge", 2)]
 
 
 def test_a_webhook_that_hangs_never_holds_the_collector_up(hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifier, "TIMEOUT", 600.0)  # whoever waited for the webhook would never come to the last line
+    monkeypatch.setattr(notifier, "TIMEOUT", 600.0)  # waiting for it would never reach the last line
     hook.hold.clear()
     with notify(webhook=hook.url), notifying():
         fail(failure_group=group())
@@ -211,14 +211,14 @@ def test_a_webhook_that_fails_is_logged_once_and_tried_until_it_answers(
         wait_for(lambda: hook.asked > tries + 1, "a try with all five")
         hook.status = 200
         wait_for(lambda: hook.posts, "the alert")
-        wait_for(lambda: "can be sent by webhook again" in caplog.text, "the good news in the log")
+        wait_for(lambda: "can be sent by webhook again" in caplog.text, "the recovery in the log")
     assert alerts(hook) == [("requests.Timeout", 5)]
     assert caplog.text.count("cannot be sent") == 1
     assert f"answered with status {status}" in caplog.text
     assert "secret-path" not in caplog.text
 
 
-def test_one_way_that_fails_does_not_keep_the_other_from_working(hook: Webhook) -> None:
+def test_alerts_are_sent_by_the_other_channel_when_one_fails(hook: Webhook) -> None:
     with override_settings(**mail_settings(free_port())), notify(mail=True, webhook=hook.url), notifying():
         fail(failure_group=group())
         wait_for(lambda: hook.posts, "the webhook")
@@ -235,16 +235,16 @@ def test_a_mail_server_that_refuses_gets_the_mail_later(mail: MailServer, caplog
     assert len(mail.mails) == 1
 
 
-def test_where_nobody_is_to_be_told_no_mail_server_is_asked(hook: Webhook, caplog: pytest.LogCaptureFixture) -> None:
-    nobody = {**mail_settings(free_port()), "ADMINS": []}
-    with override_settings(**nobody), notify(mail=True, webhook=hook.url):
+def test_without_recipients_no_mail_server_is_used(hook: Webhook, caplog: pytest.LogCaptureFixture) -> None:
+    without_recipients = {**mail_settings(free_port()), "ADMINS": []}
+    with override_settings(**without_recipients), notify(mail=True, webhook=hook.url):
         with notifying():
             fail(failure_group=group())
         assert alerts(hook) == [("requests.Timeout", 1)]
     assert "cannot be sent" not in caplog.text
 
 
-def test_what_is_due_at_the_end_is_sent_and_nothing_after_it(hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pending_alerts_are_sent_at_the_end_and_none_after_it(hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "SETTLE", 60.0)
     with notify(webhook=hook.url), notifying():
         fail(failure_group=group())
@@ -253,7 +253,7 @@ def test_what_is_due_at_the_end_is_sent_and_nothing_after_it(hook: Webhook, monk
     assert not signals.task_exhausted.has_listeners(TaskRecord)
 
 
-def test_the_end_does_not_wait_for_ever(hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_does_not_wait_without_a_limit(hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outbox, "LAST_WORDS", 0.5)
     monkeypatch.setattr(notifier, "TIMEOUT", 600.0)
     hook.hold.clear()
@@ -262,7 +262,7 @@ def test_the_end_does_not_wait_for_ever(hook: Webhook, monkeypatch: pytest.Monke
     assert not hook.posts
 
 
-def test_more_groups_than_can_wait_are_dropped_and_said_so(
+def test_more_groups_than_can_wait_are_dropped_and_logged(
     hook: Webhook, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(outbox, "MAX_GROUPS", 3)
@@ -274,19 +274,19 @@ def test_more_groups_than_can_wait_are_dropped_and_said_so(
     assert caplog.text.count("others are dropped") == 1
 
 
-def test_where_nothing_is_asked_for_nothing_listens() -> None:
+def test_without_alerts_no_receiver_is_connected() -> None:
     with override_settings(RMQ_DELAY={}), notifying():
         assert not signals.task_exhausted.has_listeners(TaskRecord)
 
 
 def test_a_receiver_of_a_signal_gets_the_record_and_may_fail(caplog: pytest.LogCaptureFixture) -> None:
-    heard: list[Any] = []
+    received: list[Any] = []
 
     def broken(**_: Any) -> None:
         raise RuntimeError("a user's bug")
 
     def good(sender: Any, record: TaskRecord, **_: Any) -> None:
-        heard.append((sender, record, record.failure_group))
+        received.append((sender, record, record.failure_group))
 
     failed = group()
     signals.task_exhausted.connect(broken)
@@ -297,11 +297,11 @@ def test_a_receiver_of_a_signal_gets_the_record_and_may_fail(caplog: pytest.LogC
     finally:
         signals.task_exhausted.disconnect(broken)
         signals.task_exhausted.disconnect(good)
-    assert heard == [(TaskRecord, task, failed) for task in tasks]
+    assert received == [(TaskRecord, task, failed) for task in tasks]
     assert "a user's bug" in caplog.text
 
 
-def test_nothing_is_read_where_nobody_listens(django_assert_num_queries: Any) -> None:
+def test_nothing_is_read_without_receivers(django_assert_num_queries: Any) -> None:
     task = record()
     with django_assert_num_queries(0):
         announce([(TaskState.EXHAUSTED, task.task_id, None)])
@@ -325,7 +325,7 @@ def test_nothing_is_read_where_nobody_listens(django_assert_num_queries: Any) ->
         [],
     ],
 )
-def test_settings_that_cannot_work_are_refused_with_what_fixes_them(settings: Any) -> None:
+def test_settings_that_cannot_work_are_refused_with_a_fix(settings: Any) -> None:
     with (
         override_settings(RMQ_DELAY={"NOTIFY": settings}),
         pytest.raises(SettingsError, match=r"Write|Known") as raised,

@@ -35,7 +35,7 @@ def changed(operation: Operation, **values: Any) -> None:
     Operation.objects.filter(pk=operation.pk).update(**values)
 
 
-def test_what_pages_have_left_to_it_is_run_oldest_first(settings: Any) -> None:
+def test_operations_left_by_pages_are_run_oldest_first(settings: Any) -> None:
     settings.RMQ_DELAY = {**settings.RMQ_DELAY, "INLINE_LIMIT": 2}
     operations = [waiting(3), waiting(3)]
     manage("operate", "--once")
@@ -85,9 +85,9 @@ def test_one_operation_is_run_by_its_number() -> None:
 def test_an_action_is_for_the_tasks_that_all_conditions_name() -> None:
     wanted = record(queue="mails", name="mail.send", exception_type="Refused")
     others = [record(queue="mails"), record(name="mail.send"), record(TaskState.PARKED, queue="mails")]
-    said = manage("operate", "discard", queue="mails", task="mail.send", error="Refused", reason="a typo")
+    output = manage("operate", "discard", queue="mails", task="mail.send", error="Refused", reason="a typo")
     operation = Operation.objects.get()
-    assert said == f"Operation {operation.pk}: 1 tasks.\nDone: 1 discarded.\n"
+    assert output == f"Operation {operation.pk}: 1 tasks.\nDone: 1 discarded.\n"
     assert (operation.reason, operation.user) == ("a typo", None)
     assert operation.actor
     assert operation.details == {
@@ -105,33 +105,33 @@ def test_an_action_is_for_tasks_by_their_ids() -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"all": True, "queue": "mails"}])
-def test_an_action_has_to_say_for_which_tasks_it_is(given: dict[str, Any]) -> None:
-    with pytest.raises(CommandError, match="Say which tasks"):
+def test_an_action_needs_a_selection_of_tasks(given: dict[str, Any]) -> None:
+    with pytest.raises(CommandError, match="Select the tasks with"):
         manage("operate", "discard", **given)
 
 
-def test_a_dry_run_tells_of_the_tasks_and_does_nothing() -> None:
+def test_a_dry_run_lists_the_tasks_and_does_nothing() -> None:
     for error in ("Timeout", "Timeout", "Refused"):
         record(exception_type=error)
     lines = manage("operate", "requeue", all=True, dry_run=True).splitlines()
     assert [line.split()[0] for line in lines] == ["2", "1", "3"]
     assert lines[0].endswith("Timeout")
-    assert lines[-1].endswith("3  in all. Nothing was done.")
+    assert lines[-1].endswith("3  in total. Nothing was changed.")
     assert not Operation.objects.exists()
 
 
 def test_an_action_that_leaves_something_undone_ends_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "PATIENCE", 0)
     record()
-    with pytest.raises(CommandError, match="Not all of it was done") as caught:
+    with pytest.raises(CommandError, match="did not succeed for all tasks") as caught:
         manage("operate", "requeue", all=True)
     assert caught.value.returncode == 1
     assert Operation.objects.get().state == State.FAILED
 
 
-def test_what_makes_no_sense_is_refused_before_anything_is_done() -> None:
+def test_contradictory_options_are_refused_before_anything_is_done() -> None:
     task = record()
-    with pytest.raises(CommandError, match="requeue only"):
+    with pytest.raises(CommandError, match="only a requeue can"):
         manage("operate", "discard", all=True, rate=60)
     assert not Operation.objects.exists()
     assert timezone.now() - TaskRecord.objects.get(pk=task.pk).changed_at < timedelta(minutes=1)

@@ -1,4 +1,4 @@
-"""Metrics: they say what the tables say, whoever asks, and the example rules ask for nothing else."""
+"""Metrics: they agree with the tables, and the example rules use exported metrics only."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ Samples = dict[tuple[str, tuple[str, ...]], float]
 
 
 @pytest.fixture(autouse=True)
-def anew(shop: object) -> Iterator[None]:
-    """Measure nothing before, of a project whose broker is not there."""
+def no_lateness(shop: object) -> Iterator[None]:
+    """Clear the measured lateness, in a project without a broker."""
     prometheus.lateness.clear()
     yield
     prometheus.lateness.clear()
 
 
 def samples(registry: Any = None) -> Samples:
-    """Return what is exposed: values by name and labels' values."""
+    """Return the exposed samples: values by name and label values."""
     text, _ = prometheus.exposition(registry or prometheus.registry(max_age=0))
     found = [sample for family in plain_text(text.decode()) for sample in family.samples]
     return {(sample.name, tuple(sample.labels.values())): sample.value for sample in found}
@@ -80,11 +80,11 @@ def everything() -> None:
     prometheus.lateness.labels("payments").observe(0.3)
 
 
-def test_the_metrics_say_what_the_tables_say(database: Database) -> None:
+def test_the_metrics_agree_with_the_tables(database: Database) -> None:
     everything()
     due = TaskRecord.objects.filter(tier=1).order_by("due_at")
     exhausted = TaskRecord.objects.filter(state="EXHAUSTED").order_by("exhausted_at")
-    heard = CollectorStatus.objects.get().heartbeat_at
+    heartbeat = CollectorStatus.objects.get().heartbeat_at
     charge = ("payments", "payments.charge")
     found = samples()
     expected: Samples = {
@@ -112,7 +112,7 @@ def test_the_metrics_say_what_the_tables_say(database: Database) -> None:
         ("rmq_delay_operation_tasks", ("requeue", "skipped")): 2,
         ("rmq_delay_operation_tasks", ("requeue", "failed")): 1,
         ("rmq_delay_operation_tasks", ("requeue", "unknown")): 1,
-        ("rmq_delay_collector_heartbeat_timestamp_seconds", ("c1",)): heard.timestamp(),
+        ("rmq_delay_collector_heartbeat_timestamp_seconds", ("c1",)): heartbeat.timestamp(),
         ("rmq_delay_collector_lag_seconds", ("c1",)): 1.5,
         ("rmq_delay_collector_waiting_messages", ("c1",)): 7,
         ("rmq_delay_collector_events_total", ("c1",)): 100,
@@ -164,14 +164,14 @@ def test_counters_do_not_fall_when_old_tallies_are_pruned(database: Database, se
     assert samples(metrics)[key] == samples()[key] == before == 905
 
 
-def test_counters_rise_with_what_comes_in(database: Database) -> None:
+def test_counters_rise_with_new_tallies(database: Database) -> None:
     metrics = prometheus.registry(max_age=0)
     assert samples(metrics)
     tally(parked=1)
     assert samples(metrics)["rmq_delay_tasks_parked_total", ("payments", "payments.charge")] == 1
 
 
-def test_the_tables_are_read_once_in_a_while_whoever_asks(database: Database) -> None:
+def test_the_tables_are_read_at_most_once_per_interval(database: Database) -> None:
     everything()
     metrics = prometheus.registry()
     first = samples(metrics)
@@ -196,13 +196,13 @@ def test_django_is_imported_when_metrics_are_read_and_not_before() -> None:
     code = (
         "import sys, celery_rmq_delay.contrib.django.prometheus as p; p.registry(); print('django.db' in sys.modules)"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout == "False\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 @pytest.fixture
 def broker(rmq_broker: Any) -> Iterator[None]:
-    """A project whose broker is there, with one of the two queues that collectors read."""
+    """A project with a broker that has one of the two queues of the collector."""
     with of(make(rmq_broker.url, prefix="metrics", queue="metrics")) as app, app.connection() as connection:
         channel = connection.default_channel
         channel.queue_declare("metrics.exhausted", durable=True, auto_delete=False)
@@ -246,7 +246,7 @@ def parsed(expression: str) -> tuple[list[Any], set[str]]:
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
-def test_each_rule_asks_for_what_is_exported(rule: dict[str, Any], exported: dict[str, set[str]]) -> None:
+def test_each_rule_uses_exported_metrics(rule: dict[str, Any], exported: dict[str, set[str]]) -> None:
     selectors, grouped = parsed(rule["expr"])
     assert selectors
     for selector in selectors:

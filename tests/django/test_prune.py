@@ -1,4 +1,4 @@
-"""Retention: what is old goes, all that hangs on it too, and nothing that somebody still needs."""
+"""Retention: old rows are pruned with their dependent rows, and rows that are still needed stay."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.support.waiting import BUSY
 pytestmark = pytest.mark.usefixtures("database")
 
 KEPT = {"KEEP_RECOVERED_DAYS": 7, "KEEP_DISCARDED_DAYS": 30, "KEEP_EXHAUSTED_DAYS": 90, "KEEP_HISTORY_DAYS": 365}
-FOR_EVER = dict.fromkeys(KEPT)
+WITHOUT_LIMIT = dict.fromkeys(KEPT)
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def left() -> set[str]:
         (TaskState.RUNNING, 365),
     ],
 )
-def test_a_task_goes_when_its_state_is_older_than_what_is_kept(state: TaskState, days: int) -> None:
+def test_a_task_is_pruned_when_its_state_is_older_than_the_retention(state: TaskState, days: int) -> None:
     record(state, changed_at=ago(days=days, hours=1), due_at=None)
     young = record(state, changed_at=ago(days=days, hours=-1))
     prune()
@@ -64,7 +64,7 @@ def test_a_task_goes_when_its_state_is_older_than_what_is_kept(state: TaskState,
 
 
 @pytest.mark.parametrize("state", [TaskState.REQUEUING, TaskState.UNKNOWN])
-def test_a_task_that_a_person_has_to_look_at_stays(state: TaskState) -> None:
+def test_a_task_that_needs_a_person_is_not_pruned(state: TaskState) -> None:
     record(state, changed_at=ago(days=4000))
     prune()
     assert left() == {state}
@@ -76,8 +76,8 @@ def test_a_parked_task_that_is_due_in_the_future_stays() -> None:
     assert left() == {TaskState.PARKED}
 
 
-@override_settings(RMQ_DELAY=FOR_EVER)
-def test_none_keeps_everything_for_ever() -> None:
+@override_settings(RMQ_DELAY=WITHOUT_LIMIT)
+def test_none_keeps_everything_without_a_limit() -> None:
     for state in TaskState:
         attempt(record(state, changed_at=ago(days=4000)))
     Tally.objects.create(slot=ago(days=4000), queue="q", name="t", parked=1)
@@ -86,7 +86,7 @@ def test_none_keeps_everything_for_ever() -> None:
     assert Attempt.objects.count() == len(TaskState)
 
 
-def test_what_hangs_on_a_task_goes_with_it() -> None:
+def test_rows_that_belong_to_a_task_are_pruned_with_it() -> None:
     old, kept = record(changed_at=ago(days=91)), record(changed_at=ago(days=1), failure_group=group())
     operation = Operation.objects.create(kind=Operation.Kind.DISCARD, actor="alice", state=Operation.State.DONE)
     for each in (old, kept):
@@ -110,7 +110,7 @@ def test_a_task_that_an_operation_has_not_come_to_yet_stays() -> None:
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)  # SQLite has one writer at a time
-def test_a_task_that_somebody_is_working_on_is_left_for_the_next_time() -> None:
+def test_a_locked_task_is_left_for_the_next_run() -> None:
     busy = record(changed_at=ago(days=91))
     record(changed_at=ago(days=91))
     done: dict[str, int] = {}
@@ -128,7 +128,7 @@ def test_a_task_that_somebody_is_working_on_is_left_for_the_next_time() -> None:
     assert list(TaskRecord.objects.all()) == [busy]
 
 
-def test_old_history_goes_and_tasks_do_not_with_it() -> None:
+def test_old_attempts_and_operations_are_pruned_without_their_tasks() -> None:
     still = record(TaskState.UNKNOWN, changed_at=ago(days=1))
     attempt(still, occurred_at=ago(days=366))
     new = attempt(still, occurred_at=ago(days=1))
@@ -147,7 +147,7 @@ def test_old_history_goes_and_tasks_do_not_with_it() -> None:
     assert still.operation is None
 
 
-def test_groups_go_when_nothing_is_in_them_and_nobody_wrote_on_them() -> None:
+def test_empty_groups_without_a_note_are_pruned() -> None:
     old: dict[str, Any] = {"last_seen": ago(days=366)}
     group(**old)
     kept = [group(**old, note="known"), group(**old, muted=True), group(**old), group()]
@@ -156,7 +156,7 @@ def test_groups_go_when_nothing_is_in_them_and_nobody_wrote_on_them() -> None:
     assert list(FailureGroup.objects.order_by("pk")) == kept
 
 
-def test_old_unreadable_messages_go() -> None:
+def test_old_unreadable_messages_are_pruned() -> None:
     for digest, received in (("old", ago(days=91)), ("new", ago(days=1))):
         UnreadableMessage.objects.create(digest=digest, queue="q", body=b"", headers=b"", received_at=received)
     prune()
@@ -211,11 +211,11 @@ def test_a_dry_run_counts_and_deletes_nothing() -> None:
     assert (TaskRecord.objects.count(), Attempt.objects.count(), Tally.objects.count()) == (1, 1, 1)
 
 
-def test_the_command_says_what_went() -> None:
+def test_the_command_prints_what_it_deleted() -> None:
     record(TaskState.DISCARDED, changed_at=ago(days=31))
-    said = manage("prune", dry_run=True)
-    assert "         1  discarded tasks\n" in said
-    assert said.endswith("Nothing was deleted.\n")
+    output = manage("prune", dry_run=True)
+    assert "         1  discarded tasks\n" in output
+    assert output.endswith("Nothing was deleted.\n")
     assert TaskRecord.objects.exists()
     assert manage("prune").endswith("Deleted.\n")
     assert not TaskRecord.objects.exists()
@@ -223,9 +223,9 @@ def test_the_command_says_what_went() -> None:
         manage("prune", batch=0)
 
 
-def test_a_requeued_task_that_was_not_heard_of_goes_when_an_exhausted_one_would() -> None:
+def test_a_requeued_task_without_events_is_pruned_when_an_exhausted_one_would_be() -> None:
     record(TaskState.REQUEUED, changed_at=ago(days=8))
-    unheard = record(TaskState.REQUEUED, changed_at=ago(days=8), call_digest="abc")
+    without_events = record(TaskState.REQUEUED, changed_at=ago(days=8), call_digest="abc")
     record(TaskState.REQUEUED, changed_at=ago(days=91), call_digest="abc")
     prune()
-    assert list(TaskRecord.objects.all()) == [unheard]
+    assert list(TaskRecord.objects.all()) == [without_events]

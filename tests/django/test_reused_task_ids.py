@@ -30,7 +30,7 @@ from celery_rmq_delay.contrib.django.models import (
 from celery_rmq_delay.events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED
 from tests.support.django.batches import delivery, writer
 from tests.support.django.databases import RARELY_ON_POSTGRES
-from tests.support.django.told import at, exhausted, fact, life
+from tests.support.django.reported import at, exhausted, fact, life
 from tests.support.waiting import SECONDS
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -44,13 +44,13 @@ def tables() -> Database:
 
 
 def called(body: bytes, attempt: int = 3, generation: int = 0, later: float = 0.0, **more: Any) -> Fact:
-    """Return the message of a task that was called with ``body``, exhausted ``later`` seconds than usual."""
-    told = {h.EXHAUSTED_AT: h.timestamp(at(generation, attempt, later)), **more}
-    return exhausted("t", attempt, generation, body=body, **told)
+    """Return the message of a task that was called with ``body``, exhausted ``later`` seconds after the usual time."""
+    headers = {h.EXHAUSTED_AT: h.timestamp(at(generation, attempt, later)), **more}
+    return exhausted("t", attempt, generation, body=body, **headers)
 
 
 def kept() -> list[tuple[str, bytes]]:
-    """Return state and body of all that is kept, in the order in which it came."""
+    """Return state and body of all kept messages, in the order of their arrival."""
     rows = Payload.objects.order_by("record").values_list("record__state", "body")
     return [(state, bytes(body)) for state, body in rows]
 
@@ -95,9 +95,7 @@ def test_a_message_of_the_first_generation_after_a_requeue_is_kept(tables: Datab
 
 @pytest.mark.parametrize("state", [TaskState.DISCARDED, TaskState.UNKNOWN, TaskState.REQUEUING])
 @pytest.mark.parametrize("body", [ONE, TWO])
-def test_a_new_failure_is_not_hidden_behind_what_a_person_did_to_the_last_one(
-    tables: Database, state: str, body: bytes
-) -> None:
+def test_a_new_failure_is_not_hidden_by_an_action_on_the_last_one(tables: Database, state: str, body: bytes) -> None:
     tables.write(life("t", 3, EXHAUSTED)[:-1])
     tables.write([called(ONE)])
     set_state(state)
@@ -116,12 +114,12 @@ def test_a_failure_after_a_discard_is_shown_where_no_message_had_come_before(tab
 
 @pytest.mark.parametrize("state", [TaskState.EXHAUSTED, TaskState.DISCARDED, TaskState.REQUEUED])
 def test_a_message_that_is_delivered_again_changes_nothing(tables: Database, state: str) -> None:
-    told = [called(ONE), called(TWO)]
-    tables.write(told)
+    messages = [called(ONE), called(TWO)]
+    tables.write(messages)
     set_state(state)
     before = list(TaskRecord.objects.order_by("pk").values())
     again = called(ONE, **{"x-delivery-count": 1, "x-acquired-count": 2})  # as quorum queues mark a redelivery
-    for batch in (told, [again, *told], [again]):
+    for batch in (messages, [again, *messages], [again]):
         Database().write(batch)
     assert list(TaskRecord.objects.order_by("pk").values()) == before
     assert kept() == [(state, ONE), (state, TWO)]
@@ -168,7 +166,7 @@ def test_a_message_of_a_row_of_its_own_comes_back_to_that_row(tables: Database) 
     assert (second.generation, second.attempt) == (1, 2)
 
 
-def test_a_message_whose_row_is_gone_gets_one(tables: Database) -> None:
+def test_a_message_whose_row_is_gone_gets_a_new_row(tables: Database) -> None:
     tables.write([called(ONE, 2, 1, **{h.LIFE: "0123456789abcdef"})])
     assert kept() == [(TaskState.EXHAUSTED, ONE)]
 
@@ -179,16 +177,16 @@ def test_a_message_that_was_requeued_by_the_command_does_not_replace_the_one_tha
     assert kept() == [(TaskState.EXHAUSTED, ONE), (TaskState.EXHAUSTED, TWO)]
 
 
-# -- what was requeued is kept until it is heard of -------------------------------------------------------------------
+# -- requeued messages are kept until an event arrives -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("heard", [PARKED, RECOVERED, EXHAUSTED])
-def test_a_requeued_message_is_kept_until_its_task_is_heard_of(tables: Database, heard: str) -> None:
+@pytest.mark.parametrize("kind", [PARKED, RECOVERED, EXHAUSTED])
+def test_a_requeued_message_is_kept_until_an_event_of_its_task_arrives(tables: Database, kind: str) -> None:
     tables.write([called(ONE)])
     set_state(TaskState.REQUEUED, generation=1, attempt=0)
     tables.write([*life("t", 3, EXHAUSTED)[:-1], fact("t", PARKED, 4)])
     assert kept() == [(TaskState.REQUEUED, ONE)]
-    tables.write([fact("t", heard, 0, 1)])
+    tables.write([fact("t", kind, 0, 1)])
     assert (TaskRecord.objects.get().generation, kept()) == (1, [])
 
 
@@ -205,12 +203,12 @@ def test_a_requeued_message_is_kept_when_a_worker_does_not_run_it(tables: Databa
 
 @RARELY_ON_POSTGRES
 def test_every_call_is_kept_once_in_any_order_and_repetition(tables: Database) -> None:
-    told = [called(body, attempt) for body in (ONE, TWO, THREE) for attempt in (0, 1, 3)]
-    told += life("t", 3, EXHAUSTED)[:-1]
+    facts = [called(body, attempt) for body in (ONE, TWO, THREE) for attempt in (0, 1, 3)]
+    facts += life("t", 3, EXHAUSTED)[:-1]
     dice = random.Random(5)
     for _ in range(8):
         TaskRecord.objects.all().delete()
-        shuffled = [*told, *dice.choices(told, k=6)]
+        shuffled = [*facts, *dice.choices(facts, k=6)]
         dice.shuffle(shuffled)
         while shuffled:
             size = dice.randint(1, len(shuffled))
@@ -254,12 +252,12 @@ def test_collectors_that_write_at_once_keep_every_message_once() -> None:
     assert found == sorted((f"t{number}", body) for number in range(40) for body in (ONE, TWO, THREE))
 
 
-# -- rows from before --------------------------------------------------------------------------------------------------
+# -- earlier rows ------------------------------------------------------------------------------------------------------
 
 
-def test_the_migration_knows_the_messages_that_were_kept_before_it(tables: Database) -> None:
-    told = [exhausted(f"t{number}", body=ONE) for number in range(3)]
-    tables.write(told)
+def test_the_migration_fills_the_digests_of_messages_kept_before_it(tables: Database) -> None:
+    messages = [exhausted(f"t{number}", body=ONE) for number in range(3)]
+    tables.write(messages)
     known = sorted(TaskRecord.objects.values_list("task_id", "call_digest"))
     TaskRecord.objects.update(call_digest="")
     CollectedMessage.objects.all().delete()
@@ -267,11 +265,11 @@ def test_the_migration_knows_the_messages_that_were_kept_before_it(tables: Datab
     migration.know_kept_messages(apps, SimpleNamespace(connection=connection))
     assert sorted(TaskRecord.objects.values_list("task_id", "call_digest")) == known
     set_state(TaskState.DISCARDED)
-    tables.write(told)
+    tables.write(messages)
     assert set(kept()) == {(TaskState.DISCARDED, ONE)}, "delivered again, as the collector was killed before its ack"
 
 
-def test_a_message_that_has_a_place_nowhere_is_kept_among_the_unreadable(tables: Database) -> None:
+def test_a_message_that_fits_no_record_is_kept_as_unreadable(tables: Database) -> None:
     written = writer(database=tables)
     tables.write([called(ONE), called(TWO)])
     CollectedMessage.objects.all().delete()

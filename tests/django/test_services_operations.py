@@ -1,4 +1,4 @@
-"""Selections, states and counts of operations: what needs no broker."""
+"""Selections, states and counts of operations, without a broker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def adds_up(operation: Operation) -> bool:
     )
 
 
-def test_a_frozen_selection_takes_nothing_in_that_comes_later() -> None:
+def test_a_frozen_selection_contains_no_later_tasks() -> None:
     first = record()
     operation = freeze(Kind.DISCARD, TaskRecord.objects.filter(queue="payments"), actor=ALICE, reason="old")
     late = record()
@@ -85,9 +85,9 @@ def test_a_gradual_operation_is_not_for_the_page() -> None:
     assert is_inline(freeze(Kind.REQUEUE, every, actor=ALICE, reason=""))
     assert not is_inline(freeze(Kind.REQUEUE, every, actor=ALICE, reason="", rate=60))
     assert not is_inline(freeze(Kind.REQUEUE, every, actor=ALICE, reason="", canary=1))
-    with pytest.raises(RmqDelayError, match="requeue only"):
+    with pytest.raises(RmqDelayError, match="only a requeue can"):
         freeze(Kind.DISCARD, every, actor=ALICE, reason="", rate=60)
-    with pytest.raises(RmqDelayError, match="1 or more a minute"):
+    with pytest.raises(RmqDelayError, match="1 or more per minute"):
         freeze(Kind.REQUEUE, every, actor=ALICE, reason="", rate=0)
 
 
@@ -111,7 +111,7 @@ def test_every_act_is_in_the_history_once() -> None:
     assert Attempt.objects.filter(record=task, kind="discarded").count() == 2
 
 
-def test_what_another_person_did_first_is_skipped_and_says_who() -> None:
+def test_tasks_that_another_person_handled_first_are_skipped_with_the_name() -> None:
     tasks = [record(), record(), record(TaskState.RECOVERED)]
     theirs = freeze(Kind.DISCARD, selected(*tasks), actor=BOB, reason="")
     done(Kind.DISCARD, tasks[0], actor=ALICE)
@@ -133,7 +133,7 @@ def test_a_task_that_was_requeued_since_is_left_alone() -> None:
     assert run(operation).message == "0 discarded, 1 skipped (already requeued)"
 
 
-def test_a_task_that_was_requeued_and_has_recovered_since_says_by_whom() -> None:
+def test_a_task_requeued_by_another_person_that_has_recovered_is_skipped_with_the_name() -> None:
     requeued = freeze(Kind.REQUEUE, TaskRecord.objects.none(), actor=ALICE, reason="")
     task = record(TaskState.RECOVERED, generation=1, operation=requeued)
     assert done(Kind.DISCARD, task, actor=BOB).message == "0 discarded, 1 skipped (already requeued by alice)"
@@ -152,7 +152,7 @@ def test_an_operation_runs_once() -> None:
         run(operation)
 
 
-def test_an_operation_in_hand_is_left_to_its_runner_until_that_is_silent() -> None:
+def test_a_running_operation_is_left_to_its_runner_until_the_runner_is_silent() -> None:
     operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE, reason="")
     first = lease.Lease.take(operation)
     with pytest.raises(lease.OperationBusyError, match="runs it"):
@@ -186,7 +186,7 @@ def test_a_run_within_a_transaction_is_refused() -> None:
         run(operation)
 
 
-def test_an_edit_whose_page_is_gone_says_what_it_had_in_hand() -> None:
+def test_an_edit_whose_page_is_gone_reports_its_tasks() -> None:
     tasks = [record(), record()]
     operation = freeze(Kind.EDIT, selected(*tasks), actor=ALICE, reason="")
     lease.Lease.take(operation)
@@ -195,7 +195,7 @@ def test_an_edit_whose_page_is_gone_says_what_it_had_in_hand() -> None:
     operation = run(operation)
     assert operation.state == State.FAILED
     assert operation.message == (
-        "0 edited and requeued, 1 failed (the edited arguments were in a page that is gone: edit again), "
+        "0 edited and requeued, 1 failed (the edited arguments were lost with their request: edit the task again), "
         "1 with unknown outcome (its runner died while it was being published)"
     )
     assert states(*tasks) == [TaskState.UNKNOWN, TaskState.EXHAUSTED]

@@ -1,4 +1,4 @@
-"""Stored messages for people, and what may be edited in them."""
+"""Previews of stored messages, and edits of their arguments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ALICE = Actor(None, "alice")
 
 
 def kept(body: bytes, headers: dict[str, Any] | None = None, **properties: Any) -> TaskRecord:
-    """Return an exhausted task whose message is this."""
+    """Return an exhausted task with this message."""
     task = record(TaskState.EXHAUSTED)
     message(task, body, headers, **properties)
     return task
@@ -40,7 +40,7 @@ def test_arguments_are_shown_without_their_secrets() -> None:
     assert (shown.problem, shown.redacted) == ("", True)
 
 
-def test_who_reveals_a_message_is_written_down() -> None:
+def test_the_user_who_reveals_a_message_is_recorded() -> None:
     task = kept(call(password="hunter2"), {"authorization": "Bearer abcdefghij"})
     assert "hunter2" not in repr(preview(task))
     assert "abcdefghij" not in repr(preview(task))
@@ -87,7 +87,7 @@ def test_headers_are_decoded_and_those_of_identity_are_locked() -> None:
         (b"[[],{},{}]", {}, {"content_type": None}),
     ],
 )
-def test_what_cannot_be_read_says_how_large_it_is(
+def test_an_unreadable_message_is_shown_with_its_size(
     body: bytes, headers: dict[str, Any], properties: dict[str, Any]
 ) -> None:
     task = kept(body, headers, **properties)
@@ -122,13 +122,13 @@ def test_deflated_json_is_shown_and_not_edited() -> None:
         editable(task)
 
 
-def test_a_task_without_a_message_is_said_to_have_none() -> None:
+def test_a_task_without_a_message_is_shown_as_not_kept() -> None:
     assert preview(record()).problem == "not kept"
     with pytest.raises(EditError, match="not in the database"):
         editable(record())
 
 
-def test_what_is_edited_is_told_without_secrets() -> None:
+def test_edits_are_shown_without_secrets() -> None:
     old = Call([1, {"a": [1, 2]}], {"amount": 3, "token": "x", "gone": None}, {})
     new = Call([1, {"a": [1, 5, 6]}], {"amount": True, "token": "y"}, {})
     assert differences(old, new) == [
@@ -151,7 +151,7 @@ def test_what_is_edited_is_told_without_secrets() -> None:
         ("[1]", "{}", "", "Nothing was changed"),
     ],
 )
-def test_what_cannot_be_published_is_refused(args: str, kwargs: str, field: str, text: str) -> None:
+def test_an_edit_that_cannot_be_published_is_refused(args: str, kwargs: str, field: str, text: str) -> None:
     task = kept(call(1))
     with pytest.raises(EditError, match=text) as caught:
         edit(task, args, kwargs, actor=ALICE)
@@ -159,7 +159,7 @@ def test_what_cannot_be_published_is_refused(args: str, kwargs: str, field: str,
     assert not Operation.objects.exists()
 
 
-def test_no_change_hides_behind_another_key_that_reads_like_its_path() -> None:
+def test_changes_of_keys_with_similar_paths_are_all_shown() -> None:
     old = Call([], {"order": {"lines": {"amount": 100}}}, {})
     new = Call([], {"order": {"lines": {"amount": 99}, "lines.amount": 100, "": [1]}}, {})
     assert differences(old, new) == [
@@ -182,7 +182,7 @@ def test_editing_is_off_unless_the_settings_allow_it(shop: Celery) -> None:
         editable(task)
 
 
-def test_an_edit_while_the_broker_is_away_changes_nothing() -> None:
+def test_an_edit_without_a_broker_changes_nothing() -> None:
     task = kept(call(1), {"argsrepr": saferepr((1,))})
     operation = edit(task, "[2]", "{}", actor=ALICE, reason="typo")
     assert operation.state == Operation.State.FAILED

@@ -1,4 +1,4 @@
-"""The command that counts: for people, and as JSON."""
+"""The command `rmq_delay_stats`: as text and as JSON."""
 
 from __future__ import annotations
 

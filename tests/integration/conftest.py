@@ -35,8 +35,8 @@ def classic_lab(rmq_broker: Any) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def native_lab(quorum_lab: Lab) -> Lab:
-    """A lab on a broker whose quorum queues can hold what is given back to them."""
+def native_retry_lab(quorum_lab: Lab) -> Lab:
+    """A lab on a broker whose quorum queues can hold requeued messages."""
     if not Capabilities(quorum_lab.version).delays_retries:
         pytest.skip("RabbitMQ before 4.3.1 has no delayed retry")
     return quorum_lab
@@ -58,7 +58,7 @@ def managed_lab(managed: PrivateBroker, queue_type: QueueType) -> Iterator[Lab]:
 
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> adoption.Patience:
-    """Adopt and give back without the waiting that old statistics need."""
+    """Adopt and detach without waiting for old statistics."""
     quick = adoption.Patience(effect=BUSY, answers=1, round=0.2, settle=0.1, settle_quorum=0.5, pause=0.05)
     monkeypatch.setattr(adoption, "PATIENCE", quick)
     return quick
@@ -80,7 +80,7 @@ def make_movers(rmq_vhost: str) -> Iterator[Callable[..., Movers]]:
 
 @pytest.fixture
 def movers(make_movers: Callable[..., Movers]) -> Movers:
-    """An app with messages to migrate, which leaves no delay to Celery's own levels."""
+    """An app with messages to migrate, which uses no native delayed delivery of Celery."""
     return make_movers(exact_for="all")
 
 

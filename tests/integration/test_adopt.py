@@ -1,4 +1,4 @@
-"""Adopting a queue on a real broker: what is written, what is refused, and what a crash in between leaves."""
+"""Adopting a queue on a real broker: policies, refusals, and crashes in between."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Shop:
         return {policy.name: policy for policy in self.api.policies()}
 
     def other(self, name: str = "theirs", priority: int = 10, **definition: Any) -> Policy:
-        """Write somebody's policy for the queue, and wait until the broker shows it."""
+        """Write an operator's policy for the queue, and wait until the broker shows it."""
         policy = Policy(
             name, f"^{self.queue}$", {key.replace("_", "-"): each for key, each in definition.items()}, priority
         )
@@ -86,7 +86,7 @@ class Shop:
         wait_for(lambda: self.detail().operator_policy == "limits")
 
     def detail(self) -> QueueDetail:
-        consumer_count(self.lab.connection, self.queue)  # a queue that nobody uses tells no statistics
+        consumer_count(self.lab.connection, self.queue)  # an unused queue has no statistics
         found = self.api.queue(self.queue)
         assert found is not None
         return found
@@ -95,7 +95,7 @@ class Shop:
         return applied(self.lab.connection, self.plan).adoption
 
     def assert_advances(self) -> None:
-        """Reject one message: it comes into the first tier."""
+        """Reject one message and check that it is parked in the first tier."""
         before = sum(self.lab.counts(self.plan).values())
         self.lab.publish(self.queue)
         self.lab.reject(self.lab.get(self.queue))
@@ -115,11 +115,11 @@ def existing(managed: PrivateBroker, managed_lab: Lab) -> Iterator[Callable[...,
         each.close()
 
 
-# -- what is written -----------------------------------------------------------------------------------------------
+# -- policies ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.brokers
-def test_a_queue_is_adopted_after_a_look_and_a_yes_and_given_back(existing: Callable[..., Shop]) -> None:
+def test_a_queue_is_adopted_after_a_dry_run_and_a_confirmation_and_detached(existing: Callable[..., Shop]) -> None:
     shop = existing()
     text = shop.command("--dry-run", code=2).output
     assert f"+ policy {shop.policy}: pattern ^{re.escape(shop.queue)}$, priority 1" in text
@@ -139,7 +139,7 @@ def test_a_queue_is_adopted_after_a_look_and_a_yes_and_given_back(existing: Call
     assert (facts.in_force, facts.queue_type, facts.delivery_limit) == (True, shop.lab.queue_type, None)
 
     assert f"- policy {shop.policy}" in shop.command("--undo", "--dry-run", code=2).output
-    assert "given back" in shop.command("--undo", "--yes").output
+    assert "detached" in shop.command("--undo", "--yes").output
     assert shop.policies() == {}
     facts = shop.adoption()
     assert facts is not None
@@ -154,7 +154,7 @@ def test_the_commands_answer_programs_also_whether_an_adopted_queue_rejects(exis
     (planned,) = json.loads(shop.command("--dry-run", "--json", code=2).stdout)
     assert planned["changes"]["dead-letter-exchange"] == {"from": None, "to": shop.plan.names.dlx(shop.queue)}
     (done,) = json.loads(shop.command("--yes", "--json").stdout)
-    assert (done["rejects"], done["workers"], done["unheard"], done["policy"]) == (True, {}, 0, shop.policy)
+    assert (done["rejects"], done["workers"], done["unanswered"], done["policy"]) == (True, {}, 0, shop.policy)
     assert json.loads(run(shop.app, "apply", "--json").stdout)[0]["rejects"] is True
     (back,) = json.loads(shop.command("--undo", "--yes", "--json").stdout)
     assert back["rejects"] is False
@@ -192,7 +192,7 @@ def test_an_operator_policy_goes_on_applying_and_is_not_copied(existing: Callabl
     quorum = shop.lab.queue_type == "quorum"
     # A policy with a key that is not for its type does not apply to a queue at all.
     shop.operator(**{"max-length": 9, **({"delivery-limit": 7} if quorum else {})})
-    assert "the operator policy limits goes on applying" in shop.command("--yes").output
+    assert "the operator policy limits still applies" in shop.command("--yes").output
     detail = shop.detail()
     assert (detail.operator_policy, detail.policy_definition["max-length"]) == ("limits", 9)
     assert "max-length" not in shop.policies()[shop.policy].definition
@@ -200,7 +200,7 @@ def test_an_operator_policy_goes_on_applying_and_is_not_copied(existing: Callabl
     assert facts is not None
     assert facts.delivery_limit == (7 if quorum else None)
     delay = state_of(shop.app)
-    delay.unmanaged.add(shop.queue)
+    delay.differing.add(shop.queue)
     delay.learn(shop.queue, facts)
     assert delay.rejects(shop.queue)
     assert delay.rejections_allowed(shop.queue) == (5 if quorum else 2**31)
@@ -218,7 +218,7 @@ def test_a_policy_written_by_hand_is_noted_and_taken_over(existing: Callable[...
 
 
 def declared_as_another_type(shop: Shop) -> str:
-    """Declare a shop's queue as one of the other type, which is refused; return that type."""
+    """Declare a shop's queue with the other type, which is refused; return that type."""
     queue = shop.app.amqp.queues[shop.queue]
     other = "quorum" if shop.lab.queue_type == "classic" else "classic"
     queue.queue_arguments["x-queue-type"] = other
@@ -229,7 +229,7 @@ def declared_as_another_type(shop: Shop) -> str:
 
 
 @pytest.mark.brokers
-def test_the_type_of_a_queue_is_known_whatever_else_it_was_declared_with(existing: Callable[..., Shop]) -> None:
+def test_the_type_of_a_queue_is_detected_despite_other_arguments(existing: Callable[..., Shop]) -> None:
     shop = existing(**{"x-dead-letter-exchange": "elsewhere", "x-message-ttl": 3_600_000, "x-max-length": 1000})
     other = declared_as_another_type(shop)
     assert state_of(shop.app).is_quorum(shop.queue) == (other == "classic")
@@ -248,7 +248,7 @@ def test_the_queue_of_another_type_than_the_settings_is_known_by_its_own(existin
     shop.assert_advances()
 
 
-# -- what is refused -----------------------------------------------------------------------------------------------
+# -- refusals ------------------------------------------------------------------------------------------------------
 
 DEAD = "x-dead-letter-exchange"
 REFUSED: dict[str, tuple[QueueType, dict[str, Any]]] = {
@@ -259,12 +259,12 @@ REFUSED: dict[str, tuple[QueueType, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("said", "queue_type", "arguments"), [(said, *each) for said, each in REFUSED.items()])
+@pytest.mark.parametrize(("error", "queue_type", "arguments"), [(error, *each) for error, each in REFUSED.items()])
 def test_a_queue_that_no_policy_can_adopt_is_refused(
-    existing: Callable[..., Shop], said: str, arguments: dict[str, Any]
+    existing: Callable[..., Shop], error: str, arguments: dict[str, Any]
 ) -> None:
     shop = existing(**arguments)
-    assert said in " ".join(shop.command("--yes", code=1).output.split())
+    assert error in " ".join(shop.command("--yes", code=1).output.split())
     assert shop.policies() == {}
 
 
@@ -296,23 +296,23 @@ def test_an_operator_policy_that_keeps_dead_letters_from_being_safe_is_refused(
     shop = existing()
     shop.operator(overflow="drop-head")
     assert "operator policy 'limits' sets overflow='drop-head'" in shop.command("--yes", code=1).output
-    shop.other(overflow="drop-head")  # hides it from the plan, not from the check of what is in effect
-    said = shop.command("--yes", code=1).output
-    assert "was not in effect after" in said
+    shop.other(overflow="drop-head")  # hides it from the plan, not from the check of the policy in effect
+    output = shop.command("--yes", code=1).output
+    assert "was not in effect after" in output
     assert set(shop.policies()) == {"theirs"}
     assert shop.adoption() is None
 
 
 @EITHER_TYPE
-def test_a_queue_that_dead_letters_elsewhere_by_policy_is_adopted_only_when_that_is_said(
+def test_a_queue_that_dead_letters_elsewhere_by_policy_is_adopted_only_with_replace(
     existing: Callable[..., Shop],
 ) -> None:
     shop = existing()
     shop.other(dead_letter_exchange="theirs", dead_letter_routing_key="k")
-    assert "say --replace" in shop.command("--yes", code=1).output
-    said = shop.command("--replace", "--yes").output
-    assert f"~ dead-letter-exchange: theirs -> {shop.plan.names.dlx(shop.queue)}" in said
-    assert "- dead-letter-routing-key: k" in said
+    assert "use --replace" in shop.command("--yes", code=1).output
+    output = shop.command("--replace", "--yes").output
+    assert f"~ dead-letter-exchange: theirs -> {shop.plan.names.dlx(shop.queue)}" in output
+    assert "- dead-letter-routing-key: k" in output
     shop.assert_advances()
 
 
@@ -326,12 +326,12 @@ def test_a_policy_of_our_name_that_is_not_ours_is_left_alone(existing: Callable[
 
 
 @EITHER_TYPE
-def test_a_policy_that_somebody_changed_is_not_deleted(existing: Callable[..., Shop]) -> None:
+def test_a_policy_that_an_operator_changed_is_not_deleted(existing: Callable[..., Shop]) -> None:
     shop = existing()
     shop.command("--yes")
     ours = shop.policies()[shop.policy]
     shop.api.put_policy(Policy(ours.name, ours.pattern, {**ours.definition, "max-length": 4}, ours.priority))
-    assert "Somebody changed the policy" in shop.command("--undo", "--yes", code=1).output
+    assert "was changed after it was written" in shop.command("--undo", "--yes", code=1).output
     facts = shop.adoption()
     assert facts is not None
     assert facts.in_force
@@ -341,15 +341,17 @@ def test_a_policy_that_somebody_changed_is_not_deleted(existing: Callable[..., S
 
 
 @EITHER_TYPE
-def test_a_user_who_may_not_write_policies_is_told_so_and_nothing_is_marked(existing: Callable[..., Shop]) -> None:
+def test_a_user_without_permission_to_write_policies_gets_an_error_and_changes_nothing(
+    existing: Callable[..., Shop],
+) -> None:
     shop = existing()
     name = f"u{uuid.uuid4().hex[:8]}"
     shop.http.put(f"users/{name}", json={"password": "x", "tags": "management"}).raise_for_status()
     everything = {"configure": ".*", "write": ".*", "read": ".*"}
     shop.http.put(f"permissions/%2F/{name}", json=everything).raise_for_status()
     url = f"http://{name}:x@127.0.0.1:{shop.managed.settings.management_port}"
-    said = shop.command("--yes", "--management-url", url, code=1).output
-    assert "policymaker" in said
+    output = shop.command("--yes", "--management-url", url, code=1).output
+    assert "policymaker" in output
     assert shop.adoption() is None
     shop.http.delete(f"users/{name}").raise_for_status()
 
@@ -358,7 +360,7 @@ def test_a_user_who_may_not_write_policies_is_told_so_and_nothing_is_marked(exis
 
 
 class Cut(Exception):
-    """The process ends here."""
+    """Ends the process here."""
 
 
 @EITHER_TYPE
@@ -418,7 +420,7 @@ def test_a_policy_that_is_gone_is_an_error_that_the_same_command_fixes(existing:
     shop.assert_advances()
 
 
-# -- what other processes make of it -------------------------------------------------------------------------------
+# -- other processes -----------------------------------------------------------------------------------------------
 
 
 @EITHER_TYPE
@@ -430,7 +432,7 @@ def test_strict_settings_allow_a_queue_only_while_it_is_adopted(existing: Callab
         queue(shop_.lab.channel).declare()
     shop_.command("--yes")
     queue(shop_.lab.channel).declare()
-    assert state_of(strict).unmanaged == {shop_.queue}
+    assert state_of(strict).differing == {shop_.queue}
 
 
 @EITHER_TYPE

@@ -1,4 +1,4 @@
-"""Plans are declared in the broker, and what is there already is found quickly and left alone."""
+"""Plans are declared in the broker; existing objects are found quickly and not changed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_after_an_apply_nothing_drifts(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_drift_names_what_is_missing_and_what_is_otherwise_and_changes_nothing(lab: Lab) -> None:
+def test_drift_names_missing_and_different_objects_and_changes_nothing(lab: Lab) -> None:
     plan = lab.plan(LADDER)
     lab.applied(plan)
     tiers = [queue.name for _, _, queue in plan.delay_queues([plan.ladder])]
@@ -65,7 +65,7 @@ def test_an_object_with_other_arguments_is_an_error_with_the_fix(lab: Lab) -> No
 
 
 @pytest.mark.brokers
-def test_an_apply_fixes_what_somebody_deleted(lab: Lab) -> None:
+def test_an_apply_declares_deleted_queues_again(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10, 20))))
     lab.channel.queue_delete(plan.delay_queue(1, 10).name)
     lab.channel.queue_delete(quarantine(plan.queue))
@@ -75,7 +75,7 @@ def test_an_apply_fixes_what_somebody_deleted(lab: Lab) -> None:
     assert len(lab.advance(plan)) == 4
 
 
-def test_an_apply_fixes_a_ladder_exchange_that_somebody_deleted(lab: Lab) -> None:
+def test_an_apply_declares_a_deleted_ladder_exchange_again(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10,)), {"own": Ladder((20,))}))
     for exchange in plan.objects().exchanges:
         lab.channel.exchange_delete(exchange.name)
@@ -86,7 +86,7 @@ def test_an_apply_fixes_a_ladder_exchange_that_somebody_deleted(lab: Lab) -> Non
 
 
 @pytest.mark.brokers
-def test_a_quick_apply_fixes_what_somebody_deleted(lab: Lab) -> None:
+def test_a_quick_apply_declares_deleted_objects_again(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10, 20))))
     names, channel = plan.names, lab.channel
     exchanges = (
@@ -110,7 +110,7 @@ def test_a_quick_apply_fixes_what_somebody_deleted(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_a_quick_apply_binds_queues_that_somebody_deleted_and_declared_again(lab: Lab) -> None:
+def test_a_quick_apply_binds_queues_that_were_deleted_and_declared_again(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10, 20))))
     for queue in (plan.queue, plan.exhausted):
         lab.channel.queue_delete(queue)
@@ -162,14 +162,14 @@ def test_two_queues_of_different_types_share_the_exhausted_queue(lab: Lab) -> No
 
 
 @pytest.mark.brokers
-def test_ensure_queue_leaves_a_queue_as_it_is(lab: Lab) -> None:
+def test_ensure_queue_does_not_change_an_existing_queue(lab: Lab) -> None:
     name = lab.queue(**{"x-message-ttl": 5})
     ensure_queue(lab.connection, Queue(name, arguments({"x-queue-type": lab.queue_type})))
     assert ready_counts(lab.connection, [name]) == {name: 0}
 
 
 @pytest.mark.brokers
-def test_unbinding_what_is_not_bound_is_no_error(lab: Lab) -> None:
+def test_removing_a_missing_binding_is_no_error(lab: Lab) -> None:
     queue, exchange = lab.queue(), lab.exchange("direct")
     unbind(lab.channel, Binding(exchange, queue, key="never"))
     unbind(lab.channel, Binding(exchange, exchange, to="exchange", key="never"))
@@ -177,8 +177,8 @@ def test_unbinding_what_is_not_bound_is_no_error(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_unbinding_from_an_exchange_that_is_gone_is_no_error(lab: Lab) -> None:
-    """`prune` deletes the exchanges of old ladders, and a record may still name them."""
+def test_removing_a_binding_of_a_missing_exchange_is_no_error(lab: Lab) -> None:
+    """`prune` deletes the exchanges of old ladders, which a record may still name."""
     queue = lab.queue()
     unbind(lab.channel, Binding("no-such-exchange", queue))
     unbind(lab.channel, Binding("no-such-exchange", "nor-this", to="exchange"))
@@ -242,7 +242,7 @@ def test_a_quick_apply_that_finds_all_declared_waits_for_few_answers_and_binds_t
 
 
 @pytest.mark.brokers
-def test_a_plan_is_applied_whatever_its_queue_is_called(lab: Lab) -> None:
+def test_a_plan_is_applied_for_any_queue_name(lab: Lab) -> None:
     for name in ("a.first", "a.retry.1", "a@1", "return", "with space", "Ünïcode.日本", "x" * 150):
         plan: LadderPlan = lab.applied(lab.plan(LADDER, queue=f"{lab.names.prefix}-{name}"))
         assert drift(lab.connection, plan.objects()) == []

@@ -1,4 +1,4 @@
-"""Facts about RabbitMQ that decide a design here: a version that behaves otherwise is to be seen."""
+"""Facts about RabbitMQ that the design depends on: a version that behaves differently fails here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def interrupted(lab: Lab, message: amqp.Message) -> bool:
 
 
 def lose_worker(lab: Lab, queue: str) -> float:
-    """Take a message on a connection of its own and lose it with the connection; return when, just before."""
+    """Take a message on a connection of its own and lose the connection; return the time just before."""
     connection = lab.connect()
     wait_for(lambda: connection.default_channel.basic_get(queue), f"a message in {queue}")
     lost = time.monotonic()
@@ -58,7 +58,7 @@ def flagged_after_return(lab: Lab) -> bool:
     return Capabilities(lab.version).flags_returned
 
 
-def test_what_comes_back_from_a_delay_queue_is_flagged_by_new_brokers_only(lab: Lab, plan: LadderPlan) -> None:
+def test_messages_from_a_delay_queue_are_flagged_by_new_brokers_only(lab: Lab, plan: LadderPlan) -> None:
     lab.publish(plan.queue)
     message = lab.get(plan.queue)
     assert not message.delivery_info["redelivered"]
@@ -69,8 +69,8 @@ def test_what_comes_back_from_a_delay_queue_is_flagged_by_new_brokers_only(lab: 
     lab.channel.basic_ack(message.delivery_tag)
 
 
-def test_what_was_published_into_a_delay_queue_is_not_flagged_by_any_broker(lab: Lab, plan: LadderPlan) -> None:
-    """So a copy that is published there keeps the crash guard able to see a crash."""
+def test_messages_published_into_a_delay_queue_are_not_flagged_by_any_broker(lab: Lab, plan: LadderPlan) -> None:
+    """So the crash guard can still detect a crash after a copy is published there."""
     for _ in range(2):
         lab.publish(plan.delay_queue(1, 5).name)
         message = lab.get(plan.queue, ack=True)
@@ -78,7 +78,7 @@ def test_what_was_published_into_a_delay_queue_is_not_flagged_by_any_broker(lab:
         assert not message.headers.get("x-delivery-count")
 
 
-def test_what_a_lost_worker_had_is_flagged_by_every_broker(lab: Lab, plan: LadderPlan) -> None:
+def test_messages_of_a_lost_worker_are_flagged_by_every_broker(lab: Lab, plan: LadderPlan) -> None:
     lab.publish(plan.queue)
     lose_worker(lab, plan.queue)
     message = lab.get(plan.queue)
@@ -99,7 +99,7 @@ def test_a_crash_after_a_copy_in_a_delay_queue_is_seen_by_every_broker(lab: Lab,
 
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_retries_are_no_interruptions_and_a_crash_after_retries_is_one(lab: Lab, plan: LadderPlan, rounds: int) -> None:
-    """On quorum queues of 4.x by the delivery count, elsewhere by the flag."""
+    """The delivery count shows it on quorum queues of 4.x, elsewhere the flag does."""
     if lab.queue_type == "classic" and Capabilities(lab.version).flags_returned:
         pytest.skip("classic queues of this version flag what was rejected: the worker publishes copies instead")
     lab.publish(plan.queue)
@@ -114,7 +114,7 @@ def test_retries_are_no_interruptions_and_a_crash_after_retries_is_one(lab: Lab,
     lab.channel = lab.connection.channel()
     message = lab.get(plan.queue)
     if lab.queue_type == "quorum" and (4, 0, 0) <= lab.version < (4, 1, 0) and rounds == 1:
-        # 4.0 counts anew: one rejection and one interruption look like one rejection. The next one is seen.
+        # 4.0 restarts the count: one rejection and one interruption look like one rejection. The next one is visible.
         assert not interrupted(lab, message)
         lab.channel.close()
         lab.channel = lab.connection.channel()
@@ -126,7 +126,7 @@ def test_retries_are_no_interruptions_and_a_crash_after_retries_is_one(lab: Lab,
 def test_the_delivery_count_of_quorum_queues_counts_rejections_until_a_crash(quorum_lab: Lab) -> None:
     lab = quorum_lab
     if lab.version < (4, 0, 0):
-        pytest.skip("the count begins anew with each return before 4.0")
+        pytest.skip("before 4.0 the count restarts with each return")
     plan = lab.applied(lab.plan(LADDER))
     lab.publish(plan.queue)
     for rejections in range(4):
@@ -137,14 +137,14 @@ def test_the_delivery_count_of_quorum_queues_counts_rejections_until_a_crash(quo
     lab.channel.close()
     lab.channel = lab.connection.channel()
     message = lab.get(plan.queue)
-    # 4.0 starts anew with the interruption, 4.3 goes on: never the number of rejections.
+    # 4.0 restarts with the interruption, 4.3 goes on: never the number of rejections.
     count = h.whole_number(message.headers.get("x-delivery-count"))
     assert count == (5 if lab.version >= (4, 1, 0) else 1)
     lab.channel.basic_ack(message.delivery_tag)
 
 
 def test_a_crash_before_the_first_rejection_stays_visible_until_the_next_one_only(quorum_lab: Lab) -> None:
-    """After it the copy in the quarantine queue starts with a clean history, so nothing has to be remembered here."""
+    """After it the copy in the quarantine queue starts with a clean history, so nothing is stored here."""
     lab = quorum_lab
     plan = lab.applied(lab.plan(LADDER))
     lab.publish(plan.queue)
@@ -160,7 +160,7 @@ def test_a_crash_before_the_first_rejection_stays_visible_until_the_next_one_onl
 
 
 def test_the_history_of_a_published_message_counts_on_old_brokers_only(lab: Lab, plan: LadderPlan) -> None:
-    """So it is stripped from every copy."""
+    """So the package strips it from every copy."""
     forged = [{"queue": plan.queue, "reason": "rejected", "count": 7, "exchange": "", "routing-keys": ["k"]}]
     lab.publish(plan.queue, headers={"x-death": forged})
     lab.reject(lab.get(plan.queue))
@@ -168,17 +168,17 @@ def test_the_history_of_a_published_message_counts_on_old_brokers_only(lab: Lab,
     assert h.rejections(message.headers, plan.queue) == (8 if lab.version < (4, 0, 0) else 1)
 
 
-def test_the_reason_of_the_last_death_is_told_since_3_13(lab: Lab, plan: LadderPlan) -> None:
+def test_the_reason_of_the_last_death_is_in_the_headers_since_3_13(lab: Lab, plan: LadderPlan) -> None:
     lab.publish(plan.queue)
     lab.reject(lab.get(plan.queue))
     message = lab.get(plan.queue, ack=True)
-    assert ("x-last-death-reason" in message.headers) == lab.tells_death_reason
+    assert ("x-last-death-reason" in message.headers) == lab.reports_death_reason
     assert message.headers["x-first-death-reason"] == "rejected"
     assert message.headers["x-first-death-queue"] == plan.queue
 
 
 def test_a_cycle_without_a_rejection_is_dropped(classic_lab: Lab) -> None:
-    """Why no death but a rejection may advance."""
+    """Therefore only a rejection may advance a message."""
     lab = classic_lab
     second = f"{lab.names.prefix}-second"
     first = lab.queue(**{"x-message-ttl": 5, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": second})
@@ -186,12 +186,12 @@ def test_a_cycle_without_a_rejection_is_dropped(classic_lab: Lab) -> None:
     lab.publish(first)
     later = lab.queue()
     lab.publish(lab.queue(**{"x-message-ttl": 200, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": later}))
-    lab.get(later, ack=True)  # by then it would have gone round twenty times
+    lab.get(later, ack=True)  # enough for twenty rounds
     assert ready_counts(lab.connection, [first, second]) == {first: 0, second: 0}
 
 
 def test_quorum_queues_let_several_consumers_be_exclusive(quorum_lab: Lab) -> None:
-    """Why the lock of the record is a single active consumer. Should this fail one day, the lock may be simpler."""
+    """Therefore the lock of the record is a single active consumer; if this test fails, the lock may be simpler."""
     lab = quorum_lab
     queue = lab.queue()
     lab.channel.basic_consume(queue, exclusive=True, callback=print)
@@ -213,7 +213,7 @@ def test_a_queue_cannot_be_given_a_dead_letter_exchange_later(lab: Lab) -> None:
 
 # -- delayed retry -----------------------------------------------------------------------------------------------------
 
-#: 100, 200, 250, 250 ms ... where the delay grows; and delays that nothing here waits for.
+#: 100, 200, 250, 250 ms ... where the delay grows; and delays that no test waits for.
 MIN, MAX = 100, 250
 NEVER = 600_000
 
@@ -229,7 +229,7 @@ def brokers_counts(message: amqp.Message) -> tuple[int, int]:
 
 
 def end_delivery(lab: Lab, queue: str, how: str) -> float:
-    """Take a message and let its delivery end; return when, just before: the broker's clock runs from then on."""
+    """Take a message and let its delivery end; return the time just before, from which the broker counts the delay."""
     if how == "lost":
         return lose_worker(lab, queue)
     message, ended = lab.get(queue), time.monotonic()
@@ -237,7 +237,7 @@ def end_delivery(lab: Lab, queue: str, how: str) -> float:
         lab.channel.close()
         lab.channel = lab.connection.channel()
     else:
-        lab.give_back(message, how)
+        lab.requeue(message, how)
     return ended
 
 
@@ -246,10 +246,10 @@ def end_delivery(lab: Lab, queue: str, how: str) -> float:
     ("how", "counted"), [("returned", (1, 0)), ("failed", (1, 1)), ("lost", (1, 1)), ("closed", (1, 1))]
 )
 def test_a_nack_is_returned_and_a_reject_or_a_lost_worker_has_failed(
-    native_lab: Lab, kind: str, how: str, counted: tuple[int, int]
+    native_retry_lab: Lab, kind: str, how: str, counted: tuple[int, int]
 ) -> None:
-    """So where retries are returned, only crashes raise the delivery count; where they failed, nothing tells them."""
-    lab = native_lab
+    """So only crashes raise the delivery count where retries are returned; where they failed, crashes are invisible."""
+    lab = native_retry_lab
     held = kind == "all" or kind == ("returned" if how == "returned" else "failed")
     if not held:
         queue = holding(lab, kind, NEVER, NEVER)
@@ -266,11 +266,11 @@ def test_a_nack_is_returned_and_a_reject_or_a_lost_worker_has_failed(
         assert brokers_counts(message) == (done * counted[0] + done - 1, done * counted[1])
         delay = min(MIN * max(1, brokers_counts(message)[1]), MAX) / 1000 if held else 0
         assert waited >= delay - 0.01
-        lab.give_back(message, "returned")  # acquired once more, for the next round
+        lab.requeue(message, "returned")  # acquired once more, for the next round
 
 
-def test_what_a_lost_worker_had_prefetched_counts_as_what_it_ran(native_lab: Lab) -> None:
-    lab = native_lab
+def test_prefetched_messages_of_a_lost_worker_count_like_started_ones(native_retry_lab: Lab) -> None:
+    lab = native_retry_lab
     queue = holding(lab, "returned")
     for body in ("ran", "waited"):
         lab.publish(queue, body)
@@ -284,25 +284,25 @@ def test_what_a_lost_worker_had_prefetched_counts_as_what_it_ran(native_lab: Lab
 
 
 @pytest.mark.parametrize("kind", ["returned", "failed"])
-def test_what_a_queue_holds_is_in_no_count_of_amqp_but_can_be_purged(native_lab: Lab, kind: str) -> None:
-    lab = native_lab
+def test_messages_held_by_a_queue_are_in_no_count_of_amqp_but_can_be_purged(native_retry_lab: Lab, kind: str) -> None:
+    lab = native_retry_lab
     queue = holding(lab, kind, longest=60_000, shortest=60_000)
     for _ in range(3):
         lab.publish(queue)
-        lab.give_back(lab.get(queue), kind)
+        lab.requeue(lab.get(queue), kind)
     assert ready_counts(lab.connection, [queue]) == {queue: 0}
     assert wait_for(lambda: lab.channel.queue_purge(queue)) == 3
 
 
 @pytest.mark.slow
-def test_a_restart_of_the_broker_keeps_what_is_held_for_as_long_as_it_was(rmq_installation: Installation) -> None:
+def test_a_restart_of_the_broker_keeps_held_messages_and_their_delays(rmq_installation: Installation) -> None:
     with PrivateBroker(rmq_installation.server, rmq_installation.root) as broker:
         if not Capabilities(broker.version).delays_retries:
             pytest.skip("RabbitMQ before 4.3.1 has no delayed retry")
         lab = Lab(broker.url, "quorum")
         queue = holding(lab, "returned", longest=8000, shortest=8000)
         lab.publish(queue, "held")
-        given_back = end_delivery(lab, queue, "returned")
+        requeued = end_delivery(lab, queue, "returned")
         lab.publish(queue, "unanswered")
         lab.get(queue)
         lab.connection.collect()
@@ -313,24 +313,24 @@ def test_a_restart_of_the_broker_keeps_what_is_held_for_as_long_as_it_was(rmq_in
             message = lab.get(queue, ack=True)
             found[message.body] = brokers_counts(message)
         assert found == {"held": (1, 0), "unanswered": (1, 1)}
-        assert 8 <= time.monotonic() - given_back < 8 + BUSY
+        assert 8 <= time.monotonic() - requeued < 8 + BUSY
         lab.close()
 
 
-def test_a_rejection_into_a_ladder_leaves_the_counts_readable(native_lab: Lab) -> None:
-    """The delivery count goes on with it; the acquired count begins anew with the first requeue after it."""
-    lab = native_lab
+def test_a_rejection_into_a_ladder_leaves_the_counts_readable(native_retry_lab: Lab) -> None:
+    """The delivery count goes on; the acquired count restarts with the first requeue after it."""
+    lab = native_retry_lab
     native = NativeRetry(Ladder((20,)))
     plan = lab.applied(lab.plan(Ladder((20,), repeat_last=True)), **native.arguments())
     lab.publish(plan.queue)
-    lab.give_back(lab.get(plan.queue))
+    lab.requeue(lab.get(plan.queue))
     message = lab.get(plan.queue)
-    assert native.given_back(message.headers) == 1
+    assert native.requeue_count(message.headers) == 1
     lab.reject(message)
     message = lab.get(plan.queue)
-    assert (native.given_back(message.headers), h.rejections(message.headers, plan.queue)) == (1, 1)
+    assert (native.requeue_count(message.headers), h.rejections(message.headers, plan.queue)) == (1, 1)
     assert not native.was_interrupted(message.headers, 0)
-    lab.give_back(message)
+    lab.requeue(message)
     message = lab.get(plan.queue)
     assert not native.was_interrupted(message.headers, 0)
     lab.channel.close()
@@ -345,13 +345,13 @@ def test_without_delayed_retry_the_two_ways_to_requeue_count_alike_before_4_3(qu
     queue = lab.queue()
     lab.publish(queue)
     for kind in ("returned", "failed"):
-        lab.give_back(lab.get(queue), kind)
+        lab.requeue(lab.get(queue), kind)
     message = lab.get(queue, ack=True)
     assert brokers_counts(message) == ((2, 1) if Capabilities(lab.version).delays_retries else (0, 2))
 
 
-def test_delayed_retry_is_by_argument_for_ever(quorum_lab: Lab) -> None:
-    """Since 4.3 the arguments are compared; before, they are taken and mean nothing."""
+def test_delayed_retry_cannot_be_changed_after_the_declaration(quorum_lab: Lab) -> None:
+    """Since 4.3 the arguments are compared; before, they are accepted and ignored."""
     lab = quorum_lab
     native = {**NativeRetry(Ladder((50,))).arguments(), "x-queue-type": "quorum"}
     without = {name: value for name, value in native.items() if "delayed-retry" not in name}
@@ -366,9 +366,9 @@ def test_delayed_retry_is_by_argument_for_ever(quorum_lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("argument", ["x-delivery-limit", "x-delayed-retry-type"])
-def test_the_type_of_a_queue_is_compared_before_its_delayed_retry(native_lab: Lab, argument: str) -> None:
-    """So a refusal that names one of these tells that the type is right."""
-    lab = native_lab
+def test_the_type_of_a_queue_is_compared_before_its_delayed_retry(native_retry_lab: Lab, argument: str) -> None:
+    """So a refusal that names one of these shows that the type is right."""
+    lab = native_retry_lab
     asked = {"x-queue-type": "quorum", **NativeRetry(Ladder((50,))).arguments()}
     without = {name: value for name, value in asked.items() if name != argument}
     for kind, named in (("quorum", argument), ("classic", "x-queue-type")):
@@ -377,24 +377,24 @@ def test_the_type_of_a_queue_is_compared_before_its_delayed_retry(native_lab: La
             lab.connection.channel().queue_declare(exists, durable=True, auto_delete=False, arguments=asked)
 
 
-def test_a_policy_gives_a_queue_delayed_retry(native_lab: Lab, own_broker: PrivateBroker) -> None:
-    lab = native_lab
+def test_a_policy_gives_a_queue_delayed_retry(native_retry_lab: Lab, own_broker: PrivateBroker) -> None:
+    lab = native_retry_lab
     queue = lab.queue()
     definition = {"delayed-retry-type": "returned", "delayed-retry-min": 150, "delayed-retry-max": 150}
     with policy(own_broker, queue, f"^{queue}$", definition, kind="quorum_queues"):
         lab.publish(queue)
-        given_back = end_delivery(lab, queue, "returned")
+        requeued = end_delivery(lab, queue, "returned")
         lab.get(queue, ack=True)
-        assert time.monotonic() - given_back >= 0.14
+        assert time.monotonic() - requeued >= 0.14
 
 
 @pytest.mark.slow
 def test_a_killed_broker_with_mnesia_forgets_a_queue_whose_declaration_was_still_in_memory(
     rmq_installation: Installation,
 ) -> None:
-    """With what it has confirmed for it: a classic queue of `hold`, which its first publisher declares, as any other.
+    """Confirmed messages of the queue are lost, too: a classic queue of `hold`, declared by its first publisher.
 
-    Here the process that notes commits is held up; on a busy machine it comes late by itself, now and then.
+    The test delays the process that writes commits; on a busy machine it is sometimes late by itself.
     """
     with PrivateBroker(rmq_installation.server, rmq_installation.root) as broker:
         mnesia = broker.evaluate("is_pid(whereis(mnesia_recover))") == "true"
@@ -418,7 +418,7 @@ def test_a_killed_broker_with_mnesia_forgets_a_queue_whose_declaration_was_still
 def test_a_quorum_queue_keeps_what_a_cancelled_consumer_on_a_lost_node_had_before_4_3(
     rmq_installation: Installation,
 ) -> None:
-    """Its node comes back, and the message stays unacknowledged until the queue has another leader."""
+    """The message stays unacknowledged after the node is back, until the queue has another leader."""
     declared = {"x-queue-type": "quorum", "x-queue-leader-locator": "client-local"}
     with PrivateCluster(3, rmq_installation.server, rmq_installation.root) as cluster:
         leader, lost, _ = cluster.nodes
@@ -436,7 +436,7 @@ def test_a_quorum_queue_keeps_what_a_cancelled_consumer_on_a_lost_node_had_befor
             lost.start()
             await_all(cluster)
             if cluster.version < (4, 3):
-                time.sleep(5.0)  # nothing tells that nothing comes
+                time.sleep(5.0)  # there is no event for a message that does not come
                 assert ready_counts(connection, ["q"]) == {"q": 0}
                 move_leaders(leader)
             wait_for(lambda: ready_counts(connection, ["q"]) == {"q": 1})

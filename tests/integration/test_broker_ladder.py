@@ -1,4 +1,4 @@
-"""Tests of a user's app on a real broker: a worker in a thread of the test, and worker processes on the same clock."""
+"""A user's tests on a real broker: a worker in a thread of the test, and worker processes with the same clock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Start = Callable[..., BrokerLadder]
 
 @pytest.fixture
 def app() -> Iterator[Celery]:
-    app = Celery("shop", broker="amqp://nobody@broker.invalid//", backend="redis://results.invalid")
+    app = Celery("shop", broker="amqp://user@broker.invalid//", backend="redis://results.invalid")
     app.conf.rmq_delay = {"tiers": ["10s", "1m", "1h"], "queues": {"mails": {"tiers": ["1m"], "repeat_last": True}}}
     celery_rmq_delay.install(app)
 
@@ -51,7 +51,7 @@ def test_the_same_test_passes_on_a_real_broker(app: Celery, rmq_worker: Start) -
     exhausted(ladder.run(charge.s(9)), reason="retries_used", exception=ConnectionError)
 
 
-def test_the_tiers_are_the_brokers_and_last_as_long_as_the_clock_says(app: Celery, rmq_worker: Start) -> None:
+def test_the_tiers_are_the_brokers_and_last_as_long_as_the_clock_sets(app: Celery, rmq_worker: Start) -> None:
     charge, ladder = app.tasks["charge"], rmq_worker(app, shortest="300ms", longest="1s")
     story = ladder.send(charge.s(1).set(queue="mails"))
     short = state_of(app).ladder("mails", charge).tiers_ms[0]
@@ -63,7 +63,7 @@ def test_the_tiers_are_the_brokers_and_last_as_long_as_the_clock_says(app: Celer
         assert ready_counts(connection, [f"mails.retry.1.{short}ms"]) == {f"mails.retry.1.{short}ms": 0}
 
 
-def test_a_worker_that_lacks_a_hook_says_so_and_retries_as_celery_does(
+def test_a_worker_that_lacks_a_hook_logs_it_and_retries_as_celery_does(
     app: Celery, rmq_worker: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.task(base=RetryableTask, bind=True, name="refund", shared=False)
@@ -79,8 +79,8 @@ def test_a_worker_that_lacks_a_hook_says_so_and_retries_as_celery_does(
         assert rmq_worker(app).send(forged).get(timeout=SECONDS) == 1
     finally:
         hooks.missing.cache_clear()
-    (told,) = [record for record in caplog.records if "Retries stay Celery's own" in record.getMessage()]
-    assert "celery.worker.request:Request._settled_by" in told.getMessage()
+    (warned,) = [record for record in caplog.records if "Retries wait in the worker" in record.getMessage()]
+    assert "celery.worker.request:Request._settled_by" in warned.getMessage()
     with app.connection_for_read() as connection:
         assert set(ready_counts(connection, ["celery.quarantine", "celery.retry.1.10s"]).values()) == {None}
 
@@ -106,7 +106,7 @@ def test_exact_delays_are_short_as_well(app: Celery, rmq_worker: Start) -> None:
     assert ladder.run(charge.s(0).set(countdown=3600)).result == 0
 
 
-def test_an_endless_ladder_can_be_looked_at_on_its_way(app: Celery, rmq_worker: Start) -> None:
+def test_the_story_of_an_endless_ladder_can_be_read_on_its_way(app: Celery, rmq_worker: Start) -> None:
     charge, ladder = app.tasks["charge"], rmq_worker(app)
     result = ladder.send(charge.s(10**6).set(queue="mails"))
     story = ladder.wait(result, until=lambda story: len(story.parked) >= 3)
@@ -135,7 +135,7 @@ def test_threads_run_several_tasks_at_once(app: Celery, rmq_worker: Start) -> No
         recovered(ladder.wait(result), after=2)
 
 
-def test_app_logging_and_default_app_are_afterwards_what_they_were(app: Celery, rmq_vhost: str) -> None:
+def test_app_logging_and_default_app_are_restored(app: Celery, rmq_vhost: str) -> None:
     delay = state_of(app)
     before = dict(vars(delay)), list(app.amqp.queues), list(logging.getLogger().handlers)
     current = celery_current_app._get_current_object()  # type: ignore[attr-defined]

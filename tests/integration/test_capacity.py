@@ -1,4 +1,4 @@
-"""What `rmq-delay capacity` counts is what an apply leaves in the broker."""
+"""The objects that `rmq-delay capacity` counts are those that an apply declares."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORIGINS = ("payments", "mails", "imports")
 
 
 def counted(broker: Any, vhost: str) -> Counts:
-    """Count what a vhost has, without what RabbitMQ itself puts into every vhost."""
+    """Count the objects of a vhost without those that every vhost has."""
 
     def count(module: str, entry: str, condition: str = "true") -> int:
         field = "source_name" if module == "rabbit_binding" else "name"
@@ -49,13 +49,13 @@ def test_the_objects_of_three_origin_queues_are_as_counted(
     url = own_broker.vhost(vhost)
     try:
         with Connection(url) as connection:
-            tells = capabilities(connection).tells_death_reason
-            plan = LadderPlan(Names("rmq_delay"), "", queue_type, "rmq_delay.exhausted", ladder, reason_routing=tells)
+            reasons = capabilities(connection).reports_death_reason
+            plan = LadderPlan(Names("rmq_delay"), "", queue_type, "rmq_delay.exhausted", ladder, reason_routing=reasons)
             for name in ORIGINS:
                 declared = origin_arguments(plan.names, name, queue_type)
                 connection.default_channel.queue_declare(name, durable=True, auto_delete=False, arguments=declared)
                 apply_plan(connection, replace(plan, queue=name))
-            ladders = ladder_counts(ladder, queue_type, len(ORIGINS), reason_routing=tells)
+            ladders = ladder_counts(ladder, queue_type, len(ORIGINS), reason_routing=reasons)
             assert counted(own_broker, vhost) == ladders
             exact = ExactDelays(parse_settings({"exact_levels": 12}), queue_type)
             exact.declare(connection)

@@ -1,4 +1,4 @@
-"""What Celery's own delayed delivery left behind."""
+"""Leftovers of Celery's native delayed delivery."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.management.records import QueueDetail
-from celery_rmq_delay.operations.celery_native_delay import Leftovers, describe, level, level_names, look
+from celery_rmq_delay.operations.celery_native_delay import Leftovers, describe, find_leftovers, level, level_names
 from celery_rmq_delay.operations.doctor.examination import Finding, examine
 from celery_rmq_delay.operations.migration.removal import celery_native_bindings, remove
 from tests.support.brokers.movers import Movers
@@ -21,11 +21,11 @@ def finding(movers: Movers) -> Finding | None:
 
 
 @pytest.mark.brokers
-def test_the_doctor_tells_of_messages_and_then_of_empty_queues_and_else_of_nothing(movers: Movers) -> None:
-    assert look(movers.connection) is None
+def test_the_doctor_reports_messages_then_empty_queues_and_otherwise_nothing(movers: Movers) -> None:
+    assert find_leftovers(movers.connection) is None
     assert finding(movers) is None
-    movers.declare_native()
-    movers.native(5000, 600)
+    movers.declare_celery_native()
+    movers.call_celery_native(5000, 600)
     movers.holds(2, *level_names())
     found = finding(movers)
     assert found is not None
@@ -38,9 +38,9 @@ def test_the_doctor_tells_of_messages_and_then_of_empty_queues_and_else_of_nothi
     assert "migrate --from celery-native --remove`" in found.fix
 
 
-def test_what_is_still_used_is_no_leftover(make_movers: Callable[..., Movers]) -> None:
+def test_queues_that_are_still_used_are_no_leftover(make_movers: Callable[..., Movers]) -> None:
     movers = make_movers()
-    movers.declare_native()
+    movers.declare_celery_native()
     found = finding(movers)
     assert found is not None
     assert (found.severity, "keeps 28 queues" in found.found) == ("note", True)
@@ -52,7 +52,7 @@ def test_a_level_that_is_gone_is_not_counted() -> None:
 
 
 def test_bindings_that_celery_made_are_undone_and_the_users_own_stay(movers: Movers) -> None:
-    movers.declare_native()
+    movers.declare_celery_native()
     bound = {("orders", "shop", "#.orders.key"), ("mails", "shop", "#.mails.key")}
     assert set(celery_native_bindings(movers.app)) == bound
     remove(movers.connection, movers.app, {})
@@ -66,24 +66,24 @@ def test_bindings_that_celery_made_are_undone_and_the_users_own_stay(movers: Mov
 
 
 @pytest.mark.brokers
-def test_what_waits_in_a_level_keeps_all_of_it_and_a_removal_that_was_cut_off_goes_on(movers: Movers) -> None:
-    movers.declare_native()
-    movers.native(5000)
+def test_a_waiting_message_keeps_all_levels_and_an_interrupted_removal_goes_on(movers: Movers) -> None:
+    movers.declare_celery_native()
+    movers.call_celery_native(5000)
     movers.holds(1, *level_names())
     with pytest.raises(TopologyError, match=r"messages in celery_delayed_12 \(1\)"):
         remove(movers.connection, movers.app, {})
-    assert movers.natives() == 1
+    assert movers.count_celery_native() == 1
     channel = movers.connection.channel()
     channel.queue_purge(level(12))
     details = {level(0): QueueDetail(level(0), "quorum", {}, None, {}, 3)}
     with pytest.raises(TopologyError, match=r"dead letters that no queue takes in celery_delayed_0 \(3\)"):
         remove(movers.connection, movers.app, details)
-    assert look(movers.connection) is not None
+    assert find_leftovers(movers.connection) is not None
 
     channel.exchange_delete(level(27))
     channel.queue_delete(level(20))
     assert len(remove(movers.connection, movers.app, {})) == 27 + 28
-    assert look(movers.connection) is None
+    assert find_leftovers(movers.connection) is None
 
 
 def test_the_bindings_of_a_queue_that_is_bound_with_a_hash_are_its_own(movers: Movers) -> None:

@@ -61,7 +61,7 @@ def test_the_queue_of_events_is_planned_applied_counted_and_watched(classic_lab:
     assert "900 of at most 1000 events wait" in run(app, "doctor", "--no-management", code=1).output
 
 
-def test_a_plan_without_the_management_api_says_that_bindings_are_not_compared(classic_lab: Lab) -> None:
+def test_a_plan_without_the_management_api_warns_that_bindings_are_not_compared(classic_lab: Lab) -> None:
     app, _ = opened(classic_lab)
     run(app, "apply")
     address = f"http://127.0.0.1:{free_port()}"
@@ -80,7 +80,7 @@ def test_a_changed_ladder_is_planned_as_a_change(lab: Lab) -> None:
     assert "nothing to do" in run(app, "plan").output
 
 
-def test_what_an_apply_cannot_change_is_said_with_exit_code_1(classic_lab: Lab) -> None:
+def test_an_object_that_apply_cannot_change_is_reported_with_exit_code_1(classic_lab: Lab) -> None:
     app, plan = opened(classic_lab)
     tier_index = plan.delay_queue(1, HOUR).name
     classic_lab.channel.queue_delete(tier_index)
@@ -89,7 +89,7 @@ def test_what_an_apply_cannot_change_is_said_with_exit_code_1(classic_lab: Lab) 
     assert "rmq-delay doctor" in run(app, "apply", code=1).output
 
 
-def test_an_origin_queue_without_dead_lettering_is_left_and_said(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_origin_queue_without_dead_lettering_is_left_and_logged(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     app = shop(lab)
     plan = plan_of(lab, app)
     lab.queue(plan.queue)
@@ -97,7 +97,7 @@ def test_an_origin_queue_without_dead_lettering_is_left_and_said(lab: Lab, caplo
     assert "forwarded" in caplog.text
 
 
-def test_the_state_is_a_table_with_what_is_parked(lab: Lab) -> None:
+def test_the_state_is_a_table_with_the_parked_messages(lab: Lab) -> None:
     app, plan = opened(lab)
     park(lab, plan, "a", "b")
     wait_parked(lab, app, 2)
@@ -110,7 +110,7 @@ def test_the_state_is_a_table_with_what_is_parked(lab: Lab) -> None:
     ]
 
 
-def test_the_doctor_ends_with_1_only_when_somebody_has_to_act(classic_lab: Lab) -> None:
+def test_the_doctor_ends_with_1_only_when_an_operator_has_to_act(classic_lab: Lab) -> None:
     app, plan = opened(classic_lab)
     run(app, "apply")
     classic_lab.publish(plan.exhausted)
@@ -132,7 +132,7 @@ def test_a_parked_task_is_released_and_a_second_time_not_found(lab: Lab) -> None
     assert data(app, "release", "--all", "--queue", plan.queue, "--tier", "60m")["released"] == ["b"]
 
 
-def test_a_queue_that_neither_the_app_nor_the_broker_knows_gets_no_ladder(classic_lab: Lab) -> None:
+def test_a_queue_that_neither_the_app_nor_the_broker_has_gets_no_ladder(classic_lab: Lab) -> None:
     app, plan = opened(classic_lab)
     refused = run(app, "apply", "--queue", "paymnets", code=1).output
     assert "neither the app nor the broker has a queue of this name" in refused
@@ -144,7 +144,7 @@ def test_a_queue_that_neither_the_app_nor_the_broker_knows_gets_no_ladder(classi
 def test_all_parked_tasks_are_released_only_of_a_named_queue(classic_lab: Lab) -> None:
     app, _ = opened(classic_lab)
     assert "--all needs --queue" in run(app, "release", "--all", code=2).output
-    assert "Say which tasks" in run(app, "release", code=1).output
+    assert "Select tasks by" in run(app, "release", code=1).output
     assert "--tier" in run(app, "release", "a", "--tier", "soon", code=1).output
 
 
@@ -165,10 +165,10 @@ def test_exhausted_tasks_are_listed_sent_back_and_discarded(lab: Lab) -> None:
     assert [each["task_id"] for each in data(app, "exhausted", "list")["done"]] == ["a", "c", "d"]
     run(app, "exhausted", "discard", "a", typed="y\n")
     assert [each["task_id"] for each in data(app, "exhausted", "discard", "--all", "--yes")["done"]] == ["c", "d"]
-    assert run(app, "exhausted", "list").output == "No exhausted message fits.\n"
+    assert run(app, "exhausted", "list").output == "No exhausted message matches.\n"
 
 
-def test_a_message_that_cannot_be_sent_back_is_said_with_exit_code_1(lab: Lab) -> None:
+def test_a_message_that_cannot_be_requeued_is_reported_with_exit_code_1(lab: Lab) -> None:
     app, plan = opened(lab)
     bury(lab, plan.exhausted, "a")
     assert (
@@ -182,8 +182,8 @@ def test_a_message_that_cannot_be_sent_back_is_said_with_exit_code_1(lab: Lab) -
 def test_a_selection_that_contradicts_itself_or_is_empty_is_refused(classic_lab: Lab) -> None:
     app, _ = opened(classic_lab)
     for command in ("requeue", "discard"):
-        assert "Say which messages" in run(app, "exhausted", command, code=1).output
-        assert "contradict" in run(app, "exhausted", command, "--all", "a", code=1).output
+        assert "No messages selected" in run(app, "exhausted", command, code=1).output
+        assert "exclude each other" in run(app, "exhausted", command, "--all", "a", code=1).output
 
 
 def test_an_origin_queue_is_deleted_and_its_messages_can_be_requeued(lab: Lab) -> None:
@@ -197,7 +197,10 @@ def test_an_origin_queue_is_deleted_and_its_messages_can_be_requeued(lab: Lab) -
 
     unseen = run(app, "delete-queue", "--management-url", f"http://127.0.0.1:{free_port()}", plan.queue, code=1)
     assert "No management API at" in unseen.output
-    assert "deleted. 1 messages of it are exhausted" in run(app, "delete-queue", "--no-management", plan.queue).output
+    assert (
+        "deleted. 1 of its messages went to the exhausted queue"
+        in run(app, "delete-queue", "--no-management", plan.queue).output
+    )
     assert ready_counts(lab.connection, [plan.queue]) == {plan.queue: None}
     assert run(app, "apply").output.endswith("as planned\n")
     run(app, "exhausted", "requeue", "--all")
@@ -228,7 +231,7 @@ def test_one_queue_of_several_can_be_named(classic_lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("command", ["plan", "apply", "status", "prune", "exhausted list", "release x"])
-def test_a_broker_that_is_not_there_is_one_line_without_the_password(command: str) -> None:
+def test_a_missing_broker_is_one_line_without_the_password(command: str) -> None:
     app = Celery("shop", broker=f"amqp://guest:secret@127.0.0.1:{free_port()}//", set_as_current=False)
     install(app)
     (line,) = run(app, *command.split(), code=1).output.splitlines()
@@ -267,7 +270,7 @@ def ping():
 """
 
 
-def test_the_celery_command_knows_the_tasks_of_the_project(classic_lab: Lab, tmp_path: Path) -> None:
+def test_the_celery_command_finds_the_tasks_of_the_project(classic_lab: Lab, tmp_path: Path) -> None:
     lab, queue = classic_lab, f"{classic_lab.names.prefix}-q"
     (tmp_path / "proj.py").write_text(PROJECT.format(url=lab.url, queue=queue, prefix=lab.names.prefix))
     (tmp_path / "proj_tasks.py").write_text(TASKS)

@@ -10,11 +10,11 @@ from tests.support.commands import data, run
 
 
 @pytest.mark.brokers
-def test_a_look_a_move_and_a_removal(movers: Movers) -> None:
+def test_a_dry_run_a_migration_and_a_removal(movers: Movers) -> None:
     app = movers.app
-    movers.declare_native()
-    movers.native(5000, 6000)
-    movers.native(7000, queue="mails")
+    movers.declare_celery_native()
+    movers.call_celery_native(5000, 6000)
+    movers.call_celery_native(7000, queue="mails")
     movers.holds(3, *level_names())
     lines = run(app, "migrate", "--from", "celery-native", "--dry-run").output.splitlines()
     assert lines[0] == "celery-native: 3 messages waited."
@@ -33,34 +33,34 @@ def test_a_look_a_move_and_a_removal(movers: Movers) -> None:
     assert text == "celery-native: 0 messages waited.\n0 wait there now.\n"
 
 
-def test_what_is_not_understood_is_said_with_exit_code_1_and_a_removal_needs_the_api(movers: Movers) -> None:
+def test_poison_messages_are_reported_with_exit_code_1_and_a_removal_needs_the_api(movers: Movers) -> None:
     app = movers.app
-    movers.declare_native()
-    movers.put(".".join("0" * 23 + "10000") + ".nobody", b"x", exchange="celery_delayed_27")
+    movers.declare_celery_native()
+    movers.put(".".join("0" * 23 + "10000") + ".unknown", b"x", exchange="celery_delayed_27")
     movers.holds(1, *level_names())
     text = run(app, "migrate", "--from", "celery-native", code=1).output
-    assert "1 not understood, put into p.migrate.poison: no queue of the app takes the routing key 'nobody'" in text
+    assert "1 not understood, put into p.migrate.poison: no queue of the app takes the routing key 'unknown'" in text
     assert movers.count("p.migrate.poison") == 1
     arguments = ["--from", "celery-native", "--remove", "--management-url", "http://127.0.0.1:9"]
     (line,) = run(app, "migrate", *arguments, code=1).output.splitlines()
-    assert "--no-management removes without a look" in line
-    assert movers.natives() == 0
+    assert "--no-management skips this check" in line
+    assert movers.count_celery_native() == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--from", "plugin"], "arrive by themselves"),
+        (["--from", "plugin"], "are delivered when they are due"),
         (["--from", "levels", "--remove"], "--remove is for --from celery-native"),
         (["--from", "celery-native", "--remove", "--dry-run"], "leave out --dry-run"),
         (["--from", "levels", "--source-queue", "x"], "--source-queue is for --from hold"),
         (["--from", "levels"], "the same queues"),
         (["--from", "levels", "--source-unit", "soon"], "--source-unit"),
-        (["--from", "celery-native", "--to", "loop"], "put 'loop' into exact_delays"),
+        (["--from", "celery-native", "--to", "loop"], "add 'loop' to exact_delays"),
         (["--from", "hold", "--management-url", "http://127.0.0.1:9"], "No management API"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(movers: Movers, arguments: list[str], problem: str) -> None:
+def test_a_migration_that_cannot_be_done_is_one_line(movers: Movers, arguments: list[str], problem: str) -> None:
     (line,) = run(movers.app, "migrate", *arguments, code=1).output.splitlines()
     assert line.startswith("Error: ")
     assert problem in line

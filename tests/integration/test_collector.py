@@ -38,7 +38,7 @@ from celery_rmq_delay.testing.servers.ports import free_port
 from tests.support.brokers.kinds import EITHER_DATABASE
 from tests.support.django import shop
 from tests.support.django.collecting import Rig, ended, events_of
-from tests.support.django.told import event, life, message
+from tests.support.django.reported import event, life, message
 from tests.support.waiting import wait_for
 
 pytestmark = EITHER_DATABASE
@@ -49,7 +49,7 @@ def state_of_each() -> dict[str, str]:
 
 
 def test_events_and_exhausted_messages_come_into_the_tables_and_leave_the_queues(rig: Rig) -> None:
-    rig.tell(event("a", PARKED), event("b", PARKED), event("b", RECOVERED, 1), event("c", EXHAUSTED, 3), message("c"))
+    rig.send(event("a", PARKED), event("b", PARKED), event("b", RECOVERED, 1), event("c", EXHAUSTED, 3), message("c"))
     rig.collect()
     assert state_of_each() == {"a": TaskState.PARKED, "b": TaskState.RECOVERED, "c": TaskState.EXHAUSTED}
     assert (Attempt.objects.count(), Payload.objects.count()) == (4, 1)
@@ -57,46 +57,46 @@ def test_events_and_exhausted_messages_come_into_the_tables_and_leave_the_queues
 
 
 def test_the_command_drains_the_queues_and_ends(rig: Rig) -> None:
-    rig.tell(*(event(f"t{number}") for number in range(300)), *(message(f"x{number}") for number in range(30)))
+    rig.send(*(event(f"t{number}") for number in range(300)), *(message(f"x{number}") for number in range(30)))
     with rig.command("--once", "--batch", "100") as process:
-        code, said = ended(process)
-    assert (code, "Collected 300 events and 30 exhausted messages." in said) == (0, True), said
+        code, output = ended(process)
+    assert (code, "Collected 300 events and 30 exhausted messages." in output) == (0, True), output
     assert TaskRecord.objects.count() == 330
     assert rig.left() == 0
 
 
-def test_health_is_told_over_http_and_by_a_file_and_sigterm_finishes_what_is_in_hand(rig: Rig, tmp_path: Path) -> None:
+def test_health_is_reported_over_http_and_by_a_file_and_sigterm_finishes_pending_work(rig: Rig, tmp_path: Path) -> None:
     file, port = tmp_path / "healthy", free_port()
     with rig.command("--batch", "20000", "--http", f":{port}", "--health-file", str(file)) as process:
         wait_for(file.exists, "the file")
         with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60) as answer:
             assert (answer.status, json.load(answer)) == (200, {"ok": True, "problem": None})
         wait_for(lambda: CollectorStatus.objects.exists(), "the collector's status")
-        rig.tell(*(event(f"t{number}") for number in range(500)))
-        code, said = ended(process, signal.SIGTERM)
-    assert code == 0, said
+        rig.send(*(event(f"t{number}") for number in range(500)))
+        code, output = ended(process, signal.SIGTERM)
+    assert code == 0, output
     assert TaskRecord.objects.count() + rig.left() == 500
     assert not CollectorStatus.objects.exists()
 
 
 def test_small_batches_are_written_when_they_are_old(rig: Rig) -> None:
     with rig.collecting(age=0.05):
-        rig.tell(event("t", occurred_at=datetime.now(timezone.utc)))
+        rig.send(event("t", occurred_at=datetime.now(timezone.utc)))
         wait_for(state_of_each, "the task")
         wait_for(lambda: rig.left() == 0)
     assert Tally.objects.get().parked == 1
 
 
 def outage(tasks: int) -> list[Any]:
-    """Return what is told of so many tasks, three times each and in any order; a tenth of them ends exhausted."""
-    told: list[Any] = []
+    """Return events and messages of so many tasks, three times each, in random order; a tenth is exhausted."""
+    reported: list[Any] = []
     for number in range(tasks):
         if number % 10:
-            told += events_of(life(f"t{number}", 2, RECOVERED))
+            reported += events_of(life(f"t{number}", 2, RECOVERED))
         else:
-            told += [*events_of(life(f"t{number}", 1, EXHAUSTED)), message(f"t{number}", 1)]
-    random.Random(4).shuffle(told)
-    return told
+            reported += [*events_of(life(f"t{number}", 1, EXHAUSTED)), message(f"t{number}", 1)]
+    random.Random(4).shuffle(reported)
+    return reported
 
 
 def assert_everything_is_there_once(tasks: int) -> None:
@@ -115,7 +115,7 @@ def assert_everything_is_there_once(tasks: int) -> None:
 
 def test_several_collectors_share_the_work_and_count_everything_once(rig: Rig) -> None:
     with rig.collecting(batch=40, age=0.05), rig.collecting(batch=70, age=0.05), rig.collecting(batch=55, age=0.05):
-        rig.tell(*outage(500))
+        rig.send(*outage(500))
         wait_for(lambda: TaskRecord.objects.count() == 500 and rig.left() == 0, "empty queues", pause=0.1)
     assert rig.left() == 0
     assert_everything_is_there_once(500)
@@ -124,41 +124,41 @@ def test_several_collectors_share_the_work_and_count_everything_once(rig: Rig) -
 def test_a_broker_that_restarts_is_waited_for(
     rig: Rig, own_broker: PrivateBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rig.tell(*outage(300))
+    rig.send(*outage(300))
     with rig.collecting(batch=20) as health:
         wait_for(TaskRecord.objects.exists, "the first batch")
         own_broker.restart()
-        wait_for(lambda: health.problem is None, "the collector to be well again")
+        wait_for(lambda: health.problem is None, "the collector to be healthy again")
         wait_for(lambda: TaskRecord.objects.count() == 300 and rig.left() == 0, "empty queues", pause=0.1)
     assert rig.left() == 0
-    assert "The broker is lost, or cannot be reached" in caplog.text
+    assert "The connection to the broker failed" in caplog.text
     assert_everything_is_there_once(300)
 
 
-def test_a_collector_without_a_broker_says_so(rig: Rig) -> None:
-    port, nobody = free_port(), free_port()
-    with rig.command("--http", f":{port}", BROKER_URL=f"amqp://guest:guest@127.0.0.1:{nobody}//") as process:
+def test_a_collector_without_a_broker_reports_it(rig: Rig) -> None:
+    port, closed = free_port(), free_port()
+    with rig.command("--http", f":{port}", BROKER_URL=f"amqp://guest:guest@127.0.0.1:{closed}//") as process:
         answer = wait_for(lambda: refused(port, "The broker"), "503")
         assert "refused" in answer["problem"]
-        code, said = ended(process, signal.SIGINT)
-    assert code == 0, said
+        code, output = ended(process, signal.SIGINT)
+    assert code == 0, output
 
 
 def refused(port: int, problem: str) -> Any:
-    """Return what a collector that is not well says; None until it says ``problem``."""
+    """Return the status of an unhealthy collector; None until it reports ``problem``."""
     try:
         urlopen(f"http://127.0.0.1:{port}/healthz", timeout=60)
     except HTTPError as error:
         with error:
-            said = json.load(error)
-        return said if problem in said["problem"] else None
+            status = json.load(error)
+        return status if problem in status["problem"] else None
     except URLError:
         return None
     return None
 
 
 def test_without_a_place_for_messages_the_exhausted_ones_stay_in_the_broker(rig: Rig) -> None:
-    rig.tell(event("t", EXHAUSTED, 3), message("t"))
+    rig.send(event("t", EXHAUSTED, 3), message("t"))
     with shop.of(shop.make(rig.url), store_payload="never"):
         call_command("rmq_delay_collect", "--once", stdout=StringIO())
     assert state_of_each() == {"t": TaskState.EXHAUSTED}
@@ -168,7 +168,7 @@ def test_without_a_place_for_messages_the_exhausted_ones_stay_in_the_broker(rig:
 def test_a_stop_after_an_outage_acks_nothing_behind_the_batch_that_it_leaves(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next batch may be written by then, but an ack of it would be one of the batch before it."""
+    """The next batch may be written by then, but acking it would ack the batch before it, too."""
     monkeypatch.setattr(writing, "FIRST_PAUSE", 60.0)
     write, is_away = Collected.write, threading.Event()
 
@@ -179,21 +179,21 @@ def test_a_stop_after_an_outage_acks_nothing_behind_the_batch_that_it_leaves(
         write(self, batch)
 
     monkeypatch.setattr(Collected, "write", away_once)
-    told = [event(f"t{number}") for number in range(30)]
-    rig.tell(*told)
+    events = [event(f"t{number}") for number in range(30)]
+    rig.send(*events)
     with rig.collecting(batch=10):
         wait_for(is_away.is_set, "the outage")
         wait_for(lambda: rig.left() == 0, "a collector that holds all of them")
     wait_for(lambda: rig.left() == 30, "all of them back in their queue")
     rig.collect()
-    assert state_of_each() == {each.task_id: TaskState.PARKED for each in told}
+    assert state_of_each() == {each.task_id: TaskState.PARKED for each in events}
 
 
 @pytest.mark.parametrize("state", [TaskState.EXHAUSTED, TaskState.DISCARDED, TaskState.REQUEUED])
 def test_messages_that_come_again_after_their_commit_are_not_collected_twice(
     rig: Rig, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection is lost between commit and ack; meanwhile somebody has acted on the tasks."""
+    """The connection is lost between commit and ack; meanwhile a user has acted on the tasks."""
     ack, lost = Consumer.ack, list[int]()
 
     def losing(self: Consumer, tag: int) -> None:
@@ -205,17 +205,17 @@ def test_messages_that_come_again_after_their_commit_are_not_collected_twice(
 
     monkeypatch.setattr(Consumer, "ack", losing)
     bodies = [b"[[1], {}, {}]", b"[[2], {}, {}]"]
-    rig.tell(*(message("t", body=body) for body in bodies))
+    rig.send(*(message("t", body=body) for body in bodies))
     rig.collect()
     assert (rig.left(), len(lost)) == (0, 1)
     kept = Payload.objects.order_by("record").values_list("record__state", "body")
     assert [(found, bytes(body)) for found, body in kept] == [(state, body) for body in bodies]
 
 
-def test_a_task_id_that_is_used_again_loses_no_message_to_several_collectors(rig: Rig) -> None:
+def test_several_collectors_lose_no_message_of_a_reused_task_id(rig: Rig) -> None:
     bodies = [f"[[{number}], {{}}, {{}}]".encode() for number in range(60)]
     with rig.collecting(batch=7, age=0.02), rig.collecting(batch=11, age=0.02):
-        rig.tell(*(message(f"t{number % 5}", number % 3, body=body) for number, body in enumerate(bodies)))
+        rig.send(*(message(f"t{number % 5}", number % 3, body=body) for number, body in enumerate(bodies)))
         wait_for(lambda: Payload.objects.count() == len(bodies) and rig.left() == 0, "all messages", pause=0.1)
     assert sorted(bytes(body) for body in Payload.objects.values_list("body", flat=True)) == sorted(bodies)
     assert set(state_of_each().values()) == {TaskState.EXHAUSTED}

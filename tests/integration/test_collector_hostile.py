@@ -1,4 +1,4 @@
-"""Messages that nobody would send on purpose, but for those who would."""
+"""Hostile and broken messages in the queues of the collector."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from celery_rmq_delay.contrib.django.models import Attempt, Payload, TaskRecord,
 from celery_rmq_delay.events.schema import EXHAUSTED, PARKED
 from tests.support.brokers.lab import contents
 from tests.support.django.collecting import Rig
-from tests.support.django.told import event, message
+from tests.support.django.reported import event, message
 from tests.support.workers.hostile_messages import ALL, raw, table, text
 
 MEGABYTE = "x" * 1_000_000
@@ -44,8 +44,8 @@ EVENTS: dict[str, bytes] = {
 
 def test_events_that_cannot_be_read_are_kept_and_the_others_go_on(rig: Rig) -> None:
     for name, hostile in EVENTS.items():
-        rig.tell(event(f"before: {name}"), hostile)
-    rig.tell(event("after"))
+        rig.send(event(f"before: {name}"), hostile)
+    rig.send(event("after"))
     rig.collect()
     assert TaskRecord.objects.count() == len(EVENTS) + 1
     kept = UnreadableMessage.objects.all()
@@ -61,7 +61,7 @@ UNREADABLE: dict[str, amqp.Message] = {
 
 
 def test_messages_whose_properties_cannot_be_read_are_kept_as_they_came(rig: Rig) -> None:
-    rig.tell(message("before"), *UNREADABLE.values(), message("after"))
+    rig.send(message("before"), *UNREADABLE.values(), message("after"))
     rig.collect()
     assert set(TaskRecord.objects.values_list("task_id", flat=True)) == {"before", "after"}
     kept = {(bytes(each.body), bytes(each.headers)) for each in UnreadableMessage.objects.all()}
@@ -69,21 +69,21 @@ def test_messages_whose_properties_cannot_be_read_are_kept_as_they_came(rig: Rig
     assert rig.left() == 0
 
 
-def foreign(headers: dict[str, Any] | None = None, body: bytes = b"body", **properties: Any) -> amqp.Message:
+def other_message(headers: dict[str, Any] | None = None, body: bytes = b"body", **properties: Any) -> amqp.Message:
     return amqp.Message(body, application_headers=headers or {}, **properties)
 
 
-#: The name of its header is no UTF-8.
+#: The name of its header is not UTF-8.
 NAMELESS = raw(table((b"\xff", text(b"a"))))
-#: Messages, and the one row that each becomes.
+#: Messages, and the row of each.
 READABLE: list[tuple[amqp.Message, dict[str, Any]]] = [
     (amqp.Message(b"no header"), {"payload__body": b"no header", "name": "", "queue": ""}),
     (message("no body", body=b""), {"task_id": "no body"}),
-    (foreign({"id": "t" * 900, "task": "long"}), {"name": "long", "task_id__startswith": "ttt"}),
-    (foreign({"id": 7, "task": "a"}), {"task_id": "7"}),
-    (foreign({"id": ["a", {"b": 1}]}), {"task_id": "['a', {'b': 1}]"}),
-    (foreign(correlation_id="c1"), {"task_id": "c1"}),
-    (foreign(correlation_id="c\0"), {"task_id": "c\N{REPLACEMENT CHARACTER}"}),
+    (other_message({"id": "t" * 900, "task": "long"}), {"name": "long", "task_id__startswith": "ttt"}),
+    (other_message({"id": 7, "task": "a"}), {"task_id": "7"}),
+    (other_message({"id": ["a", {"b": 1}]}), {"task_id": "['a', {'b': 1}]"}),
+    (other_message(correlation_id="c1"), {"task_id": "c1"}),
+    (other_message(correlation_id="c\0"), {"task_id": "c\N{REPLACEMENT CHARACTER}"}),
     (message("hostile", **dict.fromkeys(TEXTS, HOSTILE)), {"task_id": "hostile", "kwargs_preview__contains": "%s"}),
     (message("large", body=MEGABYTE.encode(), argsrepr=MEGABYTE[:90_000]), {"task_id": "large"}),
     (
@@ -95,18 +95,18 @@ READABLE: list[tuple[amqp.Message, dict[str, Any]]] = [
         message("no times", **{h.EXHAUSTED_AT: "now", h.FIRST_FAILED: 12}),
         {"task_id": "no times", "first_failed_at": None},
     ),
-    (foreign({"id": "deaths", "x-death": ["?", {"count": "x", "queue": 5}, 7]}), {"task_id": "deaths"}),
+    (other_message({"id": "deaths", "x-death": ["?", {"count": "x", "queue": 5}, 7]}), {"task_id": "deaths"}),
     (NAMELESS, {"payload__body": contents(NAMELESS), "name": ""}),
     (raw(table((b"id", text(b"\xff\xfe")))), {"task_id": r"b'\xff\xfe'"}),
     (message("pickled", body=pickle.dumps(print)), {"task_id": "pickled"}),
     (message("packed", body=gzip.compress(b"{}"), compression="application/x-gzip"), {"task_id": "packed"}),
-    (foreign({"id": "latin"}, "ä".encode("latin-1"), content_encoding="latin-1"), {"task_id": "latin"}),
+    (other_message({"id": "latin"}, "ä".encode("latin-1"), content_encoding="latin-1"), {"task_id": "latin"}),
 ]
 
 
-def test_strange_messages_become_rows_and_stay_what_they_are(rig: Rig) -> None:
+def test_strange_messages_become_rows_and_keep_their_bytes(rig: Rig) -> None:
     for number, (strange, _) in enumerate(READABLE):
-        rig.tell(message(f"good {number}"), strange)
+        rig.send(message(f"good {number}"), strange)
     rig.collect()
     assert not UnreadableMessage.objects.exists(), UnreadableMessage.objects.get().error
     assert TaskRecord.objects.filter(state=TaskState.EXHAUSTED).count() == 2 * len(READABLE)
@@ -115,20 +115,20 @@ def test_strange_messages_become_rows_and_stay_what_they_are(rig: Rig) -> None:
     assert rig.left() == 0
 
 
-def test_messages_without_ids_are_told_apart_by_their_bytes(rig: Rig) -> None:
-    rig.tell(*(foreign({"number": number}, b"same") for number in range(3)), foreign(body=b"other"))
+def test_messages_without_ids_are_distinguished_by_their_bytes(rig: Rig) -> None:
+    rig.send(*(other_message({"number": number}, b"same") for number in range(3)), other_message(body=b"other"))
     rig.collect()
-    rig.tell(foreign({"number": 1}, b"same"))
+    rig.send(other_message({"number": 1}, b"same"))
     rig.collect()
     assert TaskRecord.objects.count() == Payload.objects.count() == Attempt.objects.count() == 4
 
 
-def test_why_the_broker_gave_a_message_up_is_told(rig: Rig) -> None:
+def test_the_reason_of_a_dead_letter_is_recorded(rig: Rig) -> None:
     channel, queue = rig.channel, "strangers"
     arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "rmq_delay.exhausted", "x-max-length": 1}
     channel.queue_declare(queue, durable=True, auto_delete=False, arguments=arguments)
     for number in range(2):
-        channel.basic_publish(foreign({"id": f"t{number}", "task": "a"}), "", queue)
+        channel.basic_publish(other_message({"id": f"t{number}", "task": "a"}), "", queue)
     channel.queue_declare(queue, passive=True)
     rig.collect()
     found = TaskRecord.objects.get()
@@ -138,8 +138,8 @@ def test_why_the_broker_gave_a_message_up_is_told(rig: Rig) -> None:
 def test_one_row_that_the_database_refuses_does_not_hold_up_its_batch(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(h, "MAX_COUNT", 2**70)  # no message that is known gets so far
-    rig.tell(*(message(f"t{number}") for number in range(40)), message("large", **{h.ATTEMPTS: 2**62}), event("t"))
+    monkeypatch.setattr(h, "MAX_COUNT", 2**70)  # no known message gets here
+    rig.send(*(message(f"t{number}") for number in range(40)), message("large", **{h.ATTEMPTS: 2**62}), event("t"))
     rig.collect()
     refused = UnreadableMessage.objects.count()
     assert refused == (connection.vendor == "postgresql"), "SQLite takes every number"
@@ -162,23 +162,23 @@ def test_an_event_and_a_message_of_hostile_tasks_stay_apart(rig: Rig) -> None:
         "null",
         "%s",
     ]
-    rig.tell(*(event(task_id, EXHAUSTED, 1) for task_id in ids), *(message(task_id, 1) for task_id in ids))
-    rig.tell(*(event(task_id, PARKED, 0) for task_id in ids))
+    rig.send(*(event(task_id, EXHAUSTED, 1) for task_id in ids), *(message(task_id, 1) for task_id in ids))
+    rig.send(*(event(task_id, PARKED, 0) for task_id in ids))
     rig.collect()
     assert sorted(TaskRecord.objects.values_list("task_id", flat=True)) == sorted(ids)
     assert Attempt.objects.count() == 2 * len(ids)
 
 
-def test_what_kills_other_readers_is_collected_between_healthy_messages(rig: Rig) -> None:
+def test_hostile_messages_are_collected_between_healthy_ones(rig: Rig) -> None:
     hostile = list(ALL.values())
     for number, each in enumerate(hostile):
-        rig.tell(message(f"good {number}"), each, event(f"told {number}"), contents(each))
+        rig.send(message(f"good {number}"), each, event(f"sent {number}"), contents(each))
     rig.collect()
-    good = {f"{kind} {number}" for kind in ("good", "told") for number in range(len(hostile))}
+    good = {f"{kind} {number}" for kind in ("good", "sent") for number in range(len(hostile))}
     assert good <= set(TaskRecord.objects.values_list("task_id", flat=True))
     exhausted = UnreadableMessage.objects.filter(queue="rmq_delay.exhausted")
     kept = [*Payload.objects.values_list("body", flat=True), *exhausted.values_list("body", flat=True)]
     assert {contents(each) for each in hostile} <= set(map(bytes, kept))
-    told = UnreadableMessage.objects.filter(queue="rmq_delay.events").values_list("body", flat=True)
-    assert {contents(each) for each in hostile} == set(map(bytes, told))
+    bodies = UnreadableMessage.objects.filter(queue="rmq_delay.events").values_list("body", flat=True)
+    assert {contents(each) for each in hostile} == set(map(bytes, bodies))
     assert rig.left() == 0

@@ -19,21 +19,21 @@ from celery_rmq_delay.contrib.django.models import Attempt, Payload, Tally, Task
 from celery_rmq_delay.events.schema import EXHAUSTED, RECOVERED, Event
 from tests.support.django.collecting import Nursery, Rig, events_of
 from tests.support.django.history import rows
-from tests.support.django.told import life, message
+from tests.support.django.reported import life, message
 from tests.support.waiting import wait_for
 
-#: How many tasks fail for each kill: so many exhausted, so many recovered.
+#: Failing tasks for each kill: exhausted ones, recovered ones.
 EXHAUSTED_EACH, RECOVERED_EACH = 40, 80
 
 
 def what_happens(block: int) -> list[Event | amqp.Message]:
     """Return 400 events and 40 messages of the exhausted queue."""
-    told: list[Any] = []
+    made: list[Any] = []
     for number in range(EXHAUSTED_EACH):
-        told += [*events_of(life(f"exhausted-{block}-{number}", 3, EXHAUSTED)), message(f"exhausted-{block}-{number}")]
+        made += [*events_of(life(f"exhausted-{block}-{number}", 3, EXHAUSTED)), message(f"exhausted-{block}-{number}")]
     for number in range(RECOVERED_EACH):
-        told += events_of(life(f"recovered-{block}-{number}", 2, RECOVERED))
-    return told
+        made += events_of(life(f"recovered-{block}-{number}", 2, RECOVERED))
+    return made
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
@@ -42,20 +42,20 @@ def what_happens(block: int) -> list[Event | amqp.Message]:
     [(2, True), pytest.param(12, True, marks=pytest.mark.slow), pytest.param(50, False, marks=pytest.mark.slow)],
     ids=["few", "files", "tables"],
 )
-def test_a_collector_killed_again_and_again_writes_every_message_once(
+def test_a_collector_killed_repeatedly_writes_every_message_once(
     rig: Rig, tmp_path: Path, kills: int, files: bool
 ) -> None:
-    """Into the tables once; into its files at least once, and those are whole."""
+    """Each message is in the tables once and in the files at least once; the files are complete."""
     dice = random.Random(20261121)
     blocks, interrupted = 0, 0
-    told, waiting = list[Event | amqp.Message](), list[Event | amqp.Message]()
+    sent, waiting = list[Event | amqp.Message](), list[Event | amqp.Message]()
     with Nursery(rig, **({"HISTORY_URL": str(tmp_path)} if files else {})) as nursery:
         for blocks in itertools.count(1):
             waiting += what_happens(blocks)
             dice.shuffle(waiting)
             portion, waiting = waiting[: len(waiting) // 2], waiting[len(waiting) // 2 :]
-            told += portion
-            rig.tell(*portion)
+            sent += portion
+            rig.send(*portion)
             before, known = rig.left(), len(list(tmp_path.rglob("*.parquet*")))
             options = ["--batch", str(dice.choice((5, 20, 100) if files else (20, 100, 500)))]
             collector = nursery.start(*options, "--file-seconds", str(dice.choice((0, 0.02, 0.1))))
@@ -68,12 +68,12 @@ def test_a_collector_killed_again_and_again_writes_every_message_once(
             interrupted += bool(rig.left())
             if interrupted == kills:
                 break
-        told += waiting
-        rig.tell(*waiting)
+        sent += waiting
+        rig.send(*waiting)
         nursery.start("--once")
         nursery.wait()
 
-    print(f"{interrupted} of {blocks} kills left messages; then {len(told)} in the tables")
+    print(f"{interrupted} of {blocks} kills left messages; then {len(sent)} in the tables")
     assert rig.left() == 0
     exhausted, recovered = blocks * EXHAUSTED_EACH, blocks * RECOVERED_EACH
     states = Counter(TaskRecord.objects.values_list("state", flat=True))
@@ -85,5 +85,5 @@ def test_a_collector_killed_again_and_again_writes_every_message_once(
     counted = Tally.objects.aggregate(parked=Sum("parked"), recovered=Sum("recovered"), exhausted=Sum("exhausted"))
     assert counted == {"parked": 3 * exhausted + 2 * recovered, "recovered": recovered, "exhausted": exhausted}
     if files:
-        wanted = {each.event_id for each in told if isinstance(each, Event)}
+        wanted = {each.event_id for each in sent if isinstance(each, Event)}
         assert {row["event_id"] for row in rows(tmp_path)} == wanted

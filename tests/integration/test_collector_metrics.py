@@ -14,7 +14,7 @@ from celery_rmq_delay.testing.servers.ports import free_port
 from tests.support import ROOT
 from tests.support.django.collecting import Rig, ended
 from tests.support.django.receivers import webhook
-from tests.support.django.told import event
+from tests.support.django.reported import event
 from tests.support.waiting import BUSY, wait_for
 
 SETTINGS = """
@@ -36,7 +36,7 @@ def test_metrics_are_served_and_alerts_are_sent(rig: Rig, tmp_path: Any) -> None
     with webhook() as hook:
         (tmp_path / "notified.py").write_text(SETTINGS % hook.url)
         environ = {"DJANGO_SETTINGS_MODULE": "notified", "PYTHONPATH": f"{ROOT}:{tmp_path}"}
-        rig.tell(event("a"), event("a", EXHAUSTED, attempt=1))
+        rig.send(event("a"), event("a", EXHAUSTED, attempt=1))
         with rig.command("--http", f":{port}", **environ) as process:
             process.stdout.readline()
             wait_for(lambda: hook.posts, "the alert")

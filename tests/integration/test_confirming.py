@@ -1,4 +1,4 @@
-"""The connection on which a worker publishes copies: nothing on it holds up the worker."""
+"""The connection on which a worker publishes copies: it never blocks the worker."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.support.brokers.lab import Lab, contents
 from tests.support.brokers.proxy import Proxy, elsewhere
 from tests.support.waiting import BUSY, wait_for
 
-#: More than the kernels at both ends take of what nobody reads.
+#: More unread bytes than the kernels at both ends buffer.
 LARGE = 15 * 1024 * 1024  # RabbitMQ 4 takes no message of more than 16 MiB
 
 
 class Consumer:
-    """As much of Celery's consumer as the connection uses, with an event loop that `run` turns; or with none."""
+    """The part of Celery's consumer that the connection uses, with an event loop that `run` drives, or without one."""
 
     hostname = "w@test"
 
@@ -39,7 +39,7 @@ class Consumer:
 
 
 class Copies:
-    """A `ConfirmingConnection` with what was called back."""
+    """A `ConfirmingConnection` with the results of its callbacks."""
 
     def __init__(self, url: str, *, hub: bool = True, heartbeat: float = 0) -> None:
         self.source = kombu.Connection(url, heartbeat=heartbeat)
@@ -59,7 +59,7 @@ class Copies:
         self.connection.publish(amqp.Message(body, delivery_mode=2), Route(exchange, queue), done)
 
     def run(self, until: Callable[[], Any]) -> None:
-        """Turn the event loop until something is so."""
+        """Run the event loop until a condition is true."""
         wait_for(lambda: until() or self.turn(), "it in the event loop", pause=0)
 
     def turn(self) -> None:
@@ -72,7 +72,7 @@ class Copies:
             self.consumer.hub.close()
         else:
             self.consumer.timer.stop()
-        self.source.collect()  # a proxy may hold what it would wait for
+        self.source.collect()  # a proxy may hold the answer that it would wait for
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def through(proxy: Proxy, lab: Lab) -> str:
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("hub", [True, False], ids=["event loop", "threads"])
-def test_each_publish_is_called_back_with_what_the_broker_said(
+def test_each_publish_is_called_back_with_the_answer_of_the_broker(
     lab: Lab, make_copies: Callable[..., Copies], hub: bool
 ) -> None:
     queue, copies = lab.queue(), make_copies(hub=hub)
@@ -132,7 +132,7 @@ def test_nothing_waits_for_a_broker_that_reads_nothing_in_an_alarm(
     assert [len(contents(classic_lab.get(queue, ack=True))) for _ in range(2)] == [LARGE, len("small")]
 
 
-def test_a_probe_tells_whether_the_broker_has_an_alarm(
+def test_a_probe_detects_an_alarm_of_the_broker(
     classic_lab: Lab, own_broker: PrivateBroker, make_copies: Callable[..., Copies]
 ) -> None:
     copies = make_copies()
@@ -144,7 +144,7 @@ def test_a_probe_tells_whether_the_broker_has_an_alarm(
 
 
 @pytest.mark.brokers
-def test_what_a_lost_connection_left_without_an_answer_is_published_again(
+def test_copies_left_unconfirmed_by_a_lost_connection_are_published_again(
     lab: Lab, proxy: Proxy, make_copies: Callable[..., Copies]
 ) -> None:
     queue, copies = lab.queue(), make_copies(through(proxy, lab))
@@ -164,7 +164,7 @@ def test_what_a_lost_connection_left_without_an_answer_is_published_again(
     assert lab.channel.basic_get(queue) is None
 
 
-def test_what_is_published_without_a_connection_waits_for_one(
+def test_a_copy_published_without_a_connection_waits_for_one(
     lab: Lab, proxy: Proxy, make_copies: Callable[..., Copies]
 ) -> None:
     queue, copies = lab.queue(), make_copies(through(proxy, lab))
@@ -183,9 +183,9 @@ def test_a_connection_on_which_the_broker_is_silent_is_opened_again(
 ) -> None:
     queue, copies = lab.queue(), make_copies(through(proxy, lab), heartbeat=2)
     proxy.hold()
-    copies.publish("unheard", queue)
-    copies.run(lambda: "unheard" in copies.answers)
-    assert copies.answers == {"unheard": None}
+    copies.publish("unread", queue)
+    copies.run(lambda: "unread" in copies.answers)
+    assert copies.answers == {"unread": None}
 
 
 @pytest.mark.brokers

@@ -1,4 +1,4 @@
-"""Nothing is done before the broker says that it has the message."""
+"""Callbacks run after the broker has confirmed the message."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def message(body: str = "body") -> amqp.Message:
 
 
 class Answers:
-    """Collects what a `ConfirmingPublisher` calls back."""
+    """Collects the callbacks of a `ConfirmingPublisher`."""
 
     def __init__(self) -> None:
         self.found: dict[Any, PublishError | None] = {}
@@ -47,7 +47,7 @@ class Answers:
 
 
 def drain(publisher: ConfirmingPublisher, seconds: float = BUSY) -> None:
-    """Read answers until all have come, or none comes for so long."""
+    """Read answers until all have arrived, or until none arrives for some seconds."""
     with suppress(OSError):
         while publisher.waiting:
             publisher._connection.drain_events(timeout=seconds)
@@ -92,7 +92,7 @@ def test_the_publisher_waits_for_no_answer_where_the_app_has_set_confirm_publish
     assert isinstance(answers.found["full"], NackedError)
 
 
-def test_the_publisher_calls_back_with_what_the_broker_said(lab: Lab) -> None:
+def test_the_publisher_calls_back_with_the_answer_of_the_broker(lab: Lab) -> None:
     good, full, answers = lab.queue(), fill(lab), Answers()
     publisher = ConfirmingPublisher(lab.connection)
     for number in range(50):
@@ -132,7 +132,7 @@ def test_a_callback_may_publish_again(lab: Lab) -> None:
     assert answers.found == {"first": None, 0: None, 1: None, 2: None}
 
 
-def test_who_waits_for_what_was_published_before_does_not_wait_for_what_comes_after(lab: Lab) -> None:
+def test_after_pending_waits_for_earlier_publishes_only(lab: Lab) -> None:
     queue = lab.queue()
     order: list[int | str] = []
     publisher = ConfirmingPublisher(lab.connection)
@@ -140,7 +140,7 @@ def test_who_waits_for_what_was_published_before_does_not_wait_for_what_comes_af
     assert order == ["nothing to wait for"]
 
     def publish(number: int) -> None:
-        """Publish one after the other: each answer leads to the next, so that one is always outstanding."""
+        """Publish messages one after the other: each answer starts the next publish, so that one is always pending."""
 
         def done(error: PublishError | None) -> None:
             assert error is None
@@ -155,12 +155,12 @@ def test_who_waits_for_what_was_published_before_does_not_wait_for_what_comes_af
     assert order == ["nothing to wait for"]
     drain(publisher)
 
-    # Answers may be read while the next ones are published, so that some come in between.
+    # Answers may be read during the next publishes, so that some arrive in between.
     assert order.index(0) < order.index("answered") < 10, "it waited for what was published later"
     assert len(order) == 1 + 51 + 1
 
 
-def test_a_lost_connection_calls_nobody_back(lab: Lab) -> None:
+def test_no_callback_is_called_for_a_lost_connection(lab: Lab) -> None:
     """The originals are unacked, so the broker delivers them again."""
     queue, answers = lab.queue(), Answers()
     connection = lab.connect()
@@ -172,7 +172,7 @@ def test_a_lost_connection_calls_nobody_back(lab: Lab) -> None:
     assert publisher.waiting == 1
 
 
-def test_the_end_of_a_queue_between_two_publishes_is_told_of_the_right_one(classic_lab: Lab) -> None:
+def test_a_queue_deleted_between_two_publishes_fails_the_second_only(classic_lab: Lab) -> None:
     lab = classic_lab
     queue, answers = lab.queue(), Answers()
     publisher = ConfirmingPublisher(lab.connection)
@@ -188,7 +188,7 @@ def test_the_end_of_a_queue_between_two_publishes_is_told_of_the_right_one(class
 def test_a_call_after_one_without_a_confirm_gets_a_confirm_of_its_own(
     lab: Lab, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The late confirm of the first would else be taken for that of the next, which the broker refuses here."""
+    """Otherwise the late confirm of the first would count for the next one, which the broker refuses here."""
     good, full = lab.queue(), fill(lab)
     exact = parking.exact_delays(exact_queue_type="classic")
 

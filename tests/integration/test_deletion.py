@@ -1,4 +1,4 @@
-"""An origin queue is deleted to be declared again in another way, and no message with it."""
+"""An origin queue is deleted, to be declared again with other arguments, without losing messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def exists(lab: Lab, queue: str) -> bool:
     return ready_counts(lab.connection, [queue])[queue] is not None
 
 
-def test_an_empty_queue_that_nobody_consumes_is_deleted_and_what_is_parked_stays(lab: Lab) -> None:
+def test_an_empty_queue_without_consumers_is_deleted_and_parked_messages_stay(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((HOUR,))))
     parked(lab, plan)
 
@@ -49,7 +49,7 @@ def test_an_empty_queue_that_nobody_consumes_is_deleted_and_what_is_parked_stays
     assert lab.counts(plan) == {plan.delay_queue(1, HOUR).name: 1}
 
 
-def test_a_queue_with_consumers_is_kept_with_its_ways_back(lab: Lab) -> None:
+def test_a_queue_with_consumers_is_kept_with_its_bindings(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((1000,))))
     parked(lab, plan)
     tag = lab.channel.basic_consume(plan.queue, callback=lambda _message: None)
@@ -59,7 +59,7 @@ def test_a_queue_with_consumers_is_kept_with_its_ways_back(lab: Lab) -> None:
     assert contents(lab.get(plan.queue, ack=True)) == b"parked"
 
 
-def test_what_has_come_back_is_exhausted_with_its_attempts_and_where_it_came_from(lab: Lab) -> None:
+def test_returned_messages_are_exhausted_with_their_attempts_and_first_route(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((100,))))
     exchange = lab.exchange("direct")
     lab.channel.queue_bind(plan.queue, exchange, "key")
@@ -72,8 +72,8 @@ def test_what_has_come_back_is_exhausted_with_its_attempts_and_where_it_came_fro
 
     found = [lab.get(plan.exhausted, ack=True) for _ in range(2)]
     assert [contents(each) for each in found] == [b"came back", b"fresh"]
-    told = [describe(each) for each in found]
-    assert [(each.queue, each.reason, each.attempts) for each in told] == [
+    described = [describe(each) for each in found]
+    assert [(each.queue, each.reason, each.attempts) for each in described] == [
         (plan.queue, "undeliverable", 1),
         (plan.queue, "undeliverable", 0),
     ]
@@ -103,11 +103,11 @@ def test_a_queue_in_which_a_message_arrives_meanwhile_is_kept_and_messages_come_
     plan = lab.applied(lab.plan(Ladder((1000,))))
     parked(lab, plan)
     delete_unused = apply.delete_unused
-    told: list[str] = []
+    published: list[str] = []
 
     def publish_first(*given: object) -> bool:
-        if "late" not in told:
-            told.append("late")
+        if "late" not in published:
+            published.append("late")
             lab.publish(plan.queue, "late")
         return delete_unused(*given)  # type: ignore[arg-type]
 
@@ -142,7 +142,7 @@ def test_a_queue_whose_messages_are_exhausted_is_deleted_on_a_slow_disk(
     assert delete(quorum_lab, plan) == Deletion(plan.queue, deleted=True, exhausted=1)
 
 
-def test_a_queue_without_a_ladder_is_kept_and_the_error_says_what_to_do(lab: Lab) -> None:
+def test_a_queue_without_a_ladder_is_kept_and_the_error_has_a_fix(lab: Lab) -> None:
     plan = lab.plan(Ladder((HOUR,)))
     lab.origin(plan)
     with pytest.raises(RmqDelayError, match="has no ladder: run"):
@@ -150,7 +150,7 @@ def test_a_queue_without_a_ladder_is_kept_and_the_error_says_what_to_do(lab: Lab
     assert exists(lab, plan.queue)
 
 
-def test_a_queue_whose_record_is_lost_is_kept_with_the_ways_back_that_nobody_knows(lab: Lab) -> None:
+def test_a_queue_whose_record_is_lost_is_kept_with_its_unknown_bindings(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((1000,))))
     parked(lab, plan)
     lose_record(lab, plan)

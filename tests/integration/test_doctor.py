@@ -1,4 +1,4 @@
-"""What the doctor finds on a broker, and what it says of it."""
+"""The findings of the doctor on a broker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.workers.roles import Permissions, add_user
 
 
 def opened(lab: Lab, **settings: Any) -> tuple[Celery, LadderPlan]:
-    """Return an app all of whose objects are in the broker, and its plan."""
+    """Return an app with all its objects in the broker, and its plan."""
     app, plan = shops.opened(lab, **settings)
     declare_exact(lab, app)
     return app, plan
@@ -53,7 +53,7 @@ def test_an_app_that_was_never_applied_misses_its_objects(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_an_object_that_somebody_deleted_is_missing_and_one_with_other_arguments_a_conflict(lab: Lab) -> None:
+def test_a_deleted_object_is_missing_and_one_with_other_arguments_is_a_conflict(lab: Lab) -> None:
     app, plan = opened(lab)
     assert found(app) == {}
     exchange = app._rmq_delay.exact.topologies[0].route(1000, "q").exchange
@@ -79,7 +79,7 @@ def test_settings_that_were_not_applied_are_found(lab: Lab) -> None:
     assert notes(app) >= {"retired"}
 
 
-def test_a_change_of_the_type_is_found_as_what_an_apply_does_about_it(lab: Lab) -> None:
+def test_a_change_of_the_type_is_found_with_the_actions_of_an_apply(lab: Lab) -> None:
     _, old = opened(lab)
     lab.channel.queue_delete(old.queue)
     lab.queue_type = old.of_other_type.queue_type
@@ -108,7 +108,7 @@ def test_a_switch_that_was_cut_off_is_found(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_a_lost_record_is_found_with_a_fix_that_helps_whatever_was_in_force(lab: Lab) -> None:
+def test_a_lost_record_is_found_with_a_fix_for_every_former_ladder(lab: Lab) -> None:
     app, plan = opened(lab)
     lose_record(lab, plan)
     assert found(app) == {}
@@ -157,14 +157,14 @@ def test_a_queue_with_other_arguments_of_its_own_is_found(classic_lab: Lab) -> N
     assert set(found(app)) == {"queue-arguments"}
 
 
-def test_who_may_not_compare_a_queue_is_told_so_unless_the_management_api_shows_its_arguments(
+def test_a_user_who_may_not_compare_a_queue_gets_a_note_unless_the_management_api_helps(
     managed: PrivateBroker, managed_lab: Lab
 ) -> None:
     app, plan = opened(managed_lab)
     app.conf.broker_url = add_user(managed, managed_lab.url, Permissions("", ".*", ".*"))
     (finding,) = (each for each in examine(app, use_management=False) if each.code == "queue-arguments")
     assert (finding.severity, finding.subject) == ("note", plan.queue)
-    assert "It cannot be seen whether it has our dead-letter exchange. ACCESS_REFUSED" in finding.found
+    assert "It is unknown whether it has our dead-letter exchange. ACCESS_REFUSED" in finding.found
     assert "queue-arguments" not in {each.code for each in examine(app, management_url=managed.management_url)}
 
 
@@ -198,17 +198,17 @@ def test_a_policy_that_lowers_the_delivery_limit_is_found(
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("queue_type", ["quorum"])
-def test_a_policy_that_reaches_the_packages_own_queues_is_found_with_one_that_protects_them(
+def test_a_policy_that_matches_managed_queues_is_found_with_one_that_protects_them(
     managed: PrivateBroker, managed_lab: Lab
 ) -> None:
     lab = managed_lab
     app, plan = opened(lab, tiers=["10m", "1h"])
 
-    def reached() -> Finding | None:  # queue by queue, as the statistics come in
+    def reached() -> Finding | None:  # queue by queue, as the statistics arrive
         finding = found(app, managed.management_url).get("policy")
-        told = finding.found if finding else ""
+        text = finding.found if finding else ""
         pairs = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in wanted.items()]
-        return finding if quarantine(plan.queue) in told and all(pair in told for pair in pairs) else None
+        return finding if quarantine(plan.queue) in text and all(pair in text for pair in pairs) else None
 
     wanted = {"message-ttl": 60_000, "max-length": 5, "delivery-limit": 20, "dead-letter-routing-key": "dead"}
     with policy(managed, "tidy", f"^{lab.names.prefix}", wanted):
@@ -223,7 +223,7 @@ def test_a_policy_that_reaches_the_packages_own_queues_is_found_with_one_that_pr
 
 
 @pytest.mark.brokers
-def test_a_policy_that_changes_the_key_of_what_an_origin_queue_rejects_is_found(
+def test_a_policy_that_changes_the_dead_letter_key_of_an_origin_queue_is_found(
     managed: PrivateBroker, managed_lab: Lab
 ) -> None:
     app, plan = opened(managed_lab, tiers=["1h"])
@@ -252,10 +252,10 @@ def managed_policy(managed: PrivateBroker, lab: Lab, queue: str) -> str | None:
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("queue_type", ["quorum"])
-def test_dead_letters_that_nobody_takes_are_found(managed: PrivateBroker, managed_lab: Lab) -> None:
+def test_dead_letters_without_a_consumer_are_found(managed: PrivateBroker, managed_lab: Lab) -> None:
     lab = managed_lab
     app, plan = opened(lab)
-    if not lab.tells_death_reason:
+    if not lab.reports_death_reason:
         lab.channel.exchange_unbind(plan.names.tasks(plan.queue), plan.names.other(plan.queue))
     lab.channel.exchange_delete(plan.names.tasks(plan.queue))
     lab.channel.exchange_delete(plan.names.other(plan.queue))
@@ -275,7 +275,7 @@ def test_a_queue_that_was_deleted_and_declared_again_is_found_to_be_unbound(
     lab.origin(plan)
     finding = found(app, managed.management_url)["unbound"]
     assert finding.severity == "error"
-    assert f"2 bindings are missing, and messages are lost or stuck for it: {plan.names.returns}" in finding.found
+    assert f"2 bindings are missing, so messages are lost or stuck: {plan.names.returns}" in finding.found
     planned = run(app, "plan", "--management-url", str(managed.management_url), code=2).stdout
     assert f"  + binding {plan.names.returns} -> {plan.queue} ({plan.queue}@1)" in planned
     apply_plan(lab.connection, plan)
@@ -297,7 +297,7 @@ def test_a_missing_management_api_is_found_with_the_fix(classic_lab: Lab) -> Non
     assert URL_VARIABLE in finding.fix
 
 
-def test_a_broker_that_is_not_there_is_found() -> None:
+def test_a_missing_broker_is_found() -> None:
     app = Celery("shop", broker=f"amqp://guest:secret@127.0.0.1:{free_port()}//", set_as_current=False)
     install(app)
     (finding,) = examine(app)
@@ -308,7 +308,7 @@ def test_a_broker_that_is_not_there_is_found() -> None:
 @pytest.mark.brokers
 def test_a_broker_that_does_not_let_the_user_in_is_found(rmq_broker: Any) -> None:
     connection = kombu.Connection(rmq_broker.url)
-    broker = connection.clone(userid="nobody", password="secret").as_uri(include_password=True)
+    broker = connection.clone(userid="unknown", password="secret").as_uri(include_password=True)
     app = Celery("shop", broker=broker, set_as_current=False)
     install(app)
     (finding,) = examine(app)
@@ -332,10 +332,10 @@ def test_an_app_without_install_is_refused() -> None:
 @pytest.mark.brokers
 def test_a_native_queue_that_no_worker_would_start_with_is_an_error(lab: Lab) -> None:
     app = shop(lab, retry="native", tiers=["1h"])
-    said = found(app).get("native")
+    finding = found(app).get("native")
     if lab.queue_type == "quorum" and capabilities(lab.connection).delays_retries:
-        assert said is None
+        assert finding is None
         return
-    assert said is not None
-    assert "needs" in said.found
-    assert '"retry": "ladder"' in said.fix
+    assert finding is not None
+    assert "needs" in finding.found
+    assert '"retry": "ladder"' in finding.fix

@@ -98,7 +98,7 @@ def test_a_close_waits_until_the_broker_has_everything(make_pipe: Callable[..., 
     assert pipe.count == 900
 
 
-def test_a_close_tells_what_the_broker_did_not_confirm(
+def test_a_close_logs_the_number_of_unconfirmed_events(
     make_pipe: Callable[..., Pipe], own_broker: PrivateBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipe = make_pipe()
@@ -140,7 +140,7 @@ def test_a_queue_with_other_arguments_is_used_with_a_warning(
     second.wait_for_count(2)
 
 
-def test_a_queue_that_is_deleted_is_declared_anew(make_pipe: Callable[..., Pipe]) -> None:
+def test_a_deleted_queue_is_declared_again(make_pipe: Callable[..., Pipe]) -> None:
     pipe = make_pipe()
     pipe.writer.write(b"1")
     pipe.wait_for_count(1)
@@ -152,7 +152,7 @@ def test_a_queue_that_is_deleted_is_declared_anew(make_pipe: Callable[..., Pipe]
     assert pipe.lab.get(pipe.queue, ack=True).body == "2"
 
 
-def test_what_is_told_while_there_is_no_connection_is_written_afterwards(make_pipe: Callable[..., Pipe]) -> None:
+def test_events_without_a_connection_are_written_after_the_reconnect(make_pipe: Callable[..., Pipe]) -> None:
     pipe = make_pipe()
     socket: Any = pipe.writer._socket
     socket.shutdown(2)
@@ -162,7 +162,7 @@ def test_what_is_told_while_there_is_no_connection_is_written_afterwards(make_pi
     pipe.wait_for_count(3)
 
 
-def test_a_start_connects_anew_where_the_broker_has_closed_the_connection(
+def test_a_start_connects_again_where_the_broker_has_closed_the_connection(
     make_pipe: Callable[..., Pipe], own_broker: PrivateBroker
 ) -> None:
     pipe = make_pipe()
@@ -172,8 +172,8 @@ def test_a_start_connects_anew_where_the_broker_has_closed_the_connection(
         "|| [{pid, Pid}, {peer_port, Port}] <- rabbit_networking:connection_info_all([pid, peer_port]), "
         f"Port =:= {socket.getsockname()[1]}]"
     )
-    wait_for(lambda: select.select([socket], [], [], 0)[0], "the broker's last words")
-    assert pipe.writer.is_connected, "nobody has looked yet"
+    wait_for(lambda: select.select([socket], [], [], 0)[0], "the broker's close")
+    assert pipe.writer.is_connected, "nothing has read from it yet"
     pipe.writer.start()
     pipe.writer.write(b"1")
     pipe.writer.close(BUSY)
@@ -190,7 +190,7 @@ def test_without_apply_on_start_a_missing_queue_is_waited_for(make_pipe: Callabl
     pipe.wait_for_count(1)
 
 
-def test_an_alarm_neither_holds_up_the_writer_nor_grows_it(
+def test_an_alarm_neither_blocks_the_writer_nor_grows_its_buffer(
     make_pipe: Callable[..., Pipe],
     own_broker: PrivateBroker,
     monkeypatch: pytest.MonkeyPatch,
@@ -199,7 +199,7 @@ def test_an_alarm_neither_holds_up_the_writer_nor_grows_it(
     monkeypatch.setattr(event_writer, "MAX_WAITING", 500)
     pipe = make_pipe()
     with alarm(own_broker):
-        for _ in range(200):  # while the broker reads nothing: a write that waited would wait for ever
+        for _ in range(200):  # while the broker reads nothing: a blocking write would never return
             pipe.writer.write(*[KB] * 100)
         assert 500 <= pipe.writer.waiting < 600
         with caplog.at_level(logging.WARNING):

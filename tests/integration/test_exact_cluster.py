@@ -1,4 +1,4 @@
-"""A node of a cluster dies while messages wait in quorum levels and tiers: none is lost, what is doubled is counted."""
+"""A node of a cluster dies while messages wait in quorum levels and tiers: none is lost, and duplicates are counted."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ TIERS = Ladder(tuple(1000 * each for each in (6, 10, 14, 18, 22)))
 
 
 class Publisher(threading.Thread):
-    """Publishes numbered messages with delays into the levels until told to stop; connects again when it has to.
+    """Publishes numbered messages with delays into the levels until it is stopped; reconnects if necessary.
 
-    What it has no confirm for it publishes again under the same number, and says so.
+    It publishes unconfirmed messages again under the same number, and reports them.
     """
 
     def __init__(self, cluster: PrivateCluster, first: int) -> None:
@@ -77,8 +77,8 @@ def leaders(node: PrivateBroker) -> Counter[str]:
 
 
 def plan_of(connection: kombu.Connection) -> LadderPlan:
-    tells = capabilities(connection).tells_death_reason
-    return LadderPlan(Names("rmq_delay"), LADDER, "quorum", "rmq_delay.exhausted", TIERS, reason_routing=tells)
+    has_reason = capabilities(connection).reports_death_reason
+    return LadderPlan(Names("rmq_delay"), LADDER, "quorum", "rmq_delay.exhausted", TIERS, reason_routing=has_reason)
 
 
 def park_in_levels(connection: kombu.Connection) -> set[int]:

@@ -1,4 +1,4 @@
-"""Publishers and brokers that die while messages wait: nothing is lost, and what may come twice is counted."""
+"""Publishers and brokers that die while messages wait: nothing is lost, and duplicates are counted."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
     "loop-classic": {"exact_delays": "loop", "exact_queue_type": "classic", "exact_unit": "5s"},
     "loop-quorum": {"exact_delays": "loop", "exact_queue_type": "quorum", "exact_unit": "5s"},
 }
-#: Those in which no worker has to move anything.
+#: Those that need no worker to move messages.
 ALONE = {name: settings for name, settings in TOPOLOGIES.items() if not name.startswith("loop")}
-#: How many wait in each: as many as a busy system may have, and as many as show that all of them outlive it.
+#: Waiting messages in each: as many as a busy system may have, and enough to show that all of them survive.
 MANY, FEW = 5_000, 20
-#: The quorum queues in which messages wait: those that know at-least-once dead-lettering.
+#: The quorum queues in which messages wait: those with at-least-once dead-lettering.
 QUORUM_QUEUES = {"tiers-quorum": 6, "levels-quorum": 28, "loop-quorum": 2}
-#: What moves all that it holds once a unit, through classic queues. They forget a message before the next one has it on
-#: disk: what is under way when a broker is killed is lost.
+#: Moves all its messages once a unit, through classic queues. These drop a message before the next one has it on disk:
+#: messages in transit when a broker is killed are lost.
 MOVED_UNSAFELY = {"loop-classic"}
 
 
@@ -114,13 +114,13 @@ def test_a_publisher_killed_or_cut_off_between_publish_and_confirm_doubles_no_co
     assert set(found.counts) - came == confirmed
     assert set(found.doubled) <= set(cuts)
     assert all(count <= 1 + cuts[number] for number, count in found.counts.items())
-    # One call at a time: a kill leaves one unconfirmed at most, and what the broker had is there.
+    # One call at a time: a kill leaves at most one unconfirmed call, and all confirmed ones arrive.
     assert kills // 4 <= len(came) <= len(unconfirmed) <= kills
     assert set(cuts) <= confirmed
 
 
 def stalled(log: Path) -> list[list[str]] | None:
-    """Return the log when its last call has waited for its confirm for a while."""
+    """Return the log after its last call has waited some time for its confirm."""
     before = lines_of(log)
     time.sleep(0.5)  # no confirm takes so long
     return before if before[-1][0] == "before" and lines_of(log) == before else None
@@ -134,7 +134,7 @@ def task_number(message: Any) -> tuple[int, float]:
 
 
 def time_for_parking(url: str) -> int:
-    """Return the seconds in which this machine will have parked all messages, with others at work, too."""
+    """Return the seconds that this machine needs to park all messages while other processes run."""
     began = time.monotonic()
     with kombu.Connection(url) as connection:
         parking.declare_queue(connection, "probe", "quorum")
@@ -147,10 +147,10 @@ def plans(url: str, seconds: float, spread: float) -> dict[str, LadderPlan]:
     names = Names("rmq_delay")
     ladder = Ladder(tuple(round(1000 * (seconds + spread * each)) for each in (0.15, 0.3, 0.45, 0.6, 0.8, 1)))
     with kombu.Connection(url) as connection:
-        tells = capabilities(connection).tells_death_reason
+        has_reason = capabilities(connection).reports_death_reason
     return {
         f"tiers-{kind}": LadderPlan(
-            names, f"tiers-{kind}", kind, f"{names.prefix}.exhausted", ladder, reason_routing=tells
+            names, f"tiers-{kind}", kind, f"{names.prefix}.exhausted", ladder, reason_routing=has_reason
         )
         for kind in ("classic", "quorum")
     }
@@ -177,7 +177,7 @@ def park_in_tiers(url: str, plan: LadderPlan, numbers: range) -> dict[int, float
         assert parking.publish_all(connection, messages) == (set(waits), set())
         while len(rejected) < len(numbers):
             connection.drain_events(timeout=30)
-        # A channel that closes takes rejections with it that a busy quorum queue has yet to be told of.
+        # A channel that closes takes rejections with it that a busy quorum queue has not received yet.
         tiers = [queue.name for _, _, queue in plan.delay_queues([plan.ladder])]
         wait_for(lambda: sum(filter(None, ready_counts(connection, tiers).values())) == len(numbers), "all in them")
         channel.close()
@@ -191,7 +191,7 @@ def declared(plan: LadderPlan) -> dict[str, Any]:
 def park_exactly(
     url: str, queue: str, settings: dict[str, Any], numbers: range, dues: Callable[[], float]
 ) -> dict[int, float]:
-    """Publish messages that are due then; return the seconds that each has to wait."""
+    """Publish messages with exact delays; return the seconds that each has to wait."""
     exact, waits = parking.exact_delays(**settings), {}
     with kombu.Connection(url) as connection:
         parking.declare_queue(connection, queue, settings["exact_queue_type"])
@@ -228,12 +228,12 @@ def test_messages_in_each_topology_outlive_the_end_of_the_broker(
         parking.hasten(broker)
         for name in topologies.keys() - ALONE:
             releasers.enter_context(parking.worker(broker.url, tmp_path / f"{name}.log", **topologies[name]))
-        # The kill is to end a broker that knows its queues. One with Mnesia can forget those of its last seconds, which
-        # test_broker_facts shows; Ra, too, has the directory of its quorum queues on disk only a while later.
+        # The broker should have its queues on disk before the kill. One with Mnesia can lose those of its last seconds,
+        # see test_broker_facts; Ra, too, has the directory of its quorum queues on disk only a while later.
         with kombu.Connection(broker.url) as connection:
             for queue, settings in topologies.items():
                 parking.declare_queue(connection, queue, settings["exact_queue_type"])
-        # Few are parked in no time: they are to wait until the broker is back.
+        # A few messages are parked quickly: they should wait until the broker is back.
         seconds = time_for_parking(broker.url) if count == MANY else 1 + 1.5 * (time.monotonic() - begun)
         spread = 20.0 if count == MANY else 4.0
         due, waits = time.time() + seconds, dict[int, float]()

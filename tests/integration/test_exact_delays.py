@@ -1,4 +1,4 @@
-"""Exact delays when somebody deletes what they are made of, and what the commands say of them."""
+"""Exact delays when their objects are deleted, and the output of the commands about them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def queue_of(app: Celery) -> str:
 
 
 @pytest.mark.parametrize("topology", ["levels", "hold"])
-def test_a_publisher_that_never_saw_a_worker_declares_what_it_needs(lab: Lab, make_app: MakeApp, topology: str) -> None:
+def test_a_publisher_declares_what_it_needs_without_a_worker(lab: Lab, make_app: MakeApp, topology: str) -> None:
     app = make_app(exact_delays=topology)
     start = time.time()
 
@@ -88,7 +88,7 @@ def test_a_publisher_that_never_saw_a_worker_declares_what_it_needs(lab: Lab, ma
     assert message.headers[TO] == queue_of(app)
 
 
-def test_a_publisher_declares_again_what_somebody_has_deleted(lab: Lab, make_app: MakeApp) -> None:
+def test_a_publisher_declares_deleted_objects_again(lab: Lab, make_app: MakeApp) -> None:
     app = make_app()
     call(app, UNIT)
     lab.get(queue_of(app), ack=True)
@@ -105,7 +105,7 @@ def test_a_publisher_declares_again_what_somebody_has_deleted(lab: Lab, make_app
 def test_a_message_whose_queue_is_gone_when_it_is_due_is_exhausted_and_can_be_requeued(
     lab: Lab, make_app: MakeApp, topology: str
 ) -> None:
-    for delay in (0.3, 10, 64):  # the longer ones for a machine that needs so long to delete a queue
+    for delay in (0.3, 10, 64):  # the longer ones for a machine that is slow to delete a queue
         app = make_app(exact_delays=topology, exact_levels=10)
         settings, queue = state_of(app).settings, queue_of(app)
         lab.queue(queue, **app.amqp.queues[queue].queue_arguments)
@@ -126,7 +126,7 @@ def test_a_message_whose_queue_is_gone_when_it_is_due_is_exhausted_and_can_be_re
     assert {name for name in message.headers if name.startswith("rmq-delay-")} == {GENERATION}
 
 
-def test_without_the_right_to_declare_a_publisher_uses_what_apply_declared(lab: Lab, make_app: MakeApp) -> None:
+def test_a_publisher_that_may_not_declare_uses_the_objects_of_apply(lab: Lab, make_app: MakeApp) -> None:
     app = make_app(apply_on_start=False)
     with pytest.raises((UnroutableError, NotFound)):
         call(app, 0.2)
@@ -142,9 +142,7 @@ def test_without_the_right_to_declare_a_publisher_uses_what_apply_declared(lab: 
 
 
 @pytest.mark.parametrize("queue_type", ["classic"])
-def test_the_queues_of_hold_go_away_when_nobody_uses_them(
-    lab: Lab, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unused_queues_of_hold_expire(lab: Lab, make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = 1.2
     monkeypatch.setattr("celery_rmq_delay.topology.exact.hold.LEASE_MS", round(1000 * lease))
     app = make_app(exact_delays="hold")
@@ -152,11 +150,11 @@ def test_the_queues_of_hold_go_away_when_nobody_uses_them(
     holding = route.leased[0].name
 
     def outlives_its_lease() -> bool:
-        """Use the queue for longer than its lease; return whether that was in time, which is up to the machine."""
+        """Use the queue for longer than its lease; return whether that was in time, which depends on the machine."""
         began, ended = list[float](), list[float]()
         for _ in range(5):
             began.append(time.monotonic())
-            with suppress(OutcomeUnknownError):  # so late is the confirm
+            with suppress(OutcomeUnknownError):  # the confirm may be that late
                 call(app, UNIT)  # renews the lease
             ended.append(time.monotonic())
             lab.get(queue_of(app), ack=True)
@@ -168,14 +166,14 @@ def test_the_queues_of_hold_go_away_when_nobody_uses_them(
         return in_time
 
     wait_for(outlives_its_lease, "a machine that is in time")
-    # A look renews the lease, too.
+    # An inspection renews the lease, too.
     wait_for(lambda: ready_counts(lab.connection, [holding])[holding] is None, "its end", pause=1.5 * lease)
 
     task_id = call(app, UNIT)
     assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
 
 
-def test_plan_names_what_is_missing_and_apply_leaves_nothing_to_do(make_app: MakeApp) -> None:
+def test_plan_names_missing_objects_and_apply_leaves_nothing_to_do(make_app: MakeApp) -> None:
     app = make_app(exact_delays=["levels", "loop"])
     exact = state_of(app).exact
     with app.connection_for_write() as connection:
@@ -186,7 +184,7 @@ def test_plan_names_what_is_missing_and_apply_leaves_nothing_to_do(make_app: Mak
     assert not after
 
 
-def test_status_counts_what_waits(lab: Lab, make_app: MakeApp) -> None:
+def test_status_counts_waiting_messages(lab: Lab, make_app: MakeApp) -> None:
     app = make_app(exact_delays=["levels", "hold", "loop"], exact_unit=60)
     for _ in range(3):
         call(app, 3600)
@@ -206,7 +204,7 @@ def test_doctor_finds_a_level_with_other_arguments(lab: Lab, make_app: MakeApp) 
     assert (found.severity, level in found.found) == ("error", True)
 
 
-def test_doctor_says_that_the_broker_has_no_plugin(make_app: MakeApp) -> None:
+def test_doctor_reports_that_the_broker_has_no_plugin(make_app: MakeApp) -> None:
     app = make_app(exact_delays="plugin")
 
     found = {each.code: each for each in examine(app, use_management=False)}
@@ -216,7 +214,7 @@ def test_doctor_says_that_the_broker_has_no_plugin(make_app: MakeApp) -> None:
         call(app, 1)
 
 
-def test_who_may_not_declare_the_plugins_exchange_uses_the_one_that_is_there(
+def test_a_user_who_may_not_declare_the_plugins_exchange_uses_an_existing_one(
     lab: Lab, make_app: MakeApp, own_broker: PrivateBroker
 ) -> None:
     app = make_app(exact_delays="plugin")
@@ -227,7 +225,7 @@ def test_who_may_not_declare_the_plugins_exchange_uses_the_one_that_is_there(
 
     with Connection(url) as restricted, pytest.raises(TopologyError, match="may not declare it: let"):
         plugin.check(restricted)
-    plugin.check(lab.connection)  # a look declares nothing, as the exchange without its binding would drop what is due
+    plugin.check(lab.connection)  # declares nothing: without its binding the exchange would drop due messages
     for name in (plugin._exchange.name, f"{plugin._exchange.name}.probe"):
         with pytest.raises(NotFound):
             lab.connection.channel().exchange_declare(name, "fanout", passive=True)
@@ -241,11 +239,11 @@ def test_who_may_not_declare_the_plugins_exchange_uses_the_one_that_is_there(
 
 
 class Worker:
-    """As much of the worker's side as a `Releaser` uses, driven by hand."""
+    """The part of the worker that a `Releaser` uses, driven by hand."""
 
     def __init__(self, lab: Lab, app: Celery) -> None:
         class Consumer:
-            """Celery's consumer, to the extent that settling a message needs it."""
+            """The part of Celery's consumer that settling a message uses."""
 
             connection = lab.connect()
             connection_errors = connection.connection_errors
@@ -282,7 +280,7 @@ def test_messages_of_a_loop_come_when_they_are_due_and_a_slow_worker_adds_no_rou
     first, second, last = (call(app, countdown) for countdown in (UNIT, 3 * UNIT, 20 * UNIT))
     sent = time.time()
     worker = Worker(lab, app)
-    time.sleep(max(0.0, sent + 5 * UNIT - time.time()))  # two of the three are due before anybody looks
+    time.sleep(max(0.0, sent + 5 * UNIT - time.time()))  # two of the three are due before the inspection
     worker.releaser.consume(worker.consumer.connection)
 
     def count() -> int:
@@ -312,19 +310,19 @@ def test_several_workers_share_a_loop(lab: Lab, make_app: MakeApp) -> None:
     assert ready_counts(lab.connection, [queue_of(app)]) == {queue_of(app): 0}
 
 
-def test_what_a_loop_cannot_understand_is_exhausted(lab: Lab, make_app: MakeApp) -> None:
+def test_messages_that_a_loop_cannot_read_are_exhausted(lab: Lab, make_app: MakeApp) -> None:
     app = make_app(exact_delays="loop")
     call(app, 60)
     worker = Worker(lab, app)
-    lab.publish(worker.loop.wait, "foreign", headers={DUE: "tomorrow"})
+    lab.publish(worker.loop.wait, "invalid", headers={DUE: "tomorrow"})
     worker.releaser.consume(worker.consumer.connection)
     exhausted = state_of(app).settings.exhausted_queue
 
     worker.run(lambda: ready_counts(lab.connection, [exhausted])[exhausted], "the message")
 
     message = lab.get(exhausted, ack=True)
-    assert (message.body, message.headers["rmq-delay-reason"]) == ("foreign", "undeliverable")
-    assert "says not when it is due" in message.headers["rmq-delay-message"]
+    assert (message.body, message.headers["rmq-delay-reason"]) == ("invalid", "undeliverable")
+    assert "has no valid due time and queue" in message.headers["rmq-delay-message"]
 
 
 def test_a_message_that_cannot_be_decompressed_leaves_a_loop_as_it_came(lab: Lab, make_app: MakeApp) -> None:
@@ -340,7 +338,7 @@ def test_a_message_that_cannot_be_decompressed_leaves_a_loop_as_it_came(lab: Lab
     assert {("squeezed", "zip")} < {(each.body, each.headers.get("compression")) for each in found}
 
 
-def test_a_message_of_a_loop_whose_queue_is_missing_goes_around_until_there_is_one(
+def test_a_message_whose_queue_is_missing_stays_in_the_loop_until_the_queue_exists(
     lab: Lab, make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_app(exact_delays="loop")
@@ -363,7 +361,7 @@ def test_a_message_of_a_loop_whose_queue_is_missing_goes_around_until_there_is_o
     assert lab.get(queue_of(app), ack=True).headers["id"] == task_id
 
 
-def test_a_loop_without_a_worker_is_told_by_publishers_and_by_doctor(
+def test_publishers_and_doctor_report_a_loop_without_a_worker(
     lab: Lab, make_app: MakeApp, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_app(exact_delays="loop")

@@ -1,4 +1,4 @@
-"""Exhausted messages: listed, sent back as they were, discarded."""
+"""Exhausted messages: listed, requeued unchanged, discarded."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_message_that_advanced_through_its_ladder_comes_back_byte_for_byte(lab
 @pytest.mark.parametrize("is_copy", [False, True])
 def test_a_message_that_is_due_after_its_queue_was_deleted_is_exhausted(lab: Lab, is_copy: bool) -> None:
     def opened_and_deleted(tier: int) -> LadderPlan | None:
-        """Delete a queue whose message is parked; return nothing where it was due by then, and is deleted as well."""
+        """Delete a queue whose message is parked; return nothing if it was due by then and was deleted as well."""
         _, plan = opened(lab, tiers=[f"{tier}s", "1h"])
         tier_index = plan.delay_queue(1, 1000 * tier).name
         lab.publish(tier_index if is_copy else plan.queue, headers={"id": "a", "task": "t"})
@@ -111,7 +111,7 @@ def test_a_message_that_is_due_after_its_queue_was_deleted_is_exhausted(lab: Lab
         )
         return plan if lab.channel.queue_delete(plan.queue) == 0 else None
 
-    # The longer tiers are for a machine that needs so long to delete a queue.
+    # The longer tiers are for a machine that is slow to delete a queue.
     plan = next(plan for tier in (2, 10, 64) if (plan := opened_and_deleted(tier)))
 
     wait_for(lambda: ready_counts(lab.connection, [plan.exhausted])[plan.exhausted], "the exhausted message")
@@ -159,7 +159,7 @@ def test_text_in_another_encoding_keeps_its_bytes(classic_lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_a_requeued_task_starts_its_ladder_anew(lab: Lab) -> None:
+def test_a_requeued_task_starts_its_ladder_again(lab: Lab) -> None:
     _, plan = opened(lab)
     name = bury(lab, "a", queue=plan.queue, **{h.CRASHES: 2, h.LANE: 3})
     requeue(lab.connection, settings_of(lab), ALL)
@@ -172,7 +172,7 @@ def test_a_requeued_task_starts_its_ladder_anew(lab: Lab) -> None:
     assert ready_counts(lab.connection, [name])[name] == 0
 
 
-def test_a_list_tells_what_the_worker_wrote_and_leaves_the_order(lab: Lab) -> None:
+def test_a_list_shows_the_headers_of_the_worker_and_leaves_the_order(lab: Lab) -> None:
     name = bury(lab, "a", "b", "c", queue="q", body="1234567")
     outcome = list_exhausted(lab.connection, settings_of(lab), limit=2)
     assert [each.task_id for each in outcome.done] == ["a", "b"]
@@ -204,7 +204,7 @@ def test_a_list_tells_what_the_worker_wrote_and_leaves_the_order(lab: Lab) -> No
     ],
     ids=lambda selection: "-".join(key for key, value in vars(selection).items() if value),
 )
-def test_only_what_fits_every_condition_is_sent_back(classic_lab: Lab, selection: Selection) -> None:
+def test_only_messages_that_match_every_condition_are_requeued(classic_lab: Lab, selection: Selection) -> None:
     lab, target = classic_lab, classic_lab.queue()
     name = bury(lab, "a", "b", queue="q")
     odd = {"task": "shop.refund", h.EXCEPTION: "shop.errors.Lost", h.REASON: "crashed"}
@@ -215,7 +215,7 @@ def test_only_what_fits_every_condition_is_sent_back(classic_lab: Lab, selection
     assert (ids(lab, target), ids(lab, name)) == (["wanted"], ["a", "b", "c"])
 
 
-def test_a_limit_bounds_what_is_sent_back(lab: Lab) -> None:
+def test_a_limit_bounds_the_number_of_requeued_messages(lab: Lab) -> None:
     target = lab.queue()
     name = bury(lab, "a", "b", "c", queue=target)
     requeue(lab.connection, settings_of(lab), ALL, limit=2)
@@ -223,16 +223,16 @@ def test_a_limit_bounds_what_is_sent_back(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_what_is_exhausted_again_meanwhile_is_not_sent_back_again(lab: Lab) -> None:
+def test_messages_exhausted_again_during_a_requeue_are_not_requeued_again(lab: Lab) -> None:
     name = settings_of(lab).exhausted_queue
-    bury(lab, "a", "b", queue=name)  # sent back, they are exhausted at once
+    bury(lab, "a", "b", queue=name)  # requeued, they are exhausted at once
     outcome = requeue(lab.connection, settings_of(lab), ALL)
     assert ([each.task_id for each in outcome.done], outcome.complete) == (["a", "b"], True)
     assert ids(lab, name) == ["a", "b"]
 
 
 @pytest.mark.brokers
-def test_a_message_for_a_queue_that_is_gone_stays_and_the_others_go(lab: Lab) -> None:
+def test_a_message_for_a_deleted_queue_stays_and_the_others_are_requeued(lab: Lab) -> None:
     target = lab.queue()
     bury(lab, "lost", queue=f"{lab.names.prefix}-gone")
     name = bury(lab, "a", queue=target)
@@ -264,29 +264,29 @@ def test_a_message_of_unknown_origin_stays_until_a_queue_is_named(lab: Lab) -> N
     assert ids(lab, target) == ["a"]
 
 
-def test_a_task_that_is_not_there_is_named(classic_lab: Lab) -> None:
+def test_a_missing_task_is_named(classic_lab: Lab) -> None:
     target = classic_lab.queue()
     bury(classic_lab, "a", queue=target)
     outcome = requeue(classic_lab.connection, settings_of(classic_lab), Selection(task_ids=frozenset({"a", "b"})))
     assert outcome.not_found == ["b"]
 
 
-def test_a_scan_says_when_it_did_not_see_everything(lab: Lab) -> None:
+def test_a_scan_reports_that_it_is_incomplete(lab: Lab) -> None:
     bury(lab, "a", "b", "c", queue="q")
     outcome = list_exhausted(lab.connection, settings_of(lab), Selection(task_ids=frozenset({"c"})), scan_limit=2)
     assert (outcome.done, outcome.seen, outcome.complete) == ([], 2, False)
 
 
-def test_what_is_discarded_is_gone_and_nothing_else(lab: Lab) -> None:
+def test_discarded_messages_are_removed_and_no_others(lab: Lab) -> None:
     name = bury(lab, "a", "b", "c", queue="q")
     discard(lab.connection, settings_of(lab), Selection(task_ids=frozenset({"b"})))
     assert ids(lab, name) == ["a", "c"]
 
 
 @pytest.mark.parametrize("act", [requeue, discard])
-def test_nothing_happens_while_nothing_says_which_messages_are_meant(classic_lab: Lab, act: Any) -> None:
+def test_nothing_happens_without_a_selection_of_messages(classic_lab: Lab, act: Any) -> None:
     name = bury(classic_lab, "a", queue="q")
-    with pytest.raises(RmqDelayError, match="Say which messages"):
+    with pytest.raises(RmqDelayError, match="No messages selected"):
         act(classic_lab.connection, settings_of(classic_lab), Selection())
     assert ids(classic_lab, name) == ["a"]
 
@@ -297,8 +297,8 @@ def test_a_missing_exhausted_queue_is_named_with_the_fix(classic_lab: Lab) -> No
 
 
 @pytest.mark.brokers
-def test_a_death_that_is_no_rejection_tells_its_reason_and_queue(lab: Lab) -> None:
-    if not lab.tells_death_reason:
+def test_a_death_that_is_no_rejection_is_listed_with_its_reason_and_queue(lab: Lab) -> None:
+    if not lab.reports_death_reason:
         pytest.skip("before RabbitMQ 3.13 every death advances through the ladder")
     _, plan = opened(lab)
     lab.publish(plan.queue, headers={"id": "a", "task": "shop.charge"}, expiration="1")
@@ -321,7 +321,7 @@ def test_a_parked_task_is_not_among_the_exhausted(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_a_message_to_several_queues_without_a_body_goes_back_to_its_own_queue(lab: Lab) -> None:
+def test_a_message_with_cc_and_no_body_goes_back_to_its_origin_queue_only(lab: Lab) -> None:
     origin, other = lab.queue(), lab.queue()
     name = bury(lab)
     headers = exhausted_headers("1", **{h.QUEUE: origin, "CC": [other]})

@@ -1,4 +1,4 @@
-"""The how-to page about tests of retries, run as it is written."""
+"""The examples of the how-to page about tests of retries."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def test_every_block_of_the_page_is_a_file_that_runs() -> None:
     assert sorted(FILES) == sorted(["shop.py", *WITHOUT, *WITH_BROKER])
 
 
-def test_what_needs_no_broker_passes_without_one(tmp_path: Path) -> None:
+def test_examples_that_need_no_broker_pass_without_one(tmp_path: Path) -> None:
     write(PAGE, tmp_path, *FILES)
-    said = run(tmp_path, "--rabbitmq", "/no/such/server", *WITHOUT)
-    assert f"{sum(WITHOUT.values())} passed" in said
+    output = run(tmp_path, "--rabbitmq", "/no/such/server", *WITHOUT)
+    assert f"{sum(WITHOUT.values())} passed" in output
 
 
-def test_what_needs_a_broker_passes_on_one(rmq_vhost: str, tmp_path: Path) -> None:
+def test_examples_that_need_a_broker_pass_on_one(rmq_vhost: str, tmp_path: Path) -> None:
     write(PAGE, tmp_path, *FILES)
-    said = run(tmp_path, "--broker-url", rmq_vhost, *WITH_BROKER)
-    assert f"{sum(WITH_BROKER.values())} passed" in said
+    output = run(tmp_path, "--broker-url", rmq_vhost, *WITH_BROKER)
+    assert f"{sum(WITH_BROKER.values())} passed" in output

@@ -1,4 +1,4 @@
-"""What the ladder's objects do with messages, without any worker."""
+"""The ladder's objects and messages, without a worker."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_message_advances_tier_by_tier_and_ends_exhausted(lab: Lab) -> None:
     seen = lab.advance(plan)
     keys = [return_key(plan.queue, tier_index) for tier_index in (1, 2, 3)]
     assert [each.key for each in seen] == [plan.queue, *keys, keys[-1]]
-    # The last way, into the exhausted queue, is no wait.
+    # The last step, into the exhausted queue, has no delay.
     assert_waited(seen[1:-1], [50, 100, 200])
 
 
@@ -107,7 +107,7 @@ def test_a_message_keeps_its_lane_on_every_tier(lab: Lab) -> None:
         assert_waited(lab.advance(plan)[1:-1], [ladder.ttl(tier_index, lane) for tier_index in (1, 2)])
 
 
-def test_the_last_tier_repeats_for_ever(lab: Lab) -> None:
+def test_the_last_tier_repeats_without_a_limit(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((5, 15), repeat_last=True)))
     lab.publish(plan.queue)
     seen = lab.advance(plan, rounds=14)
@@ -116,7 +116,7 @@ def test_the_last_tier_repeats_for_ever(lab: Lab) -> None:
     assert_waited(seen[1:], [5, *[15] * 12])
 
 
-def test_one_tier_that_repeats_is_a_retry_for_ever(lab: Lab) -> None:
+def test_one_tier_that_repeats_retries_without_a_limit(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((20,), repeat_last=True)))
     lab.publish(plan.queue, headers={"id": "1"})
     for done in range(50):
@@ -139,7 +139,7 @@ def test_the_last_tier_repeats_on_lanes_too(lab: Lab) -> None:
 
 
 def test_a_delay_of_hours_does_not_hold_up_the_next_message(lab: Lab) -> None:
-    """One TTL per queue: a short wait never stands behind a long one."""
+    """One TTL per queue: a short delay never waits behind a long one."""
     plan = lab.applied(lab.plan(Ladder((30,)), {"long": Ladder((HOUR,))}))
     for task in ("long", "short"):
         lab.publish(plan.queue, task, headers={"task": task})
@@ -164,13 +164,13 @@ def test_queues_of_one_prefix_keep_their_messages_apart(lab: Lab) -> None:
 # -- deaths that are no rejections -------------------------------------------------------------------------------------
 
 
-def test_what_expires_in_the_origin_queue_is_exhausted_and_not_retried(lab: Lab) -> None:
+def test_messages_that_expire_in_the_origin_queue_are_exhausted_and_not_retried(lab: Lab) -> None:
     plan = lab.applied(lab.plan(Ladder((10,))))
     lab.publish(plan.queue, expiration="1")
     assert h.deaths(lab.get(plan.exhausted, ack=True).headers)[0]["reason"] == "expired"
 
 
-def test_what_a_full_origin_queue_drops_is_exhausted_and_not_retried(classic_lab: Lab) -> None:
+def test_messages_dropped_by_a_full_origin_queue_are_exhausted_and_not_retried(classic_lab: Lab) -> None:
     lab = classic_lab
     plan = lab.applied(lab.plan(Ladder((10,))), **{"x-max-length": 1})
     lab.publish(plan.queue, "dropped")
@@ -181,7 +181,7 @@ def test_what_a_full_origin_queue_drops_is_exhausted_and_not_retried(classic_lab
 
 
 def crash_until_exhausted(lab: Lab, plan: LadderPlan) -> int:
-    """Take the message and lose the connection with it until it is exhausted; return how often."""
+    """Take the message and lose the connection until it is exhausted; return how often."""
     for crashes in itertools.count():
         connection = lab.connect()
 
@@ -224,13 +224,13 @@ def test_a_crash_loop_after_a_retry_is_not_lost(quorum_lab: Lab) -> None:
 
 
 def test_a_broker_upgrade_is_a_rebind(lab: Lab) -> None:
-    """Before 3.13 the last death's reason is not known; after the upgrade the same objects route by it."""
+    """Before 3.13 RabbitMQ does not set the last death's reason; after the upgrade the same objects route by it."""
     old = lab.applied(lab.plan(Ladder((10, 10)), reason_routing=False))
     lab.publish(old.queue)
     assert len(lab.advance(old)) == 4
     lab.publish(old.queue, expiration="1")
     assert lab.get(old.exhausted, ack=True)
-    if not lab.tells_death_reason:
+    if not lab.reports_death_reason:
         return
     new = lab.plan(Ladder((10, 10)))
     for plan in (new, old, new):
@@ -243,7 +243,7 @@ def test_a_broker_upgrade_is_a_rebind(lab: Lab) -> None:
 
 
 def test_messages_from_another_delay_queue_advance_when_they_are_rejected(lab: Lab) -> None:
-    """Their first death was no rejection, and in no queue of ours."""
+    """Their first death was no rejection and in no managed queue."""
     plan = lab.applied(lab.plan(Ladder((10,))))
     before = lab.queue(**{"x-message-ttl": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": plan.queue})
     lab.publish(before)

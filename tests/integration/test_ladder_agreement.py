@@ -34,7 +34,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 
 def make_app(queue_type: str) -> Celery:
-    app = Celery("agreement", broker="amqp://nobody@broker.invalid//", set_as_current=False)
+    app = Celery("agreement", broker="amqp://user@broker.invalid//", set_as_current=False)
     app.conf.task_default_queue_type = app.conf.task_create_missing_queue_type = queue_type
     app.conf.rmq_delay = {
         "tiers": ["10s", "1m", "10m"],
@@ -47,7 +47,7 @@ def make_app(queue_type: str) -> Celery:
 
 
 def behave(self: Any, steps: list[str], walked: int = 0) -> str:
-    """Do what the list says for this attempt."""
+    """Behave as the list specifies for this attempt."""
     step = steps[self.request.retries] if self.request.retries < len(steps) else "ok"
     if step == "boom":
         raise ConnectionError(f"attempt {self.request.retries}")
@@ -69,7 +69,7 @@ def behave(self: Any, steps: list[str], walked: int = 0) -> str:
 
 
 def behaviours(seed: int, count: int) -> list[tuple[str, str, list[str]]]:
-    """Return tasks, their queues and what becomes of their attempts, at random."""
+    """Return random tasks, their queues and the results of their attempts."""
     chance = random.Random(seed)
     found = []
     for _ in range(count):
@@ -80,8 +80,8 @@ def behaviours(seed: int, count: int) -> list[tuple[str, str, list[str]]]:
     return found
 
 
-def told(story: TaskStory) -> list[Any]:
-    """Return all of a story but its times."""
+def outline(story: TaskStory) -> list[Any]:
+    """Return a story without its times."""
     attempts = [
         (
             attempt.number,
@@ -107,7 +107,7 @@ def told(story: TaskStory) -> list[Any]:
 
 
 def signatures(app: Celery, wanted: list[tuple[str, str, list[str]]], seed: int) -> list[Any]:
-    # The lane of jitter is the id's.
+    # The jitter lane depends on the id.
     return [
         app.tasks[task].s(steps).set(queue=queue, task_id=f"{seed}-{number}-{zlib.crc32(task.encode())}")
         for number, (task, queue, steps) in enumerate(wanted)
@@ -115,7 +115,7 @@ def signatures(app: Celery, wanted: list[tuple[str, str, list[str]]], seed: int)
 
 
 @pytest.mark.parametrize(("queue_type", "seed"), [pytest.param("classic", 6, marks=pytest.mark.slow), ("quorum", 7)])
-def test_memory_and_broker_tell_the_same_stories(
+def test_memory_and_broker_have_the_same_stories(
     queue_type: str, seed: int, rmq_worker: Callable[..., BrokerLadder]
 ) -> None:
     wanted = behaviours(seed, 80)
@@ -123,7 +123,7 @@ def test_memory_and_broker_tell_the_same_stories(
     with MemoryLadder(app) as memory:
         results = [signature.apply_async() for signature in signatures(app, wanted, seed)]
         memory.run()
-        imagined = {result.id: told(memory.story(result)) for result in results}
+        imagined = {result.id: outline(memory.story(result)) for result in results}
         states = {result.id: result.state for result in results}
         with app.connection_for_read() as connection:
             given_up = ready_counts(connection, [EXHAUSTED])
@@ -131,11 +131,11 @@ def test_memory_and_broker_tell_the_same_stories(
     results = [worker.send(signature) for signature in signatures(app, wanted, seed)]
     for result in results:
         worker.wait(result, timeout=SECONDS)
-        assert told(worker.story(result)) == imagined[result.id], f"{worker.story(result)}"
+        assert outline(worker.story(result)) == imagined[result.id], f"{worker.story(result)}"
         assert result.state == states[result.id]
     with app.connection_for_read() as connection:
         assert ready_counts(connection, [EXHAUSTED]) == given_up
-    ends = {(told[1], told[2]) for told in imagined.values()}
+    ends = {(outline[1], outline[2]) for outline in imagined.values()}
     assert ends == {("SUCCESS", None), ("FAILURE", "retries_used"), ("FAILURE", "gave_up")}
-    tiers = {attempt[5] for told in imagined.values() for attempt in told[7:]}
+    tiers = {attempt[5] for outline in imagined.values() for attempt in outline[7:]}
     assert tiers == {None, 1, 2, 3}

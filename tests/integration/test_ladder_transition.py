@@ -1,4 +1,4 @@
-"""A ladder is changed while messages advance through it, and whoever changes it may crash between any two steps."""
+"""A ladder is changed while messages advance through it; the process that changes it may crash at any step."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_crash_between_any_two_steps_of_a_change_loses_and_doubles_nothing(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
     a, b, c = lab.plan(A, TASKS_A), lab.plan(B, TASKS_B), lab.plan(C, TASKS_C)
-    lab.applied(b)  # so that every ladder knows what to do with messages from its tiers
+    lab.applied(b)  # so that every ladder routes messages from its tiers
     apply_plan(lab.connection, a)
     probe = Probe(lab, a, b, c)
     assert probe.every_message_arrives_once("before any change") == expected(a, TASKS_A)
@@ -78,7 +78,7 @@ def test_a_crash_between_any_two_steps_of_a_change_loses_and_doubles_nothing(
     probe.nothing_came_twice()
 
 
-def test_a_crash_of_the_one_who_repairs_a_crash_loses_and_doubles_nothing(
+def test_a_crash_during_the_repair_of_a_crash_loses_and_doubles_nothing(
     quorum_lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab = quorum_lab
@@ -97,8 +97,8 @@ def test_a_crash_of_the_one_who_repairs_a_crash_loses_and_doubles_nothing(
 
 @EITHER_TYPE
 def test_a_crash_while_the_brokers_version_changes_loses_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not lab.tells_death_reason:
-        pytest.skip("this version does not tell the reason of the last death")
+    if not lab.reports_death_reason:
+        pytest.skip("this version does not set the reason of the last death")
     new = lab.plan(Ladder((HOUR,)))
     old = replace(new, reason_routing=False)
     lab.applied(new)
@@ -147,7 +147,7 @@ MESSAGES = 400
 
 
 class Rejecter(threading.Thread):
-    """Rejects every message of a queue until it was rejected often enough; remembers what it finished."""
+    """Rejects every message of a queue until it was rejected often enough; records finished messages."""
 
     def __init__(self, url: str, queue: str) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Rejecter(threading.Thread):
 
 @EITHER_TYPE
 def test_ladders_change_under_messages_that_are_rejected_all_the_time(lab: Lab) -> None:
-    """Two workers reject, another switches back and forth: each message comes to its end exactly once."""
+    """Two workers reject, another one changes the ladder back and forth: each message ends exactly once."""
     ladders = [
         Ladder((20, 40), repeat_last=True),
         Ladder((30,), repeat_last=True),
@@ -261,7 +261,7 @@ def test_a_shorter_ladder_takes_messages_from_tiers_it_does_not_have(lab: Lab) -
     assert lab.get(old.queue).delivery_info["routing_key"] == return_key(old.queue, 1)
 
 
-def test_an_apply_says_whether_it_changed_the_ladder(lab: Lab) -> None:
+def test_an_apply_returns_whether_it_changed_the_ladder(lab: Lab) -> None:
     plan = lab.plan(A, TASKS_A)
     lab.origin(plan)
     assert apply_plan(lab.connection, plan)
@@ -270,7 +270,7 @@ def test_an_apply_says_whether_it_changed_the_ladder(lab: Lab) -> None:
     assert apply_plan(lab.connection, lab.plan(B, TASKS_B))
 
 
-def test_the_record_says_when_a_ladder_went_out_of_use(lab: Lab) -> None:
+def test_the_record_has_the_time_when_a_ladder_was_retired(lab: Lab) -> None:
     a, b = lab.plan(A), lab.plan(B)
     lab.applied(a)
     assert settled(lab, a).retired == {}
@@ -280,13 +280,13 @@ def test_the_record_says_when_a_ladder_went_out_of_use(lab: Lab) -> None:
     assert set(settled(lab, a).retired) == {b.ladder.id}
 
 
-def test_another_exhausted_queue_gets_all_that_ends_and_the_old_one_nothing(lab: Lab) -> None:
+def test_another_exhausted_queue_gets_all_exhausted_messages_and_the_old_one_none(lab: Lab) -> None:
     old = lab.applied(lab.plan(A, TASKS_A))
     new = lab.plan(A, TASKS_A, exhausted=f"{old.exhausted}.new")
     apply_plan(lab.connection, new)
     names, queue = old.names, old.queue
     ends = [(names.ladder(queue, key), return_key(queue, len(ladder))) for key, ladder in old.ladders.items()]
-    if lab.tells_death_reason:
+    if lab.reports_death_reason:
         ends.append((names.other(queue), ""))
     ends.append((undeliverable(names), ""))
     for exchange, key in ends:
@@ -340,13 +340,13 @@ def test_a_lost_record_lets_no_other_exhausted_queue_in(lab: Lab) -> None:
     assert_only_one_is_let_in(lab, a, refused=lab.plan(A, exhausted=f"{a.exhausted}.new"))
 
 
-def test_a_crash_of_who_is_let_in_without_a_record_doubles_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_of_an_apply_without_a_record_doubles_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = lab.applied(lab.plan(A, TASKS_A)), lab.plan(B, TASKS_B)
     probe = Probe(lab, a, b)
     for step in itertools.count(1, 2):
         lose_record(lab, a)
         crashed = crashed_apply(lab, a, step, monkeypatch)
-        with suppress(TopologyError):  # it is let in only where a record says what to replace
+        with suppress(TopologyError):  # it is applied only where a record names the ladder to replace
             apply_plan(lab.connection, b)
             assert probe.every_message_arrives_once(f"after a crash at step {step}") == expected(b, TASKS_B)
         apply_plan(lab.connection, a)
@@ -355,7 +355,7 @@ def test_a_crash_of_who_is_let_in_without_a_record_doubles_nothing(lab: Lab, mon
     probe.nothing_came_twice()
 
 
-def test_an_adoption_is_noted_without_a_record_only_beside_what_is_in_force(lab: Lab) -> None:
+def test_without_a_record_an_adoption_is_noted_for_the_ladder_in_force_only(lab: Lab) -> None:
     a, b = lab.applied(lab.plan(A)), lab.plan(B)
     adoption = Adoption(in_force=False, generation=0, queue_type=a.queue_type)
     lose_record(lab, a)
@@ -413,7 +413,9 @@ def test_a_reset_that_is_cut_off_leaves_no_two_ladders(lab: Lab, monkeypatch: py
             break
 
 
-def test_who_may_not_configure_a_ladder_is_told_so_and_changes_nothing(lab: Lab, rmq_broker: PrivateBroker) -> None:
+def test_a_user_who_may_not_configure_a_ladder_gets_an_error_and_changes_nothing(
+    lab: Lab, rmq_broker: PrivateBroker
+) -> None:
     a, b = lab.applied(lab.plan(A)), lab.plan(B)
     url = add_user(rmq_broker, lab.url, Permissions(r"^(?!.*\.ladder).*$", ".*", ".*"))
     with kombu.Connection(url) as connection, pytest.raises(TopologyError, match="run as a user who may"):

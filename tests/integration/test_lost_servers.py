@@ -40,7 +40,7 @@ def test_lost_servers_are_there_for_the_next_test_and_are_reported_once_each(tmp
         "FAILED": {"test_that_loses_all"},
         "PASSED": {"test_after_them", "test_that_ends_one_itself"},
     }, output
-    reported = r"Failed: <Private(\w+) .* ended by itself, with code -9\. It was during, or right after, (\S+)\.$"
+    reported = r"Failed: <Private(\w+) .* ended unexpectedly, with code -9\. It was during, or right after, (\S+)\.$"
     lost = re.findall(reported, output, re.M)
     loser = "test_alone.py::test_that_loses_all"
     assert sorted(lost) == [("Broker", loser), ("Postgres", loser), ("Redis", loser)], output

@@ -1,4 +1,4 @@
-"""The client of the management API: what it reads and writes, and what it says of everything that can go wrong."""
+"""The client of the management API: reads, writes and errors."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def user(managed: PrivateBroker) -> Iterator[Callable[..., str]]:
 
 
 def problem(client: Management, call: Callable[[Management], Any] = Management.version) -> str:
-    """Return what the client says when it fails; no secret may be in it, or in what it hangs on."""
+    """Return the client's error; neither it nor its causes may contain a secret."""
     with client, pytest.raises(ManagementError) as raised:
         call(client)
     chain: BaseException | None = raised.value
@@ -67,7 +67,7 @@ def problem(client: Management, call: Callable[[Management], Any] = Management.v
     return str(raised.value)
 
 
-# -- where it is ---------------------------------------------------------------------------------------------------
+# -- address -------------------------------------------------------------------------------------------------------
 
 
 def test_the_api_is_looked_for_on_the_brokers_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,11 +97,11 @@ def test_an_address_that_is_no_url_is_refused(url: str) -> None:
     assert "hidden" not in str(raised.value)
 
 
-# -- what it reads and writes --------------------------------------------------------------------------------------
+# -- reads and writes ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.brokers
-def test_the_api_tells_a_queues_arguments_and_policy(managed: PrivateBroker, managed_lab: Lab) -> None:
+def test_the_api_shows_the_arguments_and_policy_of_a_queue(managed: PrivateBroker, managed_lab: Lab) -> None:
     name = managed_lab.queue(f"{managed_lab.names.prefix} ü/%?#", **{"x-max-length": 7})
     with Management.of(managed_lab.connection, managed.management_url) as api:
         assert tuple(map(int, api.version().split("."))) == managed.version
@@ -113,13 +113,13 @@ def test_the_api_tells_a_queues_arguments_and_policy(managed: PrivateBroker, man
 
 
 @pytest.mark.brokers
-def test_a_queue_that_is_not_there_is_none(api: Management) -> None:
+def test_a_missing_queue_is_none(api: Management) -> None:
     assert api.queue("no such queue") is None
     assert api.consumers("no such queue") == []
 
 
 @pytest.mark.brokers
-def test_a_queue_that_does_not_last_is_told(api: Management, managed: PrivateBroker) -> None:
+def test_a_queue_that_is_not_durable_is_recognised(api: Management, managed: PrivateBroker) -> None:
     with kombu.Connection(managed.url) as connection:
         connection.channel().queue_declare("fleeting", durable=False, exclusive=True, auto_delete=True)
         detail = wait_for(lambda: api.queue("fleeting"))
@@ -127,7 +127,7 @@ def test_a_queue_that_does_not_last_is_told(api: Management, managed: PrivateBro
 
 
 @pytest.mark.brokers
-def test_the_consumers_of_a_queue_are_told_by_address(api: Management, managed_lab: Lab) -> None:
+def test_the_consumers_of_a_queue_are_listed_by_address(api: Management, managed_lab: Lab) -> None:
     name = managed_lab.queue()
     managed_lab.channel.basic_consume(name)
     socket = managed_lab.connection.connection.transport.sock
@@ -150,7 +150,7 @@ def test_a_policy_is_written_read_and_deleted(api: Management) -> None:
 
 
 @pytest.mark.brokers
-def test_a_policy_that_the_broker_refuses_is_said_with_its_reason(api: Management) -> None:
+def test_a_policy_that_the_broker_refuses_is_reported_with_the_reason(api: Management) -> None:
     with pytest.raises(ManagementError, match=r"answered 400 to PUT .*not recognised policy settings"):
         api.put_policy(Policy("bad", "x", {"nonsense": 1}))
 
@@ -159,10 +159,10 @@ def test_a_policy_that_the_broker_refuses_is_said_with_its_reason(api: Managemen
 
 
 @pytest.mark.brokers
-def test_a_wrong_password_is_said(managed: PrivateBroker) -> None:
-    said = problem(Management(f"http://127.0.0.1:{managed.settings.management_port}", "/", "nobody", "x"))
-    assert "does not let user 'nobody' in (401: " in said
-    assert "Check name and password" in said
+def test_a_wrong_password_is_reported(managed: PrivateBroker) -> None:
+    error = problem(Management(f"http://127.0.0.1:{managed.settings.management_port}", "/", "stranger", "x"))
+    assert "does not let user 'stranger' in (401: " in error
+    assert "Check name and password" in error
 
 
 def test_credentials_in_the_url_are_decoded(user: Callable[..., str]) -> None:
@@ -172,62 +172,62 @@ def test_credentials_in_the_url_are_decoded(user: Callable[..., str]) -> None:
 
 
 @pytest.mark.brokers
-def test_a_user_without_a_tag_is_told_which_one(user: Callable[..., str]) -> None:
+def test_the_error_for_a_user_without_a_tag_names_the_tag(user: Callable[..., str]) -> None:
     url = user("")
     assert "set_user_tags" in problem(Management(url, "/", "", ""))
     assert "monitoring" in problem(Management(url, "/", "", ""), Management.queues)
 
 
 @pytest.mark.brokers
-def test_a_user_who_may_not_write_policies_is_told_the_tag(user: Callable[..., str]) -> None:
+def test_the_error_for_a_user_who_may_not_write_policies_names_the_tag(user: Callable[..., str]) -> None:
     url = user("monitoring")
     for call in (lambda api: api.put_policy(Policy("p", "x", {"expires": 1000})), lambda api: api.delete_policy("p")):
-        said = problem(Management(url, "/", "", ""), call)
-        assert "write policies (401: " in said
-        assert "policymaker" in said
+        error = problem(Management(url, "/", "", ""), call)
+        assert "write policies (401: " in error
+        assert "policymaker" in error
     with Management(user("policymaker"), "/", "", "") as client:
         client.put_policy(Policy("p", "x", {"expires": 1000}))
         client.delete_policy("p")
 
 
 @pytest.mark.brokers
-def test_a_user_without_permissions_on_the_vhost_is_told_so(user: Callable[..., str]) -> None:
-    said = problem(Management(user("policymaker", vhost=None), "/", "", ""), Management.policies)
-    assert "see the vhost '/'" in said or "the vhost '/', or hides it from user" in said  # since RabbitMQ 4.3: 404
-    assert "set_permissions" in said
+def test_a_user_without_permissions_on_the_vhost_gets_an_error(user: Callable[..., str]) -> None:
+    error = problem(Management(user("policymaker", vhost=None), "/", "", ""), Management.policies)
+    assert "see the vhost '/'" in error or "the vhost '/', or hides it from user" in error  # since RabbitMQ 4.3: 404
+    assert "set_permissions" in error
 
 
-# -- what is not there ---------------------------------------------------------------------------------------------
+# -- missing servers -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("call", [Management.queues, Management.policies, lambda api: api.queue("q")])
-def test_a_vhost_that_the_api_does_not_know_is_told_from_a_missing_api(
+def test_an_unknown_vhost_is_distinguished_from_a_missing_api(
     managed: PrivateBroker, call: Callable[[Management], Any]
 ) -> None:
-    said = problem(Management(str(managed.management_url), "no/such", "guest", "guest"), call)
-    assert "does not know the vhost 'no/such'" in said
-    said = problem(Management(f"{managed.management_url}/elsewhere", "/", "guest", "guest"), call)
-    assert "serves HTTP, but no management API there" in said
+    error = problem(Management(str(managed.management_url), "no/such", "guest", "guest"), call)
+    assert "does not know the vhost 'no/such'" in error
+    error = problem(Management(f"{managed.management_url}/elsewhere", "/", "guest", "guest"), call)
+    assert "serves HTTP, but no management API there" in error
 
 
-def test_a_plugin_that_is_not_enabled_is_told_with_its_command() -> None:
-    said = problem(Management(f"http://127.0.0.1:{free_port()}", "/", "guest", "guest"))
-    assert "No management API" in said
-    assert "refused" in said
-    assert "rabbitmq-plugins enable rabbitmq_management" in said
-    assert URL_VARIABLE in said
+def test_a_plugin_that_is_not_enabled_is_reported_with_the_command_that_enables_it() -> None:
+    error = problem(Management(f"http://127.0.0.1:{free_port()}", "/", "guest", "guest"))
+    assert "No management API" in error
+    assert "refused" in error
+    assert "rabbitmq-plugins enable rabbitmq_management" in error
+    assert URL_VARIABLE in error
 
 
-def test_a_host_that_is_not_there_is_told() -> None:
+def test_an_unknown_host_is_reported() -> None:
     assert "No management API at http://no.such.invalid:15672" in problem(
         Management("http://no.such.invalid:15672", "/", "guest", "guest")
     )
 
 
 def test_an_amqp_port_is_no_management_api(managed: PrivateBroker) -> None:
-    said = problem(Management(f"http://127.0.0.1:{managed.port}", "/", "guest", "guest"))
-    assert "does not answer in HTTP" in said
+    error = problem(Management(f"http://127.0.0.1:{managed.port}", "/", "guest", "guest"))
+    assert "does not answer in HTTP" in error
 
 
 @dataclass
@@ -266,7 +266,7 @@ def other_server() -> Iterator[Callable[[Answer], str]]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "error"),
     [
         (Answer(), "not as a RabbitMQ management API"),
         (Answer(body=b"{}"), "not as a RabbitMQ management API"),
@@ -276,13 +276,13 @@ def other_server() -> Iterator[Callable[[Answer], str]]:
         (Answer(status=403), "does not let user 'guest' in (403)"),
     ],
 )
-def test_an_address_of_something_else_is_said_to_be_that(
-    other_server: Callable[[Answer], str], answer: Answer, said: str
+def test_an_address_of_another_server_is_reported(
+    other_server: Callable[[Answer], str], answer: Answer, error: str
 ) -> None:
-    assert said in problem(Management(other_server(answer), "/", "guest", "guest"))
+    assert error in problem(Management(other_server(answer), "/", "guest", "guest"))
 
 
-def test_an_answer_that_does_not_come_in_time_is_said() -> None:
+def test_an_answer_that_does_not_come_in_time_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = Management(f"http://127.0.0.1:{silent.getsockname()[1]}", "/", "guest", "guest", timeout=0.2)
         started = time.monotonic()
@@ -303,7 +303,7 @@ class Tls:
 
 @pytest.fixture(scope="module")
 def tls(rmq_installation: Installation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tls]:
-    """A management API that speaks TLS and asks its clients for a certificate."""
+    """A management API with TLS that requires client certificates."""
     folder = tmp_path_factory.mktemp("tls")
     if rmq_installation.root is not None:
         folder = rmq_installation.root / "tmp" / f"tls-{uuid.uuid4().hex[:8]}"
@@ -342,7 +342,7 @@ def tls_client(tls: Tls, **options: Any) -> Management:
 
 
 def ready(tls: Tls) -> None:
-    """Wait for the API, which listens a little after the broker."""
+    """Wait for the API, which starts a little after the broker."""
     host, port = tls.url.removeprefix("https://").split(":")
 
     def listens() -> bool:
@@ -364,11 +364,11 @@ def test_the_certificates_of_the_broker_connection_are_used(tls: Tls) -> None:
         assert client.version()
 
 
-def test_an_authority_that_nobody_knows_is_refused_with_the_fix(tls: Tls) -> None:
+def test_an_unknown_certificate_authority_is_refused_with_the_fix(tls: Tls) -> None:
     ready(tls)
-    said = problem(Management(tls.url, "/", "guest", "guest", tls=True))
-    assert "No TLS connection" in said
-    assert "broker_use_ssl={'ca_certs': ...}" in said
+    error = problem(Management(tls.url, "/", "guest", "guest", tls=True))
+    assert "No TLS connection" in error
+    assert "broker_use_ssl={'ca_certs': ...}" in error
 
 
 def test_another_host_name_than_the_certificates_is_refused(tls: Tls) -> None:
@@ -380,23 +380,23 @@ def test_another_host_name_than_the_certificates_is_refused(tls: Tls) -> None:
     )  # fmt: skip
 
 
-def test_a_missing_client_certificate_is_said(tls: Tls) -> None:
+def test_a_missing_client_certificate_is_reported(tls: Tls) -> None:
     ready(tls)
-    said = problem(tls_client(tls, ca_certs=str(tls.authority)))
-    assert "TLS" in said or "does not answer in HTTP" in said or "No management API" in said
+    error = problem(tls_client(tls, ca_certs=str(tls.authority)))
+    assert "TLS" in error or "does not answer in HTTP" in error or "No management API" in error
 
 
-def test_a_port_without_tls_is_said(managed: PrivateBroker) -> None:
+def test_https_on_a_port_without_tls_is_reported(managed: PrivateBroker) -> None:
     url = f"https://127.0.0.1:{managed.settings.management_port}"
     assert "or write http://" in problem(Management(url, "/", "guest", "guest"))
 
 
-def test_a_port_with_tls_that_is_asked_without_is_said(tls: Tls) -> None:
+def test_http_on_a_port_with_tls_is_reported(tls: Tls) -> None:
     ready(tls)
-    said = problem(Management(tls.url.replace("https", "http"), "/", "guest", "guest"))
-    assert "https" in said or "answered 4" in said
+    error = problem(Management(tls.url.replace("https", "http"), "/", "guest", "guest"))
+    assert "https" in error or "answered 4" in error
 
 
-def test_certificates_that_cannot_be_read_are_said(tls: Tls) -> None:
+def test_certificates_that_cannot_be_read_are_reported(tls: Tls) -> None:
     with pytest.raises(ManagementError, match="certificates in broker_use_ssl cannot be used"):
         tls_client(tls, ca_certs="/no/such/file.pem")

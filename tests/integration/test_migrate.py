@@ -1,4 +1,4 @@
-"""Waiting messages that move from one way of delaying to another."""
+"""Waiting messages that move from one kind of delay to another."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from celery_rmq_delay.amqp.apply import consumer_count
 from celery_rmq_delay.app.inventory import plans
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.ladders import QueueType
-from celery_rmq_delay.operations.celery_native_delay import level, level_names, look
-from celery_rmq_delay.operations.migration.mover import MOST_LOOKS, WINDOW
+from celery_rmq_delay.operations.celery_native_delay import find_leftovers, level, level_names
+from celery_rmq_delay.operations.migration.mover import MOST_INSPECTIONS, WINDOW
 from celery_rmq_delay.operations.migration.service import Request, migrate
 from celery_rmq_delay.topology.exact.base import Options
 from celery_rmq_delay.topology.exact.hold import Hold
@@ -60,8 +60,8 @@ def from_levels(movers: Movers, task_id: str) -> Any:
 @pytest.mark.brokers
 @pytest.mark.parametrize("kind", ["quorum", pytest.param("classic", marks=pytest.mark.slow)])
 def test_celerys_own_levels_move_with_their_due_times_to_the_second(quorum: Movers, kind: QueueType) -> None:
-    quorum.declare_native(kind)
-    due = quorum.native(2500.4, 5000, 70_000) | quorum.native(9000.5, queue="mails")
+    quorum.declare_celery_native(kind)
+    due = quorum.call_celery_native(2500.4, 5000, 70_000) | quorum.call_celery_native(9000.5, queue="mails")
     quorum.holds(4, *level_names())
     assert quorum.migrate("celery-native", dry_run=True).moved == {"orders": 3, "mails": 1}
     quorum.holds(4, *level_names())
@@ -78,8 +78,8 @@ def test_celerys_own_levels_move_with_their_due_times_to_the_second(quorum: Move
     assert (again.before, again.after, again.taken, again.left, again.needs_a_person) == (0, 0, 0, {}, False)
 
     message = from_levels(quorum, next(iter(due)))
-    told = due[message.headers["id"]]
-    assert message.headers[h.DUE] / 1000 <= told, "told is when the call was over"
+    latest = due[message.headers["id"]]
+    assert message.headers[h.DUE] / 1000 <= latest, "the call was over by then"
     assert_on_time(ahead(message), message.headers[h.DUE] / 1000, (began, ended))
     assert message.headers["eta"] is None
     assert (message.headers[h.EXCHANGE], message.headers[h.ROUTING_KEY]) == ("shop", "orders.key")
@@ -87,8 +87,8 @@ def test_celerys_own_levels_move_with_their_due_times_to_the_second(quorum: Move
     assert not [death for death in h.deaths(message.headers) if "celery" in death["queue"]]
 
 
-def test_what_is_due_goes_straight_to_its_queue_and_a_key_of_two_queues_to_both(quorum: Movers) -> None:
-    quorum.declare_native()
+def test_due_messages_go_straight_to_their_queue_and_a_key_of_two_queues_to_both(quorum: Movers) -> None:
+    quorum.declare_celery_native()
     headers = {"id": "a", "task": "shop.charge", "eta": "2020-01-01T00:00:00+00:00"}
     quorum.put(f"{'0.' * 14}1.{'0.' * 13}orders.key", application_headers=headers, exchange="celery_delayed_27")
     report = quorum.migrate("celery-native")
@@ -96,17 +96,17 @@ def test_what_is_due_goes_straight_to_its_queue_and_a_key_of_two_queues_to_both(
     assert quorum.lab.get("orders", ack=True).headers["id"] == "a"
 
     quorum.app.amqp.queues["mails"].routing_key = "orders.key"
-    quorum.native(5000)
+    quorum.call_celery_native(5000)
     report = quorum.migrate("celery-native")
     assert (report.taken, report.copies, report.moved) == (1, 2, {"orders": 1, "mails": 1})
     adds_up(report)
 
 
-def test_what_one_of_two_queues_refuses_is_poisoned_and_the_other_gets_it_once(
+def test_a_message_that_one_of_two_queues_refuses_is_poisoned_and_the_other_gets_it_once(
     make_movers: Callable[..., Movers],
 ) -> None:
     movers = make_movers("classic")
-    movers.declare_native()
+    movers.declare_celery_native()
     full = {"x-max-length": 0, "x-overflow": "reject-publish"}
     movers.lab.channel.queue_delete("mails")
     movers.lab.channel.queue_declare("mails", durable=True, auto_delete=False, arguments=full)
@@ -118,7 +118,7 @@ def test_what_one_of_two_queues_refuses_is_poisoned_and_the_other_gets_it_once(
 
     ((reason, count),) = report.poisoned.items()
     assert (report.taken, report.delivered, count, report.left) == (1, {"orders": 1}, 1, {})
-    assert reason.startswith("for queue 'mails' not taken: ")
+    assert reason.startswith("for queue 'mails' refused: ")
     adds_up(report)
     assert movers.migrate("celery-native").taken == 0
     assert movers.count("orders") == 1
@@ -127,9 +127,9 @@ def test_what_one_of_two_queues_refuses_is_poisoned_and_the_other_gets_it_once(
 
 
 def test_a_limit_and_a_filter_leave_the_others_in_their_order(quorum: Movers) -> None:
-    quorum.declare_native()
-    ids = list(quorum.native(*[5000] * 50))
-    mails = list(quorum.native(*[5000] * 50, queue="mails"))
+    quorum.declare_celery_native()
+    ids = list(quorum.call_celery_native(*[5000] * 50))
+    mails = list(quorum.call_celery_native(*[5000] * 50, queue="mails"))
     name = level(12)
     quorum.holds(100, name)
     report = quorum.migrate("celery-native", only=("mails",))
@@ -145,15 +145,15 @@ def test_a_limit_and_a_filter_leave_the_others_in_their_order(quorum: Movers) ->
 
 
 @pytest.mark.brokers
-def test_looks_end_before_the_broker_takes_a_message_out_of_its_level(quorum: Movers) -> None:
-    quorum.declare_native()
-    quorum.native(5000)
+def test_inspections_end_before_the_broker_takes_a_message_out_of_its_level(quorum: Movers) -> None:
+    quorum.declare_celery_native()
+    quorum.call_celery_native(5000)
     quorum.holds(1, level(12))
     looks = 0
     with suppress(RmqDelayError):
         for looks in range(1, 25):  # noqa: B007
             quorum.migrate("celery-native", dry_run=True)
-    assert looks == (24 if quorum.lab.version < (4, 0, 0) else MOST_LOOKS + 1)
+    assert looks == (24 if quorum.lab.version < (4, 0, 0) else MOST_INSPECTIONS + 1)
     quorum.holds(1, level(12))
     if quorum.lab.version >= (4, 0, 0):
         with pytest.raises(RmqDelayError, match="Move it now"):
@@ -162,11 +162,11 @@ def test_looks_end_before_the_broker_takes_a_message_out_of_its_level(quorum: Mo
 
 
 @pytest.mark.brokers
-def test_what_was_left_too_often_goes_to_the_poison_queue(quorum: Movers) -> None:
-    quorum.declare_native()
-    quorum.native(5000, queue="mails")
+def test_a_message_left_too_often_goes_to_the_poison_queue(quorum: Movers) -> None:
+    quorum.declare_celery_native()
+    quorum.call_celery_native(5000, queue="mails")
     quorum.lab.channel.queue_delete("mails")
-    poisoned = [sum(quorum.migrate("celery-native").poisoned.values()) for _ in range(MOST_LOOKS + 2)]
+    poisoned = [sum(quorum.migrate("celery-native").poisoned.values()) for _ in range(MOST_INSPECTIONS + 2)]
     assert sum(poisoned) == (0 if quorum.lab.version < (4, 0, 0) else 1)
 
 
@@ -180,7 +180,7 @@ HOSTILE = {
 
 
 @EITHER_TYPE
-def test_what_is_not_understood_goes_to_the_poison_queue_byte_for_byte(movers: Movers) -> None:
+def test_unreadable_messages_go_to_the_poison_queue_byte_for_byte(movers: Movers) -> None:
     movers.call(5000)
     queue = levels(movers)[12]
     movers.holds(1, queue)
@@ -248,14 +248,14 @@ def test_a_source_that_is_no_source_for_its_target_is_refused(quorum: Movers) ->
     for source, to, queues in (("levels", "levels", ()), ("hold", "hold", ("p.hold.5s.orders",))):
         with pytest.raises(RmqDelayError, match="the same queues"):
             quorum.migrate(source, to, source_queues=queues)
-    with pytest.raises(RmqDelayError, match="put 'loop' into exact_delays"):  # no worker would look into it
+    with pytest.raises(RmqDelayError, match="add 'loop' to exact_delays"):  # no worker would read it
         quorum.migrate("levels", "loop")
-    with pytest.raises(RmqDelayError, match="arrive by themselves"):
+    with pytest.raises(RmqDelayError, match="are delivered when they are due"):
         quorum.migrate("plugin", "levels")
 
 
 @EITHER_TYPE
-def test_hold_moves_with_named_queues(movers: Movers) -> None:
+def test_messages_of_hold_are_migrated_with_named_queues(movers: Movers) -> None:
     movers.again(exact_delays="hold")
     called = time.time()
     ids = movers.call(1200, 5000)
@@ -274,7 +274,7 @@ def test_hold_moves_with_named_queues(movers: Movers) -> None:
 
 
 @EITHER_TYPE
-def test_a_loop_moves(movers: Movers) -> None:
+def test_messages_of_a_loop_are_migrated(movers: Movers) -> None:
     movers.again(exact_delays="loop")
     ids = movers.call(600, 5000)
     report = movers.migrate("loop", "levels")
@@ -299,7 +299,7 @@ def test_a_failed_task_keeps_its_attempts(movers: Movers) -> None:
     movers.holds(1, *levels(movers))
     message = from_levels(movers, "a")
     due = message.headers[h.DUE] / 1000
-    assert parked + 3600 <= due <= began + 1 + 3600, "the broker tells the times of deaths in whole seconds"
+    assert parked + 3600 <= due <= began + 1 + 3600, "the broker has the times of deaths in whole seconds"
     assert_on_time(ahead(message), due, (began, ended))
     assert (message.headers["retries"], message.headers[h.RETRIES]) == (2, 1)
     assert message.body == "body of a"
@@ -322,14 +322,14 @@ def test_retired_tiers_move_to_the_ladder_in_force(movers: Movers) -> None:
     movers.holds(1, movers.tier_index(1, "1h"))
 
 
-def test_what_is_published_meanwhile_is_told(quorum: Movers) -> None:
-    quorum.declare_native()
-    quorum.native(5000)
+def test_messages_published_during_a_migration_are_reported(quorum: Movers) -> None:
+    quorum.declare_celery_native()
+    quorum.call_celery_native(5000)
     begun: list[int] = []
 
     def begin(count: int) -> Any:
         begun.append(count)
-        quorum.native(6000)
+        quorum.call_celery_native(6000)
         return bool
 
     report = migrate(quorum.delay, quorum.connection, Request("celery-native"), begun=begin)
@@ -337,9 +337,9 @@ def test_what_is_published_meanwhile_is_told(quorum: Movers) -> None:
     adds_up(report)
 
 
-def test_a_stop_finishes_what_is_under_way(quorum: Movers) -> None:
-    quorum.declare_native()
-    quorum.native(*[5000] * 100)
+def test_a_stop_finishes_messages_in_progress(quorum: Movers) -> None:
+    quorum.declare_celery_native()
+    quorum.call_celery_native(*[5000] * 100)
     seen: list[int] = []
 
     def begin(_count: int) -> Any:
@@ -357,12 +357,12 @@ def test_a_stop_finishes_what_is_under_way(quorum: Movers) -> None:
 
 
 class Cut(Exception):
-    """The process ends here."""
+    """Ends the process here."""
 
 
 def test_a_run_that_is_cut_off_loses_nothing_and_the_next_one_goes_on(quorum: Movers) -> None:
-    quorum.declare_native()
-    ids = list(quorum.native(*[5000] * 100))
+    quorum.declare_celery_native()
+    ids = list(quorum.call_celery_native(*[5000] * 100))
     quorum.holds(100, *level_names())
     connection = quorum.lab.connect()
     moved: list[int] = []
@@ -379,7 +379,7 @@ def test_a_run_that_is_cut_off_loses_nothing_and_the_next_one_goes_on(quorum: Mo
     with pytest.raises(Cut):
         migrate(quorum.delay, connection, Request("celery-native"), begun=begin)
     wait_for(lambda: consumer_count(quorum.connection, level(12)) == 0, "the end of its consumer")
-    # What it had in hand comes back, and the last of its acks may be lost with the connection.
+    # Its unacked messages come back, and the last of its acks may be lost with the connection.
     wait_for(lambda: 100 - len(moved) <= quorum.count(*level_names()) <= 100 - len(moved) + WINDOW, "the rest")
     report = quorum.migrate("celery-native")
     assert report.after == 0
@@ -388,15 +388,15 @@ def test_a_run_that_is_cut_off_loses_nothing_and_the_next_one_goes_on(quorum: Mo
     assert len(found) <= 100 + WINDOW
 
 
-# -- removing Celery's own levels ------------------------------------------------------------------------------------
+# -- removing Celery's native levels ---------------------------------------------------------------------------------
 
 
 @pytest.mark.brokers
 def test_the_empty_levels_are_removed_once_no_message_is_in_them(make_movers: Callable[..., Movers]) -> None:
     movers = make_movers(exact_for="all")
-    movers.declare_native()
-    movers.native(5000)
-    movers.native(5000, queue="mails")
+    movers.declare_celery_native()
+    movers.call_celery_native(5000)
+    movers.call_celery_native(5000, queue="mails")
     movers.holds(2, *level_names())
     movers.lab.channel.queue_delete("mails")
     report = movers.migrate("celery-native", remove=True, use_management=False)
@@ -406,14 +406,14 @@ def test_the_empty_levels_are_removed_once_no_message_is_in_them(make_movers: Ca
     movers.lab.channel.queue_purge(level(12))
     report = movers.migrate("celery-native", remove=True, use_management=False)
     assert len(report.removed) == 28 + 29
-    assert look(movers.connection) is None
+    assert find_leftovers(movers.connection) is None
     assert movers.migrate("celery-native", remove=True, use_management=False).removed == []
     movers.put("orders.key", b"still bound", exchange="shop")
     assert movers.lab.get("orders", ack=True).body == b"still bound"
 
 
 def test_nothing_is_removed_while_the_app_uses_it(quorum: Movers) -> None:
-    quorum.declare_native()
+    quorum.declare_celery_native()
     with pytest.raises(RmqDelayError, match="exact_for to 'all'"):
         quorum.migrate("celery-native", remove=True, use_management=False)
-    assert look(quorum.connection) is not None
+    assert find_leftovers(quorum.connection) is not None

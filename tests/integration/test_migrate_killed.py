@@ -1,4 +1,4 @@
-"""Ten thousand messages of Celery's own levels, and a migration that is killed twice."""
+"""Ten thousand messages of Celery's native delayed delivery, and a migration that is killed twice."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ app = our_app({url!r}, "quorum", exact_for="all", exact_queue_type="classic")
 
 @pytest.fixture
 def movers(make_movers: Callable[..., Movers]) -> Movers:
-    # Classic levels: what is measured is the migration, and not how fast a busy machine runs quorum queues.
+    # Classic levels: the test measures the migration, not the speed of quorum queues on a busy machine.
     return make_movers(exact_for="all", exact_queue_type="classic")
 
 
@@ -72,11 +72,11 @@ def publish(movers: Movers, rng: random.Random) -> dict[str, float]:
             f"[[{number}], {{}}, {{}}]", content_type="application/json", delivery_mode=2, application_headers=headers
         )
         key = calculate_routing_key(int(countdown), "orders.key")
-        # Where the topmost exchange would bring it: on the way there is nothing but exchanges, and most of the time.
+        # To the level that the topmost exchange would route to: the exchanges between take most of the time.
         channel.basic_publish(message, level(int(countdown).bit_length() - 1), key)
         while number - confirmed["tag"] > 500:
             movers.connection.drain_events(timeout=30)
-    wait_for(lambda: movers.natives() == COUNT, "all in the levels", pause=0.1)
+    wait_for(lambda: movers.count_celery_native() == COUNT, "all in the levels", pause=0.1)
     channel.close()
     return due
 
@@ -93,11 +93,11 @@ class Run:
         )
 
     def kill_below(self, movers: Movers, left: int) -> None:
-        wait_for(lambda: movers.natives() <= left, f"{left} left", pause=0.001)
+        wait_for(lambda: movers.count_celery_native() <= left, f"{left} left", pause=0.001)
         assert self.process.poll() is None, self.process.communicate()
         self.process.kill()
         self.process.communicate()
-        # Until the broker has noticed, what the process had in hand is in no count.
+        # Until the broker notices the loss, no count includes the process's unacked messages.
         wait_for(
             lambda: not any(consumer_count(movers.connection, name) for name in level_names()), "its consumers' end"
         )
@@ -110,7 +110,7 @@ class Run:
 
 
 def arrivals(movers: Movers, wanted: set[str], quiet: float = 5.0) -> list[tuple[float, amqp.Message]]:
-    """Consume the destination until all are there and nothing more has come for a while; return when each came."""
+    """Consume the destination until all messages are there and no more arrive; return the time of each."""
     found: list[tuple[float, amqp.Message]] = []
     missing = set(wanted)
     channel = movers.connection.channel()
@@ -133,7 +133,7 @@ def test_ten_thousand_messages_all_arrive_in_time_from_a_migration_that_is_kille
 ) -> None:
     rng = random.Random(20261120)
     (tmp_path / "proj.py").write_text(PROJECT.format(url=movers.url))
-    movers.declare_native()
+    movers.declare_celery_native()
     due = publish(movers, rng)
     began = time.time()
     for share in (rng.uniform(0.55, 0.75), rng.uniform(0.25, 0.45)):
@@ -150,18 +150,18 @@ def test_ten_thousand_messages_all_arrive_in_time_from_a_migration_that_is_kille
     assert len(found) - COUNT <= 2 * WINDOW
     moved = [(due[message.headers["id"]], message) for _, message in found if h.DUE in message.headers]
     late = sorted(at - due[message.headers["id"]] for at, message in found)
-    told = sorted(message.headers[h.DUE] / 1000 - each for each, message in moved)
+    ahead = sorted(message.headers[h.DUE] / 1000 - each for each, message in moved)
     figures = {
         "moved": len(moved),
         "duplicates": len(found) - COUNT,
         "late_ms": [round(1000 * late[place]) for place in (0, len(late) // 2, len(late) * 99 // 100, -1)],
         "last_run": {"moved": report["taken"], "seconds": round(last.seconds, 1)},
-        "due_ms": [round(1000 * told[0]), round(1000 * told[-1])],
+        "due_ms": [round(1000 * ahead[0]), round(1000 * ahead[-1])],
     }
     print(figures)
     record_property("figures", figures)
-    assert -0.000_01 <= told[0] <= told[-1] < 0.002
+    assert -0.000_01 <= ahead[0] <= ahead[-1] < 0.002
     assert late[0] >= 0
     for each, message in moved:
-        if h.deaths(message.headers):  # else it was due when it was moved
+        if h.deaths(message.headers):  # otherwise it was due when it was moved
             assert_on_time(held(message), each, (began, ended))

@@ -1,4 +1,4 @@
-"""What a migration asks the management API for."""
+"""Requests of a migration to the management API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kombu.transport.native_delayed_delivery import calculate_routing_key
 
 from celery_rmq_delay.exceptions import TopologyError
 from celery_rmq_delay.management.client import Management
-from celery_rmq_delay.operations.celery_native_delay import level, look
+from celery_rmq_delay.operations.celery_native_delay import find_leftovers, level
 from celery_rmq_delay.operations.migration.removal import remove
 from tests.support.brokers.movers import Movers
 from tests.support.waiting import wait_for
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.brokers
 
 @pytest.fixture
 def rmq_vhost(managed_vhost: str) -> str:
-    """Here, all is on the broker with the management plugin."""
+    """The vhost is on the broker with the management plugin."""
     return managed_vhost
 
 
@@ -38,9 +38,9 @@ def test_the_queues_of_hold_are_listed(movers: Movers, managed: Any) -> None:
     assert (report.before, report.moved, report.after) == (2, {"orders": 2}, 0)
 
 
-def test_dead_letters_that_no_queue_takes_keep_celerys_levels_and_empty_levels_go(movers: Movers) -> None:
-    movers.declare_native()
-    movers.put(calculate_routing_key(1, "nobody"), b"x", exchange="celery_delayed_27")
+def test_unroutable_dead_letters_keep_celerys_levels_and_empty_levels_are_removed(movers: Movers) -> None:
+    movers.declare_celery_native()
+    movers.put(calculate_routing_key(1, "unknown"), b"x", exchange="celery_delayed_27")
 
     def stuck() -> int:
         with Management.of(movers.connection, None, movers.delay.settings.management_url) as management:
@@ -50,7 +50,7 @@ def test_dead_letters_that_no_queue_takes_keep_celerys_levels_and_empty_levels_g
     wait_for(lambda: stuck() == 1, "a dead letter that no queue takes", pause=0.2)
     with pytest.raises(TopologyError, match=r"dead letters that no queue takes in celery_delayed_0 \(1\)"):
         movers.migrate("celery-native", remove=True)
-    assert look(movers.connection) is not None
+    assert find_leftovers(movers.connection) is not None
 
     movers.connection.channel().queue_delete(level(0))
     assert len(movers.migrate("celery-native", remove=True).removed) == 27 + 29

@@ -1,4 +1,4 @@
-"""Every source into every target: what moved reaches its queue, when it was due."""
+"""Every source into every target: moved messages reach their queue when they are due."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from celery_rmq_delay.topology.transition import apply_plan
 from tests.support.brokers.delays import assert_on_time, held
 from tests.support.brokers.movers import Movers
 
-#: Seconds that the messages wait in the source; the longer ones for a machine that needs so long to move one.
+#: Seconds that the messages wait in the source; the longer ones for a machine that is slow to move one.
 WAITS = (2, 4, 8, 16, 32)
 SOURCES = ("celery-native", "levels", "hold", "loop", "ladder")
 TARGETS = ("levels", "hold", "loop", "ladder")
@@ -42,7 +42,7 @@ PAIRS = [
 
 
 def go_on(movers: Movers, tier: int, **settings: Any) -> None:
-    """Go on with a ladder that begins with a tier of so many seconds, which is applied."""
+    """Apply a ladder that begins with a tier of so many seconds, and go on with it."""
     movers.again(tiers=[f"{tier}s", "1h"], **settings)
     for plan in plans(movers.connection, movers.delay):
         apply_plan(movers.connection, plan)
@@ -51,8 +51,8 @@ def go_on(movers: Movers, tier: int, **settings: Any) -> None:
 def fill(movers: Movers, source: str, wait: int) -> tuple[str, ...]:
     """Let a message wait in a source; return the queues of `hold`."""
     if source == "celery-native":
-        movers.declare_native()
-        movers.native(wait)
+        movers.declare_celery_native()
+        movers.call_celery_native(wait)
     elif source == "ladder":
         go_on(movers, wait)
         movers.park("a")
@@ -89,7 +89,7 @@ def test_a_message_moves_and_arrives_when_due(
         ended = time.time()
         if report.moved:
             break
-        movers.lab.get("orders", ack=True)  # this machine is too slow: it was due before it could be moved
+        movers.lab.get("orders", ack=True)  # this machine is too slow: the message was due before it could be moved
     assert (report.before, report.taken, report.after, report.moved) == (1, 1, 0, {"orders": 1}), report
     assert report.adds_up
     message = movers.lab.get("orders" if to != "loop" else loop_of(movers).wait, ack=True)
@@ -99,9 +99,9 @@ def test_a_message_moves_and_arrives_when_due(
         assert held(message) == wait + 1, "the lowest tier that is long enough"
     else:
         due = message.headers[h.DUE] / 1000
-        assert filled + wait - 1 <= due <= ready + wait + 1, "some sources tell whole seconds"
+        assert filled + wait - 1 <= due <= ready + wait + 1, "some sources have whole seconds"
         assert message.headers[h.TO] == "orders"
-        if to != "loop":  # there a worker lets it out
+        if to != "loop":  # there a worker releases it
             assert time.time() >= due
             assert_on_time(held(message), due, (began, ended))
     assert message.headers["retries"] == (1 if source == "ladder" else 0)

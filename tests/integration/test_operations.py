@@ -1,4 +1,4 @@
-"""Requeues from the database, on a real broker: every message once, or it is said that nobody knows."""
+"""Requeues from the database, on a real broker: every message once, or with an unknown outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from celery_rmq_delay.events.schema import RECOVERED
 from tests.support.brokers.kinds import EITHER_DATABASE
 from tests.support.django import shop
 from tests.support.django.desk import Desk, frozen, states
-from tests.support.django.told import exhausted, fact
+from tests.support.django.reported import exhausted, fact
 
 Kind, State = Operation.Kind, Operation.State
 
@@ -27,7 +27,7 @@ def desk(rmq_vhost: str, database: Any) -> Iterator[Desk]:
 
 
 @pytest.mark.brokers
-def test_a_requeue_publishes_what_was_stored_as_the_next_generation(desk: Desk) -> None:
+def test_a_requeue_publishes_the_stored_message_as_the_next_generation(desk: Desk) -> None:
     (task,) = desk.exhausted(1, generation=1)
     operation = run(frozen())
     assert (operation.state, operation.message) == (State.DONE, "1 requeued")
@@ -40,7 +40,7 @@ def test_a_requeue_publishes_what_was_stored_as_the_next_generation(desk: Desk) 
     assert message.properties["delivery_mode"] == 2
     task.refresh_from_db()
     assert (task.state, task.generation, task.attempt, task.operation) == (TaskState.REQUEUED, 2, 0, operation)
-    assert Payload.objects.exists(), "until the task is heard of"
+    assert Payload.objects.exists(), "until an event of the task arrives"
     assert list(Attempt.objects.values_list("kind", "generation", "worker")) == [("requeued", 1, "alice")]
 
 
@@ -96,10 +96,10 @@ def test_a_task_whose_expires_is_past_is_skipped_and_counted(desk: Desk) -> None
     assert [message.headers["id"] for message in desk.taken()] == ["id-2", "id-3"]
 
 
-def test_a_requeued_task_that_was_not_heard_of_can_be_restored_and_requeued(desk: Desk) -> None:
+def test_a_requeued_task_without_events_can_be_restored_and_requeued(desk: Desk) -> None:
     (task,) = desk.exhausted(1)
     run(frozen())
-    desk.taken()  # as if somebody had purged the queue
+    desk.taken()  # as if an operator had purged the queue
     assert run(frozen(kind=Kind.RESTORE)).message == "1 restored"
     assert run(frozen()).message == "1 requeued"
     (message,) = desk.taken()
@@ -108,7 +108,7 @@ def test_a_requeued_task_that_was_not_heard_of_can_be_restored_and_requeued(desk
     assert (task.state, task.generation) == (TaskState.REQUEUED, 2)
 
 
-def test_news_of_a_restored_requeue_are_newer_than_its_row(desk: Desk) -> None:
+def test_events_of_a_restored_requeue_are_newer_than_its_row(desk: Desk) -> None:
     (task,) = desk.exhausted(1)
     run(frozen())
     run(frozen(kind=Kind.RESTORE))

@@ -20,8 +20,8 @@ from celery_rmq_delay.contrib.django.services.operations.edit import edit, edita
 from celery_rmq_delay.contrib.django.services.operations.requests import freeze, run
 from tests.support.django import shop
 from tests.support.django.desk import ALICE, ParkedDesk
+from tests.support.django.reported import exhausted
 from tests.support.django.seed import call
-from tests.support.django.told import exhausted
 
 Kind = Operation.Kind
 
@@ -43,7 +43,7 @@ def with_json(desk: ParkedDesk, **headers: Any) -> TaskRecord:
     return task
 
 
-def test_an_edited_task_keeps_who_it_is_and_runs_with_other_arguments(desk: ParkedDesk) -> None:
+def test_an_edited_task_keeps_its_identity_and_runs_with_other_arguments(desk: ParkedDesk) -> None:
     old = {"amount": 3, "token": "abc"}
     task = with_json(desk, argsrepr=saferepr((1,)), kwargsrepr=saferepr(old), root_id="root")
     form = editable(task)
@@ -62,33 +62,31 @@ def test_an_edited_task_keeps_who_it_is_and_runs_with_other_arguments(desk: Park
     assert [message.headers[name] for name in named] == ["id-0", "root", "payments.charge", 0, 1]
 
 
-def test_texts_of_arguments_that_the_caller_chose_are_not_made_up_anew(desk: ParkedDesk) -> None:
+def test_texts_of_arguments_that_the_caller_chose_are_not_computed_again(desk: ParkedDesk) -> None:
     edit(with_json(desk, argsrepr="(***)"), "[2]", "{}", actor=ALICE)
     (message,) = desk.taken()
     assert message.headers["argsrepr"] == "(edited)"
     assert "kwargsrepr" not in message.headers
 
 
-def test_discarded_tasks_are_revoked_for_those_who_wait_for_their_results(desk: ParkedDesk) -> None:
+def test_discarded_tasks_are_revoked_in_the_result_backend(desk: ParkedDesk) -> None:
     desk.exhausted(1)
     desk.parked(1)
     run(freeze(Kind.DISCARD, TaskRecord.objects.all(), actor=ALICE, reason=""))
     assert [shop.found.AsyncResult(task_id).state for task_id in ("id-0", "id-1")] == ["REVOKED", "REVOKED"]
 
 
-def test_those_that_a_cancelled_discard_has_discarded_are_revoked(
-    desk: ParkedDesk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_discarded_before_the_cancellation_are_revoked(desk: ParkedDesk, monkeypatch: pytest.MonkeyPatch) -> None:
     desk.parked(120)
     operation = freeze(Kind.DISCARD, TaskRecord.objects.order_by("pk"), actor=ALICE, reason="")
-    monkeypatch.setattr(running, "_LOOK", 0.0)
+    monkeypatch.setattr(running, "_CHECK_EVERY", 0.0)
     run(operation, stop=lambda: TaskRecord.objects.filter(state=TaskState.DISCARDED).exists())
     discarded = TaskRecord.objects.filter(state=TaskState.DISCARDED).values_list("task_id", flat=True)
     assert 0 < len(discarded) < 120
     assert {shop.found.AsyncResult(task_id).state for task_id in discarded} == {"REVOKED"}
 
 
-def test_a_result_backend_that_is_away_does_not_undo_a_discard(
+def test_an_unreachable_result_backend_does_not_undo_a_discard(
     desk: ParkedDesk, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk.exhausted(2)
@@ -97,11 +95,11 @@ def test_a_result_backend_that_is_away_does_not_undo_a_discard(
     with shop.of(app):
         operation = run(freeze(Kind.DISCARD, TaskRecord.objects.all(), actor=ALICE, reason=""))
     assert operation.message == "2 discarded"
-    assert "The result backend was not told" in caplog.text
+    assert "The result backend has no REVOKED" in caplog.text
 
 
 @pytest.mark.brokers
-def test_what_the_queues_hold_is_counted_and_remembered(desk: ParkedDesk) -> None:
+def test_messages_in_the_queues_are_counted_and_cached(desk: ParkedDesk) -> None:
     desk.parked(2)
     with kombu.Connection(desk.url) as connection:
         channel = connection.channel()
@@ -117,7 +115,7 @@ def test_what_the_queues_hold_is_counted_and_remembered(desk: ParkedDesk) -> Non
     assert counts.broker_counts(fresh=True) is not found
 
 
-def test_without_a_broker_the_counts_say_why_there_are_none(desk: ParkedDesk) -> None:
+def test_without_a_broker_the_counts_have_the_error(desk: ParkedDesk) -> None:
     with shop.of(shop.make("amqp://127.0.0.1:1//"), broker_timeout=0.2):
         found = counts.broker_counts(fresh=True)
     assert (found.ok, found.parked) == (False, 0)

@@ -1,4 +1,4 @@
-"""Parked tasks that somebody runs now or discards: out of their delay queues, the others back in their places."""
+"""Parked tasks that a user runs now or discards: they leave their delay queues, the others keep their places."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.capabilities import capabilities
-from celery_rmq_delay.amqp.scan import Scan, looks_leave_no_trace
+from celery_rmq_delay.amqp.scan import Scan, inspection_leaves_no_trace
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.models import Attempt, Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.operations import parked
@@ -22,7 +22,7 @@ from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.alarms import alarm
 from tests.support.django import shop
 from tests.support.django.desk import ALICE, ParkedDesk, states
-from tests.support.django.told import fact
+from tests.support.django.reported import fact
 from tests.support.waiting import BUSY, wait_for
 
 Kind, State = Operation.Kind, Operation.State
@@ -93,13 +93,15 @@ def test_without_the_name_of_its_delay_queue_a_task_is_found_by_its_tier(desk: P
     assert done(Kind.RUN_NOW, "id-0").message == "1 sent to run now"
 
 
-def test_a_task_with_an_exact_delay_says_why_it_cannot_run_early(desk: ParkedDesk) -> None:
+def test_the_reason_why_a_task_with_an_exact_delay_cannot_run_early_is_shown(desk: ParkedDesk) -> None:
     desk.parked(1, delay_queue="", tier=None)
     assert "its delay is exact" in done(Kind.RUN_NOW, "id-0").message
 
 
 @pytest.mark.brokers
-def test_a_search_goes_no_further_than_looks_are_harmless(desk: ParkedDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_stops_where_an_inspection_would_leave_traces(
+    desk: ParkedDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("celery_rmq_delay.operations.release.SCAN_LIMIT", 2)
     monkeypatch.setattr("celery_rmq_delay.operations.release.TRACED_SCAN_LIMIT", 2)
     desk.parked(3)
@@ -116,7 +118,7 @@ def test_parked_and_exhausted_tasks_are_discarded_together(desk: ParkedDesk) -> 
 
 
 def test_a_discard_that_was_cut_off_before_the_ack_is_finished(desk: ParkedDesk) -> None:
-    """The runner dies when the row is written and the message is not yet taken out; another one goes on."""
+    """The runner dies after the row is written and before the message is removed; another one goes on."""
     desk.parked(2)
     records = TaskRecord.objects.order_by("pk")
     operation = freeze(Kind.DISCARD, records, actor=ALICE, reason="")
@@ -141,12 +143,12 @@ def test_a_discard_that_was_cut_off_until_its_task_was_due_is_of_unknown_outcome
     with kombu.Connection(desk.url) as connection:
         connection.channel().queue_purge(task.delay_queue)
     assert run(operation).message == (
-        "0 discarded, 1 with unknown outcome (it is discarded, but may have come back: it was due)"
+        "0 discarded, 1 with unknown outcome (it is discarded, but its message may have come back: it was due)"
     )
 
 
 @pytest.mark.parametrize("kind", [Kind.RUN_NOW, Kind.DISCARD])
-def test_an_error_while_messages_are_in_hand_leaves_their_outcome_unknown(
+def test_an_error_while_messages_are_processed_leaves_their_outcome_unknown(
     desk: ParkedDesk, kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.parked(2)
@@ -154,28 +156,30 @@ def test_an_error_while_messages_are_in_hand_leaves_their_outcome_unknown(
     def fail(*_: Any) -> None:
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr(parked, "tell", fail)
+    monkeypatch.setattr(parked, "add_to_history", fail)
     operation = freeze(kind, TaskRecord.objects.filter(task_id="id-0"), actor=ALICE, reason="")
     with pytest.raises(RuntimeError):
         run(operation)
     operation.refresh_from_db()
     assert (operation.state, operation.unknown, operation.remaining) == (State.FAILED, 1, 0)
-    assert operation.message.endswith("(it was in hand when an error stopped the work). RuntimeError: out of order")
+    assert operation.message.endswith(
+        "(an error stopped the operation while it was being processed). RuntimeError: out of order"
+    )
     assert desk.counts(desk.tier_index(1)) == [1 if kind == Kind.RUN_NOW else 2]
 
 
 def test_a_task_that_ran_now_and_failed_again_at_once_stays_parked(
     desk: ParkedDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The collector is quicker than the runner that has sent the task."""
+    """The collector is faster than the runner that has sent the task."""
     desk.parked(2)
     synchronise = Scan.synchronise
 
-    def hear(scan: Scan) -> None:
+    def synchronise_late(scan: Scan) -> None:
         TaskRecord.objects.filter(task_id="id-0").update(attempt=1, tier=2, delay_queue=desk.tier_index(2))
         synchronise(scan)
 
-    monkeypatch.setattr(Scan, "synchronise", hear)
+    monkeypatch.setattr(Scan, "synchronise", synchronise_late)
     assert done(Kind.RUN_NOW, "id-0", "id-1").message == "2 sent to run now"
     assert states() == {TaskState.PARKED: 1, TaskState.RUNNING: 1}
 
@@ -193,10 +197,10 @@ def test_many_are_found_in_the_order_in_which_they_wait(desk: ParkedDesk) -> Non
 
 
 @pytest.mark.brokers
-def test_a_limit_for_looks_depends_on_the_broker(desk: ParkedDesk) -> None:
+def test_the_limit_of_inspections_depends_on_the_broker(desk: ParkedDesk) -> None:
     with kombu.Connection(desk.url) as connection:
         connection.connect()
-        expected = 100_000 if looks_leave_no_trace(capabilities(connection)) else 1_000
+        expected = 100_000 if inspection_leaves_no_trace(capabilities(connection)) else 1_000
         assert parked.search_limit(connection) == expected
 
 
@@ -209,7 +213,7 @@ def test_a_discarded_message_is_not_kept_where_the_settings_forbid_it(desk: Park
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("queue_type", ["classic"])
-def test_a_silent_broker_keeps_nobody_waiting_and_loses_nothing(
+def test_an_operation_does_not_hang_on_a_silent_broker_and_loses_nothing(
     desk: ParkedDesk, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("celery_rmq_delay.amqp.confirms.CONFIRM_TIMEOUT", 0.3)

@@ -1,4 +1,4 @@
-"""Requeues while something breaks: no task runs twice that is not said to be of unknown outcome, and none is lost."""
+"""Requeues with failures: no task is lost, and only tasks with an unknown outcome may run twice."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Background(threading.Thread):
     def end(self) -> Operation:
         self.join(SECONDS)
         assert not self.is_alive()
-        connections.close_all()  # as the database may have been away
+        connections.close_all()  # as the database may have been unreachable
         if self.error is not None:
             raise self.error
         self.operation.refresh_from_db()
@@ -93,7 +93,7 @@ def adds_up(operation: Operation) -> None:
 
 
 def nothing_lost_and_nothing_twice(desk: Desk) -> None:
-    """Compare what came back to the queue with what the rows say."""
+    """Compare the messages in the queue with the rows."""
     arrived = Counter(message.headers["id"] for message in desk.taken())
     assert set(arrived.values()) <= {1}
     by_state: dict[str, set[str]] = {}
@@ -109,7 +109,7 @@ def nothing_lost_and_nothing_twice(desk: Desk) -> None:
 
 @pytest.mark.slow
 @EITHER_DATABASE
-def test_a_broker_that_is_killed_leaves_few_in_doubt(
+def test_a_killed_broker_leaves_few_unknown_outcomes(
     desk: Desk, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk.exhausted(1000)
@@ -206,9 +206,9 @@ def test_a_run_that_a_long_outage_of_the_database_breaks_off_is_taken_up_again(
     going = threading.Thread(target=in_the_background)
     going.start()
     wait_for(lambda: Operation.objects.get().ok > 5, "the first of them")
-    Operation.objects.update(rate=None)  # for who takes it up again: this run goes on for more than a minute
+    Operation.objects.update(rate=None)  # for the process that resumes it: this run goes on for more than a minute
     own_postgres.stop()
-    wait_for(lambda: "The database is away: trying again" in caplog.text, "an end of the run's patience")
+    wait_for(lambda: "The database cannot be reached: trying again" in caplog.text, "an end of the run's patience")
     own_postgres.start()
     connections.close_all()
     going.join(SECONDS)
@@ -220,7 +220,7 @@ def test_a_run_that_a_long_outage_of_the_database_breaks_off_is_taken_up_again(
 
 
 @EITHER_DATABASE
-def test_a_runner_that_is_killed_leaves_few_in_doubt_and_another_one_goes_on(
+def test_a_killed_runner_leaves_few_unknown_outcomes_and_another_one_goes_on(
     desk: Desk,
     database: Database,
     tmp_path: Path,
@@ -243,7 +243,7 @@ def test_a_runner_that_is_killed_leaves_few_in_doubt_and_another_one_goes_on(
     nothing_lost_and_nothing_twice(desk)
 
 
-def test_a_runner_that_is_told_to_stop_leaves_nothing_in_doubt(
+def test_a_runner_that_gets_a_signal_leaves_no_unknown_outcome(
     sqlite_desk: Desk,
     sqlite: Database,
     tmp_path: Path,
@@ -268,7 +268,7 @@ def operate(
 ) -> int:
     """Run ``manage.py rmq_delay_operate`` of the example project; return its exit code.
 
-    It may be interrupted by a signal, which it gets in the middle of its work: as it publishes the 300th message.
+    A signal may interrupt it in the middle of its work, when it publishes the 300th message.
     """
     interrupted = ("-m", "tests.support.django.interrupted", "300", str(int(interrupted_by))) if interrupted_by else ()
     environment = {
@@ -288,7 +288,7 @@ def operate(
     ).returncode
 
 
-def test_of_two_people_who_requeue_the_same_each_task_runs_once(desk: Desk) -> None:
+def test_each_task_runs_once_when_two_people_requeue_it(desk: Desk) -> None:
     desk.exhausted(200)
     runs = [Background(frozen(actor)) for actor in (ALICE, BOB)]
     connection.close()
@@ -325,7 +325,7 @@ def test_without_a_confirm_the_outcome_is_unknown_and_nothing_more_is_sent(
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_message_that_fills_the_buffers_of_a_silent_broker_keeps_nobody_waiting(
+def test_a_requeue_does_not_hang_when_a_message_fills_the_buffers_of_a_silent_broker(
     sqlite_desk: Desk, own_broker: PrivateBroker
 ) -> None:
     sqlite_desk.exhausted(2)
@@ -348,7 +348,7 @@ def test_large_messages_are_published_few_at_a_time(sqlite_desk: Desk, monkeypat
     assert len(sqlite_desk.taken()) == 8
 
 
-def test_a_task_in_doubt_that_is_restored_begins_a_generation_of_its_own(sqlite_desk: Desk) -> None:
+def test_a_restored_task_of_unknown_outcome_starts_a_new_generation(sqlite_desk: Desk) -> None:
     (task,) = sqlite_desk.exhausted(1)
     operation = frozen()
     lease.Lease.take(operation)
@@ -365,8 +365,8 @@ def test_a_task_in_doubt_that_is_restored_begins_a_generation_of_its_own(sqlite_
     assert (task.state, task.generation) == (TaskState.REQUEUED, 2)
 
 
-def test_what_the_collector_has_heard_of_meanwhile_stays(sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The task runs and fails before its requeue is written down."""
+def test_events_collected_during_a_requeue_are_kept(sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task runs and fails before its requeue is stored."""
     (task,) = sqlite_desk.exhausted(1)
     await_ = lease.Lease.settle
 
@@ -385,13 +385,13 @@ def test_what_the_collector_has_heard_of_meanwhile_stays(sqlite_desk: Desk, monk
 def test_an_error_after_the_publish_leaves_the_outcome_unknown(
     sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fault of ours, or a database that is away for too long."""
+    """A bug of the package, or a database that is unreachable for too long."""
     sqlite_desk.exhausted(3)
 
     def fail(*_: Any) -> None:
         raise RuntimeError("out of order")
 
-    monkeypatch.setattr(requeue, "tell", fail)
+    monkeypatch.setattr(requeue, "add_to_history", fail)
     operation = frozen()
     with pytest.raises(RuntimeError):
         run(operation)
@@ -405,8 +405,8 @@ def test_an_error_after_the_publish_leaves_the_outcome_unknown(
     nothing_lost_and_nothing_twice(sqlite_desk)
 
 
-def heard(**states_of: str) -> None:
-    """Write what the collector would write of requeued tasks."""
+def collect(**states_of: str) -> None:
+    """Set states of requeued tasks as the collector would."""
     for task_id, state in states_of.items():
         TaskRecord.objects.filter(task_id=task_id.replace("_", "-")).update(state=state)
 
@@ -417,9 +417,9 @@ def test_after_good_canaries_the_rest_follows(sqlite_desk: Desk) -> None:
     background.start()
     wait_for(lambda: Operation.objects.get().state == State.CANARY, "canaries on their way")
     assert (Operation.objects.get().ok, len(sqlite_desk.taken())) == (2, 2)
-    heard(id_0=TaskState.RECOVERED)
+    collect(id_0=TaskState.RECOVERED)
     assert Operation.objects.get().state == State.CANARY
-    heard(id_1=TaskState.RECOVERED)
+    collect(id_1=TaskState.RECOVERED)
     operation = background.end()
     assert operation.message == "10 requeued"
     assert len(sqlite_desk.taken()) == 8
@@ -434,7 +434,7 @@ def test_after_a_canary_that_fails_again_nothing_follows(sqlite_desk: Desk, stat
     background = Background(frozen(canary=3), stop=lambda: False)
     background.start()
     wait_for(lambda: Operation.objects.get().ok == 3, "canaries on their way")
-    heard(id_1=state)
+    collect(id_1=state)
     operation = background.end()
     assert operation.state == State.CANCELLED
     assert operation.message == f"3 requeued, 7 cancelled. 1 of 3 canaries {text}: the rest was not sent"
@@ -442,19 +442,17 @@ def test_after_a_canary_that_fails_again_nothing_follows(sqlite_desk: Desk, stat
     assert states() == Counter({TaskState.REQUEUED: 2, TaskState.EXHAUSTED: 7}) + Counter([state])
 
 
-def test_canaries_that_are_all_there_is_are_not_waited_for(sqlite_desk: Desk) -> None:
+def test_canaries_are_not_waited_for_when_no_task_follows(sqlite_desk: Desk) -> None:
     sqlite_desk.exhausted(2)
     assert run(frozen(canary=5), stop=lambda: False).message == "2 requeued"
 
 
-def test_after_canaries_of_which_nothing_is_heard_nothing_follows(
-    sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_canaries_without_events_nothing_follows(sqlite_desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     sqlite_desk.exhausted(2)
     monkeypatch.setattr(canaries, "TIMEOUT", 1)
     operation = run(frozen(canary=1), stop=lambda: False)
     assert operation.state == State.CANCELLED
-    assert "Nothing was heard of 1 canary in 1 s" in operation.message
+    assert "No event of 1 canary in 1 s" in operation.message
 
 
 def test_a_rate_is_kept_and_a_cancel_stops_between_two_messages(sqlite_desk: Desk) -> None:
@@ -475,9 +473,9 @@ def test_a_rate_is_kept_and_a_cancel_stops_between_two_messages(sqlite_desk: Des
 def test_a_message_too_large_for_the_broker_costs_no_other_its_outcome(
     sqlite_desk: Desk, own_broker: PrivateBroker
 ) -> None:
-    """The broker closes the channel: what was in one window with it is in doubt, and the window begins with one."""
+    """The broker closes the channel: messages in the same window have an unknown outcome; it begins with one."""
     first, *_rest = sqlite_desk.exhausted(3)
-    # RabbitMQ 3 looks at its environment, RabbitMQ 4 at what it has made of it.
+    # RabbitMQ 3 reads the environment, RabbitMQ 4 its own copy of it.
     limit = "application:set_env(rabbit, max_message_size, {0}), persistent_term:put(max_message_size, {0})"
     own_broker.evaluate(limit.format(1000))
     try:

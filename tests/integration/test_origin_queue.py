@@ -1,4 +1,4 @@
-"""Queues get their dead-letter exchange from whoever declares them first; one that exists is used as it is."""
+"""The first process that declares a queue sets its dead-letter exchange; existing queues are not changed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def shops(lab: Lab) -> Iterator[Any]:
 
 
 def has_our_exchange(lab: Lab, queue: str) -> bool:
-    """Declare the queue with our arguments: the broker refuses where they differ."""
+    """Declare the queue with our arguments: the broker refuses them if they differ."""
     channel = lab.connection.channel()
     try:
         arguments = origin_arguments(lab.names, queue, lab.queue_type)
@@ -86,7 +86,7 @@ def test_a_publisher_declares_the_queue_as_a_worker_does(lab: Lab, shops: Any) -
     assert has_our_exchange(lab, publisher.queue)
     worker.consume()
     wait_for(lambda: worker.messages() == 1, "the message")
-    assert worker.delay.unmanaged == set()
+    assert worker.delay.differing == set()
 
 
 def test_a_worker_declares_the_queue_as_a_publisher_does(lab: Lab, shops: Any) -> None:
@@ -94,20 +94,20 @@ def test_a_worker_declares_the_queue_as_a_publisher_does(lab: Lab, shops: Any) -
     worker.consume()
     publisher.send()
     assert has_our_exchange(lab, publisher.queue)
-    assert publisher.delay.unmanaged == set()
+    assert publisher.delay.differing == set()
 
 
 def test_rejected_messages_of_an_app_advance_once_the_ladder_is_applied(lab: Lab, shops: Any) -> None:
     shop = shops()
     shop.consume()
-    plan = shop.delay.plan(shop.queue, reason_routing=lab.tells_death_reason)
+    plan = shop.delay.plan(shop.queue, reason_routing=lab.reports_death_reason)
     lab.applied(lab.plan(plan.ladder, dict(plan.tasks), queue=shop.queue))
     shop.send("unknown.task")
     assert len(lab.advance(lab.plan(plan.ladder, queue=shop.queue))) == 4
 
 
 @pytest.mark.parametrize("side", ["publisher", "consumer"])
-def test_a_queue_that_exists_is_used_as_it_is_and_said_once(
+def test_a_queue_that_exists_is_used_as_it_is_and_logged_once(
     lab: Lab, shops: Any, side: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     shop = shops()
@@ -115,7 +115,7 @@ def test_a_queue_that_exists_is_used_as_it_is_and_said_once(
     with caplog.at_level(logging.WARNING, "celery_rmq_delay"):
         for _ in range(3):
             shop.send() if side == "publisher" else shop.consume()
-    assert shop.delay.unmanaged == {shop.queue}
+    assert shop.delay.differing == {shop.queue}
     warnings = [record.getMessage() for record in caplog.records if record.name.startswith("celery_rmq_delay")]
     assert len(warnings) == 1
     assert shop.queue in warnings[0]
@@ -133,7 +133,7 @@ def test_a_queue_that_exists_is_an_error_where_the_settings_are_strict(lab: Lab,
         TopologyError, match=rf"The queue '{shop.queue}' exists with other arguments .*delete-queue {shop.queue}`"
     ):
         shop.send() if side == "publisher" else shop.consume()
-    assert shop.delay.unmanaged == set()
+    assert shop.delay.differing == set()
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -148,23 +148,23 @@ def test_a_queue_that_the_app_does_not_declare_is_compared_and_never_made(lab: L
             queue.compare(lab.connection)
     else:
         queue.compare(lab.connection)
-        assert shop.delay.unmanaged == {shop.queue}
+        assert shop.delay.differing == {shop.queue}
 
 
 def test_a_queue_that_exists_with_any_arguments_is_used(lab: Lab, shops: Any) -> None:
     shop = shops()
     lab.queue(shop.queue, **{"x-max-length": 100, "x-dead-letter-exchange": "theirs"})
     shop.send()
-    assert shop.delay.unmanaged == {shop.queue}
+    assert shop.delay.differing == {shop.queue}
     wait_for(lambda: shop.messages() == 1, "the message")
 
 
-def test_a_queue_that_is_created_while_the_app_runs_is_told_to_the_worker(lab: Lab, shops: Any) -> None:
+def test_the_worker_is_notified_of_a_queue_that_is_created_while_the_app_runs(lab: Lab, shops: Any) -> None:
     shop = shops()
-    told: list[str] = []
-    shop.delay.on_declared = told.append
+    declared: list[str] = []
+    shop.delay.on_declared = declared.append
     name = f"{lab.names.prefix}-new"
     lab.forget(name)
     shop.app.send_task("t", queue=name)
     assert isinstance(shop.app.amqp.queues[name], OriginQueue)
-    assert name in told
+    assert name in declared

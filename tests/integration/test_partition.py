@@ -1,4 +1,4 @@
-"""Networks of their own for servers: joined, cut, healed, gone without a trace; and what a cluster does meanwhile."""
+"""Private networks of servers: joined, cut, healed, removed; and a cluster on them."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def connections(host: Host, port: int) -> str:
     return subprocess.check_output(host.command("ss", "-Htn", "state", "established", f"sport = :{port}"), text=True)
 
 
-def said(server: socket.socket) -> bytes:
-    """Return what a server says next; nothing when the connection ends."""
+def received(server: socket.socket) -> bytes:
+    """Return the next bytes of a server; nothing when the connection ends."""
     try:
         return server.recv(100)
     except ConnectionError:
@@ -110,7 +110,7 @@ def test_hosts_reach_each_other_except_across_a_partition(network: PrivateNetwor
 def test_published_ports_are_reached_from_this_machine_also_across_a_partition(network: PrivateNetwork) -> None:
     host = network.hosts[0]
     (port,) = host.ports
-    assert not reaches(Host(), Host(), port)  # nobody listens yet: reset
+    assert not reaches(Host(), Host(), port)  # no server listens yet: reset
     server = subprocess.Popen(run(host, ECHO, host.address, port))
     try:
         wait_for(lambda: reaches(Host(), Host(), port), "the server")
@@ -131,7 +131,7 @@ def test_a_client_notices_the_death_of_its_server(network: PrivateNetwork) -> No
             with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
                 wait_for(lambda: connections(host, port), "the server's side of the connection")
                 server.kill()
-                assert not said(client)
+                assert not received(client)
         finally:
             server.kill()
 
@@ -152,7 +152,7 @@ def test_a_network_ends_with_the_process_that_made_it() -> None:
     assert others.isdisjoint(networks)
 
 
-def test_a_network_that_is_not_started_says_so() -> None:
+def test_a_network_that_is_not_started_is_an_error() -> None:
     need_networks()
     network = PrivateNetwork(2)
     with pytest.raises(PrivateServerError, match=r"network of the host 10\.0\.1\.2 is not started"):
@@ -170,14 +170,14 @@ def test_a_port_that_is_taken_ends_the_start_with_the_reason() -> None:
             pass
 
 
-def test_networks_need_root_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_need_root(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(PrivateServerError, match="only root may make: run as root"):
         PartitionedCluster(3)
 
 
 class Client:
-    """Asks one node for the confirm of a message, again and again, on a connection of its own each time."""
+    """Publishes to one node with confirm, each time on a new connection."""
 
     def __init__(self, node: PrivateBroker) -> None:
         self._node = node
@@ -228,7 +228,7 @@ def test_a_cluster_goes_on_without_the_minority_and_takes_it_back(rmq_installati
         with cluster.partition(cluster.nodes[0]):
             for client in majority:
                 wait_for(client.publish, "a confirm of the majority")
-            # A partition that only one side has noticed when it ends leaves Mnesia with one that never heals.
+            # If only one side has noticed a partition when it ends, Mnesia's partition never heals.
             wait_for(lambda: [len(seen(node)) for node in cluster.nodes] == [0, 1, 1], "all have noticed")
             wait_for(lambda: not minority.publish(), "the minority has stopped, or takes nothing")
         await_all(cluster)

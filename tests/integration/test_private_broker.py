@@ -1,4 +1,4 @@
-"""Private servers: started, killed, restarted and gone without a trace."""
+"""Private servers: started, killed, restarted and removed."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def processes_naming(text: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def where(rmq_installation: Installation) -> tuple[str, str | None]:
-    """Server and tree of the RabbitMQ that this test run is about."""
+    """Server and tree of the RabbitMQ of this test run."""
     return rmq_installation.server, str(rmq_installation.root) if rmq_installation.root else None
 
 
@@ -75,7 +75,7 @@ def put_durable_message(url: str, **arguments: object) -> None:
 
 
 def take_message(url: str) -> object:
-    """Return the body of the queue's message once it is there; a queue may be without a leader for a moment."""
+    """Return the body of the queue's message when it arrives; a queue may have no leader for a moment."""
     taken: list[object] = []
 
     def take() -> list[object]:
@@ -88,7 +88,7 @@ def take_message(url: str) -> object:
     return taken[0]
 
 
-def test_the_broker_tells_its_version_and_serves_amqp_and_management(managed: PrivateBroker) -> None:
+def test_the_broker_reports_its_version_and_serves_amqp_and_management(managed: PrivateBroker) -> None:
     assert managed.version >= (3, 8, 0)
     assert managed.installation.version == ".".join(map(str, managed.version))
     with kombu.Connection(managed.url) as connection:
@@ -137,7 +137,7 @@ def test_the_node_listens_on_loopback_only(managed: PrivateBroker) -> None:
 
 
 def test_the_statistics_of_the_node_itself_have_their_default_interval(managed: PrivateBroker) -> None:
-    """In 3.10 they end with the management API's where a tool and a client have come from the same port number."""
+    """In 3.10 they stop, as the management API's do, when a tool and a client connect from the same port number."""
     assert re.search(r"\b5000\b", managed.evaluate("sys:get_state(rabbit_mgmt_external_stats)"))
 
 
@@ -176,7 +176,7 @@ def test_a_vhost_deleted_right_after_a_crash_leaves_quorum_queues_dead_lettering
             wait_for(lambda: channel.basic_get("out", no_ack=True), "the dead letter")
 
 
-def test_a_tree_knows_its_machines_name_so_that_its_nodes_ask_no_name_server(tmp_path: Path) -> None:
+def test_a_tree_has_its_machines_name_so_that_its_nodes_ask_no_name_server(tmp_path: Path) -> None:
     hosts = tmp_path / "hosts"
     hosts.write_text(f"::1 localhost # {socket.gethostname()}\n192.0.2.1 other\n")
     _name_hosts(hosts)
@@ -197,7 +197,7 @@ def test_the_tree_of_a_started_node_names_localhost_and_the_machine(
         assert socket.gethostname() in known
 
 
-def test_rabbitmqctl_failures_say_what_it_printed(managed: PrivateBroker) -> None:
+def test_rabbitmqctl_failures_show_its_output(managed: PrivateBroker) -> None:
     with pytest.raises(Exception, match="no_such_command"):
         managed.rabbitmqctl("no_such_command", timeout=SECONDS)
 
@@ -246,7 +246,7 @@ def test_a_broker_starts_beside_a_proxy_and_leaves_nothing_when_its_owner_ends(
     wait_for(lambda: not Path(folder).exists(), "the removal of the directory")
 
 
-def test_a_node_that_cannot_start_says_why(where: tuple[str, str | None]) -> None:
+def test_the_error_of_a_node_that_cannot_start_has_the_reason(where: tuple[str, str | None]) -> None:
     broker = PrivateBroker(*where, config="no.such.setting = 1")
     with pytest.raises(ServerStartError, match=r"(?s)ended with code.*no\.such\.setting"), broker:
         pass
@@ -265,7 +265,7 @@ def test_a_keeper_that_does_not_answer_is_named(tmp_path: Path, monkeypatch: pyt
     kept.close()
 
 
-def test_a_missing_server_is_named_with_what_fixes_it() -> None:
+def test_a_missing_server_is_named_with_the_fix() -> None:
     with pytest.raises(ServerNotFoundError, match="/no/such/rabbitmq-server"):
         PrivateBroker(server="/no/such/rabbitmq-server")
 
@@ -295,14 +295,14 @@ def test_redis_starts_answers_and_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("victim", ["server", "keeper"])
-def test_a_server_that_ended_by_itself_runs_again_and_is_told_of(victim: str) -> None:
+def test_a_server_that_ended_by_itself_is_started_again_and_reported(victim: str) -> None:
     with PrivateRedis() as server:
         assert server.revive() is None
         assert server.pid is not None
         keeper = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[1]
         os.kill(server.pid if victim == "server" else int(keeper), signal.SIGKILL)
         wait_for(lambda: server.pid is None, "its end")
-        assert "ended by itself" in str(server.revive())
+        assert "ended unexpectedly" in str(server.revive())
         with kombu.Connection(server.url) as connection:
             connection.ensure_connection(max_retries=1)
         server.kill()
@@ -311,7 +311,7 @@ def test_a_server_that_ended_by_itself_runs_again_and_is_told_of(victim: str) ->
     assert is_free(server.port)
 
 
-def test_a_servers_files_go_at_its_end_also_where_its_keeper_was_killed() -> None:
+def test_a_servers_files_are_deleted_at_its_end_even_if_its_keeper_was_killed() -> None:
     with PrivateRedis() as server:
         assert server.pid is not None
         folder = Path(f"/proc/{server.pid}/cwd").resolve()

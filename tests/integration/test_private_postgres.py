@@ -1,4 +1,4 @@
-"""The private PostgreSQL: started, stopped, killed and gone without a trace."""
+"""The private PostgreSQL: started, stopped, killed and removed."""
 
 from __future__ import annotations
 
@@ -44,9 +44,7 @@ def run(url: str, statement: str) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])
-def test_what_was_committed_is_there_after_a_stop_and_a_kill(
-    own_postgres: PrivatePostgres, database: str, ending: str
-) -> None:
+def test_committed_rows_survive_a_stop_and_a_kill(own_postgres: PrivatePostgres, database: str, ending: str) -> None:
     run(database, "CREATE TABLE kept AS SELECT 1 AS number")
     with psycopg.connect(database) as client:
         getattr(own_postgres, ending)()
@@ -69,7 +67,7 @@ def test_a_kill_ends_a_client_in_the_middle_of_a_query(own_postgres: PrivatePost
     assert run(database, ready) == [(0,)]
 
 
-def test_django_connects_with_what_it_is_told(
+def test_django_connects_with_the_settings_of_the_server(
     own_postgres: PrivatePostgres, database: str, django_db_blocker: DjangoDbBlocker
 ) -> None:
     connection = ConnectionHandler({"default": own_postgres.django_database("a shop/ü")})["default"]
@@ -81,7 +79,7 @@ def test_django_connects_with_what_it_is_told(
         connection.close()
 
 
-def test_nobody_comes_in_without_the_password(own_postgres: PrivatePostgres) -> None:
+def test_a_connection_without_the_password_is_refused(own_postgres: PrivatePostgres) -> None:
     with pytest.raises(psycopg.OperationalError, match="password"):
         run(own_postgres.url.replace(own_postgres.password, "guessed"), "SELECT 1")
 
@@ -128,6 +126,6 @@ def test_the_folder_for_temporary_files_may_be_one_that_only_root_enters(
         assert run(postgres.url, "SELECT 1") == [(1,)]
 
 
-def test_a_missing_server_is_named_with_what_fixes_it() -> None:
+def test_a_missing_server_is_named_with_the_fix() -> None:
     with pytest.raises(ServerNotFoundError, match=r"/no/such/postgres.*apt-get install postgresql"):
         PrivatePostgres("/no/such/postgres")

@@ -1,4 +1,4 @@
-"""What retired ladders left behind, and when it goes."""
+"""Objects of retired ladders, and when they are pruned."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from celery_rmq_delay.amqp.apply import drift, ready_counts
 from celery_rmq_delay.amqp.objects import Objects
-from celery_rmq_delay.amqp.record import locked_record, peek_record
+from celery_rmq_delay.amqp.record import locked_record, read_record
 from celery_rmq_delay.amqp.scan import scanning
 from celery_rmq_delay.exceptions import LockTimeoutError
 from celery_rmq_delay.ladders import Ladder
@@ -32,7 +32,7 @@ def changed(lab: Lab, *ladders: Ladder) -> list[LadderPlan]:
 
 
 def record_of(lab: Lab, plan: LadderPlan) -> Applied:
-    return Applied.from_json(peek_record(lab.connection, plan.record_queue()))
+    return Applied.from_json(read_record(lab.connection, plan.record_queue()))
 
 
 def existing(lab: Lab, names: Iterable[str]) -> set[str]:
@@ -48,7 +48,7 @@ def exchanges(plan: LadderPlan) -> Objects:
 
 
 def retired_long_ago(lab: Lab, plan: LadderPlan) -> None:
-    """Let the record say that everything retired in 1970."""
+    """Set the time in the record at which all ladders were retired to 1970."""
     with locked_record(lab.connection, plan.record_queue(), BUSY) as (_, record):
         known = Applied.from_json(record.value)
         record.save(replace(known, retired=dict.fromkeys(known.retired, 0.0)).to_json())
@@ -56,7 +56,7 @@ def retired_long_ago(lab: Lab, plan: LadderPlan) -> None:
 
 @pytest.mark.brokers
 @pytest.mark.parametrize("jitter", [0.0, 0.2])
-def test_a_retired_ladder_goes_with_all_its_objects(lab: Lab, jitter: float) -> None:
+def test_a_retired_ladder_is_deleted_with_all_its_objects(lab: Lab, jitter: float) -> None:
     lanes = 3 if jitter else 1
     old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR), jitter, lanes), Ladder((HOUR,), jitter, lanes))
     report = prune(lab.connection, new, {}, now=True)
@@ -87,7 +87,7 @@ def test_nothing_with_messages_is_deleted(lab: Lab) -> None:
 
 
 @pytest.mark.brokers
-def test_messages_that_somebody_inspects_are_not_pruned(lab: Lab) -> None:
+def test_messages_that_are_being_inspected_are_not_pruned(lab: Lab) -> None:
     old, new = changed(lab, Ladder((3 * HOUR, 4 * HOUR)), Ladder((HOUR,)))
     full = old.delay_queue(2, 4 * HOUR).name
     for number in range(10):
@@ -127,7 +127,7 @@ def test_a_tier_that_two_retired_ladders_share_stays_while_one_of_them_does(lab:
 
 
 @pytest.mark.brokers
-def test_the_ways_back_from_tiers_that_no_ladder_has_go_last(lab: Lab) -> None:
+def test_bindings_of_tiers_that_no_ladder_has_are_removed(lab: Lab) -> None:
     old, new = changed(lab, Ladder((HOUR, 2 * HOUR, 3 * HOUR)), Ladder((HOUR,)))
     prune(lab.connection, new, {}, now=True)
     for tier_index in (1, 2, 3):

@@ -10,7 +10,7 @@ import pytest
 
 from celery_rmq_delay.amqp.apply import drift, ready_counts
 from celery_rmq_delay.amqp.objects import Objects
-from celery_rmq_delay.amqp.record import locked_record, peek_record
+from celery_rmq_delay.amqp.record import locked_record, read_record
 from celery_rmq_delay.exceptions import RecordGoneError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import moving, quarantine, return_key
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.brokers
 
 
 def applied_then_other_type(lab: Lab, ladder: Ladder) -> tuple[LadderPlan, LadderPlan]:
-    """Apply a plan; return it and that of the same queue after it was declared again as the other type."""
+    """Apply a plan; return it and the plan of the same queue after it was declared again with the other type."""
     old = lab.applied(lab.plan(ladder))
     return old, lab.plan(ladder, queue_type=old.of_other_type.queue_type)
 
@@ -97,7 +97,7 @@ def test_the_old_types_tiers_are_pruned_when_they_are_empty(lab: Lab) -> None:
     assert drift(lab.connection, new.objects()) == []
 
 
-def test_a_plan_says_what_a_change_of_the_type_replaces(lab: Lab) -> None:
+def test_a_plan_shows_what_a_change_of_the_type_replaces(lab: Lab) -> None:
     old, new = applied_then_other_type(lab, A)
     found = waiting(lab, new)
     assert [each.name for each in found.replace] == [new.record_queue().name, new.quarantine_queue().name]
@@ -105,7 +105,7 @@ def test_a_plan_says_what_a_change_of_the_type_replaces(lab: Lab) -> None:
     assert found.conflicts == ()
     assert found.to_json()["ladder"] == {"from": f"1h 2h ({old.queue_type})", "to": f"1h 2h ({new.queue_type})"}
     assert {each["name"] for each in found.to_json()["replace"]} == {each.name for each in found.replace}
-    assert not_as_planned(lab, old) == [], "looking changes nothing"
+    assert not_as_planned(lab, old) == [], "an inspection changes nothing"
 
 
 @pytest.mark.parametrize("used", ["by-a-message", "by-a-consumer"])
@@ -133,7 +133,7 @@ def test_a_crash_between_any_two_steps_of_a_change_of_the_type_loses_and_doubles
     lab: Lab, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
     a, b = lab.plan(A, TASKS_A), lab.plan(B, TASKS_A, queue_type=lab.plan(B).of_other_type.queue_type)
-    lab.applied(lab.plan(B, TASKS_A))  # so that every ladder knows what to do with messages from its tiers
+    lab.applied(lab.plan(B, TASKS_A))  # so that every ladder routes messages from its tiers
     apply_plan(lab.connection, a)
     probe = Probe(lab, a, b, a.of_other_type, b.of_other_type)
     for step in itertools.count(1, stride):
@@ -168,7 +168,7 @@ def test_two_processes_with_different_types_apply_at_the_same_time_and_one_wins(
     probe.nothing_came_twice()
 
 
-def test_a_look_at_a_record_that_changes_its_type_finds_its_value(lab: Lab) -> None:
+def test_a_record_is_readable_while_its_queue_type_changes(lab: Lab) -> None:
     old, new = applied_then_other_type(lab, A)
     value, looker, changer = settled(lab, old), lab.connect(), lab.connect()
 
@@ -180,12 +180,12 @@ def test_a_look_at_a_record_that_changes_its_type_finds_its_value(lab: Lab) -> N
         for plan in (new, old) * 10:
             changing = pool.submit(change, plan)
             while not changing.done():
-                assert Applied.from_json(peek_record(looker, old.record_queue(), BUSY)) == value
+                assert Applied.from_json(read_record(looker, old.record_queue(), BUSY)) == value
             changing.result()
     assert not copy_exists(lab, old)
 
 
-def test_who_waits_for_a_record_that_is_replaced_gets_it_afterwards(lab: Lab) -> None:
+def test_an_apply_that_waits_for_a_replaced_record_gets_it_afterwards(lab: Lab) -> None:
     old, new = applied_then_other_type(lab, A)
     with ThreadPoolExecutor(2) as pool, locked_record(lab.connect(), old.record_queue(), BUSY) as (_, held):
         waiters = [

@@ -1,4 +1,4 @@
-"""The quickstart and the other runnable pages, run as they are written."""
+"""The quickstart and the other runnable pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.waiting import SECONDS, wait_for
 
 @contextmanager
 def worker(folder: Path, broker: str, app: str) -> Iterator[Path]:
-    """Run the worker of a page's app; give its log."""
+    """Run the worker of a page's app; yield its log."""
     log = folder / "worker.log"
     command = [sys.executable, "-m", "celery", "-A", app, "worker", "--loglevel", "INFO", "--concurrency", "2"]
     with (
@@ -60,16 +60,16 @@ def script(folder: Path, broker: str, name: str, seconds: float) -> subprocess.C
     )
 
 
-def test_the_quickstart_prints_what_it_says(rmq_vhost: str, tmp_path: Path) -> None:
+def test_the_quickstart_prints_the_documented_output(rmq_vhost: str, tmp_path: Path) -> None:
     write(ROOT / "docs/tutorials/quickstart.md", tmp_path, "shop.py", "send.py")
     with worker(tmp_path, rmq_vhost, "shop") as log:
         sent = script(tmp_path, rmq_vhost, "send.py", 60)
         assert sent.stdout == "order 7 charged after 2 retries\n", sent.stderr + log.read_text()
         wait_for(lambda: exhausted(rmq_vhost) == 2, "two exhausted tasks")
-        said = log.read_text()
-    assert "Applied the ladder of queue celery" in said
-    assert said.count("retry: Retry in 1.0s: ConnectionError('The gateway does not answer.')") == 1
-    assert said.count("retry: Retry in 2.0s: ConnectionError('The gateway does not answer.')") == 1
+        text = log.read_text()
+    assert "Applied the ladder of queue celery" in text
+    assert text.count("retry: Retry in 1.0s: ConnectionError('The gateway does not answer.')") == 1
+    assert text.count("retry: Retry in 2.0s: ConnectionError('The gateway does not answer.')") == 1
 
 
 @pytest.mark.slow

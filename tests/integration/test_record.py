@@ -14,7 +14,7 @@ import pytest
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.confirms import publish_confirmed
 from celery_rmq_delay.amqp.objects import Queue
-from celery_rmq_delay.amqp.record import Record, glimpse_record, locked_record, peek_record
+from celery_rmq_delay.amqp.record import Record, locked_record, read_record, read_record_without_publishing
 from celery_rmq_delay.exceptions import BrokerBlockedError, LockTimeoutError
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.testing import PrivateBroker
@@ -38,15 +38,15 @@ def save(lab: Lab, queue: Queue, value: dict[str, Any]) -> None:
 
 def test_a_value_is_read_back_by_others(lab: Lab, queue: Queue) -> None:
     save(lab, queue, {"text": "ünïcode", "number": 1})
-    assert peek_record(lab.connect(), queue) == {"text": "ünïcode", "number": 1}
+    assert read_record(lab.connect(), queue) == {"text": "ünïcode", "number": 1}
 
 
 def test_nothing_was_saved_in_a_new_record(lab: Lab, queue: Queue) -> None:
-    assert peek_record(lab.connection, queue) is None
-    assert ready_counts(lab.connection, [queue.name]) == {queue.name: None}, "looking creates nothing"
+    assert read_record(lab.connection, queue) is None
+    assert ready_counts(lab.connection, [queue.name]) == {queue.name: None}, "an inspection creates nothing"
     with locked_record(lab.connection, queue, BUSY) as (_, record):
         assert record.value is None
-    assert peek_record(lab.connection, queue) is None
+    assert read_record(lab.connection, queue) is None
 
 
 def test_only_the_last_of_many_values_stays(lab: Lab, queue: Queue) -> None:
@@ -54,12 +54,12 @@ def test_only_the_last_of_many_values_stays(lab: Lab, queue: Queue) -> None:
         for number in range(20):
             record.save({"number": number})
             assert record.value == {"number": number}
-    assert peek_record(lab.connection, queue) == {"number": 19}
+    assert read_record(lab.connection, queue) == {"number": 19}
     wait_for(lambda: ready_counts(lab.connection, [queue.name]) == {queue.name: 1}, "one message in the record")
 
 
 def test_one_process_at_a_time_holds_the_record(lab: Lab, queue: Queue) -> None:
-    """Many add one to the value they find: none of them overwrites what another has added."""
+    """Many threads add one to the value: no addition is lost."""
     threads, rounds = 4, 8
     inside: list[int] = []
 
@@ -75,10 +75,10 @@ def test_one_process_at_a_time_holds_the_record(lab: Lab, queue: Queue) -> None:
     with ThreadPoolExecutor(threads) as pool:
         for running in [pool.submit(count) for _ in range(threads)]:
             running.result()
-    assert peek_record(lab.connection, queue) == {"number": threads * rounds}
+    assert read_record(lab.connection, queue) == {"number": threads * rounds}
 
 
-def test_who_waits_too_long_is_told_which_record_is_held(lab: Lab, queue: Queue) -> None:
+def test_the_error_of_a_lock_timeout_names_the_record(lab: Lab, queue: Queue) -> None:
     save(lab, queue, {"number": 1})
     other = lab.connect()
     with locked_record(lab.connection, queue, BUSY):
@@ -90,12 +90,12 @@ def test_who_waits_too_long_is_told_which_record_is_held(lab: Lab, queue: Queue)
             pass
         assert 0.3 <= time.monotonic() - begun < BUSY
         with pytest.raises(LockTimeoutError):
-            peek_record(other, queue, 0.1)
+            read_record(other, queue, 0.1)
     with locked_record(other, queue, BUSY) as (_, record):
         assert record.value == {"number": 1}
 
 
-def test_the_next_one_gets_what_the_holder_saved_while_it_waited(lab: Lab, queue: Queue) -> None:
+def test_the_next_holder_gets_the_value_saved_while_it_waited(lab: Lab, queue: Queue) -> None:
     save(lab, queue, {"number": 0})
     found: list[Any] = []
 
@@ -107,7 +107,7 @@ def test_the_next_one_gets_what_the_holder_saved_while_it_waited(lab: Lab, queue
     with locked_record(lab.connection, queue, BUSY) as (_, record):
         for thread in waiting:
             thread.start()
-        while len(record._received) < 4:  # the value, and the marker of each who waits
+        while len(record._received) < 4:  # the value, and a marker of each waiting process
             lab.connection.drain_events(timeout=BUSY)
         for number in range(5):
             record.save({"number": number})
@@ -145,18 +145,18 @@ def test_a_crash_between_the_new_value_and_the_end_of_the_old_one_leaves_the_new
         record.save({"number": 2})
     monkeypatch.undo()
     for _ in range(2):
-        assert peek_record(lab.connection, queue) == {"number": 2}
+        assert read_record(lab.connection, queue) == {"number": 2}
     wait_for(lambda: ready_counts(lab.connection, [queue.name]) == {queue.name: 1}, "the end of the old value")
 
 
-def test_a_marker_that_a_crash_left_behind_disturbs_nobody(lab: Lab, queue: Queue) -> None:
+def test_a_marker_that_a_crash_left_behind_is_ignored(lab: Lab, queue: Queue) -> None:
     save(lab, queue, {"number": 1})
     marker = amqp.Message("left", type="marker", delivery_mode=1, expiration="100")
     publish_confirmed(lab.channel, marker, "", queue.name)
     save(lab, queue, {"number": 2})
-    assert peek_record(lab.connection, queue) == {"number": 2}
+    assert read_record(lab.connection, queue) == {"number": 2}
     wait_for(
-        lambda: peek_record(lab.connection, queue) and ready_counts(lab.connection, [queue.name])[queue.name] == 1,
+        lambda: read_record(lab.connection, queue) and ready_counts(lab.connection, [queue.name])[queue.name] == 1,
         "the end of the marker",
     )
 
@@ -172,22 +172,20 @@ def test_two_versions_that_apply_at_once_do_not_wait_for_each_other_for_long(lab
     assert not apply_plan(lab.connection, replace(plan), lock_timeout=BUSY)
 
 
-def test_in_an_alarm_a_record_is_not_held_and_can_be_looked_at(
-    lab: Lab, queue: Queue, own_broker: PrivateBroker
-) -> None:
+def test_in_an_alarm_a_record_is_not_held_and_can_be_read(lab: Lab, queue: Queue, own_broker: PrivateBroker) -> None:
     save(lab, queue, {"number": 1})
     refused = lab.connect()
     with alarm(own_broker):
         with pytest.raises(BrokerBlockedError, match="has a memory or disk alarm"), locked_record(refused, queue, BUSY):
             pass
         assert not refused.connected
-        assert glimpse_record(lab.connection, queue, BUSY) == {"number": 1}
-    assert peek_record(lab.connection, queue) == {"number": 1}
+        assert read_record_without_publishing(lab.connection, queue, BUSY) == {"number": 1}
+    assert read_record(lab.connection, queue) == {"number": 1}
 
 
 def test_a_record_that_is_held_or_missing_shows_nothing_at_a_glimpse(lab: Lab, queue: Queue) -> None:
-    assert glimpse_record(lab.connection, queue) is None
-    assert ready_counts(lab.connection, [queue.name]) == {queue.name: None}, "looking creates nothing"
+    assert read_record_without_publishing(lab.connection, queue) is None
+    assert ready_counts(lab.connection, [queue.name]) == {queue.name: None}, "an inspection creates nothing"
     save(lab, queue, {"number": 1})
     with locked_record(lab.connect(), queue, BUSY):
-        assert glimpse_record(lab.connection, queue, 0.3) is None
+        assert read_record_without_publishing(lab.connection, queue, 0.3) is None

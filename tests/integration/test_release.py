@@ -1,4 +1,4 @@
-"""Parked tasks that are to run now."""
+"""Parked tasks that are released at once."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.capabilities import capabilities
-from celery_rmq_delay.amqp.scan import looks_leave_no_trace
+from celery_rmq_delay.amqp.scan import inspection_leaves_no_trace
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.operations.release import release
@@ -66,7 +66,7 @@ def test_a_released_task_goes_on_to_the_next_tier(lab: Lab) -> None:
     assert lab.get(plan.queue).headers["retries"] == 2
 
 
-def test_the_others_stay_where_they_are_in_their_order(lab: Lab) -> None:
+def test_other_messages_keep_their_places_and_order(lab: Lab) -> None:
     _, plan = opened(lab)
     park(lab, plan, "a", "b", "c", "d")
     parked(lab, tier_index(plan, 1), 4)
@@ -75,8 +75,8 @@ def test_the_others_stay_where_they_are_in_their_order(lab: Lab) -> None:
     assert release(lab.connection, [plan], everything=True).released == ["a", "b", "d"]
 
 
-def test_those_that_were_passed_over_still_come_back_when_due(lab: Lab) -> None:
-    for tier in (1, 4, 16, 64):  # the longer ones for a machine that needs so long to release one
+def test_messages_passed_over_by_a_release_still_come_back_when_due(lab: Lab) -> None:
+    for tier in (1, 4, 16, 64):  # the longer ones for a machine that is slow to release one
         _, plan = opened(lab, tiers=[f"{tier}s"])
         park(lab, plan, "a", "b")
         found = release(lab.connection, [plan], task_ids=["b"])
@@ -87,7 +87,7 @@ def test_those_that_were_passed_over_still_come_back_when_due(lab: Lab) -> None:
     assert [lab.get(plan.queue).headers["id"] for _ in range(2)] == ["b", "a"]
 
 
-def test_what_parks_again_at_once_is_not_released_again(lab: Lab) -> None:
+def test_a_message_parked_again_at_once_is_not_released_again(lab: Lab) -> None:
     _, plan = opened(lab)
     lab.channel.queue_unbind(plan.queue, plan.names.returns, return_key(plan.queue, 1))
     lab.channel.queue_bind(tier_index(plan, 2), plan.names.returns, return_key(plan.queue, 1))
@@ -135,7 +135,7 @@ def test_a_search_ends_where_it_would_leave_too_many_traces(lab: Lab, monkeypatc
     park(lab, plan, "a", "b", "c", "d")
     parked(lab, tier_index(plan, 1), 4)
     found = release(lab.connection, [plan], task_ids=["c"])
-    if looks_leave_no_trace(capabilities(lab.connection)):
+    if inspection_leaves_no_trace(capabilities(lab.connection)):
         assert (found.released, found.passed_over) == (["c"], 2)
     else:
         assert (found.released, found.not_found, found.unseen) == ([], ["c"], [tier_index(plan, 1)])
@@ -167,7 +167,7 @@ def test_a_task_is_released_to_a_queue_that_was_deleted_and_declared_again(lab: 
     assert lab.get(plan.queue, ack=True).headers["id"] == "a"
 
 
-def test_a_task_stays_parked_where_there_is_no_way_back(lab: Lab) -> None:
+def test_a_task_stays_parked_if_its_queue_is_deleted(lab: Lab) -> None:
     _, plan = opened(lab)
     lab.publish(tier_index(plan, 1), headers={"id": "a"})
     lab.channel.queue_delete(plan.queue)
@@ -178,6 +178,6 @@ def test_a_task_stays_parked_where_there_is_no_way_back(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize(("task_ids", "everything"), [([], False), (["a"], True)])
-def test_it_has_to_be_said_which_tasks_are_meant(classic_lab: Lab, task_ids: list[str], everything: bool) -> None:
-    with pytest.raises(RmqDelayError, match="Say which tasks"):
+def test_a_release_needs_a_selection_of_tasks(classic_lab: Lab, task_ids: list[str], everything: bool) -> None:
+    with pytest.raises(RmqDelayError, match="Select tasks by"):
         release(classic_lab.connection, [], task_ids=task_ids, everything=everything)

@@ -1,4 +1,4 @@
-"""Inspecting a queue leaves all of its messages on their way."""
+"""Inspecting a queue keeps all its messages."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ pytestmark = pytest.mark.brokers
 
 @pytest.fixture
 def holding(quorum_lab: Lab) -> Lab:
-    """A lab on a broker that keeps a message which a ``basic.get`` finds expired before the queue's timer does."""
+    """A lab on a broker that keeps a message if a ``basic.get`` finds it expired before the queue's timer does."""
     if not capabilities(quorum_lab.connection).holds_expired:
         pytest.skip("RabbitMQ 4.3 was not seen to do so")
     return quorum_lab
 
 
 def expire(lab: Lab, broker: PrivateBroker, queue: str) -> None:
-    """Let the messages of a quorum queue have expired without its timer: set back all times to come in its state."""
+    """Let the messages of a quorum queue expire without its timer: set back all future times in its state."""
     broker.evaluate(
         f"{{ok, Queue}} = rabbit_amqqueue:lookup({queue_resource(lab.connection.virtual_host, queue)}), "
         "{Process, _} = amqqueue:get_pid(Queue), "

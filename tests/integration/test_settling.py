@@ -1,4 +1,4 @@
-"""What a thread of the pool settles while the worker's main process connects anew."""
+"""Messages settled by a thread of the pool while the worker's main process reconnects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.waiting import SECONDS, wait_for
 
 
 class Consumer:
-    """As much of Celery's consumer as settling uses; its loop is `run`."""
+    """The part of Celery's consumer that settling uses; its loop is `run`."""
 
     hostname = "w@test"
 
@@ -53,7 +53,7 @@ class Consumer:
 
 @pytest.fixture
 def side(classic_lab: Lab) -> Iterator[Settling]:
-    """What settles for a worker that is connected."""
+    """The settling side of a connected worker."""
     with settling(classic_lab) as side:
         yield side
 
@@ -88,14 +88,14 @@ def in_thread(act: Callable[[], object]) -> None:
         pool.submit(act).result()
 
 
-def connect_anew(side: Settling) -> None:
+def reconnect(side: Settling) -> None:
     side.consumer.connection = side.consumer.lab.connect()
     connect(side)
     side.consumer.run()
 
 
 @pytest.mark.brokers
-def test_what_a_thread_wanted_to_publish_before_a_new_connection_is_left_to_the_broker(
+def test_copies_of_a_thread_from_before_a_new_connection_are_left_to_the_broker(
     classic_lab: Lab, side: Settling
 ) -> None:
     queue = classic_lab.queue()
@@ -103,7 +103,7 @@ def test_what_a_thread_wanted_to_publish_before_a_new_connection_is_left_to_the_
     in_thread(lambda: side.publish(message, copy_of(message, {}), Route("", queue)))
     side.consumer.lose()
 
-    connect_anew(side)
+    reconnect(side)
 
     assert classic_lab.get(queue, ack=True).delivery_info["redelivered"]
     assert classic_lab.channel.basic_get(queue) is None, "no copy beside it"
@@ -116,7 +116,7 @@ def test_a_thread_may_park_a_message_while_there_is_no_connection(classic_lab: L
     task: Any = None  # an exact delay asks for none
     in_thread(lambda: side.park(message, Delivery(queue, 0, None, RetryPath.COPY), task, 0, 1, delay_ms=500))
 
-    connect_anew(side)
+    reconnect(side)
 
     assert classic_lab.get(queue, ack=True).delivery_info["redelivered"]
 
@@ -136,7 +136,7 @@ def test_a_quarantined_task_whose_attempt_has_ended_is_parked_without_its_kills(
     assert copy.headers["tenant"] == "north"
 
 
-def test_what_a_thread_publishes_waits_for_the_event_loop(classic_lab: Lab, side: Settling) -> None:
+def test_copies_published_by_a_thread_wait_for_the_event_loop(classic_lab: Lab, side: Settling) -> None:
     queue, target = classic_lab.queue(), classic_lab.queue()
     message = take(side, queue)
 
@@ -147,7 +147,7 @@ def test_what_a_thread_publishes_waits_for_the_event_loop(classic_lab: Lab, side
     assert classic_lab.get(target, ack=True)
 
 
-def test_messages_that_wait_for_a_full_queue_are_told_of_ever_more_seldom(
+def test_messages_that_wait_for_a_full_queue_are_logged_less_and_less_often(
     classic_lab: Lab, side: Settling, caplog: pytest.LogCaptureFixture
 ) -> None:
     full = classic_lab.queue(**{"x-max-length": 0, "x-overflow": "reject-publish"})
@@ -160,8 +160,8 @@ def test_messages_that_wait_for_a_full_queue_are_told_of_ever_more_seldom(
         for message in messages:
             side._copy_to(full, message, 0, {}, again=bool)
         side._publisher.drain(SECONDS)
-    told = [record for record in caplog.records if "waits in this worker for another try" in record.getMessage()]
-    assert 1 <= len(told) < 10, "of 100 refusals"
+    logged = [record for record in caplog.records if "waits in this worker for another try" in record.getMessage()]
+    assert 1 <= len(logged) < 10, "of 100 refusals"
 
 
 def test_an_exhausted_message_with_headers_that_leave_no_room_for_ours_is_rejected(
@@ -175,7 +175,9 @@ def test_an_exhausted_message_with_headers_that_leave_no_room_for_ours_is_reject
     message: Any = Queue(queue, no_declare=True)(side.consumer.connection.channel()).get()
     message.raw_headers = message.headers
 
-    side.exhaust(message, queue=queue, retries=3, reason="retries_used", exception=ValueError("no"), traceback="t")
+    side.move_to_exhausted(
+        message, queue=queue, retries=3, reason="retries_used", exception=ValueError("no"), traceback="t"
+    )
     side.consumer.run()
 
     assert classic_lab.get(dead, ack=True).headers["id"] == "a"
@@ -184,7 +186,7 @@ def test_an_exhausted_message_with_headers_that_leave_no_room_for_ours_is_reject
 @pytest.mark.brokers
 def test_a_worker_that_stops_waits_until_quorum_queues_have_its_acks(quorum_lab: Lab) -> None:
     queue = quorum_lab.queue()
-    for _ in range(8):  # without waiting, some of the rounds leave messages behind
+    for _ in range(8):  # without waiting, some rounds leave messages
         with settling(quorum_lab) as side:
             side.applied.add(queue)
             side.consumer.task_consumer = taking = take_all(quorum_lab, side.consumer.connection, queue, 64)
@@ -198,7 +200,7 @@ def test_a_worker_that_stops_waits_until_quorum_queues_have_its_acks(quorum_lab:
 
 @pytest.mark.brokers
 def test_a_quorum_queue_forgets_acks_beyond_the_32nd_when_their_channel_closes_at_once(quorum_lab: Lab) -> None:
-    """The channel sends a queue 32 commands before it has answers: ``SOFT_LIMIT`` of `rabbit_fifo_client`."""
+    """The channel sends a queue 32 commands before it gets answers: ``SOFT_LIMIT`` of `rabbit_fifo_client`."""
     queue = quorum_lab.queue()
 
     def is_forgotten() -> bool:
@@ -208,11 +210,11 @@ def test_a_quorum_queue_forgets_acks_beyond_the_32nd_when_their_channel_closes_a
         connection.close()
         return len(list(iter(lambda: quorum_lab.channel.basic_get(queue, no_ack=True), None))) > 0
 
-    wait_for(is_forgotten, "acks that are forgotten")  # some two of three times
+    wait_for(is_forgotten, "acks that are forgotten")  # in about two of three rounds
 
 
 def take_all(lab: Lab, connection: Any, queue: str, count: int) -> Any:
-    """Publish so many messages, and return a consumer, cancelled by now, that has them as ``taken``."""
+    """Publish so many messages; return a cancelled consumer that has them as ``taken``."""
     for _ in range(count):
         lab.publish(queue)
     channel = connection.channel()

@@ -1,4 +1,4 @@
-"""The state of queues and tiers, read without a trace."""
+"""The state of queues and tiers, read without side effects."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.capabilities import capabilities
-from celery_rmq_delay.amqp.record import peek_record
-from celery_rmq_delay.amqp.scan import looks_leave_no_trace
+from celery_rmq_delay.amqp.record import read_record
+from celery_rmq_delay.amqp.scan import inspection_leaves_no_trace
 from celery_rmq_delay.names import quarantine
 from celery_rmq_delay.operations.status import QueueStatus, queue_status, read_status
 from celery_rmq_delay.retry.crashes import was_interrupted
@@ -66,26 +66,26 @@ def test_the_lanes_of_a_tier_count_together(lab: Lab) -> None:
     assert tier.due_within_ms == min(plan.ladder.lane_ttls(1))
 
 
-def test_the_next_due_time_is_told_or_bounded(lab: Lab) -> None:
+def test_the_next_due_time_is_reported_or_bounded(lab: Lab) -> None:
     app, plan = opened(lab)
     before = datetime.now(timezone.utc)
     park(lab, plan, "a")
     tier = settled(lab, app, parked=1).tiers[0]
     assert tier.due_within_ms == 3_600_000
-    if looks_leave_no_trace(capabilities(lab.connection)):
+    if inspection_leaves_no_trace(capabilities(lab.connection)):
         assert tier.oldest_due is not None
         due = tier.oldest_due - timedelta(hours=1)
-        assert before - timedelta(seconds=1) <= due <= datetime.now(timezone.utc), "the broker tells whole seconds"
+        assert before - timedelta(seconds=1) <= due <= datetime.now(timezone.utc), "the broker has whole seconds"
     else:
         assert tier.oldest_due is None
 
 
-def test_a_look_at_a_parked_message_leaves_no_trace(lab: Lab) -> None:
+def test_the_inspection_of_a_parked_message_leaves_no_trace(lab: Lab) -> None:
     app, plan = opened(lab, tiers=["500ms"], repeat_last=True)
     broker = capabilities(lab.connection)
     lab.publish(plan.queue, headers={"id": "a"})
-    returned, looked_at = lab.get(plan.queue), 0
-    while looked_at < 2:  # a busy machine may need so long for a look that there is nothing to see any more
+    returned, inspected = lab.get(plan.queue), 0
+    while inspected < 2:  # on a busy machine the message may be gone before it is inspected
         lab.reject(returned)
         looks = list[int]()
 
@@ -94,7 +94,7 @@ def test_a_look_at_a_parked_message_leaves_no_trace(lab: Lab) -> None:
             return lab.channel.basic_get(plan.queue)
 
         returned = wait_for(back, "the message")
-        looked_at += 1 in looks
+        inspected += 1 in looks
     redelivered = returned.delivery_info["redelivered"]
     if lab.queue_type == "classic" and broker.flags_returned:
         assert redelivered  # by the reject, so a worker publishes there instead
@@ -127,7 +127,7 @@ def test_a_tier_that_old_and_new_ladder_share_is_not_retired(lab: Lab) -> None:
     ]
 
 
-def test_what_is_not_in_the_broker_is_missing_and_stays_so(lab: Lab) -> None:
+def test_status_marks_missing_objects_and_declares_none(lab: Lab) -> None:
     app = shop(lab)
     plan = plan_of(lab, app)
     found = read_status(app, lab.connection)
@@ -138,13 +138,13 @@ def test_what_is_not_in_the_broker_is_missing_and_stays_so(lab: Lab) -> None:
     assert set(ready_counts(lab.connection, names).values()) == {None}
 
 
-def test_many_looks_never_hide_the_record_from_those_that_apply(classic_lab: Lab) -> None:
+def test_many_inspections_never_hide_the_record_from_an_apply(classic_lab: Lab) -> None:
     app, plan = opened(classic_lab)
-    before = peek_record(classic_lab.connection, plan.record_queue())
+    before = read_record(classic_lab.connection, plan.record_queue())
     for _ in range(20):
         queue_status(app, classic_lab.connection)
         assert apply_plan(classic_lab.connection, plan) is False
-    assert peek_record(classic_lab.connection, plan.record_queue()) == before
+    assert read_record(classic_lab.connection, plan.record_queue()) == before
 
 
 @pytest.mark.parametrize("count", [0, 1])

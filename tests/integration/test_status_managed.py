@@ -1,4 +1,4 @@
-"""What the state of queues takes from the management API."""
+"""State of queues that comes from the management API."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.brokers
 
 
 @pytest.mark.parametrize("queue_type", ["quorum"])
-def test_what_a_native_queue_holds_is_counted_by_the_management_api_and_not_deleted(
+def test_messages_held_by_a_native_queue_are_counted_by_the_management_api_and_kept(
     managed: PrivateBroker, managed_lab: Lab
 ) -> None:
     lab = managed_lab
@@ -39,7 +39,7 @@ def test_what_a_native_queue_holds_is_counted_by_the_management_api_and_not_dele
     app.amqp.queues[queue](lab.channel).declare()
     for _ in range(2):
         lab.publish(queue)
-        lab.give_back(lab.get(queue))
+        lab.requeue(lab.get(queue))
 
     def look() -> QueueStatus | None:
         with Management.of(lab.connection, managed.management_url) as management:
@@ -79,8 +79,8 @@ def test_a_delay_queue_that_keeps_a_retry_for_a_full_queue_is_not_pruned(
 
     wait_for(lambda: details()[name].dead_letters_waiting, "the statistics")
     kept = prune(lab.connection, new, details(), now=True).kept
-    assert kept == {old.ladder.id: f"What was due waits for a queue that takes it, in {name} (1)."}
-    assert "only the management API tells" in prune(lab.connection, new, None, now=True).kept[old.ladder.id]
+    assert kept == {old.ladder.id: f"Messages that were due wait for a target queue, in {name} (1)."}
+    assert "only the management API reports" in prune(lab.connection, new, None, now=True).kept[old.ladder.id]
 
 
 def test_a_queue_is_not_deleted_under_a_task_of_a_worker_that_stops(
@@ -90,7 +90,7 @@ def test_a_queue_is_not_deleted_under_a_task_of_a_worker_that_stops(
     lab = managed_lab
     plan = lab.applied(lab.plan(Ladder((HOUR,))))
     lab.publish(plan.queue)
-    running = lab.get(plan.queue)  # as a worker has it that has cancelled its consumer
+    running = lab.get(plan.queue)  # like a message of a worker that has cancelled its consumer
 
     def delete() -> deletion.Deletion:
         with Management.of(lab.connection, managed.management_url) as management:
@@ -99,7 +99,7 @@ def test_a_queue_is_not_deleted_under_a_task_of_a_worker_that_stops(
 
     kept = delete()
     assert not kept.deleted
-    assert kept.hidden or kept.consumers  # a quorum queue tells of it
+    assert kept.hidden or kept.consumers  # a quorum queue reports it
     lab.reject(running)
     wait_for(lambda: lab.counts(plan), "the message in its delay queue")
     assert wait_for(delete, "the queue to be deleted").deleted

@@ -1,4 +1,4 @@
-"""What RabbitMQ says, as the page about trouble quotes it."""
+"""Errors of RabbitMQ that the troubleshooting page quotes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.brokers
 PAGE = (ROOT / "docs/how-to/troubleshoot.md").read_text()
 
 
-def test_a_declaration_without_our_arguments_is_refused_as_the_page_says(rmq_vhost: str) -> None:
+def test_a_declaration_without_our_arguments_is_refused_as_documented(rmq_vhost: str) -> None:
     app = Celery("shop", broker=rmq_vhost, set_as_current=False)
     app.conf.task_default_queue = "payments"
     install(app)
@@ -23,5 +23,5 @@ def test_a_declaration_without_our_arguments_is_refused_as_the_page_says(rmq_vho
         app.amqp.queues["payments"](connection.channel()).declare()
     with kombu.Connection(rmq_vhost) as connection, pytest.raises(PreconditionFailed) as refused:
         kombu.Queue("payments")(connection.channel()).declare()
-    said = refused.value.reply_text.replace(f"in vhost '{connection.virtual_host}'", "in vhost '/'")
-    assert f'```text title="RabbitMQ"\n{said}\n' in PAGE
+    text = refused.value.reply_text.replace(f"in vhost '{connection.virtual_host}'", "in vhost '/'")
+    assert f'```text title="RabbitMQ"\n{text}\n' in PAGE

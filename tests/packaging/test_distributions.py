@@ -1,4 +1,4 @@
-"""What a release would upload: the files, and what their metadata says."""
+"""The distributions of a release: their files and metadata."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support import ROOT
 from tests.support.packaging.bare import Built
 
 PACKAGE = ROOT / "celery_rmq_delay"
-#: What the sdist has of the checkout, as the build's own configuration does not say what belongs.
+#: Parts of the checkout that belong into the sdist, as the build's configuration does not list them.
 FOLDERS = (".ci", "benchmarks", "celery_rmq_delay", "chaos", "docs", "example_django_project", "scripts", "tests")
 FILES = {
     ".gitignore",
@@ -38,12 +38,11 @@ FILES = {
 BRINGS = {"prometheus_client": "prometheus-client", "py4j": "pyspark"}
 #: The extras whose requirements a part of the package may import, the longest folder first.
 EXTRAS = {
+    "contrib/django/prometheus.py": {"django", "prometheus"},
     "contrib/django": {"django", "history", "management"},
-    "contrib/prometheus.py": {"django", "prometheus"},
     "analytics": {"history", "spark"},
-    "history_schema.py": {"history"},
-    "management.py": {"management"},
-    "management_errors.py": {"management"},
+    "history/schema.py": {"history"},
+    "management": {"management"},
 }
 
 
@@ -73,14 +72,14 @@ def test_the_wheel_holds_the_package_with_all_its_files_and_nothing_else(built: 
     assert "celery_rmq_delay/py.typed" in names
 
 
-def test_the_sdist_holds_what_builds_tests_and_documents_the_package(built: Built) -> None:
+def test_the_sdist_has_the_files_to_build_test_and_document_the_package(built: Built) -> None:
     with tarfile.open(built.sdist) as sdist:
         names = {member.name.partition("/")[2] for member in sdist.getmembers() if member.isfile()}
     wanted = set.union(FILES, *(files(ROOT / folder) for folder in FOLDERS))
     assert names == wanted | {"PKG-INFO"}
 
 
-def test_the_metadata_says_what_it_is(metadata: Message) -> None:
+def test_the_metadata_describes_the_package(metadata: Message) -> None:
     assert metadata["Name"] == "celery-rmq-delay"
     assert metadata["Version"] == celery_rmq_delay.__version__
     assert metadata["License-Expression"] == "BSD-3-Clause"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from celery_rmq_delay.analytics.schema import ATTEMPTS, DAY
 from celery_rmq_delay.analytics.tables.attempts import attempts
@@ -15,14 +15,14 @@ story = Stories()
 
 
 @pytest.fixture(scope="module")
-def all_told(shared_spark: SharedSpark) -> list[dict[str, Any]]:
+def all_found(shared_spark: SharedSpark) -> list[dict[str, Any]]:
     return shared_spark.run(lambda spark: rows(attempts(story.frame(spark))))
 
 
 @pytest.fixture
-def told(request: pytest.FixtureRequest, all_told: list[dict[str, Any]]) -> list[Row]:
+def found(request: pytest.FixtureRequest, all_found: list[dict[str, Any]]) -> list[Row]:
     """The attempts of the story of a test."""
-    return story.of(request.function.__name__, all_told)
+    return story.of(request.function.__name__, all_found)
 
 
 def picked(found: list[Row], *names: str) -> list[tuple[Any, ...]]:
@@ -34,14 +34,14 @@ def picked(found: list[Row], *names: str) -> list[tuple[Any, ...]]:
     event("forwarded", 11, attempt=1, tier=2, delay_ms=60_000, runtime_ms=200, exception_type="Refused"),
     event("recovered", 73, attempt=2, runtime_ms=50),
 )
-def test_an_attempt_knows_the_wait_before_it_and_how_long_the_failure_lasts(told: list[Row]) -> None:
+def test_an_attempt_has_the_wait_before_it_and_the_duration_of_the_failure(found: list[Row]) -> None:
     columns = ("outcome", "tier", "delay_ms", "previous_exception_type", "t_seconds", "previous_t_seconds")
-    assert picked(told, *columns) == [
+    assert picked(found, *columns) == [
         ("parked", None, None, None, 0.0, None),
         ("parked", 1, 10_000, "Timeout", 11.0, 0.0),
         ("recovered", 2, 60_000, "Refused", 73.0, 11.0),
     ]
-    assert told[-1]["episode"] == {
+    assert found[-1]["episode"] == {
         "first_failed_at": at(0),
         "exception_type": "Timeout",
         "failed_attempts": 2,
@@ -69,8 +69,8 @@ def test_the_columns_are_those_of_the_schema(spark: SparkSession) -> None:
         )
     ]
 )
-def test_two_events_of_one_attempt_are_one_row(told: list[Row]) -> None:
-    assert picked(told, "task_id", "attempt", "outcome") == [
+def test_two_events_of_one_attempt_are_one_row(found: list[Row]) -> None:
+    assert picked(found, "task_id", "attempt", "outcome") == [
         ("exhausted", 0, "exhausted"),
         ("exhausted", 1, "recovered"),
         ("forwarded", 0, "parked"),
@@ -81,20 +81,20 @@ def test_two_events_of_one_attempt_are_one_row(told: list[Row]) -> None:
 
 
 @story(event("exhausted", 5), event("parked", 0, tier=1, delay_ms=10_000), event("recovered", 20, attempt=1))
-def test_the_wait_is_known_from_the_parked_event_of_an_attempt_that_was_exhausted_too(told: list[Row]) -> None:
-    assert (told[1]["tier"], told[1]["delay_ms"]) == (1, 10_000)
+def test_the_wait_is_known_from_the_parked_event_of_an_attempt_that_was_exhausted_too(found: list[Row]) -> None:
+    assert (found[1]["tier"], found[1]["delay_ms"]) == (1, 10_000)
 
 
 @story(event("parked", 0, tier=1, delay_ms=10_000), event("recovered", 90, attempt=2))
-def test_an_attempt_whose_predecessor_is_not_known_has_nulls_for_it(told: list[Row]) -> None:
-    (_, last) = told
+def test_an_attempt_whose_predecessor_is_not_known_has_nulls_for_it(found: list[Row]) -> None:
+    (_, last) = found
     assert [last[name] for name in ("tier", "delay_ms", "previous_t_seconds")] == [None, None, None]
     assert (last["t_seconds"], last["episode"]["low_seconds"], last["episode"]["failed_attempts"]) == (90.0, 0.0, 1)
 
 
 @story(event("recovered", 90, attempt=2, first_failed_at=at(-10)))
-def test_the_first_failure_is_known_from_a_later_event(told: list[Row]) -> None:
-    (only,) = told
+def test_the_first_failure_is_known_from_a_later_event(found: list[Row]) -> None:
+    (only,) = found
     assert only["t_seconds"] == 100.0
     assert only["episode"]["first_failed_at"] == at(-10)
 
@@ -105,8 +105,8 @@ def test_the_first_failure_is_known_from_a_later_event(told: list[Row]) -> None:
     event("parked", -5, attempt=2, worker="slow"),
     event("recovered", 60, attempt=3),
 )
-def test_time_never_runs_backwards_with_skewed_clocks(told: list[Row]) -> None:
-    assert picked(told, "t_seconds", "previous_t_seconds") == [
+def test_time_never_runs_backwards_with_skewed_clocks(found: list[Row]) -> None:
+    assert picked(found, "t_seconds", "previous_t_seconds") == [
         (0.0, None),
         (100.0, 0.0),
         (100.0, 100.0),
@@ -121,37 +121,37 @@ def test_time_never_runs_backwards_with_skewed_clocks(told: list[Row]) -> None:
     event("parked", 510, generation=1, tier=1, delay_ms=10_000),
     event("recovered", 530, generation=1, attempt=1),
 )
-def test_a_replay_starts_from_nothing(told: list[Row]) -> None:
-    assert picked(told, "generation", "attempt", "t_seconds", "delay_ms") == [
+def test_a_replay_starts_from_nothing(found: list[Row]) -> None:
+    assert picked(found, "generation", "attempt", "t_seconds", "delay_ms") == [
         (0, 0, 0.0, None),
         (0, 1, 15.0, 10_000),
         (1, 0, 0.0, None),
         (1, 1, 20.0, 10_000),
     ]
-    assert told[3]["episode"]["first_failed_at"] == at(510)
+    assert found[3]["episode"]["first_failed_at"] == at(510)
 
 
 @story(event("recovered", 5, generation=1))
-def test_a_replay_that_succeeds_at_once_is_an_attempt_of_no_episode(told: list[Row]) -> None:
-    (only,) = told
+def test_a_replay_that_succeeds_at_once_is_an_attempt_of_no_episode(found: list[Row]) -> None:
+    (only,) = found
     assert only["episode"] is None
 
 
 @story(event("parked", 0), event("recovered", 10, attempt=1), event("exhausted", 9_000, attempt=2, reason="gave_up"))
-def test_what_comes_after_the_end_under_the_same_id_is_of_no_episode(told: list[Row]) -> None:
-    assert picked(told, "outcome", "t_seconds") == [("parked", 0.0), ("recovered", 10.0), ("exhausted", None)]
-    assert told[2]["episode"] is None
+def test_attempts_after_the_end_under_the_same_id_belong_to_no_episode(found: list[Row]) -> None:
+    assert picked(found, "outcome", "t_seconds") == [("parked", 0.0), ("recovered", 10.0), ("exhausted", None)]
+    assert found[2]["episode"] is None
 
 
 @story(event("exhausted", 0, task_id=None, event_id="digest", reason="undecodable"))
-def test_a_task_without_an_id_goes_by_the_id_of_its_event(told: list[Row]) -> None:
-    (only,) = told
+def test_a_task_without_an_id_goes_by_the_id_of_its_event(found: list[Row]) -> None:
+    (only,) = found
     assert (only["task_id"], only["outcome"]) == ("digest", "exhausted")
 
 
 @story(event("parked", 43_199.9), event("recovered", 43_200, attempt=1))
-def test_an_attempt_belongs_to_the_day_on_which_it_ended(told: list[Row]) -> None:
-    assert [row["day"].isoformat() for row in told] == ["2026-03-02", "2026-03-03"]
+def test_an_attempt_belongs_to_the_day_on_which_it_ended(found: list[Row]) -> None:
+    assert [row["day"].isoformat() for row in found] == ["2026-03-02", "2026-03-03"]
 
 
 def test_events_that_are_partitioned_by_task_are_not_moved_again(spark: SparkSession) -> None:

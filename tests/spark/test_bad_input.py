@@ -1,4 +1,4 @@
-"""Bad input of every kind: a row or a file that is put aside with the reason, and all others counted."""
+"""Bad input of every kind: bad rows and files are put aside with the reason, and all others counted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from celery_rmq_delay.analytics.days import Days
 from celery_rmq_delay.analytics.storage import readers
@@ -33,7 +33,7 @@ NOW = NOON + timedelta(hours=6)
 GOOD = [event("parked", 0), event("recovered", 10, attempt=1)]
 FOLDER = f"day={DAY}"
 
-#: What is wrong with a file, why it is left out, and what is told of it.
+#: Faults of a file, with the reason for which it is left out and the reported text.
 LEFT_OUT = {
     "without a column that every event has": ("missing:queue", "The column queue is missing."),
     "a text for delays": ("wrong_schema", "The column ladder_ms is string, not array<bigint>."),
@@ -42,8 +42,8 @@ LEFT_OUT = {
     "no table": ("unreadable_file", "is not a Parquet file"),
     "empty": ("unreadable_file", "is not a Parquet file (length is too low: 0)"),
 }
-#: Values that can be told in the type of their column, as (column, type of the file, value).
-TOLD = [
+#: Values that fit the type of their column, as (column, type of the file, value).
+FITTING = [
     ("occurred_at", pa.timestamp("ns", "UTC"), at(5)),
     ("occurred_at", pa.timestamp("ms"), at(5).replace(tzinfo=None)),
     ("occurred_at", pa.string(), at(5).isoformat()),
@@ -52,13 +52,13 @@ TOLD = [
     ("attempt", pa.float64(), 3.0),
     ("attempt", pa.decimal128(9, 2), Decimal("3.00")),
     ("ladder_ms", pa.list_(pa.int32()), [10_000, 60_000]),
-    ("task_id", pa.large_string(), "told"),
-    ("task_id", pa.dictionary(pa.int32(), pa.string()), "told"),
+    ("task_id", pa.large_string(), "fits"),
+    ("task_id", pa.dictionary(pa.int32(), pa.string()), "fits"),
     ("tier", pa.null(), None),
     ("delay_ms", pa.float64(), None),
 ]
-#: Values that cannot.
-UNTOLD = [
+#: Values that do not fit.
+UNFITTING = [
     ("attempt", pa.string(), "three"),
     ("attempt", pa.int64(), 2**40),
     ("attempt", pa.float64(), 2.5),
@@ -66,7 +66,7 @@ UNTOLD = [
     ("ladder_ms", pa.list_(pa.string()), ["10s"]),
     ("ladder_ms", pa.list_(pa.int64()), [10_000, None]),
 ]
-#: Columns of rows that no worker tells, and why they are bad.
+#: Columns of rows that no worker writes, and why they are bad.
 BAD_ROWS: list[tuple[dict[str, Any], str]] = [
     ({"event_id": None}, "missing:event_id"),
     ({"worker": None}, "missing:worker"),
@@ -83,16 +83,16 @@ BAD_ROWS: list[tuple[dict[str, Any], str]] = [
 
 @dataclass(frozen=True)
 class Written:
-    """The files of a history with everything that can be wrong: those to leave out, and those of `UNTOLD`."""
+    """The files of a history with everything that can be wrong: those to leave out, and those of `UNFITTING`."""
 
     folder: Path
     left_out: dict[str, Path]
-    untold: list[Path]
+    unfitting: list[Path]
 
 
 @dataclass(frozen=True)
 class Found:
-    """What Spark makes of that history: all at once, as a job of each of its files would take longer."""
+    """The results of Spark for that history: all at once, as one job for each file would take longer."""
 
     read: Read
     rejected: list[Row]
@@ -113,11 +113,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
         day.mkdir(exist_ok=True)
         (day / name).write_text("unfinished")
     write(folder, [event("parked", 5, "old", tier=1)], without("tier"))
-    for number, (column, kind, value) in enumerate(TOLD):
-        write_day(day, [{**told_row(number), column: value}], changed(column, kind))
-    untold = [
-        write_day(day, [{**event("parked", 5, "untold"), column: value}], changed(column, kind))
-        for column, kind, value in UNTOLD
+    for number, (column, kind, value) in enumerate(FITTING):
+        write_day(day, [{**fitting_row(number), column: value}], changed(column, kind))
+    unfitting = [
+        write_day(day, [{**event("parked", 5, "misfit"), column: value}], changed(column, kind))
+        for column, kind, value in UNFITTING
     ]
     soon, far = NOW + timedelta(minutes=59), NOW + timedelta(minutes=61)
     write(folder, [*GOOD, event("parked", 0, "far", occurred_at=far), event("parked", 0, "soon", occurred_at=soon)])
@@ -129,11 +129,11 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Written:
     write_day(
         day, [{**event("parked", 5, f"w{at}"), "queue": f"wrong {at}", **bad} for at, (bad, _) in enumerate(BAD_ROWS)]
     )
-    return Written(folder, spoilt(day), untold)
+    return Written(folder, spoilt(day), unfitting)
 
 
-def told_row(number: int) -> Row:
-    return {**event("parked", 5, "told", attempt=3), "event_id": f"told {number}"}
+def fitting_row(number: int) -> Row:
+    return {**event("parked", 5, "fits", attempt=3), "event_id": f"fits {number}"}
 
 
 def spoilt(day: Path) -> dict[str, Path]:
@@ -170,7 +170,7 @@ def kinds(cleaned: Cleaned) -> list[str]:
 
 
 def test_nothing_but_bad_files_is_left_out_each_with_its_reason(found: Found, written: Written) -> None:
-    """Hidden files are passed over; what is told of the others names them, and says what is wrong with them."""
+    """Hidden files are ignored; the report names the others with their faults."""
     names = {path.name: what for what, path in written.left_out.items()}
     left_out = {names.pop(Path(each.file.path).name): each for each in found.read.left_out}
     assert names == {}
@@ -202,14 +202,14 @@ def test_a_file_that_another_run_has_merged_meanwhile_is_no_bad_file(
         return seen
 
     monkeypatch.setattr(readers, found, look_and_lose)
-    with pytest.raises(AnalyticsError, match="went away while it was read: does another run compact"):
+    with pytest.raises(AnalyticsError, match="disappeared while it was read: another run may be compacting"):
         read_events(spark, str(tmp_path))
 
 
-@pytest.mark.parametrize("number", range(len(TOLD)), ids=lambda number: "-".join(map(str, TOLD[number])))
-def test_a_value_that_can_be_told_in_the_column_s_type_is_read(found: Found, number: int) -> None:
-    (row,) = [row for row in found.marked if row["event_id"] == f"told {number}"]
-    assert_same([row], [{**told_row(number), "verdict": None}], ["event_id"])
+@pytest.mark.parametrize("number", range(len(FITTING)), ids=lambda number: "-".join(map(str, FITTING[number])))
+def test_a_value_that_fits_the_type_of_its_column_is_read(found: Found, number: int) -> None:
+    (row,) = [row for row in found.marked if row["event_id"] == f"fits {number}"]
+    assert_same([row], [{**fitting_row(number), "verdict": None}], ["event_id"])
 
 
 def test_times_in_nanoseconds_are_cut_to_microseconds_exactly(spark: SparkSession, tmp_path: Path) -> None:
@@ -222,16 +222,16 @@ def test_times_in_nanoseconds_are_cut_to_microseconds_exactly(spark: SparkSessio
     assert len(found) == len(micros)
 
 
-@pytest.mark.parametrize("number", range(len(UNTOLD)), ids=lambda number: "-".join(map(str, UNTOLD[number])))
-def test_a_value_that_its_type_cannot_tell_puts_the_row_aside(found: Found, written: Written, number: int) -> None:
-    column, _, value = UNTOLD[number]
-    (row,) = [row for row in found.quarantine if row["file"].endswith(written.untold[number].name)]
+@pytest.mark.parametrize("number", range(len(UNFITTING)), ids=lambda number: "-".join(map(str, UNFITTING[number])))
+def test_a_value_that_does_not_fit_its_type_puts_the_row_aside(found: Found, written: Written, number: int) -> None:
+    column, _, value = UNFITTING[number]
+    (row,) = [row for row in found.quarantine if row["file"].endswith(written.unfitting[number].name)]
     assert (row["reason"], row["day"]) == (f"wrong_type:{column}", DAY)
     assert json.loads(row["row"])[column] == value
 
 
 @pytest.mark.parametrize("number", range(len(BAD_ROWS)), ids=lambda number: str(BAD_ROWS[number][0]))
-def test_a_row_that_no_worker_tells_is_put_aside_with_the_reason(found: Found, number: int) -> None:
+def test_a_row_that_no_worker_writes_is_put_aside_with_the_reason(found: Found, number: int) -> None:
     reason = BAD_ROWS[number][1]
     assert [row["verdict"] for row in found.marked if row["queue"] == f"wrong {number}"] == [reason]
     put_aside = [row["reason"] for row in found.quarantine if json.loads(row["row"]).get("queue") == f"wrong {number}"]
@@ -250,8 +250,8 @@ def test_an_empty_day_and_a_file_without_rows(spark: SparkSession, tmp_path: Pat
 
 def test_clocks_that_differ_between_workers_turn_no_time_backwards(found: Found) -> None:
     assert [row["verdict"] for row in found.of("skewed")] == [None] * 3
-    told = sorted((row for row in found.attempts if row["task_id"] == "skewed"), key=lambda row: row["attempt"])
-    assert [row["t_seconds"] for row in told] == [0.0, 0.0, 9.0]
+    skewed = sorted((row for row in found.attempts if row["task_id"] == "skewed"), key=lambda row: row["attempt"])
+    assert [row["t_seconds"] for row in skewed] == [0.0, 0.0, 9.0]
 
 
 def test_an_event_from_the_future_is_put_aside(found: Found) -> None:
@@ -296,7 +296,7 @@ def test_cleaning_equals_the_reference_on_random_histories(spark: SparkSession) 
     ],
     ids=str,
 )
-def test_a_folder_that_is_no_history(
+def test_a_folder_without_a_history_is_an_error_or_empty(
     spark: SparkSession, tmp_path: Path, make: tuple[str, ...], message: str | None
 ) -> None:
     for name in make:

@@ -1,4 +1,4 @@
-"""The commands, in the session that runs: what they print, what they write, and what they refuse."""
+"""The commands in the running session: output, files and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Done:
 
     history: Path
     output: Path
-    told: dict[str, Any]
+    report: dict[str, Any]
 
 
 def command(*words: object) -> Result:
@@ -37,7 +37,7 @@ def command(*words: object) -> Result:
 
 @pytest.fixture(scope="module")
 def done(shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory) -> Done:
-    """As many small files as become one, in a folder whose name is escaped in a URL, and what a merger has left."""
+    """Small files that are merged into one, in a folder whose name is escaped in a URL, and leftovers of a merge."""
     place = tmp_path_factory.mktemp("commands")
     history, output = place / "my history", place / "my insights"
     for number in range(LEAST_FILES):
@@ -53,21 +53,21 @@ def done(shared_spark: SharedSpark, tmp_path_factory: pytest.TempPathFactory) ->
     return Done(history, output, json.loads(found.stdout))
 
 
-def test_run_reads_and_writes_where_the_urls_lead_and_says_so(done: Done) -> None:
-    assert done.told["input"] == f"file://{done.history}"
-    assert (done.told["rows_in"], done.told["events"], done.told["first_day"]) == (ROWS, ROWS, str(DAY))
+def test_run_reads_and_writes_at_the_urls_and_reports_it(done: Done) -> None:
+    assert done.report["input"] == f"file://{done.history}"
+    assert (done.report["rows_in"], done.report["events"], done.report["first_day"]) == (ROWS, ROWS, str(DAY))
     assert days_of(done.output, "attempts") == days_of(done.output, "episodes") == [DAY]
     assert not (done.output / "recovery_curve").exists()
 
 
 def test_run_merges_the_small_files_of_a_day_that_is_over_and_loses_no_row(done: Done) -> None:
-    assert done.told["compacted"] == {"files": LEAST_FILES, "into": 1}
+    assert done.report["compacted"] == {"files": LEAST_FILES, "into": 1}
     (file,) = (done.history / f"day={DAY}").glob("[!.]*")
     rows = parquet.read_table(file).to_pylist()
     assert len({(row["task_id"], row["kind"]) for row in rows}) == len(rows) == ROWS
 
 
-def test_describe_tells_what_a_history_and_an_output_have(spark: SparkSession, done: Done) -> None:
+def test_describe_lists_the_contents_of_a_history_and_an_output(spark: SparkSession, done: Done) -> None:
     (day,) = json.loads(command("describe", "--input", done.history, "--json").stdout)["rows"]
     assert (day["day"], day["files"], day["rows"]) == (str(DAY), 1, ROWS)
     tables = json.loads(command("describe", "--output", done.output, "--json").stdout)["rows"]
@@ -76,7 +76,7 @@ def test_describe_tells_what_a_history_and_an_output_have(spark: SparkSession, d
     assert f"{LEAST_FILES} rows of the kind parked" in command("describe", "--input", done.history).stdout
 
 
-def test_what_if_tells_what_ladders_would_have_come_to(spark: SparkSession, done: Done) -> None:
+def test_what_if_estimates_the_results_of_ladders(spark: SparkSession, done: Done) -> None:
     limits = ("--max-median", "5m", "--max-p95", "1h", "--min-recovery", "0.5", "--bootstrap-rounds", "0")
     ladders = ("--ladder", "payments=30s,5m", "--ladder", "payments=1m", "--ladder", "mails=1s")
     days = ("--from", DAY, "--to", DAY)
@@ -85,7 +85,7 @@ def test_what_if_tells_what_ladders_would_have_come_to(spark: SparkSession, done
     assert "no retried failure of the queue mails" in found["notes"]
 
 
-def test_what_the_user_can_fix_is_told_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+def test_errors_that_the_user_can_fix_are_one_line(spark: SparkSession, tmp_path: Path) -> None:
     for words in (
         ("run", "--input", tmp_path / "none", "--output", tmp_path / "output"),
         ("describe", "--output", "x"),
@@ -107,7 +107,7 @@ def test_what_the_user_can_fix_is_told_in_one_line(spark: SparkSession, tmp_path
         ("describe --input x --output y", "Give --input, or --output"),
     ],
 )
-def test_words_that_no_command_understands_are_refused_before_spark_starts(words: str, message: str) -> None:
+def test_invalid_arguments_are_refused_before_spark_starts(words: str, message: str) -> None:
     found = command(*words.split())
     assert found.exit_code == 2
     assert message in found.stderr

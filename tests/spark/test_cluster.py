@@ -124,11 +124,11 @@ def test_the_same_command_gives_the_same_tables_on_a_cluster(
         assert found[name] == expected[name], name
 
 
-def test_spark_submit_says_master_and_memory(cluster: Cluster, history: Path, nodes_python: Path, place: Path) -> None:
+def test_spark_submit_sets_master_and_memory(cluster: Cluster, history: Path, nodes_python: Path, place: Path) -> None:
     write(PAGE, place, "insights.py")
     submit = (SPARK_HOME / "bin" / "spark-submit", "--master", cluster.url, *conf(SMALL), "insights.py")
     python = {"PYSPARK_PYTHON": nodes_python, "PYSPARK_DRIVER_PYTHON": sys.executable}
     before = cluster.executors()
-    told = json.loads(run(place, *submit, "describe", "--input", history, "--json", **python))
-    assert sum(day["rows"] for day in told["rows"]) == _count(history)
+    described = json.loads(run(place, *submit, "describe", "--input", history, "--json", **python))
+    assert sum(day["rows"] for day in described["rows"]) == _count(history)
     assert len(cluster.executors() - before) == 2

@@ -1,4 +1,4 @@
-"""The tables of the estimator through Spark: curve, advice and what-if of failure episodes with a known truth."""
+"""The tables of the estimator with Spark: curve, advice and what-if of failure episodes with a known truth."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from celery_rmq_delay.analytics.tables.recovery_curve import recovery_curve
 from celery_rmq_delay.analytics.tables.today import today_of, todays_ladders
 from celery_rmq_delay.analytics.tables.what_if import what_if
 from celery_rmq_delay.exceptions import SettingsError
-from tests.support.recoveries import TRUTHS, Seen, looked_at, ms, seen
+from tests.support.recoveries import TRUTHS, Seen, inspected, ms, seen
 from tests.support.spark.reference_curve import reference_figures, reference_shares
 
 MARCH = datetime(2026, 3, 2, tzinfo=timezone.utc)
@@ -64,7 +64,7 @@ EPISODES_OF_EACH = 100_000
 
 
 def world():
-    """Return what a synthetic history has of tasks whose failures last by one distribution each."""
+    """Return a synthetic history of tasks whose failures last by one distribution each."""
     known = [
         synth.Dependency(name, synth.NAMED.get(name, synth.NAMED["exponential"]), f"{name} error", "", hard)
         for name, hard in WORLDS.items()
@@ -75,9 +75,9 @@ def world():
 
 
 def drawn(spec):
-    """Return the failure episodes of `world`, as many of each task, and the looks at them: task -> seconds."""
+    """Return the failure episodes of `world`, the same number of each task, and their attempts: task -> seconds."""
     found = draw_episodes(spec, world_of(spec), np.random.default_rng(1), 1_800_000, (0.0, 1.0))
-    found = found[found.is_told]
+    found = found[found.is_informative]
     chosen = np.concatenate([np.flatnonzero(found.task == at)[:EPISODES_OF_EACH] for at in range(len(WORLDS))])
     found = found[chosen]
     assert len(found) == EPISODES_OF_EACH * len(WORLDS)
@@ -96,11 +96,11 @@ def drawn(spec):
 def test_the_curves_of_100_000_episodes_each_are_the_truth_wherever_the_ladders_see(spark, tmp_path):
     spec = world()
     found, names, looks = drawn(spec)
-    told = table(found)
+    episodes = table(found)
     for column in ("task", "exception_type"):
-        told = told.set_column(EPISODES.fieldNames().index(column), column, pa.array(names))
+        episodes = episodes.set_column(EPISODES.fieldNames().index(column), column, pa.array(names))
     options = Options(bootstrap_rounds=20)
-    curve = recovery_curve(stored(spark, tmp_path, told), options)
+    curve = recovery_curve(stored(spark, tmp_path, episodes), options)
     assert curve.schema == RECOVERY_CURVE
     rows = curve.toPandas().set_index(["scope", "name", "t_seconds"]).sort_index()
     assert set(rows.index.droplevel(2)) == {(scope, name) for scope in ("task", "exception") for name in WORLDS}
@@ -110,7 +110,7 @@ def test_the_curves_of_100_000_episodes_each_are_the_truth_wherever_the_ladders_
         times = of_task.index.to_numpy()
         counts = np.bincount(options.grid.cells(looks[name]), minlength=options.grid.points + 1)[1 : len(times) + 1]
         truth = (1 - dependency.hard) * dependency.lasting.over(times)
-        # With fewer looks, chance alone is more than 0.03.
+        # With fewer attempts, chance alone is more than 0.03.
         visible = counts >= EPISODES_OF_EACH // 200
         error = np.abs(of_task["recovered_share"] - truth)[visible].max()
         print(f"{name}: {visible.sum()} points, error {error:.4f}")
@@ -145,7 +145,7 @@ def test_curves_and_figures_equal_a_plain_reference(spark, tmp_path):
 
 
 def test_advice_for_a_queue_and_for_those_of_its_tasks_that_have_enough_data(spark, tmp_path):
-    # The ladder of today comes last; before it, others showed what lies between its tiers.
+    # Today's ladder comes last; earlier ladders had attempts between its tiers.
     past = seen(TRUTHS["exponential"], 20_000, LADDERS, seed=4, clusters=100)
     today = seen(TRUTHS["exponential"], 5000, [LADDERS[0]], seed=5, clusters=24)
     late = table(today, [LADDERS[0]])
@@ -178,7 +178,7 @@ def test_advice_for_a_queue_and_for_those_of_its_tasks_that_have_enough_data(spa
 def test_advice_that_may_lose_counted_recoveries_is_a_row_with_their_number_and_no_ladder(spark, tmp_path):
     random, ladder = np.random.default_rng(1), (10, 60, 600, 3600)
     lasts = np.concatenate([random.uniform(0.1, 7, 382), random.uniform(20, 3000, 18)])
-    found = looked_at(lasts, random.integers(0, 200, 400), [ladder], random, jitter=0)
+    found = inspected(lasts, random.integers(0, 200, 400), [ladder], random, jitter=0)
     episodes = stored(spark, tmp_path, table(found, [ladder]))
     (whole,) = ladder_advice(episodes, Options(bootstrap_rounds=20)).where("task is null").collect()
     assert (whole.enough_data, whole.advised_ms, whole.advised_recovery) == (False, None, None)
@@ -189,7 +189,7 @@ def test_advice_that_may_lose_counted_recoveries_is_a_row_with_their_number_and_
 
 def episode(number, **more):
     """Return a failure episode as a row of `EPISODES`: recovered at the second retry, half a second late each time."""
-    told = {
+    row = {
         "task_id": f"task-{number}",
         "generation": 0,
         "task": "shop.pay",
@@ -207,7 +207,7 @@ def episode(number, **more):
         "max_retries": 3,
         "waited_ms": 35_000,
     }
-    return tuple({**told, **more}.values())
+    return tuple({**row, **more}.values())
 
 
 UNDECODABLE = {"task": "", "ladder_ms": [], "max_retries": None, "outcome": "exhausted", "reason": "undecodable"} | {
@@ -221,7 +221,7 @@ STORIES = {
     "fewer retries than tiers": ([{"max_retries": 2}], (5000, 30_000), 0.5),
     "a last tier that repeats": ([{"max_retries": 4}], (5000, 30_000, 600_000, 600_000), 0.5),
     "no limit of retries": ([{"max_retries": None, "failed_attempts": 5, "waited_ms": None}], None, 0.0),
-    # The ladder says 35 s, but tasks asked for 100 s and 200 s.
+    # The ladder has 35 s, but tasks asked for 100 s and 200 s.
     "exact delays": (
         [{"waited_ms": 300_000, "low_seconds": 101.0, "high_seconds": 302.0}],
         (5000, 30_000, 600_000),
@@ -233,7 +233,7 @@ STORIES = {
 }
 
 
-def test_what_a_queue_does_today(spark):
+def test_the_ladder_of_a_queue_is_derived_from_its_history(spark):
     rows = [episode(at, queue=queue, **more) for queue, story in STORIES.items() for at, more in enumerate(story[0])]
     found = todays_ladders(spark.createDataFrame(rows, EPISODES), ["queue"]).toPandas()
     for queue, (_, ladder_ms, overhead_s) in STORIES.items():
@@ -243,7 +243,7 @@ def test_what_a_queue_does_today(spark):
         assert today.overhead_s == pytest.approx(overhead_s), queue
 
 
-def test_a_message_without_a_task_is_no_task_and_takes_no_advice_from_its_queue(spark, tmp_path):
+def test_messages_without_a_task_do_not_count_in_the_advice_of_their_queue(spark, tmp_path):
     found = seen(TRUTHS["exponential"], 2000, [LADDERS[0]], seed=9, clusters=100)
     lost = [episode(number, **UNDECODABLE) for number in range(500)]
     episodes = stored(spark, tmp_path, table(found, [LADDERS[0]])).unionByName(spark.createDataFrame(lost, EPISODES))
@@ -269,7 +269,7 @@ def test_ladders_that_the_user_names(spark, tmp_path):
     assert full.attempts == pytest.approx(1 + sum(1 - TRUTHS["exponential"].share(t) for t in (30.0, 330.0)), abs=0.05)
 
 
-def test_too_few_data_tell_nothing_of_named_ladders_and_say_why(spark, tmp_path):
+def test_too_few_data_give_no_figures_of_named_ladders_and_a_reason(spark, tmp_path):
     found = seen(TRUTHS["exponential"], 150, LADDERS, seed=8)
     (row,) = what_if(stored(spark, tmp_path, table(found)), {"payments": [(1000,)]}, Options()).collect()
     assert not row.enough_data

@@ -1,4 +1,4 @@
-"""The lock of an output: who gets it, who keeps it, and who notices that it is lost."""
+"""The lock of an output: which run gets it, keeps it, and notices that it is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_for
 
 
 def held_elsewhere(output: Path, text: str | None = None, *, age: float = 0) -> Path:
-    """Let another machine hold the lock, with its last sign of life so many seconds ago."""
+    """Let another machine hold the lock, with its last heartbeat this many seconds ago."""
     path = output / LOCK
     path.write_text(json.dumps({"run": "first", "pid": 1, "machine": "another"}) if text is None else text)
     (output / f".{LOCK}.crc").unlink(missing_ok=True)
@@ -40,7 +40,7 @@ def holder(output: Path) -> str | None:
     return found
 
 
-def test_a_second_run_is_refused_and_the_first_one_s_lock_goes_with_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_second_run_is_refused_and_the_first_one_removes_its_lock(spark: SparkSession, tmp_path: Path) -> None:
     with (
         locked(spark, str(tmp_path), "first"),
         pytest.raises(AnalyticsError, match=rf"the run first \(process {os.getpid()}\) writes there"),
@@ -67,7 +67,7 @@ def test_a_lock_is_as_old_as_its_file_whether_or_not_it_can_be_read(
 ) -> None:
     held_elsewhere(tmp_path, text, age=DEAD_AFTER - 60)
     with (
-        pytest.raises(AnalyticsError, match=r"gave a sign of life 1[2-7]\d s ago"),
+        pytest.raises(AnalyticsError, match=r"last heartbeat was 1[2-7]\d s ago"),
         locked(spark, str(tmp_path), "second"),
     ):
         pass
@@ -76,13 +76,13 @@ def test_a_lock_is_as_old_as_its_file_whether_or_not_it_can_be_read(
         assert holder(tmp_path) == "second"
 
 
-def test_a_run_gives_signs_of_life(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_run_refreshes_its_lock(spark: SparkSession, tmp_path: Path) -> None:
     with locked(spark, str(tmp_path), "first", beat=0.01):
         path = aged(tmp_path / LOCK, 100)
-        wait_for(lambda: time.time() - path.stat().st_mtime < 50, "a sign of life")
+        wait_for(lambda: time.time() - path.stat().st_mtime < 50, "a heartbeat")
 
 
-def test_signs_of_life_go_on_after_the_storage_failed(
+def test_the_lock_is_refreshed_after_the_storage_failed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failed = []
@@ -96,7 +96,7 @@ def test_signs_of_life_go_on_after_the_storage_failed(
             patch.setattr(Storage, "find", fail)
             wait_for(lambda: len(failed) > 2, "failures")
         path = aged(tmp_path / LOCK, 100)
-        wait_for(lambda: time.time() - path.stat().st_mtime < 50, "a sign of life")
+        wait_for(lambda: time.time() - path.stat().st_mtime < 50, "a heartbeat")
 
 
 def test_a_run_whose_lock_was_taken_over_notices_and_leaves_it_alone(spark: SparkSession, tmp_path: Path) -> None:
@@ -115,10 +115,10 @@ def test_a_run_whose_lock_was_taken_over_notices_and_leaves_it_alone(spark: Spar
     assert time.time() - path.stat().st_mtime > 40
 
 
-def test_of_two_that_take_over_one_lock_the_later_has_it(
+def test_the_later_of_two_runs_that_take_over_a_lock_holds_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slower one has judged the old lock, and removes that of the faster one."""
+    """The slower run has checked the old lock, and removes the lock of the faster one."""
     held_elsewhere(tmp_path, age=DEAD_AFTER + 10)
     write = Storage.write
 
@@ -129,17 +129,17 @@ def test_of_two_that_take_over_one_lock_the_later_has_it(
         return done
 
     monkeypatch.setattr(Storage, "write", overtaken)
-    with pytest.raises(AnalyticsError, match="another run took it"), locked(spark, str(tmp_path), "faster", settled=0):
+    with pytest.raises(AnalyticsError, match="another run took"), locked(spark, str(tmp_path), "faster", settled=0):
         pass
     assert holder(tmp_path) == "slower"
 
 
-def test_a_lock_that_changed_since_it_was_judged_is_left_alone(
+def test_a_lock_that_changed_since_it_was_checked_is_left_alone(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held_elsewhere(tmp_path, age=DEAD_AFTER + 10)
     monkeypatch.setattr("celery_rmq_delay.analytics.storage.locking._present_ms", lambda lock: _wake(lock, tmp_path))
-    with pytest.raises(AnalyticsError, match="another run took it"), locked(spark, str(tmp_path), "second", settled=0):
+    with pytest.raises(AnalyticsError, match="another run took"), locked(spark, str(tmp_path), "second", settled=0):
         pass
     assert holder(tmp_path) == "first"
 

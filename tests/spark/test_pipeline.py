@@ -1,4 +1,4 @@
-"""A run over days: what it writes, what it leaves alone, and what is there when it is killed."""
+"""A run over days: written days, unchanged days, and the output after a kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from celery_rmq_delay.analytics.days import Days
 from celery_rmq_delay.analytics.estimate.options import Options as Estimate
 from celery_rmq_delay.analytics.run import computing, pipeline
-from celery_rmq_delay.analytics.run.describe import told_ladders
+from celery_rmq_delay.analytics.run.describe import evaluate_ladders
 from celery_rmq_delay.analytics.run.pipeline import broken_file, partitions_for
 from celery_rmq_delay.analytics.run.planning import ADVICE_DAYS, Run
 from celery_rmq_delay.analytics.run.report import Report
@@ -42,7 +42,7 @@ DAY = NOON.date()
 NOW = NOON + timedelta(days=10)
 FEW = Estimate(bootstrap_rounds=0)
 TIMES = ("occurred_at", "due_at", "first_failed_at")
-#: All but those of bursts, which need many failures, and of ladders that nobody named.
+#: All but those of bursts, which need many failures, and of named ladders.
 TABLES = {
     "attempts",
     "failure_groups",
@@ -121,7 +121,7 @@ def run(spark: SparkSession, history: Path, output: Path) -> Callable[..., Repor
     return run
 
 
-def test_a_run_writes_all_days_of_all_tables_and_says_so(output: Path) -> None:
+def test_a_run_writes_all_days_of_all_tables_and_reports_it(output: Path) -> None:
     assert {each.partition("/")[0] for each in contents(output)} == TABLES
     # What failed on the third day ended on the fourth.
     assert days_of(output, "attempts") == days_of(output, "hourly") == [DAY + timedelta(days=day) for day in range(4)]
@@ -131,7 +131,7 @@ def test_a_run_writes_all_days_of_all_tables_and_says_so(output: Path) -> None:
     assert not (output / LOCK).exists()
 
 
-def test_what_still_waits_counts_in_the_curve_as_not_over_and_is_no_episode_of_the_table(
+def test_waiting_tasks_are_censored_in_the_curve_and_not_in_the_table_of_episodes(
     spark: SparkSession, output: Path
 ) -> None:
     curve = spark.read.parquet(str(output / "recovery_curve")).where("scope = 'task'")
@@ -139,16 +139,16 @@ def test_what_still_waits_counts_in_the_curve_as_not_over_and_is_no_episode_of_t
     assert spark.read.parquet(str(output / "episodes")).count() == 6
 
 
-def test_a_run_reports_what_it_read_and_wrote(output: Path) -> None:
+def test_a_run_reports_the_rows_it_read_and_wrote(output: Path) -> None:
     (file,) = (output / "runs").glob("*.json")
-    told = json.loads(file.read_text())
-    assert (told["first_day"], told["last_day"], told["read_from"]) == ("2026-03-02", "2026-03-05", "2026-02-23")
-    assert (told["rows_in"], told["events"], told["duplicates"]) == (21, 20, 0)
-    assert (told["quarantined"], told["left_out"]) == ({"bad_count": 1}, {"unreadable_file": 1})
-    assert (told["tables"]["attempts"], told["tables"]["quarantine"]) == (4, 1)
-    assert told["bytes_written"] > told["bytes_read"] // 100 > 0
-    assert {"attempts", "publish"} <= told["seconds"].keys()
-    text = Report(**{**told, "started_at": datetime.fromisoformat(told["started_at"])}).text()
+    saved = json.loads(file.read_text())
+    assert (saved["first_day"], saved["last_day"], saved["read_from"]) == ("2026-03-02", "2026-03-05", "2026-02-23")
+    assert (saved["rows_in"], saved["events"], saved["duplicates"]) == (21, 20, 0)
+    assert (saved["quarantined"], saved["left_out"]) == ({"bad_count": 1}, {"unreadable_file": 1})
+    assert (saved["tables"]["attempts"], saved["tables"]["quarantine"]) == (4, 1)
+    assert saved["bytes_written"] > saved["bytes_read"] // 100 > 0
+    assert {"attempts", "publish"} <= saved["seconds"].keys()
+    text = Report(**{**saved, "started_at": datetime.fromisoformat(saved["started_at"])}).text()
     for part in ("quarantined: bad_count", "files left out: unreadable_file", "notes.parquet: unreadable_file"):
         assert part in text
 
@@ -163,10 +163,10 @@ def test_no_dictionary_is_made_of_values_that_hardly_repeat(output: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chosen", [slice(1, 2), slice(None)], ids=["one", "all"])
-def test_a_day_comes_out_the_same_alone_and_with_its_neighbours_and_leaves_their_files(
+def test_a_day_has_the_same_rows_when_it_is_run_alone_and_leaves_other_days_files(
     spark: SparkSession, tmp_path: Path, chosen: slice
 ) -> None:
-    """Ends told a day late, rows in the folder of the next day, copies, clocks that differ, replays: all at random."""
+    """End events a day late, rows in the folder of the next day, copies, clock skew, replays: all at random."""
     chance = random.Random(16)
     folders: dict[str, list[Row]] = defaultdict(list)
     for row in random_rows(12):
@@ -187,7 +187,7 @@ def test_a_day_comes_out_the_same_alone_and_with_its_neighbours_and_leaves_their
 
 
 def random_rows(histories: int) -> list[Row]:
-    """Return random histories of the same days. An attempt tells of itself within a day, as later nobody looks."""
+    """Return random histories of the same days. Events arrive within a day, as the pipeline reads no further."""
     rows: list[Row] = []
     for seed in range(histories):
         moved = DAY - first_day(seed)
@@ -213,11 +213,11 @@ def test_a_day_whose_rows_are_gone_ends_empty_and_a_file_whose_rows_are_broken_i
     data = bytearray(broken.read_bytes())
     data[4 : len(data) // 2] = bytes(len(data) // 2 - 4)  # its end is whole
     broken.write_bytes(data)
-    told = run(0, 1, lookback=timedelta(0))
+    done = run(0, 1, lookback=timedelta(0))
     assert days_of(output, "attempts") == [DAY, DAY + timedelta(days=2), DAY + timedelta(days=3)]
-    assert told.left_out == {"unreadable_file": 2}
+    assert done.left_out == {"unreadable_file": 2}
     assert ("unreadable_file", broken.name) in quarantined(output)
-    assert told.events == 5 + 8, "of the first day, and of the third, which is read for the ends of what failed before"
+    assert done.events == 5 + 8, "of the first day, and of the third, which is read for the ends of what failed before"
 
 
 @pytest.mark.slow
@@ -227,42 +227,42 @@ def test_a_day_whose_rows_are_gone_ends_empty_and_a_file_whose_rows_are_broken_i
 def test_advice_of_a_day_that_is_run_alone_is_of_the_days_before_it_too(
     run: Callable[..., Report], output: Path, advice_days: int, since: str, episodes: int
 ) -> None:
-    """A run with ladders that somebody named; it says which of them are of no queue."""
+    """A run with named ladders; it reports those that belong to no queue."""
 
     def curves() -> dict[tuple[str, str], tuple[int, int]]:
-        """Return the failure episodes of the curves, and those whose end is not known."""
+        """Return the numbers of failure episodes of the curves, and of those with an unknown end."""
         (folder,) = (output / "recovery_curve").iterdir()
         rows = [row for file in folder.glob("*.parquet") for row in parquet.ParquetFile(file).read().to_pylist()]
         return {(row["scope"], row["name"]): (row["episodes"], row["censored"]) for row in rows}
 
     together = curves()
     ladders = {"payments": [(60_000,)], "mails": [(1_000,)]}
-    told = run(3, 3, estimate=FEW, advice_days=advice_days, ladders=ladders)
-    assert told.advice_from == since
+    report = run(3, 3, estimate=FEW, advice_days=advice_days, ladders=ladders)
+    assert report.advice_from == since
     assert curves()["task", "shop.pay"] == (episodes, 1)
     assert (curves() == together) is (advice_days == ADVICE_DAYS)
-    assert told.tables["what_if"] == 1
-    assert "no retried failure of the queue mails" in told.notes
+    assert report.tables["what_if"] == 1
+    assert "no retried failure of the queue mails" in report.notes
 
 
-def test_ladders_are_told_of_from_a_finished_output(spark: SparkSession, output: Path) -> None:
+def test_ladders_are_estimated_from_a_finished_output(spark: SparkSession, output: Path) -> None:
     named = {"payments": [(60_000,), (10_000, 600_000)], "mails": [(1_000,)]}
-    told = told_ladders(spark, str(output), Days(date.min, date.max), named, FEW)
-    assert [row[:3] for row in told.rows] == [("payments", "10s,10m", 7), ("payments", "1m", 7)]
-    unseen, few = told.notes
+    found = evaluate_ladders(spark, str(output), Days(date.min, date.max), named, FEW)
+    assert [row[:3] for row in found.rows] == [("payments", "10s,10m", 7), ("payments", "1m", 7)]
+    unseen, few = found.notes
     assert unseen == "no retried failure of the queue mails"
     assert few.startswith("payments: ")
 
 
 @pytest.mark.slow
-def test_ladders_are_told_without_tasks_whose_end_was_lost(
+def test_ladders_are_estimated_without_tasks_whose_end_was_lost(
     run: Callable[..., Report], spark: SparkSession, history: Path, output: Path
 ) -> None:
     """The task that waited on the third day is silent for more than a week."""
     write(history, [event("parked", 10 * 86_400 - 5, "mail", queue="mails")])
     run(10, 10)
-    told = told_ladders(spark, str(output), Days(date.min, date.max), {"payments": [(60_000,)]}, FEW)
-    assert [row[2] for row in told.rows] == [6]
+    found = evaluate_ladders(spark, str(output), Days(date.min, date.max), {"payments": [(60_000,)]}, FEW)
+    assert [row[2] for row in found.rows] == [6]
 
 
 @pytest.mark.slow
@@ -279,12 +279,12 @@ def test_late_events_count_when_their_day_is_run_again_even_if_the_next_run_has_
             raise AnalyticsError("no answer")
         rename(storage, source, target)
 
-    with monkeypatch.context() as patch, pytest.raises(AnalyticsError, match="the next run completes what is missing"):
+    with monkeypatch.context() as patch, pytest.raises(AnalyticsError, match="completes the replacement first"):
         patch.setattr(Storage, "rename", fail_later)
         run(0, 0)
     (left,) = output.glob("_staging/*")
-    told = run(None, -5)
-    assert told.notes[0].startswith(f"completed the run {left.name}")
+    report = run(None, -5)
+    assert report.notes[0].startswith(f"completed the run {left.name}")
     assert not list(output.glob("_staging/*"))
     after = contents(output)
     changed = {name for name in after if after[name] != before.get(name)}
@@ -293,11 +293,11 @@ def test_late_events_count_when_their_day_is_run_again_even_if_the_next_run_has_
     assert before.keys() == after.keys()
 
 
-def test_nothing_in_the_range_is_said_and_no_error(run: Callable[..., Report], output: Path) -> None:
+def test_an_empty_range_is_reported_and_no_error(run: Callable[..., Report], output: Path) -> None:
     before = contents(output)
-    told = run(None, -5)
-    assert told.notes == ["The history has no files of these days: nothing was computed."]
-    assert told.first_day is None
+    report = run(None, -5)
+    assert report.notes == ["The history has no files of these days: nothing was computed."]
+    assert report.first_day is None
     assert contents(output) == before
 
 
@@ -327,10 +327,12 @@ def test_a_second_run_on_the_same_output_is_refused(
 KILLED = """
 import os, signal, sys
 from datetime import datetime
-from celery_rmq_delay.analytics import pipeline, planning, session, storage, writers
+from celery_rmq_delay.analytics import session
+from celery_rmq_delay.analytics.run import pipeline, planning
+from celery_rmq_delay.analytics.storage import files, writers
 
 moment, history, output, now, java = sys.argv[1:]
-rename, calls = storage.Storage.rename, []
+rename, calls = files.Storage.rename, []
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -341,24 +343,24 @@ def counted(self, source, target):
     if len(calls) == {"journal": 1, "first": 2, "later": 9}.get(moment):
         die()
 
-def tell(line):
+def report(line):
     if line == moment:
         die()
 
-storage.Storage.rename = counted
+files.Storage.rename = counted
 conf = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": java, "spark.sql.shuffle.partitions": "2"}
 spark = session.open_session("local[2]", conf)
 if moment == "later":
     writers.recover(spark, output)
 now = datetime.fromisoformat(now)
-pipeline.run(spark, planning.Run(input=history, output=output, now=now, estimate=None, compact=False), tell)
+pipeline.run(spark, planning.Run(input=history, output=output, now=now, estimate=None, compact=False), report)
 """
 
 
 def kill(moment: str, history: Path, output: Path) -> None:
     """Run the pipeline in a process of its own that is killed at a moment: a stage, or a step of publishing."""
-    told = [moment, str(history), str(output), NOW.isoformat(), STARTS_SOONER]
-    command = [sys.executable, "-c", KILLED, *told]
+    arguments = [moment, str(history), str(output), NOW.isoformat(), STARTS_SOONER]
+    command = [sys.executable, "-c", KILLED, *arguments]
     killed = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=600)
     assert killed.returncode == -signal.SIGKILL, killed.stderr[-2_000:]
 
@@ -367,7 +369,7 @@ def kill(moment: str, history: Path, output: Path) -> None:
 def test_a_run_that_is_killed_leaves_the_output_whole_and_the_next_one_completes(
     run: Callable[..., Report], history: Path, output: Path
 ) -> None:
-    """Killed while it computes: all is as before. Killed as days change places, and again: the next ones end that."""
+    """A kill during the computation changes nothing. After kills during publishing, the next runs complete it."""
     before = contents(output)
     write(history, [event("parked", 86_400 * day + 100, f"straggler{day}") for day in range(3)])
     kill("hourly ...", history, output)
@@ -375,14 +377,14 @@ def test_a_run_that_is_killed_leaves_the_output_whole_and_the_next_one_completes
     assert (output / LOCK).exists()
     assert len(list(output.glob("_staging/*/new/*"))) >= len(TABLES) - 4
 
-    kill("first", history, output)  # takes the dead one's lock, and removes what it has left
+    kill("first", history, output)  # takes over the lock of the dead run, and removes its files
     (left,) = output.glob("_staging/*")
     assert (left / "journal.json").exists()
     kill("later", history, output)
     assert contents(output) != before
 
-    told = run(0, 0)
-    assert told.notes[0].startswith(f"completed the run {left.name}")
+    report = run(0, 0)
+    assert report.notes[0].startswith(f"completed the run {left.name}")
     after = contents(output)
     missing = [
         day

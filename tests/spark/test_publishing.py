@@ -1,4 +1,4 @@
-"""Days that change places: whichever step fails, the output has all old days or gets all new ones."""
+"""Replacing days: if any step fails, the output has all old days or gets all new ones."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from celery_rmq_delay.exceptions import AnalyticsError
 
 DAYS = Days(date(2026, 1, 1), date(2026, 1, 3))
 OLD = {f"{table}/day={day}": ["old"] for table in ("one", "two") for day in DAYS}
-#: The second day of a table ends empty, the first one is as it was in neither.
+#: The second day of a table ends empty; the first one changes in both tables.
 NEW = {f"{table}/day=2026-01-0{day}": ["new", "new too"] for table, day in (("one", 1), ("one", 3), ("two", 2))}
 
 
 class Torn(Exception):
-    """What a storage throws in the middle of its work."""
+    """The error of a storage in the middle of its work."""
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def contents(output: Path) -> dict[str, list[str]]:
 
 
 class Steps:
-    """A storage of which the n-th step fails, done or not; one that moves no folder at once makes every file a step."""
+    """A storage whose n-th step fails, done or not; without atomic moves of folders every file is a step."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fails_at: int, *, is_done: bool, moves_folders: bool) -> None:
         self.fails_at, self.is_done, self.count = fails_at, is_done, 0
@@ -106,14 +106,14 @@ def _copy(file: Path, folder: Path) -> None:
         pytest.param(False, False, marks=pytest.mark.slow, id="undone-copies and deletes"),
     ],
 )
-def test_whichever_step_fails_all_days_are_old_or_become_new(
+def test_after_a_failure_in_any_step_all_days_are_old_or_become_new(
     spark: SparkSession,
     half_done: Callable[[str], tuple[Path, Replacement]],
     monkeypatch: pytest.MonkeyPatch,
     is_done: bool,
     moves_folders: bool,
 ) -> None:
-    """As a run does it: what fails before the decision is discarded, and what fails later is left to the next run."""
+    """As in a run: a failure before the decision discards the days, and a later one leaves them to the next run."""
     outcomes = []
     for number in range(1, 100):
         output, replacement = half_done(str(number))
@@ -128,14 +128,14 @@ def test_whichever_step_fails_all_days_are_old_or_become_new(
                 replacement.complete()
             except Torn:
                 pass
-        told = recover(spark, str(output))
+        recovered = recover(spark, str(output))
         outcomes.append(contents(output))
         assert outcomes[-1] in (OLD, NEW)
         assert not list((output / STAGING).iterdir())
         assert recover(spark, str(output)) == []
         if steps.count < number:
             break
-        assert len(told) <= 1
+        assert len(recovered) <= 1
     assert steps.count < number, "not all steps were tried"
     assert number > (8 if moves_folders else 20)
     assert outcomes[-1] == NEW
@@ -144,7 +144,7 @@ def test_whichever_step_fails_all_days_are_old_or_become_new(
     assert all(each == NEW for each in outcomes[first_new:]), "decided once, it stays so"
 
 
-def test_a_completion_that_fails_again_and_again_ends_all_the_same(
+def test_a_completion_that_fails_repeatedly_still_ends(
     spark: SparkSession, half_done: Callable[[str], tuple[Path, Replacement]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output, replacement = half_done("output")
@@ -166,7 +166,7 @@ def test_a_run_whose_files_were_removed_is_not_published(
 ) -> None:
     output, replacement = half_done("output")
     shutil.rmtree(output / STAGING)
-    with pytest.raises(AnalyticsError, match="files of the table one went away before it was published"):
+    with pytest.raises(AnalyticsError, match="files of the table one disappeared before it was published"):
         replacement.decide()
     replacement.discard()
     assert contents(output) == OLD
@@ -185,8 +185,8 @@ def test_a_run_that_lost_its_lock_is_not_published(half_done: Callable[[str], tu
     assert not list((output / STAGING).iterdir())
 
 
-def test_a_journal_that_is_none_is_told_of(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_invalid_journal_is_reported(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / STAGING / "run").mkdir(parents=True)
     (tmp_path / STAGING / "run" / "journal.json").write_text('[{"day": 1}]')
-    with pytest.raises(AnalyticsError, match=r"journal\.json: is no journal of a run"):
+    with pytest.raises(AnalyticsError, match=r"journal\.json: is not a journal of a run"):
         recover(spark, str(tmp_path))

@@ -1,6 +1,6 @@
-"""Every table equals that of the reference, on random small histories, from the files on.
+"""Every table equals that of the reference, for files of random small histories.
 
-All histories go through Spark together: each has days of its own, and no table has rows over several days.
+Spark reads all histories together: each has its own days, and no table has rows over several days.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from tests.support.spark.random_files import NOW, Written, write
 from tests.support.spark.random_histories import DAYS, first_day
 
 HISTORIES = 30
-#: Few failures make these, so that small histories have many.
+#: Low thresholds, so that small histories have many incidents.
 SMALL = Bursts(threshold=3, factor=2, gap_minutes=4)
 
 
 class Found:
-    """What Spark makes of the histories: all at once, told apart by their days."""
+    """The results of Spark for the histories: all at once, distinguished by their days."""
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         read = read_events(spark, str(folder))
@@ -98,7 +98,7 @@ def test_copies_are_counted_and_not_put_aside(found: Found, written: tuple[Path,
     assert found.verdicts[DUPLICATE] == copies
 
 
-def test_the_random_histories_have_what_can_go_wrong(written: tuple[Path, list[Written]]) -> None:
+def test_the_random_histories_contain_every_kind_of_fault(written: tuple[Path, list[Written]]) -> None:
     seen: Counter[str] = Counter()
     for history in written[1]:
         events, bad = reference.clean(history.rows, NOW)

@@ -81,5 +81,5 @@ def test_a_lost_java_machine_fails_one_test_and_is_reported_once(tmp_path: Path)
     passed = {"test_after_them", "test_that_kills_it_in_its_last_line", "test_that_uses_it"}
     expected = {"ERROR": {"test_after_them"}, "FAILED": LOSSES, "PASSED": passed}
     assert outcomes == expected, output
-    losses = len(LOSSES) + 2  # that of a fixture, which begins again, and that of the last line
+    losses = len(LOSSES) + 2  # one in a fixture, which starts again, and one in the last line
     assert len(re.findall(r"^E .*Java machine ended with -9", output, re.M)) == losses, output

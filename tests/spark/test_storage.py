@@ -1,4 +1,4 @@
-"""Where a URL leads Spark: the folder that the collector writes to, with its keys, which nobody gets to see."""
+"""URLs of the history in Spark: the folder of the collector, with its keys, which are never shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the reference does not show at a glance: the definitions, on figures that can be checked by hand."""
+"""The definitions of the tables, with figures that can be checked by hand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from celery_rmq_delay.analytics.schema import DAY, FAILURE_GROUPS, HOURLY, INCIDENTS, TIER_OUTCOMES
 from celery_rmq_delay.analytics.tables.attempts import attempts
@@ -47,10 +47,10 @@ def test_the_columns_are_those_of_the_schemas(spark: SparkSession) -> None:
 def test_the_interval_of_a_share_is_wilsons(spark: SparkSession) -> None:
     low, high = wilson(F.col("good"), F.col("of"))
     found = spark.createDataFrame([(0, 10), (8, 10), (10, 10), (250, 1000)], "good long, of long")
-    told = [(row.low, row.high) for row in found.select(low.alias("low"), high.alias("high")).collect()]
-    # As SciPy's binomtest(good, of).proportion_ci(method="wilson") has them.
+    bounds = [(row.low, row.high) for row in found.select(low.alias("low"), high.alias("high")).collect()]
+    # From SciPy's binomtest(good, of).proportion_ci(method="wilson").
     expected = [(0.0, 0.2775328), (0.4901625, 0.9433178), (0.7224672, 1.0), (0.2241531, 0.2777603)]
-    assert told == [pytest.approx(pair, abs=1e-7) for pair in expected]
+    assert bounds == [pytest.approx(pair, abs=1e-7) for pair in expected]
 
 
 def test_a_wait_counts_under_the_exception_before_it_by_the_attempt_after_it(spark: SparkSession) -> None:
@@ -110,15 +110,15 @@ def test_incidents_are_bursts_of_one_day(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"threshold": 0}, {"factor": -1}, {"gap_minutes": 0}, {"factor": float("nan")}])
-def test_what_an_incident_is_can_be_said_but_not_anyhow(wrong: dict[str, Any]) -> None:
+def test_invalid_thresholds_of_incidents_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=rf"Bursts\.{next(iter(wrong))}"):
         Bursts(**wrong)
 
 
 def test_a_group_shows_its_first_failure_of_the_day(spark: SparkSession) -> None:
     def failed(seconds: float, task_id: str, message: str, **more: Any) -> Row:
-        told = {"exception_type": "Timeout", "exception_message": message, "fingerprint": "f"}
-        return event("parked", seconds, task_id=task_id, **told, **more)
+        failure = {"exception_type": "Timeout", "exception_message": message, "fingerprint": "f"}
+        return event("parked", seconds, task_id=task_id, **failure, **more)
 
     events = [
         failed(5, "a", "a comes first by the alphabet"),
@@ -142,7 +142,7 @@ def test_a_group_shows_its_first_failure_of_the_day(spark: SparkSession) -> None
     }
 
 
-def test_first_attempts_are_those_that_succeeded_and_those_that_failed(spark: SparkSession) -> None:
+def test_first_attempts_are_the_sum_of_successes_and_failures(spark: SparkSession) -> None:
     events = [
         event("rollup", 10, ok_count=40),
         event("rollup", 3_599.999, ok_count=2),

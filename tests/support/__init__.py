@@ -1,4 +1,4 @@
-"""What tests share, one place for each kind: brokers, workers, Django, Spark, a browser, packages, waiting."""
+"""Shared helpers of the tests, by kind: brokers, workers, Django, Spark, a browser, packages, waiting."""
 
 from __future__ import annotations
 

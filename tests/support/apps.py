@@ -1,4 +1,4 @@
-"""Celery apps that nobody connects, with the package installed."""
+"""Celery apps without a connection, with the package installed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from celery import Celery
 
 from celery_rmq_delay import install
 
-#: A broker that no name server knows.
-NOWHERE = "amqp://nobody:nothing@broker.invalid//"
+#: A broker whose name cannot be resolved.
+NOWHERE = "amqp://user:nothing@broker.invalid//"
 
 
 def bare_app(rmq_delay: Mapping[str, Any] | None = None, *, broker: str = NOWHERE, **conf: Any) -> Celery:

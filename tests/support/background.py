@@ -8,6 +8,6 @@ from celery_rmq_delay.stopping import STOP_SIGNALS
 
 
 def as_a_background_job() -> None:
-    """Ignore SIGINT, as in jobs that a shell starts with ``&``, and block what stops a command; for ``preexec_fn``."""
+    """Ignore SIGINT, as in jobs of a shell with ``&``, and block signals that stop a command; for ``preexec_fn``."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)

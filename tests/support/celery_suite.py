@@ -14,7 +14,7 @@ SETTINGS = {"tiers": ["1s", "2s", "3s"], "exact_unit": "100ms"}
 
 
 class SuiteTask(celery_rmq_delay.RetryableTask):
-    """Retries where the suite does."""
+    """Has as many tiers as Celery makes retries."""
 
     autoretry_for = ()
 

@@ -13,7 +13,7 @@ from celery_rmq_delay.cli.main import rmq_delay
 
 
 def run(app: Celery, *arguments: str, code: int | None = 0, typed: str | None = None) -> Result:
-    """Run a command and check its exit code; None: it may have any."""
+    """Run a command and check its exit code; None allows any."""
     result = CliRunner().invoke(rmq_delay, arguments, obj=CLIContext(app, no_color=True, workdir=None), input=typed)
     assert code in {None, result.exit_code}, result.output
     assert result.exception is None or isinstance(result.exception, SystemExit)

@@ -1,4 +1,4 @@
-"""How the work on a text grows with its length, on a machine that may be busy."""
+"""Growth of the work on a text with its length, also on a busy machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUICK = 0.3
 def assert_linear(work: Callable[[int], object], size: int) -> None:
     """Fail where the work on a size takes more than ten times that on a quarter of it: quadratic, it would be sixteen.
 
-    Of several tries the quickest counts, so that what else the machine does hardly matters.
+    The fastest of several tries counts, so that other load of the machine hardly matters.
     """
     if _seconds(work, size) > QUICK:
         part, whole = (min(_seconds(work, each) for _ in range(3)) for each in (size // 4, size))

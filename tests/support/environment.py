@@ -1,4 +1,4 @@
-"""What the environment may not decide in a test run."""
+"""Environment variables and limits of a test run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from celery_rmq_delay.testing.servers.process import kept_folder
 #: Settings of Celery, Django, Flower, Spark and this package, which would reach real servers or change what a test
 #: sees; those of PostgreSQL's clients; proxies, as all that tests connect to is on this machine; colours, which are
 #: codes in a text; and what changes Python itself, for example hides that a process does not flush.
-#: Where the trees of other RabbitMQ versions are, and where they come from, may be said.
+#: The variables for the trees of other RabbitMQ versions and their mirror stay.
 _OTHERS = re.compile(
     r"(CELERY|DJANGO|FLOWER|PYSPARK|SPARK)_.*"
     r"|RMQ_DELAY_(?!BROKER_TREES$|DEBIAN_MIRROR$).*"

@@ -1,4 +1,4 @@
-"""How many examples the properties are tried with."""
+"""The number of examples of property tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a message, a setting or an answer may hold when somebody means harm: strategies of hypothesis."""
+"""Hypothesis strategies for hostile messages, settings and answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from celery_rmq_delay import headers as h
 
-#: Texts that broke something somewhere before.
+#: Texts that have broken programs before.
 NASTY = (
     *("", "\0", "\ud800", "\N{RIGHT-TO-LEFT OVERRIDE}", "a" * 256, "ä" * 200, "%s{}%(x)s", "'; DROP TABLE x; --"),
     *("<script>", "../../etc/passwd", "\x1b[31m", "\r\nX: y", "://", "://[", "amqp://u:p@[::1", "1e400", "-1", "NaN"),
@@ -23,7 +23,7 @@ NASTY = (
 texts = st.sampled_from(NASTY) | st.text(max_size=40) | st.text("\0'\"\\ \n:@/=.?#[]{}()%-" + string.ascii_letters[:4])
 integers = st.sampled_from([2**63 - 1, -(2**63), 2**31 - 1, 2**31, 0, 1, -1]) | st.integers(-(2**63), 2**63 - 1)
 moments = st.datetimes(datetime(1970, 1, 1), datetime(9999, 12, 31)).map(lambda moment: moment.replace(microsecond=0))
-#: What an AMQP table can hold, and py-amqp makes of it.
+#: Values of an AMQP table as py-amqp decodes them.
 scalars = st.one_of(
     *(st.none(), st.booleans(), integers, st.floats(), texts, st.binary(max_size=20), moments),
     *(st.integers(-(2**31), 2**31 - 1).map(Decimal),),
@@ -70,14 +70,14 @@ headers = (
     .map(on_the_wire)
 )
 
-#: JSON of any shape, some of which Python's parser alone takes.
+#: JSON of any shape, including texts that only Python's parser accepts.
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | texts,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=12,
 )
 
-#: What somebody may write into a settings module.
+#: Values in a settings module.
 settings_values = st.recursive(
     st.one_of(
         *(st.none(), st.booleans(), st.integers(), st.floats(), texts, st.binary(max_size=8), st.timedeltas()),

@@ -1,4 +1,4 @@
-"""``pytest --leaks``: what a test leaves to the garbage collector, whose warning ends whatever test is running then."""
+"""``pytest --leaks``: objects that a test leaves to the garbage collector, whose warnings would fail another test."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let garbage wait for the end of its test."""
+    """Keep garbage until the end of its test."""
     if config.getoption("--leaks"):
         gc.disable()
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """Look at the garbage when all fixtures of a test are gone."""
+    """Check the garbage after the teardown of all fixtures of a test."""
     yield
     if item.config.getoption("--leaks"):
         before = _open()
@@ -42,7 +42,7 @@ def _open() -> dict[int, str]:
 
 
 def _is_open(each: Any) -> bool:
-    kind = type(each)  # `isinstance` would have lazy objects find out what they are
+    kind = type(each)  # `isinstance` would evaluate lazy objects
     if issubclass(kind, socket.socket):
         return bool(each.fileno() >= 0)
     return issubclass(kind, io.FileIO) and not each.closed

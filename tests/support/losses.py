@@ -1,4 +1,4 @@
-"""What tests share and lose: the test that used it fails, and the end of the last test; no test in between."""
+"""Lost shared processes: the test that used one fails, and the teardown of the last test; no test in between."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support import ROOT
 
 
 class Losses:
-    """What was lost, told once, when all is closed."""
+    """Lost processes, reported once at the end."""
 
     def __init__(self) -> None:
         self._found: list[str] = []
@@ -25,7 +25,7 @@ class Losses:
         self._found.append("\n".join([f"{what} during, or before, {during}", *details]))
 
     def report(self) -> None:
-        """Raise `AssertionError` where something was lost."""
+        """Raise `AssertionError` if a process was lost."""
         assert not self._found, "\n".join(self._found)
 
 
@@ -34,14 +34,14 @@ def run_alone(
 ) -> tuple[dict[str, set[str]], str]:
     """Run tests in a pytest of their own; return names by outcome, and the output.
 
-    They have the fixtures of brokers, and those of the conftest.py. ``chosen``: as pytest's ``-k`` has it.
+    They have the fixtures of brokers, and those of the conftest.py. ``chosen`` is the value of pytest's ``-k``.
     """
     if conftest is not None:
         shutil.copy(conftest, folder)
     (folder / "test_alone.py").write_text(module)
     plugins = ("-p", "tests.support.brokers.fixtures", "-p", "no:cacheprovider")
     options = ("-rA", "-W", "error", *plugins, "--rootdir", str(folder), "-k", chosen)
-    # By CI pytest writes whole messages.
+    # With CI set, pytest writes complete messages.
     outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment = {**outer, "PYTHONPATH": str(ROOT), "CI": "true", **variables}
     command = [sys.executable, "-m", "pytest", *options, str(folder)]

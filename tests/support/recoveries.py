@@ -1,4 +1,4 @@
-"""Failures whose share over by t is known, as ladders see them: what the estimate and the advice are tested on."""
+"""Failures with a known share over by t, as seen by ladders: data to test the estimate and the advice."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ TRUTHS = {
 
 @dataclass(frozen=True)
 class Seen:
-    """What the history has of failures: seconds; ``high`` is not a number where a failure was not seen over."""
+    """Failures in a history, in seconds; ``high`` is NaN where a failure was not seen over."""
 
     low: np.ndarray
     high: np.ndarray
@@ -72,7 +72,7 @@ class Seen:
 def seen(truth: Truth, count: int, ladders: Sequence[Sequence[float]], seed: int, jitter=0.25, clusters=200) -> Seen:
     """Return failures as seen by ladders (seconds; one at random for each failure), a bit late every time."""
     random = np.random.default_rng(seed)
-    return looked_at(truth.draw(random, count), random.integers(0, clusters, count), ladders, random, jitter)
+    return inspected(truth.draw(random, count), random.integers(0, clusters, count), ladders, random, jitter)
 
 
 def seen_outages(truth: Truth, count: int, ladders, seed: int, outages=400, jitter=0.25) -> Seen:
@@ -80,10 +80,10 @@ def seen_outages(truth: Truth, count: int, ladders, seed: int, outages=400, jitt
     random = np.random.default_rng(seed)
     outage = random.integers(0, outages, count)
     lasts = truth.draw(random, outages)[outage] * random.uniform(0.9, 1.1, count)
-    return looked_at(lasts, outage, ladders, random, jitter)
+    return inspected(lasts, outage, ladders, random, jitter)
 
 
-def looked_at(lasts, clusters, ladders, random, jitter=0.25) -> Seen:
+def inspected(lasts, clusters, ladders, random, jitter=0.25) -> Seen:
     count, tiers = len(lasts), max(map(len, ladders))
     delays = np.full((len(ladders), tiers), np.nan)
     for at, ladder in enumerate(ladders):
@@ -93,7 +93,7 @@ def looked_at(lasts, clusters, ladders, random, jitter=0.25) -> Seen:
     waited = np.cumsum(delays[which] * spread, axis=1)
     looks = waited + np.cumsum(random.exponential(0.3, (count, tiers)), axis=1)
     looks = np.column_stack([np.zeros(count), looks, np.full(count, np.nan)])
-    failed = (looks < lasts[:, None]).sum(axis=1)  # no ladder has a look that is not a number
+    failed = (looks < lasts[:, None]).sum(axis=1)  # comparisons with NaN, the missing tiers, are false
     every = np.arange(count)
     retries = np.where(np.isnan(looks[every, failed]), failed - 1, failed)
     return Seen(
@@ -107,7 +107,7 @@ def looked_at(lasts, clusters, ladders, random, jitter=0.25) -> Seen:
 
 
 def intervals(found: Seen, grid: Grid) -> Intervals:
-    """Return them by cells of the grid, counted."""
+    """Return counted intervals by cells of the grid."""
     low = grid.cells(found.low)
     high = np.where(np.isnan(found.high), Intervals.OPEN, grid.cells(np.nan_to_num(found.high)))
     rows = np.column_stack([np.minimum(low, high - 1), high, found.cluster])

@@ -1,4 +1,4 @@
-"""Reports of failures that nothing interrupts: an error in a report ends the whole run."""
+"""Uninterrupted reports of failures: an error in a report would end the whole run."""
 
 from __future__ import annotations
 

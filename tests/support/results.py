@@ -2,7 +2,7 @@
 
 There ``AsyncResult.__del__`` unsubscribes from its channel, even if that has been done before. If the garbage
 collector calls it while another command holds redis-py's lock, which is not reentrant before redis-py 6.4, the process
-waits for itself (https://github.com/celery/celery/issues/10477). Celery has fixed it by unsubscribing once.
+deadlocks (https://github.com/celery/celery/issues/10477). Celery has fixed it by unsubscribing once.
 """
 
 from __future__ import annotations

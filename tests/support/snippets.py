@@ -13,7 +13,7 @@ _FENCE = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```$", re.MULTILINE 
 
 @dataclass(frozen=True)
 class Snippet:
-    """A fenced block; ``title`` is the file it shows, where it shows one."""
+    """A fenced block; ``title`` is the name of the file that it shows, if any."""
 
     page: str
     line: int

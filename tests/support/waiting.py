@@ -1,4 +1,4 @@
-"""How tests wait: for a condition, with a deadline."""
+"""Waiting for a condition, with a deadline."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 SECONDS = 240.0
-#: Seconds that a busy machine may take for what takes an idle one none. How long it takes that one, benchmarks measure.
+#: Seconds that a busy machine may take for work that takes an idle one none. Benchmarks measure the latter.
 BUSY = 30.0
 
 
 class Pauses:
-    """Pauses of the test process after some of its waits, as a busy machine makes them; none unless ``seconds`` is set.
+    """Pauses of the test process after some of its waits, as on a busy machine; none unless ``seconds`` is set.
 
     No test may depend on being in time: each should pass with them.
     """

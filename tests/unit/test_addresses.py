@@ -1,4 +1,4 @@
-"""URLs of the collector as Spark opens them: the same folder, and no secret where people could read it."""
+"""URLs of the collector as Spark opens them: the same folder, and no visible secret."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ BUCKET = "fs.s3a.bucket.shop."
         ("wasbs://shop@account.blob.core.windows.net/history", "wasbs://shop@account.blob.core.windows.net/history"),
     ],
 )
-def test_the_folder_is_the_same_in_hadoops_words(url: str, found: str) -> None:
+def test_the_url_for_hadoop_names_the_same_folder(url: str, found: str) -> None:
     assert address_of(url) == Address(found)
 
 
-def test_what_a_url_of_s3_says_besides_becomes_settings_of_its_bucket() -> None:
+def test_options_in_a_url_of_s3_become_settings_of_its_bucket() -> None:
     query = "region=eu-west-1&scheme=http&endpoint_override=127.0.0.1:9000&allow_bucket_creation=true"
     found = address_of(f"s3://{KEY}:wJalr%2FXUtnFEMI@shop/history?{query}")
     assert found.url == "s3a://shop/history"
@@ -56,11 +56,11 @@ def test_a_key_of_azure_becomes_a_setting_of_its_account() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "error"),
     [
         (f"s3://{KEY}:{SECRET}@shop/history?tls_ca_file_path=/ca", "'tls_ca_file_path' in its query"),
         (f"s3://shop/history?secret_key={SECRET}", "'secret_key' in its query"),
-        (f"s3://{KEY}:{SECRET}/with-slash@shop/history", "a slash is %2F"),
+        (f"s3://{KEY}:{SECRET}/with-slash@shop/history", "a slash as %2F"),
         (f"s3://{KEY}:{SECRET}?with-mark@shop/history", "in its query"),
         (f"gs://{KEY}:{SECRET}@shop/history", "fs.gs.auth.type"),
         (f"gs://shop/history?endpoint_override={SECRET}", "'endpoint_override' in its query"),
@@ -69,13 +69,13 @@ def test_a_key_of_azure_becomes_a_setting_of_its_account() -> None:
         (f"hdfs://{SECRET}@name:8020/history", "HADOOP_USER_NAME"),
         (f"wasbs://shop:{SECRET}@account/history", "has a password"),
         (f"oss://shop/history?key={SECRET}", "has a query"),
-        (f"s3://{KEY}:{SECRET}[@shop/history", "is no URL"),
+        (f"s3://{KEY}:{SECRET}[@shop/history", "is not a URL"),
     ],
 )
-def test_what_has_no_words_in_hadoop_is_refused_and_no_secret_is_shown(url: str, said: str) -> None:
+def test_options_that_hadoop_does_not_have_are_refused_and_no_secret_is_shown(url: str, error: str) -> None:
     with pytest.raises(AnalyticsError) as raised:
         address_of(url)
-    assert said in str(raised.value)
+    assert error in str(raised.value)
     assert SECRET not in str(raised.value)
     assert KEY not in str(raised.value)
 

@@ -1,4 +1,4 @@
-"""What a user reads when an assertion about retries fails, and that an import costs next to nothing."""
+"""Messages of failed assertions about retries, and a cheap import."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ def test_is_parked_elsewhere(rmq_ladder):
 """
 
 
-def test_a_users_failed_assertions_tell_the_whole_story(
+def test_failed_assertions_of_a_user_show_the_whole_story(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
     pytester.makepyfile(USERS_TEST)
-    # Neither pytest-celery nor Celery's own fixtures are needed.
+    # Neither pytest-celery nor Celery's fixtures are required.
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:celery", "-p", "no:pytest_celery")
     result.assert_outcomes(passed=1, failed=3)
     result.stdout.fnmatch_lines(
         [
-            "E * AssertionError: charge was to recover after 1 retry, and did after 2",
+            "E * AssertionError: charge recovered after 2 retries, expected 1",
             "E * charge[[]*] is SUCCESS",
             "E * attempt 0 on celery at 0s: ConnectionError: The gateway does not answer., parked in tier 1 for 10s",
             "E * attempt 1 on celery at 10s: ConnectionError: *, parked in tier 2 for 1m",
             "E * attempt 2 on celery at 1m10s: SUCCESS",
-            "E * AssertionError: charge was to recover, and is FAILURE",
+            "E * AssertionError: charge did not recover: it is FAILURE",
             "E * charge[[]*] is FAILURE, exhausted: retries_used",
-            "E * AssertionError: charge was to be parked in tier 2 for 30s: tier 1 for 10s",
+            "E * AssertionError: charge was not parked in tier 2 for 30s, found: tier 1 for 10s",
         ]
     )
     assert "assertions.py" not in result.stdout.str()  # a failure points at the test
@@ -86,46 +86,44 @@ def test_a_wait_is_found_by_tier_by_delay_and_by_both() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("wanted", "message"),
     [
-        ({"tier": 3}, "was to be parked in tier 3: tier 1 for 10s, an exact delay for 45s"),
-        ({"delay": ("11s", "12s")}, "was to be parked for 11s to 12s: tier 1 for 10s"),
+        ({"tier": 3}, "was not parked in tier 3, found: tier 1 for 10s, an exact delay for 45s"),
+        ({"delay": ("11s", "12s")}, "was not parked for 11s to 12s, found: tier 1 for 10s"),
     ],
 )
-def test_a_wait_that_is_not_there_is_told_beside_those_that_are(wanted: dict[str, object], said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_a_missing_wait_is_reported_beside_those_that_exist(wanted: dict[str, object], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         parked(waited((1, 10), (None, 45)), **wanted)  # type: ignore[arg-type]
 
 
-def test_of_a_long_story_both_ends_are_told() -> None:
+def test_both_ends_of_a_long_story_are_shown() -> None:
     text = str(waited(*[(1, 10)] * 100))
     assert len(text.splitlines()) == 22
     assert "attempt 9 on" in text and "... 80 attempts ..." in text and "attempt 99 on" in text
     assert "attempt 10 on" not in text
 
 
-def test_what_never_waited_is_said_to() -> None:
-    with pytest.raises(
-        AssertionError, match=r"task was to be parked: it never was\n\ntask.id. is PENDING\n  no attempt"
-    ):
+def test_a_task_that_was_never_parked_is_reported() -> None:
+    with pytest.raises(AssertionError, match=r"task was not parked, found: none\n\ntask.id. is PENDING\n  no attempt"):
         parked(TaskStory("id", "task"))
 
 
 def test_success_at_once_is_no_recovery() -> None:
     story = TaskStory("id", "task", [Attempt(0, "q", 0, state="SUCCESS")], state="SUCCESS")
-    with pytest.raises(AssertionError, match="was to recover, and succeeded at once"):
+    with pytest.raises(AssertionError, match="did not recover: it succeeded at once"):
         recovered(story)
 
 
-def test_exhausted_is_told_apart_by_reason_and_exception() -> None:
+def test_exhausted_compares_reason_and_exception() -> None:
     error = OSError("gone")
     story = TaskStory("id", "task", state="FAILURE", reason="gave_up", exception=error)
     assert exhausted(story, reason="gave_up", exception=OSError) is error
-    with pytest.raises(AssertionError, match="for the reason 'retries_used', and was for 'gave_up'"):
+    with pytest.raises(AssertionError, match="for the reason 'gave_up', expected 'retries_used'"):
         exhausted(story, reason="retries_used")
-    with pytest.raises(AssertionError, match="by KeyError, and was by OSError: gone"):
+    with pytest.raises(AssertionError, match="by OSError: gone, expected KeyError"):
         exhausted(story, exception=KeyError)
-    with pytest.raises(AssertionError, match="was to be exhausted, and is PENDING"):
+    with pytest.raises(AssertionError, match="is not exhausted: it is PENDING"):
         exhausted(TaskStory("id", "task"))
 
 

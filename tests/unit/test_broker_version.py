@@ -1,4 +1,4 @@
-"""What the broker says of itself."""
+"""Version and capabilities of the broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from celery_rmq_delay.amqp.capabilities import Capabilities, broker_version
 
 
 @pytest.mark.parametrize(
-    ("said", "version"),
+    ("reported", "version"),
     [
         ("3.10.8", (3, 10, 8)),
         (b"4.0.5", (4, 0, 5)),
@@ -23,14 +23,14 @@ from celery_rmq_delay.amqp.capabilities import Capabilities, broker_version
         (None, (0, 0, 0)),
     ],
 )
-def test_the_version_is_read_from_what_the_broker_says(said: Any, version: tuple[int, int, int]) -> None:
-    properties = {} if said is None else {"version": said}
+def test_the_version_is_read_from_the_server_properties(reported: Any, version: tuple[int, int, int]) -> None:
+    properties = {} if reported is None else {"version": reported}
     connection: Any = SimpleNamespace(connection=SimpleNamespace(server_properties=properties))
     assert broker_version(connection) == version
 
 
 @pytest.mark.parametrize(
-    ("version", "tells", "keeps", "flags"),
+    ("version", "reason", "keeps", "flags"),
     [
         ((0, 0, 0), False, False, False),
         ((3, 10, 8), False, False, False),
@@ -41,6 +41,6 @@ def test_the_version_is_read_from_what_the_broker_says(said: Any, version: tuple
         ((4, 3, 6), True, True, True),
     ],
 )
-def test_capabilities_follow_the_version(version: tuple[int, int, int], tells: bool, keeps: bool, flags: bool) -> None:
+def test_capabilities_follow_the_version(version: tuple[int, int, int], reason: bool, keeps: bool, flags: bool) -> None:
     found = Capabilities(version)
-    assert (found.tells_death_reason, found.keeps_delivery_count, found.flags_returned) == (tells, keeps, flags)
+    assert (found.reports_death_reason, found.keeps_delivery_count, found.flags_returned) == (reason, keeps, flags)

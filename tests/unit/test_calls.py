@@ -1,4 +1,4 @@
-"""Where a call with a delay goes, as far as that can be told without a broker."""
+"""Routing of calls with a delay, without a broker."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make_app(**settings: Any) -> Celery:
 
 
 def do_nothing() -> None:
-    """The task."""
+    """Do nothing."""
 
 
 def send_task(app: Celery) -> SendTask:
@@ -77,13 +77,11 @@ def send_task(app: Celery) -> SendTask:
         ("call", {"queue": "all"}, None),
     ],
 )
-def test_a_call_goes_to_the_one_queue_that_it_is_routed_to(
-    task: str, options: dict[str, Any], queue: str | None
-) -> None:
+def test_a_call_is_sent_to_the_only_queue_of_its_route(task: str, options: dict[str, Any], queue: str | None) -> None:
     assert send_task(make_app())._destination(task, (), {}, options) == queue
 
 
-def test_a_retry_of_what_came_by_an_exact_delay_goes_back_to_its_queue() -> None:
+def test_a_retry_of_a_message_with_an_exact_delay_goes_back_to_its_queue() -> None:
     send, headers = send_task(make_app(exact_for="all")), {DUE: 1, TO: "mail"}
     for exchange in ("rmq_delay.levels.1s.classic.deliver", "rmq_delay.arrive", ""):
         options = {"exchange": exchange, "routing_key": "mail.1.0.1", "headers": headers}
@@ -91,7 +89,7 @@ def test_a_retry_of_what_came_by_an_exact_delay_goes_back_to_its_queue() -> None
     assert send._destination("plain", (), {}, {"headers": headers, "queue": "shop"}) == "shop"
 
 
-def test_a_key_alone_is_for_the_exchange_of_the_default_queue() -> None:
+def test_a_routing_key_alone_uses_the_exchange_of_the_default_queue() -> None:
     queues = [Queue("default", ORDERS, "task.#"), Queue("feed", ORDERS, "feed.#")]
     app = app_of(task_queues=queues, task_default_queue="default")
     app.task(base=RetryableTask, name="call", shared=False)(do_nothing)
@@ -101,7 +99,7 @@ def test_a_key_alone_is_for_the_exchange_of_the_default_queue() -> None:
     assert send._destination("call", (), {}, {"routing_key": "feed.import", "queue": "default"}) == "default"
 
 
-def test_a_router_that_decides_anew_each_time_is_asked_once() -> None:
+def test_a_router_with_changing_answers_is_called_once() -> None:
     app, answers = make_app(), iter(["mail", "audit"])
     app.conf.task_routes = (lambda name, *_, **__: {"queue": next(answers)},)
     app.amqp.flush_routes()
@@ -111,7 +109,7 @@ def test_a_router_that_decides_anew_each_time_is_asked_once() -> None:
     assert options["queue"].name == "mail"
 
 
-def test_only_retryable_tasks_are_held_unless_the_settings_say_all() -> None:
+def test_only_retryable_tasks_are_held_unless_exact_for_is_all() -> None:
     app, every = make_app(), make_app(exact_for="all")
     assert [send_task(app)._holds(name, {}) for name in ("call", "plain", "unknown")] == [True, False, False]
     assert [send_task(every)._holds(name, {}) for name in ("call", "plain", "unknown")] == [True, True, True]
@@ -127,11 +125,11 @@ def test_an_app_on_another_transport_keeps_celerys_own_countdown() -> None:
     pattern=st.lists(st.sampled_from(["*", "#", "a", "b", "a+", ""]), min_size=1, max_size=5).map(".".join),
     key=st.lists(st.sampled_from(["a", "b", "a+", ""]), min_size=1, max_size=5).map(".".join),
 )
-def test_a_topic_queue_takes_what_rabbitmq_would_give_it(pattern: str, key: str) -> None:
+def test_a_topic_queue_matches_the_keys_that_rabbitmq_would_route_to_it(pattern: str, key: str) -> None:
     assert takes(Queue("q", ORDERS, pattern), "orders", key) == matches(pattern, key)
 
 
-def test_a_queue_takes_what_any_of_its_bindings_gives_it() -> None:
+def test_a_queue_matches_if_any_of_its_bindings_matches() -> None:
     from kombu import binding
 
     queue = Queue("q", bindings=[binding(ORDERS, "a"), binding(NEWS)])
@@ -147,7 +145,7 @@ def test_an_eta_without_a_time_zone_is_read_as_celery_reads_it(enable_utc: bool,
 
 
 @pytest.mark.parametrize("eta", ["tomorrow", 5, 1.5, object(), datetime(9999, 12, 31, 23, 59, 59)])
-def test_what_is_no_eta_is_an_error_that_says_what_it_is(eta: object) -> None:
+def test_an_invalid_eta_is_an_error_that_shows_the_value(eta: object) -> None:
     app = make_app()
     app.conf.timezone = "Europe/Berlin"
     with pytest.raises(DelayError, match="eta: found"):
@@ -166,7 +164,7 @@ def test_exact_for_all_keeps_celerys_own_delay_queues_out_of_the_worker() -> Non
 
 def test_exact_for_all_does_not_replace_a_consumer_of_the_users() -> None:
     app = bare_app({"exact_for": "all"}, worker_consumer=f"{__name__}:Own")
-    with pytest.raises(SettingsError, match=r"exact_for: found 'all'. It keeps Celery's own delayed delivery out"):
+    with pytest.raises(SettingsError, match=r"exact_for: found 'all'. This turns off Celery's native delayed delivery"):
         celery_rmq_delay.install(app)
 
 

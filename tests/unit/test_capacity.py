@@ -1,4 +1,4 @@
-"""Capacity on paper: the arithmetic of parked messages, against simulations, and what is made of it."""
+"""The capacity estimate: the arithmetic of parked messages, compared with simulations, and the results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ tiers = st.lists(st.integers(1, 20), min_size=1, max_size=4)
 
 
 class Simulation:
-    """Messages as an amount that flows, second by second; ``tiers`` in seconds. Knows no formula."""
+    """A simulation of messages as a flow, second by second, without formulas; ``tiers`` in seconds."""
 
     def __init__(self, rate: float, failures: Sequence[float], tiers: Sequence[int], *, repeat_last: bool) -> None:
         self.rate, self.failures, self.repeat_last = rate, failures, repeat_last
@@ -57,7 +57,7 @@ class Simulation:
 
 
 @given(rate=rates, failures=shares, tiers=tiers, outage=st.integers(0, 60), repeat_last=st.booleans())
-def test_the_arithmetic_is_what_a_simulation_counts(
+def test_the_arithmetic_agrees_with_a_simulation(
     rate: float, failures: list[float], tiers: list[int], outage: int, repeat_last: bool
 ) -> None:
     failures = failures[: len(tiers) + 1]
@@ -129,7 +129,7 @@ def test_without_failures_nothing_is_parked_or_exhausted(rate: float, tiers: lis
     assert found.peak_factor is None
 
 
-def test_when_all_fail_each_tier_holds_what_comes_while_it_lasts() -> None:
+def test_when_all_fail_each_tier_holds_the_failures_of_its_delay() -> None:
     found = flow(100, (1.0,), LADDER)
     assert [tier_index.parked for tier_index in found.tiers] == [1_000, 6_000, 60_000]
     assert found.exhausted == 100
@@ -156,11 +156,11 @@ def test_a_share_for_each_attempt_holds_for_that_attempt() -> None:
 
 
 @given(outage=st.integers(0, 100), jitter=st.floats(0.01, 0.5), lanes=st.integers(2, 7))
-def test_jitter_spreads_what_waits_and_keeps_how_much(outage: int, jitter: float, lanes: int) -> None:
+def test_jitter_spreads_parked_messages_and_keeps_their_number(outage: int, jitter: float, lanes: int) -> None:
     plain = flow(100, (0.2,), LADDER, outage * SECOND)
     spread = flow(100, (0.2,), Ladder(LADDER.tiers_ms, jitter, lanes), outage * SECOND)
     assert spread.parked == pytest.approx(plain.parked, rel=1e-3)
-    if outage <= 10 * (1 - jitter):  # nobody of the outage has come back in any lane
+    if outage <= 10 * (1 - jitter):  # no task of the outage has come back in any lane
         assert spread.parked_outage == pytest.approx(plain.parked_outage, rel=0.2)
 
 
@@ -180,7 +180,7 @@ def test_objects_are_counted_on_the_plans(ladder: Ladder, queue_type: QueueType)
 
 @pytest.mark.parametrize("origins", [1, 5])
 def test_levels_are_counted_on_their_topology(origins: int) -> None:
-    # A level is an exchange, a queue and two bindings; one exchange delivers. The ladders have what takes the rest.
+    # A level is an exchange, a queue and two bindings; one exchange delivers. The ladders have all other objects.
     assert levels_counts(28, 1000, "classic", origins) == Counts(28, 28 + 1, 2 * 28 + origins)
     assert levels_counts(0, 1000, "classic", origins) == Counts(0, 0, 0)
 
@@ -189,7 +189,7 @@ def test_levels_are_counted_on_their_topology(origins: int) -> None:
 
 
 @given(rate=st.floats(1, 1e6), delay=st.integers(1, 10**9), unit=st.sampled_from([100, 1000, 60_000]))
-def test_levels_hold_what_comes_during_the_delay(rate: float, delay: int, unit: int) -> None:
+def test_levels_hold_the_calls_made_during_the_delay(rate: float, delay: int, unit: int) -> None:
     levels = level_flow(rate, delay, unit, 28)
     waited = sum(level.ttl_ms for level in levels)
     assert 0 <= waited - delay < unit
@@ -215,13 +215,13 @@ def test_each_level_on_the_way_is_one_more_message_to_take_in() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"countdown_rate": 101.0, "countdown_ms": 1}, "part of the 100/s"),
+        ({"countdown_rate": 101.0, "countdown_ms": 1}, "part of the total rate of 100/s"),
         ({"countdown_rate": 1.0}, "need both"),
         ({"countdown_ms": 1}, "need both"),
         ({"countdown_rate": 1.0, "countdown_ms": 1, "levels": 0}, "levels"),
     ],
 )
-def test_a_countdown_that_contradicts_the_rest_is_refused(changes: dict[str, object], words: str) -> None:
+def test_a_countdown_that_contradicts_other_options_is_refused(changes: dict[str, object], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         estimate(replace(LOAD, **changes))  # type: ignore[arg-type]
 
@@ -269,7 +269,7 @@ def test_more_nodes_than_replicas_share_the_messages() -> None:
     three, six = (estimate(replace(LOAD, queue_type="quorum", nodes=nodes, outage_ms=MINUTE)) for nodes in (3, 6))
     assert six.disk[0].size == pytest.approx(three.disk[0].size / 2)
     assert six.node_memory < three.node_memory
-    with pytest.raises(SettingsError, match="node of its own"):
+    with pytest.raises(SettingsError, match="its own node"):
         estimate(replace(LOAD, queue_type="quorum", nodes=2))
 
 
@@ -284,11 +284,11 @@ def test_an_unknown_version_is_refused() -> None:
         ({"node_memory": 10**8}, "Memory: a node would use"),
         ({"queue_type": "quorum", "rate": 1e5, "outage_ms": HOUR}, "RabbitMQ advises against more than 5,000,000"),
         ({"outage_ms": HOUR}, "Outage: the ladder lasts 11m10s, and the outage 1h"),
-        ({"queues": 3000}, "queues: to declare them takes minutes"),
+        ({"queues": 3000}, "queues: declaring them takes minutes"),
         ({"queue_type": "quorum", "replicas": 4}, "use an odd number"),
     ],
 )
-def test_what_needs_a_person_is_warned_of(changes: dict[str, object], words: str) -> None:
+def test_estimates_that_need_attention_have_warnings(changes: dict[str, object], words: str) -> None:
     assert estimate(LOAD).warnings == ()
     assert any(words in warning for warning in estimate(replace(LOAD, **changes)).warnings)  # type: ignore[arg-type]
 

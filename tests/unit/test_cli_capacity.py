@@ -44,7 +44,7 @@ def test_another_origin_queue_has_its_own_ladder_and_type() -> None:
     found = data("--queue", "mails")
     assert [tier_index["delay_ms"] for tier_index in found["tiers"]] == [300_000]
     assert found["workload"]["queue_type"] == "quorum"
-    assert "leave this queue alone" in run(*LOAD, "--queue", "logs", code=1)
+    assert "exclude this queue" in run(*LOAD, "--queue", "logs", code=1)
 
 
 def test_options_change_the_ladder() -> None:
@@ -54,7 +54,7 @@ def test_options_change_the_ladder() -> None:
     app = shop(jitter=0.3, lanes=7)
     assert data("--tiers", "1s", app=app)["workload"]["ladder"]["lanes"] == 7
     assert data("--lanes", "4", app=app)["workload"]["ladder"]["jitter"] == 0.3
-    assert "give --jitter" in run(*LOAD, "--lanes", "4", code=1)
+    assert "add --jitter" in run(*LOAD, "--lanes", "4", code=1)
 
 
 def test_with_tiers_the_app_needs_no_delay_queues() -> None:
@@ -63,7 +63,7 @@ def test_with_tiers_the_app_needs_no_delay_queues() -> None:
     assert "install(app)" in run(*LOAD, code=1, app=bare)
 
 
-def test_an_outage_is_told_by_tier_and_in_words() -> None:
+def test_an_outage_is_shown_by_tier_and_in_words() -> None:
     found = data("--outage", "10m", code=1)
     assert found["outage"]["parked"] == pytest.approx(sum(tier_index["parked_outage"] for tier_index in found["tiers"]))
     words = run(*LOAD, "--outage", "10m", code=1)
@@ -117,9 +117,9 @@ def test_a_warning_is_printed_and_is_exit_code_1() -> None:
         ((*LOAD, "--tiers", "soon"), "This is not a delay"),
         ((*LOAD, "--outage", "long"), "--outage: found 'long'"),
         ((*LOAD, "--countdown", "1h"), "need both"),
-        ((*LOAD, "--queue-type", "quorum", "--nodes", "1"), "node of its own"),
+        ((*LOAD, "--queue-type", "quorum", "--nodes", "1"), "its own node"),
         (("--rate", "1/s", "--failure-rate", "1", "--repeat-last"), "unbounded"),
     ],
 )
-def test_what_cannot_be_computed_is_said_in_a_line(arguments: tuple[str, ...], words: str) -> None:
+def test_values_that_cannot_be_computed_are_reported_in_one_line(arguments: tuple[str, ...], words: str) -> None:
     assert words in run(*arguments, code=1)

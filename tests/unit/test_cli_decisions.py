@@ -1,4 +1,4 @@
-"""What the commands decide without a broker: which messages are meant, which version and limits are a problem."""
+"""Decisions of the commands without a broker: selected messages, and problems of versions and limits."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_an_exhausted_queue_of_another_app_with_the_same_prefix_is_named() -> No
         (Selection(task_ids=frozenset({"b"})), False),
     ],
 )
-def test_a_message_is_meant_when_it_fits_every_condition(selection: Selection, wanted: bool) -> None:
+def test_a_message_is_selected_when_it_matches_every_condition(selection: Selection, wanted: bool) -> None:
     assert selection.wants(EXHAUSTED) is wanted
 
 
@@ -127,6 +127,6 @@ def test_an_exception_is_found_by_its_name_without_its_module() -> None:
     assert not Selection(exception="Lost").wants(replace(EXHAUSTED, exception=None))
 
 
-def test_everything_and_a_condition_contradict_each_other() -> None:
-    with pytest.raises(RmqDelayError, match="contradict"):
+def test_everything_and_a_condition_exclude_each_other() -> None:
+    with pytest.raises(RmqDelayError, match="exclude each other"):
         Selection(everything=True, task="shop.charge")

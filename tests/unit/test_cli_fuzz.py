@@ -1,4 +1,4 @@
-"""Arguments that make no sense: every command ends with an exit code and words, never with a traceback."""
+"""Invalid arguments: every command ends with an exit code and a message, never with a traceback."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMMANDS = list(commands(rmq_delay))
 
 @pytest.fixture(scope="module")
 def app() -> Iterator[Celery]:
-    """An app whose broker takes no connection."""
+    """An app whose broker accepts no connection."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -43,16 +43,16 @@ def app() -> Iterator[Celery]:
 def invoke(app: Celery, *arguments: str) -> str:
     """Run a command; return its output."""
     context = CLIContext(app, no_color=True, workdir=None)
-    said = CliRunner().invoke(rmq_delay, arguments, obj=context, input="n\n")
-    assert said.exception is None or isinstance(said.exception, SystemExit), (arguments, said.exception)
-    assert said.exit_code in (0, 1, 2)
-    assert "hunter2" not in said.output
-    assert said.exit_code != 1 or said.output.strip()
-    return said.output
+    result = CliRunner().invoke(rmq_delay, arguments, obj=context, input="n\n")
+    assert result.exception is None or isinstance(result.exception, SystemExit), (arguments, result.exception)
+    assert result.exit_code in (0, 1, 2)
+    assert "hunter2" not in result.output
+    assert result.exit_code != 1 or result.output.strip()
+    return result.output
 
 
 def arguments(command: click.Command) -> st.SearchStrategy[list[str]]:
-    """Return lists of options of a command with values of any kind, and of texts that are none."""
+    """Return lists of options of a command with values of any kind, and of texts that are no options."""
     words = hostile.texts | st.sampled_from(
         ["1", "-1", "0", "10s", "1/s", "2%", "shop", "all", "levels", "1e309", "10GiB"]
     )
@@ -69,7 +69,7 @@ def test_every_command_takes_or_refuses_its_arguments(
     @examples(0.25, suppress_health_check=list(HealthCheck))
     @given(arguments(command))
     def run(given_arguments: list[str]) -> None:
-        # What the operating system cannot pass to a process never comes here.
+        # The operating system cannot pass such texts to a process.
         usable = [each.replace("\0", "").encode("utf-8", "replace").decode() for each in given_arguments]
         if "--help" not in usable:
             invoke(app, *name, *usable)

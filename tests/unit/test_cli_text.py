@@ -1,4 +1,4 @@
-"""What commands print, without a broker."""
+"""Output of commands, without a broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXHAUSTED = ExhaustedMessage(
 )
 
 
-def test_columns_are_as_wide_as_their_widest_cell_and_numbers_stand_to_the_right() -> None:
+def test_columns_are_as_wide_as_their_widest_cell_and_numbers_are_aligned_right() -> None:
     assert table(("NAME", "COUNT"), [("a", 1), ("longer", 100), (None, None)]).splitlines() == [
         "NAME    COUNT",
         "a           1",
@@ -44,7 +44,7 @@ def test_a_table_without_rows_is_its_headings() -> None:
 
 
 @given(st.lists(st.tuples(st.text(), st.integers(), st.none() | st.text()), max_size=5))
-def test_a_row_is_one_line_whatever_is_in_it(rows: list[tuple[str, int, str | None]]) -> None:
+def test_a_row_is_one_line_with_any_content(rows: list[tuple[str, int, str | None]]) -> None:
     assert len(table(("A", "B", "C"), rows).split("\n")) == len(rows) + 1
 
 
@@ -61,7 +61,7 @@ def test_a_change_of_the_type_alone_can_be_seen_in_the_ladders() -> None:
     assert ladder_change(None, after) == ("none", "10s")
 
 
-def test_a_plan_marks_what_is_new_what_moves_and_what_cannot() -> None:
+def test_a_plan_marks_created_replaced_and_conflicting_objects() -> None:
     found = Pending(
         "payments",
         create=(Drift("queue", "payments.retry.1.10s", "missing"),),
@@ -79,13 +79,13 @@ def test_a_plan_marks_what_is_new_what_moves_and_what_cannot() -> None:
         "  ! exchange rmq_delay.return cannot be changed: inequivalent arg 'type'",
         "  ~ ladder: 1s -> 10s",
         "  ~ ladder of task shop.ping: the queue's -> 2s",
-        "  ~ routing of deaths: as this version of RabbitMQ needs it",
-        "  ~ finish a change of ladders that was cut off",
+        "  ~ routing by death reason: as this version of RabbitMQ needs it",
+        "  ~ finish an interrupted change of ladders",
         "mails: nothing to do",
     ]
 
 
-def test_a_state_tells_due_times_bounds_and_remarks() -> None:
+def test_a_state_shows_due_times_bounds_and_remarks() -> None:
     due = datetime(2026, 11, 20, 18, 30, tzinfo=timezone.utc)
     tiers = (
         TierStatus(1, 10_000, 3, due, 10_000, retired=False),
@@ -103,7 +103,7 @@ def test_a_state_tells_due_times_bounds_and_remarks() -> None:
     ]
 
 
-def test_what_a_native_queue_holds_is_said_as_the_management_api_knows_it() -> None:
+def test_messages_held_by_a_native_queue_are_shown_as_the_management_api_reports_them() -> None:
     due = datetime(2026, 11, 20, 18, 30, tzinfo=timezone.utc)
     queues = (
         QueueStatus("mails", "quorum", 0, 0, (), "native"),
@@ -111,10 +111,10 @@ def test_what_a_native_queue_holds_is_said_as_the_management_api_knows_it() -> N
         QueueStatus("idle", "quorum", 0, 0, (), "native", held=0),
         QueueStatus("payments", "quorum", 0, 0, ()),
     )
-    said = status_text(Status(queues, "rmq_delay.exhausted", 0)).splitlines()
-    assert [line for line in said if "holds" in line] == [
-        "mails holds its retries itself: only the management API of RabbitMQ shows how many",
-        "calls holds its retries itself: 2 messages, the next until 2026-11-20 18:30:00Z",
+    lines = status_text(Status(queues, "rmq_delay.exhausted", 0)).splitlines()
+    assert [line for line in lines if "holds" in line] == [
+        "mails holds its retries itself: only the management API reports how many",
+        "calls holds its retries itself: 2 messages, the next due 2026-11-20 18:30:00Z",
         "idle holds its retries itself: 0 messages",
     ]
 
@@ -127,11 +127,11 @@ def test_a_long_message_is_cut_and_a_broken_one_stays_on_its_line() -> None:
     assert "a b c" in text
 
 
-def test_what_was_not_looked_at_is_said() -> None:
-    assert exhausted_text(Outcome(seen=7)).endswith("Looked at the first 7 messages only; there may be more.")
+def test_an_incomplete_scan_is_reported() -> None:
+    assert exhausted_text(Outcome(seen=7)).endswith("Inspected only the first 7 messages; there may be more.")
 
 
-def test_each_message_says_what_became_of_it() -> None:
+def test_each_message_is_listed_with_its_outcome() -> None:
     outcome = Outcome([EXHAUSTED], [Failure(replace(EXHAUSTED, task_id="b"), "full")], ["c"], complete=True)
     assert acted_text(outcome, "requeued").splitlines() == [
         "requeued a (shop.charge)",
@@ -140,7 +140,7 @@ def test_each_message_says_what_became_of_it() -> None:
     ]
 
 
-def test_a_finding_stands_above_its_fix() -> None:
+def test_a_finding_is_printed_above_its_fix() -> None:
     assert (
         findings_text([Finding("missing", "error", "payments", "Gone.", "Apply.")])
         == "error: payments: Gone.\n    -> Apply."

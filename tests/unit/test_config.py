@@ -1,4 +1,4 @@
-"""Settings: what is right is typed, what is wrong is one error that names setting, value and hint."""
+"""Settings: valid ones are typed, an invalid one is one error with setting, value and hint."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_example_of_the_readme() -> None:
     assert settings.uses_jitter
 
 
-def test_a_queue_inherits_what_it_does_not_set() -> None:
+def test_a_queue_inherits_the_settings_that_it_does_not_set() -> None:
     settings = parse_settings(
         {
             "tiers": ["1s"],
@@ -62,7 +62,7 @@ def test_a_queue_inherits_what_it_does_not_set() -> None:
 
 
 @pytest.mark.parametrize("left_alone", [False, None])
-def test_a_queue_can_be_left_alone_whatever_its_name(left_alone: Any) -> None:
+def test_a_queue_with_any_name_can_be_left_alone(left_alone: Any) -> None:
     long = "x" * 255
     settings = parse_settings({"queues": {"theirs": left_alone, long: left_alone, "a.quarantine": left_alone}})
     assert settings.for_queue("theirs") is None
@@ -213,7 +213,14 @@ def test_more_retries_than_tiers_are_an_error_unless_the_last_tier_repeats() -> 
         check_max_retries(3, ladder, "t")
 
 
-def test_the_longest_name_that_a_queue_needs_is_what_counts() -> None:
+@pytest.mark.parametrize("value", ["1", 0.5, True])
+def test_max_retries_is_a_whole_number_or_none(value: Any) -> None:
+    for ladder in (Ladder((1000,)), Ladder((1000,), repeat_last=True)):
+        with pytest.raises(SettingsError, match=rf"max_retries of task t: found {value!r}\. Write a whole number"):
+            check_max_retries(value, ladder, "t")
+
+
+def test_the_longest_derived_name_of_a_queue_is_checked() -> None:
     """`rmq_delay.<queue>.ladder.<8 digits>.1000.lane0` has 37 bytes beside the queue's own name."""
     settings = parse_settings({})
     check_queue_name(settings, "x" * (255 - 37))

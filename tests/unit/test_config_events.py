@@ -1,4 +1,4 @@
-"""Whether events are on, and what is redacted, is settled before the first task runs."""
+"""The settings of events and redaction are checked before the first task runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_events_are_on_by_themselves_where_the_app_that_reads_them_is_installed(
     assert not parse_settings({"events": False}).events.on
 
 
-def test_own_keys_come_beside_the_usual_ones() -> None:
+def test_configured_keys_are_added_to_the_default_keys() -> None:
     found = parse_settings({"redact": {"keys": ["plate", "token"], "hook": "a.b"}}).redaction
     assert (found.keys, found.hook) == ((*DEFAULT_KEYS, "plate"), "a.b")
 
@@ -48,5 +48,5 @@ def test_a_hook_that_can_be_called_is_taken() -> None:
 
 
 def test_the_queue_of_events_is_no_origin_queue() -> None:
-    with pytest.raises(SettingsError, match="queues of its own"):
+    with pytest.raises(SettingsError, match="reserves such names"):
         parse_settings({"queues": {"rmq_delay.events": {}}})

@@ -1,4 +1,4 @@
-"""What a worker makes of a broadcast about an adoption."""
+"""Broadcasts about an adoption in a worker."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from tests.support.apps import app_of
 
 @pytest.fixture
 def state() -> Any:
-    """The state of a worker that takes the unmanaged queue ``shop``."""
+    """The state of a worker that consumes the queue ``shop``, which has other arguments."""
     app = app_of()
     delay = state_of(app)
     app.amqp.queues.select(["shop"])
-    delay.unmanaged.add("shop")
+    delay.differing.add("shop")
     consumer = SimpleNamespace(app=app)
     consumer.rmq_delay = WorkerSide(consumer, delay)
     consumer.rmq_delay.applied.add("shop")
     return SimpleNamespace(consumer=consumer)
 
 
-def tell(state: Any, generation: int, *, in_force: bool, queue: str = "shop") -> dict[str, Any]:
+def broadcast(state: Any, generation: int, *, in_force: bool, queue: str = "shop") -> dict[str, Any]:
     adoption = Adoption(in_force, generation, "quorum", policy="rmq_delay.shop")
     return adoption_changed(state, queue, adoption.to_json())
 
 
-def test_a_worker_rejects_when_it_is_told_and_forwards_when_it_is_told(state: Any) -> None:
+def test_a_worker_rejects_after_an_adoption_and_forwards_after_its_undo(state: Any) -> None:
     worker = state.consumer.rmq_delay
     assert not worker.dead_letters("shop")
-    answer = tell(state, 1, in_force=True)
+    answer = broadcast(state, 1, in_force=True)
     assert (answer["consumes"], answer["rejects"], answer["generation"]) == (True, True, 1)
     assert worker.dead_letters("shop")
     assert worker.delay.is_quorum("shop")
-    assert tell(state, 2, in_force=False)["rejects"] is False
+    assert broadcast(state, 2, in_force=False)["rejects"] is False
     assert worker.delay.is_quorum("shop")
 
 
 def test_an_old_broadcast_does_not_undo_a_newer_record(state: Any) -> None:
-    tell(state, 3, in_force=False)
-    answer = tell(state, 2, in_force=True)
+    broadcast(state, 3, in_force=False)
+    answer = broadcast(state, 2, in_force=True)
     assert (answer["rejects"], answer["generation"]) == (False, 3)
 
 
-def test_a_broadcast_of_a_version_that_says_something_else_changes_nothing(state: Any) -> None:
+def test_a_broadcast_of_another_version_changes_nothing(state: Any) -> None:
     assert adoption_changed(state, "shop", {"of": "a later version"})["rejects"] is False
 
 
-def test_a_worker_that_does_not_take_the_queue_says_so(state: Any) -> None:
-    assert tell(state, 1, in_force=True, queue="other")["consumes"] is False
+def test_a_worker_that_does_not_consume_the_queue_replies_so(state: Any) -> None:
+    assert broadcast(state, 1, in_force=True, queue="other")["consumes"] is False
     assert adoption_changed(SimpleNamespace(consumer=SimpleNamespace()), "shop", {})["consumes"] is False

@@ -1,4 +1,4 @@
-"""Advice keeps the recoveries that were counted, also those that the estimate leaves out."""
+"""Advice keeps counted recoveries, also those that the estimate leaves out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery_rmq_delay.analytics.estimate.decision import decide
 from celery_rmq_delay.analytics.estimate.ladders import Today, retry_times
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.shares import Intervals, shares
-from tests.support.recoveries import TRUTHS, Truth, exponential, intervals, looked_at, ms
+from tests.support.recoveries import TRUTHS, Truth, exponential, inspected, intervals, ms
 
 OPTIONS = Options(bootstrap_rounds=20)
 GRID = OPTIONS.grid
@@ -23,7 +23,7 @@ def with_tail(count, tail, ladders=(TODAY,), jitter=0.0):
     """Return failures that are over within 7 s, but for a tail that is over within the hour."""
     random = np.random.default_rng(1)
     short, long = random.uniform(0.1, 7, count - tail), np.exp(random.uniform(np.log(20), np.log(3000), tail))
-    return looked_at(np.concatenate([short, long]), random.integers(0, 200, count), ladders, random, jitter)
+    return inspected(np.concatenate([short, long]), random.integers(0, 200, count), ladders, random, jitter)
 
 
 def advice(found, options=OPTIONS, ladder=TODAY):
@@ -54,7 +54,7 @@ def test_the_tolerance_of_the_limits_is_that_of_the_counted_recoveries():
     assert (decision.advised_ms, decision.refused_ms, decision.lost) == ((10_000,), None, None)
 
 
-def test_where_the_user_sets_what_has_to_recover_no_recoveries_are_counted():
+def test_with_min_recovery_set_no_recoveries_are_counted():
     assert advice(with_tail(400, 18), Options(bootstrap_rounds=20, min_recovery=0.9)).advised_ms == (10_000,)
 
 
@@ -79,13 +79,13 @@ def test_a_recovery_that_the_estimate_leaves_out_is_lost():
 
 
 def test_attempts_of_other_tasks_show_which_part_of_recoveries_between_two_attempts_is_lost():
-    # Of those that failed at 50, three of four were over at 80: so are three of four that were looked at only at 100.
+    # Of those that failed at 50, three of four were over at 80: so are three of four whose next attempt was at 100.
     data = rows((50, 80, 750), (80, 100, 250), (50, 100, 200))
     assert lost(data, 80) == pytest.approx(250 + 200 / 4, rel=1e-2)
     assert lost(data, 79) == pytest.approx(1200, rel=1e-2)
 
 
-def test_what_other_attempts_show_has_to_hold_in_the_resampled_histories_too():
+def test_evidence_of_other_attempts_has_to_hold_in_the_resampled_histories_too():
     data = rows(*[(50, 80, 30)] * 25, *[(80, 100, 10)] * 25, (50, 100, 200))
     assert lost(data, 80, rounds=100) > lost(data, 80) + 5
 
@@ -121,7 +121,7 @@ def test_no_advice_from_random_histories_loses_more_counted_recoveries_than_tole
         count, jitter = int(random.choice([300, 400, 1000, 2000, 10_000])), float(random.choice([0, 0.1, 0.25]))
         ladder = (TODAY, *OTHERS)[random.integers(3)]
         lasts = HISTORIES[truth].draw(random, count)
-        data = intervals(looked_at(lasts, random.integers(0, 200, count), [ladder], random, jitter), GRID)
+        data = intervals(inspected(lasts, random.integers(0, 200, count), [ladder], random, jitter), GRID)
         decision = decide(data, Today(ms(ladder), LATE_S), OPTIONS)
         if decision.advised_ms in (None, ms(ladder)):
             continue
@@ -134,12 +134,12 @@ def test_no_advice_from_random_histories_loses_more_counted_recoveries_than_tole
     print(f"{truth}: {given} ladders advised")
 
 
-def test_attempts_of_other_ladders_let_advice_stand_that_ends_between_todays_retries():
+def test_attempts_of_other_ladders_allow_advice_that_ends_between_todays_retries():
     random = np.random.default_rng(3)
     lasts = TRUTHS["exponential"].draw(random, 20_000)
     today = (5, 30, 120, 600, 3600)
     ladders = [today, (30, 300, 3600), (10, 60, 600, 1800), (15, 1200, 2400)]
-    found = looked_at(lasts, random.integers(0, 200, 20_000), ladders, random)
+    found = inspected(lasts, random.integers(0, 200, 20_000), ladders, random)
     decision = advice(found, ladder=today)
     assert decision.advised_ms is not None
     ends_s = retry_times(np.array(decision.advised_ms), LATE_S)[-1]

@@ -22,7 +22,7 @@ def rejected(times: int, delivery_count: Any = None) -> dict[str, Any]:
 
 @pytest.mark.parametrize("broker", [OLD, V40, V43])
 @pytest.mark.parametrize("quorum", [False, True])
-def test_what_was_never_delivered_before_was_not_interrupted(broker: Capabilities, quorum: bool) -> None:
+def test_a_message_never_delivered_before_was_not_interrupted(broker: Capabilities, quorum: bool) -> None:
     assert not was_interrupted(rejected(3, 7), redelivered=False, quorum=quorum, broker=broker)
 
 
@@ -36,7 +36,7 @@ def test_what_was_never_delivered_before_was_not_interrupted(broker: Capabilitie
         (OLD, True, rejected(2, 2), True),
         (V40, False, rejected(2), True),
         (V43, False, rejected(2), True),
-        # Quorum queues of 4.x flag everything that was rejected: the count decides.
+        # Quorum queues of 4.x flag all rejected messages: the count decides.
         (V40, True, rejected(2, 2), False),
         (V40, True, rejected(2, 1), True),
         (V40, True, rejected(0, 1), True),
@@ -48,7 +48,7 @@ def test_what_was_never_delivered_before_was_not_interrupted(broker: Capabilitie
         (V43, True, rejected(2, "junk"), True),
     ],
 )
-def test_interruptions_are_told_from_retries(
+def test_interruptions_are_distinguished_from_retries(
     broker: Capabilities, quorum: bool, headers: dict[str, Any], interrupted: bool
 ) -> None:
     assert was_interrupted(headers, redelivered=True, quorum=quorum, broker=broker) is interrupted
@@ -66,15 +66,15 @@ def arrival(headers: dict[str, Any], *, interrupted: bool, is_quarantined: bool,
 
 
 def run_until_given_up(max_crashes: int) -> int:
-    """Return how many workers a task kills that kills each one that runs it."""
+    """Return the number of kills of a task that kills every worker."""
     headers: dict[str, Any] = {}
     is_quarantined = False
     for kills in range(100):
         found = arrival(headers, interrupted=kills > 0, is_quarantined=is_quarantined, max_crashes=max_crashes)
-        if found.action is Action.EXHAUST:
+        if found.action is Action.EXHAUSTED:
             return kills
         if found.action is Action.QUARANTINE:
-            # The copy comes fresh into the quarantine queue, with what is known.
+            # The copy is new in the quarantine queue, with the known crashes.
             headers, is_quarantined = {CRASHES: found.crashes}, True
             fresh = arrival(headers, interrupted=False, is_quarantined=True, max_crashes=max_crashes)
             assert fresh.action is Action.RUN
@@ -83,19 +83,19 @@ def run_until_given_up(max_crashes: int) -> int:
 
 @pytest.mark.parametrize(("max_crashes", "kills"), [(0, 2), (1, 2), (2, 3), (3, 4), (7, 8)])
 def test_a_task_that_kills_every_worker_is_given_up_after_more_than_max_crashes(max_crashes: int, kills: int) -> None:
-    """The first kill quarantines it and proves nothing, so it takes two at least."""
+    """The first kill quarantines the task without proof, so at least two are needed."""
     assert run_until_given_up(max_crashes) == kills
 
 
 @pytest.mark.parametrize("known", [0, 1, 99])
 @pytest.mark.parametrize("max_crashes", [0, 3])
-def test_what_was_merely_prefetched_is_quarantined_and_never_given_up(known: int, max_crashes: int) -> None:
+def test_a_message_that_was_only_prefetched_is_quarantined_and_never_given_up(known: int, max_crashes: int) -> None:
     found = arrival({CRASHES: known}, interrupted=True, is_quarantined=False, max_crashes=max_crashes)
     assert (found.action, found.crashes) == (Action.QUARANTINE, known)
 
 
 @pytest.mark.parametrize("known", [0, 1, 99])
 @pytest.mark.parametrize("is_quarantined", [False, True])
-def test_what_was_not_interrupted_runs(known: int, is_quarantined: bool) -> None:
+def test_a_message_that_was_not_interrupted_runs(known: int, is_quarantined: bool) -> None:
     found = arrival({CRASHES: known}, interrupted=False, is_quarantined=is_quarantined, max_crashes=0)
     assert (found.action, found.crashes) == (Action.RUN, known)

@@ -1,4 +1,4 @@
-"""The tables of docs/reference/what-becomes-of-a-message.md, row by row, against the decisions."""
+"""The tables of docs/reference/what-becomes-of-a-message.md, row by row, compared with the decisions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Table(NamedTuple):
     rows: list[Row]
 
     def cells(self, row: Row) -> Iterator[Row]:
-        """Yield all combinations of facts that a row is about."""
+        """Yield all combinations of facts of a row."""
         yield from itertools.product(*(self.values[k] if row[k] == ANY else (row[k],) for k in range(len(self.values))))
 
     def cases(self) -> list[Any]:
@@ -82,7 +82,7 @@ def test_each_combination_is_in_exactly_one_row(each: Table) -> None:
 
 
 @pytest.mark.parametrize("row", INTERRUPTED.cases())
-def test_a_delivery_is_interrupted_as_the_table_says(row: Row) -> None:
+def test_a_delivery_is_interrupted_as_the_table_states(row: Row) -> None:
     for source, kind, version, flagged, fits in INTERRUPTED.cells(row):
         headers = {
             "x-death": [{"queue": "q", "reason": "rejected", "count": 2}],
@@ -98,7 +98,7 @@ def test_a_delivery_is_interrupted_as_the_table_says(row: Row) -> None:
 DELIVERED = {
     "runs": Action.RUN,
     "moves to the quarantine queue": Action.QUARANTINE,
-    "is exhausted: `crashed`": Action.EXHAUST,
+    "is exhausted: `crashed`": Action.EXHAUSTED,
     "waits in a delay queue until its `eta`": Action.HOLD,
     "moves to the end of the queue that it came from": Action.RETURN,
 }
@@ -106,9 +106,9 @@ DELIVERED = {
 
 @pytest.mark.parametrize("row", ARRIVAL.cases())
 @pytest.mark.parametrize("max_crashes", [0, 1, 3])
-def test_a_delivered_message_goes_where_the_table_says(row: Row, max_crashes: int) -> None:
+def test_a_delivered_message_goes_where_the_table_states(row: Row, max_crashes: int) -> None:
     for is_applied, source, interrupted, is_last, eta_ahead, is_stopping, is_full in ARRIVAL.cells(row):
-        # The kill that quarantined a message counts as none; the one that is found now is one more.
+        # The kill that quarantined a message does not count; the one found now is one more.
         known = max(1, max_crashes) - (1 if is_last == "yes" else 2)
         if known < 0:
             continue  # with a max_crashes of 0 or 1 the first kill in the quarantine queue is the last
@@ -124,7 +124,7 @@ def test_a_delivered_message_goes_where_the_table_says(row: Row, max_crashes: in
             has_room=is_full == "no",
         )
         assert found.action is DELIVERED[row[-1]]
-        if found.action in (Action.QUARANTINE, Action.EXHAUST):
+        if found.action in (Action.QUARANTINE, Action.EXHAUSTED):
             assert found.crashes == known + (source == "quarantine queue")
 
 
@@ -153,10 +153,10 @@ def way_of_retry(facts: Row) -> tuple[RetryPath, int]:
 
 
 @pytest.mark.parametrize("row", RETRY.cases())
-def test_a_retry_takes_the_path_that_the_table_says(row: Row) -> None:
+def test_a_retry_takes_the_path_that_the_table_states(row: Row) -> None:
     for facts in RETRY.cells(row):
         _, _, native, planned, *_ = facts
-        if native == "no" or planned == "yes":  # a queue whose ladder is not applied holds nothing
+        if native == "no" or planned == "yes":  # a queue whose ladder is not applied holds no messages
             assert way_of_retry(facts) == (PATHS[row[-1]], 2)
 
 
@@ -215,7 +215,9 @@ SETTLED: dict[str, Ending] = {
     },
     "goes to the next tier": Ending(Action.PARK, RetryPath.REJECT, 2),
     "is copied to its delay queue": Ending(Action.PARK, RetryPath.COPY, 2),
-    **{f"is exhausted: `{why}`": Ending(Action.EXHAUST, reason=why) for why in ("retries_used", "gave_up", "crashed")},
+    **{
+        f"is exhausted: `{why}`": Ending(Action.EXHAUSTED, reason=why) for why in ("retries_used", "gave_up", "crashed")
+    },
     "moves to the end of its queue": Ending(Action.RETURN),
     "is Celery's to reject": Ending(Action.LEAVE),
     "stays with the broker, which delivers it again": Ending(Action.LEAVE),
@@ -223,7 +225,7 @@ SETTLED: dict[str, Ending] = {
 
 
 @pytest.mark.parametrize("row", ENDED.cases())
-def test_a_message_is_settled_as_the_table_says(row: Row) -> None:
+def test_a_message_is_settled_as_the_table_states(row: Row) -> None:
     for how, left, rejects in ENDED.cells(row):
         attempt = Attempt(Delivery("q", 1, None, RetryPath.REJECT), LADDER, 1, 3 if left == "yes" else 1)
         if "self.retry()" in how:
@@ -239,11 +241,11 @@ def test_a_task_whose_last_tier_repeats_has_always_a_retry_left() -> None:
     ladder = Ladder((1000, 2000), repeat_last=True)
     attempt = Attempt(Delivery("q", 2, None, RetryPath.REJECT), ladder, 900, ladder.retries)
     assert end(End.LOST, attempt) == Ending(Action.PARK, RetryPath.REJECT, 2)
-    assert end(End.FAILED, attempt) == Ending(Action.EXHAUST, reason="gave_up")
+    assert end(End.FAILED, attempt) == Ending(Action.EXHAUSTED, reason="gave_up")
 
 
 def test_a_lost_process_publishes_no_new_message() -> None:
-    """The old one goes on: only the task itself could have made the new one."""
+    """The old message goes on: only the task itself could have made the new one."""
     attempt = Attempt(Delivery("q", 0, None, RetryPath.PUBLISH), LADDER, 0, 3)
     assert end(End.LOST, attempt) == Ending(Action.PARK, RetryPath.COPY, 1)
 
@@ -252,29 +254,29 @@ def _other(action: Action) -> Action:
     return Action.LEAVE if action is Action.ACK else Action.ACK
 
 
-#: By table: the test of its rows, the function that it is about, and another answer of that function.
+#: By table: the test of its rows, the tested function, and a wrong answer of that function.
 CHANGED: dict[str, tuple[Table, Callable[[Row], None], str, Callable[[Any], Any]]] = {
     "interrupted": (
         INTERRUPTED,
-        test_a_delivery_is_interrupted_as_the_table_says,
+        test_a_delivery_is_interrupted_as_the_table_states,
         "arrive",
         lambda found: found._replace(action=Action.RUN if found.action is not Action.RUN else Action.QUARANTINE),
     ),
     "arrival": (
         ARRIVAL,
-        partial(test_a_delivered_message_goes_where_the_table_says, max_crashes=3),
+        partial(test_a_delivered_message_goes_where_the_table_states, max_crashes=3),
         "arrive",
         lambda found: found._replace(action=_other(found.action)),
     ),
     "retry": (
         RETRY,
-        test_a_retry_takes_the_path_that_the_table_says,
+        test_a_retry_takes_the_path_that_the_table_states,
         "way_of_retry",
         lambda found: (RetryPath.COPY if found[0] is not RetryPath.COPY else RetryPath.REJECT, found[1]),
     ),
     "ended": (
         ENDED,
-        test_a_message_is_settled_as_the_table_says,
+        test_a_message_is_settled_as_the_table_states,
         "end",
         lambda found: found._replace(action=_other(found.action)),
     ),

@@ -20,7 +20,7 @@ def test_a_message_advances_by_itself_where_its_tier_is_its_number_of_retries(
     ladder = Ladder((1000,) * length, repeat_last=repeat_last)
     advances = advances_by_itself(Delivery("q", tier_index, None, RetryPath.REJECT), ladder, retries)
     if advances:
-        # What the broker does with the key, and what the worker counts, are the same tier.
+        # The broker's routing by the key and the worker's count give the same tier.
         by_the_broker = min(tier_index + 1, length)
         assert by_the_broker == ladder.tier_after(retries)
         assert retries < length or repeat_last

@@ -1,4 +1,4 @@
-"""The documentation says what the code does."""
+"""The documentation agrees with the code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_python_in_the_docs_compiles(snippet: Snippet) -> None:
 
 
 def settings_in(snippet: Snippet) -> list[object]:
-    """Return the values that a snippet gives to ``CELERY_RMQ_DELAY`` or ``app.conf.rmq_delay``."""
+    """Return the values of ``CELERY_RMQ_DELAY`` or ``app.conf.rmq_delay`` in a snippet."""
     return [
         eval(compile(ast.Expression(node.value), str(snippet), "eval"), {"timedelta": timedelta})
         for node in ast.walk(ast.parse(snippet.code))
@@ -57,7 +57,7 @@ CONFIGURED = [snippet for snippet in PYTHON if settings_in(snippet)]
 
 @pytest.mark.parametrize("snippet", CONFIGURED, ids=str)
 def test_settings_in_the_docs_are_valid(snippet: Snippet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._FACTORIES, "steps", registry._FACTORIES["levels"])  # a page registers one of its own
+    monkeypatch.setitem(registry._FACTORIES, "steps", registry._FACTORIES["levels"])  # a page registers a custom one
     for raw in settings_in(snippet):
         config.parse_settings(raw)
 
@@ -75,30 +75,30 @@ def run(folder: Path, code: str) -> str:
 @pytest.mark.parametrize("page", [ROOT / "README.md", QUICKSTART], ids=lambda page: page.name)
 def test_the_example_without_django_can_be_imported(page: Path, tmp_path: Path) -> None:
     write(page, tmp_path, "shop.py")
-    said = run(
+    output = run(
         tmp_path,
         "import shop; from celery_rmq_delay import RetryableTask\n"
         "shop.app.finalize()\n"
         "assert isinstance(shop.charge, RetryableTask)\n"
         "print(sorted(shop.app.amqp.queues['celery'].queue_arguments))",
     )
-    assert "x-dead-letter-exchange" in said
+    assert "x-dead-letter-exchange" in output
 
 
 def test_the_example_with_django_can_be_imported(tmp_path: Path) -> None:
     pytest.importorskip("django")
     write(QUICKSTART, tmp_path, "proj/celery.py", "proj/__init__.py", "proj/settings.py", "payments/tasks.py")
     (tmp_path / "payments" / "__init__.py").touch()
-    said = run(
+    output = run(
         tmp_path,
         "import proj, django; django.setup()\n"
-        "from celery_rmq_delay.app.state import delay_of\n"
+        "from celery_rmq_delay.app.state import state_of\n"
         "proj.celery_app.loader.import_default_modules(); proj.celery_app.finalize()\n"
-        "delay = delay_of(proj.celery_app); tasks = proj.celery_app.tasks\n"
+        "delay = state_of(proj.celery_app); tasks = proj.celery_app.tasks\n"
         "for queue, name in [('payments', 'payments.tasks.charge'), ('celery', 'payments.tasks.ping')]:\n"
         "    print(delay.ladder(queue, tasks[name]).tiers_ms)",
     )
-    assert said.split("\n") == ["(5000, 30000, 300000)", "(1000, 2000, 4000)", ""]
+    assert output.split("\n") == ["(5000, 30000, 300000)", "(1000, 2000, 4000)", ""]
 
 
 def documented_settings() -> dict[str, str]:
@@ -111,7 +111,7 @@ def test_every_setting_is_documented_and_no_other() -> None:
     assert sorted(documented_settings()) == sorted(config._TOP_KEYS)
 
 
-def test_the_docs_say_which_settings_a_queue_can_have() -> None:
+def test_the_docs_list_the_settings_that_a_queue_can_have() -> None:
     per_queue = {key for key, text in documented_settings().items() if "Per queue: yes." in text}
     assert per_queue == set(config._QUEUE_KEYS)
     assert all("Per queue: " in text for text in documented_settings().values())
@@ -229,7 +229,7 @@ def test_every_option_of_the_commands_is_documented_and_no_other() -> None:
     assert documented == {option for option in options if option.startswith("--")} - {"--help"}
 
 
-def test_what_doctor_finds_is_documented() -> None:
+def test_the_findings_of_doctor_are_documented() -> None:
     operations = ROOT / "celery_rmq_delay/operations"
     source = "".join(
         path.read_text()
@@ -267,7 +267,7 @@ API = (ROOT / "docs/reference/api.md").read_text()
 
 
 @pytest.mark.parametrize("path", re.findall(r"^::: ([\w.]+)", API, re.MULTILINE))
-def test_every_name_of_the_api_reference_is_there_and_says_what_it_is(path: str) -> None:
+def test_every_name_of_the_api_reference_exists_and_has_a_docstring(path: str) -> None:
     assert pydoc.getdoc(pydoc.locate(path))  # type: ignore[no-untyped-call]
 
 
@@ -337,7 +337,7 @@ def test_the_objects_of_exact_delays_are_documented() -> None:
     assert documented == {re.sub(r"(classic)\.0$", r"\1.<n>", name) for name in actual}
 
 
-def test_the_line_of_status_about_exact_delays_is_what_the_page_shows() -> None:
+def test_the_page_shows_the_line_of_status_about_exact_delays() -> None:
     page = (ROOT / "docs/how-to/exact-delays.md").read_text()
     exact_status = (ExactStatus("levels", 1000, 3), ExactStatus("hold", 1000, None))
     levels, hold = status_text(Status((), "rmq_delay.exhausted", 0, exact_status)).splitlines()[-2:]
@@ -361,6 +361,6 @@ def test_every_field_and_kind_of_an_event_is_documented_and_no_other() -> None:
     assert tuple(re.findall(r"^\| `(\w+)` \|", kinds, re.MULTILINE))[1:] == events.KINDS
 
 
-def test_what_is_always_redacted_is_documented() -> None:
+def test_the_keys_that_are_always_redacted_are_documented() -> None:
     text = (ROOT / "docs/reference/events.md").read_text().split("## Redaction\n")[1].split(", or of the setting")[0]
     assert tuple(re.findall(r"`(\w+)`,? ?", text.split("one of ")[1])) == redaction.DEFAULT_KEYS

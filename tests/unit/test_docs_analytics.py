@@ -1,4 +1,4 @@
-"""The reference of the analytics says what commands and tables have."""
+"""The reference of the analytics agrees with commands and tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from celery_rmq_delay.analytics.cli import main
 from tests.support import ROOT
 
 PAGE = (ROOT / "docs/reference/analytics.md").read_text()
-#: Its options are in its help.
+#: Its options are documented in its help.
 LEFT_OUT = {"synth"}
 TABLES = (
     "attempts", "episodes", "tier_outcomes", "incidents", "failure_groups", "hourly", "recovery_curve", "ladder_advice",
@@ -46,10 +46,10 @@ def test_every_command_is_documented() -> None:
 
 
 def test_defaults_are_as_documented() -> None:
-    told = {name: row[-1] for row in cells("\n## Options\n") for name in re.findall(r"`(--[\w-]+)", row[0])}
+    described = {name: row[-1] for row in cells("\n## Options\n") for name in re.findall(r"`(--[\w-]+)", row[0])}
     for option in main.commands["run"].params:
         if isinstance(option, click.Option) and option.show_default:
-            assert re.search(rf"[;.,] `?{option.default}`?\b", told[option.opts[0]]), option.opts[0]
+            assert re.search(rf"[;.,] `?{option.default}`?\b", described[option.opts[0]]), option.opts[0]
 
 
 @pytest.mark.parametrize("table", TABLES)

@@ -1,4 +1,4 @@
-"""The page on capacity shows what the command prints."""
+"""The page on capacity shows the output of the command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.snippets import Snippet, snippets
 
 PAGE = ROOT / "docs/explanation/capacity.md"
 BLOCKS = snippets(PAGE)
-EXAMPLES = [(ask, told) for ask, told in pairwise(BLOCKS) if ask.language == "sh"]
+EXAMPLES = [(ask, output) for ask, output in pairwise(BLOCKS) if ask.language == "sh"]
 
 
 def paragraphs(arguments: list[str]) -> list[str]:
@@ -31,13 +31,13 @@ def paragraphs(arguments: list[str]) -> list[str]:
     return result.output.rstrip().split("\n\n")
 
 
-@pytest.mark.parametrize(("ask", "told"), EXAMPLES, ids=str)
-def test_a_block_of_output_is_what_the_command_above_it_prints(ask: Snippet, told: Snippet) -> None:
+@pytest.mark.parametrize(("ask", "output"), EXAMPLES, ids=str)
+def test_a_block_of_output_matches_the_command_above_it(ask: Snippet, output: Snippet) -> None:
     words = shlex.split(ask.code)
     assert words[:4] == ["celery", "-A", "proj", "rmq-delay"]
-    assert told.language == "text"
+    assert output.language == "text"
     printed = paragraphs(words[4:])
-    for paragraph in told.code.rstrip().split("\n\n"):
+    for paragraph in output.code.rstrip().split("\n\n"):
         assert paragraph in printed
 
 

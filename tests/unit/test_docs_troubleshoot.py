@@ -1,4 +1,4 @@
-"""The messages that the page about trouble quotes are the ones that are printed."""
+"""The messages quoted on the troubleshooting page are the printed ones."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ QUOTES = [
     if snippet.language == "text"
     for number, line in enumerate(snippet.code.splitlines())
 ]
-#: Who prints the fences of each title; those of RabbitMQ are asked for in tests/integration/test_troubleshoot.py.
+#: The source of the fences of each title; tests/integration/test_troubleshoot.py checks those of RabbitMQ.
 PRINTERS = {"": celery_rmq_delay, "Celery": click}
 
 
 def strings(source: str) -> Iterator[str]:
-    """Yield the texts of a module, with a NUL for each value that is filled in."""
+    """Yield the texts of a module, with a NUL for each placeholder."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.JoinedStr):
             pieces = [str(each.value) if isinstance(each, ast.Constant) else "\0" for each in node.values]
@@ -40,13 +40,13 @@ def strings(source: str) -> Iterator[str]:
 
 @cache
 def printed(title: str) -> str:
-    """Return all that the printer of a fence may print."""
+    """Return all texts that the source of a fence may print."""
     folder = Path(str(PRINTERS[title].__file__)).parent
     return "\n".join(text for path in sorted(folder.rglob("*.py")) for text in strings(path.read_text()))
 
 
 def pieces(quote: str) -> list[str]:
-    """Return what a quoted line has between its dots."""
+    """Return the parts of a quoted line between its dots."""
     return [piece for piece in re.split(r"\.\.\.|'[^']*'", quote) if len(piece.strip(" .:(,)")) > 2]
 
 
@@ -56,7 +56,7 @@ def test_a_quoted_message_is_printed_by_the_code(title: str, line: str) -> None:
     assert [piece for piece in pieces(line) if piece.strip() not in printed(title)] == []
 
 
-def test_what_celery_says_of_a_revoked_task_is_what_the_page_says() -> None:
+def test_the_page_quotes_celerys_log_line_for_a_revoked_task() -> None:
     assert "`Discarding revoked task`" in PAGE.read_text()
     assert "Discarding revoked task" in (Path(celery.__file__).parent / "worker/request.py").read_text()
 

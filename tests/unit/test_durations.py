@@ -53,7 +53,7 @@ def test_seconds_and_timedelta_mean_the_same(ms: int) -> None:
         ("+1s", 1000),
     ],
 )
-def test_what_the_documentation_shows_is_read(text: str, ms: int) -> None:
+def test_documented_delays_are_parsed(text: str, ms: int) -> None:
     assert parse_ms(text, "tiers") == ms
 
 
@@ -83,7 +83,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("value", WRONG, ids=lambda value: repr(value)[:20])
-def test_what_is_no_delay_is_one_error_with_setting_value_and_fix(value: Any) -> None:
+def test_an_invalid_delay_is_one_error_with_setting_value_and_fix(value: Any) -> None:
     with pytest.raises(SettingsError, match=r"rmq_delay\.tiers\[1\]: found ") as caught:
         parse_ms(value, "rmq_delay.tiers[1]")
     assert caught.value.setting == "rmq_delay.tiers[1]"

@@ -1,4 +1,4 @@
-"""What a test run inherits from who starts it."""
+"""The environment that a test run inherits from its parent process."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def test_a_test_run_takes_no_settings_and_no_proxy_from_its_environment() -> Non
     assert environ == KEPT
 
 
-def test_this_run_has_none_of_them() -> None:
+def test_this_run_has_no_variables_that_change_it() -> None:
     assert not {*CHANGING} & {*os.environ}
 
 
-def test_a_test_run_takes_its_signals_whatever_is_ignored_or_blocked() -> None:
+def test_a_test_run_receives_signals_that_its_parent_ignored_or_blocked() -> None:
     def as_a_daemon() -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGINT, signal.SIGTERM])
@@ -59,13 +59,13 @@ print(subprocess.run([sys.executable, "-c", "raise SystemExit(3)"]).returncode, 
 
 
 @pytest.mark.parametrize(
-    ("hard", "said"),
+    ("hard", "output"),
     [
         (FILES, f"{FILES}\n"),
         (200, "RuntimeError: These tests need 1,024 open files, and this process may have 200 at most"),
     ],
 )
-def test_a_test_run_takes_the_open_files_that_it_needs_or_says_what_is_missing(hard: int, said: str) -> None:
+def test_a_test_run_takes_the_open_files_that_it_needs_or_reports_the_limit(hard: int, output: str) -> None:
     code = """
 import resource
 from tests.support.environment import have_files
@@ -79,11 +79,13 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard)),
         timeout=SECONDS,
     )
-    assert said in done.stdout + done.stderr
+    assert output in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["ends", "is killed"])
-def test_a_runs_temporary_files_go_with_it_and_their_names_leave_room_for_sockets(tmp_path: Path, killed: bool) -> None:
+def test_temporary_files_of_a_run_are_deleted_and_their_names_leave_room_for_sockets(
+    tmp_path: Path, killed: bool
+) -> None:
     (long := tmp_path / ("long" * 25)).mkdir()
     code = f"""
 import os, signal, tempfile

@@ -1,4 +1,4 @@
-"""The AMQP frames that events are written in, and those that are read."""
+"""The AMQP frames in which events are written, and those that are read."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def test_methods_are_read_however_they_arrive(cuts: list[int]) -> None:
         inbox += data[at : max(at, cut)]
         at = max(at, cut)
         found += methods(inbox)
-    told = [(method, reply_text(arguments)) for method, arguments in found]
-    assert told == [((60, 50), "NO_ROUTE"), ((10, 50), "CONNECTION_FORCE")]
+    texts = [(method, reply_text(arguments)) for method, arguments in found]
+    assert texts == [((60, 50), "NO_ROUTE"), ((10, 50), "CONNECTION_FORCE")]
     assert not inbox
 
 
@@ -61,7 +61,7 @@ def answer(tag: int, multiple: bool) -> bytes:
 
 
 @given(st.data(), st.integers(1, 40))
-def test_confirms_are_counted_in_whatever_order_they_come(data: st.DataObject, published: int) -> None:
+def test_confirms_are_counted_in_any_order(data: st.DataObject, published: int) -> None:
     confirms, left = Confirms(), set(range(1, published + 1))
     confirms.published = published
     while left:

@@ -1,4 +1,4 @@
-"""What the worker writes fast is what the schema reads, whatever is in a message."""
+"""The fast encoder of the worker agrees with the schema for any message."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def request(task: Any, **changes: Any) -> Any:
     )
 
 
-def test_an_event_has_what_request_ladder_and_failure_say(maker: EventMaker, task: Any) -> None:
+def test_an_event_has_the_facts_of_request_ladder_and_failure(maker: EventMaker, task: Any) -> None:
     asked = request(
         task, retries=1, root_id="r", parent_id="p", group="g", argsrepr="({'plate': 'B-1'},)", kwargsrepr="{'a': 1}",
         exchange="orders", routing_key="orders.eu",
@@ -108,7 +108,7 @@ def test_an_event_has_what_request_ladder_and_failure_say(maker: EventMaker, tas
     assert event.runtime_ms in (1999, 2000, 2001)
 
 
-def test_the_first_failure_is_the_attempt_itself_or_what_is_known_of_it(maker: EventMaker, task: Any) -> None:
+def test_the_first_failure_comes_from_the_attempt_the_deaths_or_the_header(maker: EventMaker, task: Any) -> None:
     died = [{"queue": "celery", "reason": "rejected", "time": datetime(2026, 1, 31, 11), "count": 1}]
     firsts = [
         Event.from_json(maker.of_task(PendingEvent("parked", AT, request(task, **raw), Lost()))).first_failed_at
@@ -117,7 +117,7 @@ def test_the_first_failure_is_the_attempt_itself_or_what_is_known_of_it(maker: E
     assert firsts == [NOW, NOW - timedelta(hours=1, microseconds=123456), None, None]
 
 
-def test_where_a_task_waits_is_told_as_far_as_it_is_known(maker: EventMaker, task: Any) -> None:
+def test_an_event_names_the_place_where_a_task_waits_as_far_as_it_is_known(maker: EventMaker, task: Any) -> None:
     found = [
         Event.from_json(maker.of_task(PendingEvent("forwarded", AT, request(task), Lost(), None, waits)))
         for waits in (Waits(1, None, in_delay_queue=False), Waits(1, 7_000, in_delay_queue=True))
@@ -197,8 +197,8 @@ def test_a_real_traceback_of_a_retry_and_of_the_last_failure_lead_to_one_fingerp
 
     found = []
     for number, retried in ((1, True), (2, False)):
-        told = PendingEvent("parked", AT, request(task), Lost(f"order {number}"), text_of(number, retried=retried))
-        found.append(Event.from_json(maker.of_task(told)))
+        attempt = PendingEvent("parked", AT, request(task), Lost(f"order {number}"), text_of(number, retried=retried))
+        found.append(Event.from_json(maker.of_task(attempt)))
     assert found[0].fingerprint == found[1].fingerprint
     assert found[0].frame == "unit/test_event_making.py:text_of"
 

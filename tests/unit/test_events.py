@@ -1,4 +1,4 @@
-"""The schema of events: what is written is read back, and what cannot be read names its field."""
+"""The schema of events: written events are read back, and errors name the field."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ROLLUP = Event(
 
 
 @pytest.mark.parametrize("event", [PARKED, ROLLUP], ids=lambda event: event.kind)
-def test_what_is_written_is_read_back(event: Event) -> None:
+def test_written_events_are_read_back(event: Event) -> None:
     assert Event.from_json(event.to_json()) == event
 
 
@@ -87,7 +87,7 @@ def test_other_zones_are_read_as_utc() -> None:
     assert Event.from_json(json.dumps(raw)) == PARKED
 
 
-def test_fields_that_are_not_known_yet_are_passed_over() -> None:
+def test_unknown_fields_are_ignored() -> None:
     raw = json.loads(PARKED.to_json()) | {"colour": "red"}
     assert Event.from_json(json.dumps(raw)) == PARKED
 
@@ -145,7 +145,7 @@ def test_a_rollup_has_its_count() -> None:
         Event.from_json(replace(ROLLUP, ok_count=None).to_json())
 
 
-def test_a_message_that_nobody_could_read_may_have_no_task_id() -> None:
+def test_an_undecodable_message_may_have_no_task_id() -> None:
     event = replace(PARKED, kind="exhausted", reason="undecodable", task_id=None)
     assert Event.from_json(event.to_json()) == event
 
@@ -155,7 +155,7 @@ def test_a_message_that_nobody_could_read_may_have_no_task_id() -> None:
     [b"", b"[]", b"null", b"1", b"{", b"\xff\xfe", b'"' + b"x" * 20_000, b"[" * 10_000, b"9" * 5_000, b"{}", b"NaN"],
     ids=lambda data: repr(data[:6]),
 )
-def test_what_is_no_event_is_refused(data: bytes) -> None:
+def test_invalid_events_are_refused(data: bytes) -> None:
     with pytest.raises(EventError):
         Event.from_json(data)
 

@@ -1,4 +1,4 @@
-"""What the topologies of exact delays plan, on paper: a small broker walks the messages through."""
+"""Plans of the topologies of exact delays, with a small model of the broker."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def waited(objects: Objects, route: Route, passed: list[str]) -> int:
 
 
 @pytest.mark.parametrize("topology", [Levels(options()), Hold(options()), Plugin(options())])
-def test_what_comes_to_a_queue_that_is_gone_is_exhausted(topology: Topology) -> None:
+def test_messages_to_a_deleted_queue_are_exhausted(topology: Topology) -> None:
     route = topology.route(5_000, "shop")
     objects = topology.frame() + route.objects + topology.route(5_000, "other").objects
     assert walk(objects, route)[1] == ["shop"]
@@ -173,7 +173,7 @@ def test_seconds_are_rounded_up_to_milliseconds_and_the_past_is_now(seconds: flo
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, 10**400, "5", None, True, timedelta(seconds=5), [1]])
-def test_what_is_no_delay_is_an_error_that_says_what_it_is(wrong: object) -> None:
+def test_an_invalid_delay_is_an_error_that_shows_the_value(wrong: object) -> None:
     with pytest.raises(DelayError, match="countdown: found"):
         whole_ms(wrong, "countdown")
 

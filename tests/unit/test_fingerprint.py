@@ -1,4 +1,4 @@
-"""Failures that are the same have the same fingerprint, and others have others."""
+"""Equal failures have the same fingerprint, and others have different ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_words_that_look_like_hex_are_words() -> None:
 
 
 @given(st.text(max_size=2000))
-def test_a_normalised_message_stays_as_it_is(message: str) -> None:
+def test_normalising_a_message_twice_changes_nothing(message: str) -> None:
     once = normalise_message(message)
     assert fingerprint("E", message, None) == fingerprint("E", message, None)
     assert not any(char in "0123456789" for char in once)
@@ -105,7 +105,7 @@ def test_without_any_library_the_innermost_frame_is_named() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "no traceback", 'File "', 'File "a", line', 'File "' * 100_000])
-def test_what_is_no_traceback_has_no_frame(text: str | None) -> None:
+def test_text_without_a_traceback_has_no_frame(text: str | None) -> None:
     assert top_frame(text) is None
 
 

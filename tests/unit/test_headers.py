@@ -1,4 +1,4 @@
-"""What headers say of earlier attempts, whoever wrote them."""
+"""Headers with the history of earlier attempts, from any source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from celery_rmq_delay import headers as h
 
-#: As RabbitMQ writes it: a message that was rejected twice from `q`, newest entry first.
+#: In RabbitMQ's format: a message that was rejected twice from `q`, newest entry first.
 ADVANCED = {
     "task": "shop.charge",
     "id": "1",
@@ -123,7 +123,7 @@ def test_the_lane_stays_with_the_original() -> None:
     assert h.original({h.LANE: 3, h.QUEUE: "q", "task": "t"}) == {h.LANE: 3, "task": "t"}
 
 
-def test_a_history_that_is_republished_would_be_taken_for_a_cycle_so_it_goes() -> None:
+def test_a_republished_history_would_look_like_a_cycle_and_is_removed() -> None:
     assert h.without_dead_letters(ADVANCED) == {"task": "shop.charge", "id": "1", "retries": 0}
     assert h.without_dead_letters({"x-mine": 1, "x-death-row": 2}) == {"x-mine": 1, "x-death-row": 2}
 
@@ -150,13 +150,13 @@ def test_the_first_death_is_the_oldest() -> None:
 
 
 @given(st.text(st.sampled_from("ab\n"), max_size=100), st.integers(1, 50))
-def test_bounded_text_keeps_its_end_and_says_what_is_left_out(text: str, limit: int) -> None:
+def test_bounded_text_keeps_its_end_and_states_how_much_is_left_out(text: str, limit: int) -> None:
     found = h.bounded(text, limit)
     if len(text) <= limit:
         assert found == text
     else:
-        said, _, end = found.partition("]")
-        assert said == f"[{len(text) - len(end)} characters left out"
+        note, _, end = found.partition("]")
+        assert note == f"[{len(text) - len(end)} characters left out"
         assert text.endswith(end)
         assert 0 < len(end) <= limit
         assert "\n" not in end[:-1] or text[: -len(end)].endswith("\n")
@@ -174,7 +174,7 @@ def test_printable_text_can_travel_in_amqp(text: str) -> None:
     assert len(found) == len(text)
 
 
-def test_every_replay_is_one_generation_on() -> None:
+def test_every_replay_is_the_next_generation() -> None:
     headers = {"id": "a", "retries": 0, "lang": "py"}
     first = h.replayed(h.forwarded(headers, retries=3, exchange="", routing_key="q", more={h.QUEUE: "q"}))
     assert first == {**headers, h.GENERATION: 1}
@@ -188,7 +188,7 @@ def test_a_replay_stays_in_the_life_that_a_requeue_from_the_database_has_named()
 
 
 @pytest.mark.parametrize("value", [None, "", 7, b"first", ["first"], "x" * 33, "a\0", "grün", "a\n"])
-def test_what_is_no_life_is_read_as_none(value: Any) -> None:
+def test_an_invalid_life_is_read_as_none(value: Any) -> None:
     assert h.life({h.LIFE: value}) is None
 
 
@@ -207,7 +207,7 @@ def test_a_task_has_expired_when_its_expires_is_a_time_that_is_past(expires: Any
     assert h.has_expired({}) is False
 
 
-def test_a_copy_has_no_header_that_it_is_to_lose_and_keeps_the_empty_ones_of_others() -> None:
+def test_a_copy_drops_headers_set_to_none_and_keeps_empty_headers_of_others() -> None:
     found = h.forwarded({h.CRASHES: 2, "tenant": None}, retries=1, exchange="", routing_key="q", more={h.CRASHES: None})
     assert h.CRASHES not in found
     assert found["tenant"] is None

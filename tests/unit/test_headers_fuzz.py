@@ -1,4 +1,4 @@
-"""Headers that anybody may have written: nothing raises, and whatever is made of them can be published."""
+"""Headers from any source: nothing raises, and the resulting headers can be published."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ VERSIONS = st.sampled_from([(3, 10, 8), (4, 0, 5), (4, 3, 6)])
 
 
 def sent(headers: dict[Any, Any]) -> dict[Any, Any]:
-    """Return headers as the next one gets them; fails for what AMQP cannot carry."""
+    """Return headers as the next process receives them; fails for values that AMQP cannot carry."""
     return hostile.on_the_wire(headers)
 
 
@@ -46,7 +46,7 @@ def test_counts_are_counts(headers: dict[Any, Any]) -> None:
 
 
 @given(hostile.headers, st.integers(0, h.MAX_COUNT))
-def test_copies_and_replays_can_be_published_and_keep_what_is_not_ours(headers: dict[Any, Any], retries: int) -> None:
+def test_copies_and_replays_can_be_published_and_keep_headers_of_others(headers: dict[Any, Any], retries: int) -> None:
     exchange, key = h.first_route(headers, "q", "orders", "created")
     more = {h.ATTEMPTS: retries + 1, h.CRASHES: crashes(headers) + 1, h.QUEUE: "q"}
     copied = sent(h.forwarded(headers, retries=retries, exchange=exchange, routing_key=key, more=more))
@@ -59,7 +59,7 @@ def test_copies_and_replays_can_be_published_and_keep_what_is_not_ours(headers: 
 
 
 @given(hostile.headers, st.binary(max_size=50))
-def test_what_lies_in_the_exhausted_queue_can_be_listed(headers: dict[Any, Any], body: bytes) -> None:
+def test_any_message_of_the_exhausted_queue_can_be_listed(headers: dict[Any, Any], body: bytes) -> None:
     found = describe(amqp.Message(body, application_headers=headers, correlation_id="c"))
     json.dumps(found.to_json(), default=str).encode("utf-8", "surrogatepass")
     assert found.size == len(body)
@@ -77,8 +77,8 @@ def test_the_crash_guard_always_decides(headers: dict[Any, Any], version: Any, q
         routing_key="q",
         redelivered=True,
     )
-    assert found.action in (Action.RUN, Action.QUARANTINE, Action.EXHAUST)
-    assert found.action is not Action.EXHAUST or quarantined
+    assert found.action in (Action.RUN, Action.QUARANTINE, Action.EXHAUSTED)
+    assert found.action is not Action.EXHAUSTED or quarantined
     assert found.retries in COUNTS
 
 
@@ -89,12 +89,12 @@ def test_addresses_times_and_native_counts_are_read_or_left(headers: dict[Any, A
     first = h.first_death(headers)
     assert first is None or h.timestamp(first)
     native = NativeRetry(Ladder((1_000, 2_000)))
-    assert native.given_back(headers) >= 0
+    assert native.requeue_count(headers) >= 0
     assert native.was_interrupted(headers, 3) in (True, False)
 
 
 @given(hostile.headers)
-def test_what_is_let_in_has_limits_that_the_pool_can_use(headers: dict[Any, Any]) -> None:
+def test_accepted_messages_have_limits_that_the_pool_can_use(headers: dict[Any, Any]) -> None:
     try:
         check(headers)
     except UnreadableError:
@@ -136,7 +136,7 @@ def test_a_tier_is_known_by_its_key_only(queue: str, key: str) -> None:
 def test_a_copy_leaves_routing_headers_and_the_user_out() -> None:
     received = SimpleNamespace(
         headers={},
-        properties={"user_id": "somebody", "expiration": "1"},
+        properties={"user_id": "guest", "expiration": "1"},
         content_type=None,
         content_encoding=None,
         errors=[],
@@ -165,6 +165,6 @@ def test_a_delivery_that_a_signal_handler_reads_to_its_end_is_delivered_once(mon
 
 
 def test_a_workers_statistics_have_its_transport_options_as_json() -> None:
-    """`inspect stats` sends them; a function among them would leave it without an answer."""
-    told = json.loads(dumps(tolerant({"confirm_publish": True})))
-    assert told == {"confirm_publish": True, "frame_handler": "celery_rmq_delay.amqp.frames.frame_handler"}
+    """`inspect stats` sends them; with a function among them it would get no reply."""
+    decoded = json.loads(dumps(tolerant({"confirm_publish": True})))
+    assert decoded == {"confirm_publish": True, "frame_handler": "celery_rmq_delay.amqp.frames.frame_handler"}

@@ -1,4 +1,4 @@
-"""Where history files can lie, and that no secret of such a URL is shown."""
+"""Places of history files; secrets in such URLs are not shown."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ KEY, SECRET = "AKIAEXAMPLE", "wJalrXUtnFEMI"
 @pytest.mark.parametrize(
     "url", ["/srv/history", "file:///srv/history", "s3://bucket", "gs://b/h", "hdfs://name:8020/h"]
 )
-def test_what_pyarrow_opens_is_a_place(url: str) -> None:
+def test_places_that_pyarrow_opens_are_valid(url: str) -> None:
     assert problem_of(url) is None
     assert checked(url) == url
     assert shown(url) == url
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("url", "error"),
     [
         ("history", "has to be absolute"),
         ("./history", "has to be absolute"),
@@ -31,13 +31,13 @@ def test_what_pyarrow_opens_is_a_place(url: str) -> None:
         (7, "Write a URL"),
         ("ftp://host/history", "'ftp' is unknown. Known: file, s3"),
         ("file://srv/history", "three slashes"),
-        ("/srv/\0", "no URL does"),
+        ("/srv/\0", "unprintable characters"),
     ],
 )
-def test_other_places_are_refused_with_what_fixes_it(url: Any, said: str) -> None:
+def test_other_places_are_refused_with_a_fix(url: Any, error: str) -> None:
     with pytest.raises(HistoryError, match="History files: found") as raised:
         checked(url)
-    assert said in str(raised.value)
+    assert error in str(raised.value)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_no_secret_is_shown(url: str) -> None:
     assert "Cannot parse URI" in without_secrets(error, url)
 
 
-def test_what_is_not_secret_stays_in_the_error() -> None:
+def test_parts_of_an_error_that_are_not_secret_stay() -> None:
     url = f"s3://{KEY}:{SECRET}@bucket/history?region=eu-west-1&endpoint_override=127.0.0.1:9000"
     error = "OSError: When creating key 'history/x' in bucket 'bucket': no connection to 127.0.0.1 of eu-west-1"
     assert without_secrets(error, url) == error

@@ -1,4 +1,4 @@
-"""What the package uses of Celery and its libraries beyond their promises: listed, looked for, done without."""
+"""Private names of Celery and its libraries that the package uses: listed, checked, and handled if missing."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def gone(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 
 def private(path: Path) -> Iterator[str]:
-    """Yield the private attributes that a module takes of others than itself."""
+    """Yield the private attributes of other modules that a module uses."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             yield node.attr
 
 
 def defined(path: Path) -> Iterator[str]:
-    """Yield the private names that a module gives."""
+    """Yield the private names that a module defines."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             yield node.name
@@ -75,16 +75,16 @@ def test_every_hook_is_used() -> None:
     assert unused == []
 
 
-def test_what_is_missing_is_told_with_the_versions_that_have_it(gone: str) -> None:
+def test_missing_hooks_are_reported_with_the_versions_that_have_them(gone: str) -> None:
     assert hooks.missing() == (gone,)
     text = hooks.complaint()
     assert text is not None
-    assert f"lack what this package needs of them: {gone}. Retries stay Celery's own" in text
+    assert f"lack what this package needs: {gone}. Retries wait in the worker" in text
     assert "celery 5.5.0 to 5.7.0" in text
 
 
 @pytest.mark.parametrize("where", ["celery.no_such_module", "celery:NoSuchClass"])
-def test_a_place_that_is_gone_is_missing(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_a_module_or_class_that_is_gone_is_missing(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setitem(hooks.HOOKS, where, ("name",))
     hooks.missing.cache_clear()
     assert hooks.missing() == (where,)

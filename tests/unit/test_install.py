@@ -1,4 +1,4 @@
-"""The one call that a user makes."""
+"""The function `install`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_install_opens_no_connection() -> None:
     assert isinstance(app.amqp.queues["celery"], OriginQueue)
 
 
-def test_an_app_without_install_is_told_what_to_call() -> None:
+def test_the_error_for_an_app_without_install_names_the_call() -> None:
     with pytest.raises(RmqDelayError, match=r"call celery_rmq_delay\.install\(app\)"):
         state_of(bare_app())
 
@@ -127,8 +127,8 @@ def test_tasks_advance_through_the_ladder_of_their_queue_or_their_own() -> None:
     app.finalize()
     assert delay.ladder("slow", send) == Ladder((3_600_000,))
     assert delay.ladder("slow", ping) == Ladder((5000, 6000))
-    # A task's own ladder is applied to the queue that its route names.
-    # Other tests' shared tasks belong to every app of the process, so only these two are looked at.
+    # A task's own ladder is applied to the queue in its route.
+    # Other tests' shared tasks belong to every app of the process, so only these two are checked.
     own = ("mail.send", "shop.ping")
     assert [delay.tasks_of("slow")[task] for task in own] == [None, None]
     assert [delay.tasks_of("celery")[task] for task in own] == [None, Ladder((5000, 6000))]
@@ -167,7 +167,7 @@ def test_messages_get_the_lane_of_their_own_app_where_a_ladder_has_jitter() -> N
     assert {headers.get("tenant") for headers in sent[::2]} == {"north"}
 
 
-def test_what_was_routed_before_install_is_routed_to_queues_with_ladders_afterwards() -> None:
+def test_a_route_cached_before_install_leads_to_a_queue_with_a_ladder_afterwards() -> None:
     app = bare_app({"tiers": ["1s"]})
     assert not isinstance(app.amqp.router.route({}, "shop.charge")["queue"], OriginQueue)
     install(app)
@@ -191,7 +191,7 @@ def test_a_max_retries_in_retry_kwargs_that_the_ladder_cannot_give_is_refused() 
 
 
 def pays() -> None:
-    """Stand for a task."""
+    """Do nothing."""
 
 
 @pytest.mark.parametrize(

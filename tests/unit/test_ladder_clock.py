@@ -1,4 +1,4 @@
-"""The ladder clock's arithmetic, and what it leaves of an app."""
+"""The ladder clock's arithmetic, and the state of the app after it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_ratios_are_kept_where_they_fit() -> None:
 def test_ratios_that_do_not_fit_shrink_alike_and_all_delays_stay_apart() -> None:
     scale = Scale.of({10_000, 60_000, 600_000, HOUR}, shortest_ms=20, longest_ms=200)
     assert [scale.shorten(delay) for delay in (10_000, 60_000, 600_000, HOUR)] == [20, 40, 99, 200]
-    assert scale.shorten(24 * HOUR) == 693  # a longer one than any tier is still short
+    assert scale.shorten(24 * HOUR) == 693  # also one longer than any tier is short
 
 
 def test_short_delays_stay_as_they_are() -> None:
@@ -90,7 +90,7 @@ def test_tasks_that_are_defined_inside_of_the_block_have_short_tiers_too(app: Ce
 
         @app.task(base=RetryableTask, tiers=["1h"], shared=False)
         def late() -> None:
-            """Comes late."""
+            """A task that is defined later."""
 
         assert state_of(app).ladder("celery", late).tiers_ms == (clock.scale.shorten(HOUR),)
 
@@ -107,7 +107,7 @@ def test_a_delay_that_is_too_long_for_the_settings_is_refused_as_without_the_clo
 
 
 def test_two_clocks_at_once_are_refused(app: Celery) -> None:
-    with LadderClock(app) as clock, pytest.raises(RmqDelayError, match="short already"):
+    with LadderClock(app) as clock, pytest.raises(RmqDelayError, match="already shortened"):
         clock.__enter__()
 
 
@@ -133,6 +133,6 @@ def test_another_process_gets_the_same_clock_from_the_environment(app: Celery) -
 
 
 @pytest.mark.parametrize("text", [None, "", "200ms", "[1, 2]", json.dumps([0, 1, 1, 1]), json.dumps(["a", 1, 1, 1])])
-def test_an_environment_without_a_clock_says_what_it_should_be(app: Celery, text: str | None) -> None:
+def test_the_error_for_an_environment_without_a_clock_names_the_function(app: Celery, text: str | None) -> None:
     with pytest.raises(SettingsError, match=r"CELERY_RMQ_DELAY_TEST_CLOCK: found .*LadderClock\.environment"):
         clock_from({} if text is None else {VARIABLE: text}, app)

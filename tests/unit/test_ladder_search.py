@@ -1,4 +1,4 @@
-"""A ladder's figures, and the search: beside brute force, and what too few data do."""
+"""A ladder's figures, and the search: compared with brute force, and with too few data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.recoveries import TRUTHS, intervals, ms, seen
 OPTIONS = Options(bootstrap_rounds=50)
 GRID = OPTIONS.grid
 TODAY = (5, 30, 120, 600, 3600)
-#: What the queue had before: with them, the history shows what lies between today's tiers.
+#: Earlier ladders of the queue: with them, the history has attempts between today's tiers.
 PAST = [TODAY, (30, 300, 3600), (10, 60, 600, 1800), (15, 1200, 2400)]
 LATE_S = 0.3
 
@@ -71,10 +71,10 @@ def test_a_ladder_that_never_ends_is_not_advised_away():
     data = intervals(seen(TRUTHS["exponential"], 20_000, PAST, seed=1), GRID)
     decision = decide(data, Today(ms(TODAY), LATE_S, is_endless=True), OPTIONS)
     assert decision.advised_ms is None
-    assert "repeats for ever" in decision.reason
+    assert "repeats without a limit" in decision.reason
 
 
-def test_retries_come_after_their_delays_and_what_tasks_are_late():
+def test_the_time_of_a_retry_is_the_sum_of_delays_and_lateness():
     assert retry_times(np.array([[1000, 2000]]), 0.5).tolist() == [[1.5, 4.0]]
 
 
@@ -90,7 +90,7 @@ def brute_force(share, limits, options):
 
 
 @pytest.mark.parametrize("truth", TRUTHS)
-def test_the_search_finds_what_plain_brute_force_finds(truth):
+def test_the_search_finds_the_result_of_brute_force(truth):
     options = Options(max_tiers=3, delays_ms=[1000, 5000, 10_000, 60_000, 300_000, 1_800_000], min_recovery=0.2)
     share = TRUTHS[truth].share(GRID.times)
     limits = Limits(0.2, 600, 4000)
@@ -99,7 +99,7 @@ def test_the_search_finds_what_plain_brute_force_finds(truth):
     assert on_truth(found, lambda times: share[GRID.cells(times)]).attempts == pytest.approx(attempts)
 
 
-def test_a_ladder_gets_no_credit_for_times_that_nobody_looked_at():
+def test_a_ladder_gets_no_credit_for_times_without_an_attempt():
     data = intervals(seen(TRUTHS["exponential"], 50_000, [(30, 300, 3600)], seed=1, jitter=0), GRID)
     found = shares(data, OPTIONS)
     between = summarise((60_000, 60_000), found, GRID, LATE_S)
@@ -128,17 +128,17 @@ def test_limits_that_the_user_sets_are_kept():
     assert advised.value("median_s") <= 200
 
 
-def test_limits_that_no_ladder_keeps_advise_nothing_and_say_so():
+def test_limits_that_no_ladder_keeps_give_no_advice_and_a_reason():
     data = intervals(seen(TRUTHS["half hard"], 20_000, PAST, seed=1), GRID)
     decision = decide(data, Today(ms(TODAY), LATE_S), Options(bootstrap_rounds=20, min_recovery=0.9))
     assert decision.enough_data
     assert decision.advised_ms is None
-    assert "no ladder keeps the limits" in decision.reason
+    assert "no ladder meets the limits" in decision.reason
     assert "90.0%" in decision.reason
 
 
-def test_a_ladder_that_cannot_be_bettered_stays():
-    # Nothing was looked at between the tiers, and the first one recovers most: no other ladder is known to be better.
+def test_a_ladder_that_cannot_be_improved_stays():
+    # There were no attempts between the tiers, and the first one recovers most: no other ladder is known to be better.
     data = intervals(seen(TRUTHS["exponential"], 20_000, [(300,)], seed=1, jitter=0), GRID)
     decision = decide(data, Today((300_000,), LATE_S), OPTIONS)
     assert decision.enough_data
@@ -147,21 +147,21 @@ def test_a_ladder_that_cannot_be_bettered_stays():
 
 
 @pytest.mark.parametrize(
-    ("data", "ladder", "says"),
+    ("data", "ladder", "error"),
     [
         (lambda: seen(TRUTHS["exponential"], 100, PAST, seed=1), TODAY, "retried failures, at least 200"),
         (lambda: seen(TRUTHS["exponential"], 2000, [(1,)], seed=1), TODAY, "recoveries, at least 50"),
         (lambda: seen(TRUTHS["exponential"], 5000, PAST, seed=1, clusters=2), TODAY, "as few as 2 outages"),
-        (lambda: seen(TRUTHS["exponential"], 5000, PAST, seed=1), (), "no failure tells today's ladder"),
+        (lambda: seen(TRUTHS["exponential"], 5000, PAST, seed=1), (), "today's ladder is not known"),
         (lambda: seen(TRUTHS["exponential"], 5000, [(5, 30)], seed=1), TODAY, "too few failures reached the last"),
     ],
 )
-def test_too_few_data_advise_nothing_and_say_what_is_too_few(data, ladder, says):
+def test_too_few_data_give_no_advice_and_a_reason(data, ladder, error):
     decision = decide(intervals(data(), GRID), Today(ms(ladder), LATE_S), OPTIONS)
     assert not decision.enough_data
     assert decision.advised_ms is None
     assert decision.advised is None
-    assert says in decision.reason
+    assert error in decision.reason
 
 
 @pytest.mark.parametrize("count", [0, 1, 1000])
@@ -187,7 +187,7 @@ def test_the_search_judges_all_ladders_of_a_length_at_once(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "error"),
     [
         ({"points_per_decade": 0}, "points_per_decade: found 0"),
         ({"bootstrap_rounds": -1}, "bootstrap_rounds: found -1"),
@@ -202,8 +202,8 @@ def test_the_search_judges_all_ladders_of_a_length_at_once(monkeypatch):
         ({"max_tiers": 12}, "Use fewer tiers or fewer delays_ms"),
     ],
 )
-def test_options_that_cannot_be_used_are_refused_when_they_are_made(given, says):
-    with pytest.raises(SettingsError, match=says):
+def test_options_that_cannot_be_used_are_refused_when_they_are_made(given, error):
+    with pytest.raises(SettingsError, match=error):
         Options(**given)
 
 

@@ -62,7 +62,7 @@ def test_different_ladders_have_different_ids(first: Ladder, second: Ladder) -> 
 
 
 def test_the_id_of_a_ladder_never_changes() -> None:
-    """It is in the broker: another one makes an upgrade a change of ladders, as new objects have to."""
+    """The id is in the broker: a different one would make an upgrade a change of ladders, as new objects do."""
     assert Ladder((10_000, 60_000)).id == "5a2a8453"
 
 

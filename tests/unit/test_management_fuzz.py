@@ -1,4 +1,4 @@
-"""Answers that no management API gives: each is one `ManagementError`, or what can be made of it."""
+"""Invalid answers of a management API: each is one `ManagementError` or a partial result."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Liar(ThreadingHTTPServer):
     status = 200
     headers: tuple[tuple[str, str], ...] = ()
     body = b""
-    #: What the answer says of its length, where that is not the truth.
+    #: A wrong Content-Length of the answer, if any.
     length: int | None = None
-    #: The requests that came.
+    #: The received requests.
     paths: list[str]
 
 
@@ -50,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_DELETE = _answer  # noqa: N815 - the names are the standard library's
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ CALLS: dict[str, Callable[[Management], object]] = {
 
 
 def ask(liar: Liar, call: str, body: bytes, status: int = 200, **more: Any) -> str:
-    """Ask once; return the error, empty where there is none. Anything but one of ours fails."""
+    """Send one request; return the error, or an empty text. Any other exception fails."""
     liar.body, liar.status = body, status
     liar.headers, liar.length = more.get("headers", ()), more.get("length")
     with Management(f"http://127.0.0.1:{liar.server_port}", "/", "ann", SECRET, timeout=20) as client:
@@ -126,7 +126,7 @@ def test_every_answer_is_read_or_one_error(liar: Liar, call: str, body: bytes, s
     ],
     ids=["deep", "cut", "short", "charset", "gzip", "HTML", "number", "null"],
 )
-def test_what_is_no_answer_is_one_error(liar: Liar, call: str, body: bytes, more: dict[str, Any]) -> None:
+def test_invalid_answers_raise_one_error(liar: Liar, call: str, body: bytes, more: dict[str, Any]) -> None:
     assert ask(liar, call, body, **more)
 
 

@@ -1,4 +1,4 @@
-"""The in-memory ladder, as a user's tests see it: no broker, no waiting, the user's own app and tasks."""
+"""The in-memory ladder in a user's tests: no broker, no waiting, the user's own app and tasks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def charge_of(app: Celery, **options: Any) -> Any:
     return charge
 
 
-def test_a_task_advances_through_its_tiers_and_recovers_without_anybody_waiting(
+def test_a_task_advances_through_its_tiers_and_recovers_without_real_waiting(
     app: Celery, rmq_ladder: MakeLadder
 ) -> None:
     charge, ladder = charge_of(app), rmq_ladder(app)
@@ -77,10 +77,10 @@ def test_out_of_retries_is_exhausted_with_the_last_exception(app: Celery, rmq_la
 
 
 @pytest.mark.parametrize("cause", [KeyError("no card"), None])
-def test_a_retry_raised_by_hand_on_the_last_tier_fails_for_whoever_waits(
+def test_a_retry_raised_by_hand_on_the_last_tier_calls_the_errback(
     app: Celery, rmq_ladder: MakeLadder, cause: Exception | None
 ) -> None:
-    told: list[Any] = []
+    errors: list[Any] = []
 
     @app.task(shared=False, base=RetryableTask)
     def by_hand() -> None:
@@ -88,7 +88,7 @@ def test_a_retry_raised_by_hand_on_the_last_tier_fails_for_whoever_waits(
 
     @app.task(shared=False)
     def errback(request: Any, error: Exception, traceback: str) -> None:
-        told.append(error)
+        errors.append(error)
 
     ladder = rmq_ladder(app)
     result = by_hand.apply_async(link_error=errback.s())
@@ -96,7 +96,7 @@ def test_a_retry_raised_by_hand_on_the_last_tier_fails_for_whoever_waits(
     with pytest.raises(error):
         result.get()
     assert result.state == "FAILURE"
-    assert [type(each) for each in told] == [error]
+    assert [type(each) for each in errors] == [error]
     story = ladder.story(result)
     assert story.waits == [10, 60, 600]
     exhausted(story, reason="retries_used", exception=error)
@@ -108,7 +108,7 @@ def test_giving_up_takes_no_tier(app: Celery, rmq_ladder: MakeLadder) -> None:
     recovered(ladder.run(charge.s(1)), after=1)
 
 
-def test_only_what_is_in_autoretry_for_is_retried(app: Celery, rmq_ladder: MakeLadder) -> None:
+def test_only_exceptions_in_autoretry_for_are_retried(app: Celery, rmq_ladder: MakeLadder) -> None:
     charge, ladder = charge_of(app, autoretry_for=(OSError,), dont_autoretry_for=(Declined,)), rmq_ladder(app)
     recovered(ladder.run(charge.s(1)), after=1)
     exhausted(ladder.run(charge.s(1, error="declined")), reason="gave_up", exception=Declined)
@@ -144,7 +144,7 @@ def test_a_limit_given_to_retry_holds_for_that_message_only(app: Celery, rmq_lad
     assert not hasattr(charge, "override_max_retries")
 
 
-def test_a_hook_that_raises_holds_up_no_retry(app: Celery, rmq_ladder: MakeLadder) -> None:
+def test_a_hook_that_raises_delays_no_retry(app: Celery, rmq_ladder: MakeLadder) -> None:
     class Hooked(RetryableTask):
         abstract = True
 
@@ -159,7 +159,7 @@ def test_a_hook_that_raises_holds_up_no_retry(app: Celery, rmq_ladder: MakeLadde
     recovered(rmq_ladder(app).run(charge.s()), after=1)
 
 
-def test_a_limit_beyond_the_ladder_is_refused_where_it_is_given(app: Celery, rmq_ladder: MakeLadder) -> None:
+def test_a_limit_beyond_the_ladder_is_refused_by_retry(app: Celery, rmq_ladder: MakeLadder) -> None:
     @app.task(shared=False, bind=True, base=RetryableTask)
     def charge(self: Any) -> None:
         raise self.retry(exc=ValueError("declined"), max_retries=9)
@@ -177,7 +177,7 @@ def test_a_task_advances_through_its_own_tiers_and_stops_at_its_own_max_retries(
 
 
 @pytest.mark.parametrize("topology", ["levels", "hold", "loop", "plugin"])
-def test_exact_delays_are_kept_whatever_holds_them(topology: str, rmq_ladder: MakeLadder) -> None:
+def test_exact_delays_are_kept_on_every_topology(topology: str, rmq_ladder: MakeLadder) -> None:
     app = make_app(exact_delays=topology)
 
     @app.task(shared=False, base=RetryableTask, bind=True)
@@ -191,7 +191,7 @@ def test_exact_delays_are_kept_whatever_holds_them(topology: str, rmq_ladder: Ma
     ladder = rmq_ladder(app)
     story = ladder.run(poll.s().set(countdown=3600))
     assert story.tiers == [None, None]
-    # The eta is of the real clock, which goes on until the retry is made: 30 s less what a busy machine takes for that.
+    # The eta is of the real clock, which goes on until the retry is made: 30 s minus that time.
     assert [attempt.at for attempt in story.attempts] == [0, 90, pytest.approx(115, abs=6)]
     parked(story, delay="90s")
     parked(story, delay=("19s", "30s"))
@@ -224,7 +224,7 @@ def test_a_retry_may_go_on_in_another_queue(app: Celery, rmq_ladder: MakeLadder)
     assert story.waits == [5]
 
 
-def test_a_ladder_without_end_goes_on_for_as_long_as_the_test_says(app: Celery, rmq_ladder: MakeLadder) -> None:
+def test_a_ladder_without_end_goes_on_until_the_test_ends_it(app: Celery, rmq_ladder: MakeLadder) -> None:
     is_up = False
 
     @app.task(shared=False, base=RetryableTask)
@@ -244,7 +244,9 @@ def test_a_ladder_without_end_goes_on_for_as_long_as_the_test_says(app: Celery, 
     recovered(story, after=13)
 
 
-def test_what_never_ends_is_told_instead_of_run_for_ever(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_that_never_ends_is_an_error_instead_of_an_endless_run(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("celery_rmq_delay.testing.memory.MOST_DELIVERIES", 20)
 
     @app.task(shared=False, base=RetryableTask)
@@ -267,29 +269,29 @@ def test_jitter_puts_tasks_into_the_lanes_of_a_tier(app: Celery, rmq_ladder: Mak
 
 
 def test_callbacks_signals_and_states_are_those_of_a_worker(app: Celery, rmq_ladder: MakeLadder) -> None:
-    heard: list[str] = []
+    received: list[str] = []
 
     class Noted(RetryableTask):
         abstract = True
 
         def on_retry(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-            heard.append(f"on_retry {exc} {self.AsyncResult(task_id).state}")
+            received.append(f"on_retry {exc} {self.AsyncResult(task_id).state}")
 
         def on_failure(self, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-            heard.append(f"on_failure {exc} {self.AsyncResult(task_id).state}")
+            received.append(f"on_failure {exc} {self.AsyncResult(task_id).state}")
 
     @app.task(shared=False, base=Noted, max_retries=1)
     def fail() -> None:
         raise ConnectionError("no")
 
     def on_task_retry(**_: Any) -> None:
-        heard.append("task_retry")
+        received.append("task_retry")
 
     def on_parked(tier: int, delay_ms: int, **_: Any) -> None:
-        heard.append(f"task_parked {tier} {delay_ms}")
+        received.append(f"task_parked {tier} {delay_ms}")
 
     def on_exhausted(reason: str, **_: Any) -> None:
-        heard.append(f"task_exhausted {reason}")
+        received.append(f"task_exhausted {reason}")
 
     signals.task_retry.connect(on_task_retry)
     task_parked.connect(on_parked)
@@ -302,7 +304,7 @@ def test_callbacks_signals_and_states_are_those_of_a_worker(app: Celery, rmq_lad
     with pytest.raises(ConnectionError):
         result.get()
     assert result.state == ladder.story(result).state == "FAILURE"
-    assert heard == [
+    assert received == [
         "on_retry no RETRY",
         "task_retry",
         "task_parked 1 10000",
@@ -330,7 +332,7 @@ def test_chains_groups_and_chords_run_through_to_the_end(app: Celery, rmq_ladder
     assert len(ladder.stories) == 2 + 2 + 3 + 1
 
 
-def test_what_a_task_sends_runs_as_well(app: Celery, rmq_ladder: MakeLadder) -> None:
+def test_tasks_sent_by_a_task_run_as_well(app: Celery, rmq_ladder: MakeLadder) -> None:
     charge = charge_of(app)
 
     @app.task(shared=False)
@@ -374,7 +376,7 @@ def test_a_task_that_is_revoked_while_it_waits_does_not_run_again(app: Celery, r
     assert len(ladder.story(result).attempts) == 1
 
 
-def test_ignore_and_reject_mean_what_they_mean_to_celery(app: Celery, rmq_ladder: MakeLadder) -> None:
+def test_ignore_and_reject_behave_as_in_celery(app: Celery, rmq_ladder: MakeLadder) -> None:
     @app.task(shared=False, base=RetryableTask)
     def ignore() -> None:
         raise Ignore
@@ -445,13 +447,13 @@ def test_a_task_that_survives_its_revocation_and_is_lost_later_is_not_retried(
     result = survives.delay()
     ladder.run()
     assert len(ladder.story(result).attempts) == 1
-    assert result.state == "FAILURE"  # as Celery has it
+    assert result.state == "FAILURE"  # as in Celery
 
 
 def test_a_task_that_fails_for_good_while_its_worker_shuts_down_is_exhausted(
     app: Celery, rmq_ladder: MakeLadder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state, "should_terminate", None)  # to be as it was afterwards
+    monkeypatch.setattr(state, "should_terminate", None)  # must be restored afterwards
 
     @app.task(shared=False, base=RetryableTask, max_retries=0)
     def fails() -> None:
@@ -464,8 +466,8 @@ def test_a_task_that_fails_for_good_while_its_worker_shuts_down_is_exhausted(
     assert len(story.attempts) == 1
 
 
-@pytest.mark.parametrize("ends", [pytest.fail.Exception("as the test says"), KeyboardInterrupt()])
-def test_what_ends_the_test_is_no_failure_of_the_task(app: Celery, ends: BaseException) -> None:
+@pytest.mark.parametrize("ends", [pytest.fail.Exception("by the test"), KeyboardInterrupt()])
+def test_an_exception_that_ends_the_test_is_no_failure_of_the_task(app: Celery, ends: BaseException) -> None:
     @app.task(shared=False, base=RetryableTask)
     def stops() -> None:
         raise ends
@@ -508,7 +510,7 @@ def test_quorum_queues_advance_like_classic_ones(rmq_ladder: MakeLadder) -> None
     app.close()
 
 
-def test_the_app_is_afterwards_what_it_was(app: Celery) -> None:
+def test_the_app_is_restored_afterwards(app: Celery) -> None:
     charge = charge_of(app)
     delay = state_of(app)
     queues = list(app.amqp.queues)
@@ -520,10 +522,10 @@ def test_the_app_is_afterwards_what_it_was(app: Celery) -> None:
     assert "broker.invalid" in app.pool.connection.as_uri()
     assert type(app.backend).__name__ == "RedisBackend"
     assert app.amqp.Connection is type(app.amqp).Connection
-    assert not app.amqp.queues._consume_from  # as it was: nothing selected
+    assert not app.amqp.queues._consume_from  # restored: nothing selected
 
 
-def test_one_ladder_knows_nothing_of_the_one_before(app: Celery) -> None:
+def test_ladders_share_no_state_with_earlier_ones(app: Celery) -> None:
     charge = charge_of(app)
     with MemoryLadder(app) as first:
         first.send(charge.s(1))
@@ -533,13 +535,13 @@ def test_one_ladder_knows_nothing_of_the_one_before(app: Celery) -> None:
         assert second.now == 0
 
 
-def test_a_result_that_nothing_can_bring_is_told_at_once(app: Celery, rmq_ladder: MakeLadder) -> None:
+def test_a_result_that_no_task_can_return_is_an_error_at_once(app: Celery, rmq_ladder: MakeLadder) -> None:
     rmq_ladder(app)
     with pytest.raises(NotFinishedError, match=r"nothing is left to run.*PENDING"):
         app.AsyncResult("sent-elsewhere").get()
 
 
-def test_an_app_without_the_package_is_told_what_to_call() -> None:
+def test_the_error_for_an_app_without_the_package_names_the_call() -> None:
     with pytest.raises(RmqDelayError, match=r"call celery_rmq_delay\.install"):
         MemoryLadder(Celery("bare", set_as_current=False))
 
@@ -561,7 +563,7 @@ def test_events_are_not_sent_from_a_test(rmq_ladder: MakeLadder, caplog: pytest.
     app.close()
 
 
-def test_settings_of_the_users_are_what_the_ladder_follows() -> None:
+def test_the_ladder_follows_the_settings_of_the_user() -> None:
     assert parse_settings({}).default.ladder.tiers_ms == (10_000, 60_000, 600_000, 3_600_000)
     app = make_app(tiers=["1h"])
     charge = charge_of(app)

@@ -1,4 +1,4 @@
-"""The in-memory ladder in a Django project's own test runner: tasks see, and leave in, the test's transaction."""
+"""The in-memory ladder in a Django project's own test runner: tasks run in the test's transaction."""
 
 from __future__ import annotations
 

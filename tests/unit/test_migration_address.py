@@ -1,4 +1,4 @@
-"""Where a waiting message is to go, and when."""
+"""Destination and due time of a waiting message."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def queue(name: str, key: str | None = None, exchange: Exchange = TOPIC) -> Queu
     return Queue(name, exchange, name if key is None else key)
 
 
-def native(found: Waiting, *queues: Queue) -> Address:
+def celery_native(found: Waiting, *queues: Queue) -> Address:
     return in_celery_native(
         found,
         NOW,
@@ -60,7 +60,7 @@ def death(seconds_ago: float, count: int = 1, **more: Any) -> dict[str, Any]:
     return {"queue": "x", "reason": "expired", "count": count, "time": when, **more}
 
 
-# -- Celery's own levels ---------------------------------------------------------------------------------------------
+# -- Celery's native levels------------------------------------------------------------------------------------------
 
 
 @given(countdown=st.integers(1, 2**28 - 1), name=NAMES, key=KEYS.filter(lambda key: key.strip("01.")), more=st.data())
@@ -71,7 +71,7 @@ def test_a_key_of_celerys_leads_to_the_queue_and_never_too_early(
     at = more.draw(st.sampled_from(places))
     left = countdown & (2 ** (at + 1) - 1)
     full = calculate_routing_key(countdown, key)
-    found = native(Waiting(f"celery_delayed_{at}", full, {"id": "a"}), queue(name, key))
+    found = celery_native(Waiting(f"celery_delayed_{at}", full, {"id": "a"}), queue(name, key))
     assert found == Address((Destination(name, "shop", key),), NOW + left * 1000)
 
 
@@ -82,56 +82,58 @@ def test_the_bits_of_former_retries_are_taken_off(first: int, second: int, key: 
 
 
 def test_a_delay_beyond_the_levels_has_a_bit_too_many() -> None:
-    found = native(Waiting("celery_delayed_0", calculate_routing_key(2**28 + 1, "mails"), {}), queue("mails"))
+    found = celery_native(Waiting("celery_delayed_0", calculate_routing_key(2**28 + 1, "mails"), {}), queue("mails"))
     assert found.destinations == (Destination("mails", "shop", "mails"),)
 
 
-def test_a_key_that_is_all_bits_is_tried_as_it_is_first() -> None:
-    found = native(Waiting("celery_delayed_0", calculate_routing_key(1, "1.0"), {}), queue("q", "1.0"), queue("r", "0"))
+def test_a_key_that_is_all_bits_is_first_tried_unchanged() -> None:
+    found = celery_native(
+        Waiting("celery_delayed_0", calculate_routing_key(1, "1.0"), {}), queue("q", "1.0"), queue("r", "0")
+    )
     assert found.destinations == (Destination("q", "shop", "1.0"),)
 
 
 @given(st.datetimes(datetime(1970, 1, 2), datetime(2400, 1, 1), timezones=st.just(timezone.utc)))
 def test_an_eta_counts_before_the_key(eta: datetime) -> None:
     headers = {"id": "a", "eta": eta.isoformat()}
-    found = native(Waiting("celery_delayed_3", calculate_routing_key(9, "q"), headers), queue("q"))
+    found = celery_native(Waiting("celery_delayed_3", calculate_routing_key(9, "q"), headers), queue("q"))
     assert 0 <= found.due_ms - eta.timestamp() * 1000 < 1.001
 
 
 def test_the_eta_of_the_first_protocol_is_in_its_body() -> None:
     body = b'{"id": "a", "task": "t", "eta": "2001-09-09T01:46:40+00:00"}'
-    found = native(Waiting("celery_delayed_9", calculate_routing_key(999, "q"), {}, body), queue("q"))
+    found = celery_native(Waiting("celery_delayed_9", calculate_routing_key(999, "q"), {}, body), queue("q"))
     assert found.due_ms == 1_000_000_000_000
 
 
 @pytest.mark.parametrize("body", [b"", b"\x80\x04", b"[1]", b'{"eta": 5}', b"[" * 100_000])
-def test_a_body_that_says_nothing_leaves_it_to_the_key(body: bytes) -> None:
-    found = native(Waiting("celery_delayed_1", calculate_routing_key(3, "q"), {}, body), queue("q"))
+def test_a_body_without_a_due_time_falls_back_to_the_routing_key(body: bytes) -> None:
+    found = celery_native(Waiting("celery_delayed_1", calculate_routing_key(3, "q"), {}, body), queue("q"))
     assert found.due_ms == NOW + 3000
 
 
 def test_time_since_the_last_level_counts_to_the_second() -> None:
     key = calculate_routing_key(0b1100, "q")
-    found = native(Waiting("celery_delayed_2", key, {"x-death": [death(2.5)]}), queue("q"))
+    found = celery_native(Waiting("celery_delayed_2", key, {"x-death": [death(2.5)]}), queue("q"))
     assert NOW + 1500 <= found.due_ms <= NOW + 2500
 
 
-def test_a_death_that_was_counted_before_tells_nothing() -> None:
+def test_a_death_with_a_count_above_one_is_ignored() -> None:
     key = calculate_routing_key(0b1100, "q")
-    found = native(Waiting("celery_delayed_2", key, {"x-death": [death(1000, count=2)]}), queue("q"))
+    found = celery_native(Waiting("celery_delayed_2", key, {"x-death": [death(1000, count=2)]}), queue("q"))
     assert found.due_ms == NOW + 4000
 
 
 @pytest.mark.parametrize("key", ["", "q", "1.0.q", ".".join("0" * 28), "2." * 28 + "q", "0." * 28])
 def test_a_key_without_bits_is_not_understood(key: str) -> None:
     with pytest.raises(NotUnderstoodError, match="does not begin with 28 bits"):
-        native(Waiting("celery_delayed_0", key, {}), queue("q"))
+        celery_native(Waiting("celery_delayed_0", key, {}), queue("q"))
 
 
 def test_a_key_that_no_queue_takes_is_not_understood() -> None:
     direct = queue("q", "q", Exchange("d", "direct"))
     with pytest.raises(NotUnderstoodError, match="no queue of the app takes the routing key 'q'"):
-        native(Waiting("celery_delayed_0", calculate_routing_key(1, "q"), {}), direct, Broadcast("q"))
+        celery_native(Waiting("celery_delayed_0", calculate_routing_key(1, "q"), {}), direct, Broadcast("q"))
 
 
 @pytest.mark.parametrize(
@@ -153,11 +155,11 @@ def test_a_longer_key_that_ends_like_a_queues_is_the_last_resort() -> None:
     assert [each.queue for each in celery_native_destinations([queue("a", "k")], ["x.k"])] == ["a"]
 
 
-# -- our own ---------------------------------------------------------------------------------------------------------
+# -- exact delays ----------------------------------------------------------------------------------------------------
 
 
 @given(delay=st.integers(1, 10**9), name=NAMES)
-def test_headers_tell_of_an_exact_delay(delay: int, name: str) -> None:
+def test_headers_have_the_due_time_of_an_exact_delay(delay: int, name: str) -> None:
     route = Levels(OPTIONS).route(delay, name)
     found = Waiting(f"{Levels(OPTIONS).level(0)}", route.routing_key, route.headers)
     expected = Address((Destination(name),), route.headers[h.DUE])
@@ -171,7 +173,9 @@ def test_headers_tell_of_an_exact_delay(delay: int, name: str) -> None:
     name=st.one_of(NAMES, LONG_NAMES),
     more=st.data(),
 )
-def test_the_key_of_a_level_tells_where_headers_do_not(count: int, name: str, more: st.DataObject) -> None:
+def test_the_routing_key_of_a_level_is_used_where_headers_are_unreadable(
+    count: int, name: str, more: st.DataObject
+) -> None:
     levels = Levels(OPTIONS)
     at = more.draw(st.sampled_from([place for place in range(28) if count >> place & 1]))
     found = Waiting(levels.level(at), levels.route(count * 1000, name).routing_key, {h.DUE: "?"})
@@ -181,7 +185,7 @@ def test_the_key_of_a_level_tells_where_headers_do_not(count: int, name: str, mo
 
 
 @given(delay=st.integers(1, 10**9), name=st.one_of(NAMES, LONG_NAMES))
-def test_the_name_of_a_hold_queue_tells_where_headers_do_not(delay: int, name: str) -> None:
+def test_the_name_of_a_hold_queue_is_used_where_headers_are_missing(delay: int, name: str) -> None:
     hold = Hold(OPTIONS)
     route = hold.route(delay, name)
     found = in_hold(Waiting(route.routing_key, route.routing_key, {}), NOW, prefix="p", queues=["other", name])
@@ -194,13 +198,13 @@ def test_a_hold_queue_of_a_fraction_of_a_second_and_a_queue_that_is_called_like_
 
 
 @pytest.mark.parametrize("key", ["", "q", "q.2", "q.1", ".1.1.1", "q.1.0.x"])
-def test_a_key_that_is_none_of_a_level_is_not_understood(key: str) -> None:
+def test_a_key_that_belongs_to_no_level_is_not_understood(key: str) -> None:
     with pytest.raises(NotUnderstoodError):
         in_levels(Waiting("p.levels.1s.classic.2", key, {}), NOW, unit_ms=1000, queues=())
 
 
 @pytest.mark.parametrize("name", ["p.hold.", "p.hold.q", "p.hold.5s.", "hold", "p.hold.5y.q"])
-def test_a_name_that_is_none_of_a_hold_queue_is_not_understood(name: str) -> None:
+def test_a_name_that_is_not_of_a_hold_queue_is_not_understood(name: str) -> None:
     with pytest.raises(NotUnderstoodError):
         in_hold(Waiting(name, "", {}), NOW, prefix="p", queues=())
 

@@ -49,7 +49,7 @@ def test_the_delay_queues_of_another_prefix_or_type_are_others(queue: str, tier_
 
 
 @given(queues, tiers, ttls, st.sampled_from(["rmq_delay", "second", "a\nb"]), types)
-def test_names_that_are_ours_are_told_from_those_of_users(
+def test_names_of_managed_objects_are_distinguished_from_those_of_users(
     queue: str, tier_index: int, ttl: int, prefix: str, kind: QueueType
 ) -> None:
     assert is_derived(delay_queue(queue, tier_index, ttl, prefix, kind))
@@ -57,7 +57,7 @@ def test_names_that_are_ours_are_told_from_those_of_users(
 
 
 @pytest.mark.parametrize("queue", NASTY)
-def test_names_that_only_look_a_little_like_ours_are_the_users(queue: str) -> None:
+def test_names_that_only_resemble_managed_ones_belong_to_users(queue: str) -> None:
     assert not is_derived(queue)
 
 
@@ -83,7 +83,7 @@ def test_any_routing_key_has_a_tier_or_none(queue: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["a@", "a@-1", "a@+1", "a@1.0", "a@ 1", "a@²", "a", "@", "", "b@1", "a@1@x"])
-def test_what_is_no_return_key_has_no_tier(key: str) -> None:
+def test_other_keys_have_no_tier(key: str) -> None:
     assert tier_of("a", key) == 0
 
 
@@ -121,6 +121,6 @@ def test_a_name_over_255_bytes_is_refused_with_its_size() -> None:
 @pytest.mark.parametrize("queue", ["q", "a.retry.eu", "a.retry.1.5s.b", "q.quarantine"])
 @pytest.mark.parametrize("prefix", ["rmq_delay", "p.retry.1.5s"])
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_a_delay_queue_tells_its_origin_queue(queue: str, prefix: str, kind: QueueType) -> None:
+def test_the_name_of_a_delay_queue_contains_its_origin_queue(queue: str, prefix: str, kind: QueueType) -> None:
     assert origin_of(delay_queue(queue, 2, 90_000, prefix, kind)) == queue
     assert origin_of(queue) is None

@@ -1,4 +1,4 @@
-"""RabbitMQ's own delayed retry: which tiers it can give, and what its counts say."""
+"""RabbitMQ's native retry: possible tiers, and its counts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_settings_take_the_tiers_that_native_can_give_and_print_them_for_oth
             parse_settings({**written, "tiers": [f"{tier}ms" for tier in asked]})
 
 
-def test_the_error_of_other_tiers_says_what_to_write() -> None:
+def test_the_error_of_other_tiers_shows_valid_tiers() -> None:
     with pytest.raises(SettingsError) as caught:
         parse_settings({"queues": {"q": {"retry": "native", "tiers": ["10s", "1m", "10m"]}}})
     assert str(caught.value) == (
@@ -68,7 +68,7 @@ def test_the_error_of_other_tiers_says_what_to_write() -> None:
         ({"queues": {"q": {"tiers": ["1s", "3s"]}}}, "rmq_delay.queues['q'].tiers", "['1s', '2s']"),
     ],
 )
-def test_what_native_cannot_do_is_an_error(more: dict[str, Any], setting: str, hint: str) -> None:
+def test_settings_that_native_retry_does_not_support_are_errors(more: dict[str, Any], setting: str, hint: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_settings({"retry": "native", "tiers": ["1s"], **more})
     assert caught.value.setting == setting
@@ -83,7 +83,7 @@ def test_native_is_inherited_and_can_be_taken_back() -> None:
     assert parse_settings({}).default.retry == "ladder"
 
 
-# -- what the counts say -----------------------------------------------------------------------------------------------
+# -- counts ------------------------------------------------------------------------------------------------------------
 
 
 def test_equal_tiers_are_returned_and_growing_ones_fail() -> None:
@@ -102,16 +102,18 @@ def test_equal_tiers_are_returned_and_growing_ones_fail() -> None:
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))
-def test_returned_messages_tell_retries_from_crashes(retries: int, crashes: int, rejections: int) -> None:
+def test_the_counts_of_returned_messages_distinguish_retries_from_crashes(
+    retries: int, crashes: int, rejections: int
+) -> None:
     headers = counts(retries + crashes, crashes + rejections, rejections)
-    assert CONSTANT.given_back(headers) == retries
+    assert CONSTANT.requeue_count(headers) == retries
     assert CONSTANT.was_interrupted(headers, most=3) == (crashes > 0)
 
 
 @given(st.integers(0, 50), st.integers(0, 50), st.integers(1, 50))
-def test_failed_messages_tell_a_crash_above_what_is_given_back(returns: int, rejections: int, most: int) -> None:
+def test_the_counts_of_failed_messages_show_a_crash_above_the_returns(returns: int, rejections: int, most: int) -> None:
     headers = counts(returns, returns + rejections, rejections)
-    assert GROWING.given_back(headers) == returns
+    assert GROWING.requeue_count(headers) == returns
     assert GROWING.was_interrupted(headers, most) == (returns > most)
     if GROWING.takes(headers, GROWING.delay_ms(headers), most):
         assert not GROWING.was_interrupted(counts(returns + 1, returns + rejections + 1, rejections), most)
@@ -124,17 +126,17 @@ def test_the_delay_is_the_brokers() -> None:
 
 def test_a_retry_that_the_broker_would_hold_for_another_time_is_a_copy() -> None:
     assert GROWING.takes(counts(1, 1), 1000, most=3)
-    assert not GROWING.takes(counts(), 1000, most=3)  # a copy before it: the count began anew
+    assert not GROWING.takes(counts(), 1000, most=3)  # after a copy the count restarts
     assert not GROWING.takes(counts(3, 3), 1200, most=3)
     assert CONSTANT.takes(counts(40), 500, most=3)
     assert not CONSTANT.takes(counts(), 300, most=3)  # tiers of a task
 
 
 @pytest.mark.parametrize("junk", ["3", -1, None, 2.5, True])
-def test_a_header_that_is_no_count_is_none(junk: Any) -> None:
+def test_an_invalid_count_in_a_header_is_no_error(junk: Any) -> None:
     headers = {"x-acquired-count": junk, "x-delivery-count": junk}
-    assert CONSTANT.given_back(headers) in (0, 1)
-    assert GROWING.given_back(headers) in (0, 1)
+    assert CONSTANT.requeue_count(headers) in (0, 1)
+    assert GROWING.requeue_count(headers) in (0, 1)
 
 
 # -- queues and tasks --------------------------------------------------------------------------------------------------
@@ -152,7 +154,7 @@ def test_a_quorum_queue_is_declared_with_both_the_ladder_and_the_delayed_retry()
     assert declared["x-delivery-limit"] == 7
 
 
-def test_a_classic_queue_is_declared_without_what_its_broker_would_refuse() -> None:
+def test_a_classic_queue_is_declared_without_arguments_that_its_broker_would_refuse() -> None:
     app = installed(Queue("q"))
     assert app.amqp.queues["q"].queue_arguments == {"x-dead-letter-exchange": "rmq_delay.q.dlx"}
 
@@ -182,8 +184,8 @@ def test_a_task_of_a_native_queue_has_no_tiers_of_its_own() -> None:
     ],
 )
 def test_a_queue_that_cannot_retry_natively_is_refused(version: Any, quorum: bool, piece: str | None) -> None:
-    said = refusal("q", Capabilities(version), quorum=quorum)
-    assert (piece is None) == (said is None)
-    if said is not None and piece is not None:
-        assert piece in said
-        assert '"retry": "ladder"' in said
+    reason = refusal("q", Capabilities(version), quorum=quorum)
+    assert (piece is None) == (reason is None)
+    if reason is not None and piece is not None:
+        assert piece in reason
+        assert '"retry": "ladder"' in reason

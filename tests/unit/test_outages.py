@@ -1,4 +1,4 @@
-"""How many outages can have made the failures: what counts as one witness."""
+"""The number of outages that can explain the failures: independent witnesses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery_rmq_delay.analytics.estimate.ladders import Today
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.outages import by_outage
 from celery_rmq_delay.analytics.estimate.shares import Intervals
-from tests.support.recoveries import exponential, intervals, looked_at, seen
+from tests.support.recoveries import exponential, inspected, intervals, seen
 
 OPTIONS = Options(bootstrap_rounds=50)
 GRID = OPTIONS.grid
@@ -18,7 +18,7 @@ HOUR = 3600.0
 
 
 def spans(*rows):
-    """Return failures that began in an hour and were over between two hours after, None: not seen over; one each."""
+    """Return failures, one for each (hour of begin, hours until over: at least, at most; None: not seen over)."""
     began, low, high = zip(*rows, strict=True)
     ends = np.array([np.nan if each is None else each * HOUR for each in high])
     lows = GRID.cells(np.array(low) * HOUR)
@@ -27,11 +27,11 @@ def spans(*rows):
 
 
 def outage(hours, tasks, seed, ladder=(60, 300, 900, 3600, 14_400, 28_800), starts_at=0):
-    """Return what is seen of one outage: tasks fail at random times of it, and all are over at its end."""
+    """Return the failures of one outage: tasks fail at random times of it, and all are over at its end."""
     random = np.random.default_rng(seed)
     began = random.uniform(0, hours * HOUR, tasks)
     lasts = hours * HOUR - began
-    return looked_at(lasts, starts_at + (began // HOUR).astype(np.int64), [ladder], random)
+    return inspected(lasts, starts_at + (began // HOUR).astype(np.int64), [ladder], random)
 
 
 def test_failures_that_can_have_ended_together_are_one_outage_whenever_they_began():
@@ -40,7 +40,7 @@ def test_failures_that_can_have_ended_together_are_one_outage_whenever_they_bega
     assert found.clusters == 2
 
 
-def test_what_was_not_seen_over_goes_with_the_next_outage_and_is_no_witness():
+def test_a_failure_not_seen_over_joins_the_next_outage_and_is_no_witness():
     found = spans((0, 7.5, 9), (3, 1, None), (30, 1, None), (30, 2, None), (40, 1, None))
     assert found.cluster[0] == found.cluster[1]
     assert found.cluster[2] == found.cluster[3]
@@ -54,7 +54,7 @@ def test_failures_without_any_recovery_have_no_outage():
     assert by_outage(Intervals(nothing, nothing, nothing, nothing.astype(float)), OPTIONS).clusters == 0
 
 
-def test_outages_apart_are_told_apart():
+def test_outages_apart_are_different_clusters():
     found = spans(*[(10 * number, 0.5, 1.5) for number in range(50)])
     assert found.clusters == 50
 
@@ -73,7 +73,7 @@ def test_one_outage_is_too_few_data_however_many_tasks_it_touched(hours):
     decision = decide(data, Today((60_000, 300_000, 900_000, 3_600_000, 14_400_000, 28_800_000), 0.3), OPTIONS)
     assert not decision.enough_data
     assert decision.advised_ms is None
-    assert decision.reason == "not enough data: one outage can have made all the failures, at least 5 are needed"
+    assert decision.reason == "not enough data: one outage may have caused all failures, at least 5 are needed"
 
 
 def test_outages_of_100_000_failures_keep_all_of_them():

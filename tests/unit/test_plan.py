@@ -44,7 +44,7 @@ plans = st.builds(
 
 
 class Model:
-    """What RabbitMQ does with exchanges, bindings and alternate exchanges."""
+    """A model of exchanges, bindings and alternate exchanges in RabbitMQ."""
 
     def __init__(self, objects: Objects) -> None:
         self.exchanges = {exchange.name: exchange for exchange in objects.exchanges}
@@ -94,7 +94,7 @@ def applied(plan: LadderPlan, highest: int = 0) -> Objects:
 
 @given(plans, st.integers(0, 7))
 def test_every_rejected_message_goes_to_exactly_one_place(plan: LadderPlan, highest: int) -> None:
-    """Of any task, from any tier that a ladder of the queue ever had, in any lane, with any other key."""
+    """For any task, any tier of any ladder of the queue, any lane and any other key."""
     model = Model(applied(plan, highest))
     top = max(highest, *(len(ladder) for ladder in plan.ladders.values()))
     for task, lane, tier_index in itertools.product(
@@ -140,7 +140,7 @@ def test_every_delay_queue_leads_back_to_its_origin_queue(plan: LadderPlan, high
 
 
 @given(st.lists(plans, min_size=2, max_size=4, unique_by=lambda plan: plan.queue))
-def test_queues_of_one_prefix_never_get_in_each_others_way(several: list[LadderPlan]) -> None:
+def test_queues_of_one_prefix_do_not_interfere(several: list[LadderPlan]) -> None:
     exchanges: dict[str, Exchange] = {}
     queues: dict[str, Queue | None] = {plan.queue: None for plan in several} | {"p.exhausted": None}
     together = Objects()
@@ -180,7 +180,7 @@ def test_every_object_is_declared_once_and_before_it_is_needed(plan: LadderPlan,
 
 @given(plans, ladders)
 def test_a_higher_tier_only_adds_ends(plan: LadderPlan, other: Ladder) -> None:
-    """A ladder that is declared again for a queue with a longer one keeps every object that it had."""
+    """A ladder that is declared again for a queue with a longer ladder keeps all its objects."""
     before, after = plan.objects(), plan.objects(len(other) + 5)
     assert set(before.exchanges) == set(after.exchanges)
     assert set(before.queues) == set(after.queues)
@@ -192,7 +192,7 @@ def test_the_brokers_version_changes_no_object(reason_routing: bool) -> None:
     assert plan_of(reason_routing=reason_routing).objects() == plan_of().objects()
 
 
-def test_a_quorum_queue_loses_nothing_on_its_way() -> None:
+def test_a_quorum_queue_loses_no_message() -> None:
     plan = plan_of(queue_type="quorum")
     safe = {"x-queue-type": "quorum", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
     assert safe.items() <= origin_arguments(NAMES, "q", "quorum").items()

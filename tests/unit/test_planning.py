@@ -1,4 +1,4 @@
-"""The days of a run: which it computes, which it reads, and which it advises on."""
+"""The days of a run: computed days, days to read, and days of the advice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery_rmq_delay.exceptions import AnalyticsError
 
 DAY = date(2026, 3, 2)
 NOW = datetime(2026, 3, 12, 12, tzinfo=timezone.utc)
-#: The last of them is still to come.
+#: The last of them is in the future.
 PRESENT = [DAY + timedelta(days=number) for number in (0, 2, 30)]
 
 
@@ -33,11 +33,11 @@ def test_all_days_by_now_are_computed_unless_some_are_named() -> None:
     assert days(first=5) == "none"
     assert days(last=-5) == "none"
     assert days(first=5, last=6) == "2026-03-07 to 2026-03-08"
-    with pytest.raises(AnalyticsError, match="The first day comes first"):
+    with pytest.raises(AnalyticsError, match="The first day must not be after the last"):
         days(first=0, last=-1)
 
 
-def test_the_day_after_the_last_is_read_and_for_the_newest_all_that_are_to_come() -> None:
+def test_the_day_after_the_last_is_read_and_for_the_newest_all_later_days() -> None:
     closed, newest, named = plan(last=1), plan(), plan(first=2, last=2)
     assert closed is not None
     assert (str(closed.read), closed.is_newest) == ("2026-02-23 to 2026-03-04", False)
@@ -47,7 +47,7 @@ def test_the_day_after_the_last_is_read_and_for_the_newest_all_that_are_to_come(
     assert named.is_newest
 
 
-def test_advice_is_of_the_last_days_whichever_of_them_this_run_computes() -> None:
+def test_advice_uses_the_last_days_even_if_the_run_computes_others() -> None:
     one, all_of_them, few = plan(first=2, last=2), plan(), plan(advice_days=2)
     assert one is not None
     assert all_of_them is not None
@@ -67,12 +67,12 @@ def test_tasks_wait_that_failed_in_the_last_days_that_one_run_reads() -> None:
     assert str(few.waiting) == "2026-03-03 to 2026-03-04"
 
 
-def test_no_day_is_earlier_than_the_first_that_there_is() -> None:
+def test_no_day_is_earlier_than_the_minimal_date() -> None:
     first = planned(PRESENT, Run(input="", output="", now=NOW, first=date(1, 1, 3)))
     assert first is not None
     assert first.read.first == date.min
 
 
-def test_the_last_week_tells_who_still_waits() -> None:
+def test_tasks_that_still_wait_are_read_from_the_last_week() -> None:
     assert str(waiting_in(Days(date(2026, 1, 1), date(2026, 3, 12)))) == "2026-03-05 to 2026-03-12"
     assert str(waiting_in(Days(date(2026, 3, 11), date(2026, 3, 12)))) == "2026-03-11 to 2026-03-12"

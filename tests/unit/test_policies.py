@@ -1,4 +1,4 @@
-"""Which policy adopts a queue, and which queues no policy can adopt."""
+"""The policy that adopts a queue, and queues that no policy can adopt."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_a_pattern_matches_its_queue_and_no_other(queue: str, more: str) -> None
     assert re.search(pattern, queue.encode())
     assert not re.search(pattern, f"x{queue}".encode())
     assert not re.search(pattern, f"{queue}x".encode())
-    other = (queue + more).rstrip("\n\r")  # `$` lets one line break pass, which no queue's name has
+    other = (queue + more).rstrip("\n\r")  # `$` also matches before a line break, which no queue's name has
     assert bool(re.search(pattern, other.encode())) == (other == queue)
 
 
 @given(QUEUE_NAMES)
-def test_a_policy_reads_back_as_it_was_written(queue: str) -> None:
+def test_a_policy_survives_json(queue: str) -> None:
     policy = Policy("p", pattern_of(queue), {"max-length": 3}, 7)
     assert Policy.from_json({"name": "p", "vhost": "/", **policy.to_json()}) == policy
     assert policy.fits(queue, "classic")
@@ -60,7 +60,7 @@ def test_a_queue_without_policy_gets_one_of_its_own() -> None:
     assert (plan.present, plan.base, plan.is_written) == (None, None, False)
 
 
-def test_a_quorum_queue_gets_what_keeps_its_dead_letters_safe() -> None:
+def test_a_quorum_queue_gets_the_arguments_that_keep_its_dead_letters_safe() -> None:
     plan = plan_policy(NAMES, detail(type="quorum"), [])
     assert plan.policy.definition == {
         "dead-letter-exchange": DLX,
@@ -69,7 +69,7 @@ def test_a_quorum_queue_gets_what_keeps_its_dead_letters_safe() -> None:
     }
 
 
-def test_the_policy_is_merged_from_the_one_that_applies_and_stands_above_all_that_match() -> None:
+def test_the_policy_is_merged_from_the_applied_one_and_has_the_highest_priority() -> None:
     policies = [
         Policy("all", ".*", {"max-length": 5, "overflow": "drop-head"}, 3, "all"),
         Policy("low", "^shop", {"message-ttl": 1}, 2),
@@ -94,7 +94,7 @@ def test_a_policy_that_the_broker_does_not_apply_to_this_type_of_queue_is_not_me
     assert (classic.base, quorum.base) == (policies[1], policies[0])
 
 
-def test_a_pattern_that_only_the_broker_can_read_is_stood_above_and_believed_when_it_applies() -> None:
+def test_a_pattern_that_only_the_broker_can_read_is_outranked_and_trusted_when_it_applies() -> None:
     odd = Policy("odd", "^sh(?|o)p[[:alpha:]]*$", {"max-length": 5}, 8)
     assert odd.fits("shop", "classic") is None
     assert plan_policy(NAMES, detail(), [odd]).policy.priority == 9
@@ -102,7 +102,7 @@ def test_a_pattern_that_only_the_broker_can_read_is_stood_above_and_believed_whe
     assert plan_policy(NAMES, detail(policy="odd"), [odd]).base == odd
 
 
-def test_of_equal_policies_the_one_that_the_broker_uses_is_merged() -> None:
+def test_the_one_of_several_equal_policies_that_the_broker_uses_is_merged() -> None:
     policies = [Policy(name, "shop", {}, 1) for name in "abc"]
     assert applying(policies, "shop", "classic", "b") == policies[1]
     assert applying([], "shop", "classic") is None
@@ -113,10 +113,10 @@ def test_an_operator_policy_is_not_copied_and_named() -> None:
     plan = plan_policy(NAMES, found, [])
     assert plan.policy.definition == {"dead-letter-exchange": DLX}
     assert plan.operator_policy == "limits"
-    assert "operator policy limits goes on" in policy_text(plan)
+    assert "operator policy limits still applies" in policy_text(plan)
 
 
-def test_a_policy_of_ours_is_written_anew_where_the_one_below_changed() -> None:
+def test_our_policy_is_written_again_when_the_policy_below_it_changed() -> None:
     base = Policy("all", ".*", {"max-length": 6}, 3)
     ours = Policy("rmq_delay.shop", "^shop$", {"max-length": 5, "dead-letter-exchange": DLX}, 4)
     plan = plan_policy(NAMES, detail(policy=ours.name), [base, ours])
@@ -147,15 +147,15 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("said", "case"), REFUSED.items(), ids=REFUSED)
-def test_what_no_policy_can_adopt_is_refused(said: str, case: tuple[dict[str, Any], list[Policy]]) -> None:
+@pytest.mark.parametrize(("error", "case"), REFUSED.items(), ids=REFUSED)
+def test_a_queue_that_no_policy_can_adopt_is_refused(error: str, case: tuple[dict[str, Any], list[Policy]]) -> None:
     changes, policies = case
-    with pytest.raises(AdoptionError, match=re.escape(said)) as raised:
+    with pytest.raises(AdoptionError, match=re.escape(error)) as raised:
         plan_policy(NAMES, detail(**changes), policies)
     assert "shop" in str(raised.value)
 
 
-def test_a_policy_that_dead_letters_elsewhere_is_replaced_when_that_is_said() -> None:
+def test_a_policy_that_dead_letters_elsewhere_is_replaced_with_the_option_only() -> None:
     theirs = Policy("p", "shop", {"dead-letter-exchange": "theirs", "dead-letter-routing-key": "k", "expires": 9})
     plan = plan_policy(NAMES, detail(), [theirs], replace=True)
     assert plan.policy.definition == {"dead-letter-exchange": DLX, "expires": 9}
@@ -206,7 +206,7 @@ def test_differences_are_those_keys_whose_values_differ(before: dict[str, int], 
         (-1, 3, (3, 10, 0), -1),
     ],
 )
-def test_the_delivery_limit_is_what_the_broker_makes_of_argument_and_policy(
+def test_the_delivery_limit_combines_argument_and_policy_as_the_broker_does(
     argument: int | None, policy: int | None, version: tuple[int, int, int], limit: int | None
 ) -> None:
     assert effective_limit(argument, policy, version) == limit

@@ -14,7 +14,8 @@ from celery_rmq_delay.testing.servers import ports
 
 ANOTHER = """
 import os
-from celery_rmq_delay.testing import PrivateServerError, ports
+from celery_rmq_delay.testing import PrivateServerError
+from celery_rmq_delay.testing.servers import ports
 ports._RANGE = {range}
 ports._reservations = lambda: reserved
 reserved = os.open({reserved!r}, os.O_RDWR)
@@ -48,5 +49,5 @@ def test_two_processes_never_get_the_same_port_while_both_run(monkeypatch: pytes
         with pytest.raises(PrivateServerError, match="were all in use"):
             ports.free_port()
         other.communicate("\n")
-    assert ports.free_port() in theirs, "what a process had is free once it has ended"
+    assert ports.free_port() in theirs, "the ports of an ended process are free"
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The fixtures' behaviour when a server is missing or given from outside."""
+"""The fixtures' behaviour when a server is missing or external."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_a_missing_server_fails_in_ci(pytester: pytest.Pytester, monkeypatch: py
     result.stdout.fnmatch_lines(["*CI is set*"])
 
 
-def test_a_broker_given_by_url_is_used_as_it_is(pytester: pytest.Pytester) -> None:
+def test_a_broker_given_by_url_is_used_unchanged(pytester: pytest.Pytester) -> None:
     run(pytester, "--broker-url", "amqp://elsewhere//").assert_outcomes(passed=1)
 
 
-def test_a_broker_given_by_the_environment_is_used_as_it_is(
+def test_a_broker_given_by_the_environment_is_used_unchanged(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BROKER_URL", "amqp://elsewhere//")
@@ -49,4 +49,4 @@ def test_an_explicit_choice_beats_the_environment(pytester: pytest.Pytester, mon
 
 def test_two_brokers_at_once_are_refused(pytester: pytest.Pytester) -> None:
     result = run(pytester, "--rabbitmq", "system", "--broker-url", "amqp://elsewhere//")
-    result.stderr.fnmatch_lines(["*give one of the two*"])
+    result.stderr.fnmatch_lines(["*use only one of them*"])

@@ -37,19 +37,19 @@ def test_shares_are_of_all_attempts_or_of_each() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "fast", "-1/s", "5/y", "1e999/s", "nan"])
-def test_what_is_no_rate_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_rate_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SettingsError, match=r"--rate: found .*(5000/s|too much)"):
         parse_rate(text, "--rate")
 
 
 @pytest.mark.parametrize("text", ["", "2", "101%", "-0.1", "a,b", "0.1,"])
-def test_what_is_no_share_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_share_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SettingsError, match="0 to 1"):
         parse_shares(text, "--failure-rate")
 
 
 @pytest.mark.parametrize("text", ["", "2 bits", "-5B", "1Ki iB"])
-def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SettingsError, match="8GiB"):
         parse_size(text, "--size")
 

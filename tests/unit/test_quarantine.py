@@ -1,4 +1,4 @@
-"""What a worker does with its quarantined tasks while its pool is full."""
+"""Quarantined tasks of a worker while its pool is full."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Rig:
         self.quarantine = Quarantine(self.consumer, publisher, lambda _: None, lambda *_: None)
 
     def look(self, seconds: float = 0.1) -> None:
-        """Let so many seconds pass, and look for a free process."""
+        """Let so many seconds pass, and check for a free process."""
         self.now += seconds
         (look,) = self.looks
         self.looks.clear()
@@ -45,7 +45,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
         connection.default_channel.queue_declare("q.quarantine")
         rig = Rig(connection)
         monkeypatch.setattr("celery_rmq_delay.worker.quarantine.time", SimpleNamespace(monotonic=lambda: rig.now))
-        rig.quarantine._channel.basic_cancel = lambda _tag, **_: None  # kombu's knows no nowait
+        rig.quarantine._channel.basic_cancel = lambda _tag, **_: None  # kombu's has no nowait
         rig.quarantine._channel.callbacks = {}
         rig.quarantine.add("q")
         rig.quarantine.start()
@@ -53,7 +53,7 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
         yield rig
 
 
-def test_what_is_held_goes_on_after_one_of_it_has_raised(rig: Rig) -> None:
+def test_held_actions_go_on_after_one_of_them_has_raised(rig: Rig) -> None:
     done: list[str] = []
 
     def fail() -> None:
@@ -104,7 +104,7 @@ def test_others_are_not_held_for_quarantined_tasks_that_do_not_come(rig: Rig) ->
     assert not rig.looks
 
 
-def test_the_maximum_is_that_of_an_autoscaler_whatever_it_was_at_the_start(rig: Rig) -> None:
+def test_the_maximum_of_an_autoscaler_is_followed_when_it_changes(rig: Rig) -> None:
     assert not rig.quarantine.have_room
     rig.consumer.controller.autoscaler = SimpleNamespace(max_concurrency=4)
     assert rig.quarantine.have_room

@@ -1,4 +1,4 @@
-"""Which of an app's queues become origin queues, and with which arguments."""
+"""Queues of an app that become origin queues, and their arguments."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_missing_queue_becomes_an_origin_queue_when_it_is_used() -> None:
     assert isinstance(app.amqp.queues["more"], OriginQueue)
 
 
-def test_queues_that_somebody_looked_at_before_are_made_anew() -> None:
+def test_queues_read_before_the_install_are_made_again() -> None:
     app = bare_app()
     assert not isinstance(app.amqp.queues["celery"], OriginQueue)
     install(app)
@@ -105,7 +105,7 @@ def test_the_users_own_arguments_and_routing_stay() -> None:
     ],
     ids=["broadcast", "transient", "auto-delete", "exclusive", "stream"],
 )
-def test_a_queue_that_cannot_have_a_ladder_stays_as_it_is(queue: Queue) -> None:
+def test_a_queue_that_cannot_have_a_ladder_is_not_changed(queue: Queue) -> None:
     before = copy.copy(queue.queue_arguments)
     app, delay = installed(queue)
     assert not isinstance(app.amqp.queues[queue.name], OriginQueue)
@@ -114,26 +114,26 @@ def test_a_queue_that_cannot_have_a_ladder_stays_as_it_is(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("argument", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
-def test_a_queue_that_dead_letters_elsewhere_stays_as_it_is_and_forwards_its_retries(argument: str) -> None:
+def test_a_queue_that_dead_letters_elsewhere_is_not_changed_and_forwards_its_retries(argument: str) -> None:
     app, delay = installed(Queue("q", queue_arguments={argument: "theirs"}))
     assert not isinstance(app.amqp.queues["q"], OriginQueue)
     assert app.amqp.queues["q"].queue_arguments == {argument: "theirs"}
     assert delay.origin_queues() == ["q"]
-    assert delay.unmanaged == {"q"}
+    assert delay.differing == {"q"}
 
 
 @pytest.mark.parametrize("argument", ["x-dead-letter-exchange", "x-dead-letter-routing-key"])
-def test_a_queue_with_a_dead_letter_exchange_of_its_own_is_left_as_it_is_and_forwarded_from(
+def test_a_queue_with_its_own_dead_letter_exchange_is_not_changed_and_forwards_retries(
     argument: str,
 ) -> None:
     app, delay = installed(Queue("q", queue_arguments={argument: "theirs"}))
     assert type(app.amqp.queues["q"]) is Queue
     assert app.amqp.queues["q"].queue_arguments == {argument: "theirs"}
-    assert delay.unmanaged == {"q"}
+    assert delay.differing == {"q"}
     assert delay.origin_queues() == ["q"]
 
 
-def test_a_queue_that_is_left_alone_stays_as_it_is() -> None:
+def test_a_queue_that_is_left_alone_is_not_changed() -> None:
     app, delay = installed(Queue("q"), settings={"queues": {"q": False}})
     assert type(app.amqp.queues["q"]) is Queue
     assert delay.origin_queues() == []

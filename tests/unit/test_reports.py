@@ -57,7 +57,7 @@ def pytest_runtest_makereport(call):
 
 
 def report_of(folder: Path, *options: str) -> tuple[int, str]:
-    """Return the exit code and the output of a pytest that has the tests of a folder, and only our reports."""
+    """Return exit code and output of a pytest for the tests of a folder, with our reports only."""
     plugins = ("-p", "tests.support.reports", "-p", "no:cacheprovider")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *plugins, *options, "--rootdir", folder, folder],
@@ -70,7 +70,7 @@ def report_of(folder: Path, *options: str) -> tuple[int, str]:
 
 
 def test_a_failure_is_reported_while_finalizers_parse_source(tmp_path: Path) -> None:
-    """On CPython 3.11 it would be an internal error of pytest, which ends the run."""
+    """On CPython 3.11 this would be an internal error of pytest, which ends the run."""
     (tmp_path / "test_odd.py").write_text(FAILS_AMONG_FINALIZERS)
     code, output = report_of(tmp_path)
     assert (code, "1 failed" in output) == (1, True), output
@@ -79,7 +79,7 @@ def test_a_failure_is_reported_while_finalizers_parse_source(tmp_path: Path) -> 
 
 
 def test_a_timeout_does_not_interrupt_the_report_of_a_failure(tmp_path: Path) -> None:
-    """It would be an internal error of pytest, which ends the run."""
+    """This would be an internal error of pytest, which ends the run."""
     (tmp_path / "conftest.py").write_text(REPORTS_SLOWLY)
     (tmp_path / "test_slow.py").write_text("def test_fails(): assert 0\ndef test_passes(): ...")
     code, output = report_of(tmp_path, "-p", "pytest_timeout", "--timeout", "1")

@@ -1,4 +1,4 @@
-"""The page on security names tests: they are there."""
+"""The tests named on the page on security exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_page_names_tests() -> None:
 
 
 @pytest.mark.parametrize(("file", "name"), NAMED, ids=str)
-def test_a_named_test_is_there(file: str, name: str) -> None:
+def test_every_named_test_exists(file: str, name: str) -> None:
     found = [each for each in (ROOT / "tests").glob(f"*/{file}") if f"tests/{each.parent.name}/{file}" in PAGE]
     assert found
     assert not name or any(f"def {name}(" in each.read_text() for each in found)

@@ -1,4 +1,4 @@
-"""Settings that make no sense: each is one error that names the setting, and nothing else ever raises."""
+"""Invalid settings: each is one error that names the setting, and no other exception is raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``make`` installs, and what it says when it may not."""
+"""The installations of ``make``, and its errors without permission."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def bare_machine(setup: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     return setup
 
 
-def test_a_bare_machine_misses_everything(bare_machine: ModuleType) -> None:
+def test_on_a_bare_machine_everything_is_missing(bare_machine: ModuleType) -> None:
     found = bare_machine.missing_packages(servers=True, test_servers=True, trees=True)
     servers = ["rabbitmq-server", "redis-server", "default-jre-headless", "postgresql"]
     assert found == [
@@ -100,7 +100,7 @@ def test_java_counts_as_installed_from_17_on(
     assert bare_machine.java_installed() is enough
 
 
-def test_an_old_java_in_java_home_is_told_as_it_hides_what_would_be_installed(
+def test_an_old_java_in_java_home_is_reported_as_it_hides_an_installed_one(
     bare_machine: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     java_that_prints(tmp_path, 'openjdk version "11.0.27" 2025-04-15')
@@ -109,14 +109,14 @@ def test_an_old_java_in_java_home_is_told_as_it_hides_what_would_be_installed(
         bare_machine.java_installed()
 
 
-def test_a_java_home_without_java_is_told(bare_machine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_home_without_java_is_reported(bare_machine: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     with pytest.raises(SystemExit, match="JAVA_HOME is '/nowhere': no Java that runs"):
         bare_machine.java_installed()
 
 
 def java_that_prints(home: Path, printed: str) -> Path:
-    """Make a Java that prints this as its version, on stderr, as they do."""
+    """Make a Java that prints this as its version, on stderr like a real one."""
     java = home / "bin" / "java"
     java.parent.mkdir()
     java.write_text(f"#!/bin/sh\ncat >&2 <<'END'\n{printed}\nEND\n")

@@ -1,4 +1,4 @@
-"""The share of failures that is over by t, beside a known truth, and what hostile data do to it."""
+"""The share of failures that is over by t, compared with a known truth, and for hostile data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LADDERS = {
 }
 EPISODES = 100_000
 
-#: A point of the grid is seen where at least so many of these failures were looked at.
+#: A point of the grid counts as seen with attempts of at least so many of these failures.
 LOOKS = EPISODES // 1000
 
 
@@ -28,7 +28,7 @@ LOOKS = EPISODES // 1000
 def test_the_truth_is_recovered_within_3_percent_wherever_the_ladder_sees(truth, ladders):
     jitter, tiers = LADDERS[ladders]
     found = shares(intervals(seen(TRUTHS[truth], EPISODES, tiers, seed=7, jitter=jitter), GRID), OPTIONS)
-    visible = found.looks >= LOOKS
+    visible = found.inspections >= LOOKS
     error = np.abs(found.least[0] - TRUTHS[truth].share(GRID.times))[visible].max()
     print(f"{truth}, {ladders}: {visible.sum()} points, error {error:.4f}")
     assert found.converged
@@ -36,7 +36,7 @@ def test_the_truth_is_recovered_within_3_percent_wherever_the_ladder_sees(truth,
     assert error < 0.03
 
 
-def test_between_two_looks_the_share_is_told_from_below_and_above():
+def test_between_two_inspections_the_share_is_bounded_from_below_and_above():
     found = shares(intervals(seen(TRUTHS["exponential"], EPISODES, [(30, 300)], seed=1, jitter=0), GRID), OPTIONS)
     at = GRID.cells([100.0])[0]
     assert found.least[0, at] < TRUTHS["exponential"].share(100.0) < found.most[0, at]
@@ -44,50 +44,50 @@ def test_between_two_looks_the_share_is_told_from_below_and_above():
 
 
 def sparse_last_tier():
-    """Return 300 failures: 250 over by a minute, 32 by 11 minutes, 18 seen failing then and over 4 hours later."""
+    """Return 300 failures: 250 over by a minute, 32 by 11 minutes, 18 still failing then and over 4 hours later."""
     cell = lambda seconds: int(GRID.cells([seconds])[0])  # noqa: E731
     return rows((0, cell(60), 250), (cell(60), cell(660), 32), (cell(660), cell(15_060), 18))
 
 
-def test_few_looks_far_from_others_move_no_recovery_to_an_earlier_time():
+def test_few_inspections_far_from_others_move_no_recovery_to_an_earlier_time():
     found = shares(sparse_last_tier(), OPTIONS)
     share = found.least[0, GRID.cells([60, 660, 1500, 3600, 7200, 14_000, 15_060])]
     np.testing.assert_allclose(share, [250 / 300, *[0.94] * 5, 1.0], atol=1e-3)
     assert found.most[0, GRID.cells([1500])[0]] == pytest.approx(1.0)
 
 
-def test_a_single_look_in_a_long_gap_does_not_decide_where_its_failures_ended():
+def test_a_single_inspection_in_a_long_gap_does_not_determine_where_failures_ended():
     early, stray, late = GRID.cells([30, 100, 330])
     found = shares(rows((0, early, 400), (early, late, 600), (early, stray, 1)), OPTIONS)
     assert found.least[0, stray] == pytest.approx(0.4, abs=0.01)
     assert found.least[0, late] == pytest.approx(1.0)
-    assert np.flatnonzero(found.looks).tolist() == [early, late]
+    assert np.flatnonzero(found.inspections).tolist() == [early, late]
 
 
-def test_a_single_look_after_all_others_tells_nothing():
+def test_a_single_inspection_after_all_others_adds_nothing():
     early, last = GRID.cells([30, 86_400])
     found = shares(rows((0, early, 500), (early, Intervals.OPEN, 500), (early, last, 1)), OPTIONS)
     assert found.horizon == early
     assert found.least[0, -1] == pytest.approx(0.5, abs=0.01)
 
 
-def test_few_looks_near_each_other_count_at_the_latest_of_them():
+def test_few_inspections_near_each_other_count_at_the_latest_of_them():
     first = int(GRID.cells([300])[0])
     looks = [(0, first + at, 15) for at in range(4)]
     found = shares(rows((0, 50, 1000), *looks), OPTIONS)
-    places = np.flatnonzero(found.looks)
+    places = np.flatnonzero(found.inspections)
     assert places.tolist() == [50, first + 1, first + 3]
-    assert found.looks[places].tolist() == [1000, 30, 30]
+    assert found.inspections[places].tolist() == [1000, 30, 30]
 
 
-def test_after_the_last_look_nothing_is_claimed():
+def test_after_the_last_inspection_nothing_is_claimed():
     found = shares(intervals(seen(TRUTHS["exponential"], EPISODES, [(10, 60)], seed=1), GRID), OPTIONS)
     assert GRID.times[found.horizon] < 100
     assert (found.least[0, found.horizon :] == found.least[0, found.horizon]).all()
     assert (found.most[0, found.horizon + 1 :] == 1).all()
 
 
-def test_intervals_know_that_failures_of_one_outage_are_no_witnesses_of_their_own():
+def test_intervals_do_not_count_failures_of_one_outage_as_independent():
     options, truth, ladders = Options(bootstrap_rounds=60), exponential(120), [(30, 120, 600)]
     at = GRID.cells([150.0])[0]
 
@@ -141,7 +141,7 @@ def test_odd_data_give_shares_from_0_to_1_that_never_fall(data, last):
     assert found.least[0, -1] == pytest.approx(last, abs=1e-6)
 
 
-def test_no_failures_at_all_are_an_error_that_says_so():
+def test_no_failures_at_all_are_an_error():
     nothing = np.array([], dtype=np.int64)
     with pytest.raises(IntervalError, match="at least one observation"):
         shares(Intervals(nothing, nothing, nothing, nothing.astype(float)), OPTIONS)

@@ -46,7 +46,7 @@ with _interruptible() as stopped:
 
 @contextmanager
 def background(code: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a program as a background job, from when it is ready."""
+    """Run a program as a background job; yield it when it is ready."""
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=as_a_background_job) as process:
         try:
@@ -58,7 +58,7 @@ def background(code: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
-def test_a_command_finishes_what_it_has_in_hand(number: signal.Signals) -> None:
+def test_a_command_finishes_pending_work(number: signal.Signals) -> None:
     with background(WAITS) as process:
         process.send_signal(number)
         assert process.communicate(timeout=SECONDS) == ("finished\n", None)
@@ -66,7 +66,7 @@ def test_a_command_finishes_what_it_has_in_hand(number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
-def test_a_command_undoes_what_is_half_done(number: signal.Signals) -> None:
+def test_a_command_undoes_incomplete_work(number: signal.Signals) -> None:
     with background(EXITS) as process:
         process.send_signal(number)
         assert process.communicate(timeout=SECONDS) == ("undone\n", None)
@@ -83,7 +83,7 @@ def test_the_second_signal_ends_a_migration_at_once(number: signal.Signals) -> N
         assert process.wait(timeout=SECONDS) == 128 + number
 
 
-def test_handlers_are_afterwards_what_they_were() -> None:
+def test_signal_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in STOP_SIGNALS]
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
@@ -96,7 +96,7 @@ def test_handlers_are_afterwards_what_they_were() -> None:
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
 
 
-def test_outside_the_main_thread_handlers_stay_what_they_are() -> None:
+def test_outside_the_main_thread_signal_handlers_are_not_changed() -> None:
     found = []
 
     def call() -> None:

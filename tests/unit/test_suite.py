@@ -1,4 +1,4 @@
-"""The suite's own files: where helpers are, what test modules import, how long the names of tests are."""
+"""The files of the test suite: places of helpers, imports of test modules, lengths of test names."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_no_file_imports_tests_or_fixtures() -> None:
     assert wrong == {}
 
 
-def test_what_tests_share_is_in_the_folder_for_it() -> None:
+def test_shared_helpers_are_in_the_support_folder() -> None:
     others = [path for path in MODULES if not path.name.startswith(("test_", "conftest", "__init__"))]
     assert others == []
 
 
-def test_names_of_tests_can_be_read_at_a_glance() -> None:
+def test_names_of_tests_are_short() -> None:
     names = [node.name for path in MODULES for node in ast.walk(parsed(path)) if isinstance(node, ast.FunctionDef)]
     assert [name for name in names if name.startswith("test_") and len(name) > LONGEST] == []
 

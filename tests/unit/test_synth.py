@@ -1,4 +1,4 @@
-"""Synthetic histories: repeatable, exact in their counts, and true to what they say of themselves."""
+"""Synthetic histories: repeatable, exact in their counts, and in agreement with their truth."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_queue_changes_its_ladder_half_way(history: tuple[Path, dict[str, Any]
 
 
 @pytest.mark.parametrize("name", sorted(synth.NAMED))
-def test_failures_last_as_the_truth_says(tmp_path: Path, name: str) -> None:
+def test_failures_last_as_the_truth_states(tmp_path: Path, name: str) -> None:
     shop = synth.default_shop(synth.NAMED[name], hard=0.5)
     spec = synth.Spec(attempts=60_000, days=10, shop=shop, outages="independent")
     truth = synth.write(str(tmp_path), spec, processes=1)
@@ -144,8 +144,8 @@ def test_failures_last_as_the_truth_says(tmp_path: Path, name: str) -> None:
         assert curve["expected"][-1] == pytest.approx(0.5, abs=1e-3)
 
 
-def test_recovery_in_the_files_lies_within_what_the_truth_allows(tmp_path: Path) -> None:
-    """What is over before the last failed attempt cannot be; what recovered has to be over."""
+def test_recovery_in_the_files_is_within_the_bounds_of_the_truth(tmp_path: Path) -> None:
+    """No failure is over before its last failed attempt; recovered ones are over."""
     spec = synth.Spec(attempts=60_000, days=10, discarded=0.0, skew_s=0.0)
     truth = synth.write(str(tmp_path), spec, processes=1)
     curves = {curve["name"]: curve for curve in truth["recovery"]}
@@ -167,7 +167,7 @@ def test_recovery_in_the_files_lies_within_what_the_truth_allows(tmp_path: Path)
         assert (seen <= np.array(drawn) + 1e-3).all()
 
 
-def test_shared_outages_hit_all_tasks_of_a_dependency_and_nobody_else(tmp_path: Path) -> None:
+def test_shared_outages_hit_all_tasks_of_a_dependency_and_no_others(tmp_path: Path) -> None:
     spec = synth.Spec(**SMALL | {"skew_s": 0.0, "start": date(2026, 3, 1)})
     truth = synth.write(str(tmp_path), spec, processes=1)
     begin = datetime(2026, 3, 1, tzinfo=timezone.utc)
@@ -190,9 +190,9 @@ def test_bad_rows_and_files_come_on_top(tmp_path: Path) -> None:
         pq.read_table(tmp_path / "day=2026-01-01" / "part-truncated.parquet")
 
 
-def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(SettingsError, match=r"holds 'notes\.txt': give a new folder"):
+    with pytest.raises(SettingsError, match=r"contains 'notes\.txt': use a new folder"):
         synth.write(str(tmp_path), synth.Spec(**SMALL))
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
@@ -202,7 +202,7 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     [
         ({"attempts": 0}, r"Spec\.attempts: found 0\. Use a whole number from 1"),
         ({"days": 1.5}, r"Spec\.days: found 1\.5"),
-        ({"late": 2}, r"Spec\.late: found 2\. It has to be a share"),
+        ({"late": 2}, r"Spec\.late: found 2\. It must be a share"),
         ({"gave_up": 0.6, "poison": 0.6}, "Together at most 1"),
         ({"skew_s": -1}, r"Spec\.skew_s: found -1"),
         ({"outages": "none"}, '"shared" or "independent"'),
@@ -226,7 +226,7 @@ def test_a_task_names_a_queue_of_its_shop() -> None:
         synth.Shop(shop.dependencies, shop.queues[1:], shop.tasks)
 
 
-def test_the_command_writes_a_history_and_says_what_is_in_it(tmp_path: Path) -> None:
+def test_the_command_writes_a_history_and_prints_its_contents(tmp_path: Path) -> None:
     options = ["--output", str(tmp_path / "history"), "--attempts", "2000", "--days", "2", "--processes", "1"]
     done = CliRunner().invoke(command, [*options, "--distribution", "half-hard", "--outages", "independent"])
     assert done.exit_code == 0, done.output
@@ -235,7 +235,7 @@ def test_the_command_writes_a_history_and_says_what_is_in_it(tmp_path: Path) -> 
     assert {each["hard"] for each in truth["spec"]["shop"]["dependencies"]} == {0.5}
     again = CliRunner().invoke(command, options)
     assert again.exit_code == 1
-    assert "give a new folder" in again.output
+    assert "use a new folder" in again.output
 
 
 def test_the_shop_of_the_documentation_works(tmp_path: Path) -> None:

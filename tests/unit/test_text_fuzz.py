@@ -1,4 +1,4 @@
-"""Texts that somebody made to hurt: redaction, fingerprints and policies end, in time that grows with the text."""
+"""Hostile texts: redaction, fingerprints and policies take time that is linear in the text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from celery_rmq_delay.redaction import DEFAULT, DEFAULT_KEYS, MAX_TEXT, Redactio
 from tests.support import hostile
 from tests.support.effort import assert_linear
 
-#: What a pattern may stumble over, a thousand times in a row.
+#: Texts that are hard for a pattern when repeated.
 STONES = (
     *("password", "password=", "password = ", "--password ", "pass", "token_", "token.", 'secret\\"', "card ", "key"),
     *(
@@ -71,17 +71,17 @@ def look(text: str) -> None:
 
 
 @given(stones)
-def test_whatever_a_text_holds_it_is_looked_at(text: str) -> None:
+def test_any_text_is_checked(text: str) -> None:
     look(text)
 
 
 @given(stones.filter(bool))
-def test_the_time_is_bounded_whatever_is_repeated(text: str) -> None:
+def test_the_time_is_linear_in_the_length_of_any_text(text: str) -> None:
     assert_linear(lambda size: look((text * (size // len(text) + 1))[:size]), 25_000)
 
 
 @pytest.mark.parametrize("stone", STONES, ids=ascii)
-def test_no_stone_alone_takes_long(stone: str) -> None:
+def test_repeating_one_part_takes_linear_time(stone: str) -> None:
     for before in ("", "password="):
         assert_linear(lambda size: look(before + (stone * size)[:size]), 30_000)  # noqa: B023 - called at once
 
@@ -100,7 +100,9 @@ def test_the_pattern_of_a_policy_matches_its_queue_and_no_other(queue: str, othe
 
 
 @given(hostile.texts, names, st.sampled_from(["classic", "quorum", "stream"]))
-def test_a_policy_of_somebody_fits_or_does_not_or_only_the_broker_knows(pattern: str, queue: str, kind: str) -> None:
+def test_a_policy_of_any_text_fits_or_does_not_or_only_the_broker_can_decide(
+    pattern: str, queue: str, kind: str
+) -> None:
     assert Policy("p", pattern).fits(queue, kind) in (True, False, None)
 
 
@@ -112,7 +114,7 @@ def test_a_pattern_that_python_cannot_read_is_left_to_the_broker(pattern: str) -
 
 
 @given(names, names)
-def test_names_of_objects_tell_queues_apart(first: str, second: str) -> None:
+def test_names_of_objects_differ_between_queues(first: str, second: str) -> None:
     made: Any = [Names("p").dlx, Names("p").record, Names("p").tasks, Names("p").other]
     assume(first != second)
     for name in made:

@@ -1,4 +1,4 @@
-"""The lean record of a failed attempt: small on its way to the parent, an `ExceptionInfo` to whoever looks at it."""
+"""The lean record of a failed attempt: small on its way to the parent, an `ExceptionInfo` for its users."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from celery_rmq_delay.worker.tracebacks import format_exception
 
 
 class Canary:
-    """Something that a frame's locals hold."""
+    """An object in the locals of a frame."""
 
 
 def fail(depth: int = 20, canary: Canary | None = None) -> None:
@@ -45,7 +45,7 @@ def records(canary: Canary | None = None) -> tuple[LeanExceptionInfo, ExceptionI
     raise AssertionError
 
 
-def test_it_looks_like_celerys_record() -> None:
+def test_the_lean_record_equals_celerys_record() -> None:
     ours, stock = records()
     assert isinstance(ours, ExceptionInfo)
     assert str(ours) == ours.traceback
@@ -68,7 +68,7 @@ def test_hooks_find_the_frames_as_celery_shows_them() -> None:
     assert found is None
 
 
-def test_it_is_small_on_its_way_to_the_parent_and_arrives_whole() -> None:
+def test_the_lean_record_is_small_when_pickled_and_arrives_whole() -> None:
     ours, _ = records()
     pickled = pickle.dumps(ours)
     assert len(pickled) < 4096
@@ -79,7 +79,7 @@ def test_it_is_small_on_its_way_to_the_parent_and_arrives_whole() -> None:
     assert back.exc_info[2] is None
 
 
-def test_a_parked_retry_arrives_as_it_was_sent() -> None:
+def test_a_parked_retry_survives_pickling() -> None:
     retry = Retry("m", ValueError("x"), 10)
     for path in RetryPath:
         sent = lean(Parked.of(retry, path, 3))
@@ -90,7 +90,7 @@ def test_a_parked_retry_arrives_as_it_was_sent() -> None:
         assert repr(back.exc) == "ValueError('x')"
 
 
-def test_the_frames_and_what_they_hold_are_let_go() -> None:
+def test_frames_and_their_variables_are_released() -> None:
     canary = Canary()
     gone = weakref.ref(canary)
 
@@ -125,7 +125,7 @@ def run(task: Any, *args: Any, **request: Any) -> Any:
 
 
 @pytest.mark.parametrize("base", ["stock", "ours"])
-def test_hooks_and_backend_get_the_same_of_both_kinds_of_task(app: Celery, base: str) -> None:
+def test_hooks_and_backend_get_the_same_values_from_both_kinds_of_task(app: Celery, base: str) -> None:
     seen: list[Any] = []
     kind = RetryableTask if base == "ours" else app.Task
 
@@ -205,7 +205,7 @@ def test_a_failed_attempt_leaves_nothing_to_the_garbage_collector(
         gc.enable()
 
 
-def test_a_backend_that_is_away_turns_no_retry_into_a_failure(
+def test_an_unreachable_result_backend_turns_no_retry_into_a_failure(
     app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     called: list[str] = []
@@ -229,7 +229,7 @@ def test_a_backend_that_is_away_turns_no_retry_into_a_failure(
     assert "The state RETRY of some-id could not be stored" in caplog.text
 
 
-def test_who_sets_a_tracer_gets_one_with_the_lean_record(app: Celery) -> None:
+def test_a_tracer_set_by_a_user_gets_the_lean_record(app: Celery) -> None:
     @app.task(base=RetryableTask, name="t", shared=False)
     def t() -> str:
         return "done"

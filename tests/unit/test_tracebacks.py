@@ -191,7 +191,7 @@ def test_different_lines_of_a_function_are_different_texts() -> None:
     assert len(texts) == 2
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_stacks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracebacks, "_CACHED_STACKS", 3)
     for number in range(10):
         source = "\n" * number + "raise ValueError('x')"

@@ -80,7 +80,7 @@ def test_a_path_to_a_server_is_a_choice(tmp_path: Path) -> None:
     assert (chosen.server, chosen.root, chosen.version) == (str(server), None, "4.0.5")
 
 
-def test_building_without_root_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_building_without_root_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(trees, "system_has", lambda version: False)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(PrivateServerError, match="needs root"):
@@ -121,7 +121,7 @@ def test_a_tree_runs_its_programs_in_a_mount_namespace_of_their_own(
     assert command[-3:] == [str(tmp_path), found.server, "-noinput"]
 
 
-def test_a_tree_without_root_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_tree_without_root_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ServerNotFoundError, match="run as root"):
         Installation.find(root=tmp_path)

@@ -1,4 +1,4 @@
-"""Turnbull's estimate: beside another implementation, its invariances, and what it refuses."""
+"""Turnbull's estimate: compared with another implementation, its invariances, and invalid input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from celery_rmq_delay.exceptions import IntervalError
 
 
 def small_data(seed):
-    """Some tens of failures with a known end each, seen at a few random times."""
+    """Return some tens of failures with known ends, seen at a few random times."""
     rng = np.random.default_rng(seed)
     failures = int(rng.integers(15, 60))
     ends = rng.exponential(60, failures)
@@ -23,13 +23,13 @@ def small_data(seed):
 
 @pytest.mark.filterwarnings("ignore::lifelines.exceptions.ApproximationWarning")
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))])
-def test_it_agrees_with_lifelines(seed):
+def test_the_estimate_agrees_with_lifelines(seed):
     from lifelines import KaplanMeierFitter
 
     low, high = small_data(seed)
     estimate = turnbull(low, high, np.ones_like(low))
     times = np.unique(np.concatenate([low, high[np.isfinite(high)]]))
-    # lifelines knows closed intervals only, and tells of a time what holds until the next end of an interval.
+    # lifelines has closed intervals only; its value at a time holds until the next end of an interval.
     fitter = KaplanMeierFitter().fit_interval_censoring(low + 1e-6, high, timeline=times + 5e-7, tol=1e-10)
     theirs = 1 - fitter.survival_function_["NPMLE_estimate_upper"].loc[times + 5e-7].to_numpy()
     assert estimate.converged
@@ -62,12 +62,12 @@ def test_an_interval_is_open_at_its_low_and_closed_at_its_high():
     assert estimate.most([10, 15, 20]).tolist() == [0, 1, 1]
 
 
-def test_exact_looks_give_the_plain_shares():
+def test_exact_inspections_give_the_plain_shares():
     estimate = turnbull([0, 10, 100, 1000], [10, 100, 1000, np.inf], [50, 30, 10, 10])
     np.testing.assert_allclose(estimate.least([10, 100, 1000]), [0.5, 0.8, 0.9], atol=1e-6)
 
 
-def test_failures_that_were_never_seen_over_tell_nothing_after_the_last_look():
+def test_failures_never_seen_over_add_nothing_after_the_last_inspection():
     estimate = estimated([0.0, 30.0, 330.0], [np.inf] * 3)
     assert estimate.least([30, 330, 1e9]).tolist() == [0, 0, 0]
     assert estimate.most([330, 331]).tolist() == [0, 1]
@@ -78,13 +78,13 @@ def test_counts_that_differ_by_much_converge():
     assert estimate.converged
 
 
-def test_too_few_steps_are_told():
+def test_too_few_steps_are_reported():
     low, high = small_data(5)
     assert not turnbull(low, high, np.ones(len(low)), most_steps=1).converged
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "count", "says"),
+    ("low", "high", "count", "error"),
     [
         ([], [], [], "at least one observation"),
         ([1.0], [2.0], [0], "at least one observation"),
@@ -99,6 +99,6 @@ def test_too_few_steps_are_told():
         ([0.0], [1.0, 2.0], [1], "a low, a high and a count each"),
     ],
 )
-def test_what_is_no_interval_is_refused(low, high, count, says):
-    with pytest.raises(IntervalError, match=says):
+def test_an_invalid_interval_is_refused(low, high, count, error):
+    with pytest.raises(IntervalError, match=error):
         turnbull(low, high, count)

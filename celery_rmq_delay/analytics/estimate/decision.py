@@ -1,4 +1,4 @@
-"""Whether the history is enough to advise a ladder for one queue or task, and which. Pure."""
+"""Decide whether the history is sufficient to advise a ladder for a queue or task, and which one. Pure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .shares import Floats, Intervals, Shares, shares
 
 Ladder = tuple[int, ...]
 
-#: Today's share of recoveries has to be known to within this, apart from chance.
+#: Today's share of recoveries must be known to within this, apart from sampling error.
 _UNSEEN_TAIL = 0.05
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Today's ladder, the advised one, and why. ``advised_ms`` is None where nothing is advised.
+    """Today's ladder, the advised one, and the reason. ``advised_ms`` is None if nothing is advised.
 
-    ``refused_ms``: the best ladder that was found, where it is not advised because it may lose ``lost`` of the
-    recoveries that were counted, more than is tolerated.
+    ``refused_ms``: the best ladder found, if it is not advised because it may lose ``lost`` of the counted recoveries,
+    more than is tolerated.
     """
 
     enough_data: bool
@@ -38,7 +38,7 @@ class Decision:
 
 
 def lacking(intervals: Intervals, options: Options) -> str | None:
-    """Return what there is too little of, as a sentence; None: enough."""
+    """Return a sentence about which data is insufficient; None: there is enough."""
     for found, least, what in (
         (intervals.episodes, options.min_episodes, "retried failures"),
         (intervals.recoveries, options.min_recovered, "recoveries"),
@@ -47,20 +47,20 @@ def lacking(intervals: Intervals, options: Options) -> str | None:
             return f"not enough data: {found:,} {what}, at least {least:,} are needed"
     if intervals.clusters < options.min_clusters:
         few = "one outage" if intervals.clusters == 1 else f"as few as {intervals.clusters:,} outages"
-        return f"not enough data: {few} can have made all the failures, at least {options.min_clusters:,} are needed"
+        return f"not enough data: {few} may have caused all failures, at least {options.min_clusters:,} are needed"
     return None
 
 
 def decide(intervals: Intervals, today: Today, options: Options) -> Decision:
-    """Return the advice for failures whose ladder is what it is ``today``."""
+    """Return the advice for failures with the ladder and overhead of ``today``."""
     current_ms, overhead_s = today.ladder_ms, today.overhead_s
     too_few = lacking(intervals, options)
     if too_few:
         return Decision(False, too_few)
     if not current_ms:
-        return Decision(False, "not enough data: no failure tells today's ladder")
+        return Decision(False, "not enough data: today's ladder is not known from any failure")
     if today.is_endless:
-        return Decision(False, "today's last tier repeats for ever: no ladder that ends recovers as much")
+        return Decision(False, "today's last tier repeats without a limit: no ladder that ends recovers as much")
     estimate = shares(intervals, options)
     grid = options.grid
     current = summarise(current_ms, estimate, grid, overhead_s)
@@ -70,18 +70,16 @@ def decide(intervals: Intervals, today: Today, options: Options) -> Decision:
             f"not enough data: too few failures reached the last tier of today's ladder ({format_ms(current_ms[-1])})"
         )
         return Decision(False, text, current)
-    told = figures(*_retries(current_ms, estimate.least[0], overhead_s, options))
-    limits = Limits.of(told, options)
+    current_figures = figures(*_retries(current_ms, estimate.least[0], overhead_s, options))
+    limits = Limits.of(current_figures, options)
     best = best_ladder(estimate.least[0], grid, overhead_s, limits, options)
-    keeps = bool(limits.kept_by(told))
+    keeps = bool(limits.kept_by(current_figures))
     if best is None and not keeps:
-        return Decision(True, f"no ladder keeps the limits, as far as the history sees: {_text(limits)}", current)
+        return Decision(True, f"no ladder meets the limits, as far as the history shows: {_text(limits)}", current)
     if best is None or best == current_ms:
-        return Decision(
-            True, "today's ladder is the best, as far as the history can tell", current, current_ms, current
-        )
+        return Decision(True, "today's ladder is the best, as far as the history shows", current, current_ms, current)
     if keeps and not _is_better(best, current_ms, estimate, overhead_s, options):
-        text = "today's ladder is as good as any, as far as the history can tell"
+        text = "today's ladder is as good as any, as far as the history shows"
         return Decision(True, text, current, current_ms, current)
     lost = _lost(best, last, intervals, estimate, overhead_s, options)
     if lost > options.recovery_tolerance * intervals.recoveries:
@@ -92,7 +90,7 @@ def decide(intervals: Intervals, today: Today, options: Options) -> Decision:
 
 
 def _is_better(best: Ladder, current: Ladder, estimate: Shares, overhead_s: float, options: Options) -> bool:
-    """Tell whether it needs fewer retries in the estimate, and in 97.5 % of the resampled histories."""
+    """Return whether ``best`` needs fewer retries in the estimate, and in 97.5 % of the resampled histories."""
     rounds = [
         figures(*_retries(each, estimate.least, overhead_s, options)).attempts.reshape(-1) for each in (current, best)
     ]
@@ -105,7 +103,7 @@ def _lost(
 ) -> float:
     """Return how many counted recoveries the ladder may lose that today's, which ends in the cell ``last``, does not.
 
-    It is 0 where it reaches as far as today's, and where the user has set what has to recover.
+    It is 0 if the ladder reaches as far as today's, or if the user has set ``min_recovery``.
     """
     reach = _reach(best, overhead_s, options)
     if reach >= last or options.min_recovery is not None:

@@ -1,4 +1,4 @@
-"""The logarithmic grid of times: which point stands for a time. Pure."""
+"""The logarithmic grid of times, and the point that represents a time. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 class Grid:
     """Times from ``first_s`` to at least ``last_s`` seconds, ``per_decade`` to a factor of ten.
 
-    A time is rounded to the *nearest* point (of logarithms), the end of a failed attempt and that of a good one alike.
-    To widen the interval instead - low down, high up - would put whole failures into the cell between the two: the
-    maximum of the likelihood is then 0 before the cell and 1 after it, whatever the share was.
-    At 50 points to a decade a time is moved by at most 2.3 %: the share of an exponential by at most 0.009.
+    A time is rounded to the *nearest* point (of logarithms), for failed and successful attempts alike. Widening the
+    interval instead - low down, high up - would put whole failures into the cell between the two: the maximum of the
+    likelihood is then 0 before the cell and 1 after it, independent of the true share.
+    At 50 points per decade a time is moved by at most 2.3 %: the share of an exponential by at most 0.009.
     """
 
     first_s: float
@@ -35,7 +35,7 @@ class Grid:
         return np.concatenate(([0.0], self.first_s * 10.0**steps))
 
     def cells(self, seconds: ArrayLike) -> NDArray[np.int64]:
-        """Return the cell of each time: 0 for none (or less), 1 for the first point; never more than the last."""
+        """Return the cell of each time: 0 for times of 0 or less, 1 for the first point; never more than the last."""
         times = np.asarray(seconds, dtype=np.float64)
         steps = np.log10(np.maximum(times, self.first_s) / self.first_s) * self.per_decade
         cells = np.minimum(np.floor(steps + 0.5), self.points - 1) + 1

@@ -1,7 +1,7 @@
-"""What a ladder would do with failures of which the shares that are over are known. Pure, for many ladders at once.
+"""Figures of ladders, from the estimated shares of failures that have ended by each time. Pure, for many at once.
 
-Times run from the end of the first failed attempt to the end of a later one. A retry comes ``overhead_s`` after its
-tier's delay: what tasks waited for a worker and ran, as measured in the history (median).
+Times are measured from the end of the first failed attempt to the end of a later one. A retry ends ``overhead_s`` after
+its tier's delay: the time that tasks waited for a worker and ran, as measured in the history (median).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .shares import Floats, Ints, Shares
 #: Shares that differ by less are the same.
 _ALIKE = 1e-9
 
-#: A ladder whose last tier repeats more often than this repeats it for ever.
+#: A ladder with more retries than this is taken to repeat its last tier without a limit.
 _MOST_RETRIES = 100
 
 
@@ -24,7 +24,7 @@ _MOST_RETRIES = 100
 class Today:
     """The delays of a task's retries in milliseconds, and the seconds that a retry ends after its delay.
 
-    ``is_endless``: the last tier repeats for ever. No delays: no failure tells the ladder.
+    ``is_endless``: the last tier repeats without a limit. No delays: the ladder is not known from any failure.
     """
 
     ladder_ms: tuple[int, ...] = ()
@@ -33,10 +33,10 @@ class Today:
 
     @classmethod
     def of(cls, tiers_ms: tuple[int, ...], max_retries: int | None, retries: int, overhead_s: float) -> Today:
-        """Return what tiers and retries come to.
+        """Return the delays of all retries, from tiers and the number of retries.
 
         With fewer ``max_retries`` than tiers a task stops before the last ones; with more, the last tier repeats. None:
-        the history tells no limit. Then it repeats for ever where more ``retries`` than tiers were seen.
+        the history contains no limit. Then the tier repeats without a limit if there were more ``retries`` than tiers.
         """
         if max_retries is None:
             return cls(tiers_ms, overhead_s, is_endless=retries > len(tiers_ms))
@@ -48,11 +48,11 @@ class Today:
 
 @dataclass(frozen=True)
 class Figures:
-    """Expected figures of ladders, all of one shape; not a number: nothing recovers.
+    """Expected figures of ladders, all of one shape; NaN: nothing recovers.
 
-    ``recovery``: share of failures over by the last retry. ``attempts``: retries per failure - every attempt after the
-    first, good or failed. ``median_s``, ``p95_s``: seconds to recovery, among those that recover. ``exhausted``: the
-    share that does not.
+    ``recovery``: share of failures that have ended by the last retry. ``attempts``: retries per failure - every attempt
+    after the first, successful or failed. ``median_s``, ``p95_s``: seconds to recovery, among those that recover.
+    ``exhausted``: the share that does not recover.
     """
 
     recovery: Floats
@@ -81,35 +81,35 @@ def retry_times(ladders_ms: Ints, overhead_s: float) -> Floats:
 
 
 def figures(share: Floats, times: Floats) -> Figures:
-    """Return the figures of ladders whose retries at ``times`` find ``share`` over: (..., ladder, tier) and alike."""
+    """Return the figures of ladders from the ``share`` that has ended by each time, both (..., ladder, tier)."""
     recovery = share[..., -1]
     attempts = 1.0 + (1.0 - share[..., :-1]).sum(axis=-1)
     return Figures(recovery, attempts, _quantile(share, times, 0.5), _quantile(share, times, 0.95), 1.0 - recovery)
 
 
 def _quantile(share: Floats, times: Floats, part: float) -> Floats:
-    """Return the first retry by which this part of those that recover has recovered."""
+    """Return the time of the first retry by which this part of the recovering failures has recovered."""
     at = np.argmax(share >= part * share[..., -1:] - _ALIKE, axis=-1)
     found = np.take_along_axis(np.broadcast_to(times, share.shape), at[..., None], axis=-1)[..., 0]
     return np.where(share[..., -1] > _ALIKE, found, np.nan)
 
 
 def summarise(ladder_ms: tuple[int, ...], shares: Shares, grid: Grid, overhead_s: float) -> Summary:
-    """Return the figures of one ladder: as if failures ended as late as the history allows, with intervals.
+    """Return the figures of one ladder, with intervals, assuming failures end as late as the history allows.
 
-    The intervals hold what resampled histories give, and what failures would give that end as early as the history
-    allows: they are wide where a ladder retries at times at which today's does not look.
+    The intervals contain the figures of resampled histories, and those of failures that end as early as the history
+    allows: they are wide if a ladder retries at times at which today's ladder does not.
     """
     times = retry_times(np.array([ladder_ms], dtype=np.int64), overhead_s)
     cells = grid.cells(times)
     late = figures(shares.least[:, cells], times)
     early = figures(shares.most[:, cells], times)
-    told = {}
+    by_name = {}
     for name in Figures.NAMES:
         both = np.stack([getattr(late, name)[:, 0], getattr(early, name)[:, 0]])
         low, high = shares.interval(_least(both), -_least(-both))
-        told[name] = (float(both[0, 0]), float(low), float(high))
-    return Summary(told)
+        by_name[name] = (float(both[0, 0]), float(low), float(high))
+    return Summary(by_name)
 
 
 def _least(both: Floats) -> Floats:

@@ -1,4 +1,4 @@
-"""What a user may set of the estimate and of the search for a ladder. Checked when it is made."""
+"""Options of the estimate and of the search for a ladder, validated on creation."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from ...durations import MAX_TTL_MS, parse_ms
 from ...exceptions import SettingsError
 from .grid import Grid
 
-#: Delays that a person would write down: the tiers of the ladders that are tried.
+#: Round delays: the tiers of the ladders that are tried.
 HUMAN_DELAYS = (
     "1s", "2s", "5s", "10s", "15s", "30s", "1m", "2m", "5m", "10m", "15m", "30m", "1h", "2h", "4h", "8h", "12h", "24h",
 )  # fmt: skip
 
-#: More ladders than this are not tried for one queue: seconds and memory of the search grow with them.
+#: Most ladders that are tried for one queue: time and memory of the search grow with their number.
 MOST_LADDERS = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The estimate's grid and bootstrap, what is enough data, and the limits that an advised ladder keeps.
+    """Grid and bootstrap of the estimate, the data required for advice, and the limits of an advised ladder.
 
-    The limits ``min_recovery`` (share), ``max_median_s`` and ``max_p95_s`` (seconds) are those of today's ladder where
-    they are None: an advised ladder recovers at most ``recovery_tolerance`` (share) less, and its median and 95th
-    percentile are at most ``time_tolerance`` (share of them) longer. Raises `SettingsError` for what cannot be used.
+    Limits ``min_recovery`` (share), ``max_median_s`` and ``max_p95_s`` (seconds) that are None are taken from today's
+    ladder: an advised ladder recovers at most ``recovery_tolerance`` (share) less, and its median and 95th percentile
+    are at most ``time_tolerance`` (share of them) longer. Raises `SettingsError` for invalid values.
     """
 
     #: Logarithmic grid of times, in seconds after the first failure's end.
@@ -35,9 +35,9 @@ class Options:
     #: Resampled histories; 0: no intervals.
     bootstrap_rounds: int = 200
     seed: int = 1
-    #: Failures of one queue or task that can have ended within so many seconds are one outage: see `outages`.
+    #: Failures of one queue or task that can have ended within this many seconds are one outage: see `outages`.
     cluster_s: int = 3600
-    #: Less than any of these is too few data for advice.
+    #: With less than any of these there is no advice.
     min_episodes: int = 200
     min_recovered: int = 50
     min_clusters: int = 5
@@ -46,7 +46,7 @@ class Options:
     max_p95_s: float | None = None
     recovery_tolerance: float = 0.005
     time_tolerance: float = 0.1
-    #: Ladders that are tried: all that never shorten, of these delays (milliseconds), with at most so many tiers.
+    #: Ladders that are tried: all of these delays (milliseconds) that never decrease, with at most ``max_tiers`` tiers.
     max_tiers: int = 6
     delays_ms: Sequence[int] = tuple(parse_ms(each, "delays_ms") for each in HUMAN_DELAYS)
 
@@ -78,7 +78,7 @@ class Options:
 
     @property
     def grid(self) -> Grid:
-        """The times at which shares are told."""
+        """The times at which shares are estimated."""
         return Grid(self.grid_first_s, self.grid_last_s, self.points_per_decade)
 
 

@@ -1,8 +1,8 @@
-"""Which failures one outage can have made: these are one witness, not many. Pure numpy.
+"""Group failures by the outage that can have caused them: such failures are one observation, not many. Pure numpy.
 
-Failures are over between two attempts. Those whose spans have a moment in common can all have been over then, however
-many they are and whenever they began. So a moment is chosen that lies in most spans, these are one outage, and so on
-with the rest, until all are told: about the fewest outages that explain the history.
+A failure ends between two attempts. Failures whose spans have a moment in common can all have ended then, independent
+of their number and of when they began. So the moment in the most spans is chosen, these failures are one outage, and so
+on with the rest until every failure is assigned: about the fewest outages that explain the history.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from .shares import Intervals, Ints
 
 
 def by_outage(hourly: Intervals, options: Options) -> Intervals:
-    """Return the intervals with the outage as cluster, given those whose cluster is the stretch in which they began.
+    """Return the intervals with the outage as cluster, given intervals whose cluster is the time slot of their begin.
 
-    Stretches are ``Options.cluster_s`` long, and so are the moments: outages that end within two stretches are one.
-    What was not seen to be over belongs to the next outage after it, or where there is none to all others of its
-    stretch.
+    Slots are ``Options.cluster_s`` long, and so are the moments: outages that end within two slots are one. A failure
+    whose end was not observed belongs to the next outage after it, or if there is none, to the others of its slot.
     """
     began = hourly.cluster
     lasts = options.grid.times / options.cluster_s
@@ -32,14 +31,14 @@ def by_outage(hourly: Intervals, options: Options) -> Intervals:
     cluster[is_over] = of
     sought = first[~is_over]
     following = np.searchsorted(moments, sought)
-    told = np.append(moments, 0)[following]
-    # Below every moment, so that they meet none.
-    cluster[~is_over] = np.where(following < len(moments), told, began[~is_over] - 2**40)
+    next_moment = np.append(moments, 0)[following]
+    # Below every moment, so that the clusters stay distinct.
+    cluster[~is_over] = np.where(following < len(moments), next_moment, began[~is_over] - 2**40)
     return replace(hourly, cluster=cluster)
 
 
 def _moments(first: Ints, until: Ints, count: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[Ints, Ints]:
-    """Return the chosen moments in order, and that of each span, both ends of which it may be."""
+    """Return the chosen moments in order, and the moment of each span; both ends of a span are included."""
     if not len(first):
         return first, first
     start = int(first.min())

@@ -1,14 +1,14 @@
-"""The best ladder that the history can vouch for. Pure, and exhaustive: every ladder of the candidates is tried.
+"""Search for the best ladder that the history supports. Pure, and exhaustive: every candidate is tried.
 
 Objective: the fewest expected retries per failure (`Figures.attempts`), among ladders that
 
 * recover at least `Limits.recovery`,
 * with a median time to recovery of at most `Limits.median_s`, and a 95th percentile of at most `Limits.p95_s`.
 
-Where the history does not tell when a failure ended, it is taken to have ended as late as it can have: a ladder is
-never given credit for what nobody has seen. Of ladders alike in retries, the one that recovers more is best, then the
-shorter 95th percentile, the shorter median, the fewer tiers, the shorter delays in their order: the answer is always
-the same.
+If the history does not show when a failure ended, the latest possible time is assumed: a ladder gets no credit for
+recoveries that were not observed. Among ladders with equal retries, the one that recovers more is best, then the one
+with the shorter 95th percentile, the shorter median, fewer tiers, and shorter delays in their order: the result is
+deterministic.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ALIKE = 1e-9
 
 @dataclass(frozen=True)
 class Limits:
-    """What a ladder has to keep: the least share recovered, the longest median and 95th percentile in seconds."""
+    """Limits of a ladder: the least share recovered, the longest median and 95th percentile in seconds."""
 
     recovery: float
     median_s: float
@@ -38,9 +38,9 @@ class Limits:
 
     @classmethod
     def of(cls, today: Figures, options: Options) -> Limits:
-        """Return the limits that ``options`` set, and today's with their tolerance where they set none.
+        """Return the limits that ``options`` set; those not set are today's figures with the tolerance.
 
-        ``today``: the figures of one ladder, as scalars. A ladder that recovers nothing sets no limit of time.
+        ``today``: the figures of one ladder, as scalars. A ladder that recovers nothing sets no time limit.
         """
         longer = 1 + options.time_tolerance
         return cls(
@@ -50,7 +50,7 @@ class Limits:
         )
 
     def kept_by(self, found: Figures) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        """Return which of the ladders keep the limits."""
+        """Return which of the ladders meet the limits."""
         return np.asarray(
             (found.recovery >= self.recovery - _ALIKE)
             & (found.median_s <= self.median_s + _ALIKE)
@@ -61,7 +61,7 @@ class Limits:
 def best_ladder(
     share: Floats, grid: Grid, overhead_s: float, limits: Limits, options: Options
 ) -> tuple[int, ...] | None:
-    """Return the best ladder in milliseconds; None: none keeps the limits. ``share``: of each cell of the grid."""
+    """Return the best ladder in milliseconds; None: none meets the limits. ``share``: of each cell of the grid."""
     best: tuple[tuple[float, ...], tuple[int, ...]] | None = None
     for tiers in range(1, options.max_tiers + 1):
         candidates = _ladders(tuple(options.delays_ms), tiers)
@@ -74,21 +74,21 @@ def best_ladder(
 def _best_of(
     ladders: Ints, share: Floats, grid: Grid, overhead_s: float, limits: Limits
 ) -> tuple[tuple[float, ...], tuple[int, ...]] | None:
-    """Return the best of ladders of one length, after what it is judged by: less is better."""
+    """Return the best of ladders of one length, preceded by its criteria: less is better."""
     times = retry_times(ladders, overhead_s)
     found = figures(share[grid.cells(times)], times)
     kept = np.flatnonzero(limits.kept_by(found))
     if not len(kept):
         return None
     order = np.stack([found.attempts, -found.recovery, found.p95_s, found.median_s])[:, kept].round(9)
-    # Candidates come in the order of their delays, and the sort keeps it.
+    # Candidates are ordered by their delays, and the sort is stable.
     at = kept[np.lexsort(order[::-1])[0]]
     judged = (found.attempts[at], -found.recovery[at], found.p95_s[at], found.median_s[at])
     return (*(round(float(each), 9) for each in judged), ladders.shape[1]), tuple(int(each) for each in ladders[at])
 
 
 def _ladders(delays_ms: tuple[int, ...], tiers: int) -> Ints:
-    """Return every ladder of so many tiers that never shortens: (ladder, tier)."""
+    """Return every ladder of this many tiers whose delays never decrease: (ladder, tier)."""
     count = math.comb(len(delays_ms) + tiers - 1, tiers)
     flat = chain.from_iterable(combinations_with_replacement(delays_ms, tiers))
     return np.fromiter(flat, dtype=np.int64, count=count * tiers).reshape(count, tiers)

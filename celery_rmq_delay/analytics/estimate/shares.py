@@ -1,7 +1,7 @@
-"""Shares of failures that are over by each point of the grid, with bootstrap rounds. Pure numpy.
+"""Estimate the shares of failures that have ended by each point of the grid, with bootstrap rounds. Pure numpy.
 
-Failures of one outage end together: as if each were a witness of its own, intervals would be far too narrow. So a round
-of the bootstrap draws whole clusters, with replacement: all failures that one outage can have made (`outages`).
+Failures of one outage end together: treated as independent observations, they would make intervals far too narrow. So a
+bootstrap round draws whole clusters, with replacement: all failures that one outage can have caused (`outages`).
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from .turnbull import turnbull
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-#: A handful of looks at a time tells little, but the likelihood can put all the mass of a long gap beside it. So looks
-#: are few below this number, and below this share of the failures; of a small history, below the other share.
-_FEW_LOOKS = 20
-_FEW_LOOKS_SHARE = 0.001
+#: A few inspections at a time carry little information, but the likelihood can put all the mass of a long gap beside
+#: them. Inspections are few below this number, and below this share of the failures; in a small history, below
+#: `_SMALL_SHARE`.
+_FEW_INSPECTIONS = 20
+_FEW_INSPECTIONS_SHARE = 0.001
 _SMALL_SHARE = 0.05
 
-#: Looks that are few count together within this part of a decade, and not beyond.
+#: Cells with few inspections are pooled within this part of a decade.
 _NEAR_DECADES = 0.1
 
-#: A round of the bootstrap needs no more: its shares are right to some 0.001.
+#: Sufficient for a bootstrap round: its shares are accurate to about 0.001.
 _ROUND_TOLERANCE = 1e-4
 _ROUND_STEPS = 100
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """Failures by the cells of the grid between which they ended, and by cluster; `OPEN` as ``high``: not seen over.
+    """Failures by the grid cells between which they ended, and by cluster; `OPEN` as ``high``: end not observed.
 
-    A failure was seen at ``low`` and over at ``high``; ``low < high``. Rows may repeat; ``count`` is their number.
+    A failure still lasted at ``low`` and had ended at ``high``; ``low < high``. Rows may repeat; ``count``: failures.
     """
 
     low: Ints
@@ -43,7 +44,7 @@ class Intervals:
     cluster: Ints
     count: Floats
 
-    #: The cell of what was not seen to be over: beyond every grid.
+    #: The cell of failures whose end was not observed: beyond every grid.
     OPEN = 2**31 - 1
 
     @property
@@ -53,56 +54,57 @@ class Intervals:
 
     @property
     def censored(self) -> int:
-        """How many were not seen to be over."""
+        """How many failures there are whose end was not observed."""
         return int(self.count[self.high == self.OPEN].sum())
 
     @property
     def recoveries(self) -> int:
-        """How many were seen to be over."""
+        """How many failures there are whose end was observed."""
         return self.episodes - self.censored
 
     @property
     def clusters(self) -> int:
-        """How many clusters there are in which a failure was seen over."""
+        """How many clusters there are with a failure whose end was observed."""
         return len(np.unique(self.cluster[self.high < self.OPEN]))
 
 
 @dataclass(frozen=True)
 class Shares:
-    """The share that is over by each cell of the grid: the estimate in row 0, a bootstrap round in each other row.
+    """The share that has ended by each grid cell: the estimate in row 0, a bootstrap round in each other row.
 
-    ``least`` and ``most`` differ where the history cannot tell when a failure ended. ``looks``: attempts that ended in
-    each cell. ``horizon``: the last cell with looks; from there on ``least`` is flat and ``most`` is 1, unless all were
-    over. ``ends``: the cell by which the estimate takes the failures of each row of the intervals to be over, `OPEN`
-    where it takes them for not seen over: not always that of the recovery, as few looks are pooled.
+    ``least`` and ``most`` differ where the history does not show when a failure ended. ``inspections``: attempts that
+    ended in each cell. ``horizon``: the last cell with inspections; from there on ``least`` is flat and ``most`` is 1,
+    unless all have ended. ``ends``: the cell by which the estimate takes the failures of each row of the intervals to
+    have ended, `OPEN` if it takes their end as not observed: not always the cell of the recovery, as cells with few
+    inspections are pooled.
     """
 
     least: Floats
     most: Floats
-    looks: Floats
+    inspections: Floats
     ends: Ints
     horizon: int
     converged: bool
 
     def interval(self, low: Floats, high: Floats) -> tuple[Floats, Floats]:
-        """Return the 95 % interval, given figures of all rows: ``low`` made from ``least``, ``high`` from ``most``.
+        """Return the 95 % interval of figures of all rows: ``low`` computed from ``least``, ``high`` from ``most``.
 
-        Without rounds there is none: not a number.
+        Without bootstrap rounds both ends are NaN.
         """
         if len(low) < 2:
-            nothing = np.full(low.shape[1:], np.nan)
-            return nothing, nothing
+            unknown = np.full(low.shape[1:], np.nan)
+            return unknown, unknown
         with np.errstate(invalid="ignore"):
             return np.quantile(low[1:], 0.025, axis=0), np.quantile(high[1:], 0.975, axis=0)
 
 
 def shares(intervals: Intervals, options: Options) -> Shares:
-    """Return the estimate and its rounds. Raises `IntervalError` where there is nothing to estimate from.
+    """Return the estimate and its bootstrap rounds. Raises `IntervalError` if there is nothing to estimate from.
 
-    There are no rounds where there are less than `Options.min_clusters` clusters: they would all be alike.
+    With less than `Options.min_clusters` clusters there are no rounds: they would all be alike.
     """
     cells = options.grid.points + 1
-    data, looks = _pooled(intervals, cells, round(_NEAR_DECADES * options.grid.per_decade))
+    data, inspections = _pooled(intervals, cells, round(_NEAR_DECADES * options.grid.per_decade))
     pairs, of = np.unique(data.low * (2**32) + data.high, return_inverse=True)
     low, high = np.divmod(pairs, 2**32)
     ends = np.where(high == data.OPEN, np.inf, high)
@@ -117,9 +119,9 @@ def shares(intervals: Intervals, options: Options) -> Shares:
     return Shares(
         least=np.array([each.least(at) for each in estimates]),
         most=np.array([each.most(at) for each in estimates]),
-        looks=looks,
+        inspections=inspections,
         ends=data.high,
-        horizon=int(np.flatnonzero(looks)[-1]),
+        horizon=int(np.flatnonzero(inspections)[-1]),
         converged=estimate.converged,
     )
 
@@ -133,16 +135,16 @@ def _draws(data: Intervals, rounds: int, seed: int) -> list[Floats]:
 
 
 def _pooled(data: Intervals, cells: int, near: int) -> tuple[Intervals, Floats]:
-    """Return the intervals between cells that have looks enough, and the looks at each of these.
+    """Return the intervals between cells with enough inspections, and the inspections of each of these cells.
 
-    Few looks that are near none count as none: what failed there is known to have failed at the look before, and what
-    was over there is known to be over at the look after; where there is none, it was not seen over.
+    Few inspections that are not near others are dropped: a failure there counts as observed at the inspection before,
+    and a recovery there at the inspection after; if there is none, its end counts as not observed.
     """
-    looks = _looks(data, cells)
+    inspections = _inspections(data, cells)
     count = data.count.sum()
-    few = max(min(_FEW_LOOKS, _SMALL_SHARE * count), _FEW_LOOKS_SHARE * count)
-    place = _places(looks, few, near)
-    pooled = np.bincount(place, looks, cells)
+    few = max(min(_FEW_INSPECTIONS, _SMALL_SHARE * count), _FEW_INSPECTIONS_SHARE * count)
+    place = _places(inspections, few, near)
+    pooled = np.bincount(place, inspections, cells)
     kept = np.flatnonzero(pooled >= min(few, pooled.max()))
     failed_at = np.concatenate(([0], kept))[np.searchsorted(kept, place, side="right")]
     over_at = np.concatenate((kept, [data.OPEN]))[np.searchsorted(kept, place, side="left")]
@@ -152,28 +154,28 @@ def _pooled(data: Intervals, cells: int, near: int) -> tuple[Intervals, Floats]:
     return Intervals(low, high, data.cluster, data.count), np.where(np.isin(np.arange(cells), kept), pooled, 0.0)
 
 
-def _places(looks: Floats, few: float, near: int) -> Ints:
-    """Return the cell that stands for each: few looks join others within ``near`` cells, the fewest first.
+def _places(inspections: Floats, few: float, near: int) -> Ints:
+    """Return the cell that represents each cell: cells with few inspections join others within ``near`` cells.
 
-    They rather join few, and then the nearest. Few and few together stand at the later of their cells; few that join
-    many stand where these are.
+    The fewest join first; they prefer others with few inspections, then the nearest. Two with few inspections are
+    represented by the later cell; one that joins a cell with many is represented by that cell.
     """
-    at = [int(each) for each in np.flatnonzero(looks)]
-    counts, members = [float(looks[each]) for each in at], [[each] for each in at]
+    at = [int(each) for each in np.flatnonzero(inspections)]
+    counts, members = [float(inspections[each]) for each in at], [[each] for each in at]
     while pair := _fewest_and_nearest(at, counts, few, near):
         one, other = pair
         at[other] = at[other] if counts[other] >= few else max(at[one], at[other])
         counts[other] += counts[one]
         members[other] += members[one]
         del at[one], counts[one], members[one]
-    place = np.arange(len(looks))
+    place = np.arange(len(inspections))
     for standing, pool in zip(at, members, strict=True):
         place[pool] = standing
     return place
 
 
 def _fewest_and_nearest(at: list[int], counts: list[float], few: float, near: int) -> tuple[int, int] | None:
-    """Return the first pool that has to join another, and which one."""
+    """Return the first pool that must join another, and that other pool."""
     for one in sorted(range(len(at)), key=counts.__getitem__):
         if counts[one] >= few:
             return None
@@ -183,9 +185,9 @@ def _fewest_and_nearest(at: list[int], counts: list[float], few: float, near: in
     return None
 
 
-def _looks(data: Intervals, cells: int) -> Floats:
-    """Return how many attempts ended in each cell; those of cell 0, the first failures, are none."""
+def _inspections(data: Intervals, cells: int) -> Floats:
+    """Return how many attempts ended in each cell, except cell 0, the first failures."""
     seen = data.high < data.OPEN
-    looks = np.bincount(data.low, data.count, cells) + np.bincount(data.high[seen], data.count[seen], cells)
-    looks[0] = 0
-    return looks.astype(np.float64)
+    inspections = np.bincount(data.low, data.count, cells) + np.bincount(data.high[seen], data.count[seen], cells)
+    inspections[0] = 0
+    return inspections.astype(np.float64)

@@ -1,13 +1,13 @@
-"""Turnbull's estimate of when failures are over: the most likely distribution, given intervals. Pure numpy.
+"""Turnbull's estimate of when failures end: the maximum-likelihood distribution of interval data. Pure numpy.
 
 Turnbull, B. W. (1976): The empirical distribution function with arbitrarily grouped, censored and truncated data.
 JRSS B 38.
-The likelihood is maximised by EM steps and steps of the iterative convex minorant in turn (Wellner, J. A. and Zhan, Y.
-(1997): A hybrid algorithm for computation of the nonparametric MLE from censored data. JASA 92): EM alone needs
-thousands of steps, both together some tens.
+The likelihood is maximised by alternating EM steps and steps of the iterative convex minorant (Wellner, J. A. and Zhan,
+Y. (1997): A hybrid algorithm for computation of the nonparametric MLE from censored data. JASA 92): EM alone needs
+thousands of steps, the combination some tens.
 
-An interval ``(low, high]`` is open on the left and closed on the right: at ``low`` the failure was seen, at ``high``
-it was seen to be over. ``high`` is infinite where it was not (right-censored).
+An interval ``(low, high]`` is open on the left and closed on the right: the failure still lasted at ``low`` and had
+ended at ``high``. ``high`` is infinite if its end was not observed (right-censored).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...exceptions import IntervalError
 _Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
 
-#: Times that a step of the convex minorant is halved before it is given up.
+#: How often a step of the convex minorant is halved before it is abandoned.
 _HALVINGS = 12
 
 
@@ -30,12 +30,12 @@ _HALVINGS = 12
 class Estimate:
     """Probability ``mass`` in each of the innermost intervals ``(left, right]``.
 
-    *Where* in its interval a mass lies makes no difference to the likelihood: between ``left`` and ``right`` the data
-    say nothing. `least` puts it at the right end, `most` at the left; the truth lies between the two. A last interval
-    that ends in infinity holds what was not seen to be over.
+    The position of a mass within its interval does not change the likelihood: the data contains no information between
+    ``left`` and ``right``. `least` puts the mass at the right end, `most` at the left; the truth is between the two. A
+    last interval that ends in infinity holds the failures whose end was not observed.
 
-    ``gap``: by how much, per observation, the log-likelihood can still be raised at most (Kuhn-Tucker conditions).
-    ``converged``: whether that is within the tolerance; if not, the bounded number of steps did not do.
+    ``gap``: upper bound, per observation, by which the log-likelihood can still increase (Kuhn-Tucker conditions).
+    ``converged``: whether that is within the tolerance; if not, the bounded number of steps was not sufficient.
     """
 
     left: _Floats
@@ -46,11 +46,11 @@ class Estimate:
     converged: bool
 
     def least(self, times: ArrayLike) -> _Floats:
-        """Return the share that is over by each time, at the least."""
+        """Return the least share that has ended by each time."""
         return self._sum()[np.searchsorted(self.right, np.asarray(times, dtype=np.float64), side="right")]
 
     def most(self, times: ArrayLike) -> _Floats:
-        """Return the share that is over by each time, at the most."""
+        """Return the largest share that has ended by each time."""
         return self._sum()[np.searchsorted(self.left, np.asarray(times, dtype=np.float64), side="left")]
 
     def _sum(self) -> _Floats:
@@ -62,14 +62,14 @@ def turnbull(
 ) -> Estimate:
     """Return the maximum-likelihood estimate for ``count`` observations of each interval ``(low, high]``.
 
-    Times are in any unit, not negative; equal intervals may stand in several rows. ``tolerance``: of `Estimate.gap`.
-    Raises `IntervalError` where there is no interval, one is empty, or a number is none.
+    Times are in any unit, not negative; equal intervals may be in several rows. ``tolerance``: of `Estimate.gap`.
+    Raises `IntervalError` if there is no interval, one is empty, or a value is not a number.
     """
     lows, highs, counts = _checked(low, high, count)
     left, right = _innermost(lows, highs)
     first = np.searchsorted(left, lows, side="left")
     past = np.searchsorted(right, highs, side="right")
-    # Cost depends on the different stretches of innermost intervals, not on the rows.
+    # The cost depends on the distinct stretches of innermost intervals, not on the rows.
     stretches, of = np.unique(first * (len(left) + 1) + past, return_inverse=True)
     weights = _sums(of.ravel(), counts, len(stretches))
     first, past = np.divmod(stretches, len(left) + 1)
@@ -95,7 +95,7 @@ def _checked(low: ArrayLike, high: ArrayLike, count: ArrayLike) -> tuple[_Floats
 
 
 def _innermost(lows: _Floats, highs: _Floats) -> tuple[_Floats, _Floats]:
-    """Return the intervals from a low to the next high that have no other end inside: only these can hold mass."""
+    """Return the intervals from a low to the next high without another end inside: only these can have mass."""
     starts, ends = np.unique(lows), np.unique(highs)
     left = starts[np.searchsorted(starts, ends, side="left") - 1]
     previous = np.concatenate(([-np.inf], ends[:-1]))
@@ -106,7 +106,7 @@ def _innermost(lows: _Floats, highs: _Floats) -> tuple[_Floats, _Floats]:
 def _maximise(
     first: _Ints, past: _Ints, weights: _Floats, size: int, tolerance: float, most_steps: int
 ) -> tuple[_Floats, float, int]:
-    """Return the cumulative shares (from 0 to 1, ``size + 1`` of them), the gap, and the steps that were made.
+    """Return the cumulative shares (from 0 to 1, ``size + 1`` of them), the gap, and the number of steps.
 
     An observation's probability is ``share[past] - share[first]``; ``weights`` have the sum 1.
     """
@@ -125,9 +125,9 @@ def _maximise(
 
 
 def _minorant_step(share: _Floats, first: _Ints, past: _Ints, weights: _Floats) -> _Floats:
-    """Return shares that are more likely: a Newton step with the Hessian's diagonal, kept from decreasing.
+    """Return shares of higher likelihood: a Newton step with the Hessian's diagonal, constrained not to decrease.
 
-    Halved until the likelihood does not fall; the same shares where that does not help.
+    The step is halved until the likelihood does not fall; the same shares are returned if that does not help.
     """
     chance = share[past] - share[first]
     rates, curves = weights / chance, weights / chance**2

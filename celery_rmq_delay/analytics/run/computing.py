@@ -1,4 +1,4 @@
-"""Every table of a run, each from as little as it needs: ``attempts`` of the events, the others of what was written."""
+"""Compute every table of a run: ``attempts`` from the events, the others from the tables already written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Observation
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ..estimate.options import Options as Estimate
 from ..schema import ATTEMPTS, DAY, EPISODES
@@ -35,84 +35,84 @@ _MERGED = 8
 
 @dataclass(frozen=True)
 class Writing:
-    """Where a run writes, which days, and whom it tells."""
+    """Where a run writes, which days, and where it reports and logs."""
 
     replacement: Replacement
     plan: Plan
     partitions: int
     report: Report
-    tell: Callable[[str], None]
+    log: Callable[[str], None]
 
     def table(self, name: str, frame: DataFrame, *, is_large: bool = False) -> DataFrame:
-        """Write a table's days, and return it as it was written."""
+        """Write the days of a table, and return the table as it was written."""
         cores = frame.sparkSession.sparkContext.defaultParallelism
-        # So many that all cores are done at the same time.
+        # A multiple of the cores, so that all are done at the same time.
         files = cores * max(1, round(self.partitions / _MERGED / cores)) if is_large else None
-        with self.report.stage(name, self.tell):
+        with self.report.stage(name, self.log):
             return self.replacement.write(frame, name, self.plan.days, files=files)
 
     def keeping(self, name: str) -> Keep:
-        """Return what keeps a result on the way to a table, as a part of its stage."""
+        """Return a function that stores an intermediate result of a table, timed as part of the table's stage."""
 
         def keep(frame: DataFrame) -> DataFrame:
-            with self.report.stage(name, self.tell):
+            with self.report.stage(name, self.log):
                 return self.replacement.keep(frame, f"_{name}")
 
         return keep
 
 
 def write_attempts(writing: Writing, read: Read, now: datetime) -> DataFrame:
-    """Clean what was read, write its attempts and return them. Rows are counted on their way, and read once."""
+    """Clean the events, write the attempts and return them. Rows are read once and counted meanwhile."""
     counts = Observation()
     cleaned = clean(read.events, now, writing.partitions).counted(counts)
-    told = writing.table(_ATTEMPTS, attempts(cleaned.events), is_large=True)
-    # Without rows nothing runs that would count them.
+    attempt_rows = writing.table(_ATTEMPTS, attempts(cleaned.events), is_large=True)
+    # Without rows Spark runs no job, so there are no counts.
     found = counts.get if read.rows else {"rows": 0, "events": 0, "duplicates": 0}
     report = writing.report
     report.rows_in, report.events, report.duplicates = found["rows"], found["events"], found["duplicates"]
-    return told
+    return attempt_rows
 
 
-def write_tables(writing: Writing, read: Read, told: DataFrame, now: datetime) -> DataFrame:
-    """Write the other tables of the days from the attempts as they were written; return the failure episodes."""
+def write_tables(writing: Writing, read: Read, attempt_rows: DataFrame, now: datetime) -> DataFrame:
+    """Write the other tables of the days from the written attempts; return the failure episodes."""
     _write_quarantine(writing, read, now)
-    known = writing.table(_EPISODES, ended(told), is_large=True)
-    writing.table("tier_outcomes", tier_outcomes(told))
-    writing.table("incidents", incidents(told, keep=writing.keeping("incidents")))
-    writing.table("failure_groups", failure_groups(told, writing.keeping("failure_groups")))
-    writing.table("hourly", hourly(told, clean(of_no_task(read.events), now).events))
+    known = writing.table(_EPISODES, ended(attempt_rows), is_large=True)
+    writing.table("tier_outcomes", tier_outcomes(attempt_rows))
+    writing.table("incidents", incidents(attempt_rows, keep=writing.keeping("incidents")))
+    writing.table("failure_groups", failure_groups(attempt_rows, writing.keeping("failure_groups")))
+    writing.table("hourly", hourly(attempt_rows, clean(of_no_task(read.events), now).events))
     return known
 
 
-def advised(writing: Writing, told: DataFrame, known: DataFrame) -> DataFrame:
-    """Return the episodes that curves and advice are of: those that ended, and those that wait at the end of the days.
+def advised(writing: Writing, attempt_rows: DataFrame, known: DataFrame) -> DataFrame:
+    """Return the episodes for curves and advice: those that ended, and those still waiting at the end of the days.
 
-    What earlier days have comes from the output as it stands. The open ones are to compute with, and no table.
+    Episodes of earlier days are read from the present output. The open ones are only computed with, not published.
     """
     plan, replacement = writing.plan, writing.replacement
-    recent, ended_by_now = told.where(in_days(plan.waiting)), known.where(in_days(plan.advice))
+    recent, ended_by_now = attempt_rows.where(in_days(plan.waiting)), known.where(in_days(plan.advice))
     if (days := plan.earlier(plan.waiting)) is not None:
         recent = recent.unionByName(replacement.standing(_ATTEMPTS, ATTEMPTS, days))
     if (days := plan.earlier(plan.advice)) is not None:
         ended_by_now = ended_by_now.unionByName(replacement.standing(_EPISODES, EPISODES, days))
-    with writing.report.stage("open failure episodes", writing.tell):
+    with writing.report.stage("open episodes", writing.log):
         waiting = replacement.keep(last_waits(recent), "_waiting")
         return ended_by_now.unionByName(replacement.keep(open_episodes(recent, waiting), "_open_episodes"))
 
 
 def write_estimates(writing: Writing, episodes: DataFrame, estimate: Estimate, ladders: Ladders) -> None:
-    """Write what is estimated of the failure episodes of all days together, under the last day."""
+    """Write the estimates from the failure episodes of all days together, under the last day."""
     last = F.lit(writing.plan.days.last).alias(DAY.name)
     writing.table("recovery_curve", recovery_curve(episodes, estimate).select("*", last))
     writing.table("ladder_advice", ladder_advice(episodes, estimate).select("*", last))
     if ladders:
-        told = writing.table("what_if", what_if(episodes, ladders, estimate).select("*", last))
-        queues = {row["queue"] for row in told.select("queue").distinct().collect()}
+        evaluated = writing.table("what_if", what_if(episodes, ladders, estimate).select("*", last))
+        queues = {row["queue"] for row in evaluated.select("queue").distinct().collect()}
         writing.report.notes += unseen(ladders, queues)
 
 
 def _write_quarantine(writing: Writing, read: Read, now: datetime) -> None:
-    """Write the bad rows and files, and count them; those of folders of days to come stand under the newest day."""
+    """Write and count the bad rows and files; those in folders of future days are written under the newest day."""
     report, bad = writing.report, read.rejected
     if report.rows_in == report.events + report.duplicates:
         rows = None

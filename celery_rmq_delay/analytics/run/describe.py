@@ -1,4 +1,4 @@
-"""What is there: the days of a history, the tables of an output. Reads footers, and one column for the kinds."""
+"""Describe the days of a history and the tables of an output. Reads footers, and one column for the kinds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FIGURES = ("recovery", "attempts", "median_s", "p95_s", "exhausted")
 
 @dataclass(frozen=True)
 class Description:
-    """Rows to show, under ``headings``, and sentences about them."""
+    """Rows to show under ``headings``, with notes about them."""
 
     headings: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
@@ -65,10 +65,10 @@ def describe_input(spark: SparkSession, url: str) -> Description:
 
 
 def describe_output(spark: SparkSession, url: str) -> Description:
-    """Return the tables of an output, and its last run. Raises `AnalyticsError` where there is none."""
+    """Return the tables of an output, and its last run. Raises `AnalyticsError` if there is no output."""
     storage = Storage(spark, url)
     if not storage.exists(storage.url):
-        raise AnalyticsError(f"{storage.url}: there is no such folder. It has to be the --output of a run.")
+        raise AnalyticsError(f"{storage.url}: there is no such folder. Use the --output of a run.")
     rows = []
     for folder in storage.folders(storage.url):
         days = {day: each.path for each in storage.folders(folder.path) if (day := day_of(each.name))}
@@ -88,12 +88,12 @@ def describe_output(spark: SparkSession, url: str) -> Description:
     )
 
 
-def told_ladders(spark: SparkSession, url: str, days: Days, ladders: Ladders, estimate: Estimate) -> Description:
-    """Return what ladders would have come to, from the failure episodes of an output, those still open among them."""
+def evaluate_ladders(spark: SparkSession, url: str, days: Days, ladders: Ladders, estimate: Estimate) -> Description:
+    """Return the estimated results of ladders, from the failure episodes of an output, open ones included."""
     prepare(spark)
     storage = Storage(spark, url)
     if not storage.exists(f"{storage.url}/episodes"):
-        raise AnalyticsError(f"{storage.url}: has no table episodes. It has to be the --output of a run.")
+        raise AnalyticsError(f"{storage.url}: has no table episodes. Use the --output of a run.")
     attempts = f"{storage.url}/attempts"
     written = (day_of(each.name) for each in storage.folders(attempts))
     newest = max((day for day in written if day is not None and day in days), default=days.last)
@@ -115,6 +115,6 @@ def _delays(ladder_ms: Iterable[int]) -> str:
 def _last_run(storage: Storage) -> list[str]:
     runs = [entry for entry in storage.entries(f"{storage.url}/{RUNS}") if not entry.hidden]
     if not runs:
-        return ["no run has finished here"]
-    told = json.loads(storage.read(runs[-1].path))
-    return [f"the last run began {told['started_at']} and computed {told['first_day']} to {told['last_day']}"]
+        return ["no run has finished in this output"]
+    found = json.loads(storage.read(runs[-1].path))
+    return [f"the last run began {found['started_at']} and computed {found['first_day']} to {found['last_day']}"]

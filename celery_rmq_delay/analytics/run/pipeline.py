@@ -1,4 +1,4 @@
-"""From history files to tables: reads, cleans, computes every table, and lets the days change places at the end."""
+"""Run the pipeline: read and clean the history, compute every table, and replace the days at the end."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from .computing import Writing, advised, write_attempts, write_estimates, write_
 from .planning import Plan, Run, planned
 from .report import Report
 
-#: Rows of one partition of the shuffle: a worker sorts so many in little memory.
+#: Rows of one partition of the shuffle: a worker can sort this many in little memory.
 ROWS_OF_PARTITION = 400_000
 _MOST_PARTITIONS = 4_000
-#: Broken files that are found while rows are read: after so many it is not the files.
+#: Broken files found while rows are read: after this many the run fails, as the cause is not the files.
 _MOST_BROKEN = 100
-#: Files that the report names one by one.
-_TOLD = 20
+#: Most files that the report names one by one.
+_MOST_NAMED = 20
 
 _BROKEN = re.compile(r"FAILED_READ_FILE\.(\w+)\][^\n]*? file (\S+?)\.? ")
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
-def run(spark: SparkSession, what: Run, tell: Tell = lambda line: None) -> Report:
-    """Compute the tables of the days and replace them.
+def run(spark: SparkSession, what: Run, log: Log = lambda line: None) -> Report:
+    """Compute the tables for the days and replace these days.
 
-    Raises `AnalyticsError`. The output is then as it was before; but where the storage fails while days change places,
-    the next run completes that.
+    Raises `AnalyticsError`. The output is then unchanged; but if the storage fails while days are being replaced, the
+    next run completes the replacement.
     """
     prepare(spark)
     report = Report(uuid4().hex, address_of(what.input).url, address_of(what.output).url, what.now)
@@ -55,10 +55,10 @@ def run(spark: SparkSession, what: Run, tell: Tell = lambda line: None) -> Repor
         else:
             report.first_day, report.last_day = str(plan.days.first), str(plan.days.last)
             replacement = Replacement(spark, what.output, report.run)
-            read = _compute(spark, what, plan, replacement, lock, report, tell)
-            with report.stage("publish", tell):
+            read = _compute(spark, what, plan, replacement, lock, report, log)
+            with report.stage("publish", log):
                 _publish(replacement)
-            _compact(spark, what, read, report, tell)
+            _compact(spark, what, read, report, log)
         storage = Storage(spark, what.output)
         name, text = report.file()
         storage.write_whole(f"{storage.url}/{name}", text)
@@ -66,24 +66,24 @@ def run(spark: SparkSession, what: Run, tell: Tell = lambda line: None) -> Repor
 
 
 def partitions_for(rows: int, cores: int) -> int:
-    """Return the partitions of the shuffle: at least one for each core, each small enough to be sorted in memory."""
+    """Return the number of shuffle partitions: at least one per core, each small enough to be sorted in memory."""
     return min(_MOST_PARTITIONS, max(cores, -(-rows // ROWS_OF_PARTITION)))
 
 
 def _compute(
-    spark: SparkSession, what: Run, plan: Plan, replacement: Replacement, lock: Lock, report: Report, tell: Tell
+    spark: SparkSession, what: Run, plan: Plan, replacement: Replacement, lock: Lock, report: Report, log: Log
 ) -> Read:
-    """Write all tables, and decide that they take their place; return what was read. Errors leave all as it was."""
+    """Write all tables and commit the replacement; return what was read. After an error the output is unchanged."""
     try:
-        with report.stage("look at files", tell):
+        with report.stage("read footers", log):
             read = read_events(spark, what.input, plan.read)
         partitions = partitions_for(read.rows, spark.sparkContext.defaultParallelism)
         with _shuffling(spark, partitions):
-            writing = Writing(replacement, plan, partitions, report, tell)
-            read, told = _attempts(spark, what, read, writing)
-            known = write_tables(writing, read, told, what.now)
+            writing = Writing(replacement, plan, partitions, report, log)
+            read, attempt_rows = _attempts(spark, what, read, writing)
+            known = write_tables(writing, read, attempt_rows, what.now)
             if what.estimate is not None:
-                write_estimates(writing, advised(writing, told, known), what.estimate, what.ladders)
+                write_estimates(writing, advised(writing, attempt_rows, known), what.estimate, what.ladders)
         report.bytes_written = replacement.size()
         for swap in replacement.decide(lock.check):
             report.tables[swap.table] = report.tables.get(swap.table, 0) + bool(swap.files)
@@ -101,17 +101,17 @@ def _publish(replacement: Replacement) -> None:
         replacement.complete()
     except AnalyticsError as error:
         raise AnalyticsError(
-            f"{error} - All tables are computed, and some of their days are in place. Run again when this is corrected:"
-            " the next run completes what is missing first, whichever days it is about."
+            f"{error} - All tables are computed, but only some of their days are replaced. Correct the error and run"
+            " again: the next run, for any days, completes the replacement first."
         ) from error
 
 
 def _attempts(spark: SparkSession, what: Run, read: Read, writing: Writing) -> tuple[Read, DataFrame]:
-    """Write the attempts, and return them. A file that turns out to be broken is left out, and all is read again."""
+    """Write the attempts, and return them. If a file turns out to be broken, read again without it."""
     broken: list[str] = []
     while True:
         try:
-            told = write_attempts(writing, read, what.now)
+            attempt_rows = write_attempts(writing, read, what.now)
             break
         except (PySparkException, Py4JJavaError) as error:
             path = broken_file(str(error))
@@ -123,18 +123,18 @@ def _attempts(spark: SparkSession, what: Run, read: Read, writing: Writing) -> t
     report.read_from = str(writing.plan.read.first)
     report.advice_from = None if what.estimate is None else str(writing.plan.advice.first)
     report.files, report.bytes_read, report.left_out = len(read.files), read.size, dict(read.problems)
-    report.notes += [f"left out {each.file.path}: {each.reason}: {each.error}" for each in read.left_out[:_TOLD]]
-    if len(read.left_out) > _TOLD:
-        report.notes.append(f"left out {len(read.left_out) - _TOLD} more files: see the table quarantine")
-    return read, told
+    report.notes += [f"left out {each.file.path}: {each.reason}: {each.error}" for each in read.left_out[:_MOST_NAMED]]
+    if len(read.left_out) > _MOST_NAMED:
+        report.notes.append(f"left out {len(read.left_out) - _MOST_NAMED} more files: see the table quarantine")
+    return read, attempt_rows
 
 
-def _compact(spark: SparkSession, what: Run, read: Read, report: Report, tell: Tell) -> None:
-    """Merge small files of the history. What goes wrong here is told, and spoils nothing of what was computed."""
+def _compact(spark: SparkSession, what: Run, read: Read, report: Report, log: Log) -> None:
+    """Merge small files of the history. An error here is reported and does not affect the computed tables."""
     if not what.compact:
         return
     try:
-        with report.stage("compact", tell), locked(spark, what.input, report.run):
+        with report.stage("compact", log), locked(spark, what.input, report.run):
             done = compact(spark, what.input, read, what.now.date())
         report.compacted = {"files": done.before, "into": done.after} if done.before else {}
     except (AnalyticsError, PySparkException, Py4JJavaError) as error:
@@ -143,7 +143,7 @@ def _compact(spark: SparkSession, what: Run, read: Read, report: Report, tell: T
 
 @contextmanager
 def _shuffling(spark: SparkSession, partitions: int) -> Iterator[None]:
-    """Let every shuffle have so many partitions."""
+    """Set the number of partitions of every shuffle."""
     name = "spark.sql.shuffle.partitions"
     before = spark.conf.get(name)
     spark.conf.set(name, str(partitions))
@@ -154,11 +154,11 @@ def _shuffling(spark: SparkSession, partitions: int) -> Iterator[None]:
 
 
 def broken_file(error: str) -> str | None:
-    """Return the file whose rows could not be read, as Spark's error says; None where it was something else."""
+    """Return the file whose rows could not be read according to Spark's error; None for any other error."""
     match = _BROKEN.search(error)
     if match is None or match[1] == "FILE_NOT_EXIST":
         return None
-    # Spark writes it as a URL; Hadoop, which lists the files, writes a path, and local ones with one slash.
+    # Spark writes a URL; Hadoop, which lists the files, writes a path, with one slash if it is local.
     return unquote(match[2]).replace("file:///", "file:/")
 
 
@@ -167,9 +167,7 @@ def _explained(error: Exception) -> str:
     if "FILE_NOT_EXIST" in text or "FileNotFoundException" in text:
         return str(went_away(text))
     if "No space left on device" in text:
-        return (
-            f"The disk is full; --conf spark.local.dir=FOLDER says where Spark keeps what it computes. ({text[:300]})"
-        )
+        return f"The disk is full. Set Spark's temporary folder with --conf spark.local.dir=FOLDER. ({text[:300]})"
     if "OutOfMemoryError" in text:
-        return f"Java ran out of memory: give --conf spark.driver.memory=8g, or a cluster. ({text[:300]})"
+        return f"Java ran out of memory. Use --conf spark.driver.memory=8g, or a cluster. ({text[:300]})"
     return text[:1000]

@@ -1,4 +1,4 @@
-"""What a run is asked for, and the days that come of it: to compute, to read, to advise on. No I/O."""
+"""Plan a run: its options, and the days that it computes, reads and advises on. No I/O."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LOOKBACK = timedelta(days=7)
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What to compute. ``first`` and ``last``: days; None is the first that the history has, and the last one by today.
+    """The options of a run. ``first`` and ``last``: days; None: the first in the history, and the last one up to today.
 
-    ``lookback``: how far before ``first`` files are read, for tasks that failed before.
-    ``estimate``: None leaves curves and advice out; they are of the ``advice_days`` days that end with the last one.
+    ``lookback``: how far before ``first`` files are read, for tasks that failed earlier.
+    ``estimate``: None omits curves and advice, which cover the ``advice_days`` days up to and including the last one.
     ``ladders``: queues and their ladders in ms for ``what_if``.
     """
 
@@ -39,9 +39,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """Days of a run: those that it computes, those that it reads, and those whose episodes curves and advice are of.
+    """The days that a run computes, those that it reads, and those whose episodes curves and advice use.
 
-    ``waiting``: a task that still waits has failed in these; of one that failed before, the end was lost.
+    ``waiting``: a task that is still waiting failed in these days; if it failed earlier, its end was lost.
     """
 
     days: Days
@@ -51,21 +51,21 @@ class Plan:
 
     @property
     def is_newest(self) -> bool:
-        """Whether the history has no later days: then all folders of days to come are read, as nobody else tells."""
+        """Whether the history has no later days: then the folders of all future days are read, too."""
         return self.read.last == date.max
 
     def earlier(self, days: Days) -> Days | None:
-        """Return those of the days that runs before have computed."""
+        """Return the part of ``days`` that earlier runs have computed."""
         if days.first >= self.days.first:
             return None
         return Days(days.first, self.days.first - timedelta(days=1))
 
 
 def planned(present: Sequence[date], what: Run) -> Plan | None:
-    """Return the plan for a history with folders for ``present``; None where there is nothing to compute.
+    """Return the plan for a history with folders for the days ``present``; None if there is nothing to compute.
 
-    Days that are named are computed even if they have no files: then they end empty. Raises `AnalyticsError` for days
-    the wrong way around.
+    Days set explicitly are computed even if they have no files: the result is empty. Raises `AnalyticsError` if the
+    first day is after the last.
     """
     by_now = [day for day in present if day <= what.now.date()]
     first = what.first or min(by_now, default=None)
@@ -73,12 +73,12 @@ def planned(present: Sequence[date], what: Run) -> Plan | None:
     if first is None or last is None or (last < first and None in (what.first, what.last)):
         return None
     days, end = Days(first, last), Days(last, last)
-    # What became of an attempt of the last day may stand in the folder of the next one.
+    # The outcome of an attempt of the last day may be in the folder of the next day.
     until = last + timedelta(days=1) if last < max(by_now, default=date.min) else date.max
     advice = end.since(timedelta(days=what.advice_days - 1))
     return Plan(days, Days(days.since(what.lookback).first, until), advice, waiting_in(advice, what.lookback))
 
 
 def waiting_in(days: Days, lookback: timedelta = LOOKBACK) -> Days:
-    """Return the last ones of ``days``: of what failed before them and still waits, the end was lost."""
+    """Return the last of ``days``: if a task failed before them and is still waiting, its end was lost."""
     return Days(max(days.first, Days(days.last, days.last).since(lookback).first), days.last)

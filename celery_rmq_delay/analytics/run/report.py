@@ -1,4 +1,4 @@
-"""What a run did: for people, for ``<output>/runs/``, and while it lasts."""
+"""The report of a run: as text, as JSON for ``<output>/runs/``, and as progress lines."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     @contextmanager
-    def stage(self, name: str, tell: Callable[[str], None] = lambda line: None) -> Iterator[None]:
-        """Time a stage, and tell that it begins and how long it took."""
+    def stage(self, name: str, log: Callable[[str], None] = lambda line: None) -> Iterator[None]:
+        """Time a stage, and log that it begins and how long it took."""
         began = time.monotonic()
-        tell(f"{name} ...")
+        log(f"{name} ...")
         yield
         self.seconds[name] = round(self.seconds.get(name, 0.0) + time.monotonic() - began, 2)
-        tell(f"{name}: {self.seconds[name]:.1f} s")
+        log(f"{name}: {self.seconds[name]:.1f} s")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""

@@ -1,4 +1,4 @@
-"""Files of a history and of tables, wherever Spark can reach them.
+"""Read and write the files of a history and of tables in any storage that Spark can access.
 
-May import `history`.
+May import `history` and the modules of `analytics` beside it.
 """

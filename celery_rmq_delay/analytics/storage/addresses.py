@@ -1,4 +1,4 @@
-"""What ``HISTORY_URL`` says, in Hadoop's words: pyarrow opens the collector's URLs, Hadoop opens Spark's. No I/O."""
+"""Translate ``HISTORY_URL`` from pyarrow's form, used by the collector, into Hadoop's, used by Spark. No I/O."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ...history.url import scheme_of, shown
 
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 
-#: What pyarrow wants to know of a store and Hadoop does not: it makes no buckets and has limits of its own.
+#: Query parameters for pyarrow that Hadoop does not need: Hadoop creates no buckets.
 _S3_LEFT_OUT = {"allow_bucket_creation", "allow_bucket_deletion", "check_directory_existence_before_creation"}
-_S3_SAID = {"region", "scheme", "endpoint_override"}
+_S3_USED = {"region", "scheme", "endpoint_override"}
 
 _HADOOP_CLOUD = "org.apache.spark:spark-hadoop-cloud_2.13:{spark}"
 _CONNECTORS = {
@@ -27,18 +27,18 @@ _CONNECTORS = {
 
 @dataclass(frozen=True)
 class Address:
-    """A folder as Hadoop opens it: ``url`` has no secrets, ``settings`` (``fs.*``) are what the URL said besides."""
+    """A folder as Hadoop opens it: ``url`` without secrets; ``settings`` (``fs.*``) from the rest of the URL."""
 
     url: str
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 def address_of(url: str) -> Address:
-    """Return where Hadoop finds what pyarrow finds under a URL, or under a path.
+    """Return the Hadoop address of a pyarrow URL or a path.
 
-    Settings of S3 are those of the URL's bucket alone, so that a history and an output may have different keys. URLs of
-    schemes that only Hadoop knows are left as they are. Raises `AnalyticsError`, which shows no secret, for what Hadoop
-    has no words for.
+    S3 settings apply only to the URL's bucket, so that a history and an output may have different keys. URLs of schemes
+    that only Hadoop supports are unchanged. Raises `AnalyticsError`, which shows no secret, for parts of the URL
+    without an equivalent in Hadoop.
     """
     url = url.strip()
     scheme = scheme_of(url)
@@ -47,12 +47,12 @@ def address_of(url: str) -> Address:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise AnalyticsError(f"{shown(url)}: is no URL. Write one such as s3://bucket/history.") from error
-    return _EPISODEED.get(scheme.lower(), _as_it_is)(url, parts)
+        raise AnalyticsError(f"{shown(url)}: is not a URL. Write one such as s3://bucket/history.") from error
+    return _PARSERS.get(scheme.lower(), _as_it_is)(url, parts)
 
 
 def connector_hint(url: str, error: str, spark: str) -> str | None:
-    """Return which package is missing, where that is what Hadoop's ``error`` about ``url`` says; else None.
+    """Return a hint naming the missing package, if Hadoop's ``error`` about ``url`` is about that; otherwise None.
 
     ``spark``: Spark's version.
     """
@@ -64,16 +64,16 @@ def connector_hint(url: str, error: str, spark: str) -> str | None:
 
 
 def _s3(url: str, parts: SplitResult) -> Address:
-    said = _query(url, parts, _S3_SAID, _S3_LEFT_OUT)
+    used = _query(url, parts, _S3_USED, _S3_LEFT_OUT)
     bucket = _bucket(url, parts)
     settings = {}
     if parts.username or parts.password:
         settings["access.key"] = unquote(parts.username or "")
         settings["secret.key"] = unquote(parts.password or "")
-    if region := said.get("region"):
+    if region := used.get("region"):
         settings["endpoint.region"] = region
-    scheme = said.get("scheme", "https")
-    if endpoint := said.get("endpoint_override"):
+    scheme = used.get("scheme", "https")
+    if endpoint := used.get("endpoint_override"):
         settings["endpoint"] = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
         settings["path.style.access"] = "true"
     if scheme == "http":
@@ -85,7 +85,7 @@ def _s3(url: str, parts: SplitResult) -> Address:
 def _gs(url: str, parts: SplitResult) -> Address:
     _query(url, parts, set(), {"retry_limit_seconds", "default_bucket_location"})
     if "@" in parts.netloc:
-        raise _refused(url, "a user", "Spark's connector is told of credentials by --conf spark.hadoop.fs.gs.auth.type")
+        raise _refused(url, "a user", "Set the credentials with --conf spark.hadoop.fs.gs.auth.type")
     return Address(f"gs://{_bucket(url, parts)}{_path(parts)}")
 
 
@@ -113,35 +113,37 @@ def _file(url: str, parts: SplitResult) -> Address:
 def _as_it_is(url: str, parts: SplitResult) -> Address:
     if parts.query or parts.password:
         what = "a query" if parts.query else "a password"
-        raise _refused(url, what, "Say it by --conf spark.hadoop.fs.…")
+        raise _refused(url, what, "Set it with --conf spark.hadoop.fs.…")
     return Address(url.rstrip("/"))
 
 
-_EPISODEED: Mapping[str, Callable[[str, SplitResult], Address]] = {
+_PARSERS: Mapping[str, Callable[[str, SplitResult], Address]] = {
     "s3": _s3, "s3a": _s3, "s3n": _s3, "gs": _gs, "gcs": _gs, "abfs": _abfs, "abfss": _abfs, "hdfs": _hdfs,
     "viewfs": _hdfs, "file": _file,
 }  # fmt: skip
 
 
-def _query(url: str, parts: SplitResult, said: set[str], left_out: set[str]) -> dict[str, str]:
+def _query(url: str, parts: SplitResult, used: set[str], left_out: set[str]) -> dict[str, str]:
     found = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name in found:
-        if name not in said | left_out:
-            raise _refused(url, f"{shown(name)!r} in its query", "Say it by --conf spark.hadoop.fs.…")
-    return {name: value for name, value in found.items() if name in said}
+        if name not in used | left_out:
+            raise _refused(url, f"{shown(name)!r} in its query", "Set it with --conf spark.hadoop.fs.…")
+    return {name: value for name, value in found.items() if name in used}
 
 
 def _bucket(url: str, parts: SplitResult) -> str:
     bucket = parts.netloc.rpartition("@")[2]
     if not _BUCKET.fullmatch(bucket):
-        raise AnalyticsError(f"{shown(url)}: names no bucket. In a password a slash is %2F, a question mark %3F.")
+        raise AnalyticsError(
+            f"{shown(url)}: names no bucket. In a password, write a slash as %2F and a question mark as %3F."
+        )
     return bucket
 
 
 def _path(parts: SplitResult) -> str:
-    """Return the path as pyarrow understands it: Hadoop leaves ``%20`` as it is."""
+    """Return the path as pyarrow decodes it: Hadoop does not decode ``%20``."""
     return unquote(parts.path).rstrip("/")
 
 
 def _refused(url: str, what: str, hint: str) -> AnalyticsError:
-    return AnalyticsError(f"{shown(url)}: has {what}, which Spark has no words for. {hint}.")
+    return AnalyticsError(f"{shown(url)}: has {what}, which Spark does not support in a URL. {hint}.")

@@ -1,7 +1,7 @@
-"""Many small files of a day become few: the collector writes one every few seconds.
+"""Merge the many small files of a day into few: the collector writes one every few seconds.
 
-The merged file is there, and its rows are counted, before the first of the small ones is removed. A crash in between
-leaves rows twice, which cleaning sees. Only files that the run has read are touched, never those of today.
+The merged file is written, and its rows are counted, before the first small one is removed. After a crash in between,
+rows exist twice, which cleaning detects. Only files that the run has read are merged, never those of today.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .files import Storage, parent_of
 from .footers import Footer, Listed, read_footers
 from .readers import Read
 
-#: A file of at least so many bytes stays as it is; merged ones aim at `MERGED_BYTES`.
+#: Files of at least this many bytes are not merged; merged files have about `MERGED_BYTES`.
 SMALL_BYTES = 32 * 2**20
 MERGED_BYTES = 128 * 2**20
-#: Fewer small files than this are not worth it.
+#: Fewer small files than this are not merged.
 LEAST_FILES = 8
 
 _UNFINISHED = "_compact-"
@@ -30,7 +30,7 @@ _UNFINISHED = "_compact-"
 
 @dataclass(frozen=True)
 class Compacted:
-    """How many files became how many."""
+    """The numbers of files before and after merging."""
 
     before: int = 0
     after: int = 0
@@ -40,7 +40,7 @@ class Compacted:
 
 
 def compact(spark: SparkSession, url: str, read: Read, today: date) -> Compacted:
-    """Merge the small files of the days before ``today`` (UTC). Raises `AnalyticsError` where that cannot be done."""
+    """Merge the small files of the days before ``today`` (UTC). Raises `AnalyticsError` if that fails."""
     storage, done = Storage(spark, url), Compacted()
     for day in (day for day in read.days if day < today):
         _remove_unfinished(storage, f"{storage.url}/day={day}")
@@ -50,7 +50,7 @@ def compact(spark: SparkSession, url: str, read: Read, today: date) -> Compacted
 
 
 def mergeable(files: tuple[Footer, ...], today: date) -> Iterator[list[Footer]]:
-    """Yield the lists of files that become one, or few: of one day, small, and with the very same columns."""
+    """Yield the lists of files to merge: small, of one day, and with identical columns."""
     alike: dict[tuple[date, str], list[Footer]] = defaultdict(list)
     for each in files:
         # Times in nanoseconds would be written as plain numbers.

@@ -1,6 +1,6 @@
-"""How a column of another type than the history's is read: as the history's type where every value can be told so.
+"""Convert columns of other types into the history's types, if every value can be represented.
 
-Returned are expressions; nothing is read here.
+Returns expressions; does not read anything.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -24,20 +24,20 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-#: Numbers that may have a fraction; pandas writes whole ones so where some are missing.
+#: Numbers that may have a fraction; pandas also writes whole numbers so if some are missing.
 _FRACTIONS = (FloatType, DoubleType, DecimalType)
 _NANOS_IN_MICRO = 1000
 
 
 class Converted(NamedTuple):
-    """The value in the history's type, and whether it is wrong: there, and not to be told in that type."""
+    """The value in the history's type, and whether it is wrong: present, but without an equivalent in that type."""
 
     value: Column
     is_wrong: Column | None = None
 
 
 def converted(name: str, found: DataType, wanted: DataType, *, nanoseconds: bool = False) -> Converted | None:
-    """Return how the column ``name`` of type ``found`` is read as ``wanted``; None where no value of it could be.
+    """Return the column ``name`` of type ``found`` converted to ``wanted``; None if no value can be converted.
 
     ``nanoseconds``: the column is a time, which Spark reads as a number of nanoseconds since the epoch.
     """
@@ -60,7 +60,7 @@ def converted(name: str, found: DataType, wanted: DataType, *, nanoseconds: bool
 
 
 def _micros(nanos: str) -> Column:
-    # Whole numbers all the way: a double, which "/" makes, cannot hold today's nanoseconds.
+    # Integer arithmetic only: a double, the result of "/", cannot represent today's nanoseconds.
     return F.expr(f"(`{nanos}` - pmod(`{nanos}`, {_NANOS_IN_MICRO})) div {_NANOS_IN_MICRO}")
 
 

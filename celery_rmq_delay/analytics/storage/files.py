@@ -1,6 +1,6 @@
-"""Folders and files wherever Spark can reach them: Hadoop's ``FileSystem``, called through the session's Java machine.
+"""Access folders and files in any storage of Spark: Hadoop's ``FileSystem``, called through the session's JVM.
 
-What Spark reads and writes goes this way, too, so that one set of credentials and settings serves both.
+Spark's reads and writes use the same way, so that one set of credentials and settings serves both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Entry:
 
     @property
     def hidden(self) -> bool:
-        """Whether the name says that readers are to pass over it, as Spark and pyarrow do."""
+        """Whether readers ignore the file because of its name, as Spark and pyarrow do."""
         return self.name.startswith((".", "_"))
 
 
@@ -40,9 +40,9 @@ def parent_of(path: str) -> str:
 
 
 class Storage:
-    """The file system of a URL. Methods raise `AnalyticsError` with the path and what the file system said.
+    """The file system of a URL. Methods raise `AnalyticsError` with the path and the error of the file system.
 
-    What the URL says of keys and endpoints is set in the session, for what Spark reads and writes; ``url`` is without.
+    Keys and endpoints in the URL are set in the session, also for Spark's reads and writes; ``url`` is without them.
     """
 
     def __init__(self, spark: SparkSession, url: str) -> None:
@@ -50,23 +50,23 @@ class Storage:
         self.url = address.url
         self._jvm: Any = spark._jvm
         context: Any = spark.sparkContext
-        # Here they are in no command line of Java, nor in what Spark shows of a session.
+        # Set here, they appear neither in Java's command line nor in the settings that Spark shows.
         for name, value in address.settings.items():
             context._jsc.hadoopConfiguration().set(name, value)
-        with told(self.url):
+        with hadoop_errors(self.url):
             self._files = self._path(self.url).getFileSystem(hadoop_configuration(spark))
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
 
     def exists(self, path: str) -> bool:
-        """Tell whether there is a file or a folder."""
-        with told(path):
+        """Return whether there is a file or a folder."""
+        with hadoop_errors(path):
             return bool(self._files.exists(self._path(path)))
 
     def find(self, path: str) -> Entry | None:
-        """Return what is there under this name."""
-        with told(path):
+        """Return the file or folder of this name, or None."""
+        with hadoop_errors(path):
             try:
                 return _entry(self._files.getFileStatus(self._path(path)))
             except Py4JJavaError as error:
@@ -75,8 +75,8 @@ class Storage:
                 raise
 
     def entries(self, path: str) -> list[Entry]:
-        """Return what is in a folder, by name, hidden names included; nothing where there is no such folder."""
-        with told(path):
+        """Return the entries of a folder by name, hidden names included; an empty list if there is no such folder."""
+        with hadoop_errors(path):
             try:
                 found = self._files.listStatus(self._path(path))
             except Py4JJavaError as error:
@@ -86,28 +86,28 @@ class Storage:
             return sorted((_entry(each) for each in found), key=lambda entry: entry.name)
 
     def folders(self, path: str) -> list[Entry]:
-        """Return the folders in a folder that are not hidden."""
+        """Return the subfolders of a folder that are not hidden."""
         return [entry for entry in self.entries(path) if entry.is_folder and not entry.hidden]
 
     def make_folder(self, path: str) -> None:
-        """Make a folder and those above it."""
-        with told(path):
+        """Create a folder and its parents."""
+        with hadoop_errors(path):
             self._files.mkdirs(self._path(path))
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file or folder to a name that is free; the folder of the new name is made."""
-        with told(source):
+        """Move a file or folder to a name that is free; creates the folder of the new name."""
+        with hadoop_errors(source):
             self.make_folder(parent_of(target))
             if self.exists(target):  # Hadoop would move a folder into it
-                raise AnalyticsError(f"{target}: exists, and {source} was to get this name. Move one of them away.")
+                raise AnalyticsError(f"{target}: exists, so {source} cannot be renamed to it. Move one of them away.")
             if not self._files.rename(self._path(source), self._path(target)):
-                raise AnalyticsError(f"{source}: could not be renamed to {target}. May this user write there?")
+                raise AnalyticsError(f"{source}: could not be renamed to {target}. Check that you may write there.")
 
     def move_into(self, source: str, target: str) -> None:
-        """Let a folder become ``target``, or what is in it part of ``target``: where that is there, file by file.
+        """Rename a folder to ``target``, or if that exists, move its files into it one by one.
 
-        Where renaming a folder is copying and deleting, as on object stores, this ends what was begun: a file that
-        stands in both folders has been copied, and only has to be deleted in ``source``.
+        If renaming a folder means copying and deleting, as on object stores, this completes an interrupted move: a file
+        in both folders has been copied, and only has to be deleted in ``source``.
         """
         if not self.exists(target):
             self.rename(source, target)
@@ -123,13 +123,13 @@ class Storage:
         self.delete(source)
 
     def delete(self, path: str) -> None:
-        """Remove a file, or a folder with all in it; nothing happens where there is none."""
-        with told(path):
+        """Remove a file, or a folder with its contents; does nothing if it does not exist."""
+        with hadoop_errors(path):
             self._files.delete(self._path(path), True)
 
     def read(self, path: str) -> str:
         """Return the text of a small file."""
-        with told(path):
+        with hadoop_errors(path):
             stream = self._files.open(self._path(path))
             try:
                 return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
@@ -137,8 +137,8 @@ class Storage:
                 stream.close()
 
     def write(self, path: str, text: str, *, replace: bool = True) -> bool:
-        """Write a small file; return False where it exists and ``replace`` is not asked for."""
-        with told(path):
+        """Write a small file; return False if it exists and ``replace`` is false."""
+        with hadoop_errors(path):
             try:
                 stream = self._files.create(self._path(path), replace)
             except Py4JJavaError as error:
@@ -152,7 +152,7 @@ class Storage:
             return True
 
     def write_whole(self, path: str, text: str) -> None:
-        """Write a small file so that nobody ever reads a part of it. There must be none of this name."""
+        """Write a small file atomically, so that no reader sees a part of it. The name must be free."""
         unfinished = f"{parent_of(path)}/_{path.rpartition('/')[2]}.unfinished"
         self.write(unfinished, text)
         self.rename(unfinished, path)
@@ -165,24 +165,24 @@ def hadoop_configuration(spark: SparkSession) -> Any:
 
 
 def is_a(error: Py4JJavaError, name: str) -> bool:
-    """Tell whether a Java exception is of the class with this short name."""
+    """Return whether a Java exception is of the class with this short name."""
     return str(error.java_exception.getClass().getSimpleName()) == name
 
 
 def java_message(error: Py4JJavaError) -> str:
-    """Return what a Java exception says, in one line."""
+    """Return the message of a Java exception, in one line."""
     java = error.java_exception
     return " ".join(str(java.getMessage() or java.toString()).split())
 
 
 @contextmanager
-def told(path: str) -> Iterator[None]:
-    """Turn what the file system throws into an `AnalyticsError` that names the path."""
+def hadoop_errors(path: str) -> Iterator[None]:
+    """Convert Java exceptions of the file system into an `AnalyticsError` that names the path."""
     try:
         yield
     except Py4JJavaError as error:
-        said = f"{error.java_exception.getClass().getSimpleName()}: {java_message(error)}"
-        raise AnalyticsError(f"{path}: {connector_hint(path, said, pyspark.__version__) or said}") from error
+        found = f"{error.java_exception.getClass().getSimpleName()}: {java_message(error)}"
+        raise AnalyticsError(f"{path}: {connector_hint(path, found, pyspark.__version__) or found}") from error
 
 
 def _entry(status: Any) -> Entry:

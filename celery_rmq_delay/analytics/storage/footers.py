@@ -1,4 +1,4 @@
-"""Looking at the ends of the files before they are read: what is broken is found here, file by file."""
+"""Read the Parquet footers before the rows, to find broken files one by one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _THREADS = 8
 
 @dataclass(frozen=True)
 class Listed:
-    """A file of the history, as its folder tells of it."""
+    """A file of the history, as listed in its folder."""
 
     path: str
     day: date
@@ -28,7 +28,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Footer:
-    """What the end of a file says: its columns as Parquet writes them, and its rows. ``error``: why there is none."""
+    """The footer of a file: columns as Parquet writes them, and number of rows. ``error``: why there is none."""
 
     file: Listed
     columns: str = ""
@@ -37,7 +37,7 @@ class Footer:
 
 
 def read_footers(spark: SparkSession, files: Iterable[Listed]) -> Iterator[Footer]:
-    """Yield the footer of every file, in their order. Two small reads a file, several files at once."""
+    """Yield the footer of every file, in order. Two small reads per file, several files at once."""
     jvm: Any = spark._jvm
     conf = hadoop_configuration(spark)
     reader = jvm.org.apache.parquet.hadoop.ParquetFileReader
@@ -62,7 +62,7 @@ def read_footers(spark: SparkSession, files: Iterable[Listed]) -> Iterator[Foote
 
 
 def went_away(what: str) -> AnalyticsError:
-    """Return the error of a run whose files are gone since it listed them: another run has merged them."""
+    """Return the error for files that disappeared after they were listed: another run has merged them."""
     return AnalyticsError(
-        f"A file went away while it was read: does another run compact this history? Run again. ({what[:300]})"
+        f"A file disappeared while it was read: another run may be compacting this history. Run again. ({what[:300]})"
     )

@@ -1,7 +1,7 @@
-"""One run at a time on an output: a file that says who writes, and that tells by its age whether they still do.
+"""Lock an output for one run: a file names the run that writes, and the file's age shows whether the run is alive.
 
-Its age is what the storage says of the file's last change and of the present, so that no clock of a machine counts,
-and a lock that is being written, and cannot be read just now, is as young as it is.
+The age is computed from the storage's times of the file's last change and of the present, so the clocks of machines do
+not matter, and a lock that cannot be read while it is being written has its true age.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from ...exceptions import AnalyticsError
 from .files import Storage
 
 LOCK = "_lock.json"
-#: Seconds between two signs of life, and how old the last one is when the writer is taken for dead.
+#: Seconds between two heartbeats, and seconds after the last one when the writer is considered dead.
 BEAT = 20.0
 DEAD_AFTER = 180.0
-#: Seconds after which two runs that take over the same lock in one moment see who has it.
+#: Seconds after which two runs that take over the same lock at the same time check which one holds it.
 SETTLED = 2.0
 _READS, _BETWEEN_READS = 4, 0.1
 
 
 class _Found(NamedTuple):
-    """A lock that is there: what it says, which is nothing where it cannot be read, and when it was changed last."""
+    """An existing lock: its content, empty if it cannot be read, and the time of its last change."""
 
     holder: dict[str, Any]
     modified_ms: int
@@ -47,24 +47,24 @@ class Lock:
     run: str
 
     def check(self) -> None:
-        """Give a sign of life. Raises `AnalyticsError` where the lock is not this run's any more, or not to be read."""
+        """Write a heartbeat. Raises `AnalyticsError` if this run no longer holds the lock, or it cannot be read."""
         found = _find(self.storage, self.path)
         if found is None or found.holder.get("run") != self.run:
             raise AnalyticsError(
-                f"{self.path}: {_lost(found)}. That happens where a run gives no sign of life for {DEAD_AFTER:.0f} s,"
-                " as on a machine that was asleep, or where somebody removes the lock. The output is as it was: run"
+                f"{self.path}: {_lost(found)}. That happens if a run writes no heartbeat for {DEAD_AFTER:.0f} s, for"
+                " example because the machine was suspended, or if the lock is removed. The output is unchanged: run"
                 " again."
             )
         self.storage.write(self.path, _text(self.run))
 
     def _live(self, beat: float, ended: threading.Event) -> None:
-        """Give signs of life. A storage that does not answer for a while may do so later; `check` judges in the end."""
+        """Write heartbeats. Errors are ignored, as the storage may recover; the last `check` decides."""
         while not ended.wait(beat):
             with suppress(AnalyticsError):
                 self.check()
 
     def _release(self) -> None:
-        with suppress(AnalyticsError):  # it is taken over when it is old
+        with suppress(AnalyticsError):  # the next run takes it over when it is old enough
             found = _find(self.storage, self.path)
             if found is not None and found.holder.get("run") == self.run:
                 self.storage.delete(self.path)
@@ -74,10 +74,10 @@ class Lock:
 def locked(
     spark: SparkSession, output: str, run: str, *, beat: float = BEAT, settled: float = SETTLED
 ) -> Iterator[Lock]:
-    """Hold the output's lock. Raises `AnalyticsError`, which says who holds it, where another run does.
+    """Hold the lock of the output. Raises `AnalyticsError`, which names the holder, if another run holds it.
 
-    The lock of a process of this machine that has ended, and one without a sign of life for `DEAD_AFTER` seconds, are
-    taken over. On object stores two runs that start in the same moment can both get it.
+    A lock is taken over if its process ran on this machine and has ended, or if it has no heartbeat for `DEAD_AFTER`
+    seconds. On object stores two runs that start at the same time can both get it.
     """
     storage = Storage(spark, output)
     lock = Lock(storage, f"{storage.url}/{LOCK}", run)
@@ -103,19 +103,19 @@ def _take(lock: Lock, settled: float) -> None:
         age = (_present_ms(lock) - found.modified_ms) / 1000
         if age < DEAD_AFTER and not _has_ended(found.holder):
             raise AnalyticsError(
-                f"{path}: the run {found.holder.get('run', '?')} (process {found.holder.get('pid', '?')}) writes there,"
-                f" and gave a sign of life {max(age, 0):.0f} s ago. Wait for it, or give another --output. Should it be"
-                f" dead, its lock is taken over {DEAD_AFTER:.0f} s after its last sign of life."
+                f"{path}: the run {found.holder.get('run', '?')} (process {found.holder.get('pid', '?')}) writes there;"
+                f" its last heartbeat was {max(age, 0):.0f} s ago. Wait for it, or use another --output. If it is"
+                f" dead, its lock can be taken over {DEAD_AFTER:.0f} s after its last heartbeat."
             )
         if _find(storage, path) == found:
             storage.delete(path)
     if storage.write(path, _text(lock.run), replace=False):
-        # Another run may have found the same old lock, and have removed this one for it.
+        # Another run may have found the same old lock, and removed this one instead.
         time.sleep(settled)
         again = _find(storage, path)
         if again is not None and again.holder.get("run") == lock.run:
             return
-    raise AnalyticsError(f"{path}: another run took it in this moment. Wait for it.")
+    raise AnalyticsError(f"{path}: another run took the lock at the same time. Wait for it.")
 
 
 def _present_ms(lock: Lock) -> int:
@@ -139,28 +139,28 @@ def _lost(found: _Found | None) -> str:
 
 
 def _find(storage: Storage, path: str) -> _Found | None:
-    """Return the lock. One that cannot be read is tried again for a moment, as it may be half written."""
+    """Return the lock. A lock that cannot be read is read again, as it may be half written."""
     for _ in range(_READS):
         entry = storage.find(path)
         if entry is None:
             return None
-        found = _Found(_said(storage, path), entry.modified_ms)
+        found = _Found(_read_holder(storage, path), entry.modified_ms)
         if found.holder:
             break
         time.sleep(_BETWEEN_READS)
     return found
 
 
-def _said(storage: Storage, path: str) -> dict[str, Any]:
+def _read_holder(storage: Storage, path: str) -> dict[str, Any]:
     try:
-        said = json.loads(storage.read(path))
+        found = json.loads(storage.read(path))
     except (AnalyticsError, ValueError):
         return {}
-    return said if isinstance(said, dict) else {}
+    return found if isinstance(found, dict) else {}
 
 
 def _has_ended(holder: dict[str, Any]) -> bool:
-    """Tell whether the process was one of this machine, and is no more."""
+    """Return whether the process ran on this machine and has ended."""
     if holder.get("machine") != _machine() or not isinstance(holder.get("pid"), int):
         return False
     try:
@@ -173,6 +173,6 @@ def _has_ended(holder: dict[str, Any]) -> bool:
 
 
 def _machine() -> str:
-    """Name this machine; two containers of it count as two, as they do not see each other's processes."""
+    """Return a name of this machine; two containers have two names, as they do not see each other's processes."""
     space = Path("/proc/self/ns/pid")
     return f"{socket.gethostname()} {space.readlink() if space.exists() else ''}".strip()

@@ -1,4 +1,4 @@
-"""The history's files as one DataFrame; files that cannot be read are told of and left out."""
+"""Read the history's files as one DataFrame; files that cannot be read are reported and left out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import reduce
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import StringType, StructField, StructType
 
 from ...exceptions import AnalyticsError
@@ -27,8 +27,8 @@ from .footers import Footer, Listed, read_footers, went_away
 #: Reasons for which a whole file is left out, besides ``missing:<column>``.
 UNREADABLE, WRONG_SCHEMA = "unreadable_file", "wrong_schema"
 
-#: What `read_events` adds to the history's columns: where a row is from, and for a row with a value of another type
-#: than its column's, why it is bad and the row as JSON.
+#: Columns that `read_events` adds to the history's: the file of a row, and for a row with a value of the wrong type,
+#: why it is bad and the row as JSON.
 ORIGIN = (
     StructField("file", StringType()),
     StructField("problem", StringType()),
@@ -49,7 +49,7 @@ class Rejected:
 
 @dataclass(frozen=True)
 class Read:
-    """What the days hold: ``events`` (`EVENTS` and `ORIGIN`); ``rejected``, a row a file (`QUARANTINE`, ``day``)."""
+    """Content of the days: ``events`` (`EVENTS`, `ORIGIN`); ``rejected``, a row per file (`QUARANTINE`, ``day``)."""
 
     events: DataFrame
     rejected: DataFrame
@@ -58,12 +58,12 @@ class Read:
 
     @property
     def days(self) -> tuple[date, ...]:
-        """The days that have files, the broken ones included."""
+        """The days that have files, broken files included."""
         return tuple(sorted({each.file.day for each in self.files} | {each.file.day for each in self.left_out}))
 
     @property
     def rows(self) -> int:
-        """Rows of the files that are read, as their footers tell."""
+        """Rows of the files that are read, by their footers."""
         return sum(each.rows for each in self.files)
 
     @property
@@ -78,22 +78,22 @@ class Read:
 
 
 def list_days(spark: SparkSession, url: str) -> list[date]:
-    """Return the days that a history has folders for. Raises `AnalyticsError` where the URL is none of a history."""
+    """Return the days for which a history has folders. Raises `AnalyticsError` if the URL is not that of a history."""
     storage = Storage(spark, url)
     folders = storage.folders(storage.url)
     days = sorted(day for folder in folders if (day := day_of(folder.name)))
     if days:
         return days
     if not storage.exists(storage.url):
-        raise AnalyticsError(f"{storage.url}: there is no such folder. It has to be what HISTORY_URL names.")
+        raise AnalyticsError(f"{storage.url}: there is no such folder. Use the value of HISTORY_URL.")
     if names := [entry.name for entry in storage.entries(storage.url) if not entry.hidden]:
         found = f"{storage.url}: found {', '.join(names[:3])}, but no folder day=YYYY-MM-DD."
-        raise AnalyticsError(f"{found} It has to be what HISTORY_URL names.")
+        raise AnalyticsError(f"{found} Use the value of HISTORY_URL.")
     return []
 
 
 def list_files(spark: SparkSession, url: str, days: Iterable[date]) -> list[Listed]:
-    """Return the files of these days, by day and name; hidden names are passed over."""
+    """Return the files of these days, by day and name, without hidden ones."""
     storage = Storage(spark, url)
     return [
         Listed(entry.path, day, entry.size)
@@ -104,11 +104,11 @@ def list_files(spark: SparkSession, url: str, days: Iterable[date]) -> list[List
 
 
 def read_events(spark: SparkSession, url: str, days: Days | None = None, without: Sequence[str] = ()) -> Read:
-    """Return the events in the folders of these days, of all days for None.
+    """Return the events in the folders of these days; of all days for None.
 
-    Reads the footers of all files now, the rows later. Files whose columns differ by types that can be converted, or
-    that lack columns which may be null, are read; others are `Read.left_out`, as are those ``without`` names, whose
-    rows turned out to be broken. Raises `AnalyticsError` where the URL is none of a history.
+    Reads the footers of all files now, the rows later. Files whose columns have other types that can be converted, or
+    that lack nullable columns, are read; others are `Read.left_out`, as are those in ``without``, whose rows turned out
+    to be broken. Raises `AnalyticsError` if the URL is not that of a history.
     """
     prepare(spark)
     wanted = [day for day in list_days(spark, url) if days is None or day in days]
@@ -116,12 +116,12 @@ def read_events(spark: SparkSession, url: str, days: Days | None = None, without
     left_out = []
     for footer in read_footers(spark, list_files(spark, url, wanted)):
         if footer.file.path in without:
-            left_out.append(Rejected(footer.file, UNREADABLE, "Its end is whole, its rows are broken."))
+            left_out.append(Rejected(footer.file, UNREADABLE, "Its footer is complete, but its rows are broken."))
         elif footer.error is not None:
             left_out.append(Rejected(footer.file, UNREADABLE, footer.error))
         else:
             by_columns[footer.columns].append(footer)
-    read, frames = [], [_nothing(spark)]
+    read, frames = [], [_no_rows(spark)]
     for footers in by_columns.values():
         found = _scan(spark, footers)
         if isinstance(found, DataFrame):
@@ -163,7 +163,7 @@ def _scan(spark: SparkSession, footers: list[Footer]) -> DataFrame | Rejected:
 
 
 def _known(found: StructType) -> StructType:
-    """Return the columns of files that the history knows; others are not read."""
+    """Return the columns of files that are in the history's schema; others are not read."""
     return StructType([field for field in found if field.name in EVENTS.names])
 
 
@@ -174,7 +174,7 @@ def _with_origin(rows: DataFrame, values: list[Column], wrong: list[Column]) -> 
     return rows.select(*values, *[column.alias(field.name) for column, field in zip(origin, ORIGIN, strict=True)])
 
 
-def _nothing(spark: SparkSession) -> DataFrame:
+def _no_rows(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame([], StructType([*EVENTS, *ORIGIN]))
 
 

@@ -1,8 +1,8 @@
-"""Replacing days of tables: all that a run computed, or nothing of it.
+"""Replace days of tables: everything that a run computed, or nothing.
 
-A run writes into ``<output>/_staging/<run>/`` first. When all of it is there, a journal says so: that is the moment
-that decides. Then folders change places by rename. A run that was killed before that moment leaves the output as it
-was, one that was killed later is completed by the next (`recover`), and its folder is never removed before.
+A run writes into ``<output>/_staging/<run>/`` first. When everything is written, it commits by writing a journal. Then
+folders are replaced by renaming. A run that is killed before the commit leaves the output unchanged; one that is killed
+later is completed by the next run (`recover`), and its folder is never removed before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from uuid import uuid4
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DoubleType, StructType, TimestampType
 
 from ...exceptions import AnalyticsError
@@ -35,7 +35,7 @@ _Files = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class Swap:
-    """A day of a table that changes; ``files``: the names of its new ones. Without any the day ends empty."""
+    """A day of a table that changes; ``files``: the names of its new files. Without files the day becomes empty."""
 
     table: str
     day: str
@@ -55,7 +55,7 @@ class Replacement:
     def write(self, frame: DataFrame, table: str, days: Days, *, files: int | None = None) -> DataFrame:
         """Write the rows of these days, and return them as they were written.
 
-        ``frame`` has a column ``day``. ``files``: at most this many for a day; None leaves it to Spark.
+        ``frame`` has a column ``day``. ``files``: at most this many per day; None: Spark decides.
         """
         rows = frame.where(in_days(days))
         rows = rows.coalesce(files) if files else rows
@@ -65,20 +65,20 @@ class Replacement:
         return read_table(self._spark, where, StructType([each for each in frame.schema if each.name != DAY.name]))
 
     def standing(self, table: str, schema: StructType, days: Days) -> DataFrame:
-        """Return what the output has of a table, as it stands before this run."""
+        """Return the rows of a table in the output, as they are before this run."""
         return read_table(self._spark, f"{self._storage.url}/{table}", schema, days)
 
     def keep(self, frame: DataFrame, name: str) -> DataFrame:
-        """Write rows that are needed once more and are no table, and return them; they go when the run ends."""
+        """Write temporary rows that are needed again, and return them; they are removed when the run ends."""
         where = f"{self._folder}/{name}"
         frame.write.mode("overwrite").parquet(where)
         return self._spark.read.schema(frame.schema).parquet(where)
 
     def decide(self, check: Callable[[], None] = lambda: None) -> list[Swap]:
-        """Write down that everything is there: from now on it will take its place. Returns what changes.
+        """Commit: write the journal, after which the replacement is always completed. Returns the changes.
 
-        ``check`` is called at the last moment before, and raises if the output is not this run's any more. Raises
-        `AnalyticsError` where something of what was written is gone.
+        ``check`` is called just before, and raises if this run no longer holds the output. Raises `AnalyticsError` if a
+        written file is missing.
         """
         swaps = [swap for table in self._days for swap in self._swaps(table)]
         check()
@@ -86,16 +86,16 @@ class Replacement:
         return swaps
 
     def complete(self) -> None:
-        """Let what was decided take the place of what these days had. What fails here is completed by `recover`."""
+        """Replace the days by what was committed. After a failure `recover` completes it."""
         _complete(self._storage, self._folder)
 
     def discard(self) -> None:
-        """Remove what was written; nothing happens where it is decided that it takes its place."""
+        """Remove what was written; does nothing after the commit."""
         if not self._storage.exists(f"{self._folder}/{_JOURNAL}"):
             self._storage.delete(self._folder)
 
     def size(self) -> int:
-        """Return the bytes that were written."""
+        """Return the number of bytes written."""
         return sum(sum(files.values()) for days in self._written.values() for files in days.values())
 
     def _staged(self, table: str) -> _Files:
@@ -108,8 +108,8 @@ class Replacement:
         new = self._staged(table)
         if new != self._written[table]:
             raise AnalyticsError(
-                f"{self._folder}: files of the table {table} went away before it was published. Another run has taken"
-                " this one for dead, or somebody has removed them. The output is as it was: run again."
+                f"{self._folder}: files of the table {table} disappeared before it was published. Another run has"
+                " considered this one dead, or they were removed. The output is unchanged: run again."
             )
         old = [folder.name for folder in self._storage.folders(f"{self._storage.url}/{table}")]
         ends = {name for name in old if (day := day_of(name)) and day in self._days[table]}
@@ -118,7 +118,7 @@ class Replacement:
 
 
 def _encodings(schema: StructType, within: str = "") -> dict[str, str]:
-    """Return Parquet's options for columns whose values hardly repeat: to look for repeated ones would cost more."""
+    """Return Parquet options that disable the dictionary for columns whose values hardly repeat: it would cost more."""
     found = {}
     for field in schema:
         if isinstance(field.dataType, StructType):
@@ -129,7 +129,7 @@ def _encodings(schema: StructType, within: str = "") -> dict[str, str]:
 
 
 def read_table(spark: SparkSession, where: str, schema: StructType, days: Days | None = None) -> DataFrame:
-    """Return a table of an output (``<output>/<table>``) with its ``day``; no rows where it is not there yet."""
+    """Return a table of an output (``<output>/<table>``) with its ``day``; no rows if it does not exist yet."""
     storage = Storage(spark, where)
     columns = StructType([*schema, DAY])
     if not storage.folders(storage.url):
@@ -140,34 +140,34 @@ def read_table(spark: SparkSession, where: str, schema: StructType, days: Days |
 
 def in_days(days: Days) -> Column:
     """Return whether a row's ``day`` is one of these."""
-    # As texts: Spark's own conversion of dates drops the zeros of early years.
+    # As strings: Spark's conversion of dates drops the zeros of early years.
     first, last = (F.lit(day.isoformat()).cast(DAY.dataType) for day in (days.first, days.last))
     return F.col(DAY.name).between(first, last)
 
 
 def recover(spark: SparkSession, output: str) -> list[str]:
-    """Complete the runs that were killed after they had decided, remove the others; return what was done.
+    """Complete the runs that were killed after their commit, remove the others; return what was done.
 
-    Nobody else may write to the output meanwhile.
+    No other process may write to the output meanwhile.
     """
     storage, done = Storage(spark, output), []
     for run in storage.entries(f"{storage.url}/{STAGING}"):
         if storage.exists(f"{run.path}/{_JOURNAL}"):
             _complete(storage, run.path)
-            done.append(f"completed the run {run.name}, which was killed while its days changed places")
+            done.append(f"completed the run {run.name}, which was killed while it replaced days")
         else:
             storage.delete(run.path)
-            done.append(f"removed the run {run.name}, which was killed before it was done")
+            done.append(f"removed the run {run.name}, which was killed before it was complete")
     return done
 
 
 def _complete(storage: Storage, folder: str) -> None:
-    """Do what the journal says, from wherever it was left."""
+    """Carry out the journal from where it was interrupted."""
     for swap in _journal(storage, f"{folder}/{_JOURNAL}"):
         place = f"{swap.table}/{swap.day}"
         live, new, old = f"{storage.url}/{place}", f"{folder}/{_NEW}/{place}", f"{folder}/{_OLD}/{place}"
         present = {entry.name for entry in storage.entries(live)}
-        # Names are never used twice: where the first of the new files stands, the old ones have left.
+        # File names are unique: if one of the new files is there, the old ones have been moved away.
         if present and present.isdisjoint(swap.files):
             storage.move_into(live, old)
         if swap.files and storage.exists(new):
@@ -181,5 +181,5 @@ def _journal(storage: Storage, path: str) -> Iterable[Swap]:
         return [Swap(**each) for each in found]
     except (ValueError, TypeError) as error:
         raise AnalyticsError(
-            f"{path}: is no journal of a run ({error}). Remove its folder to forget that run."
+            f"{path}: is not a journal of a run ({error}). Remove its folder to discard that run."
         ) from error

@@ -1,6 +1,6 @@
-"""Retry histories that never happened, with a truth that is known: for tests, benchmarks and to try the pipeline.
+"""Write synthetic retry histories with a known truth: for tests, benchmarks and to try the pipeline.
 
-    from .. import synth
+    from celery_rmq_delay.analytics import synth
 
     synth.write("history", synth.Spec(attempts=100_000, days=7))
 

@@ -21,7 +21,7 @@ _HALF_HARD = "half-hard"
 
 
 @click.command(name="synth")
-@click.option("--output", required=True, metavar="URL", help="Folder or URL to write to; it has to be empty.")
+@click.option("--output", required=True, metavar="URL", help="Folder or URL to write to; must be empty.")
 @click.option("--attempts", default=1_000_000, show_default=True, help="Attempts of tasks that fail at least once.")
 @click.option("--days", default=30, show_default=True, help="Days that the history spans.")
 @click.option("--start", type=click.DateTime(["%Y-%m-%d"]), default="2026-01-01", show_default=True, help="First day.")
@@ -38,14 +38,14 @@ _HALF_HARD = "half-hard"
     type=click.Choice(["shared", "independent"]),
     default="shared",
     show_default=True,
-    help="Whether a dependency is down for all its tasks at once, or each failure lasts on its own.",
+    help="Whether a dependency is down for all its tasks at once, or failures are independent.",
 )
-@click.option("--workers", default=4, show_default=True, help="Workers, each with a clock of its own.")
-@click.option("--skew", default=0.2, show_default=True, metavar="SECONDS", help="How wrong clocks are at most.")
-@click.option("--duplicates", default=0.01, show_default=True, metavar="SHARE", help="Events that are told twice.")
-@click.option("--late", default=0.01, show_default=True, metavar="SHARE", help="Events in files of their own.")
-@click.option("--bad-rows", default=0, show_default=True, help="Rows that cleaning has to put aside.")
-@click.option("--bad-files", is_flag=True, help="Also files that cannot be read.")
+@click.option("--workers", default=4, show_default=True, help="Workers, each with its own clock.")
+@click.option("--skew", default=0.2, show_default=True, metavar="SECONDS", help="Maximum error of a worker's clock.")
+@click.option("--duplicates", default=0.01, show_default=True, metavar="SHARE", help="Events that are written twice.")
+@click.option("--late", default=0.01, show_default=True, metavar="SHARE", help="Events in separate files.")
+@click.option("--bad-rows", default=0, show_default=True, help="Rows that cleaning must quarantine.")
+@click.option("--bad-files", is_flag=True, help="Also write files that cannot be read.")
 @click.option("--processes", default=2, show_default=True, help="Processes that write.")
 def synth(
     output: str,
@@ -63,7 +63,7 @@ def synth(
     bad_files: bool,
     processes: int,
 ) -> None:
-    """Write a retry history that never happened, and what is true of it (_truth.json)."""
+    """Write a synthetic retry history and its truth (_truth.json)."""
     try:
         spec = Spec(
             attempts=attempts,

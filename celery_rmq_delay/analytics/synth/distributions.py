@@ -1,4 +1,4 @@
-"""How long failures last: distributions that can be drawn from and whose truth is known. Times in seconds."""
+"""Distributions of how long failures last, with random draws and exact shares. Times in seconds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 class Distribution(Protocol):
-    """What a dependency's failures follow."""
+    """The distribution of how long a dependency's failures last."""
 
     def draw(self, random: np.random.Generator, count: int) -> Floats:
         """Return ``count`` durations in seconds."""
 
     def over(self, seconds: Floats) -> Floats:
-        """Return the share of failures that last at most so many seconds."""
+        """Return the share of failures that last at most this many seconds."""
 
     def describe(self) -> dict[str, object]:
         """Return name and parameters, for the truth."""
@@ -51,7 +51,7 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Lognormal:
-    """Failures of which half last at most ``median_s``, and some very long; ``sigma`` is that of the logarithm."""
+    """Failures of which half last at most ``median_s``, and some very long; ``sigma`` is the one of the logarithm."""
 
     median_s: float
     sigma: float
@@ -104,17 +104,17 @@ class Mixture:
 
 
 def check_share(what: str, found: float) -> None:
-    """Raise `SettingsError` where ``found`` is no share."""
+    """Raise `SettingsError` if ``found`` is not a share."""
     if not 0 <= found <= 1:
-        raise SettingsError(what, found, "It has to be a share between 0 and 1.")
+        raise SettingsError(what, found, "It must be a share between 0 and 1.")
 
 
 def _positive(what: str, found: float) -> None:
     if not 0 < found < math.inf:
-        raise SettingsError(what, found, "It has to be a positive, finite number.")
+        raise SettingsError(what, found, "It must be a positive, finite number.")
 
 
-#: By the names that the command line has.
+#: The distributions by their names on the command line.
 NAMED: dict[str, Distribution] = {
     "exponential": Exponential(mean_s=120.0),
     "lognormal": Lognormal(median_s=90.0, sigma=1.2),

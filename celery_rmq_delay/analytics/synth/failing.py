@@ -1,4 +1,4 @@
-"""Tasks that fail: when, for how long, and the attempts they make of it by their queue's ladder. In numpy, no I/O."""
+"""Draw tasks that fail: when, for how long, and their attempts by the ladder of their queue. In numpy, no I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .world import World
 Ints: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
 
-#: How a task's story ends.
+#: Outcomes of a task.
 RECOVERED, USED_UP, GAVE_UP, CRASHED, DISCARDED = range(5)
 
 _RUNTIME_SIGMA = 0.5
@@ -30,7 +30,7 @@ class Episodes:
     task: Ints
     #: Seconds from the history's start to the end of the first failed attempt.
     origin: Floats
-    #: Seconds from then on until what made it fail is over; infinite where it never is.
+    #: Seconds from then until the cause of the failure is over; infinite if it never is.
     lasts: Floats
     #: 0 or 1: which of the queue's ladders.
     half: Ints
@@ -48,8 +48,8 @@ class Episodes:
         return len(self.task)
 
     @property
-    def is_told(self) -> Flags:
-        """Whether the retries tell how long the failure lasts: not so where there was none by the task's own fault."""
+    def is_informative(self) -> Flags:
+        """Whether the retries show how long the failure lasts: not for tasks that gave up or crashed the worker."""
         return np.asarray((self.outcome != GAVE_UP) & (self.outcome != CRASHED))
 
 
@@ -69,9 +69,9 @@ def ladder_table(spec: Spec) -> tuple[Floats, Ints]:
 def draw_episodes(
     spec: Spec, world: World, random: np.random.Generator, attempts: int, share: tuple[float, float]
 ) -> Episodes:
-    """Draw failure episodes that make exactly so many attempts, between these shares (0 to 1) of all failing tasks.
+    """Draw failure episodes with exactly this many attempts, between these shares (0 to 1) of all failing tasks.
 
-    What the last one would have had too many is made up by tasks that give up at once.
+    If the last one would have too many attempts, it is replaced by tasks that give up at once.
     """
     parts, missing = [], attempts
     while missing:
@@ -110,7 +110,7 @@ def _dependencies(spec: Spec) -> Ints:
 def _failures(
     spec: Spec, world: World, random: np.random.Generator, count: int, share: tuple[float, float]
 ) -> tuple[Ints, Floats, Floats]:
-    """Draw which tasks fail, when first, and for how long."""
+    """Draw which tasks fail, when they fail first, and for how long."""
     of_task = _dependencies(spec)
     weights = np.array([task.rate for task in spec.shop.tasks])
     if world.downtimes:

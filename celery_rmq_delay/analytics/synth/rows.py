@@ -1,4 +1,4 @@
-"""The events of failure episodes as rows of the history files. Arrow tables, no I/O."""
+"""Convert failure episodes into events, as rows of the history files. Arrow tables, no I/O."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def worker_names(spec: Spec) -> list[str]:
 
 
 def skews_us(spec: Spec) -> Ints:
-    """Return how wrong each worker's clock is, in microseconds: the same all the time."""
+    """Return the constant error of each worker's clock, in microseconds."""
     random = np.random.default_rng([spec.seed, 2])
     return (random.uniform(-spec.skew_s, spec.skew_s, spec.workers) * 1_000_000).astype(np.int64)
 
 
 @dataclass(frozen=True)
-class _Told:
-    """What happened: an array element per event, ``kind`` by its place in `_KINDS`, times in microseconds."""
+class _TaskEvents:
+    """Task events: an array element per event, ``kind`` by its place in `_KINDS`, times in microseconds."""
 
-    #: The failure episode and its attempt; of a discard that which was not made.
+    #: The failure episode and its attempt; for a discard the attempt that was not made.
     episode: Ints
     attempt: Ints
     kind: Ints
@@ -72,16 +72,16 @@ class _Told:
 
 def task_table(spec: Spec, episodes: Episodes, random: np.random.Generator) -> pa.Table:
     """Return the events of ``episodes``: one per attempt, and one per discard."""
-    told = _told(spec, episodes, random)
-    episode, kind, outcome, tasks = told.episode, told.kind, episodes.outcome[told.episode], spec.shop.tasks
+    found = _task_events(spec, episodes, random)
+    episode, kind, outcome, tasks = found.episode, found.kind, episodes.outcome[found.episode], spec.shop.tasks
     task = episodes.task[episode]
     delays, tiers = (table[task, episodes.half[episode]] for table in failing.ladder_table(spec))
-    at_tier = np.minimum(told.attempt, delays.shape[1] - 1)
+    at_tier = np.minimum(found.attempt, delays.shape[1] - 1)
     delay_ms = delays[np.arange(len(episode)), at_tier].astype(np.int64)
     task_id = _task_ids(random, len(episodes)).take(pa.array(episode))
     event_ids = [
         events.event_id(name, 0, number, _KINDS[which])
-        for name, number, which in zip(task_id.to_pylist(), told.attempt.tolist(), kind.tolist(), strict=True)
+        for name, number, which in zip(task_id.to_pylist(), found.attempt.tolist(), kind.tolist(), strict=True)
     ]
     reason = np.select([outcome == each for each in _REASON_OF], list(_REASON_OF.values()), 0)
     is_crash = (kind == _EXHAUSTED) & (outcome == failing.CRASHED)
@@ -90,22 +90,22 @@ def task_table(spec: Spec, episodes: Episodes, random: np.random.Generator) -> p
         {
             "event_id": pa.array(event_ids, pa.string()),
             "kind": _chosen(_KINDS, kind),
-            "occurred_at": _moments(told.ended),
+            "occurred_at": _moments(found.ended),
             "task_id": task_id,
             "root_id": task_id,
             "task": _chosen([each.name for each in tasks], task),
             "queue": _chosen([each.queue for each in tasks], task),
-            "worker": _chosen(worker_names(spec), told.worker),
+            "worker": _chosen(worker_names(spec), found.worker),
             "generation": np.zeros(len(episode), np.int32),
-            "attempt": told.attempt.astype(np.int32),
+            "attempt": found.attempt.astype(np.int32),
             "max_retries": tiers.astype(np.int32),
-            "tier": pa.array((told.attempt + 1).astype(np.int32), mask=~told.is_parked),
-            "delay_ms": pa.array(delay_ms, mask=~told.is_parked),
-            "due_at": _moments(told.ended + delay_ms * 1000, ~told.is_parked),
-            "first_failed_at": _moments(told.first_failed),
-            "started_at": _moments(told.ended - told.runtime, is_discard),
-            "runtime_ms": pa.array(told.runtime // 1000, mask=is_discard),
-            **_failures(spec, episodes, episode, ~told.is_failed),
+            "tier": pa.array((found.attempt + 1).astype(np.int32), mask=~found.is_parked),
+            "delay_ms": pa.array(delay_ms, mask=~found.is_parked),
+            "due_at": _moments(found.ended + delay_ms * 1000, ~found.is_parked),
+            "first_failed_at": _moments(found.first_failed),
+            "started_at": _moments(found.ended - found.runtime, is_discard),
+            "runtime_ms": pa.array(found.runtime // 1000, mask=is_discard),
+            **_failures(spec, episodes, episode, ~found.is_failed),
             "reason": _chosen(_REASONS, reason, kind < _EXHAUSTED),
             "crashes": np.where(is_crash, _MAX_CRASHES, 0).astype(np.int32),
             "ladder_ms": _ladders(spec, task * 2 + episodes.half[episode]),
@@ -158,7 +158,7 @@ def duplicates_of(table: pa.Table, share: float, random: np.random.Generator) ->
     return again.set_column(index, SCHEMA.field(index), _moments(moments))
 
 
-def _told(spec: Spec, episodes: Episodes, random: np.random.Generator) -> _Told:
+def _task_events(spec: Spec, episodes: Episodes, random: np.random.Generator) -> _TaskEvents:
     episode, made, is_discard = _attempts(episodes)
     attempt = made + is_discard
     kind = np.where(is_discard, _DISCARDED, _PARKED)
@@ -177,7 +177,7 @@ def _told(spec: Spec, episodes: Episodes, random: np.random.Generator) -> _Told:
     begins = attempt == 0
     first_failed[episode[begins]] = ended[begins]
     runtime = (runtimes * 1_000_000).astype(np.int64)
-    return _Told(episode, attempt, kind, worker, ended, first_failed[episode], runtime)
+    return _TaskEvents(episode, attempt, kind, worker, ended, first_failed[episode], runtime)
 
 
 def _attempts(episodes: Episodes) -> tuple[Ints, Ints, Flags]:
@@ -201,7 +201,7 @@ def _ladders(spec: Spec, which: Ints) -> pa.Array:
 
 
 def _failures(spec: Spec, episodes: Episodes, episode: Ints, nulls: Flags) -> dict[str, pa.Array]:
-    """Return what the failed attempts raised."""
+    """Return the exceptions of the failed attempts."""
     known = [(each.exception_type, each.message) for each in spec.shop.dependencies] + list(_OWN_FAULTS)
     names = [each.name for each in spec.shop.dependencies]
     which = np.array([names.index(task.dependency) for task in spec.shop.tasks])[episodes.task]
@@ -215,7 +215,7 @@ def _failures(spec: Spec, episodes: Episodes, episode: Ints, nulls: Flags) -> di
 
 
 def _task_ids(random: np.random.Generator, count: int) -> pa.Array:
-    """Return ids as Celery makes them: UUIDs as text, by their bytes."""
+    """Return ids as Celery creates them: UUIDs as text."""
     raw = np.frombuffer(random.bytes(16 * count), np.uint8).reshape(count, 16)
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)
     text = np.full((count, 36), ord("-"), np.uint8)
@@ -240,7 +240,7 @@ def _moments(microseconds: Ints, nulls: Flags | None = None) -> pa.Array:
 
 
 def _table(columns: dict[str, object], rows: int) -> pa.Table:
-    """Return a table of the history's columns; those that are not given are null."""
+    """Return a table of the history's columns; missing columns are null."""
     return pa.table(
         [
             pa.array(columns[field.name], field.type) if field.name in columns else pa.nulls(rows, field.type)

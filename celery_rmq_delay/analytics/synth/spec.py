@@ -1,4 +1,4 @@
-"""What a synthetic history is to be like: the shop whose tasks fail, and how much of what. No I/O."""
+"""Specification of a synthetic history: the shop whose tasks fail, and the amounts of data. No I/O."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Literal
 from ...exceptions import SettingsError
 from .distributions import NAMED, Distribution, check_share
 
-#: ``shared``: a dependency is down for all its tasks at once. ``independent``: every task's failure lasts on its own.
+#: ``shared``: a dependency is down for all its tasks at once. ``independent``: the failures of tasks are independent.
 Outages = Literal["shared", "independent"]
 
 #: Seconds that a task waits for a free worker after its delay: on average, and at most.
 WAIT_S, LONGEST_WAIT_S = 0.5, 10.0
-#: An attempt runs at most so many times as long as half of them.
+#: An attempt runs at most this many times as long as the median.
 LONGEST_RUNTIME = 20
-#: Seconds after an attempt in which its event may be told a second time.
+#: Seconds after an attempt in which its event may be written a second time.
 REPEATED_S = 60.0
 
 _MAX_DAYS = 3_660
@@ -25,9 +25,9 @@ _DAY_S = 86_400
 
 @dataclass(frozen=True)
 class Dependency:
-    """Something that tasks need and that is down at times, for ``lasting``; tasks then raise ``exception_type``.
+    """A service that tasks need and that is down at times, for ``lasting``; tasks then raise ``exception_type``.
 
-    A share ``hard`` of the failures that meet it never recovers.
+    A share ``hard`` of its failures never recovers.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Dependency:
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue and its ladder in ms; ``later_ms`` is in force for tasks that fail first in the second half."""
+    """A queue and its ladder in ms; ``later_ms`` applies to tasks that fail first in the second half."""
 
     name: str
     ladder_ms: tuple[int, ...]
@@ -76,14 +76,14 @@ class Task:
 
     def __post_init__(self) -> None:
         if not 0 < self.rate < float("inf"):
-            raise SettingsError(f"Task {self.name!r}, rate", self.rate, "It has to be a positive number.")
+            raise SettingsError(f"Task {self.name!r}, rate", self.rate, "It must be a positive number.")
         if self.runtime_ms < 1:
-            raise SettingsError(f"Task {self.name!r}, runtime_ms", self.runtime_ms, "It has to be at least 1 ms.")
+            raise SettingsError(f"Task {self.name!r}, runtime_ms", self.runtime_ms, "It must be at least 1 ms.")
 
 
 @dataclass(frozen=True)
 class Shop:
-    """Queues, the tasks in them and what these depend on."""
+    """Queues, their tasks and the dependencies of the tasks."""
 
     dependencies: tuple[Dependency, ...]
     queues: tuple[Queue, ...]
@@ -111,8 +111,8 @@ class Shop:
 def default_shop(distribution: Distribution | None = None, hard: float | None = None) -> Shop:
     """Return a shop of three dependencies, three queues and six tasks.
 
-    With ``distribution`` all failures follow it, else every dependency has its own; ``hard`` is the share of failures
-    that never recover.
+    With ``distribution`` all failures follow it, otherwise every dependency has its own; ``hard`` is the share of
+    failures that never recover.
     """
 
     def lasting(name: str) -> Distribution:
@@ -166,12 +166,12 @@ def default_shop(distribution: Distribution | None = None, hard: float | None = 
 
 @dataclass(frozen=True)
 class Spec:
-    """A history that `write` is to make. The same values give the same rows.
+    """A history for `write`. The same values produce the same rows.
 
-    ``attempts`` counts failed and good attempts of tasks that failed at least once; duplicates, bad rows, rollups and
-    discards come on top. ``start`` is the first day (UTC). Shares are between 0 and 1: ``gave_up`` and ``poison`` of
-    tasks, ``discarded`` of tasks that were to be retried, ``duplicates`` and ``late`` of events, ``rollups`` is rollups
-    per attempt. Workers' clocks are wrong by up to ``skew_s`` seconds.
+    ``attempts`` counts failed and successful attempts of tasks that failed at least once; duplicates, bad rows, rollups
+    and discards are additional. ``start`` is the first day (UTC). Shares are between 0 and 1: ``gave_up`` and
+    ``poison`` of tasks, ``discarded`` of tasks that were to be retried, ``duplicates`` and ``late`` of events,
+    ``rollups`` is rollups per attempt. Workers' clocks are wrong by up to ``skew_s`` seconds.
     """
 
     attempts: int = 1_000_000
@@ -190,7 +190,7 @@ class Spec:
     rollups: float = 0.05
     bad_rows: int = 0
     bad_files: bool = False
-    #: Rows of a file at most, and attempts that are made at once: memory goes by it.
+    #: Most rows of a file, and attempts that are generated at once; they determine the memory.
     file_rows: int = 200_000
     chunk_attempts: int = 100_000
 
@@ -225,8 +225,8 @@ class Spec:
         return self.days * _DAY_S - self.shop.longest_ladder_s - 2 * self.skew_s - REPEATED_S
 
     def describe(self) -> dict[str, object]:
-        """Return everything, for the truth."""
+        """Return all values, for the truth."""
         found = asdict(self) | {"start": self.start.isoformat()}
-        for told, known in zip(found["shop"]["dependencies"], self.shop.dependencies, strict=True):
-            told["lasting"] = known.lasting.describe()
+        for described, known in zip(found["shop"]["dependencies"], self.shop.dependencies, strict=True):
+            described["lasting"] = known.lasting.describe()
         return found

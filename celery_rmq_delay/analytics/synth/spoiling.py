@@ -1,4 +1,4 @@
-"""Rows and files as no collector writes them, for tests of what cleaning does with them."""
+"""Bad rows and files, which no collector writes, to test cleaning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _changed(**values: Any) -> Callable[[_Row], _Row]:
     return lambda row: row | values
 
 
-#: Ways to spoil a row, by the reason that cleaning gives.
+#: Ways to spoil a row, by the reason that cleaning reports.
 _WAYS: tuple[tuple[str, Callable[[_Row], _Row]], ...] = (
     ("missing:task", _changed(task=None)),
     ("missing:queue", _changed(queue=None)),
@@ -39,14 +39,14 @@ _WAYS: tuple[tuple[str, Callable[[_Row], _Row]], ...] = (
 
 
 def bad_rows(spec: Spec) -> tuple[pa.Table, Counter[str]]:
-    """Return ``spec.bad_rows`` rows that nobody can use, and how many of them there are by reason."""
+    """Return ``spec.bad_rows`` unusable rows, and their number by reason."""
     ways = [_WAYS[index % len(_WAYS)] for index in range(spec.bad_rows)]
     rows = [spoil(_good_row(spec, index)) for index, (_reason, spoil) in enumerate(ways)]
     return pa.Table.from_pylist(rows, _NULLABLE), Counter(reason for reason, _spoil in ways)
 
 
 def bad_files(spec: Spec) -> dict[str, bytes]:
-    """Return contents of files that cannot be read, or not as they should, by what is wrong with them."""
+    """Return contents of files that cannot be read, or not correctly, by what is wrong with them."""
     good = pa.Table.from_pylist([_good_row(spec, index) for index in range(10)], SCHEMA)
     whole = _parquet(good)
     without = good.drop_columns(["queue"])

@@ -1,4 +1,4 @@
-"""What is true of a synthetic history: counts, and how long failures really last. Written beside the files."""
+"""The truth of a synthetic history: counts, and how long failures really last. Written beside the files."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .failing import Episodes
 from .spec import Spec
 from .world import World
 
-#: The file; readers of the history pass over names that begin with ``_``.
+#: The file; readers of the history ignore names that begin with ``_``.
 NAME = "_truth.json"
 
-#: Seconds at which the truth tells what share of the failures is over.
+#: Seconds for which the truth contains the share of failures that have ended.
 GRID = np.geomspace(1, 86_400, 100).round(3)
 
 _OUTCOMES = {
@@ -28,42 +28,41 @@ _OUTCOMES = {
 
 
 class Tally:
-    """Adds up what the chunks of a history contain. Small: it goes from process to process."""
+    """Counts of the chunks of a history. Small, as it is sent between processes."""
 
     def __init__(self, spec: Spec) -> None:
         tasks = len(spec.shop.tasks)
         self.counts: Counter[str] = Counter()
-        #: By task: failure episodes by outcome, attempts, failure episodes whose failures' lengths are told, and those
-        #: over by the grid.
+        #: By task: failure episodes by outcome, attempts, informative failure episodes, and those ended by the grid.
         self.outcomes = np.zeros((tasks, len(_OUTCOMES)), np.int64)
         self.attempts = np.zeros(tasks, np.int64)
-        self.told = np.zeros(tasks, np.int64)
+        self.informative = np.zeros(tasks, np.int64)
         self.over = np.zeros((tasks, len(GRID)), np.int64)
 
     def add_episodes(self, episodes: Episodes) -> None:
-        """Count these."""
+        """Count these episodes."""
         np.add.at(self.outcomes, (episodes.task, episodes.outcome), 1)
         np.add.at(self.attempts, episodes.task, episodes.attempts)
-        for task in range(len(self.told)):
-            lasts = np.sort(episodes.lasts[(episodes.task == task) & episodes.is_told])
-            self.told[task] += len(lasts)
+        for task in range(len(self.informative)):
+            lasts = np.sort(episodes.lasts[(episodes.task == task) & episodes.is_informative])
+            self.informative[task] += len(lasts)
             self.over[task] += np.searchsorted(lasts, GRID, side="right")
 
     def add(self, other: Tally) -> None:
-        """Add another chunk's."""
+        """Add the counts of another chunk."""
         self.counts += other.counts
         self.outcomes += other.outcomes
         self.attempts += other.attempts
-        self.told += other.told
+        self.informative += other.informative
         self.over += other.over
 
 
 def truth_of(spec: Spec, world: World, tally: Tally) -> dict[str, Any]:
-    """Return what ``_truth.json`` holds.
+    """Return the content of ``_truth.json``.
 
-    ``recovery`` has for each task and exception the share of failures that are over after ``grid_s`` seconds: ``drawn``
-    counted over the failure episodes that were made, and where failures last independently ``expected`` by the
-    distribution. Failure episodes that gave up or crashed the worker say nothing of it and are left out.
+    ``recovery`` has for each task and exception the share of failures that have ended after ``grid_s`` seconds:
+    ``drawn`` counted over the generated failure episodes, and for independent failures ``expected`` by the
+    distribution. Failure episodes that gave up or crashed the worker are left out.
     """
     tasks = spec.shop.tasks
     exceptions = {each.name: each.exception_type for each in spec.shop.dependencies}
@@ -76,7 +75,7 @@ def truth_of(spec: Spec, world: World, tally: Tally) -> dict[str, Any]:
         "counts": dict(sorted(tally.counts.items())),
         "tasks": {task.name: _of_task(tally, index) for index, task in enumerate(tasks)},
         "grid_s": GRID.tolist(),
-        "recovery": [_recovery(spec, tally, *group) for group in groups if tally.told[group[2]].sum()],
+        "recovery": [_recovery(spec, tally, *group) for group in groups if tally.informative[group[2]].sum()],
         "outages": _outages(spec, world),
     }
 
@@ -87,18 +86,18 @@ def _of_task(tally: Tally, index: int) -> dict[str, int]:
 
 
 def _recovery(spec: Spec, tally: Tally, scope: str, name: str, mine: list[int]) -> dict[str, Any]:
-    told = tally.told[mine].sum()
+    informative = tally.informative[mine].sum()
     found = {
         "scope": scope,
         "name": name,
-        "episodes": int(told),
-        "drawn": (tally.over[mine].sum(axis=0) / told).tolist(),
+        "episodes": int(informative),
+        "drawn": (tally.over[mine].sum(axis=0) / informative).tolist(),
     }
     if spec.outages == "independent":
         known = {each.name: each for each in spec.shop.dependencies}
         of_tasks = [known[spec.shop.tasks[index].dependency] for index in mine]
         shares = [(1 - each.hard) * each.lasting.over(GRID) for each in of_tasks]
-        found["expected"] = (np.average(shares, axis=0, weights=tally.told[mine])).tolist()
+        found["expected"] = (np.average(shares, axis=0, weights=tally.informative[mine])).tolist()
     return found
 
 

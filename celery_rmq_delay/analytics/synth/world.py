@@ -1,4 +1,4 @@
-"""When tasks run and when what they depend on is down: seasons and outages, drawn once per history."""
+"""Draw when tasks run and when their dependencies are down: seasons and outages, once per history."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _HOUR_S = 3_600
 
 @dataclass(frozen=True)
 class Season:
-    """The load over the seconds from ``edges[0]``: daily and weekly; ``mass`` is what has run up to each edge."""
+    """The daily and weekly load over the seconds from ``edges[0]``; ``mass`` is the amount run up to each edge."""
 
     edges: Floats
     mass: Floats
 
     def times(self, quantiles: Floats) -> Floats:
-        """Return the seconds at which such shares (0 to 1) of all tasks have run."""
+        """Return the seconds at which these shares (0 to 1) of all tasks have run."""
         return np.asarray(np.interp(quantiles * self.mass[-1], self.mass, self.edges))
 
     def mass_at(self, seconds: Floats) -> Floats:
-        """Return what has run up to ``seconds``."""
+        """Return the amount that has run up to ``seconds``."""
         return np.interp(seconds, self.edges, self.mass)
 
 
 @dataclass(frozen=True)
 class Downtime:
-    """The outages of a dependency, in order and apart from each other, in seconds; ``mass``: tasks that meet each."""
+    """The outages of a dependency, in order and disjoint, in seconds; ``mass``: tasks affected by each."""
 
     starts: Floats
     ends: Floats
@@ -43,9 +43,9 @@ class Downtime:
     horizon: float
 
     def arrivals(self, random: np.random.Generator, quantiles: Floats) -> tuple[Floats, Floats]:
-        """Return when tasks meet an outage, and how long it then still lasts, at these shares of all such tasks.
+        """Return when tasks meet an outage, and how long it still lasts then, at these shares of all such tasks.
 
-        Within an outage every second is alike.
+        Within an outage the times are uniformly distributed.
         """
         sums = np.cumsum(self.mass)
         which = np.minimum(np.searchsorted(sums, quantiles * sums[-1], side="right"), len(sums) - 1)
@@ -54,16 +54,16 @@ class Downtime:
 
     @property
     def until(self) -> Floats:
-        """Return the ends as far as tasks arrive: all but the last are those of the outages."""
+        """Return the ends of the outages, limited to the time at which the last tasks arrive."""
         return np.minimum(self.ends, self.horizon)
 
 
 @dataclass(frozen=True)
 class World:
-    """What all chunks of a history share."""
+    """The part that all chunks of a history share."""
 
     season: Season
-    #: By the index of the dependency; empty where every failure lasts on its own.
+    #: By the index of the dependency; empty if failures are independent.
     downtimes: tuple[Downtime, ...]
 
 
@@ -90,9 +90,10 @@ def _season(spec: Spec) -> Season:
 
 
 def _downtime(dependency: Dependency, days: int, season: Season, random: np.random.Generator) -> Downtime:
-    """Draw a dependency's outages; one that would begin before another is over does not happen.
+    """Draw a dependency's outages; an outage that would begin before the previous one is over is dropped.
 
-    That depends on how long the one before lasts and not on how long it would have lasted: durations stay as drawn.
+    Dropping depends on the duration of the previous outage, not on that of the dropped one, so the distribution of
+    durations is unchanged.
     """
     count = max(1, int(random.poisson(dependency.outages_per_day * days)))
     starts = np.sort(season.times(random.random(count)))

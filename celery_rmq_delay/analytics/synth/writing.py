@@ -1,4 +1,4 @@
-"""Writes a synthetic history: chunk by chunk, in several processes, each with bounded memory."""
+"""Write a synthetic history chunk by chunk, in several processes, each with bounded memory."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from .world import world_of
 
 _DAY_US = 86_400_000_000
 
-#: Is called with the attempts that were written since the last call.
+#: Called with the number of attempts written since the last call.
 Progress = Callable[[int], object]
 
 
 def write(url: str, spec: Spec, *, processes: int = 1, progress: Progress | None = None) -> dict[str, Any]:
     """Write the history that ``spec`` describes under ``url``; return its truth, which is also in ``_truth.json``.
 
-    ``url`` is a folder, or what `pyarrow.fs` opens (``s3://``, ``gs://``, ``hdfs://``). The files are those of the
-    collector. The same ``spec`` writes the same rows into the same files, in however many ``processes``; a script that
-    uses several needs ``if __name__ == "__main__":``. Raises `SettingsError` where the folder is not empty.
+    ``url`` is a folder, or a URL of `pyarrow.fs` (``s3://``, ``gs://``, ``hdfs://``). The files are like those of the
+    collector. The same ``spec`` writes the same rows into the same files, with any number of ``processes``; a script
+    that uses several needs ``if __name__ == "__main__":``. Raises `SettingsError` if the folder is not empty.
     """
     if processes < 1:
         raise SettingsError("processes", processes, "Use at least 1.")
@@ -63,7 +63,7 @@ def _mapped(processes: int) -> Iterator[Callable[..., Iterable[Any]]]:
     if processes == 1:
         yield map
         return
-    # A fork would copy the threads' locks of Arrow.
+    # A fork would copy the locks of Arrow's threads.
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         yield pool.map
 
@@ -73,7 +73,7 @@ def _chunks(spec: Spec) -> int:
 
 
 def _write_chunk(job: tuple[str, Spec, int]) -> tuple[int, Tally]:
-    """Make and write one chunk: a share of the tasks in the order of time; return its attempts and what it holds."""
+    """Generate and write one chunk: a share of the tasks in time order; return its attempts and its counts."""
     url, spec, chunk = job
     chunks = _chunks(spec)
     attempts = (chunk + 1) * spec.attempts // chunks - chunk * spec.attempts // chunks
@@ -105,7 +105,7 @@ def _write_chunk(job: tuple[str, Spec, int]) -> tuple[int, Tally]:
 
 
 def _write_days(url: str, spec: Spec, table: pa.Table, name: str) -> int:
-    """Write rows into the folders of their days, in the order of time; return the number of files."""
+    """Write rows into the folders of their days, in time order; return the number of files."""
     system, root = _opened(url)
     table = table.sort_by("occurred_at")
     days = pc.cast(table.column("occurred_at"), pa.int64()).to_numpy() // _DAY_US
@@ -123,7 +123,7 @@ def _write_days(url: str, spec: Spec, table: pa.Table, name: str) -> int:
 
 
 def _spoil(url: str, spec: Spec, tally: Tally) -> None:
-    """Add what no collector writes, where it is asked for."""
+    """Add bad rows and files, if requested."""
     system, root = _opened(url)
     folder = f"{root}/{day_folder(datetime.combine(spec.start, datetime.min.time()))}"
     system.create_dir(folder)
@@ -142,7 +142,7 @@ def _check_empty(url: str) -> None:
     system, root = _opened(url)
     found = system.get_file_info(fs.FileSelector(root, allow_not_found=True))
     if found:
-        hint = f"It holds {found[0].base_name!r}: give a new folder, or delete what is in it."
+        hint = f"It contains {found[0].base_name!r}: use a new folder, or delete its contents."
         raise SettingsError("output", url, hint)
     system.create_dir(root)
 

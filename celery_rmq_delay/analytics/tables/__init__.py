@@ -1,4 +1,4 @@
-"""One module for each table that a run writes, and what they are made of.
+"""The tables that a run writes, one module each, and their common parts.
 
 May import `storage`, `estimate`.
 """

@@ -1,10 +1,10 @@
-"""Failure episodes as counts of intervals between cells of the grid: the input of the estimate, of bounded size."""
+"""Count failure episodes by intervals between grid cells: the input of the estimate, of bounded size."""
 
 from __future__ import annotations
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ..estimate.options import Options
 from ..estimate.outages import by_outage
@@ -14,18 +14,18 @@ INTERVAL = ("low", "high", "cluster")
 
 
 def counted_intervals(episodes: DataFrame, keys: list[str], options: Options) -> DataFrame:
-    """Return keys, low, high (cells; `Intervals.OPEN`), cluster and count: `EPISODES` in, one row per interval out.
+    """Return the intervals of `EPISODES`, one row each: keys, low, high (cells; `Intervals.OPEN`), cluster and count.
 
-    ``cluster`` is the stretch of time in which the failures began.
+    ``cluster`` is the time slot in which the failures began.
 
-    Failure episodes of which no retry ended are left out: they tell nothing of how long failures last. What was over
-    only after the grid's end was not seen over.
+    Failure episodes without a retry that ended are left out: they carry no information about how long failures last.
+    A failure that ended beyond the grid counts as not observed to end.
     """
     grid = options.grid
     points = grid.points
 
     def step(seconds: Column) -> Column:
-        """Return the number of the nearest point, from 0 on: as `Grid.cells` does."""
+        """Return the number of the nearest point, from 0, rounded as in `Grid.cells`."""
         logarithm = F.log10(F.greatest(seconds, F.lit(grid.first_s)) / F.lit(grid.first_s))
         return F.floor(logarithm * F.lit(grid.per_decade) + F.lit(0.5))
 
@@ -49,6 +49,6 @@ def counted_intervals(episodes: DataFrame, keys: list[str], options: Options) ->
 
 
 def intervals_of(rows: pd.DataFrame, options: Options) -> Intervals:
-    """Return the rows of one group for the estimate, by outage."""
+    """Return the rows of one group as intervals by outage, for the estimate."""
     low, high, cluster = (rows[name].to_numpy(dtype="int64") for name in INTERVAL)
     return by_outage(Intervals(low, high, cluster, rows["count"].to_numpy(dtype="float64")), options)

@@ -1,7 +1,7 @@
-"""Attempts: what each came to, the wait before it, and what its failure episode had come to by then.
+"""The table ``attempts``: the outcome of each attempt, the wait before it, and its failure episode so far.
 
-Events of one attempt become one row; then every row looks back along the attempts of its task. All windows begin with
-the task's id, so that events which come hash-partitioned by ``coalesce(task_id, event_id)`` are not moved again.
+The events of one attempt become one row; then each row is combined with the earlier attempts of its task. All windows
+are partitioned by the task id first, so events hash-partitioned by ``coalesce(task_id, event_id)`` are not moved again.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...events.schema import DISCARDED, EXHAUSTED, FORWARDED, PARKED, RECOVERED
 from ..schema import ATTEMPTS
 
-#: Keeps a small result that is needed more than once, and returns it as it was kept.
+#: Stores a small result that is needed more than once, and returns the stored result.
 Keep = Callable[[DataFrame], DataFrame]
 
 #: Outcomes of failed attempts, and all that end a failure episode.
 FAILED = (PARKED, EXHAUSTED)
 ENDS = (RECOVERED, EXHAUSTED, DISCARDED)
 
-#: Reasons of exhausted tasks that did not run once more: their end says nothing about the failure.
+#: Reasons of exhausted tasks whose last attempt did not run: their end is no evidence about the failure.
 NOT_RUN = ("expired", "unknown_task", "undecodable")
 
-#: Where one attempt has several events, the last of these tells its outcome.
+#: If an attempt has several events, the one with the highest rank is its outcome.
 _RANKS = {PARKED: 0, EXHAUSTED: 1, RECOVERED: 2, DISCARDED: 3}
 
 _KEY = ("task_id", "generation")
@@ -32,14 +32,14 @@ _START, _END, _HERE = Window.unboundedPreceding, Window.unboundedFollowing, Wind
 
 
 def attempts(events: DataFrame) -> DataFrame:
-    """Return the attempts of cleaned events (`ATTEMPTS` and ``day``, that on which the attempt ended).
+    """Return the attempts of cleaned events (`ATTEMPTS` and ``day``, on which the attempt ended).
 
     Events that are not partitioned by ``coalesce(task_id, event_id)`` are moved twice.
     """
-    found = _looked_back(_placed(_merged(_outcomes(events))))
-    # A task that is discarded after its end, or before anything of it failed, ends no failure episode.
-    told = found.where(is_attempt() | F.col("episode").isNotNull())
-    return told.select(*ATTEMPTS.fieldNames(), F.to_date("ended_at").alias("day"))
+    found = _with_previous(_placed(_merged(_outcomes(events))))
+    # A task that is discarded after its end, or before its first failure, ends no failure episode.
+    valid = found.where(is_attempt() | F.col("episode").isNotNull())
+    return valid.select(*ATTEMPTS.fieldNames(), F.to_date("ended_at").alias("day"))
 
 
 def is_failed() -> Column:
@@ -48,17 +48,17 @@ def is_failed() -> Column:
 
 
 def is_attempt() -> Column:
-    """Return whether a row is an attempt, and not a task that was taken out while it waited."""
+    """Return whether a row is an attempt, and not a task that was discarded while it waited."""
     return F.col("outcome") != DISCARDED
 
 
 def not_kept(frame: DataFrame) -> DataFrame:
-    """Return what would be kept: it is computed as often as it is needed."""
+    """Return the frame unchanged: it is computed each time it is needed."""
     return frame
 
 
 def _outcomes(events: DataFrame) -> DataFrame:
-    """Return the events that end attempts or failure episodes, with the columns that are needed of them."""
+    """Return the events that end attempts or failure episodes, with the columns needed."""
     outcome = F.when(F.col("kind") == FORWARDED, PARKED).otherwise(F.col("kind"))
     return events.where(F.col("kind").isin(FORWARDED, *_RANKS)).select(
         F.coalesce("task_id", "event_id").alias("task_id"),
@@ -85,7 +85,7 @@ def _outcomes(events: DataFrame) -> DataFrame:
 
 
 def _merged(outcomes: DataFrame) -> DataFrame:
-    """Return one row per attempt; ``wait`` is that which its parked event began, whatever the attempt came to."""
+    """Return one row per attempt; ``wait`` is taken from its parked event, independent of the attempt's outcome."""
     rank = F.lit(0)
     for outcome, value in _RANKS.items():
         rank = F.when(F.col("outcome") == outcome, value).otherwise(rank)
@@ -101,9 +101,9 @@ def _merged(outcomes: DataFrame) -> DataFrame:
 
 
 def _placed(merged: DataFrame) -> DataFrame:
-    """Add ``origin``, whether the episode ``is_over`` before this row, and ``seconds`` from origin to the end.
+    """Add ``origin``, whether the episode ``is_over`` before this row, and ``seconds`` from the origin to the end.
 
-    The origin is the first failure's end: that of attempt 0, or what the first later attempt that knows it says.
+    The origin is the end of the first failure: the end of attempt 0, or as recorded with the first later attempt.
     """
     is_first = is_failed() & (F.col("attempt") == 0)
     known = F.when(is_first, F.coalesce("first_failed_at", "ended_at")).otherwise(F.col("first_failed_at"))
@@ -121,8 +121,8 @@ def _placed(merged: DataFrame) -> DataFrame:
     return placed.withColumn("seconds", F.when(is_timed, F.greatest(elapsed, F.lit(0.0))))
 
 
-def _looked_back(placed: DataFrame) -> DataFrame:
-    """Add what a row knows of the attempts before it. Time never runs backwards: it is the longest seen so far."""
+def _with_previous(placed: DataFrame) -> DataFrame:
+    """Add the columns that depend on earlier attempts. Times never decrease: each is the longest so far."""
     along = Window.partitionBy(*_KEY).orderBy("attempt", "is_discard")
     before, so_far = along.rowsBetween(_START, -1), along.rowsBetween(_START, _HERE)
     counts = is_failed() & ~F.col("is_over")
@@ -130,7 +130,7 @@ def _looked_back(placed: DataFrame) -> DataFrame:
     attempt = F.struct("attempt", "outcome", "wait", "exception_type")
     delay_ms = F.col("wait")["delay_ms"]
     knows_waits = (F.count(delay_ms).over(before) == F.col("attempt")) & ~F.col("is_discard")
-    looked = placed.withColumns(
+    extended = placed.withColumns(
         {
             "previous": F.last(F.when(~F.col("is_discard"), attempt), ignorenulls=True).over(before),
             "longest_before": F.max("seconds").over(before),
@@ -153,7 +153,7 @@ def _looked_back(placed: DataFrame) -> DataFrame:
         "low_seconds",
         "waited_ms",
     )
-    return looked.withColumns(
+    return extended.withColumns(
         {
             "tier": F.when(is_known, previous["wait"]["tier"]),
             "delay_ms": F.when(is_known, previous["wait"]["delay_ms"]),

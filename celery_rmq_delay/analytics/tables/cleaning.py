@@ -1,4 +1,4 @@
-"""Events that tables may count: whole, possible, and each once. The others are kept apart, with the reason."""
+"""Clean the events: keep complete, plausible and unique ones, and quarantine the others with the reason."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from pyspark.sql import Column, DataFrame, Observation, Window
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...events.schema import KINDS, ROLLUP
 from ...history.columns import COLUMNS
 from ..schema import DAY, EVENTS, QUARANTINE
 from ..storage.readers import ORIGIN
 
-#: How far a worker's clock may be ahead of this machine's.
+#: How far a worker's clock may be ahead of the clock of this machine.
 AHEAD = timedelta(hours=1)
 
-#: What is said of the copies of an event, which are left out and only counted.
+#: The verdict over copies of an event, which are left out and only counted.
 DUPLICATE = "duplicate"
 
-#: No count is larger, nor a time in ms: that is 30 years. Sums of them fit into 64 bits.
+#: The largest count, and the longest time in ms (30 years). Sums of them fit into 64 bits.
 MOST = 10**12
 
 _COUNTS = ("generation", "attempt", "max_retries", "tier", "delay_ms", "runtime_ms", "crashes", "ok_count")
@@ -30,8 +30,8 @@ _COUNTS = ("generation", "attempt", "max_retries", "tier", "delay_ms", "runtime_
 class Cleaned:
     """All rows, each with a ``verdict``: null, `DUPLICATE`, or why it is bad.
 
-    ``judged`` rows were looked at one by one, where they were read: none is a `DUPLICATE` yet. ``marked`` ones are
-    hash-partitioned by ``coalesce(task_id, event_id)``, and so is what is selected of them.
+    ``judged`` rows were checked one by one where they were read: none is a `DUPLICATE` yet. ``marked`` rows, and any
+    selection of them, are hash-partitioned by ``coalesce(task_id, event_id)``.
     """
 
     judged: DataFrame
@@ -44,7 +44,7 @@ class Cleaned:
 
     @property
     def quarantine(self) -> DataFrame:
-        """The bad rows (`QUARANTINE` and ``day``, that of the folder they are in)."""
+        """The bad rows (`QUARANTINE` and ``day``, the day of their folder)."""
         bad = self.judged.where(F.col("verdict").isNotNull())
         raw = F.coalesce("raw", F.to_json(F.struct(*EVENTS.names)))
         day = F.regexp_extract("file", r".*/day=(\d{4}-\d{2}-\d{2})/", 1).try_cast("date")
@@ -52,24 +52,23 @@ class Cleaned:
         return bad.select(*[values[name].alias(name) for name in (*QUARANTINE.names, DAY.name)])
 
     def counted(self, counts: Observation) -> Cleaned:
-        """Return the same; ``counts`` has ``rows``, ``events`` and ``duplicates`` when something has computed it."""
+        """Return the same rows; ``counts`` receives ``rows``, ``events`` and ``duplicates`` when they are computed."""
         duplicates = F.count_if(F.col("verdict") == DUPLICATE).alias("duplicates")
         events = F.count_if(F.col("verdict").isNull()).alias("events")
         return replace(self, marked=self.marked.observe(counts, F.count("*").alias("rows"), events, duplicates))
 
 
 def clean(events: DataFrame, now: datetime, partitions: int | None = None) -> Cleaned:
-    """Return the verdict over events (`EVENTS`, and `ORIGIN` where `read_events` read them) as things are at ``now``.
+    """Return the verdict over events (`EVENTS`, and `ORIGIN` if `read_events` read them) at the time ``now``.
 
-    Of rows with the same ``event_id`` and task, that with the smallest ``(occurred_at, kind, worker, reason)`` is the
-    event.
-    ``partitions``: of the one shuffle here; None for Spark's setting.
+    Of rows with the same ``event_id`` and task, the one with the smallest ``(occurred_at, kind, worker, reason)`` is
+    the event. ``partitions``: of the only shuffle here; None for Spark's setting.
     """
     known = [field.name for field in ORIGIN if field.name in events.columns]
     missing = [F.lit(None).cast(field.dataType).alias(field.name) for field in ORIGIN if field.name not in known]
     judged = events.select(*EVENTS.names, *known, *missing).withColumn("verdict", _verdict(now))
     key = F.coalesce("task_id", "event_id")
-    # Computed before rows are moved, so that columns which nothing else needs stay where they are.
+    # Computed before rows are moved, so that columns that are not needed later are not moved.
     kept = judged.select(*EVENTS.names, "verdict", F.xxhash64(*EVENTS.names).alias("tie"))
     moved = kept.repartition(partitions, key) if partitions else kept.repartition(key)
     same = Window.partitionBy(key, "event_id", F.col("verdict").isNull())
@@ -80,7 +79,7 @@ def clean(events: DataFrame, now: datetime, partitions: int | None = None) -> Cl
 
 
 def of_no_task(events: DataFrame) -> DataFrame:
-    """Return the rows that go by their event's id, rollups among them: cleaned alone, they come out the same."""
+    """Return the rows identified by their event's id, rollups included: cleaned alone, they have the same result."""
     return events.where(F.coalesce("task_id", "event_id") == F.col("event_id"))
 
 
@@ -96,7 +95,7 @@ def _reasons(now: datetime) -> Iterator[tuple[str, Column]]:
     is_rollup = F.col("kind") == ROLLUP
     yield "missing:ok_count", is_rollup & F.col("ok_count").isNull()
     yield "unknown_kind", ~F.col("kind").isin(*KINDS)
-    # A message that nobody can decode may have no id; it ended all the same.
+    # A message that cannot be decoded may have no id; it has ended nevertheless.
     has_none = F.col("task_id").isNull() & ~F.coalesce(F.col("reason") == "undecodable", F.lit(False))
     yield "no_task_id", ~is_rollup & has_none
     yield "from_the_future", F.col("occurred_at") > F.lit(now + AHEAD)

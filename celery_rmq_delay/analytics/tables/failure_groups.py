@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...events.schema import EXHAUSTED
 from ..schema import FAILURE_GROUPS
@@ -13,12 +13,12 @@ _KEY = ("day", "fingerprint")
 
 
 def failure_groups(attempts: DataFrame, keep: Keep = not_kept) -> DataFrame:
-    """Return the groups of each day (`FAILURE_GROUPS` and ``day``); failures without a fingerprint are in none.
+    """Return the groups of each day (`FAILURE_GROUPS` and ``day``); failures without a fingerprint are left out.
 
-    Exception and message are those of the first failure of the day, so that they are the same in every run.
+    Exception and message are those of the first failure of the day, so that every run has the same.
     """
     failed = attempts.where(is_failed() & F.col("fingerprint").isNotNull())
-    # Spark sees how small the kept ones are, and does not move all failures to find the first of each group.
+    # Spark knows that the stored figures are small, and does not move all failures to find the first of each group.
     figures = keep(_figures(failed))
     found = figures.join(_touched(failed), [*_KEY]).join(_samples(failed, figures), [*_KEY])
     return found.select(*FAILURE_GROUPS.fieldNames(), "day")
@@ -47,7 +47,7 @@ def _touched(failed: DataFrame) -> DataFrame:
 def _samples(failed: DataFrame, figures: DataFrame) -> DataFrame:
     """Return exception and message of each group's first failure.
 
-    A minimum of texts over all failures would sort them: only numbers can be compared while rows are counted.
+    A minimum of texts over all failures would sort them: Spark compares only numbers while it aggregates rows.
     """
     firsts = figures.select(*_KEY, F.col("first_seen").alias("ended_at"))
     sample = F.min(F.struct("exception_type", "exception_message"))

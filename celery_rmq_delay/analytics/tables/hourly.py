@@ -1,9 +1,9 @@
-"""Hourly series: how many first attempts there were, how many failed, and what became of them."""
+"""The table ``hourly``: counts of first attempts, failures and their outcomes per hour."""
 
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...events.schema import EXHAUSTED, PARKED, RECOVERED, ROLLUP
 from ..schema import HOURLY
@@ -13,8 +13,8 @@ from .attempts import is_attempt, is_failed
 def hourly(attempts: DataFrame, events: DataFrame) -> DataFrame:
     """Return the series by queue and task (`HOURLY` and ``day``).
 
-    ``attempts`` count in the hour in which they ended. Of the cleaned ``events`` only rollups are read, which count the
-    first attempts that succeeded; they count in the hour in which they began.
+    ``attempts`` count in the hour in which they ended. Of the cleaned ``events`` only rollups are read: counts of first
+    attempts that succeeded, in the hour in which the rollup began.
     """
     rollups = events.where(F.col("kind") == ROLLUP)
     counted = (

@@ -1,8 +1,8 @@
-"""Incidents: bursts of failed attempts, over all queues and tasks.
+"""The table ``incidents``: bursts of failed attempts, over all queues and tasks.
 
-A minute is hot when it has many failed attempts, and many more than the day's median minute. Hot minutes that are close
-to each other are one incident, with all failures from the first of them to the last. A day is judged by itself, so that
-it comes out the same whatever other days are read with it: at midnight (UTC) an incident is cut in two.
+A minute is hot if it has many failed attempts, and many more than the day's median minute. Hot minutes close to each
+other are one incident, with all failures from the first of them to the last. Each day is computed separately, so its
+result does not depend on the other days of a run; an incident that spans midnight (UTC) becomes two.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...events.schema import RECOVERED
 from ...exceptions import SettingsError
@@ -23,9 +23,9 @@ _MINUTES_OF_A_DAY = 1440
 
 @dataclass(frozen=True, kw_only=True)
 class Bursts:
-    """What an incident is: minutes of at least ``threshold`` failed attempts, and ``factor`` times the median minute.
+    """Definition of an incident: minutes of at least ``threshold`` failures, and ``factor`` times the median minute.
 
-    Hot minutes are of one incident where they are at most ``gap_minutes`` from one to the next. Raises `SettingsError`.
+    Hot minutes at most ``gap_minutes`` apart belong to one incident. Raises `SettingsError`.
     """
 
     threshold: int = 10
@@ -44,7 +44,8 @@ DEFAULT = Bursts()
 def incidents(attempts: DataFrame, bursts: Bursts = DEFAULT, keep: Keep = not_kept) -> DataFrame:
     """Return the incidents of each day (`INCIDENTS` and ``day``).
 
-    ``recovered_share`` is of the touched tasks (and replays) that ended by the end of that day; null where none did.
+    ``recovered_share`` is the share among touched tasks (and replays) that ended by the end of that day; null if none
+    did.
     """
     burning = keep(_burning(_minutes(attempts), bursts))
     whole = burning.groupBy("day", "incident").agg(
@@ -84,7 +85,7 @@ def _minutes(attempts: DataFrame) -> DataFrame:
 def _burning(minutes: DataFrame, bursts: Bursts) -> DataFrame:
     """Return the minutes of incidents, with the number of the ``incident`` in its day."""
     day = Window.partitionBy("day")
-    # The 720th of the day's minutes by their failures; those without any come first, and are no rows.
+    # The 720th of the day's minutes ordered by failures; minutes without failures come first and have no row.
     place = F.count("*").over(day) - _MINUTES_OF_A_DAY // 2
     ranked = minutes.withColumns(
         {"rank": F.row_number().over(day.orderBy("failures", "minute")), "median_rank": place},
@@ -133,7 +134,7 @@ def _touched(attempts: DataFrame, burning: DataFrame) -> DataFrame:
 
 
 def _minute() -> Column:
-    """Return the minute in which an attempt ended, counted from the epoch."""
+    """Return the minute in which an attempt ended, as minutes since the epoch."""
     return F.floor(F.unix_micros("ended_at") / 60_000_000)
 
 

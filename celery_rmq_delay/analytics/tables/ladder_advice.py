@@ -1,4 +1,4 @@
-"""The table ``ladder_advice``: today's ladder and the best found, per queue and per task of it."""
+"""The table ``ladder_advice``: today's ladder and the best one found, per queue and per task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ..estimate.decision import Decision, decide, lacking
 from ..estimate.ladders import Figures, Summary
@@ -16,14 +16,14 @@ from ..schema import LADDER_ADVICE
 from .aggregation import counted_intervals, intervals_of
 from .today import today_of, todays_ladders
 
-#: ``is_whole``: all tasks of the queue. A null task would not do: null keys of both sides would not meet.
+#: ``is_whole``: all tasks of the queue. A null task cannot mark it: null keys of the two sides would not match.
 _KEYS = ["queue", "is_whole", "task"]
 
 
 def ladder_advice(episodes: DataFrame, options: Options) -> DataFrame:
     """Return `LADDER_ADVICE` of `EPISODES`: one row for each queue, and one for each task of it that has enough data.
 
-    ``advised_*`` is null where nothing is advised; ``reason`` tells why. `search` tells what a ladder is judged by.
+    ``advised_*`` is null if nothing is advised; ``reason`` states why. `search` describes the criteria.
     """
 
     def of_group(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame) -> pd.DataFrame:
@@ -68,7 +68,7 @@ def _both(decision: Decision) -> dict[str, float | None]:
 
 
 def figure_columns(prefix: str, summary: Summary | None) -> Mapping[str, float | None]:
-    """Return the columns of a ladder's figures, with their intervals; null without a summary."""
+    """Return the columns of a ladder's figures with their intervals; null without a summary."""
     return {
         f"{prefix}{name}{end}": None if summary is None else _or_null(summary.figures[name][at])
         for name in Figures.NAMES

@@ -1,9 +1,9 @@
-"""Tier outcomes: what the attempt after a wait came to, by where and how long the task had waited."""
+"""The table ``tier_outcomes``: outcomes of the attempts after a wait, by tier and delay of the wait."""
 
 from __future__ import annotations
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...events.schema import EXHAUSTED, RECOVERED
 from ..schema import TIER_OUTCOMES
@@ -12,14 +12,14 @@ from .attempts import is_attempt, is_failed
 #: The normal distribution's quantile for 95 %.
 Z_95 = 1.959963984540054
 
-#: Exact delays are as many as there are messages: they are grouped by so many leading digits of their milliseconds.
+#: Every message can have another exact delay: they are grouped by this many leading digits of their milliseconds.
 _DIGITS = 2
 
 
 def tier_outcomes(attempts: DataFrame) -> DataFrame:
-    """Return the outcomes of waits (`TIER_OUTCOMES` and ``day``), under the day on which the attempt after it ended.
+    """Return the outcomes of waits (`TIER_OUTCOMES` and ``day``), under the day on which the next attempt ended.
 
-    ``parked`` counts the waits that ended with an attempt; tasks that were discarded while they waited are not in it.
+    ``parked`` counts the waits that ended with an attempt; tasks that were discarded while they waited are left out.
     Exact delays (``tier`` null) have their ``delay_ms`` rounded down to two digits.
     """
     waited = attempts.where(is_attempt() & (F.col("tier").isNotNull() | F.col("delay_ms").isNotNull()))

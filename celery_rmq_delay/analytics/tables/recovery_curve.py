@@ -1,11 +1,11 @@
-"""The table ``recovery_curve``: the share of failures that are over by t, per task and per exception."""
+"""The table ``recovery_curve``: the share of failures that have ended by time t, per task and per exception."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ..estimate.options import Options
 from ..estimate.shares import shares
@@ -16,12 +16,13 @@ _SCOPES = {"task": "task", "exception": "exception_type"}
 
 
 def recovery_curve(episodes: DataFrame, options: Options) -> DataFrame:
-    """Return `RECOVERY_CURVE` of `EPISODES`: for each task and exception, its points up to the last that was looked at.
+    """Return `RECOVERY_CURVE` of `EPISODES`: for each task and exception, its points up to the last inspection.
 
-    ``recovered_share`` is the share over by then *at the least*: where no attempt looked, it keeps the value of the
-    last look, and ``share_high`` reaches up to that of the next. The interval is of 95 %, from a bootstrap of whole
-    outages, and null where there are fewer than `Options.min_clusters` of them. After the last look there are no rows.
-    ``episodes`` are those with a retry that ended, ``censored`` those never seen to be over.
+    ``recovered_share`` is the share that has ended by then *at the least*: at times at which no attempt ended it keeps
+    the value of the last inspection, and ``share_high`` reaches up to the value of the next. The 95 % interval comes
+    from a bootstrap of whole outages, and is null if there are fewer than `Options.min_clusters` of them. There are no
+    rows after the last inspection. ``episodes`` counts those with a retry that ended, ``censored`` those whose end was
+    not observed.
     """
 
     def of_name(rows: pd.DataFrame) -> pd.DataFrame:
@@ -53,7 +54,7 @@ def _points(rows: pd.DataFrame, options: Options) -> pd.DataFrame:
             "name": rows["name"].iloc[0],
             "t_seconds": options.grid.times[points],
             "recovered_share": found.least[0, points],
-            # A quantile of the rounds may lie on the wrong side of the estimate by chance.
+            # A quantile of the rounds can be on the wrong side of the estimate by chance.
             "share_low": np.minimum(low, found.least[0])[points],
             "share_high": np.maximum(high, found.most[0])[points],
             "episodes": intervals.episodes,

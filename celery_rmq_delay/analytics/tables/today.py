@@ -1,15 +1,15 @@
-"""What a queue does today, from its failure episodes: its ladder, and how long after its planned delay a retry ends."""
+"""Today's ladder of a queue, from its failure episodes, and how long after its planned delay a retry ends."""
 
 from __future__ import annotations
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ..estimate.ladders import Today
 from .attempts import NOT_RUN
 
-#: Hours of failures that tell today's ladder: the last one with a failure, and those before it.
+#: Hours of failures that determine today's ladder: the last one with a failure, and those before it.
 _LATEST_HOURS = 24
 
 
@@ -17,14 +17,14 @@ def todays_ladders(episodes: DataFrame, keys: list[str]) -> DataFrame:
     """Return keys, ``tiers_ms``, ``max_retries``, ``retries`` and ``overhead_s`` of `EPISODES`, for `today_of`.
 
     ``tiers_ms`` and ``max_retries`` are the most frequent ones of the last day with failures; of equally frequent ones
-    the first in order. ``retries``: the most that were seen of them. ``overhead_s``: the median of what a retry ended
-    after its planned delay: waiting for a worker, and running. Tasks that never ran tell nothing.
+    the first in order. ``retries``: the most that were observed with them. ``overhead_s``: the median time from the
+    planned delay to the end of a retry: waiting for a worker, and running. Tasks that never ran are ignored.
     """
     has_run = ~F.coalesce(F.col("reason").isin(*NOT_RUN), F.lit(False))
-    told = episodes.where((F.size("ladder_ms") > 0) & has_run)
+    valid = episodes.where((F.size("ladder_ms") > 0) & has_run)
     ladder = ("ladder_ms", "max_retries")
     hour = F.floor(F.unix_timestamp("first_failed_at") / 3600)
-    hourly = told.groupBy(*keys, *ladder, hour.alias("hour")).agg(
+    hourly = valid.groupBy(*keys, *ladder, hour.alias("hour")).agg(
         F.count("*").alias("count"), F.max(_retries()).alias("retries")
     )
     last_hour = F.max("hour").over(Window.partitionBy(*keys))
@@ -36,22 +36,22 @@ def todays_ladders(episodes: DataFrame, keys: list[str]) -> DataFrame:
         .groupBy(*keys)
         .agg(F.min(F.struct("rarity", *ladder, "retries")).alias("found"))
     )
-    overheads = told.groupBy(*keys).agg(F.percentile_approx(_overhead(), 0.5).alias("overhead_s"))
+    overheads = valid.groupBy(*keys).agg(F.percentile_approx(_overhead(), 0.5).alias("overhead_s"))
     found = {
         "tiers_ms": F.col("found")["ladder_ms"],
         "max_retries": F.col("found")["max_retries"],
         "retries": F.col("found")["retries"],
-        # Tasks that are retried by hand, before their delay is over, can make it negative.
+        # Tasks that are released manually before their delay is over can make it negative.
         "overhead_s": F.greatest(F.coalesce("overhead_s", F.lit(0.0)), F.lit(0.0)),
     }
-    # Columns of their own: else Spark cannot tell them from those of the failure episodes, beside which they are
-    # grouped.
-    own = [F.col(name).alias(name) for name in keys]
-    return frequent.join(overheads, keys).select(*own, *[column.alias(name) for name, column in found.items()])
+    # New columns: otherwise Spark cannot distinguish them from those of the failure episodes, with which they are
+    # cogrouped.
+    renewed = [F.col(name).alias(name) for name in keys]
+    return frequent.join(overheads, keys).select(*renewed, *[column.alias(name) for name, column in found.items()])
 
 
 def today_of(rows: pd.DataFrame) -> Today:
-    """Return what `todays_ladders` has of one group."""
+    """Return the result of `todays_ladders` for one group."""
     if rows.empty:
         return Today()
     row = rows.iloc[0]
@@ -66,6 +66,6 @@ def _retries() -> Column:
 
 
 def _overhead() -> Column:
-    """Return the seconds per retry that an episode's last known attempt ended after its delays; null: not known."""
+    """Return the seconds per retry by which an episode's last known attempt ended after its delays; null: not known."""
     ended = F.coalesce("high_seconds", "low_seconds")
     return F.when(_retries() > 0, (ended - F.col("waited_ms") / 1000) / _retries())

@@ -1,4 +1,4 @@
-"""The table ``what_if``: the figures of ladders that the user names."""
+"""The table ``what_if``: the figures of ladders that the user specifies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...durations import MAX_TTL_MS
 from ...exceptions import SettingsError
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 def what_if(episodes: DataFrame, ladders: Mapping[str, Sequence[Ladder]], options: Options) -> DataFrame:
     """Return `WHAT_IF` of `EPISODES` for ``ladders``: queue -> ladders in milliseconds, one row each.
 
-    Figures are those of `ladders.summarise`, and null where there is not enough data; ``reason`` tells of what. A queue
-    without any retried failure has no row. Raises `SettingsError` for a ladder that RabbitMQ could not hold.
+    Figures are those of `ladders.summarise`, and null if there is not enough data; ``reason`` states what is lacking. A
+    queue without any retried failure has no row. Raises `SettingsError` for a ladder that RabbitMQ cannot hold.
     """
     for queue, named in ladders.items():
         for each in named:
@@ -45,7 +45,7 @@ def what_if(episodes: DataFrame, ladders: Mapping[str, Sequence[Ladder]], option
 
 
 def unseen(ladders: Mapping[str, Sequence[Ladder]], seen: Collection[str]) -> list[str]:
-    """Return a sentence for each queue of ``ladders`` that is none of the table's, which has seen those of ``seen``."""
+    """Return a sentence for each queue of ``ladders`` that is not in the table, whose queues are ``seen``."""
     return [f"no retried failure of the queue {queue}" for queue in ladders if queue not in seen]
 
 
@@ -66,12 +66,12 @@ def _rows(
     found = []
     for each in ladders:
         summary = None if estimate is None else summarise(each, estimate, options.grid, overhead)
-        told = {
+        row = {
             "queue": queue,
             "ladder_ms": list(each),
             "enough_data": estimate is not None,
             "reason": too_few,
             "episodes": intervals.episodes,
         }
-        found.append({**told, **figure_columns("", summary)})
+        found.append({**row, **figure_columns("", summary)})
     return pd.DataFrame(found, columns=WHAT_IF.fieldNames())

@@ -1,4 +1,4 @@
-"""The Celery app of the project, and connections to its broker that never keep a page waiting."""
+"""The project's Celery app, and connections to its broker with short timeouts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def celery_app() -> Celery:
-    """Return the project's Celery app. Raises `SettingsError` where the setting names none."""
+    """Return the project's Celery app. Raises `SettingsError` where ``CELERY_APP`` does not name one."""
     path = conf().celery_app
     if path is None:
         current: Celery = get_current_app()
@@ -32,28 +32,28 @@ def celery_app() -> Celery:
     except ImportError as error:
         raise SettingsError(f"{SETTING}['CELERY_APP']", path, f"It cannot be imported: {error}.") from error
     if not isinstance(app, Celery):
-        raise SettingsError(f"{SETTING}['CELERY_APP']", path, f"It is a {type(app).__name__}, and no Celery app.")
+        raise SettingsError(f"{SETTING}['CELERY_APP']", path, f"It is a {type(app).__name__}, not a Celery app.")
     return app
 
 
 def delay() -> AppState:
-    """Return what `celery_rmq_delay.install` left on the project's app. Raises `RmqDelayError` where it has not."""
+    """Return the state that `celery_rmq_delay.install` set on the project's app. Raises `RmqDelayError` without it."""
     return state_of(celery_app())
 
 
 @contextmanager
 def connection() -> Iterator[Connection]:
-    """Yield an open connection of its own; it waits as long as the setting ``BROKER_TIMEOUT`` says.
+    """Yield a new connection; its timeouts are the setting ``BROKER_TIMEOUT``.
 
-    Raises `OSError` or `amqp.AMQPError` where the broker does not answer: at once, without trying again.
+    Raises `OSError` or `amqp.AMQPError` where the broker does not answer, without another attempt.
     """
     seconds = conf().broker_timeout
     info = celery_app().connection_for_write().info()
-    # A broker in alarm reads nothing more of who has published: every answer, and a write that fills the buffers, would
-    # wait as long as the alarm.
+    # A broker in alarm stops reading from publishers: without timeouts, reads and writes would block until the alarm
+    # clears.
     options = {**tolerant(info.get("transport_options")), "read_timeout": seconds, "write_timeout": seconds}
     with kombu.Connection(**{**info, "connect_timeout": seconds, "transport_options": options}) as opened:
-        # `connect` would sleep for two seconds and try again.
+        # `connect` would sleep for two seconds and retry.
         hosts = len(opened.alt or [opened.hostname])
         opened.ensure_connection(
             max_retries=hosts - 1, interval_start=0, interval_step=0, reraise_as_library_errors=False

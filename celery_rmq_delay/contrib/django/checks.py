@@ -1,4 +1,4 @@
-"""What ``manage.py check`` finds out about the project's settings. Opens no connection to the broker."""
+"""System checks of the project's settings. They open no connection to the broker."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from .models import CollectorStatus
 
 TAG = "rmq_delay"
 
-#: A collector that was heard of within this time is one that runs.
+#: A collector with a heartbeat within this time is running.
 _ALIVE = timedelta(minutes=5)
 
 
 @register(TAG)
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """Return what cannot work of Django's settings and of ``RMQ_DELAY``."""
+    """Check Django's settings and ``RMQ_DELAY``."""
     found: list[CheckMessage] = []
     if not django_settings.USE_TZ:
-        hint = "Every time in the tables has a time zone: set USE_TZ = True."
+        hint = "Set USE_TZ = True: all times in the tables have a time zone."
         found.append(Error("USE_TZ is False.", hint=hint, id="rmq_delay.E003"))
     settings, error = _conf()
     return [*found, error] if error else [*found, *_notifier(settings), *_history(settings)]
@@ -43,56 +43,54 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 @register(TAG)
 def check_celery(**_: Any) -> list[CheckMessage]:
-    """Return what cannot work, or not well, of the Celery app and its delay queues."""
+    """Check the Celery app, its events and the retention of its tasks."""
     settings, error = _conf()
-    if error:  # `check_settings` tells of it
+    if error:  # `check_settings` reports it
         return []
     try:
         app = _celery_app()
     except RmqDelayError as reason:
-        hint = f"{SETTING}['CELERY_APP'] names the Celery app; None takes the current one."
+        hint = f"Set {SETTING}['CELERY_APP'] to the path of the Celery app, or to None for the current app."
         return [Error(f"The Celery app cannot be used: {reason}", hint=hint, id="rmq_delay.E002")]
     found = list(_broker(app))
     delay = find_state(app)
     if delay is None:
-        hint = f"Call it in the module that makes the app, or name the right app in {SETTING}['CELERY_APP']."
+        hint = f"Call it in the module that creates the app, or set {SETTING}['CELERY_APP'] to the right app."
         return [*found, Error(f"install() was not called for {app!r}.", hint=hint, id="rmq_delay.E004")]
     return [*found, *_events(delay), *_retention(delay, settings)]
 
 
 @register(TAG, deploy=True)
 def check_surroundings(**_: Any) -> list[CheckMessage]:
-    """Return what is missing where something would be better with it: told by ``check --deploy`` only."""
+    """Check optional parts: the admin and a result backend. Runs with ``check --deploy`` only."""
     found: list[CheckMessage] = []
     if not apps.is_installed("django.contrib.admin"):
-        hint = "Add it to INSTALLED_APPS where people are to look at parked and exhausted tasks."
+        hint = "Add it to INSTALLED_APPS to see parked and exhausted tasks."
         found.append(Info("django.contrib.admin is not installed: there are no pages.", hint=hint, id="rmq_delay.I002"))
     try:
         backend = _celery_app().conf.result_backend
-    except RmqDelayError:  # `check_celery` tells of it
+    except RmqDelayError:  # `check_celery` reports it
         return found
     if not backend or str(backend).startswith("disabled"):
-        hint = "Set Celery's result_backend where callers are to learn that a task was discarded (state REVOKED)."
+        hint = "Set Celery's result_backend if callers need to know that a task was discarded (state REVOKED)."
         found.append(Info("The Celery app has no result backend.", hint=hint, id="rmq_delay.I001"))
     return found
 
 
 @register(TAG)
 def check_database(**_: Any) -> list[CheckMessage]:
-    """Return whether SQLite's transactions are such that several processes can write."""
+    """Check that SQLite's transaction mode allows several processes to write."""
     using = connections[router.db_for_write(CollectorStatus)]
     if using.vendor != "sqlite" or using.settings_dict["OPTIONS"].get("transaction_mode") == "IMMEDIATE":
         return []
-    hint = (
-        'Set "OPTIONS": {"timeout": 20, "transaction_mode": "IMMEDIATE"} in DATABASES: they wait for each other then.'
-    )
-    message = "In SQLite, a page or a command that writes beside the collector can fail with 'database is locked'."
+    hint = 'Set "OPTIONS": {"timeout": 20, "transaction_mode": "IMMEDIATE"} in DATABASES: then writers wait in turn.'
+    message = "With SQLite, a page or command that writes while the collector runs can fail with 'database is locked'."
     return [Warning(message, hint=hint, id="rmq_delay.W005")]
 
 
 @register(Tags.database)
 def check_collectors(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """Return whether several collectors write into one SQLite file: asked of the database by ``check --database``."""
+    """Check that at most one collector writes into a SQLite file. Runs with ``check --database`` only."""
     alias = router.db_for_write(CollectorStatus)
     if alias not in (databases or ()) or connections[alias].vendor != "sqlite":
         return []
@@ -102,12 +100,12 @@ def check_collectors(databases: Sequence[str] | None = None, **_: Any) -> list[C
         return []
     if alive < 2:
         return []
-    hint = "They wait for each other: run one, or use PostgreSQL."
+    hint = "They wait for each other: run one collector, or use PostgreSQL."
     return [Warning(f"{alive} collectors write into one SQLite database.", hint=hint, id="rmq_delay.W004")]
 
 
 def _celery_app() -> Celery:
-    """Return the app without the import of its tasks' modules: with Django, Celery runs these checks to import them."""
+    """Return the app without importing its tasks' modules: with Django, Celery runs these checks during that import."""
     if conf().celery_app is not None:
         return celery_app()
     current: Celery = get_current_app()
@@ -127,9 +125,7 @@ def _notifier(settings: Conf) -> Iterator[CheckMessage]:
         hint = 'pip install "celery-rmq-delay[management]", which brings it.'
         yield Error("NOTIFY has a webhook, and httpx is not installed.", hint=hint, id="rmq_delay.E006")
     if notify.mail and not django_settings.ADMINS:
-        yield Warning(
-            "NOTIFY sends mail to ADMINS, and there are none.", hint="Set Django's ADMINS.", id="rmq_delay.W003"
-        )
+        yield Warning("NOTIFY sends mail to ADMINS, which is empty.", hint="Set Django's ADMINS.", id="rmq_delay.W003")
 
 
 def _history(settings: Conf) -> Iterator[CheckMessage]:
@@ -149,7 +145,7 @@ def _broker(app: Celery) -> Iterator[CheckMessage]:
 def _events(delay: AppState) -> Iterator[CheckMessage]:
     if delay.settings.events.wanted is False:
         hint = f'Set {delay.setting}["events"] to "auto", or take the app out of INSTALLED_APPS.'
-        yield Warning("Workers send no events: nothing fills the tables.", hint=hint, id="rmq_delay.W002")
+        yield Warning("Workers send no events: the tables stay empty.", hint=hint, id="rmq_delay.W002")
 
 
 def _retention(delay: AppState, settings: Conf) -> Iterator[CheckMessage]:
@@ -160,14 +156,14 @@ def _retention(delay: AppState, settings: Conf) -> Iterator[CheckMessage]:
         if days is not None and days * 86_400_000 < length:
             yield Warning(
                 f"{SETTING}['{name.upper()}'] is {days} days, and the ladder of {whose} takes {format_ms(length)}.",
-                hint="The history of a task would go before its retries are over: keep it longer.",
+                hint="Keep it longer: the history of a task would be deleted before its last retry.",
                 id="rmq_delay.W001",
             )
 
 
 def _ladders(delay: AppState) -> Iterator[tuple[Ladder, str]]:
     settings = delay.settings
-    yield settings.default.ladder, "queues that have none of their own"
+    yield settings.default.ladder, "queues without a ladder of their own"
     yield from ((own.ladder, f"queue {name!r}") for name, own in settings.queues.items() if own is not None)
     for task in delay.retryable_tasks():
         queue = delay.routed_to(task) or delay.app.conf.task_default_queue
@@ -177,5 +173,5 @@ def _ladders(delay: AppState) -> Iterator[tuple[Ladder, str]]:
 
 
 def _length_ms(ladder: Ladder) -> int:
-    """Return how long all tiers take, in ms; a last one that repeats is counted once."""
+    """Return the sum of all tiers in ms; a last tier that repeats is counted once."""
     return sum(max(ladder.lane_ttls(tier_index)) for tier_index in range(1, len(ladder) + 1))

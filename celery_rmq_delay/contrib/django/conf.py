@@ -1,4 +1,4 @@
-"""The Django side's settings, ``RMQ_DELAY`` in the settings module: read when used, validated, typed."""
+"""The Django app's settings: ``RMQ_DELAY`` in the settings module, validated on first use."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from django.core.signals import setting_changed
 
 from ...exceptions import SettingsError
 from ...history.url import problem_of, shown
+from ...settings.validators import is_integer, read_flag
 
 SETTING = "RMQ_DELAY"
 StorePayload = Literal["exhausted", "all", "never"]
@@ -23,51 +24,51 @@ NOTIFY_KINDS = ("parked", "recovered", "exhausted")
 
 @dataclass(frozen=True)
 class Notify:
-    """Whom the notifier tells of what; the keys of ``RMQ_DELAY["NOTIFY"]``. Where both ways are off, nobody."""
+    """Settings of alerts: the keys of ``RMQ_DELAY["NOTIFY"]``. Without mail and webhook no alerts are sent."""
 
-    #: Whether the addresses in ADMINS get a mail.
+    #: Whether to send mail to ADMINS.
     mail: bool = False
-    #: Where a JSON object is posted to; its path is often a secret.
+    #: The URL to post JSON to; its path is often a secret.
     webhook: str | None = field(default=None, repr=False)
-    #: A failure group is told of once in so many minutes.
+    #: The minutes between two alerts of one failure group.
     every_minutes: float = 15
     kinds: tuple[str, ...] = ("exhausted",)
 
 
 @dataclass(frozen=True)
 class Conf:
-    """What holds for the Django app; the keys of ``RMQ_DELAY`` in lower case."""
+    """Settings of the Django app: the keys of ``RMQ_DELAY`` in lower case."""
 
-    #: Dotted path of the Celery app, such as ``"shop.celery.app"``; None takes the current app.
+    #: Dotted path of the Celery app, such as ``"shop.celery.app"``; None uses the current app.
     celery_app: str | None = None
-    #: Which messages are kept as they were: ``"exhausted"`` and ``"all"`` keep those of exhausted tasks, and of parked
-    #: ones that somebody discards, which would be lost otherwise; with ``"never"`` nothing can be requeued or edited.
+    #: Which messages are stored: ``"exhausted"`` and ``"all"`` store those of exhausted tasks, and of parked tasks that
+    #: are discarded, which would be lost otherwise; with ``"never"`` no task can be requeued or edited.
     store_payload: StorePayload = "exhausted"
-    #: Whether "Edit and requeue" is there at all.
+    #: Whether "Edit and requeue" is available.
     allow_edit: bool = False
-    #: How many tasks an action works on while the browser waits; more are left to ``rmq_delay_operate``.
+    #: The most tasks of an action that runs within the request; ``rmq_delay_operate`` runs larger ones.
     inline_limit: int = 1_000
-    #: A list counts so many rows and then says "more than".
+    #: A list counts up to so many rows, then shows "more than".
     count_cap: int = 10_000
-    #: Seconds for which the counts of the broker's queues are kept.
+    #: Seconds for which the counts of the broker's queues are cached.
     broker_cache: float = 5.0
-    #: Seconds to wait for the broker before a page goes without it, and for a confirm.
+    #: Seconds to wait for the broker before a page is shown without it, and for a confirm.
     broker_timeout: float = 5.0
-    #: Days after which recovered and requeued tasks, discarded ones, and exhausted ones go; None keeps them.
+    #: Days after which recovered and requeued, discarded, and exhausted tasks are deleted; None keeps them.
     keep_recovered_days: int | None = 7
     keep_discarded_days: int | None = 30
     keep_exhausted_days: int | None = 90
-    #: Days after which attempts of other tasks' histories, counters and operations go; None keeps them.
+    #: Days after which attempts, counters and operations are deleted; None keeps them.
     keep_history_days: int | None = 365
-    #: Where the collector writes history files: a URL that pyarrow opens, or an absolute path; None writes none.
+    #: The place of history files: a URL that pyarrow supports, or an absolute path; None writes none.
     history_url: str | None = field(default=None, repr=False)
-    #: Where the analytics write and the page *Insights* is loaded from, as ``history_url``; None: beside the history.
+    #: The output of the analytics, which the page *Insights* loads, as ``history_url``; None is beside the history.
     insights_url: str | None = field(default=None, repr=False)
     #: Alerts by mail and webhook, sent by the collector.
     notify: Notify = Notify()
 
     def keeps(self, days: int | None) -> timedelta | None:
-        """Return a number of days as a time; None for ever."""
+        """Return a number of days as a timedelta; None keeps rows forever."""
         return None if days is None else timedelta(days=days)
 
 
@@ -93,16 +94,15 @@ def _check(key: str, value: Any) -> None:
 
     if key in ("HISTORY_URL", "INSIGHTS_URL") and value is not None and (problem := problem_of(value)):
         raise SettingsError(f"{SETTING}[{key!r}]", shown(value), problem)
-    whole = isinstance(value, int) and not isinstance(value, bool)
     if key == "STORE_PAYLOAD" and value not in ("exhausted", "all", "never"):
         raise refuse('Write "exhausted", "all" or "never".')
-    if key == "ALLOW_EDIT" and not isinstance(value, bool):
-        raise refuse("Write True or False.")
+    if key == "ALLOW_EDIT":
+        read_flag(value, f"{SETTING}[{key!r}]")
     if key == "CELERY_APP" and not (value is None or (isinstance(value, str) and "." in value)):
         raise refuse('Write the dotted path of the Celery app, such as "shop.celery.app", or None.')
-    if key.startswith("KEEP_") and not (value is None or (whole and value >= 1)):
-        raise refuse("Write a number of days of 1 or more, or None to keep them for ever.")
-    if key in ("INLINE_LIMIT", "COUNT_CAP") and not (whole and value >= 1):
+    if key.startswith("KEEP_") and not (value is None or is_integer(value, 1)):
+        raise refuse("Write a number of days of 1 or more, or None to keep them forever.")
+    if key in ("INLINE_LIMIT", "COUNT_CAP") and not is_integer(value, 1):
         raise refuse("Write a whole number of 1 or more.")
     if key in ("BROKER_CACHE", "BROKER_TIMEOUT") and (
         isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 3600
@@ -119,8 +119,7 @@ def _notify(raw: object) -> Notify:
         if key not in known:
             raise SettingsError(f"{where}[{key!r}]", "a key", f"There is no such setting. Known: {', '.join(known)}.")
     found = Notify(**{**raw, "kinds": _kinds(raw["kinds"], where)} if "kinds" in raw else raw)
-    if not isinstance(found.mail, bool):
-        raise SettingsError(f"{where}['mail']", found.mail, "Write True or False.")
+    read_flag(found.mail, f"{where}['mail']")
     if found.webhook is not None and not _is_url(found.webhook):
         hint = 'Write a URL, such as "https://alerts.example/hook", or None.'
         raise SettingsError(f"{where}['webhook']", str(found.webhook)[:8], hint)
@@ -148,7 +147,7 @@ def _is_url(value: object) -> bool:
 
 @lru_cache(maxsize=1)
 def conf() -> Conf:
-    """Return the settings. Raises `SettingsError`, with a hint, for a value that cannot work."""
+    """Return the settings. Raises `SettingsError` with a hint for an invalid value."""
     return _checked(getattr(django_settings, SETTING, {}))
 
 

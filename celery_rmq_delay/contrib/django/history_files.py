@@ -1,6 +1,6 @@
-"""History files: events as Parquet, each file whole or not there at all. Needs pyarrow.
+"""Writes history files: events as Parquet; incomplete files are never visible. Needs pyarrow.
 
-`collecting.history.open_files` opens them, and says how to get pyarrow where it is missing.
+`collecting.gathering.open_files` opens them, with a hint where pyarrow is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ...exceptions import HistoryError
 from ...history.schema import SCHEMA
 from ...history.url import shown, without_secrets
 
-#: Where a file appears under its name when it is complete, and only then: these know no rename, and need none.
+#: Stores where a file is visible only when it is complete: they need no rename, and do not support it.
 _OBJECT_STORES = ("s3", "gcs", "abfs")
 
 #: Writes bytes as the file of this name in the folder of a day.
@@ -28,23 +28,23 @@ _Put = Callable[[str, str, Any], None]
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Return rows as a `pyarrow.Table`; keys are names of columns. Raises `pyarrow.ArrowException` for wrong values."""
+    """Return rows, by column name, as a `pyarrow.Table`. Raises `pyarrow.ArrowException` for wrong values."""
     return pa.Table.from_pydict({name: [row[name] for row in rows] for name in SCHEMA.names}, SCHEMA)
 
 
 class HistoryFiles:
-    """The files under a URL. The file system is opened by the first write, and again after an error."""
+    """The history files under a URL. The file system is opened by the first write, and again after an error."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self._put: _Put | None = None
-        #: What was written so far.
+        #: The files and rows that were written so far.
         self.files = self.rows = 0
 
     def write(self, day: str, tables: Sequence[Any], prefix: str = "part") -> None:
-        """Write tables as one file into the folder ``day``; it is safe when this returns.
+        """Write tables as one file into the folder ``day``; it is stored when this returns.
 
-        Raises `HistoryError`; then no part of it is to be seen, but on an object store that did not answer.
+        Raises `HistoryError`; then the file is not visible, except perhaps on an object store that did not answer.
         """
         with self._errors():
             table = pa.concat_tables(tables)
@@ -80,7 +80,7 @@ def _opened(url: str) -> _Put:
 
 
 class _Local:
-    """Files on a disk: a file is on it, under its name, before anybody is told so."""
+    """Files on a disk; each is synced to it before `put` returns."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -88,8 +88,8 @@ class _Local:
 
     def put(self, day: str, name: str, data: Any) -> None:
         if not self._root.is_dir():
-            # Not made: where a disk is not mounted, files would go to another one.
-            raise FileNotFoundError("there is no such folder: create it, or mount what is to be there")
+            # Not created: where the disk is not mounted, files would go to another one.
+            raise FileNotFoundError("there is no such folder: create it, or mount its disk")
         folder = self._root / day
         if day not in self._known:
             folder.mkdir(exist_ok=True)
@@ -110,7 +110,7 @@ class _Local:
 
 
 class _Remote:
-    """Files on a file system of pyarrow's: renamed when they are complete, where that is not how they come about."""
+    """Files on a file system of pyarrow; renamed when they are complete, except on object stores."""
 
     def __init__(self, filesystem: Any, root: str) -> None:
         self._filesystem, self._root = filesystem, root.rstrip("/")
@@ -132,19 +132,19 @@ class _Remote:
             raise
 
     def _write(self, path: str, data: Any) -> None:
-        # A `with` would complete the file after an error, too.
+        # A `with` would complete the file also after an error.
         stream = self._filesystem.open_output_stream(path)
         stream.write(data)
         stream.close()
 
 
 def _temporary(name: str) -> str:
-    """Return the name of a file that is not complete: one that readers pass over."""
+    """Return the name of an incomplete file, which readers ignore."""
     return f".{name}.tmp"
 
 
 def _sync(folder: Path) -> None:
-    """Put the names in a folder on the disk."""
+    """Sync the names in a folder to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Messages in the database: kept as they came, published again as they were. No body is ever decoded here."""
+"""Messages in the database: stored and published unchanged. Bodies are never decoded here."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from amqp import serialization
 
 from ... import headers as h
 
-#: The broker's: it stamps the user itself, and a new life starts with no expiry of an old delay queue.
+#: Properties that are not stored: the broker sets the user, and a requeued message must not expire.
 _NOT_KEPT = ("application_headers", "user_id", "expiration", "delivery_mode", "cluster_id")
-#: What a broker counts in a message that it delivers again.
+#: Headers in which the broker counts redeliveries.
 _COUNTED = ("x-delivery-count", "x-acquired-count")
-#: The process that published a message.
+#: The header that names the publishing process.
 _PUBLISHER = "origin"
 
 
@@ -30,7 +30,7 @@ class StoredMessage:
 
 
 def stored(message: amqp.Message) -> StoredMessage:
-    """Return a received message (of py-amqp, not kombu's, which decompresses) as it is to be kept."""
+    """Return a received message (of py-amqp, not kombu, which decompresses) as it is stored."""
     body = message.body
     return StoredMessage(
         body=body if isinstance(body, bytes) else str(body or "").encode("utf-8", "surrogatepass"),
@@ -40,15 +40,15 @@ def stored(message: amqp.Message) -> StoredMessage:
 
 
 def fingerprint(kept: StoredMessage) -> str:
-    """Return what tells a message from all others, and is the same when the broker delivers it again."""
+    """Return a digest that identifies a message; it is the same after a redelivery."""
     headers = {name: value for name, value in headers_of(kept).items() if name not in _COUNTED}
     return _digest(kept.body, headers, repr(sorted(kept.properties.items())))
 
 
 def call_digest(kept: StoredMessage) -> str:
-    """Return what tells a call from others: the same for messages that would run the same task in the same way.
+    """Return a digest of a call: the same for messages that would run the same task in the same way.
 
-    Of a task that was exhausted twice, as after a crash, both messages have the same.
+    Where a task was exhausted twice, as after a crash, both messages have the same digest.
     """
     headers = h.original(headers_of(kept))
     headers.pop(_PUBLISHER, None)
@@ -58,22 +58,22 @@ def call_digest(kept: StoredMessage) -> str:
 
 def _digest(body: bytes, headers: Mapping[str, Any], rest: str) -> str:
     table = serialization.dumps("F", (dict(sorted(headers.items(), key=lambda header: str(header[0]))),))
-    # Each part has its digest: no two messages are one and the same text.
+    # One digest per part: different messages cannot add up to the same text.
     parts = (hashlib.sha256(part).digest() for part in (body, table, rest.encode("utf-8", "backslashreplace")))
     return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def headers_of(kept: StoredMessage) -> dict[str, Any]:
-    """Return the headers of a kept message."""
+    """Return the headers of a stored message."""
     (found,), _ = serialization.loads("F", bytes(kept.headers), 0)
     headers: dict[str, Any] = found
     return headers
 
 
 def for_requeue(kept: StoredMessage, body: bytes | None = None, **changed: Any) -> amqp.Message:
-    """Return the message that starts a fresh ladder: same bytes and id, without dead-letter history.
+    """Return the message of a requeue, which has all its retries again: same bytes and id, no dead-letter history.
 
-    ``body`` and the headers in ``changed`` are what somebody has edited.
+    ``body`` and the headers in ``changed`` replace those of the stored message.
     """
     headers = {**h.original(headers_of(kept)), **changed}
     return amqp.Message(

@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: what the Django app's tables say, and how late retries begin.
+"""Prometheus metrics: counts from the Django app's tables, and the lateness of retries.
 
-Every process that reads the same tables says the same, so rules take the ``max`` over instances. Only the lateness is
-of each collector's own: rules add it up. Django is imported when metrics are read, not before.
+Every process with the same tables returns the same values, so rules take the ``max`` over instances. Only the lateness
+differs between collectors: rules sum it. Django is imported when metrics are read, not before.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-#: Seconds for which one reading of the tables is good enough.
+#: Seconds for which metrics of the tables are cached.
 MAX_AGE = 10.0
 
 _BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
-#: Tallies that begin before this age hardly change: their sum is read once in as long.
+#: Older tallies hardly change: their sum is read only once in this period.
 _SETTLED = timedelta(hours=2)
 
 _Samples = Iterable[tuple[Iterable[str], float]]
 
 lateness = Histogram(
     "rmq_delay_retry_lateness_seconds",
-    "How long after it was due a retry began: time on the way back, and in the queue until a worker was free.",
+    "Seconds from when a retry was due until it started: the way back to its queue, and the wait for a worker.",
     ["queue"],
     buckets=_BUCKETS,
     registry=None,
@@ -52,7 +52,7 @@ lateness = Histogram(
 
 
 def registry(max_age: float = MAX_AGE) -> CollectorRegistry:
-    """Return a registry of its own with all metrics of this module; the tables are read once in ``max_age`` seconds."""
+    """Return a new registry with all metrics of this module; the tables are read once in ``max_age`` seconds."""
     found = CollectorRegistry()
     found.register(TableMetrics(max_age))
     found.register(lateness)
@@ -60,20 +60,20 @@ def registry(max_age: float = MAX_AGE) -> CollectorRegistry:
 
 
 def exposition(metrics: CollectorRegistry, accept: str = "") -> tuple[bytes, str]:
-    """Return the metrics as the HTTP header ``accept`` asks for them, and their content type."""
+    """Return the metrics in the format for the HTTP header ``accept``, and their content type."""
     encode, content_type = choose_encoder(accept)
     return encode(metrics), content_type
 
 
 def observe_lateness(queue: str, seconds: float) -> None:
-    """Note that a retry of a task of ``queue`` began so many seconds after it was due."""
+    """Observe that a retry of a task of ``queue`` started so many seconds after it was due."""
     lateness.labels(queue).observe(seconds)
 
 
 class TableMetrics(Collector):
-    """Reads the tables when it is asked, at most once in ``max_age`` seconds, whoever asks.
+    """Reads the tables on request, at most once in ``max_age`` seconds.
 
-    Never raises for a database that does not answer: then ``rmq_delay_database_up`` is 0.
+    If the database does not answer, it does not raise: ``rmq_delay_database_up`` is 0.
     """
 
     def __init__(self, max_age: float = MAX_AGE) -> None:
@@ -122,11 +122,11 @@ def _parked() -> Iterator[Metric]:
 
     labels = ["queue", "tier"]
     found = [((each.queue, "exact" if each.tier is None else str(each.tier)), each) for each in stats.parked()]
-    yield _gauge("rmq_delay_parked", "Tasks that wait.", labels, ((at, each.count) for at, each in found))
-    yield _gauge("rmq_delay_due", "Parked tasks whose time has come.", labels, ((at, each.due) for at, each in found))
-    text = "Parked tasks of which nothing was heard for a minute after they were due."
+    yield _gauge("rmq_delay_parked", "Parked tasks.", labels, ((at, each.count) for at, each in found))
+    yield _gauge("rmq_delay_due", "Parked tasks that are due.", labels, ((at, each.due) for at, each in found))
+    text = "Parked tasks without an event for a minute after they were due."
     yield _gauge("rmq_delay_overdue", text, labels, ((at, each.overdue) for at, each in found))
-    text = "When the first of the parked tasks is, or was, due."
+    text = "When the first of the parked tasks is due."
     times = ((at, each.oldest_due.timestamp()) for at, each in found if each.oldest_due)
     yield _gauge("rmq_delay_oldest_due_timestamp_seconds", text, labels, times)
 
@@ -138,19 +138,19 @@ def _held() -> Iterator[Metric]:
     found = stats.held(TaskState.EXHAUSTED, TaskState.UNKNOWN)
     exhausted = [each for each in found if each.state == TaskState.EXHAUSTED]
     unknown = [each for each in found if each.state == TaskState.UNKNOWN]
-    text = "Tasks that are out of retries and wait for a person."
+    text = "Exhausted tasks, which wait for an operator."
     yield _gauge("rmq_delay_exhausted", text, ["queue"], (([each.queue], each.count) for each in exhausted))
     times = (([each.queue], each.since.timestamp()) for each in exhausted if each.since)
-    text = "When the oldest of the exhausted tasks became so."
+    text = "When the oldest of the exhausted tasks was exhausted."
     yield _gauge("rmq_delay_oldest_exhausted_timestamp_seconds", text, ["queue"], times)
-    text = "Tasks that were requeued and of which the broker did not say that it has them."
+    text = "Tasks that were requeued without an answer from the broker."
     yield _gauge("rmq_delay_outcome_unknown", text, ["queue"], (([each.queue], each.count) for each in unknown))
-    text = "Messages that the collector could not understand."
+    text = "Messages that the collector could not read."
     yield GaugeMetricFamily("rmq_delay_unreadable_messages", text, value=UnreadableMessage.objects.count())
 
 
 class _Totals:
-    """Counters that never fall. What is long past is added up now and then only, as a year of tallies is many rows."""
+    """Counters that never decrease. The sum of older tallies is cached, as a year of tallies has many rows."""
 
     def __init__(self) -> None:
         self._boundary: datetime | None = None
@@ -177,7 +177,7 @@ class _Totals:
 _TOTALS = {
     "parked": "How often a task was parked.",
     "recovered": "Tasks that succeeded after they had failed.",
-    "exhausted": "How often a task was out of retries, or given up on.",
+    "exhausted": "How often a task was exhausted.",
     "succeeded": "First attempts that succeeded.",
 }
 
@@ -186,12 +186,12 @@ def _operations() -> Iterator[Metric]:
     from .services import stats
 
     found = stats.operations()
-    text = "Operations that people asked for."
+    text = "Operations by kind and state."
     yield _gauge("rmq_delay_operations", text, ["kind", "state"], (([o.kind, o.state], o.count) for o in found))
     outcomes: Counter[tuple[str, str]] = Counter()
     for each in found:
         outcomes.update({(each.kind, outcome): getattr(each, outcome) for outcome in stats.OUTCOMES})
-    text = "What became of the tasks of operations."
+    text = "Tasks of operations by outcome."
     yield _gauge("rmq_delay_operation_tasks", text, ["kind", "outcome"], outcomes.items())
 
 
@@ -201,10 +201,10 @@ def _collectors() -> Iterator[Metric]:
     found = list(CollectorStatus.objects.order_by("name"))
     labels = ["collector"]
     heartbeats = (([each.name], each.heartbeat_at.timestamp()) for each in found)
-    yield _gauge("rmq_delay_collector_heartbeat_timestamp_seconds", "When it was last heard of.", labels, heartbeats)
-    text = "How old the youngest event of its last batch was when it was written."
+    yield _gauge("rmq_delay_collector_heartbeat_timestamp_seconds", "Time of its last heartbeat.", labels, heartbeats)
+    text = "Age of the youngest event of its last batch when it was written."
     yield _gauge("rmq_delay_collector_lag_seconds", text, labels, (([each.name], each.lag_ms / 1000) for each in found))
-    text = "Messages in the queues that it reads, at its last look."
+    text = "Messages in the queues that it consumes, at its last count."
     yield _gauge("rmq_delay_collector_waiting_messages", text, labels, (([each.name], each.waiting) for each in found))
     events = CounterMetricFamily("rmq_delay_collector_events", "Events that it has written.", labels=labels)
     messages = CounterMetricFamily(

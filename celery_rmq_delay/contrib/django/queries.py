@@ -1,4 +1,4 @@
-"""What lists, tiles and charts ask the database: each question bounded, whatever the tables hold."""
+"""Queries of lists, tiles and charts; their cost is bounded, however large the tables are."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from django.utils.translation import gettext as _
 
 from .models import CollectorStatus, LookupValue, Tally, TaskRecord, TaskState
 
-#: A task that is due runs for a while before anybody hears of it: only after this it is overdue.
+#: A task counts as overdue so long after it was due: its next event comes when its attempt has ended.
 OVERDUE_AFTER = timedelta(minutes=1)
-#: What "soon" is on the tiles.
+#: The period of "due soon" on the tiles.
 SOON = timedelta(minutes=5)
 HOURS = 24
-#: A filter in the sidebar offers so many values.
+#: The most values of a filter in the sidebar.
 MAX_CHOICES = 200
-#: A collector that was not heard of for so long is not running.
+#: A collector without a heartbeat for so long is not running.
 COLLECTOR_SILENT_AFTER = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
 class Capped:
-    """A count that went no further than ``limit``."""
+    """A count that stops after ``limit``."""
 
     number: int
     limit: int
@@ -46,7 +46,7 @@ class Capped:
 
 
 def grouped(number: int) -> str:
-    """Return a number for people, with the separators of their language."""
+    """Return a number with the thousands separators of the active language."""
     return number_format(number, force_grouping=True)
 
 
@@ -71,25 +71,25 @@ def capped_counts(cap: int, **wanted: QuerySet[Any]) -> dict[str, Capped]:
 
 
 def overdue(now: datetime) -> Q:
-    """Return what holds for parked tasks that should have been heard of by ``now``."""
+    """Return the condition of parked tasks that are overdue at ``now``."""
     return Q(state=TaskState.PARKED, due_at__lt=now - OVERDUE_AFTER)
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """The figures on top of each list."""
+    """The counts above each list."""
 
     parked: Capped
     due_soon: Capped
     overdue: Capped
     exhausted: Capped
     unknown: Capped
-    #: When the oldest task that is still exhausted became so.
+    #: When the oldest of the exhausted tasks was exhausted.
     oldest: datetime | None
 
 
 def tiles(cap: int, now: datetime) -> Tiles:
-    """Return the figures, in two queries."""
+    """Return the counts, with two queries."""
     records = TaskRecord.objects.all()
     parked = records.filter(state=TaskState.PARKED)
     exhausted = records.filter(state=TaskState.EXHAUSTED)
@@ -109,7 +109,7 @@ def tiles(cap: int, now: datetime) -> Tiles:
 
 @dataclass(frozen=True)
 class Hour:
-    """What happened in the hour that begins at ``start``."""
+    """The counts of the hour that begins at ``start``."""
 
     start: datetime
     parked: int
@@ -128,7 +128,7 @@ def last_hours(now: datetime, fingerprint: str | None = None) -> list[Hour]:
     rows = slots.order_by().values_list("slot").annotate(Sum("parked"), Sum("exhausted"), Sum("recovered"))
     for slot, *numbers in rows:
         hour = sums.get(slot.replace(minute=0, second=0, microsecond=0))
-        if hour is not None:  # None for a slot of the future, of a worker whose clock is wrong
+        if hour is not None:  # None for a slot in the future, from a worker with a wrong clock
             hour[:] = [had + more for had, more in zip(hour, numbers, strict=True)]
     return [Hour(start, *numbers) for start, numbers in sums.items()]
 
@@ -158,21 +158,21 @@ def lookup_values() -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class Collectors:
-    """How the collectors are doing, all of them together."""
+    """The status of all collectors together."""
 
     running: int
     known: int
     lag_ms: int
-    last_heard: datetime | None
+    last_heartbeat: datetime | None
 
 
 def collectors(now: datetime) -> Collectors:
-    """Return how the collectors are doing; those long gone count as known only."""
+    """Return the status of the collectors; stopped ones count in ``known`` only."""
     rows = list(CollectorStatus.objects.order_by("-heartbeat_at")[:20])
     alive = [row for row in rows if row.heartbeat_at > now - COLLECTOR_SILENT_AFTER]
     return Collectors(
         running=len(alive),
         known=len(rows),
         lag_ms=max((row.lag_ms for row in alive), default=0),
-        last_heard=rows[0].heartbeat_at if rows else None,
+        last_heartbeat=rows[0].heartbeat_at if rows else None,
     )

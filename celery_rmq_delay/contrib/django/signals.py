@@ -1,8 +1,8 @@
-"""Signals of Django about retried tasks, sent by the collector after it has committed what it heard.
+"""Django signals about retried tasks, sent by the collector after a commit.
 
-``sender`` is `TaskRecord`, ``record`` the task as the tables have it, with its failure group. Each is sent at most
-once: not where the collector dies between its commit and the signal. A receiver that blocks, blocks the collector; one
-that raises is logged. The worker's own signals are in `celery_rmq_delay.signals`.
+``sender`` is `TaskRecord`, ``record`` the task's row with its failure group. Each signal is sent at most once: it is
+lost if the collector dies between commit and signal. A receiver that blocks also blocks the collector; exceptions of
+receivers are logged. The worker's own signals are in `celery_rmq_delay.signals`.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ _PAGE = 500
 
 
 def announce(changes: Iterable[tuple[str, str, str | None]]) -> None:
-    """Send the signals of tasks whose states have changed: state, task id and life of each, in their order.
+    """Send the signals of tasks whose states have changed; ``changes`` are (state, task id, life), in order.
 
-    Never raises. Reads the records where somebody receives the signal, and only there.
+    Never raises. Reads only records whose signal has receivers.
     """
-    heard = [(state, (task_id, life or FIRST_LIFE)) for state, task_id, life in changes if _has_receivers(state)]
-    for start in range(0, len(heard), _PAGE):
-        page = heard[start : start + _PAGE]
+    received = [(state, (task_id, life or FIRST_LIFE)) for state, task_id, life in changes if _has_receivers(state)]
+    for start in range(0, len(received), _PAGE):
+        page = received[start : start + _PAGE]
         try:
             found = TaskRecord.objects.select_related("failure_group").filter(
                 task_id__in={task_id for _, (task_id, _life) in page}, life__in={life for _, (_id, life) in page}
             )
             records = {(record.task_id, record.life): record for record in found}
         except DatabaseError:
-            logger.exception("%d changes of tasks are announced to nobody", len(heard) - start)
+            logger.exception("Signals of %d changed tasks were not sent", len(received) - start)
             return
         for state, key in page:
             if key in records:

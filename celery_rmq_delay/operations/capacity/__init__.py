@@ -1,4 +1,4 @@
-"""Capacity planning: what a load parks, and what that asks of RabbitMQ. Pure arithmetic, no broker.
+"""Capacity planning: how many tasks a load parks, and what RabbitMQ needs for them. Pure arithmetic, no broker.
 
 May import `operations` and what is below it.
 """

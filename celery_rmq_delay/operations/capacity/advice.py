@@ -1,4 +1,4 @@
-"""What about a load needs a person."""
+"""Warnings about a load."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .workload import Workload
 
 
 def warnings(load: Workload, flow: Flow, waiting: Sequence[Waiting], counts: Counts, used: float) -> Iterator[str]:
-    """Return a sentence for each thing that will not do. ``used``: bytes of a node's memory."""
+    """Return a warning for each problem of a load. ``used``: bytes of a node's memory."""
     needed = memory_needed(load, used)
     if load.node_memory is not None and load.node_memory < needed:
         yield (
-            f"Memory: a node would use {format_size(used)}, and needs {format_size(needed)} of RAM; "
-            f"{format_size(load.node_memory)} are given. At the high watermark it stops all publishers."
+            f"Memory: a node would use {format_size(used)}, and needs {format_size(needed)} of RAM; it has "
+            f"{format_size(load.node_memory)}. At the high watermark it stops all publishers."
         )
     yield from _backlogs(load, waiting)
     lasts = sum(load.ladder.tiers_ms)
@@ -30,11 +30,11 @@ def warnings(load: Workload, flow: Flow, waiting: Sequence[Waiting], counts: Cou
         )
     if counts.queues > costs.MANY_QUEUES.of(load.version):
         yield (
-            f"{counts.queues:,} queues: to declare them takes minutes. Let tasks share origin queues, use fewer tiers "
+            f"{counts.queues:,} queues: declaring them takes minutes. Let tasks share origin queues, use fewer tiers "
             "or lanes, or several clusters."
         )
     if load.quorum and load.replicas % 2 == 0:
-        yield f"{load.replicas} replicas bear no more lost nodes than {load.replicas - 1}: use an odd number."
+        yield f"{load.replicas} replicas tolerate no more lost nodes than {load.replicas - 1}: use an odd number."
 
 
 def _backlogs(load: Workload, waiting: Sequence[Waiting]) -> Iterator[str]:
@@ -44,6 +44,6 @@ def _backlogs(load: Workload, waiting: Sequence[Waiting]) -> Iterator[str]:
         if load.quorum and backlog > most:
             yield (
                 f"{each.where}: {format_number(backlog)} messages in one quorum queue; RabbitMQ advises against more "
-                f"than {format_number(most)}. Use more origin queues, or jitter, whose lanes are queues of their own, "
+                f"than {format_number(most)}. Use more origin queues, or jitter, whose lanes are separate queues, "
                 "or classic queues."
             )

@@ -1,4 +1,4 @@
-"""What RabbitMQ needs for each thing: every constant of the estimate, with its source.
+"""Resource costs of RabbitMQ: every constant of the estimate, with its source.
 
 The measured ones are what `MEASURED_BY` prints, on the machine of docs/explanation/performance.md: bytes for one of
 100,000 messages, 1,000 queues, 10,000 bindings, 1,000 exchanges. The documented ones name the page of RabbitMQ's docs.
@@ -21,7 +21,7 @@ _MIB = 1024**2
 
 @dataclass(frozen=True)
 class Constant:
-    """A number; by version of RabbitMQ, in the order of `VERSIONS`, where it differs."""
+    """A number, or one per RabbitMQ version in the order of `VERSIONS`."""
 
     name: str
     what: str

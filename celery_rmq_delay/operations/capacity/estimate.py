@@ -1,4 +1,4 @@
-"""What a load asks of RabbitMQ: parked messages, objects, messages moved, memory and disk of a node, and warnings."""
+"""Estimate of a load: parked messages, broker objects, messages moved, memory and disk of a node, and warnings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DAY = 86_400
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a workload needs. ``memory`` and ``disk`` are those of one node when the most is parked.
+    """What a workload needs. ``memory`` and ``disk`` are those of one node when most messages are parked.
 
     ``moved``: messages that the broker takes into queues per second. ``written``: their bytes, in all copies.
     """
@@ -59,12 +59,12 @@ class Estimate:
 
     @property
     def exhausted_per_day(self) -> float:
-        """Messages that come to the exhausted queue in a day, where a person has to act."""
+        """Messages per day that reach the exhausted queue, where an operator has to act."""
         return self.flow.exhausted * _DAY
 
 
 def estimate(load: Workload) -> Estimate:
-    """Return what a workload needs. Raises `SettingsError` where it contradicts itself or would grow for ever."""
+    """Return what a workload needs. Raises `SettingsError` if it is inconsistent or would grow without a limit."""
     load.check()
     flows = flow(load.rate, load.failures, load.ladder, load.outage_ms)
     levels = level_flow(load.countdown_rate, load.countdown_ms, load.unit_ms, load.levels)
@@ -89,7 +89,7 @@ def estimate(load: Workload) -> Estimate:
 
 
 def _waiting(load: Workload, flows: Flow, levels: tuple[LevelFlow, ...]) -> list[Waiting]:
-    """Return what waits when the most does; in the exhausted queue what the outage has left there."""
+    """Return the messages that wait at the peak; in the exhausted queue those of the outage."""
     found = [
         Waiting(
             f"Tier {tier.tier_index} ({format_ms(tier.delay_ms)})",

@@ -1,7 +1,7 @@
 """How many messages wait in each tier of a ladder: Little's law, and what an outage adds. No I/O.
 
-Little's law: what is in a system on average is what arrives per second times the seconds that it stays. It holds for
-every single tier: a message stays for the tier's delay, and what has failed k times arrives in tier k.
+Little's law: the average number in a system is the arrival rate times the time in the system. It holds for every
+single tier: a message stays for the tier's delay, and a message that has failed k times arrives in tier k.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LevelFlow:
 
 @dataclass(frozen=True)
 class Flow:
-    """Messages per second in a steady state, and what an outage of ``outage_ms`` makes of it."""
+    """Messages per second in a steady state, and the effect of an outage of ``outage_ms``."""
 
     tiers: tuple[TierFlow, ...]
     rate: float
@@ -65,21 +65,21 @@ class Flow:
 
     @property
     def parked_outage(self) -> float:
-        """Messages that wait at the end of the outage; there are never more. As `parked` without an outage."""
+        """Messages that wait at the end of the outage, which is the peak; `parked` without an outage."""
         return sum(tier.parked if tier.parked_outage is None else tier.parked_outage for tier in self.tiers)
 
     @property
     def peak_factor(self) -> float | None:
-        """How many times more wait at the end of the outage than usually; None where usually nothing waits."""
+        """Messages at the end of the outage divided by those in a steady state; None if those are 0."""
         return self.parked_outage / self.parked if self.parked else None
 
 
 def flow(rate: float, failures: Sequence[float], ladder: Ladder, outage_ms: int = 0) -> Flow:
-    """Return what ``rate`` first attempts per second make of a ladder.
+    """Return the flow through a ladder for ``rate`` first attempts per second.
 
-    ``failures``: the share of attempts that fail; one for all attempts, or one for each, of which the last one holds
-    for all later ones. ``outage_ms``: all attempts fail for so long, after a steady state. Attempts take no time. With
-    jitter the messages are spread evenly over the lanes. Raises `SettingsError` where the last tier grows for ever.
+    ``failures``: the share of attempts that fail; one for all attempts, or one for each, of which the last one applies
+    to all later ones. ``outage_ms``: all attempts fail for so long, after a steady state. Attempts take no time. With
+    jitter the messages are spread evenly over the lanes. Raises `SettingsError` if the last tier grows without a limit.
     """
     entering = _entering(rate, failures, ladder)
     lanes = list(zip(*(ladder.lane_ttls(tier_index) for tier_index in range(1, len(ladder) + 1)), strict=True))
@@ -102,8 +102,8 @@ def flow(rate: float, failures: Sequence[float], ladder: Ladder, outage_ms: int 
 def level_flow(rate: float, delay_ms: int, unit_ms: int, levels: int) -> tuple[LevelFlow, ...]:
     """Return the levels that ``rate`` messages per second with a delay pass, the longest first.
 
-    The delay is rounded up to units; every bit that is set in it is a level to wait in. Raises `SettingsError` for a
-    delay that ``levels`` cannot hold.
+    The delay is rounded up to units; each bit that is set in it is a level that holds the message. Raises
+    `SettingsError` for a delay that ``levels`` cannot hold.
     """
     count = units(delay_ms, unit_ms) if rate else 0
     if count.bit_length() > levels:
@@ -117,7 +117,7 @@ def level_flow(rate: float, delay_ms: int, unit_ms: int, levels: int) -> tuple[L
 
 
 def _entering(rate: float, failures: Sequence[float], ladder: Ladder) -> list[float]:
-    """Return what enters tier 1, tier 2, ... and the exhausted queue per second in a steady state."""
+    """Return the rates into tier 1, tier 2, ... and the exhausted queue in a steady state."""
     attempts = max(len(ladder) + 1, len(failures))
     share = [failures[min(attempt, len(failures) - 1)] for attempt in range(attempts)]
     failed = [rate * passed for passed in accumulate(share, lambda left, right: left * right)]
@@ -125,8 +125,8 @@ def _entering(rate: float, failures: Sequence[float], ladder: Ladder) -> list[fl
         return failed[: len(ladder) + 1]
     if share[-1] == 1 and failed[-1]:
         hint = (
-            "With repeat_last a task that always fails is retried for ever: its last tier is unbounded. Use a lower "
-            "share for the later attempts, such as 0.02,0.5, or --outage for a time in which all attempts fail."
+            "With repeat_last a task that always fails is retried without a limit: its last tier is unbounded. Use a "
+            "lower share for the later attempts, such as 0.02,0.5, or --outage for a time in which all attempts fail."
         )
         raise SettingsError("failure rate", ",".join(f"{each:g}" for each in failures), hint)
     endless = sum(failed[len(ladder) - 1 :]) + (failed[-1] * share[-1] / (1 - share[-1]) if failed[-1] else 0.0)
@@ -141,11 +141,11 @@ def _mean(values: Iterable[float]) -> float:
 class _Outage:
     """One lane of a ladder during an outage, which begins at time 0. Times in ms, rates per second.
 
-    What enters tier k at a time >= 0 has come up through the tiers below, each of them after its delay, and has failed
-    everywhere since the outage began. Counted back, it entered tier m when the outage had not begun: there, the steady
-    rate of tier m entered. So the rate is a staircase, whose steps are the sums of the delays below k, and its highest
-    step is the rate of first attempts. More messages come in than leave until the outage ends, and fewer from then on:
-    the end is the peak.
+    A message that enters tier k at a time >= 0 has passed the tiers below, each after its delay, and has failed in all
+    of them since the outage began. Counted back, it entered tier m before the outage began, at the steady rate of tier
+    m. So the rate is a step function, whose steps are at the sums of the delays below k, and whose highest step is the
+    rate of first attempts. More messages arrive than leave until the outage ends, and fewer from then on: the end is
+    the peak.
     """
 
     def __init__(self, rate: float, entering: Sequence[float], ttls: Sequence[int], outage: int, endless: bool) -> None:
@@ -153,14 +153,14 @@ class _Outage:
         self.last = len(ttls) if endless else None
 
     def parked(self, tier_index: int) -> float:
-        """What waits in ``tier_index`` at the end. A last tier that repeats keeps all that it had and all that came."""
+        """Messages in ``tier_index`` at the end. A last tier that repeats keeps its old messages and all new ones."""
         ttl = self.ttls[tier_index - 1]
         if tier_index == self.last:
             return self._amount(tier_index, 0, self.end) + self.entering[tier_index - 1] * ttl / 1000
         return self._amount(tier_index, self.end - ttl, self.end)
 
     def exhausted(self) -> float:
-        """What got to the end of the ladder during the outage."""
+        """Messages that reached the end of the ladder during the outage."""
         return 0.0 if self.last else self._amount(len(self.ttls) + 1, 0, self.end)
 
     def attempts(self) -> float:
@@ -172,14 +172,14 @@ class _Outage:
         ttl = self.ttls[tier_index - 1]
         if tier_index != self.last:
             return self._rate(tier_index, self.end - ttl - 1)
-        # A message that repeats comes back every ttl: all that came up a whole number of ttls ago, and the old ones.
+        # A repeating message returns every ttl: those that arrived a whole number of ttls ago, and the old ones.
         times = self._steps(tier_index, 0, self.end)
         last = self.end - 1
         rounds = ((left, (last - left) // ttl - max((last - right) // ttl, 0)) for left, right in pairwise(times))
         return self.entering[tier_index - 1] + sum(self._rate(tier_index, left) * count for left, count in rounds)
 
     def _amount(self, tier_index: int, begin: int, end: int) -> float:
-        """What enters ``tier_index`` between two times."""
+        """Messages that enter ``tier_index`` between two times."""
         steps = pairwise(self._steps(tier_index, begin, end))
         return sum(self._rate(tier_index, left) * (right - left) / 1000 for left, right in steps)
 
@@ -189,7 +189,7 @@ class _Outage:
         return sorted({begin, end, *(time for time in below if begin < time < end)})
 
     def _rate(self, tier_index: int, time: int) -> float:
-        """What enters ``tier_index`` per second from then on; of a last tier that repeats, what comes from below."""
+        """Messages per second into ``tier_index`` from ``time`` on; for a last tier that repeats, those from below."""
         while tier_index and time >= 0:
             tier_index -= 1
             time -= self.ttls[tier_index - 1] if tier_index else 0

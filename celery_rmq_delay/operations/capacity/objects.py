@@ -1,4 +1,4 @@
-"""How many broker objects a ladder needs, counted on its real plan."""
+"""The number of broker objects that a ladder needs, counted on its real plan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...topology.exact.levels import Levels
 from ...topology.ladder import LadderPlan
 
 #: Bindings that are moved while workers run, and so are in no plan's objects: of the dead-letter exchange, of the other
-#: deaths, of the active exchange, of its standby exchange, and of the exchange that says what is in force.
+#: deaths, of the active exchange, of its standby exchange, and of the exchange that marks the ladder in force.
 _MOVING = 5
 #: Before RabbitMQ 3.13 three reasons of a first death are bound as well, instead of one for rejections.
 _MOVING_BEFORE_REASONS = 7
@@ -32,14 +32,14 @@ class Counts:
 
     @classmethod
     def of(cls, objects: Objects) -> Counts:
-        """Count some objects."""
+        """Count objects by kind."""
         return cls(len(objects.queues), len(objects.exchanges), len(objects.bindings))
 
 
 def ladder_counts(ladder: Ladder, queue_type: QueueType, origins: int, *, reason_routing: bool = True) -> Counts:
     """Return what ``origins`` origin queues with this ladder add to a broker; the origin queues are not counted.
 
-    ``reason_routing``: whether the broker says why a message died (RabbitMQ >= 3.13).
+    ``reason_routing``: whether the broker reports why a message died (RabbitMQ >= 3.13).
     """
     plan = LadderPlan(
         Names("rmq_delay"), "queue-1", queue_type, "rmq_delay.exhausted", ladder, reason_routing=reason_routing
@@ -51,16 +51,16 @@ def ladder_counts(ladder: Ladder, queue_type: QueueType, origins: int, *, reason
     more = origins - 1
     return Counts(
         shared.queues + more * (both.queues - shared.queues),
-        # One more says what is in force: no plan knows which, as the record has a part in it.
+        # One more marks the ladder in force; it is in no plan, as it depends on the record.
         shared.exchanges + more * (both.exchanges - shared.exchanges) + origins,
         shared.bindings + more * (both.bindings - shared.bindings) + origins * moving,
     )
 
 
 def levels_counts(levels: int, unit_ms: int, queue_type: QueueType, origins: int) -> Counts:
-    """Return what ``levels`` binary levels, with the way to ``origins`` queues, add to a broker; 0 are none.
+    """Return what ``levels`` binary levels, with the routes to ``origins`` queues, add to a broker; 0 means none.
 
-    The exhausted queue, and what leads to it from queues that are gone, are among the ladder's objects.
+    The ladder's objects include the exhausted queue and the routes to it from deleted queues.
     """
     if not levels:
         return Counts(0, 0, 0)

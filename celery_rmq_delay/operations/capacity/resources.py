@@ -1,4 +1,4 @@
-"""Memory and disk of a node, when the most is parked."""
+"""Memory and disk of a node, when most messages are parked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class Item:
-    """A part of a node's memory or disk, in bytes, and the constants that it was made of."""
+    """A part of a node's memory or disk, in bytes, and the constants that it was computed from."""
 
     what: str
     size: float
@@ -30,13 +30,13 @@ class Item:
 
 
 def size_after(load: Workload, deaths: int) -> float:
-    """Return a message's bytes when it was dead-lettered: the broker notes each place in its headers."""
+    """Return a message's bytes after ``deaths`` dead-letterings: the broker records each queue in its headers."""
     more = costs.DEATH.of(load.version) + (deaths - 1) * costs.DEATH_MORE.of(load.version)
     return load.size + (more if deaths else 0)
 
 
 def memory(load: Workload, waiting: Sequence[Waiting], counts: Counts) -> tuple[Item, ...]:
-    """Return what is in memory."""
+    """Return the parts of a node's memory."""
     return (
         _item(load, "the node itself", 1, costs.NODE),
         *(_quorum_messages if load.quorum else _classic_messages)(load, waiting),
@@ -47,7 +47,7 @@ def memory(load: Workload, waiting: Sequence[Waiting], counts: Counts) -> tuple[
 
 
 def _quorum_messages(load: Workload, waiting: Sequence[Waiting]) -> Iterator[Item]:
-    """An index of all messages, and those in the write-ahead log, where a small one needs more than on disk."""
+    """Return the index of all messages, and those in the write-ahead log, where small ones need more than on disk."""
     yield _item(
         load, "index of parked messages", load.share * sum(each.count for each in waiting), costs.QUORUM_MESSAGE
     )
@@ -58,7 +58,7 @@ def _quorum_messages(load: Workload, waiting: Sequence[Waiting]) -> Iterator[Ite
 
 
 def _classic_messages(load: Workload, waiting: Sequence[Waiting]) -> Iterator[Item]:
-    """RabbitMQ 3.10 keeps messages while there is room; later versions keep buffers, and an index of large ones."""
+    """Return the messages that RabbitMQ 3.10 keeps, or the buffers and the index of large ones of later versions."""
     kept = costs.CLASSIC_KEPT.of(load.version)
     if kept:
         size = sum(each.count * (each.size + kept) for each in waiting)
@@ -73,7 +73,7 @@ def _classic_messages(load: Workload, waiting: Sequence[Waiting]) -> Iterator[It
 
 
 def disk(load: Workload, waiting: Sequence[Waiting], counts: Counts) -> tuple[Item, ...]:
-    """Return what is on disk."""
+    """Return the parts of a node's disk."""
     over = costs.QUORUM_DISK if load.quorum else costs.CLASSIC_DISK
     stored = sum(each.count * (each.size + over.of(load.version)) for each in waiting)
     log = [_item(load, "write-ahead log", 1, costs.WAL)] if load.quorum else []

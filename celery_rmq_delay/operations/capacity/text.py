@@ -1,4 +1,4 @@
-"""What ``rmq-delay capacity`` prints: tables for people, plain data for JSON."""
+"""Output of ``rmq-delay capacity``: tables as text, plain data for JSON."""
 
 from __future__ import annotations
 

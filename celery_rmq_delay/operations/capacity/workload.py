@@ -1,4 +1,4 @@
-"""A load, and where its messages are to wait."""
+"""A load, and where its messages wait."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .costs import VERSIONS
 
 @dataclass(frozen=True)
 class Workload:
-    """A load and where it is to wait.
+    """A load and where its messages wait.
 
     ``rate``: first attempts per second, over all ``queues`` origin queues. ``failures``: the share of attempts that
     fail, see `flow`. ``size``: bytes of a message, properties and headers included. ``countdown_rate`` of them are
     published with an exact delay of ``countdown_ms``; ``levels`` (0: none) of ``unit_ms`` hold them. ``replicas``: of
     quorum queues. ``nodes`` of the cluster share queues and messages evenly. ``version`` of RabbitMQ: one of
-    `costs.VERSIONS`. ``node_memory``: RAM of a node in bytes, to be warned where that is too little.
+    `costs.VERSIONS`. ``node_memory``: RAM of a node in bytes, for a warning if it is too little.
     """
 
     rate: float
@@ -48,27 +48,29 @@ class Workload:
 
     @property
     def cluster(self) -> int:
-        """Nodes: as many as copies where none are given."""
+        """Number of nodes; by default as many as copies."""
         return self.copies if self.nodes is None else self.nodes
 
     @property
     def share(self) -> float:
-        """How much of the cluster's messages and queues one node has."""
+        """The share of the cluster's messages and queues on one node."""
         return self.copies / self.cluster
 
     def check(self) -> None:
-        """Raise `SettingsError` where it contradicts itself."""
+        """Raise `SettingsError` if it is inconsistent."""
         if self.quorum and self.cluster < self.replicas:
-            hint = f"Each of {self.replicas} replicas needs a node of its own: use more nodes or fewer replicas."
+            hint = f"Each of {self.replicas} replicas needs its own node: use more nodes or fewer replicas."
             raise SettingsError("nodes", self.nodes, hint)
         if self.version not in VERSIONS:
-            raise SettingsError("rabbitmq", self.version, f"Measured are {', '.join(VERSIONS)}: use the nearest.")
+            raise SettingsError(
+                "rabbitmq", self.version, f"Measured versions are {', '.join(VERSIONS)}: use the nearest."
+            )
         if self.countdown_rate > self.rate:
-            hint = f"These tasks are part of the {self.rate:g}/s in all: use a higher rate or a lower one here."
+            hint = f"These tasks are part of the total rate of {self.rate:g}/s: raise that rate, or lower this one."
             raise SettingsError("countdown rate", self.countdown_rate, hint)
         if bool(self.countdown_rate) != bool(self.countdown_ms):
-            hint = "Tasks with a countdown need both, how many per second and how long."
+            hint = "Tasks with a countdown need both a rate and a delay."
             raise SettingsError("countdown", self.countdown_ms or None, hint)
         if self.countdown_rate and not self.levels:
-            hint = "Only delays of `levels` can be told on paper: leave levels out."
+            hint = "Only delays of `levels` can be estimated: leave out the countdown, or add levels."
             raise SettingsError("levels", self.levels, hint)

@@ -1,4 +1,4 @@
-"""What the doctor finds about queues without our dead-letter arguments: adopted, to be adopted, or half of it."""
+"""Findings about queues without our dead-letter arguments: not adopted, adopted, or partly adopted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def dlx_missing(plan: LadderPlan, problem: str) -> Finding:
-    """Say that a queue has no dead-letter exchange of ours, neither by arguments nor by a policy."""
+    """Return the finding that a queue has our dead-letter exchange neither by arguments nor by a policy."""
     found = f"It exists without our dead-letter exchange: every retry costs a publish with confirm. {problem}"
     hint = (
         f"Run `{_adopt(plan)}`, or drain and delete it and run `celery -A proj rmq-delay apply`. "
@@ -27,20 +27,20 @@ def dlx_missing(plan: LadderPlan, problem: str) -> Finding:
 def adoption_findings(
     plan: LadderPlan, adoption: Adoption | None, detail: QueueDetail | None, policies: Iterable[Policy]
 ) -> Iterator[Finding]:
-    """Compare what the record says of an adoption with the policies in effect; needs the management API."""
+    """Compare the recorded adoption with the policies in effect; needs the management API."""
     if detail is None:
         return
     by_policy = detail.policy_definition.get(DLX) == plan.names.dlx(plan.queue)
     if adoption is None or not adoption.in_force:
         if by_policy:
             found = f"The dead-letter exchange comes from the policy {detail.policy!r}; retries are still published."
-            hint = f"Nothing: its failed tasks reach their delay queues. `{_adopt(plan)}` lets workers reject."
+            hint = f"No action needed: its failed tasks reach their delay queues. `{_adopt(plan)}` lets workers reject."
             yield Finding("dlx-by-policy", "note", plan.queue, found, hint)
         return
     others = [policy for policy in policies if policy.name != adoption.policy]
     if not by_policy:
         why = f"the policy {detail.policy!r} applies instead" if detail.policy else "no policy applies to it"
-        found = f"It was adopted by the policy {adoption.policy!r}, and {why}: what workers reject is lost."
+        found = f"It was adopted by the policy {adoption.policy!r}, and {why}: messages that workers reject are lost."
         yield Finding("adoption-lost", "error", plan.queue, found, f"Run `{_adopt(plan)}` now.")
         return
     base = applying(others, plan.queue, detail.type, adoption.base)

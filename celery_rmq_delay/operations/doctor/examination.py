@@ -42,19 +42,19 @@ if TYPE_CHECKING:
     from ...topology.transition import Applied
 
 _OLDEST = (3, 10, 0)
-#: Seconds in which workers answer.
+#: Seconds to wait for replies of workers.
 _ANSWERS = 1.0
-#: Deliveries beyond the ladder's retries: the first attempt, and one that a lost worker took.
+#: Deliveries beyond the ladder's retries: the first attempt, and one to a worker that was lost.
 _SPARE_DELIVERIES = 2
 
 
 def examine(
     app: Celery, *, only: Iterable[str] = (), management_url: str | None = None, use_management: bool = True
 ) -> list[Finding]:
-    """Return what is wrong with the app's broker and origin queues (with ``only`` some of them), the worst first.
+    """Return the findings about the app's broker and origin queues (or only those in ``only``), errors first.
 
-    ``management_url``: see `Management.of`; ``use_management=False`` does without that API and what only it can tell.
-    Raises `RmqDelayError` where `install` was not called.
+    ``management_url``: see `Management.of`; ``use_management=False`` skips that API and the checks that need it.
+    Raises `RmqDelayError` if `install` was not called.
     """
     delay = state_of(app)
     with app.connection_for_read() as connection:
@@ -88,10 +88,8 @@ def _examine(
                 bindings = management.bindings()
         except ManagementError as error:
             found, _, hint = str(error).partition(". ")
-            unseen = (
-                "Without it policies, bindings and waiting dead letters stay unseen; --no-management leaves it out."
-            )
-            hint = hint or unseen
+            unchecked = "Policies, bindings and waiting dead letters are not checked; --no-management skips the API."
+            hint = hint or unchecked
             yield Finding("management", "warning", "management API", found, hint)
     found_plans = plans(connection, delay, only)
     for plan in found_plans:
@@ -99,7 +97,8 @@ def _examine(
     if bindings is not None:
         yield from shared_prefix_findings(delay, bindings)
     if details:
-        yield from policy_findings(_own_queues(connection, delay, found_plans), details, policies, connection, delay)
+        managed = _managed_queues(connection, delay, found_plans)
+        yield from policy_findings(managed, details, policies, connection, delay)
     yield from exact_findings(connection, delay)
     yield from event_findings(connection, delay)
     yield from _exhausted(connection, delay)
@@ -109,17 +108,17 @@ def _examine(
 
 
 def shared_prefix_findings(delay: AppState, bindings: Bindings) -> Iterator[Finding]:
-    """Say which exhausted queues besides the app's own get what cannot be delivered."""
+    """Report other exhausted queues that also receive undeliverable messages."""
     net, own = undeliverable(delay.settings.names), delay.settings.exhausted_queue
     others = sorted(queue for source, queue in bindings if source == net and queue != own)
     if others:
-        found = f"What is undeliverable goes to {own} and to {', '.join(others)}: requeued from both, it runs twice."
-        hint = f"Give apps with other exhausted queues another prefix; or, if it is an old queue, unbind it from {net}."
+        found = f"Undeliverable messages go to {own} and to {', '.join(others)}: requeued from both, they run twice."
+        hint = f"Set another prefix in apps with other exhausted queues, or unbind an old queue from {net}."
         yield Finding("shared-prefix", "warning", net, found, hint)
 
 
-def _own_queues(connection: Connection, delay: AppState, found: Iterable[LadderPlan]) -> list[Queue]:
-    """Return the queues that are the package's alone."""
+def _managed_queues(connection: Connection, delay: AppState, found: Iterable[LadderPlan]) -> list[Queue]:
+    """Return the managed queues: those that only the package uses."""
     queues = [queue for topology in delay.exact.topologies for queue in topology.frame().queues]
     if delay.settings.events.on:
         queues.append(events_queue(delay))
@@ -130,16 +129,16 @@ def _own_queues(connection: Connection, delay: AppState, found: Iterable[LadderP
 
 
 def version_findings(broker: Capabilities) -> Iterator[Finding]:
-    """Say what the broker's version means for the package."""
+    """Report limitations of the broker's version."""
     text = ".".join(map(str, broker.version))
     if broker.version < _OLDEST:
-        found = f"The broker says it is version {text}; the package is tested from 3.10 on."
+        found = f"The broker reports version {text}; the package is tested from 3.10 on."
         yield Finding("broker-version", "warning", "broker", found, "Upgrade RabbitMQ.")
-    elif not broker.tells_death_reason:
+    elif not broker.reports_death_reason:
         found = (
-            f"RabbitMQ {text} does not say why a message died: every death takes it to the next tier, crash loops too."
+            f"RabbitMQ {text} does not report why a message died: each death, also a crash, moves it to the next tier."
         )
-        hint = "RabbitMQ 3.13 or later tells them apart; apply the topology again after the upgrade."
+        hint = "RabbitMQ 3.13 or later reports the reason; apply the topology again after the upgrade."
         yield Finding("broker-version", "note", "broker", found, hint)
 
 
@@ -174,14 +173,16 @@ def _queue_findings(
         waiting = details[name].dead_letters_waiting if name in details else 0
         if waiting:
             found = f"{waiting} dead letters wait in {name} because no queue has taken them."
-            hint = "Look again in a minute; if they stay, run `celery -A proj rmq-delay apply`, or empty a full target."
+            hint = (
+                "Check again in a minute; if they stay, run `celery -A proj rmq-delay apply`, or empty a full target."
+            )
             yield Finding("dead-letters-waiting", "warning", plan.queue, found, hint)
     if state.retired:
         found = f"{len(state.retired)} ladders are out of use and not yet removed."
         yield Finding("retired", "note", plan.queue, found, "Run `celery -A proj rmq-delay prune`.")
     if counts[quarantine(plan.queue)]:
         found = f"{counts[quarantine(plan.queue)]} messages may have killed a worker and wait to be tried alone."
-        yield Finding("quarantine", "note", plan.queue, found, "Workers take them one by one: see that one runs.")
+        yield Finding("quarantine", "note", plan.queue, found, "Workers run them one by one: see that a worker runs.")
 
 
 def _ladders(plan: LadderPlan, state: Applied) -> list[Any]:
@@ -204,7 +205,7 @@ def _dead_lettering(
     except AccessRefused as error:
         known = detail and detail.arguments.get(f"x-{DLX}", detail.policy_definition.get(DLX))
         if known != plan.names.dlx(plan.queue):
-            found = f"It cannot be seen whether it has our dead-letter exchange. {error.reply_text}"
+            found = f"It is unknown whether it has our dead-letter exchange. {error.reply_text}"
             yield Finding("queue-arguments", "note", plan.queue, found, "Run doctor as a user who may configure it.")
         return
     except ChannelError as error:
@@ -233,50 +234,50 @@ def _drift(waiting: Pending, plan: LadderPlan) -> Iterator[Finding]:
         yield Finding("record", "error", plan.queue, *lost_record(plan))
     if waiting.ladder:
         before, after = ladder_change(*waiting.ladder)
-        found = f"The ladder in force is {before}; the settings say {after}."
+        found = f"The ladder in force is {before}; the settings specify {after}."
         yield Finding("ladder", "warning", plan.queue, found, APPLY)
     if waiting.tasks:
         found = f"Tasks have other ladders than planned: {', '.join(waiting.tasks)}."
         yield Finding("task-ladders", "warning", plan.queue, found, APPLY)
     if waiting.routing or waiting.unfinished:
-        found = "A change of ladders was cut off." if waiting.unfinished else "The broker has another version now."
+        found = "A change of ladders was interrupted." if waiting.unfinished else "The broker's version has changed."
         yield Finding("unfinished", "warning", plan.queue, found, APPLY)
 
 
 def _declared(
     delay: AppState, plan: LadderPlan, detail: QueueDetail | None
 ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the arguments of an origin queue, and what policies set for it; those of the app where nothing tells."""
+    """Return the arguments and the policy definition of an origin queue; the app's arguments without ``detail``."""
     if detail is None:
         return delay.app.amqp.queues[plan.queue].queue_arguments or {}, {}
     return detail.arguments, detail.policy_definition
 
 
 def _limit(arguments: Mapping[str, Any], definition: Mapping[str, Any], broker: Capabilities) -> int | None:
-    """Return the delivery limit that somebody set on an origin queue; None where it is the broker's default."""
+    """Return the delivery limit that is set on an origin queue; None for the broker's default."""
     return effective_limit(arguments.get("x-delivery-limit"), definition.get("delivery-limit"), broker.version)
 
 
 def overflow_findings(
     plan: LadderPlan, arguments: Mapping[str, Any], definition: Mapping[str, Any]
 ) -> Iterator[Finding]:
-    """Say whether an origin queue refuses retries when it is full: a classic delay queue has none left to keep."""
+    """Report a full origin queue that would refuse due retries: a classic delay queue does not keep them."""
     overflow = str(arguments.get("x-overflow") or definition.get("overflow"))
     limits = [key for key in ("max-length", "max-length-bytes") if f"x-{key}" in arguments or key in definition]
     if plan.queue_type == "classic" and limits and overflow.startswith("reject-publish"):
         found = f"It has {' and '.join(limits)} with {overflow}: retries that are due while it is full are lost."
-        hint = "Make it a quorum queue, whose delay queues keep them, or take the limit away and limit its publishers."
+        hint = "Make it a quorum queue, whose delay queues keep them, or remove the limit and limit its publishers."
         yield Finding("overflow", "error", plan.queue, found, hint)
 
 
 def limit_findings(plan: LadderPlan, broker: Capabilities, limit: int | None) -> Iterator[Finding]:
-    """Say whether a delivery limit takes messages from the ladder before it ends."""
+    """Report a delivery limit that ends the ladder of messages early."""
     if plan.queue_type != "quorum" or limit is None or (limit < 0 and broker.version >= NEGATIVE_IS_UNLIMITED):
         return
     needed = max(len(ladder) for ladder in plan.ladders.values()) + _SPARE_DELIVERIES
     if limit < needed:
         zero = " (before RabbitMQ 4.0 a negative limit is 0)" if limit < 0 else ""
-        found = f"Its delivery limit is {limit}{zero}; its ladder needs {needed}: messages exhaust early."
+        found = f"Its delivery limit is {limit}{zero}; its ladder needs {needed}: messages are exhausted early."
         hint = f"Set x-delivery-limit, or the policy's delivery-limit, to {needed} or more."
         yield Finding("delivery-limit", "error", plan.queue, found, hint)
 
@@ -285,13 +286,13 @@ def _exhausted(connection: Connection, delay: AppState) -> Iterator[Finding]:
     name = delay.settings.exhausted_queue
     count = ready_counts(connection, [name])[name]
     if count:
-        hint = "Look at them with `celery -A proj rmq-delay exhausted list`, then requeue or discard."
-        yield Finding("exhausted", "note", name, f"{count} messages are out of retries.", hint)
+        hint = "List them with `celery -A proj rmq-delay exhausted list`, then requeue or discard them."
+        yield Finding("exhausted", "note", name, f"{count} messages are exhausted.", hint)
 
 
 def _celery_native(connection: Connection, delay: AppState) -> Iterator[Finding]:
-    """Say what Celery's own delayed delivery has left behind."""
-    left = celery_native_delay.look(connection)
+    """Report the queues of Celery's native delayed delivery."""
+    left = celery_native_delay.find_leftovers(connection)
     if left is None:
         return
     used = celery_native_delay.still_used(delay.app, every_task=delay.settings.exact.every_task)
@@ -303,7 +304,7 @@ def _celery_native(connection: Connection, delay: AppState) -> Iterator[Finding]
 
 
 def _requeues(connection: Connection, delay: AppState) -> Iterator[Finding]:
-    """Name the tasks that put a message back at once, over and over."""
+    """Report tasks that requeue a message repeatedly without a delay."""
     inspect = delay.app.control.inspect(timeout=_ANSWERS, connection=connection)
     answers: Any = inspect._request(REQUEUES) or {}
     loops = [(node, loop) for node, found in sorted(answers.items()) if isinstance(found, list) for loop in found]

@@ -1,4 +1,4 @@
-"""What the doctor finds about policies that reach the package's own queues: they take messages from them."""
+"""Findings about policies that apply to managed queues and make them lose messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def policy_findings(
     connection: Connection,
     delay: AppState,
 ) -> Iterator[Finding]:
-    """Name the policies that harm ``queues``, the package's own, and one that protects them."""
+    """Report the policies that harm ``queues``, which are managed queues, and a policy that protects them."""
     harmed: dict[tuple[str | None, str | None], dict[str, dict[str, Any]]] = defaultdict(dict)
     for queue in queues:
         detail = details.get(queue.name)
@@ -43,7 +43,7 @@ def policy_findings(
         kinds = (("policy", policy), ("operator policy", operator))
         by = " with the ".join(f"{kind} {name!r}" for kind, name in kinds if name)
         listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        text = f"The {by} sets {keys} on {listed}: what waits there is lost, or comes back early."
+        text = f"The {by} sets {keys} on {listed}: messages there are lost, or return early."
         hint = _fix(policies, policy, connection.virtual_host or "/", delay.settings.prefix)
         yield Finding("policy", "error", policy or operator or "policies", text, hint)
 
@@ -66,23 +66,23 @@ def _changes_key(arguments: Mapping[str, Any], definition: Mapping[str, Any]) ->
 
 
 def key_findings(queue: str, detail: QueueDetail | None) -> Iterator[Finding]:
-    """Report a policy that changes the routing key of what an origin queue rejects: it has the next tier."""
+    """Report a policy that changes the routing key of rejected messages, which selects the next tier."""
     if detail is not None and _changes_key(detail.arguments, detail.policy_definition):
         by = detail.policy or detail.operator_policy
         sets = f"The policy {by!r} sets {ROUTING_KEY}"
-        text = f"{sets}: retries take the first tier again and again, and unknown tasks circle."
-        hint = f"Take {ROUTING_KEY} out of the policy, or narrow its pattern."
+        text = f"{sets}: retries always take the first tier, and unknown tasks loop."
+        hint = f"Remove {ROUTING_KEY} from the policy, or narrow its pattern."
         yield Finding("dead-letter-key", "error", queue, text, hint)
 
 
 def _fix(policies: Iterable[Policy], harmful: str | None, vhost: str, prefix: str) -> str:
     if harmful is None:
-        return "Narrow the operator policy's pattern: no other policy can take its place."
+        return "Narrow the operator policy's pattern: no other policy can override it."
     own = f"^({re.escape(prefix)}\\..*|.*\\.retry\\.[0-9]+\\..*|.*\\.quarantine)$"
-    definition = json.dumps({"message-ttl": MAX_TTL_MS})  # one that changes nothing
+    definition = json.dumps({"message-ttl": MAX_TTL_MS})  # without an effect
     priority = 1 + max((policy.priority for policy in policies), default=0)
     command = shlex.join(["rabbitmqctl", "set_policy", "-p", vhost, "rmq-delay-own", own, definition])
     return (
-        f"Narrow its pattern; or let this one apply to the package's queues instead: {command} --apply-to queues "
+        f"Narrow its pattern; or set this policy on the managed queues instead: {command} --apply-to queues "
         f"--priority {priority}"
     )

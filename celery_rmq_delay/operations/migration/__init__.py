@@ -1,4 +1,4 @@
-"""Moves waiting messages from one way of delaying to another.
+"""Migration: moves waiting messages to other delay queues.
 
 May import `operations` and what is below it.
 """

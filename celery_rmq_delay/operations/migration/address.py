@@ -1,7 +1,7 @@
-"""Where a waiting message is to go, and when: read from what it says of itself. No I/O.
+"""Where a waiting message must go, and when: read from its headers, routing key and body. No I/O.
 
-A due time is milliseconds since the epoch and never too early: where only the time of a message's last step is known,
-it is the latest that the rest of its way can take.
+A due time is milliseconds since the epoch and never too early: if only the time of a message's last hop is known, the
+due time assumes the longest remaining delay.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RESOLUTION_MS = 1000
 
 
 class Destination(NamedTuple):
-    """A queue, and how Celery would have published to it; None where the message says so itself, or nobody knows."""
+    """A queue, and how Celery would have published to it; None if the message itself specifies it, or if unknown."""
 
     queue: str
     exchange: str | None = None
@@ -42,7 +42,7 @@ class Destination(NamedTuple):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a message is to go, and when. ``retries``: its attempts so far, where the broker counted some of them."""
+    """Where a message must go, and when. ``retries``: its attempts so far, if the broker counted some of them."""
 
     destinations: tuple[Destination, ...]
     due_ms: int
@@ -50,7 +50,7 @@ class Address:
 
 
 class Waiting(NamedTuple):
-    """A message that waits: the queue it waits in, the key it came there with, its headers and body bytes."""
+    """A waiting message: its queue, the routing key with which it arrived, its headers and body bytes."""
 
     queue: str
     routing_key: str
@@ -62,7 +62,7 @@ class Waiting(NamedTuple):
 
 
 def from_headers(headers: Mapping[str, Any]) -> Address | None:
-    """Return what the headers of an exact delay say; None where they do not."""
+    """Return the address in the headers of an exact delay; None if they have none."""
     found = h.exact_address(headers)
     return Address((Destination(found[0]),), found[1]) if found else None
 
@@ -70,14 +70,14 @@ def from_headers(headers: Mapping[str, Any]) -> Address | None:
 def in_levels(found: Waiting, now_ms: int, *, unit_ms: int, queues: Iterable[str]) -> Address:
     """Return the address of a message in one of our levels, called ``<...>.<number>``, by its headers or its key.
 
-    ``queues`` are those whose names may be too long for a key, which then has their digest.
+    ``queues`` may have names too long for a routing key, which then has their digest.
     """
-    if told := from_headers(found.headers):
-        return told
+    if known := from_headers(found.headers):
+        return known
     word, *bits = found.routing_key.split(".")
     number = found.queue.rpartition(".")[2]
     if not word or not number.isdecimal() or not {*bits} <= {"0", "1"} or len(bits) <= int(number):
-        raise NotUnderstoodError(f"no {h.DUE} and {h.TO}, and the routing key {found.routing_key!r} is none of a level")
+        raise NotUnderstoodError(f"no {h.DUE} and {h.TO}, and {found.routing_key!r} is not the routing key of a level")
     queue = next((name for name in queues if word == f"%{digest(name)}"), None)
     left = sum(1 << place for place in range(int(number) + 1) if bits[place] == "1")
     return Address((Destination(queue or unquote(word)),), _entered(found.headers, now_ms) + left * unit_ms)
@@ -85,19 +85,19 @@ def in_levels(found: Waiting, now_ms: int, *, unit_ms: int, queues: Iterable[str
 
 def in_hold(found: Waiting, now_ms: int, *, prefix: str, queues: Iterable[str]) -> Address:
     """Return the address of a message in ``<prefix>.hold.<delay>.<queue>``, by its headers or that name."""
-    if told := from_headers(found.headers):
-        return told
+    if known := from_headers(found.headers):
+        return known
     match = _HELD.fullmatch(found.queue.removeprefix(f"{prefix}.hold."))
     if match is None:
-        raise NotUnderstoodError(f"no {h.DUE} and {h.TO}, and {found.queue!r} is no name of a hold queue")
+        raise NotUnderstoodError(f"no {h.DUE} and {h.TO}, and {found.queue!r} is not the name of a hold queue")
     queue = next((each for each in queues if digest(each) == match[2]), match[2])
     return Address((Destination(queue),), now_ms + parse_ms(match[1], found.queue))
 
 
 def in_loop(found: Waiting, _now_ms: int) -> Address:
-    """Return the address of a message in a loop: only its headers tell."""
-    if told := from_headers(found.headers):
-        return told
+    """Return the address of a message in a loop; only its headers have it."""
+    if known := from_headers(found.headers):
+        return known
     due, queue = found.headers.get(h.DUE), found.headers.get(h.TO)
     raise NotUnderstoodError(f"{h.DUE}={due!r}, {h.TO}={queue!r}")
 
@@ -106,7 +106,7 @@ def in_loop(found: Waiting, _now_ms: int) -> Address:
 
 
 def in_tier(found: Waiting, now_ms: int, *, origin: str, ttl_ms: int) -> Address:
-    """Return the address of a message in a delay queue of a ladder: due a TTL after it was rejected."""
+    """Return the address of a message in a delay queue of a ladder: due one TTL after its rejection."""
     retries = h.retries(found.headers, origin)
     exchange, key = h.first_route(found.headers, origin, "", origin)
     due = min(_entered(found.headers, now_ms) + ttl_ms, now_ms + ttl_ms)
@@ -140,10 +140,10 @@ def in_celery_native(
 
 
 def original_keys(key: str) -> tuple[str, ...]:
-    """Return what a key of Celery's levels may have been before it got its bits, the likeliest first.
+    """Return the possible routing keys before Celery's levels added their bits, the likeliest first.
 
-    Older kombus put the bits of each retry in front of those of the one before; a delay of 2**28 s and more has more
-    than 28 bits.
+    Older kombu versions prepend the bits of each retry to those of the previous one; a delay of 2**28 s or more has
+    more than 28 bits.
     """
     found: list[str] = []
     while match := _PREFIX.match(key):
@@ -156,9 +156,9 @@ def original_keys(key: str) -> tuple[str, ...]:
 
 
 def celery_native_destinations(queues: list[Queue], keys: Iterable[str]) -> tuple[Destination, ...]:
-    """Return the queues that take the first of the keys that any takes from an exchange that is not direct.
+    """Return the queues bound to a non-direct exchange with the first of ``keys`` that matches any queue.
 
-    Only where no queue takes a key as it is, those count whose own key it ends with: Celery binds with ``#.<key>``.
+    If no binding matches a key as it is, queues match whose key is its suffix: Celery binds with ``#.<key>``.
     """
     bindings = [(queue.name, exchange, key) for queue in queues for exchange, key in celery_native_bindings(queue)]
     for pattern in ("{}", "#.{}"):
@@ -193,7 +193,7 @@ def _eta_ms(found: Waiting, aware: Callable[[object], datetime]) -> int | None:
 
 
 def _eta_of_protocol_1(body: bytes) -> object:
-    """Return the eta in a JSON body of Celery's first protocol; of other serializers none."""
+    """Return the eta in a JSON body of Celery's message protocol 1; None for other serializers."""
     try:
         facts = json.loads(body)
     except (ValueError, RecursionError):
@@ -213,9 +213,9 @@ def _celery_native_due(found: Waiting, now_ms: int) -> int:
 
 
 def _entered(headers: Mapping[str, Any], now_ms: int) -> int:
-    """Return the latest time at which a message can have come into its queue: that of its newest death, or now.
+    """Return the latest time at which a message can have entered its queue: that of its newest death, or now.
 
-    The broker keeps the time of the first death where a message died in the same queue again.
+    If a message died in the same queue again, the broker keeps the time of the first death.
     """
     deaths = h.deaths(headers)
     died = deaths[0].get("time") if deaths and deaths[0].get("count") == 1 else None

@@ -1,4 +1,4 @@
-"""Count what is published into Celery's own levels while something is done with them."""
+"""Count the messages that are published to Celery's levels during a migration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Arrivals:
 
     @property
     def count(self) -> int:
-        """How many messages have entered the levels since."""
+        """How many messages have entered the levels since the start."""
         if self._channel is None:
             return 0
         found: int = self._channel.queue_declare(self._queue, passive=True).message_count
@@ -36,8 +36,8 @@ class Arrivals:
 def arrivals(connection: Connection) -> Iterator[Arrivals]:
     """Count the messages that enter Celery's levels in the block.
 
-    Only the entry can be watched so. A second queue behind the exit would count as a place for messages that have no
-    other, and they would be lost with it.
+    Only the entry can be observed like this: a second queue behind the exit would take messages that match no other
+    queue, and they would be lost with it.
     """
     if not exchange_exists(connection, ENTRY):
         yield Arrivals(None)

@@ -1,8 +1,8 @@
 """Move messages: each is published with confirm before it is acked, a window of them at a time.
 
-A run that is killed leaves at most a window of messages that are both in the source and in the target; nothing else is
-kept of a run, so that the next one simply goes on. Messages move by themselves meanwhile, but only on to queues that
-are emptied later, and a run is not over before a whole pass found nothing to move.
+A killed run leaves at most a window of messages that are both in the source and in the target. A run keeps no other
+state, so the next one continues. Meanwhile the broker moves messages, but only to queues that are emptied later, and a
+run ends only after a whole pass without a message to move.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...amqp.confirms import CONFIRM_TIMEOUT, ConfirmingPublisher
 from ...amqp.copies import parked_copy
 from ...amqp.objects import Queue
 from ...amqp.route import Route
-from ...amqp.scan import SCAN_LIMIT, give_back, scanning, work_off
+from ...amqp.scan import SCAN_LIMIT, requeue, scanning, work_off
 from ...exceptions import CannotHoldError, NotUnderstoodError, OutcomeUnknownError, PublishError, RmqDelayError
 from .address import Address, Destination, Waiting
 from .report import Report
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 
     from .sources import Source
 
-#: How many copies wait for their confirms at a time, at most: what a killed run may leave twice.
+#: The maximum number of unconfirmed copies: a killed run may leave so many messages twice.
 WINDOW = 32
-#: Seconds without a delivery after which a queue is looked at again.
+#: Seconds without a delivery after which a queue is checked again.
 IDLE = 0.1
-#: Messages come back to the source while it is emptied: from workers that look into a loop, or from their publishers.
+#: Messages return to the source while it is emptied: from workers that consume a loop, or from their publishers.
 MOST_PASSES = 20
 #: Seconds in which the broker's counts settle after the last ack.
 SETTLE = 3.0
 
-#: How often a message of a quorum queue with RabbitMQ's own delivery limit (20, since 4.0) may be looked at.
-MOST_LOOKS = 10
+#: How often a message of a quorum queue with RabbitMQ's default delivery limit (20, since 4.0) may be inspected.
+MOST_INSPECTIONS = 10
 
 _FILTERED = "for another queue than asked for"
 
@@ -64,11 +64,11 @@ class Copy:
 
 
 class LeftError(Exception):
-    """A message stays where it is; the text says why."""
+    """A message is left where it is; the text is the reason."""
 
 
 class Plan:
-    """Decides what becomes of a message."""
+    """Decides where a message goes."""
 
     def __init__(
         self, connection: Connection, source: Source, target: Target, poison: Queue, only: Collection[str] = ()
@@ -77,11 +77,11 @@ class Plan:
         self._only = frozenset(only)
         self._exists: dict[str, bool] = {}
         self._has_poison = False
-        # Our own queues have no delivery limit.
+        # Managed queues have no delivery limit.
         self._wears_out = source.name == "celery-native" and capabilities(connection).keeps_delivery_count
 
     def copies(self, queue: str, message: Message) -> list[Copy]:
-        """Return the copies that are to stand for a message of ``queue``. Raises `LeftError`."""
+        """Return the copies that replace a message of ``queue``. Raises `LeftError`."""
         now = h.epoch_ms()
         found = Waiting(queue, message.delivery_info["routing_key"], message.headers, message.body)
         try:
@@ -99,19 +99,19 @@ class Plan:
 
     def _filter(self, message: Message, *queues: str) -> None:
         if self._only and self._only.isdisjoint(queues):
-            self.check_look(message)
+            self.check_inspections(message)
             raise LeftError(_FILTERED)
 
-    def check_look(self, message: Message) -> None:
-        """Raise `RmqDelayError` where a message was looked at so often that the next looks would lose its delay."""
+    def check_inspections(self, message: Message) -> None:
+        """Raise `RmqDelayError` if a message was inspected so often that more inspections would lose its delay."""
         if self._is_worn(message):
             raise RmqDelayError(
-                f"A message in Celery's levels was looked at {MOST_LOOKS} times or more: after 20 times RabbitMQ takes "
-                "it out of its level, too early. Move it now: without --dry-run and --queue."
+                f"A message in Celery's levels was inspected {MOST_INSPECTIONS} times or more: after 20 times RabbitMQ "
+                "removes it from its level, too early. Move it now: run without --dry-run and --queue."
             )
 
     def _is_worn(self, message: Message) -> bool:
-        return self._wears_out and h.whole_number(message.headers.get("x-delivery-count")) >= MOST_LOOKS
+        return self._wears_out and h.whole_number(message.headers.get("x-delivery-count")) >= MOST_INSPECTIONS
 
     def _copy(self, raw: dict[str, Any], address: Address, to: Destination, now: int) -> Copy:
         if not self._there(to.queue):
@@ -139,7 +139,7 @@ class Plan:
         return Copy(Route("", self._poison.name), {**h.without_dead_letters(found.headers), **more}, "poisoned", reason)
 
     def poisoned(self, queue: str, message: Message, refused: Copy, reason: str) -> Copy:
-        """Return the copy of a message that goes to the poison queue in place of one that its queue has refused."""
+        """Return the copy for the poison queue that replaces a copy refused by its queue."""
         found = Waiting(queue, message.delivery_info["routing_key"], message.headers, message.body)
         return self._poisoned(message, found, f"for queue {refused.by!r} {reason}; its other queues have it")
 
@@ -161,9 +161,9 @@ class Plan:
 class _Moving:
     message: Message
     copies: list[Copy]
-    #: How many of them have no answer yet.
+    #: How many of them are unconfirmed.
     waiting: int
-    #: Those that were not taken, and why.
+    #: Those that were refused, and why.
     refused: list[tuple[Copy, str]] = field(default_factory=list)
     is_poisoned: bool = False
 
@@ -171,8 +171,8 @@ class _Moving:
 class Mover:
     """Empties the queues of a source.
 
-    ``limit``: how many messages at most. ``stopped`` is asked often; when it says so, the window is finished and the
-    run ends. ``progress`` is called with the number of messages that were just handled.
+    ``limit``: how many messages at most. ``stopped`` is called often; when it returns true, the run finishes the window
+    and ends. ``progress`` is called with the number of messages that were just handled.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Mover:
         self._planned = 0
 
     def run(self) -> None:
-        """Move what can be moved. Fills in the report."""
+        """Move all messages that can be moved. Fills in the report."""
         report = self._report
         publisher = ConfirmingPublisher(self._connection)
         for _ in range(MOST_PASSES):
@@ -212,7 +212,7 @@ class Mover:
         report.interrupted = self._stopped()
 
     def _new(self, queue: str) -> int:
-        """Return how many messages of a queue no pass has left there."""
+        """Return how many messages of a queue were not left there by an earlier pass."""
         count = ready_counts(self._connection, [queue])[queue] or 0
         return max(0, count - sum(self._left.get(queue, Counter()).values()))
 
@@ -222,24 +222,24 @@ class Mover:
 
     @property
     def first_window(self) -> int:
-        """How many messages to take at first: not many more than are moved, as a quorum queue gets them back last."""
+        """How many messages to fetch first: few more than are moved, as a quorum queue requeues the rest at its end."""
         return self._window if self._limit is None else max(1, min(self._window, self._limit - self._planned))
 
-    def look(self) -> None:
-        """Count what would happen to each message, and give it back to its place."""
+    def inspect(self) -> None:
+        """Count what would happen to each message, and requeue it to its place."""
         for queue in self._source.queues:
             if not self._new(queue) or self._finished:
                 continue
             with scanning(self._connection, queue, SCAN_LIMIT, is_delay_queue=True) as scan:
                 for message in scan:
-                    self._look_at(queue, message)
+                    self._inspect(queue, message)
                     self._progress(1)
                     if self._finished:
                         break
         self._report.left_on_purpose = self._report.left[_FILTERED]
 
-    def _look_at(self, queue: str, message: Message) -> None:
-        self._plan.check_look(message)
+    def _inspect(self, queue: str, message: Message) -> None:
+        self._plan.check_inspections(message)
         try:
             copies = self._plan.copies(queue, message)
         except LeftError as error:
@@ -256,7 +256,7 @@ class Mover:
 
 
 class _Drain:
-    """One pass over one queue, with a consumer; a quorum queue gives its messages much faster so than one by one."""
+    """One pass over one queue with a consumer: quorum queues deliver much faster to a consumer than by basic.get."""
 
     def __init__(self, mover: Mover, queue: str, publisher: ConfirmingPublisher) -> None:
         self._mover, self._queue, self._publisher = mover, queue, publisher
@@ -267,17 +267,17 @@ class _Drain:
         self._channel.auto_decode = False
         self._backlog: deque[amqp.Message] = deque()
         self._held: dict[int, None] = {}
-        #: Messages of which some queues have a copy, and others have refused theirs.
+        #: Messages whose copies were accepted by some queues and refused by others.
         self._partly: deque[_Moving] = deque()
         self._moving = 0
         self._prefetch = 0
         self._handled = 0
-        #: What stays, by reason.
+        #: Numbers of messages left, by reason.
         self.left: Counter[str] = Counter()
         self._tag = ""
 
     def run(self) -> None:
-        """Handle as many messages as there are in the beginning, and no more."""
+        """Handle as many messages as are ready at the start, and no more."""
         there = self._ready()
         try:
             self._consume(self._mover.first_window)
@@ -292,14 +292,14 @@ class _Drain:
                 self._channel.close()
 
     def _finish(self) -> None:
-        """Wait until what is under way is confirmed and gone from the queue, and give back the rest that was taken."""
+        """Wait for the confirms of published copies, ack their messages, and requeue the other fetched messages."""
         self._cancel()
         while self._moving:
             self._wait()
-        with suppress(NotFound):  # a queue of `hold`: it expired while we held the last of its messages
+        with suppress(NotFound):  # a queue of `hold` expired while its last messages were unacked
             work_off(self._channel, self._queue, self._backlog.append)
             kept = sorted([*self._held, *(raw.delivery_tag for raw in self._backlog)])
-            give_back(self._channel, self._queue, kept)
+            requeue(self._channel, self._queue, kept)
 
     def _consume(self, prefetch: int) -> None:
         self._prefetch = prefetch
@@ -335,7 +335,7 @@ class _Drain:
         if error is None:
             self._report.copies += 1
         else:
-            moving.refused.append((copy, f"not taken: {error}"))
+            moving.refused.append((copy, f"refused: {error}"))
         moving.waiting -= 1
         if not moving.waiting:
             self._settle(moving)
@@ -351,7 +351,7 @@ class _Drain:
             others = [copy.by for copy in moving.copies if copy.counted != "poisoned"] if moving.is_poisoned else []
             reason = moving.refused[0][1]
             if others:
-                reason += f"; {', '.join(others)} have it already, and get it again with the next run"
+                reason += f"; {', '.join(others)} already have it, and get it again in the next run"
             self._hold(moving.message, reason)
             return
         self._channel.basic_ack(moving.message.delivery_tag)
@@ -360,7 +360,7 @@ class _Drain:
         self._mover._progress(1)
 
     def _poison_the_rest(self) -> None:
-        """Let the poison queue have what some queues refused of messages that others have: none gets them twice."""
+        """Publish refused copies to the poison queue if other queues have theirs, so that none gets a message twice."""
         while self._partly:
             moving = self._partly.popleft()
             rest = [self._plan.poisoned(self._queue, moving.message, copy, why) for copy, why in moving.refused]
@@ -374,7 +374,7 @@ class _Drain:
                 )
 
     def _hold(self, message: Message, reason: str) -> None:
-        """Keep a message unacked until the end, with room for others beside it."""
+        """Keep a message unacked until the end, and raise the prefetch count for others."""
         self.left[reason] += 1
         self._held[message.delivery_tag] = None
         self._mover._progress(1)
@@ -383,7 +383,7 @@ class _Drain:
             self._consume(2 * len(self._held) + self._window)
 
     def _wait(self) -> bool:
-        """Wait for deliveries and confirms; return whether any came."""
+        """Wait for deliveries and confirms; return whether any arrived."""
         self._poison_the_rest()
         began = time.monotonic()
         while not self._drained():
@@ -408,7 +408,7 @@ class _Drain:
 
 
 def _made(message: Message, copy: Copy, broker: Capabilities) -> amqp.Message:
-    """Return a copy as it is published. Raises `LeftError` where AMQP cannot carry its headers."""
+    """Return a copy ready to publish. Raises `LeftError` if AMQP cannot encode its headers."""
     made = parked_copy(message, copy.headers, copy.route, broker)
     try:
         made._serialize_properties()
@@ -423,7 +423,7 @@ def total(connection: Connection, source: Source) -> int:
 
 
 def settled_total(connection: Connection, source: Source, expected: int) -> int:
-    """Return the same, once the broker's counts have had the time to follow the last acks."""
+    """Return the total after the broker's counts have had time to reflect the last acks."""
     deadline = time.monotonic() + SETTLE
     while (count := total(connection, source)) != expected and time.monotonic() < deadline:
         time.sleep(IDLE)

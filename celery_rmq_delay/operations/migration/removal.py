@@ -1,4 +1,4 @@
-"""Delete what Celery's own delayed delivery left in the broker, once nothing is in it any more."""
+"""Delete the objects of Celery's native delayed delivery, once they hold no messages."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 
 def check_unused(app: Celery, *, every_task: bool) -> None:
-    """Raise `TopologyError` where the app's own workers would declare everything again."""
+    """Raise `TopologyError` if the app's workers would declare the objects again."""
     if celery_native_delay.still_used(app, every_task=every_task):
         raise TopologyError(
-            "Celery's own delayed delivery is still in use: the app has quorum queues, so each worker that starts "
-            "declares its queues again, and calls of tasks that are no RetryableTask go there. Set exact_for to 'all', "
-            "which keeps Celery's step out, deploy workers and publishers, then remove."
+            "Celery's native delayed delivery is still in use: the app has quorum queues, so each worker that starts "
+            "declares its queues again, and calls of tasks that are not a RetryableTask go there. Set exact_for to "
+            "'all', which disables Celery's bootstep, deploy workers and publishers, then remove."
         )
 
 
 def remove(connection: Connection, app: Celery, details: Mapping[str, QueueDetail] | None) -> list[str]:
     """Delete Celery's levels, and the bindings to the app's queues; return the names of what was deleted.
 
-    ``details`` are the queues as the management API has them: it alone tells of dead letters that no queue takes; None
-    does without. The entry goes first, so that a publisher which still uses it gets an error instead of losing a
-    message. Raises `TopologyError`, and deletes no queue, where a message is in any. Can be run again.
+    ``details`` are the queues from the management API, which alone reports dead letters that no queue takes; None skips
+    that check. The entry is deleted first, so that a publisher which still uses it gets an error instead of losing a
+    message. Raises `TopologyError`, and deletes no queue, if any holds a message. Can be run again.
     """
     _check_empty(connection, details)
     removed = []
@@ -64,16 +64,16 @@ def _check_empty(connection: Connection, details: Mapping[str, QueueDetail] | No
             hint = (
                 "Move them first: `celery -A proj rmq-delay migrate --from celery-native`."
                 if found is counts
-                else f"Bind a queue of yours to {celery_native_delay.DELIVERY!r} with the key '#', wait until they are "
-                "in it, then remove."
+                else f"Bind one of your queues to {celery_native_delay.DELIVERY!r} with the key '#', wait until they "
+                "are in it, then remove."
             )
             raise TopologyError(f"There are {what} in {listed}. {hint}")
 
 
 def celery_native_bindings(app: Celery) -> list[tuple[str, str, str]]:
-    """Return (queue, exchange, routing key) of the bindings that Celery made for its levels on the app's own exchanges.
+    """Return (queue, exchange, routing key) of the bindings that Celery added to the app's exchanges for its levels.
 
-    Those that the app declares itself are not among them.
+    Excludes those that the app itself declares.
     """
     found, own = [], set()
     for queue in app.amqp.queues.values():
@@ -90,6 +90,6 @@ def _unbind(connection: Connection, app: Celery) -> None:
 
 
 def _apart(connection: Connection, act: Callable[..., object]) -> None:
-    """Do something on a channel of its own; what it is about may be gone."""
+    """Act on a separate channel; ignore a missing object."""
     with suppress(NotFound), connection.channel() as channel:
         act(channel)

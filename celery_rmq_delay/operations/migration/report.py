@@ -1,4 +1,4 @@
-"""What a migration came to, in numbers that have to add up."""
+"""The result of a migration, in numbers that have to add up."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 class Report:
     """Counts of messages.
 
-    ``before`` and ``after``: ready in the source's queues. ``moved``: by queue of destination, into the target.
-    ``delivered``: by queue, straight there, as they were due. ``poisoned``: not understood, by reason. ``left``: still
+    ``before`` and ``after``: ready in the source's queues. ``moved``: by destination queue, into the target.
+    ``delivered``: by queue, directly there, as they were due. ``poisoned``: not understood, by reason. ``left``: still
     in the source, by reason. ``copies`` were confirmed by the broker; a message for several queues has several.
-    ``arrived``: came into the source meanwhile; None where that cannot be told.
+    ``arrived``: entered the source during the run; None if unknown.
     """
 
     source: str
@@ -36,22 +36,22 @@ class Report:
 
     @property
     def difference(self) -> int:
-        """How many messages fewer there are than what was taken explains; negative: more."""
+        """The expected number of messages left in the source minus the actual one."""
         return self.before + (self.arrived or 0) - (0 if self.dry_run else self.taken) - self.after
 
     @property
     def came_due(self) -> int:
-        """How many messages went on by themselves meanwhile: the broker does not stop for us."""
+        """How many messages became due and left the source during the run."""
         return max(0, self.difference)
 
     @property
     def surplus(self) -> int:
-        """How many messages there are more than before, less those that were taken."""
+        """How many more messages are left in the source than expected."""
         return max(0, -self.difference)
 
     @property
     def adds_up(self) -> bool:
-        """Whether each message that was taken has its confirmed copy, and there are no more than can be explained."""
+        """Whether each taken message has a confirmed copy, and no unexplained messages are left."""
         if self.dry_run:
             return not self.surplus
         copied = sum((self.moved + self.delivered + self.poisoned).values())
@@ -59,7 +59,7 @@ class Report:
 
     @property
     def needs_a_person(self) -> bool:
-        """Whether something is left to do."""
+        """Whether an operator has to act."""
         return (
             not self.adds_up
             or self.interrupted

@@ -1,4 +1,4 @@
-"""A migration from one way of delaying to another: the one function behind the command."""
+"""The function `migrate` behind the command ``rmq-delay migrate``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...exceptions import ManagementError, RmqDelayError
 from ...ladders import QueueType
 from ...management.client import Management
 from ...names import Names
-from ...topology.common import own_queue_arguments
+from ...topology.common import managed_queue_arguments
 from ...topology.exact.base import Options
 from . import targets
 from .arrivals import Arrivals, arrivals
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from .sources import Source
     from .targets import Target
 
-NATIVE = "celery-native"
+CELERY_NATIVE = "celery-native"
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked for.
+    """The options of a migration.
 
     ``to`` None is the exact delays of the settings. ``only``: messages for these queues. ``source_queues``: the queues
-    of `hold`. ``prefix``, ``unit_ms`` and ``queue_type`` are the source's, where the settings have others now.
-    ``remove``: of ``celery-native``, delete what is empty then. ``management_url`` and ``use_management``: see
+    of `hold`. ``prefix``, ``unit_ms`` and ``queue_type`` are the source's, if the settings have others now.
+    ``remove``: delete the empty objects of ``celery-native`` afterwards. ``management_url`` and ``use_management``: see
     `Management.of`.
     """
 
@@ -57,11 +57,11 @@ class Request:
     use_management: bool = True
 
     def check(self) -> None:
-        """Raise `RmqDelayError` for what contradicts itself."""
-        if self.remove and self.source != NATIVE:
-            raise RmqDelayError("--remove is for --from celery-native: what is ours is deleted by prune, or expires.")
+        """Raise `RmqDelayError` for options that exclude each other."""
+        if self.remove and self.source != CELERY_NATIVE:
+            raise RmqDelayError("--remove is for --from celery-native: prune deletes managed queues, or they expire.")
         if self.remove and (self.dry_run or self.only or self.limit):
-            raise RmqDelayError("--remove moves all that is there first: leave out --dry-run, --queue and --limit.")
+            raise RmqDelayError("--remove moves all messages first: leave out --dry-run, --queue and --limit.")
         if self.source_queues and self.source != "hold":
             raise RmqDelayError("--source-queue is for --from hold, whose queues AMQP cannot list.")
 
@@ -95,7 +95,7 @@ def migrate(
     plan = Plan(connection, out_of, into, poison_queue(delay), request.only)
     with ExitStack() as stack:
         entered: Arrivals | None = None
-        if request.source == NATIVE:
+        if request.source == CELERY_NATIVE:
             entered = stack.enter_context(arrivals(connection))
         report.before = total(connection, out_of)
         mover = Mover(
@@ -103,7 +103,7 @@ def migrate(
             progress=begun(report.before),
         )  # fmt: skip
         if request.dry_run:
-            mover.look()
+            mover.inspect()
         else:
             mover.run()
         taken = 0 if request.dry_run else report.taken
@@ -115,8 +115,8 @@ def migrate(
 
 
 def poison_queue(delay: AppState) -> Queue:
-    """Return the queue of messages that cannot be understood."""
-    return Queue(f"{delay.settings.prefix}.migrate.poison", own_queue_arguments(delay.exact.queue_type))
+    """Return the queue for messages without a readable address."""
+    return Queue(f"{delay.settings.prefix}.migrate.poison", managed_queue_arguments(delay.exact.queue_type))
 
 
 def _options(delay: AppState, request: Request) -> Options:
@@ -126,7 +126,7 @@ def _options(delay: AppState, request: Request) -> Options:
         exhausted=settings.exhausted_queue,
         queue_type=request.queue_type or delay.exact.queue_type,
         unit_ms=request.unit_ms or settings.exact.unit_ms,
-        # All that there can be: those of a smaller number are among them.
+        # The maximum, which includes all smaller numbers of levels.
         levels=28,
     )
 
@@ -135,8 +135,8 @@ def _check_apart(out_of: Source, into: Target, request: Request) -> None:
     shared = sorted(into.queues().intersection(out_of.queues))
     if shared or (out_of.name == into.name == "hold" and request.prefix is None):
         raise RmqDelayError(
-            f"Source and target are the same queues ({', '.join(shared[:2]) or into.name}): name what the source had "
-            "before with --source-prefix, --source-unit or --source-type, or choose another --to."
+            f"Source and target are the same queues ({', '.join(shared[:2]) or into.name}): specify former settings "
+            "of the source with --source-prefix, --source-unit or --source-type, or choose another --to."
         )
 
 
@@ -145,8 +145,9 @@ def _remove(delay: AppState, connection: Connection, request: Request, report: R
         return []
     if report.arrived:
         raise RmqDelayError(
-            f"{report.arrived} messages were published to Celery's own levels while they were emptied: a publisher or "
-            "worker without this package, or without exact_for='all', still runs. Nothing was removed."
+            f"{report.arrived} messages were published to Celery's levels while they were emptied: a publisher or "
+            "worker without this package, or without exact_for='all', still runs. Stop it and run the command again; "
+            "nothing was removed."
         )
     details = None
     if request.use_management:
@@ -155,7 +156,7 @@ def _remove(delay: AppState, connection: Connection, request: Request, report: R
                 details = management.queues()
         except ManagementError as error:
             raise ManagementError(
-                f"{error} Only that API tells of dead letters that no queue takes, which would be lost; "
-                "--no-management removes without a look at them."
+                f"{error} Only that API reports dead letters that no queue takes, which would be lost; "
+                "--no-management skips this check."
             ) from error
     return remove(connection, delay.app, details)

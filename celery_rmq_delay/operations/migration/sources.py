@@ -1,4 +1,4 @@
-"""Where messages are taken from: which queues hold them, and how their addresses are read."""
+"""Sources of a migration: the queues that hold messages, and how their addresses are read."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ NAMES = ("celery-native", "levels", "hold", "loop", "plugin", "ladder")
 
 
 class Source(Protocol):
-    """Queues in which messages wait, and what tells where those are to go.
+    """Queues in which messages wait, and a way to read their addresses.
 
-    ``queues`` come in the order in which messages pass them, so that none slips by while they are emptied.
+    ``queues`` are in the order in which messages pass them, so that none is missed while they are emptied.
     """
 
     #: The name on the command line.
@@ -46,11 +46,11 @@ class Source(Protocol):
     queues: tuple[str, ...]
 
     def address(self, found: Waiting, now_ms: int) -> Address:
-        """Return where a message is to go. Raises `NotUnderstoodError`."""
+        """Return the address of a message. Raises `NotUnderstoodError`."""
 
 
 class Queues:
-    """Queues, and a function that reads the addresses in them."""
+    """Queues, and a function that reads the addresses of their messages."""
 
     def __init__(self, name: str, queues: Iterable[str], address: Callable[[Waiting, int], Address]) -> None:
         self.name, self.queues = name, tuple(queues)
@@ -63,9 +63,8 @@ def source(
 ) -> Source:  # fmt: skip
     """Return a source by its name.
 
-    ``options`` are those with which its objects were made. ``named`` are the queues of `hold`, which the management
-    API lists otherwise. ``retired_only``: of ladders, only delay queues that none in force has. Raises
-    `RmqDelayError`.
+    ``options`` are those with which its objects were declared. ``named`` are the queues of `hold`; if empty, the
+    management API lists them. ``retired_only``: only delay queues that no ladder in force has. Raises `RmqDelayError`.
     """
     if name == "celery-native":
         return _celery_native(delay)
@@ -79,9 +78,9 @@ def source(
     if name == "ladder":
         return _ladder(delay, connection, retired_only=retired_only)
     raise RmqDelayError(
-        "Messages inside the exchange of the plugin cannot be taken out of it: they arrive by themselves when they are "
-        "due. Let the plugin be on until then, with exact_delays=['levels', 'plugin'] if you go to levels. The "
-        "management API shows how many there are: messages_delayed of the exchange "
+        "Messages in the plugin's exchange cannot be moved: they are delivered when they are due. Keep the plugin "
+        "enabled until then, with exact_delays=['levels', 'plugin'] if you move to levels. The management API shows "
+        "how many are left: messages_delayed of the exchange "
         f"{options.names.prefix}.delayed at /api/exchanges."
     )
 
@@ -120,7 +119,7 @@ def _hold(
 
 
 def _ladder(delay: AppState, connection: Connection, *, retired_only: bool) -> Source:
-    """The delay queues of the ladders in force and of those that the records still know, the highest tier first."""
+    """Return the delay queues of the ladders in force and of those still on record, the highest tier first."""
     tiers: dict[str, tuple[int, str, int]] = {}
     for plan in plans(connection, delay):
         state = applied(connection, plan)

@@ -1,4 +1,4 @@
-"""Where messages go: the route and the headers of a copy."""
+"""Targets of a migration: the route and the headers of a copy."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ NAMES = ("levels", "hold", "loop", "plugin", "ladder")
 
 
 class Target(Protocol):
-    """What holds a message until it is due, and hands it to its queue."""
+    """Holds a message until it is due, then routes it to its queue."""
 
     name: str
 
     def queues(self) -> frozenset[str]:
-        """Return the queues in which messages wait, as far as they are known before."""
+        """Return the queues in which messages wait, as far as they are known in advance."""
 
     def route(self, delay_ms: int, queue: str, headers: Mapping[str, Any]) -> Route:
-        """Return the way to ``queue``; ``delay_ms`` is at least 1. Raises `CannotHoldError`."""
+        """Return the route to ``queue``; ``delay_ms`` is at least 1. Raises `CannotHoldError`."""
 
     def prepare(self, connection: Connection, route: Route) -> None:
         """Declare what a route needs. Blocks."""
@@ -50,7 +50,7 @@ class ExactTarget:
         return frozenset(self._topology.holding())
 
     def route(self, delay_ms: int, queue: str, _headers: Mapping[str, Any]) -> Route:
-        """Return the way through the topology."""
+        """Return the route through the topology."""
         if delay_ms > self._topology.max_ms:
             raise CannotHoldError(f"longer than {format_ms(self._topology.max_ms)}, the longest delay of {self.name}")
         return self._topology.route(delay_ms, queue)
@@ -67,7 +67,7 @@ class LadderTarget:
 
     def __init__(self, delay: AppState) -> None:
         self._delay = delay
-        # Declares, and remembers that it did.
+        # Declares each route's objects once.
         self._exact = delay.exact
         self._plans = {name: delay.plan(name, reason_routing=True, tasks=False) for name in delay.origin_queues()}
 
@@ -77,7 +77,7 @@ class LadderTarget:
         return frozenset(queue.name for plan in plans for _, _, queue in plan.delay_queues(plan.ladders.values()))
 
     def route(self, delay_ms: int, queue: str, headers: Mapping[str, Any]) -> Route:
-        """Return the way into a tier."""
+        """Return the route into a tier."""
         plan = self._plans.get(queue)
         if plan is None:
             raise CannotHoldError(f"queue {queue!r} has no ladder")
@@ -95,9 +95,9 @@ class LadderTarget:
 
 
 def target(name: str | None, delay: AppState, connection: Connection) -> Target:
-    """Return a target by its name; without one the exact delays of the settings.
+    """Return a target by its name; by default the exact delays of the settings.
 
-    Raises `RmqDelayError` where messages would not come back from it.
+    Raises `RmqDelayError` if messages would not return from it.
     """
     if name == "ladder":
         return LadderTarget(delay)
@@ -105,7 +105,7 @@ def target(name: str | None, delay: AppState, connection: Connection) -> Target:
     if name is not None:
         if name == Loop.name and Loop.name not in delay.settings.exact.topologies:
             raise RmqDelayError(
-                "The workers release what waits in a loop, and those of this app do not look into one: put 'loop' into "
+                "Workers release the messages of a loop, but those of this app do not consume one: add 'loop' to "
                 "exact_delays, restart the workers, then migrate."
             )
         exact = ExactDelays(_only(delay.settings, name), exact.queue_type)
@@ -122,10 +122,10 @@ def copied_headers(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the headers of a copy; ``more`` are those of its route.
 
-    Its eta is taken away: the broker holds it for that long. Exchange and routing key, where given, are those with
-    which it would have come to its queue.
+    The eta is removed: the broker holds the message until then. Exchange and routing key, if set, are those with which
+    it would have reached its queue.
     """
-    kept = {name: value for name, value in headers.items() if name != "x-delay"}  # the plugin's, of a wait that is over
+    kept = {name: value for name, value in headers.items() if name != "x-delay"}  # the plugin's, of a past delay
     if retries is not None:
         first = h.first_death(headers)
         failed = h.timestamp(first) if first else None

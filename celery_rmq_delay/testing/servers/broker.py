@@ -1,4 +1,4 @@
-"""A private RabbitMQ node for tests: own ports, own data, own epmd, gone afterwards."""
+"""A private RabbitMQ node for tests, with its own ports, data and epmd, deleted afterwards."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from .ports import free_port
 from .process import KeptProcess, wait_until_ready
 
 # Before RabbitMQ 4.3, deleting several quorum queues whose at-least-once dead-lettering is just being started, as it is
-# after a restart, ends the supervisor of all such dead-lettering for good: until the node is restarted, no queue
-# dead-letters at least once, and declaring one is answered with 541. So wait for leaders and for what dead-letters.
+# after a restart, ends the supervisor of all such dead-lettering until the node is restarted: no queue dead-letters
+# at least once, and declaring one fails with 541. So wait for leaders and for the dead-letter workers.
 _SETTLED = (
     "[catch ra:members(amqqueue:get_pid(Q), 5000) "
     "|| Q <- rabbit_amqqueue:list(%s), amqqueue:get_type(Q) =:= rabbit_quorum_queue], "
@@ -36,7 +36,7 @@ _SETTLED = (
 START_TIMEOUT = 300.0
 """Seconds a node may take until it accepts AMQP connections: one of a cluster may wait for others for minutes."""
 COMMAND_TIMEOUT = 180.0
-"""Seconds a command may take: in a cluster it may wait until RabbitMQ notices a lost node, a minute by default."""
+"""Seconds a command may take: in a cluster it may wait until RabbitMQ detects a lost node, a minute by default."""
 
 
 class PrivateBroker(PrivateServer):
@@ -45,8 +45,8 @@ class PrivateBroker(PrivateServer):
     >>> with PrivateBroker() as broker:  # doctest: +SKIP
     ...     app = Celery(broker=broker.url)
 
-    Every broker has its own ports, Erlang port mapper, cookie and temporary directory, so it neither sees nor
-    disturbs a RabbitMQ the machine runs. It ends with this process, however that ends.
+    Every broker has its own ports, Erlang port mapper, cookie and temporary directory, so it does not
+    affect another RabbitMQ on the machine. It ends with this process, also if that is killed.
 
     :param server: path of the ``rabbitmq-server`` to run; default: the one found on this machine.
     :param root: a chroot tree that holds the server; needs root.
@@ -55,8 +55,8 @@ class PrivateBroker(PrivateServer):
     :param plugins: more plugins to enable.
     :param config: lines to add to rabbitmq.conf.
     :param cookie: the Erlang cookie; default: a random one. Nodes of a cluster share it.
-    :param epmd_port: port of a port mapper, which runs already on a host that is shared; default: a new one.
-    :param host: where it runs.
+    :param epmd_port: port of a running port mapper on a shared host; default: a new one.
+    :param host: the host on which it runs.
     :raises ServerNotFoundError: when there is no such server.
     """
 
@@ -73,7 +73,7 @@ class PrivateBroker(PrivateServer):
         epmd_port: int | None = None,
         host: Host = LOOPBACK,
     ) -> None:
-        """Look for the server; :meth:`start` or ``with`` starts it."""
+        """Find the server; :meth:`start` or ``with`` starts it."""
         self.installation = Installation.find(server, root)
         self.settings = NodeSettings(
             node=f"{name or 'private' + secrets.token_hex(4)}@{host.name}",
@@ -120,9 +120,9 @@ class PrivateBroker(PrivateServer):
 
     @property
     def version(self) -> tuple[int, int, int]:
-        """The server's version as it told AMQP clients, for example ``(3, 10, 8)``."""
+        """The server's version as sent to AMQP clients, for example ``(3, 10, 8)``."""
         if self._version is None:
-            raise PrivateServerError(f"{self!r} has not been started yet: its version is not known.")
+            raise PrivateServerError(f"{self!r} has not been started yet: its version is unknown. Call start() first.")
         return self._version
 
     @property
@@ -164,7 +164,7 @@ class PrivateBroker(PrivateServer):
         self._process = self._dir = None
 
     def restart(self, *, timeout: float = 60.0) -> None:
-        """Shut the node down in good order and start it again: same ports, durable data kept.
+        """Shut the node down cleanly and start it again: same ports, durable data kept.
 
         :param timeout: seconds the shutdown may take before the node is killed.
         """
@@ -193,8 +193,8 @@ class PrivateBroker(PrivateServer):
         """
         if self.installation.program("erl_call") is None:
             return self.rabbitmqctl("eval", f"{erlang}.", timeout=timeout).strip()
-        # A node refuses the second of two callers with one name (erl_call's default is c17), and remembers a caller for
-        # a moment after it has gone.
+        # A node refuses a second caller with the same name (erl_call's default is c17), also for a moment after the
+        # first has disconnected.
         caller = f"call{secrets.token_hex(8)}"
         address = f"{self._host.name}:{self.settings.dist_port}"
         reply = self._tool("erl_call", "-h", caller, "-address", address, "-e", stdin=f"{erlang}.\n", timeout=timeout)
@@ -221,12 +221,12 @@ class PrivateBroker(PrivateServer):
     @property
     def _home(self) -> Path:
         if self._dir is None:
-            raise PrivateServerError(f"{self!r} is not started: it has no files yet.")
+            raise PrivateServerError(f"{self!r} is not started: it has no files yet. Call start() first.")
         return self._dir
 
     def _running(self) -> KeptProcess:
         if self._process is None:
-            raise PrivateServerError(f"{self!r} is not started.")
+            raise PrivateServerError(f"{self!r} is not started. Call start() first.")
         return self._process
 
     def _prepare(self) -> KeptProcess:
@@ -234,7 +234,7 @@ class PrivateBroker(PrivateServer):
         if found := set("\"'\\$`") & set(str(tmp)):
             raise PrivateServerError(
                 f"The folder for temporary files, {tmp}, has {''.join(sorted(found))} in its name, which RabbitMQ's "
-                "start script cannot take. Set TMPDIR to another one."
+                "start script does not support. Set TMPDIR to another one."
             )
         self._dir = Path(tempfile.mkdtemp(prefix="rmq-", dir=tmp))
         self.settings.write(self._dir)
@@ -273,7 +273,7 @@ class PrivateBroker(PrivateServer):
     def _serves_management(self) -> bool:
         if self.settings.management_port is None:
             return True
-        page = http.client.HTTPConnection("127.0.0.1", self.settings.management_port, timeout=5)  # by no proxy
+        page = http.client.HTTPConnection("127.0.0.1", self.settings.management_port, timeout=5)  # without a proxy
         try:
             page.request("GET", "/")
             return page.getresponse().status == http.HTTPStatus.OK
@@ -285,7 +285,7 @@ class PrivateBroker(PrivateServer):
     def _tool(self, program: str, *args: str, stdin: str | None = None, timeout: float) -> str:
         path = self.installation.program(program)
         if path is None:
-            raise PrivateServerError(f"There is no {program} beside {self.installation.server}.")
+            raise PrivateServerError(f"There is no {program} in the folder of {self.installation.server}.")
         done = subprocess.run(  # noqa: S603 - the caller's own broker
             self._command(path, *args),
             env=self._env(),
@@ -309,10 +309,10 @@ def erlang_binary(text: str) -> str:
 
 
 def _name_hosts(hosts: Path) -> None:
-    """Let a tree know ``localhost`` and this machine's name.
+    """Add ``localhost`` and this machine's name to the hosts file of a tree.
 
-    A node looks its machine's name up for each connection that it accepts (to say the name of its cluster), and so does
-    erl_call; without the file they ask a name server, and wait 5 s for each answer that is lost.
+    A node resolves its machine's name for each connection that it accepts (to send the name of its cluster), and so
+    does erl_call; without the file they query a name server, and wait 5 s for each lost reply.
     """
     text = hosts.read_text() if hosts.exists() else ""
     known = {name for line in text.splitlines() for name in line.partition("#")[0].split()[1:]}

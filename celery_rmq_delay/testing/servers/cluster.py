@@ -19,12 +19,12 @@ class PrivateCluster(PrivateServer):
     >>> with PrivateCluster() as cluster:  # doctest: +SKIP
     ...     cluster.nodes[1].kill()
 
-    The nodes share a cookie and the Erlang port mapper of the first node, which lives as long as the cluster does,
-    also while the first node itself is killed.
+    The nodes share a cookie and the Erlang port mapper of the first node, which runs as long as the cluster does,
+    also while the first node is killed.
 
     :param size: number of nodes.
-    :param server: as for :class:`PrivateBroker`, and so are those after it.
-    :param hosts: where the nodes run, one each; this machine's loopback by default.
+    :param server: as for :class:`PrivateBroker`, like the parameters after it.
+    :param hosts: the hosts of the nodes, one each; default: this machine's loopback.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class PrivateCluster(PrivateServer):
         config: str = "",
         hosts: Sequence[Host] = (),
     ) -> None:
-        """Lay the nodes out; :meth:`start` or ``with`` starts them."""
+        """Configure the nodes; :meth:`start` or ``with`` starts them."""
         if size < 1:
-            raise ValueError(f"A cluster has at least one node, not {size}.")
+            raise ValueError(f"A cluster needs at least one node, found size={size}.")
         cookie, prefix = secrets.token_hex(16), secrets.token_hex(4)
         hosts = hosts or [LOOPBACK] * size
         names = [f"node{number}-{prefix}" for number in range(1, size + 1)]
@@ -77,7 +77,7 @@ class PrivateCluster(PrivateServer):
     def start(self) -> None:
         """Start the nodes and wait until they are one cluster.
 
-        :raises ServerStartError: when a node does not start, or when they do not come together.
+        :raises ServerStartError: when a node does not start, or when they do not form a cluster.
         """
         for node in self.nodes:
             node.launch()
@@ -87,7 +87,7 @@ class PrivateCluster(PrivateServer):
         while (running := self.running_nodes()) != names:
             if time.monotonic() > deadline:
                 raise ServerStartError(
-                    f"Of the nodes {', '.join(names)} only {', '.join(running)} came together in {START_TIMEOUT:g} s."
+                    f"Of the nodes {', '.join(names)} only {', '.join(running)} joined it in {START_TIMEOUT:g} s."
                 )
             time.sleep(0.1)
 
@@ -97,16 +97,16 @@ class PrivateCluster(PrivateServer):
             node.stop()
 
     def running_nodes(self) -> list[str]:
-        """Return the names of the nodes that the first living one sees running."""
+        """Return the names of the running nodes, as seen by the first one of them."""
         living = next(node for node in self.nodes if node.pid is not None)
         names = living.evaluate("[atom_to_list(N) || N <- [node() | nodes()], rabbit:is_running(N)]")
         return sorted(name.strip('" ') for name in names.strip("[]").split(",") if name)
 
 
 def _formation(names: Sequence[str]) -> str:
-    """Return the lines of rabbitmq.conf that let nodes without data become one cluster, whichever is first.
+    """Return the lines of rabbitmq.conf that make nodes without data form one cluster.
 
-    That one tries in vain to join the others, who wait for it: on 3.10 ten times by default.
+    The first node tries to join the others, which wait for it: on 3.10 ten times by default.
     """
     lines = [f"cluster_formation.classic_config.nodes.{number} = {name}" for number, name in enumerate(names, 1)]
     return "\n".join(

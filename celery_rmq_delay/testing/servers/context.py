@@ -1,4 +1,4 @@
-"""What the private servers have in common: they run for the length of a ``with`` block."""
+"""Base class of the private servers: they run inside a ``with`` block."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Server = TypeVar("_Server", bound="PrivateServer")
 
 
 class PrivateServer(ABC):
-    """A context manager that starts on entry and ends, with all it left, on exit or when the start fails."""
+    """A server that starts on entry of a ``with`` block, and ends, with its data, on exit or when the start fails."""
 
     _process: KeptProcess | None = None
 
@@ -22,16 +22,16 @@ class PrivateServer(ABC):
         return self._process.pid if self._process is not None and self._process.is_running() else None
 
     def revive(self) -> str | None:
-        """Start the server again if it has ended; return how it ended where it was not ended by this object.
+        """Start the server again if it has ended; return how it ended if this object did not end it.
 
-        What it kept in memory only is lost.
+        Data that it kept only in memory is lost.
 
         :raises ServerStartError: with the tail of its log.
         """
         process = self._process
         if process is None or process.is_running():
             return None
-        loss = None if process.was_ordered_to_end else f"{self!r} ended by itself, with code {process.exit_code}."
+        loss = None if process.was_ordered_to_end else f"{self!r} ended unexpectedly, with code {process.exit_code}."
         self.start()
         return loss
 
@@ -44,7 +44,7 @@ class PrivateServer(ABC):
         """End it."""
 
     def close(self) -> None:
-        """End it and delete its data: what the end of the ``with`` block does."""
+        """End it and delete its data, as the end of the ``with`` block does."""
         self.stop()
 
     def __enter__(self: _Server) -> _Server:

@@ -1,23 +1,23 @@
-"""Where a private server runs: on this machine's loopback, unless a test has a network of its own."""
+"""The host of a private server: this machine's loopback, unless a test has a separate network."""
 
 from __future__ import annotations
 
 
 class Host:
-    """This machine's loopback, shared with all who use it."""
+    """This machine's loopback, shared by all servers."""
 
     address = "127.0.0.1"
     """The address servers listen on."""
     name = "localhost"
-    """What other servers call the host."""
+    """The name of the host for other servers."""
     is_apart = False
     """Whether it has its own loopback, so that ports of other hosts are free here."""
 
     def publish(self, port: int) -> None:
-        """Let clients on this machine reach a port of the host as a port of 127.0.0.1."""
+        """Forward a port of 127.0.0.1 to the host, for clients on this machine."""
 
     def command(self, *argv: str) -> list[str]:
-        """Return the command line that becomes ``argv`` on the host, by ``exec``."""
+        """Return the command line that runs ``argv`` on the host by ``exec``."""
         return list(argv)
 
 

@@ -1,4 +1,4 @@
-"""Where a RabbitMQ server is installed, and how its programs are run."""
+"""Finds an installed RabbitMQ server and its programs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Installation:
         """Find the installation to use.
 
         :param server: a ``rabbitmq-server`` script; default: the one in PATH, else in the usual places.
-        :param root: a chroot tree to look in.
+        :param root: a chroot tree to search.
         :raises ServerNotFoundError: when there is none.
         """
         tree = Path(root).resolve() if root is not None else None
@@ -60,7 +60,7 @@ class Installation:
             found = base / os.fspath(server).lstrip("/") if tree else Path(server).absolute()
             if not found.is_file():
                 raise ServerNotFoundError(
-                    f"{found} was given as the rabbitmq-server to use, but there is no such file."
+                    f"There is no rabbitmq-server at {found}. Pass the path of one, or none to search for it."
                 )
             if not _insists_on_user(found):
                 return cls(_inside(found, tree), tree)
@@ -69,15 +69,15 @@ class Installation:
         where = f"in the tree {tree}" if tree else "in PATH or the usual places"
         raise ServerNotFoundError(
             f"No rabbitmq-server was found {where}. Install it (Debian: apt-get install rabbitmq-server; "
-            "macOS: brew install rabbitmq), or name a broker with BROKER_URL."
+            "macOS: brew install rabbitmq), or set BROKER_URL to use a running broker."
         )
 
     @classmethod
     def named(cls, name: str) -> Installation:
-        """Return the installation that ``--rabbitmq NAME`` means.
+        """Return the installation for the option ``--rabbitmq NAME``.
 
         :param name: ``system``, or the path of a rabbitmq-server or of a chroot tree.
-        :raises ServerNotFoundError: when it is not on this machine; the message says how to get it.
+        :raises ServerNotFoundError: when it is not on this machine, with a hint.
         """
         if name == "system":
             return cls.find()
@@ -92,7 +92,7 @@ class Installation:
 
     @property
     def version(self) -> str | None:
-        """The RabbitMQ version, such as ``3.10.8``, as the names of installed files tell it; None if they do not."""
+        """The RabbitMQ version, such as ``3.10.8``, from the names of installed files; None if it is not in them."""
         base = self.root or Path("/")
         home = (base / self.server.lstrip("/")).resolve().parents[1]
         for name in [home.name, *(found.name for found in home.glob("plugins/rabbit-[0-9]*"))]:
@@ -119,7 +119,7 @@ class Installation:
         return _SYSTEM_PATH if self.root else f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}".lstrip(":")
 
     def command(self, *argv: str) -> list[str]:
-        """Return the command line that becomes ``argv`` by exec, inside the root if there is one.
+        """Return the command line that runs ``argv`` by exec, inside the root if there is one.
 
         The tree gets /proc and /dev in a mount namespace of the process, so nothing stays mounted after it.
         """
@@ -143,5 +143,5 @@ def _candidates(base: Path, *, in_path: bool) -> Iterator[Path]:
 
 
 def _insists_on_user(script: Path) -> bool:
-    """Tell whether this is a packager's wrapper that runs only as root or rabbitmq and ignores our environment."""
+    """Return whether this is a packager's wrapper that runs only as root or rabbitmq and ignores the environment."""
     return bool(re.search(r"id -u.? rabbitmq", script.read_text(errors="replace")))

@@ -1,9 +1,9 @@
-"""Runs a private server and ends all of it when its owner says so or dies.
+"""Runs a private server and ends all its processes when its owner requests it or dies.
 
 Started as a script, ``python -I -S keeper.py JSON``, never imported. The JSON object holds ``env`` (the environment of
 the commands), ``output`` (file that gets their stdout and stderr), ``helper`` (a second command that runs as long as
 the keeper, or null), ``remove`` (a directory to delete at the end), ``account`` (the ids of the user and the group that
-run the commands, or null) and ``farewell`` (the number of a signal that comes before the final SIGKILL, or null).
+run the commands, or null) and ``farewell`` (the number of a signal to send before the final SIGKILL, or null).
 
 Reads lines on stdin: ``start COMMAND`` (a JSON list), ``term``, ``int``, ``kill``, ``crash`` (SIGKILL to the server and
 to its children) and ``quit``. Writes lines on stdout: ``started PID``, ``exited CODE``, ``failed REASON``. The end of
@@ -33,13 +33,13 @@ _SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT, "kill": signal.SIGKILL
 
 
 def _prctl(option: int, value: int) -> None:
-    """Ask the Linux kernel to look after orphans; other systems go without."""
+    """Set an option of the Linux kernel for orphaned processes; do nothing on other systems."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 class Keeper:
-    """One server process, an optional helper process, and the orders of the owner."""
+    """Runs one server process and an optional helper process, as the owner orders."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         """Start the helper; the server waits for the order ``start``."""
@@ -61,7 +61,7 @@ class Keeper:
                 user=user,
                 group=group,
                 extra_groups=None if user is None else [],
-                # Runs after the change of user, which would take the signal away again.
+                # Runs after the change of user, which would reset the signal.
                 preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),
             )
 
@@ -73,16 +73,16 @@ class Keeper:
             try:
                 self.server = self._spawn(json.loads(command))
             except OSError as error:
-                tell(f"failed {error}")
+                report(f"failed {error}")
             else:
-                tell(f"started {self.server.pid}")
+                report(f"started {self.server.pid}")
         elif self.server is not None and order in _SIGNALS:
             self.server.send_signal(_SIGNALS[order])
         elif self.server is not None and order == "crash":
             self._crash(self.server)
 
     def _crash(self, server: subprocess.Popen[bytes]) -> None:
-        """Kill a server with its children and wait until they have let go of what they shared."""
+        """Kill a server with its children and wait until they have released shared resources."""
         server.send_signal(signal.SIGSTOP)  # it starts no more children
         children = _children(server.pid)
         server.kill()
@@ -90,15 +90,15 @@ class Keeper:
         for pid in children:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)  # its parent's death made it ours
+                os.waitpid(pid, 0)  # adopted when its parent died
 
     def notice_exit(self) -> None:
-        """Report a server that ended; a helper may end when the server brought one up itself."""
+        """Report a server that ended; a helper may end if the server started its own."""
         if self.helper is not None and self.helper.poll() is not None:
             self.helper = None
         if self.server is not None and self.server.poll() is not None:
             code, self.server = self.server.returncode, None
-            tell(f"exited {code}")
+            report(f"exited {code}")
 
     def reap_orphan(self) -> None:
         """Take the exit status of one adopted process, so that it does not stay a zombie."""
@@ -112,7 +112,7 @@ class Keeper:
     def end(self, *, in_order: bool) -> None:
         """Kill what runs, orphans included, and delete the directory.
 
-        :param in_order: the owner has asked for it, and not just ended.
+        :param in_order: the owner has requested it, and has not just ended.
         """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self.server is not None and self.spec["farewell"]:
@@ -128,7 +128,7 @@ class Keeper:
         self._end_orphans()
         if self.spec["remove"]:
             if not in_order and not self.has_started:
-                time.sleep(2 * _FAREWELL_SECONDS)  # others write there, whose keepers end them now
+                time.sleep(2 * _FAREWELL_SECONDS)  # other processes write there, and are being ended by their keepers
             shutil.rmtree(self.spec["remove"], ignore_errors=True)
 
     def _end_orphans(self) -> None:
@@ -154,19 +154,19 @@ def _children(parent: int) -> list[int]:
     return found
 
 
-def tell(line: str) -> None:
-    """Report to the owner, who may be gone."""
+def report(line: str) -> None:
+    """Write a line to the owner, which may have ended."""
     with contextlib.suppress(OSError):
         os.write(1, f"{line}\n".encode())
 
 
 def main(spec: dict[str, Any]) -> None:
-    """Obey until told to quit."""
+    """Carry out orders until the order ``quit``."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(ignored, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    # Inherited, these would keep exit codes from the keeper, and signals from its server.
+    # If inherited, these would hide exit codes from the keeper, and signals from its server.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     owner = os.getppid()
@@ -174,7 +174,7 @@ def main(spec: dict[str, Any]) -> None:
     in_order = False
     try:
         buffer = b""
-        # The owner's forked children may hold the pipe open after its death, hence the look at the parent's pid.
+        # The owner's forked children may hold the pipe open after its death, hence the check of the parent's pid.
         while os.getppid() == owner:
             keeper.notice_exit()
             keeper.reap_orphan()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-# Two schedulers, none of them spinning: a node that leaves the cores to the tests.
+# Two schedulers without busy waiting, to leave the cores to the tests.
 _ERL_ARGS = "+S 2:2 +SDcpu 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
 
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """What makes a node: its name, its address, its ports there and what is configured."""
+    """The settings of a node: its name, its address, its ports and its configuration."""
 
     node: str
     address: str
@@ -38,7 +38,7 @@ class NodeSettings:
         """Return the text of rabbitmq.conf."""
         lines = [
             f"listeners.tcp.1 = {self.address}:{self.port}",
-            "loopback_users = none",  # guest comes from the active exchange of a private network, too
+            "loopback_users = none",  # guest also connects from the network switch of a private network
             "log.console = false",
             "log.file = rabbit.log",
             "disk_free_limit.absolute = 10MB",
@@ -76,6 +76,6 @@ class NodeSettings:
             "RABBITMQ_NODENAME": self.node,
             "RABBITMQ_PID_FILE": f"{home}/pid",
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": f"{_ERL_ARGS} {distribution}",
-            # Erlang insists on long names for hosts with a dot, and on short ones for those without, such as localhost.
+            # Erlang requires long names for hosts with a dot, and on short ones for those without, such as localhost.
             "RABBITMQ_USE_LONGNAME": str("." in self.node.partition("@")[2]).lower(),
         }

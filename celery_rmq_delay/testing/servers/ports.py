@@ -10,18 +10,18 @@ import socket
 
 from ...exceptions import PrivateServerError
 
-# Below the range from which kernels take the local ports of outgoing connections (Linux: from 32768), so that
-# no client can take a port between the moment it is chosen and the moment the server listens on it.
+# Below the range of local ports of outgoing connections (Linux: from 32768), so that no client can use a port before
+# the server listens on it.
 _RANGE = (15_000, 32_000)
 _random = random.SystemRandom()
 _handed_out: set[int] = set()
 
 
 def free_port() -> int:
-    """Return a loopback TCP port nobody listens on, never the same one twice in a process.
+    """Return an unused loopback TCP port, never the same one twice in a process.
 
-    What another process of the same user was given stays that process's until it ends: servers that start side by side
-    listen seconds later only.
+    A port of another process of the same user stays reserved until that process ends, as servers listen only seconds
+    after they have got one.
     """
     for _ in range(500):
         port = _random.randint(*_RANGE)
@@ -33,7 +33,7 @@ def free_port() -> int:
 
 
 def _reserve(port: int) -> bool:
-    """Lock a port's byte of a file that all processes share; the kernel frees it when this process ends."""
+    """Lock a port's byte in a file that all processes share; the kernel releases it when this process ends."""
     try:
         fcntl.lockf(_reservations(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except OSError:
@@ -48,9 +48,9 @@ def _reservations() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen on this loopback port now."""
+    """Return whether a server could listen on this loopback port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, past connections do not matter
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do, to ignore past connections
         try:
             probe.bind(("127.0.0.1", port))
         except OSError:

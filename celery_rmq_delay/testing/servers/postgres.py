@@ -20,7 +20,7 @@ from .ports import free_port
 from .process import KeptProcess, tails, wait_until_ready
 
 START_TIMEOUT = 60.0
-"""Seconds a PostgreSQL server may take until it answers."""
+"""Seconds a PostgreSQL server may take until it is ready."""
 INITDB_TIMEOUT = 300.0
 """Seconds ``initdb`` may take to make the server's files."""
 
@@ -30,7 +30,7 @@ _FOLDERS = (
     "/opt/homebrew/opt/postgresql*/bin",
     "/usr/local/opt/postgresql*/bin",
 )
-# A commit is written to the files at once, so that it survives `kill`; only the power cut is left out.
+# A commit is written to the files at once, so it survives `kill`, but not a power failure.
 _FAST = {"fsync": "off", "full_page_writes": "off"}
 
 
@@ -40,12 +40,12 @@ class PrivatePostgres(PrivateServer):
     >>> with PrivatePostgres() as postgres:  # doctest: +SKIP
     ...     DATABASES = {"default": postgres.django_database()}
 
-    PostgreSQL refuses to run as root: root runs it as the user ``postgres``, or ``nobody`` where there is none. Its
-    files are in the folder for temporary files, or in ``/tmp`` where that user cannot enter it. The server ends with
+    PostgreSQL refuses to run as root: root runs it as the user ``postgres``, or ``nobody`` if there is none. Its
+    files are in the folder for temporary files, or in ``/tmp`` if that user cannot enter it. The server ends with
     this process, however that ends, and its files with it.
 
     :param server: path of the ``postgres`` to run; default: the one in PATH, else the newest one installed.
-    :param durable: flush every commit to the disk, as a server in production does; needed to measure, not to test.
+    :param durable: flush every commit to the disk, as a server in production does; for benchmarks, not for tests.
     :raises ServerNotFoundError: when there is none.
     """
 
@@ -53,7 +53,7 @@ class PrivatePostgres(PrivateServer):
     user = "postgres"
 
     def __init__(self, server: str | os.PathLike[str] | None = None, *, durable: bool = False) -> None:
-        """Look for the server; :meth:`start` or ``with`` starts it."""
+        """Find the server; :meth:`start` or ``with`` starts it."""
         self.server = _find(server)
         self.durable = durable
         self.port = free_port()
@@ -69,7 +69,7 @@ class PrivatePostgres(PrivateServer):
         return self._url("postgres")
 
     def start(self) -> None:
-        """Start the server, with the data it had if it was stopped or killed, and wait until it answers.
+        """Start the server, with the data it had if it was stopped or killed, and wait until it is ready.
 
         Does nothing when it runs.
 
@@ -117,7 +117,7 @@ class PrivatePostgres(PrivateServer):
         self._tool("dropdb", "--force", "--if-exists", name)
 
     def django_database(self, name: str = "postgres") -> dict[str, str]:
-        """Return what Django's setting ``DATABASES`` wants to know of a database."""
+        """Return a database's entry for Django's setting ``DATABASES``."""
         return django_database(self._url(name))
 
     def _url(self, name: str) -> str:
@@ -126,7 +126,7 @@ class PrivatePostgres(PrivateServer):
     def _prepare(self) -> KeptProcess:
         account = _account()
         folder = tempfile.gettempdir()
-        home = Path(tempfile.mkdtemp(prefix="postgres-", dir=folder if _lets_in(folder, account) else "/tmp"))  # noqa: S108
+        home = Path(tempfile.mkdtemp(prefix="postgres-", dir=folder if _can_enter(folder, account) else "/tmp"))  # noqa: S108
         self._log = home / "output.txt"
         settings = {"listen_addresses": self.host, "unix_socket_directories": "", **({} if self.durable else _FAST)}
         options = [f"--{name}={value}" for name, value in settings.items()]
@@ -147,7 +147,7 @@ class PrivatePostgres(PrivateServer):
         return process
 
     def _initialise(self, process: KeptProcess, home: Path, account: tuple[int, int] | None) -> None:
-        """Make the files of a server whose only user comes in with the password."""
+        """Create the files of a server whose only user logs in with the password."""
         password_file = home / "password"
         password_file.write_text(self.password)
         if account:
@@ -166,7 +166,7 @@ class PrivatePostgres(PrivateServer):
 
     def _tool(self, program: str, *arguments: str) -> None:
         if self.pid is None:
-            raise PrivateServerError(f"{program} {' '.join(arguments)}: the server does not run. Call start() first.")
+            raise PrivateServerError(f"{program} {' '.join(arguments)}: the server is not running. Call start() first.")
         done = self._run(program, *arguments)
         if done.returncode != 0:
             raise PrivateServerError(f"{program} {' '.join(arguments)} failed:\n{done.stdout}")
@@ -193,7 +193,7 @@ class PrivatePostgres(PrivateServer):
 
 
 def django_database(url: str) -> dict[str, str]:
-    """Return what Django's setting ``DATABASES`` wants to know of the database that a ``postgresql://`` URL names."""
+    """Return the entry for Django's setting ``DATABASES`` of a ``postgresql://`` URL."""
     parts = urlsplit(url)
     return {
         "ENGINE": "django.db.backends.postgresql",
@@ -214,12 +214,12 @@ def _find(server: str | os.PathLike[str] | None) -> Path:
             return program
     raise ServerNotFoundError(
         f"No {server or 'postgres'} with an initdb beside it was found in PATH or {', '.join(_FOLDERS)}. Install it "
-        "(Debian: apt-get install postgresql; macOS: brew install postgresql), or name a server with POSTGRES_URL."
+        "(Debian: apt-get install postgresql; macOS: brew install postgresql), or set POSTGRES_URL to a running one."
     )
 
 
 def _installed() -> list[str]:
-    """Return the servers in the folders that packages use, the newest version first."""
+    """Return the servers in the folders of system packages, the newest version first."""
     found = [str(path) for folder in _FOLDERS for path in Path("/").glob(f"{folder[1:]}/postgres")]
     return sorted(found, key=lambda path: [int(number) for number in re.findall(r"\d+", path)], reverse=True)
 
@@ -235,13 +235,13 @@ def _account() -> tuple[int, int] | None:
             continue
         return entry.pw_uid, entry.pw_gid
     raise PrivateServerError(
-        "PostgreSQL does not run as root, and there is neither a user postgres nor a user nobody to run it as. "
-        "Run the tests as another user, or name a server with POSTGRES_URL."
+        "PostgreSQL does not run as root, and neither user 'postgres' nor 'nobody' exists. "
+        "Run the tests as another user, or set POSTGRES_URL to use a running server."
     )
 
 
-def _lets_in(folder: str, account: tuple[int, int] | None) -> bool:
-    """Tell whether a user can reach what lies in a folder: enter it, and every folder above."""
+def _can_enter(folder: str, account: tuple[int, int] | None) -> bool:
+    """Return whether a user can enter a folder, and every folder above."""
     if account is None:
         return True
     user, group = account

@@ -27,13 +27,13 @@ ANSWER_TIMEOUT = 90.0
 class KeptProcess:
     """A server under a keeper: a small process that ends the server when its owner dies, even by SIGKILL.
 
-    :param command: the server's command line; the command must become the server itself by ``exec``.
+    :param command: the server's command line; it must run the server by ``exec``.
     :param env: its whole environment.
     :param output: file that gets its standard output and error.
     :param helper: a second command that runs from now until :meth:`close`.
     :param remove: a directory to delete at the end.
-    :param account: ids of the user and the group that run the commands; only root can name others than its own.
-    :param farewell: a signal that lets the server end by itself within 5 s at :meth:`close`; default: SIGKILL at once.
+    :param account: ids of the user and the group that run the commands; only root can use others.
+    :param farewell: a signal after which the server may take 5 s to end at :meth:`close`; default: SIGKILL at once.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class KeptProcess:
         atexit.register(self.close)
 
     def _keep(self) -> None:
-        self._keeper = subprocess.Popen(  # noqa: S603 - our own script
+        self._keeper = subprocess.Popen(  # noqa: S603 - a script of this package
             [sys.executable, "-I", "-S", str(_KEEPER), json.dumps(self._spec)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -89,9 +89,9 @@ class KeptProcess:
         self._news.put("gone")
 
     def start(self) -> None:
-        """Start the server, which must not be running; under another keeper where that one has ended, too.
+        """Start the server, which must not be running; under a new keeper if that has ended, too.
 
-        :raises ServerStartError: when it cannot be executed, or its keeper does not answer.
+        :raises ServerStartError: when it cannot be executed, or its keeper does not reply.
         """
         self._start(self._command)
 
@@ -123,12 +123,12 @@ class KeptProcess:
         self.pid = int(rest)
 
     def is_running(self) -> bool:
-        """Tell whether the server runs now."""
+        """Return whether the server runs now."""
         self._listen(timeout=0)
         return self.pid is not None
 
     def end(self, order: str, *, timeout: float) -> bool:
-        """Order an end and wait up to ``timeout`` seconds; tell whether the server ended.
+        """End the server, wait up to ``timeout`` seconds, and return whether it ended.
 
         :param order: ``term``, ``int`` or ``kill``, a signal to the server; ``crash``, SIGKILL to its children, too.
         """
@@ -145,7 +145,7 @@ class KeptProcess:
             self._listen(timeout=left)
 
     def close(self) -> None:
-        """Kill the server and everything it started, and wait until all is gone. Safe to call twice."""
+        """Kill the server and all its processes, and wait until they have ended. Safe to call twice."""
         if os.getpid() != self._owner:
             return  # a forked child must not end its parent's server
         atexit.unregister(self.close)
@@ -162,16 +162,16 @@ class KeptProcess:
         self.pid = None
 
     def _remove(self) -> None:
-        """Delete the directory, which a keeper leaves that was killed."""
+        """Delete the directory, which a killed keeper leaves."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _let_go(self) -> None:
-        """Close what led to a keeper that has ended."""
+        """Close the pipes to a keeper that has ended."""
         self._reader.join(timeout=5)
         for pipe in (self._keeper.stdin, self._keeper.stdout):
             if pipe is not None and not pipe.closed:
-                with contextlib.suppress(BrokenPipeError):  # an order that it did not take
+                with contextlib.suppress(BrokenPipeError):  # an order that it did not read
                     pipe.close()
 
     def _order(self, order: str) -> None:
@@ -181,7 +181,7 @@ class KeptProcess:
             self._keeper.stdin.flush()
         except (OSError, ValueError) as error:
             if order != "quit":
-                raise PrivateServerError("The server's keeper process is gone: the server was closed.") from error
+                raise PrivateServerError("The server's keeper process has ended: the server was closed.") from error
 
     def _listen(self, *, timeout: float) -> None:
         try:
@@ -196,10 +196,10 @@ class KeptProcess:
 
 @contextlib.contextmanager
 def kept_folder(prefix: str, *, inside: str | None = None) -> Iterator[Path]:
-    """Make a directory that is deleted after the block; or, when this process dies before that, 10 s later.
+    """Create a directory that is deleted after the block, or 10 s after this process dies.
 
     :param prefix: the beginning of its name.
-    :param inside: where to make it; default: where temporary files are.
+    :param inside: its parent folder; default: that of temporary files.
     """
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=inside))
     keeper = KeptProcess([], env={}, output=folder / "output.txt", remove=folder)

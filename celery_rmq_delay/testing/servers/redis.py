@@ -15,7 +15,7 @@ from .ports import free_port
 from .process import KeptProcess, wait_until_ready
 
 START_TIMEOUT = 30.0
-"""Seconds a Redis server may take until it answers."""
+"""Seconds a Redis server may take until it is ready."""
 
 
 class PrivateRedis(PrivateServer):
@@ -29,12 +29,12 @@ class PrivateRedis(PrivateServer):
     """
 
     def __init__(self, server: str | os.PathLike[str] | None = None) -> None:
-        """Look for the server; :meth:`start` or ``with`` starts it."""
+        """Find the server; :meth:`start` or ``with`` starts it."""
         found = shutil.which(os.fspath(server or "redis-server"))
         if found is None:
             raise ServerNotFoundError(
                 f"No {server or 'redis-server'} was found in PATH. Install it (Debian: apt-get install redis-server; "
-                "macOS: brew install redis), or name a server with REDIS_URL."
+                "macOS: brew install redis), or set REDIS_URL to use a running server."
             )
         self.server = found
         self.port = free_port()
@@ -49,7 +49,7 @@ class PrivateRedis(PrivateServer):
         return f"redis://127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start the server, empty, and wait until it answers. Does nothing when it runs.
+        """Start the server, empty, and wait until it is ready. Does nothing when it runs.
 
         :raises ServerStartError: with the tail of its log.
         """
@@ -67,7 +67,7 @@ class PrivateRedis(PrivateServer):
         )
 
     def kill(self) -> None:
-        """End the server with SIGKILL; :meth:`start` brings back an empty one on the same port."""
+        """End the server with SIGKILL; :meth:`start` starts an empty one on the same port."""
         if self._process is not None:
             self._process.end("kill", timeout=20)
 

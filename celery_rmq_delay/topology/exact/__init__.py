@@ -1,4 +1,4 @@
-"""Topologies for exact delays: one module each, and a registry of their names.
+"""Topologies for exact delays: one module each, and a registry of names.
 
 May import `topology` and what is below it.
 """

@@ -1,4 +1,4 @@
-"""Exact delays: what every topology for them offers, and what they share."""
+"""Exact delays: the protocol of topologies, and their common parts."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Options:
-    """What the settings say to every topology.
+    """The options of every topology, from the settings.
 
     ``unit_ms``: delays are rounded up to a multiple of it. ``levels``: how many binary levels `levels` may use.
-    ``exhausted`` takes what comes back to a queue that is gone.
+    ``exhausted``: the queue of messages whose queue was deleted.
     """
 
     names: Names
@@ -48,15 +48,15 @@ class Options:
 
     @property
     def sorts(self) -> bool:
-        """Whether delay queues hand out messages by priority."""
+        """Whether delay queues deliver by priority."""
         return self.queue_type == "quorum"
 
 
 class Topology(Protocol):
-    """Exchanges, queues and bindings that hold a message for any delay and hand it to a queue.
+    """Exchanges, queues and bindings that hold a message for any delay and then route it to a queue.
 
-    All of it is a pure function of the options, but for `check`. What it is made of is named after what it does, so
-    that other options make other objects, and messages under way still arrive.
+    Everything but `check` is a pure function of the options. The names of its objects contain their properties, so that
+    other options make other objects, and messages under way still arrive.
     """
 
     #: The name in the setting ``exact_delays``.
@@ -65,23 +65,23 @@ class Topology(Protocol):
     unit_ms: int
     #: The longest delay; milliseconds.
     max_ms: int
-    #: A queue whose messages only go on when a worker consumes it; None where the broker does it all.
+    #: A queue that a worker has to consume, so that messages become due; None where the broker needs no worker.
     consumed: str | None
 
     def frame(self) -> Objects:
-        """Return what all queues share."""
+        """Return the objects that all queues share."""
 
     def route(self, delay_ms: int, queue: str) -> Route:
-        """Return the way of a message to ``queue``; ``delay_ms`` is at least 1 and at most `max_ms`."""
+        """Return the route of a message to ``queue``; ``delay_ms`` is at least 1 and at most `max_ms`."""
 
     def holding(self) -> tuple[str, ...]:
-        """Return the queues of the frame in which messages wait; a topology may have others besides."""
+        """Return the queues of the frame in which messages wait; a topology may have more."""
 
     def check(self, connection: Connection) -> None:
-        """Raise `TopologyError` where the connected broker cannot do it."""
+        """Raise `TopologyError` where the connected broker does not support the topology."""
 
 
-# -- what the topologies share ---------------------------------------------------------------------------------------
+# -- common parts of topologies ---------------------------------------------------------------------------------------
 
 
 def units(delay_ms: int, unit_ms: int) -> int:
@@ -90,23 +90,23 @@ def units(delay_ms: int, unit_ms: int) -> int:
 
 
 def arrivals(names: Names) -> str:
-    """Return the direct exchange that hands a message to the queue in its routing key."""
+    """Return the direct exchange that routes a message to the queue in its routing key."""
     return f"{names.prefix}.arrive"
 
 
 def arrival_frame(options: Options) -> Objects:
-    """Return what hands messages to queues by their names, but for the bindings of queues."""
+    """Return the objects that route messages to queues by name, without the bindings of queues."""
     exchange = Exchange(arrivals(options.names), "direct", undeliverable(options.names))
     return safety_net(options.names, options.exhausted) + Objects(exchanges=(exchange,))
 
 
 def arrival(options: Options, queue: str) -> Objects:
-    """Return what hands messages to ``queue`` by its name, on the dead-letter path too."""
+    """Return the objects that route messages to ``queue`` by name, also when they are dead-lettered."""
     return arrival_frame(options) + Objects(bindings=(Binding(arrivals(options.names), queue, key=queue),))
 
 
 def due_headers(delay_ms: int, queue: str, now_ms: int | None = None) -> dict[str, Any]:
-    """Return the headers that say when a message is due, and in which queue."""
+    """Return the headers for the due time of a message and its queue."""
     return {DUE: (epoch_ms() if now_ms is None else now_ms) + delay_ms, TO: queue}
 
 

@@ -1,7 +1,7 @@
-"""A queue for each (delay, destination), which the broker deletes when nobody has used it for a while.
+"""A queue for each (delay, destination), which the broker deletes when it was unused for a while.
 
-One hop, and no message waits behind a longer one. Only classic queues: declaring a quorum queue again does not renew
-its lease (``x-expires``).
+One hop, and no message waits behind one with a longer delay. Only classic queues: declaring a quorum queue again does
+not renew its lease (``x-expires``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from .base import Options, arrival, arrival_frame, arrivals, due_headers, units
 if TYPE_CHECKING:
     from kombu import Connection
 
-#: How much longer than its messages a queue lives, in milliseconds. Whoever publishes declares the queue, which renews
-#: the lease, and has to get its confirm within half of this time.
+#: How much longer than its messages a queue lives, in milliseconds. Each publish declares the queue, which renews the
+#: lease, and its confirm has to arrive within half of this time.
 LEASE_MS = 60_000
-#: Delays have so many significant bits: it bounds the number of queues of a destination.
+#: The number of significant bits of delays, which limits the number of queues of a destination.
 _BITS = 7
 
 
@@ -45,7 +45,7 @@ class Hold:
         return arrival_frame(self._options)
 
     def route(self, delay_ms: int, queue: str) -> Route:
-        """Return the way through the queue of this delay and destination."""
+        """Return the route through the queue of this delay and destination."""
         delay = bucket(units(delay_ms, self.unit_ms)) * self.unit_ms
         declared = {
             "x-queue-type": "classic",
@@ -75,11 +75,11 @@ class Hold:
         return f"{name}{digest(queue)}"
 
     def holding(self) -> tuple[str, ...]:
-        """Return nothing: the queues come and go with the delays."""
+        """Return nothing: queues are created and deleted with their delays."""
         return ()
 
     def check(self, connection: Connection) -> None:
-        """Every RabbitMQ can do it."""
+        """Do nothing: every version of RabbitMQ supports it."""
 
 
 def bucket(count: int) -> int:

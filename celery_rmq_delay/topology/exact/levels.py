@@ -4,9 +4,9 @@
             --> deliver --> its queue
 
 The routing key is ``<queue>.<bit 0>.<bit 1>...`` up to the highest bit that is set, and dead-lettering keeps it. The
-lowest bit first: a level's binding is the same however many levels there are, and a short delay has a short key. The
-queue's name is one word of the key, escaped, so that no key is another one's suffix. The idea of binary levels is
-NServiceBus's (its delay infrastructure for RabbitMQ has 28 of them).
+lowest bit comes first, so that a level's binding does not depend on the number of levels, and a short delay has a short
+key. The queue's name is one escaped word of the key, so that no key is the suffix of another. The idea of binary levels
+is from NServiceBus (its delay infrastructure for RabbitMQ has 28 levels).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...amqp.objects import Binding, Exchange, Objects, Queue, arguments
 from ...amqp.route import Route
 from ...durations import MAX_TTL_MS, format_ms
 from ...names import MAX_NAME_BYTES, digest
-from ..common import own_queue_arguments, safe_dead_lettering, safety_net, undeliverable
+from ..common import managed_queue_arguments, safe_dead_lettering, safety_net, undeliverable
 from .base import Options, due_headers, units
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Levels:
-    """The default: needs nothing but RabbitMQ, any queue type, one set of queues for all destinations."""
+    """The default: no plugin or worker, any queue type, one set of queues for all destinations."""
 
     name = "levels"
     consumed: str | None = None
@@ -35,7 +35,7 @@ class Levels:
     def __init__(self, options: Options) -> None:
         self._options = options
         self.unit_ms = options.unit_ms
-        #: How many levels there are: a level's queue cannot have a longer TTL than RabbitMQ allows.
+        #: The number of levels, limited by RabbitMQ's longest TTL.
         self.levels = min(options.levels, (MAX_TTL_MS // options.unit_ms).bit_length())
         self.max_ms = (2**self.levels - 1) * options.unit_ms
         self._routes: dict[tuple[int, str], Objects] = {}
@@ -47,7 +47,7 @@ class Levels:
 
     @property
     def delivery(self) -> str:
-        """The exchange behind the lowest level."""
+        """The exchange after the lowest level."""
         return f"{self._base}.deliver"
 
     def frame(self) -> Objects:
@@ -55,7 +55,7 @@ class Levels:
         return self._levels(self.levels)
 
     def route(self, delay_ms: int, queue: str) -> Route:
-        """Return the way through the levels, entered at the highest bit that is set."""
+        """Return the route through the levels, from the highest bit that is set."""
         count = units(delay_ms, self.unit_ms)
         return Route(
             exchange=self.level(count.bit_length() - 1),
@@ -74,7 +74,7 @@ class Levels:
         return self._routes[key]
 
     def arrival(self, queue: str) -> Binding:
-        """Return the binding that hands messages to ``queue``."""
+        """Return the binding that routes messages to ``queue``."""
         return Binding(self.delivery, queue, key=f"{word(queue)}.#")
 
     def holding(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class Levels:
         return tuple(self.level(number) for number in range(self.levels))
 
     def check(self, connection: Connection) -> None:
-        """Every RabbitMQ can do it."""
+        """Do nothing: every version of RabbitMQ supports it."""
 
     def _levels(self, count: int) -> Objects:
         found = safety_net(self._options.names, self._options.exhausted) + Objects(
@@ -96,7 +96,7 @@ class Levels:
         name = self.level(number)
         below = self.level(number - 1) if number else self.delivery
         declared = {
-            **dict(own_queue_arguments(self._options.queue_type)),
+            **dict(managed_queue_arguments(self._options.queue_type)),
             **safe_dead_lettering(self._options.queue_type),
             "x-message-ttl": self.unit_ms * 2**number,
             "x-dead-letter-exchange": below,
@@ -114,7 +114,7 @@ class Levels:
 
 @lru_cache(maxsize=1024)
 def word(queue: str) -> str:
-    """Return a queue's name as one word of a routing key; a digest where it is too long for that."""
+    """Return a queue's name as one word of a routing key, or a digest where it is too long."""
     escaped = quote(queue, safe="").replace(".", "%2E")
     if len(escaped) + 2 * MAX_TTL_MS.bit_length() <= MAX_NAME_BYTES:
         return escaped

@@ -1,10 +1,10 @@
-"""One delay queue of one unit, and a queue behind it whose consumer looks at the clock.
+"""One delay queue of one unit, and a second queue whose consumer checks the due times.
 
     publish --> delay (TTL: one unit) --> wait --due--> published to its queue
                   ^------ rejected ---------'--not yet
 
-The consumer is part of every worker of the app (`celery_rmq_delay.worker.loop`). A message turns once a unit, so that
-the load grows with what waits: `levels` is the better choice wherever it can be had.
+The consumer is part of every worker of the app (`celery_rmq_delay.worker.loop`). A message makes one round per unit, so
+the load grows with the number of waiting messages: use `levels` instead wherever possible.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ...amqp.objects import Objects, Queue, arguments
 from ...amqp.route import Route
 from ...durations import MAX_TTL_MS, format_ms
-from ..common import own_queue_arguments, safe_dead_lettering
+from ..common import managed_queue_arguments, safe_dead_lettering
 from .base import Options, due_headers, units
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ class Loop:
         return self._frame
 
     def _queues(self, kind: QueueType) -> Objects:
-        shared = {**dict(own_queue_arguments(kind)), **safe_dead_lettering(kind), "x-dead-letter-exchange": ""}
+        shared = {**dict(managed_queue_arguments(kind)), **safe_dead_lettering(kind), "x-dead-letter-exchange": ""}
         delay = {**shared, "x-message-ttl": self.unit_ms, "x-dead-letter-routing-key": self.wait}
         wait = {**shared, "x-dead-letter-routing-key": self.delay}
         return Objects(queues=(Queue(self.wait, arguments(wait)), Queue(self.delay, arguments(delay))))
 
     def route(self, delay_ms: int, queue: str) -> Route:
-        """Return the way into the loop."""
+        """Return the route into the loop."""
         return Route(
             exchange="",
             routing_key=self.delay,
@@ -64,4 +64,4 @@ class Loop:
         return self.delay, self.wait
 
     def check(self, connection: Connection) -> None:
-        """Every RabbitMQ can do it."""
+        """Do nothing: every version of RabbitMQ supports it."""

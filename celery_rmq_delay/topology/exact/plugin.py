@@ -1,7 +1,7 @@
-"""The community plugin ``rabbitmq_delayed_message_exchange``: the exchange itself keeps a message for its ``x-delay``.
+"""The community plugin ``rabbitmq_delayed_message_exchange``: an exchange keeps a message for its ``x-delay``.
 
-The plugin is archived, keeps messages on one node only, and cannot tell whether a queue will take a message. It is here
-for those who have it.
+The plugin is archived, keeps messages on one node only, and does not report unroutable messages. Use it only if you
+already have it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from .base import Options, arrival, arrival_frame, arrivals, due_headers
 if TYPE_CHECKING:
     from kombu import Connection
 
-#: The plugin's longest delay in milliseconds: an Erlang timer's.
+#: The plugin's longest delay in milliseconds: that of an Erlang timer.
 _LONGEST = 2**32 - 1
 
 
 class Plugin:
-    """The delayed message exchange, where the broker has it. Its delays are exact to the millisecond."""
+    """The delayed message exchange of the plugin. Its delays are exact to the millisecond."""
 
     name = "plugin"
     consumed: str | None = None
@@ -40,10 +40,10 @@ class Plugin:
         self._routes: dict[str, Objects] = {}
 
     def frame(self) -> Objects:
-        """Return the exchange, and the one that it hands over to what is due.
+        """Return the exchange, and the one to which it forwards due messages.
 
-        An alternate exchange of its own would get every delayed message at once; the other one has one, for what comes
-        to a queue that is gone.
+        An alternate exchange of the first would receive every delayed message at once; the second has one, for messages
+        whose queue was deleted.
         """
         own = Objects(
             exchanges=(self._exchange,),
@@ -52,7 +52,7 @@ class Plugin:
         return arrival_frame(self._options) + own
 
     def route(self, delay_ms: int, queue: str) -> Route:
-        """Return the way through the exchange."""
+        """Return the route through the exchange."""
         if queue not in self._routes:
             self._routes[queue] = self.frame() + arrival(self._options, queue)
         return Route(
@@ -66,11 +66,11 @@ class Plugin:
         )
 
     def holding(self) -> tuple[str, ...]:
-        """Return nothing: the exchange does not show what it keeps."""
+        """Return nothing: the exchange does not expose its messages."""
         return ()
 
     def check(self, connection: Connection) -> None:
-        """Raise `TopologyError` where the plugin is not enabled: RabbitMQ does not know the exchange's type."""
+        """Raise `TopologyError` where the plugin is not enabled, so that the exchange type is unknown."""
         try:
             with another(connection) as own:  # RabbitMQ 3.10 closes the connection, 4.0 and 4.3 the channel
                 own.ensure_connection(max_retries=1)
@@ -82,21 +82,21 @@ class Plugin:
             ) from error
         except AMQPError as error:
             found = getattr(error, "reply_text", error)
-            # "invalid" where it is disabled, and the exchange is still there.
+            # "invalid" where the plugin is disabled and the exchange still exists.
             if not re.search("(unknown|invalid) exchange type", str(found)):
                 raise TopologyError(f"{found}. The plugin cannot be used.") from error
             raise TopologyError(
-                "exact_delays asks for 'plugin', and the broker does not know the exchange type x-delayed-message "
+                "exact_delays contains 'plugin', and the broker does not know the exchange type x-delayed-message "
                 f"({found}). Enable rabbitmq_delayed_message_exchange, "
                 'or write exact_delays=["plugin", "levels"].'
             ) from error
 
     def _probe(self, connection: Connection) -> None:
-        """Declare an exchange of that type, and delete it: the real one is declared with its binding, or not at all."""
+        """Declare an exchange of that type, and delete it: the real one must not exist without its binding."""
         channel = connection.channel()
         probe = replace(self._exchange, name=f"{self._exchange.name}.probe")
         try:
             apply.declare_nowait(channel, probe)
             channel.exchange_delete(probe.name)
-        except AccessRefused:  # without the permission to declare it, that the real one exists has to be enough
+        except AccessRefused:  # without the permission to declare it, the existence of the real one has to be enough
             connection.channel().exchange_declare(self._exchange.name, self._exchange.type, passive=True)

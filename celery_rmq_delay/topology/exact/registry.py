@@ -1,7 +1,7 @@
-"""Which topologies for exact delays there are.
+"""The registry of topologies for exact delays.
 
-A topology is one module: a class that is made of `Options` and has what `Topology` asks for, and one line in
-`_FACTORIES`, or a call of `register` in a package of its own.
+A topology is one module: a class that takes `Options` and implements `Topology`, and one line in `_FACTORIES`, or a
+call of `register` in another package.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _FACTORIES: dict[str, Factory] = {"levels": Levels, "hold": Hold, "loop": Loop, 
 
 
 def register(name: str, factory: Factory) -> None:
-    """Make a topology known under a name for the setting ``exact_delays``. Call it before ``install``."""
+    """Register a topology under a name for the setting ``exact_delays``. Call it before ``install``."""
     if _FACTORIES.get(name, factory) is not factory:
-        raise SettingsError("exact_delays", name, "Another topology has this name: register yours under its own.")
+        raise SettingsError("exact_delays", name, "Another topology has this name: register yours under another one.")
     _FACTORIES[name] = factory
 
 

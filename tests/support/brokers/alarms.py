@@ -1,4 +1,4 @@
-"""The alarms of a broker: it reads nothing more from connections that publish."""
+"""Alarms of a broker: it stops reading from connections that publish."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _STATES = "[S || [{state, S}] <- rabbit_networking:connection_info_all([state])]
 def alarm(broker: PrivateBroker, resource: str = "memory") -> Iterator[None]:
     """Let a broker be out of ``memory`` or ``disk`` for the length of the block.
 
-    The block begins when every connection heeds the alarm.
+    The block begins when every connection is blocked by the alarm.
     """
     source = f"{{resource_limit, {resource}, node()}}"
     try:
         broker.evaluate(f"rabbit_alarm:set_alarm({{{source}, []}})")
-        wait_for(lambda: "running" not in broker.evaluate(_STATES), "connections that heed the alarm")
+        wait_for(lambda: "running" not in broker.evaluate(_STATES), "connections blocked by the alarm")
         yield
     finally:
         broker.evaluate(f"rabbit_alarm:clear_alarm({source})")
 
 
 def slow_disk(broker: PrivateBroker) -> None:
-    """Stop the log for a second that quorum queues write each command to before they carry it out."""
+    """Suspend for a second the log to which quorum queues write each command before they execute it."""
     broker.evaluate(
         "spawn(fun() -> erlang:suspend_process(whereis(ra_log_wal)), timer:sleep(1000) end), timer:sleep(100), ok"
     )

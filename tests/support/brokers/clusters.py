@@ -1,4 +1,4 @@
-"""Clusters in tests: whether they can be cut here, what their nodes see, and how all come back."""
+"""Clusters in tests: network namespaces, connected nodes, and restarts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.waiting import wait_for
 #: Nodes that notice within some seconds that others are silent, and stop where they are the minority: before RabbitMQ
 #: 4.3, which does not act on it.
 QUICK_TO_NOTICE = "net_ticktime = 4\ncluster_partition_handling = pause_minority"
-#: Seconds for which an operator watches a node that does not come back by itself.
+#: Seconds that an operator waits for a node that does not come back by itself.
 _PATIENCE = 60.0
 
 
@@ -40,7 +40,7 @@ def move_leaders(node: PrivateBroker) -> None:
 def await_all(cluster: PrivateCluster) -> None:
     """Wait until RabbitMQ runs on all nodes, and all see each other; restart a node that does not come back.
 
-    A Mnesia whose node stops just when a partition ends has been seen to wait for ever.
+    A node with Mnesia that stops just when a partition ends may wait without a limit.
     """
     for node in cluster.nodes:
         _await(cluster, node)

@@ -1,4 +1,4 @@
-"""For how long messages are held on their way, without a clock: by the delay queues that they come through."""
+"""Times for which messages are held, computed from the delay queues that they pass, without a clock."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DELAY_QUEUE = re.compile(
 
 
 def held(message: amqp.Message) -> float:
-    """Return the seconds for which delay queues held a message that came back: their TTLs are in their names."""
+    """Return the seconds for which delay queues held a returned message: their TTLs are in their names."""
     return sum(
         death["count"] * ttl(death["queue"]) for death in h.deaths(message.headers) if death["reason"] == "expired"
     )
@@ -32,7 +32,7 @@ def ttl(queue: str) -> float:
 
 
 def ahead(message: amqp.Message) -> float:
-    """Return the seconds for which the levels hold a message on the way that its routing key tells: from its level on.
+    """Return the seconds for which the levels hold a message on the way in its routing key, from its level on.
 
     For levels of a second.
     """
@@ -41,9 +41,9 @@ def ahead(message: amqp.Message) -> float:
 
 
 def assert_on_time(seconds: float, due: float, published: tuple[float, float], unit: float = 1.0) -> None:
-    """Check that a message that was published between two times is held until it is due, and then for a unit at most.
+    """Check that a message published between two times is held until it is due, and at most a unit longer.
 
-    However long the machine takes for anything.
+    The speed of the machine does not matter.
     """
     first, last = published
     assert first + seconds <= due + unit + TICK, "late"

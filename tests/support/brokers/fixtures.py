@@ -1,4 +1,4 @@
-"""Fixtures that tests on a real broker share, with worker processes or without: a pytest plugin."""
+"""Fixtures of tests on a real broker, with or without worker processes: a pytest plugin."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from celery_rmq_delay.testing.servers.installation import Installation
 STATISTICS = "\n".join(
     f"management.sample_retention_policies.{kind}.minute = 1" for kind in ("global", "basic", "detailed")
 )
-#: The same for what queues and channels report, set when the node has started: in rabbitmq.conf it would also be the
+#: The same for the reports of queues and channels, set when the node has started: in rabbitmq.conf it would also be the
 #: interval of the node's own statistics. In 3.10 these end when they are read while a tool, as `PrivateBroker.evaluate`
 #: starts one, and a client are connected from the same port number, to different ports of the node; the management
 #: API's end with them, which then answers 500 until the node's restart.
@@ -35,9 +35,9 @@ def queue_type(request: pytest.FixtureRequest) -> QueueType:
 
 @pytest.fixture(scope="session")
 def own_broker(rmq_broker: object) -> PrivateBroker:
-    """The broker of the test run where tests may change it; where somebody gave another one, the test is skipped."""
+    """The private broker of the test run, which tests may change; with an external one, the test is skipped."""
     if not isinstance(rmq_broker, PrivateBroker):
-        pytest.skip("changes the broker, and this one is not ours")
+        pytest.skip("the test changes the broker, and this one is external")
     return rmq_broker
 
 
@@ -45,7 +45,7 @@ def own_broker(rmq_broker: object) -> PrivateBroker:
 def own_postgres(rmq_postgres: object) -> PrivatePostgres:
     """The PostgreSQL of the test run, in the same way."""
     if not isinstance(rmq_postgres, PrivatePostgres):
-        pytest.skip("stops the server, and POSTGRES_URL names one that is not ours")
+        pytest.skip("the test stops the server, and POSTGRES_URL names an external one")
     return rmq_postgres
 
 

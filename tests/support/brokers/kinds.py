@@ -1,4 +1,4 @@
-"""Which of the tests that cost more are quick: one of those that differ by the type of the queue or by the database."""
+"""Marks of costly tests: one queue type or one database is tested in the quick form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker tests do over and over: an origin queue, messages that are published, rejected, counted."""
+"""The lab of the broker tests: an origin queue, and messages to publish, reject and count."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import kombu
 from celery_rmq_delay.amqp.apply import ready_counts
 from celery_rmq_delay.amqp.capabilities import broker_version, capabilities
 from celery_rmq_delay.amqp.confirms import publish_confirmed
-from celery_rmq_delay.amqp.copies import return_log_error
+from celery_rmq_delay.amqp.copies import nack_log_error
 from celery_rmq_delay.headers import Headers, deaths
 from celery_rmq_delay.ladders import Ladder, QueueType
 from celery_rmq_delay.names import Names, moving
@@ -27,7 +27,7 @@ HOUR = 3_600_000
 
 
 class Advanced(NamedTuple):
-    """A delivery of a message: its routing key, the delay queue it came from, and how many seconds it was away."""
+    """A delivery of a message: its routing key, the delay queue it came from, and the seconds since the last one."""
 
     key: str
     queue: str | None
@@ -52,7 +52,7 @@ class Lab:
         self.connection = self.connect()
         self.channel: amqp.Channel = self.connection.channel()
         self.version = broker_version(self.connection)
-        self.tells_death_reason = capabilities(self.connection).tells_death_reason
+        self.reports_death_reason = capabilities(self.connection).reports_death_reason
 
     def connect(self) -> kombu.Connection:
         """Return one more connection, closed at the end."""
@@ -74,7 +74,7 @@ class Lab:
     # -- making things ---------------------------------------------------------------------------------------------
 
     def plan(self, ladder: Ladder, tasks: dict[str, Ladder | None] | None = None, **changes: Any) -> LadderPlan:
-        """Return a plan for the lab's queue (or ``queue=``), whose objects go at the end."""
+        """Return a plan for the lab's queue (or ``queue=``), whose objects are deleted at the end."""
         plan = LadderPlan(
             **{
                 "names": self.names,
@@ -83,7 +83,7 @@ class Lab:
                 "exhausted": f"{self.names.prefix}.exhausted",
                 "ladder": ladder,
                 "tasks": tasks or {},
-                "reason_routing": self.tells_death_reason,
+                "reason_routing": self.reports_death_reason,
                 **changes,
             }
         )
@@ -103,7 +103,7 @@ class Lab:
         return self.queue(plan.queue, **{**origin_arguments(plan.names, plan.queue, plan.queue_type), **more})
 
     def queue(self, name: str | None = None, **arguments: Any) -> str:
-        """Declare a queue; of the lab's type where the arguments do not say it."""
+        """Declare a queue, by default of the lab's type."""
         name = name or f"{self.names.prefix}-{next(self._numbers)}"
         declared = {"x-queue-type": self.queue_type, **arguments}
         options = {"durable": True, "auto_delete": False, "arguments": declared}
@@ -145,10 +145,10 @@ class Lab:
     def reject(self, message: amqp.Message) -> None:
         self.channel.basic_reject(message.delivery_tag, requeue=False)
 
-    def give_back(self, message: amqp.Message, kind: str = "returned") -> None:
+    def requeue(self, message: amqp.Message, kind: str = "returned") -> None:
         """Requeue a message: with ``basic.nack`` it is returned, with ``basic.reject`` it failed."""
         if kind == "returned":
-            return_log_error(message, ())
+            nack_log_error(message, ())
         else:
             self.channel.basic_reject(message.delivery_tag, requeue=True)
 

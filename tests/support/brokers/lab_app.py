@@ -27,7 +27,7 @@ def shop(lab: Lab, **settings: Any) -> Celery:
     name = f"{lab.names.prefix}-q"
     app.conf.task_default_queue = name
     app.conf.task_queues = [Queue(name, queue_arguments={"x-queue-type": lab.queue_type})]
-    # Whether Django and the reader of events are installed in the process of the tests is no matter here.
+    # Independent of whether Django and the reader of events are installed in the test process.
     defaults = {"prefix": lab.names.prefix, "tiers": ["1h", "2h"], "events": False, "exact_levels": 4}
     app.conf.rmq_delay = {**defaults, **settings}
     install(app)
@@ -39,7 +39,7 @@ def shop(lab: Lab, **settings: Any) -> Celery:
 
 
 def plan_of(lab: Lab, app: Celery) -> LadderPlan:
-    """Return the plan of the app's own queue."""
+    """Return the plan of the app's queue."""
     (plan,) = plans(lab.connection, state_of(app), [app.conf.task_default_queue])
     return plan
 
@@ -54,7 +54,7 @@ def opened(lab: Lab, **settings: Any) -> tuple[Celery, LadderPlan]:
 
 
 def declare_exact(lab: Lab, app: Celery) -> None:
-    """Declare what holds exact delays, as a worker does at its start."""
+    """Declare the objects of exact delays, as a worker does at its start."""
     exact = state_of(app).exact
     exact.declare(lab.connection)
     for topology in exact.topologies:

@@ -1,4 +1,4 @@
-"""What the tests of migrations share: an app with two queues, and messages that wait in each way there is."""
+"""Helpers of the migration tests: an app with two queues, and messages with every kind of delay."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import amqp
 from celery import Celery
 from kombu import Exchange, Queue
 from kombu.transport.native_delayed_delivery import (
-    bind_queue_to_native_delayed_delivery_exchange as bind_native,
+    bind_queue_to_native_delayed_delivery_exchange as bind_celery_native,
 )
 from kombu.transport.native_delayed_delivery import (
-    declare_native_delayed_delivery_exchanges_and_queues as declare_native,
+    declare_native_delayed_delivery_exchanges_and_queues as declare_celery_native,
 )
 
 from celery_rmq_delay import RetryableTask, install
@@ -33,13 +33,13 @@ QUEUES = ("orders", "mails")
 
 
 def queues(kind: QueueType, **arguments: Any) -> list[Queue]:
-    """Return the app's queues: on a topic exchange, as Celery's own delayed delivery needs it."""
+    """Return the app's queues: on a topic exchange, as Celery's native delayed delivery needs it."""
     shop = Exchange("shop", "topic")
     return [Queue(name, shop, f"{name}.key", queue_arguments={"x-queue-type": kind, **arguments}) for name in QUEUES]
 
 
 def stock_app(url: str) -> Celery:
-    """Return an app without this package; its calls with a delay go to Celery's own levels."""
+    """Return an app without this package; its calls with a delay use Celery's native delayed delivery."""
     app = Celery("stock", broker=url, set_as_current=False)
     app.conf.update(task_queues=queues("quorum"), task_default_queue="orders", task_default_exchange_type="topic")
     app.conf.broker_transport_options = {"confirm_publish": True}
@@ -81,12 +81,12 @@ class Movers:
 
     # -- messages that wait ----------------------------------------------------------------------------------------
 
-    def declare_native(self, kind: QueueType = "quorum") -> None:
-        declare_native(self.connection, kind)
+    def declare_celery_native(self, kind: QueueType = "quorum") -> None:
+        declare_celery_native(self.connection, kind)
         for queue in self.app.amqp.queues.values():
-            bind_native(self.connection, queue)
+            bind_celery_native(self.connection, queue)
 
-    def native(self, *countdowns: float, queue: str = "orders", **options: Any) -> dict[str, float]:
+    def call_celery_native(self, *countdowns: float, queue: str = "orders", **options: Any) -> dict[str, float]:
         """Call a task of an app without this package; return the due times by task id."""
         with stock_app(self.url) as app:
             found = {}
@@ -110,12 +110,12 @@ class Movers:
         message = amqp.Message(body, delivery_mode=2, **properties)
         publish_confirmed(self.lab.channel, message, exchange, queue)
 
-    # -- looks -----------------------------------------------------------------------------------------------------
+    # -- counts ----------------------------------------------------------------------------------------------------
 
     def count(self, *names: str) -> int:
         return sum(count or 0 for count in ready_counts(self.connection, names).values())
 
-    def natives(self) -> int:
+    def count_celery_native(self) -> int:
         return self.count(*level_names())
 
     def tier_index(self, tier_index: int, tier: str) -> str:

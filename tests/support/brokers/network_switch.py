@@ -1,13 +1,13 @@
-"""Makes a network of its own for each of several servers, joins them, and lets this machine in; gone with its process.
+"""Makes a private network for each of several servers, joins them, and forwards ports; ends with its process.
 
 Started as a script, ``python -I -S network_switch.py JSON``, as root, never imported. The JSON array holds an object
 for each server: ``address`` and ``gateway`` (its own and the switch's in one /24), ``device`` (the switch's end of the
 cable) and ``ports``: connections to these ports of 127.0.0.1 on this machine are handed on to the same ones of the
 server.
-Once all is there it writes one line: a JSON array of process ids, in whose network namespaces the servers are to run.
+When all is ready it writes one line: a JSON array of process ids, in whose network namespaces the servers have to run.
 
-Network namespaces live as long as a process in them: this script's end takes all of it away, and nothing is ever seen
-of it on the machine's own network.
+Network namespaces live as long as a process in them: the end of this script removes all of them. The machine's own
+network is not affected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter_new_network() -> None:
-    """Put this process, and those it starts from now on, into a network namespace with nothing but loopback."""
+    """Move this process, and those it starts from now on, into a network namespace with loopback only."""
     if _libc.unshare(_CLONE_NEWNET):
         error = ctypes.get_errno()
         raise OSError(error, f"no network namespace can be made: {os.strerror(error)}")
@@ -58,7 +58,7 @@ def hold() -> int:
 
 
 def join(server: dict[str, Any], holder: int) -> None:
-    """Lay the cable between the switch and a server's network."""
+    """Connect the switch and a server's network."""
     ip(
         f"link add {server['device']} type veth peer name eth0 netns {holder}",
         f"address add {server['gateway']}/24 dev {server['device']}",
@@ -67,7 +67,7 @@ def join(server: dict[str, Any], holder: int) -> None:
     ip(
         f"address add {server['address']}/24 dev eth0",
         "link set eth0 up",
-        # And no default route: who asks for a name hears at once that there is nobody to answer.
+        # And no default route: lookups of names fail at once.
         f"route add 10.0.0.0/16 via {server['gateway']}",
         of=holder,
     )
@@ -91,7 +91,7 @@ async def hand_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def serve(listener: socket.socket, address: str, port: int) -> None:
-    """Hand each connection to a listener on to the server's port; one that fails on either side is reset on both."""
+    """Forward each connection of a listener to the server's port; one that fails on either side is reset on both."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         inner: asyncio.StreamWriter | None = None
@@ -99,7 +99,7 @@ async def serve(listener: socket.socket, address: str, port: int) -> None:
             inner_reader, inner = await asyncio.open_connection(address, port)
             await asyncio.gather(hand_on(reader, inner), hand_on(inner_reader, writer))
         except OSError:
-            # closed with what is unread or unsent, a connection is reset: what a client sees of a server that died
+            # closed with unread or unsent data, a connection is reset, as clients see it when a server dies
             writer.transport.abort()
         finally:
             for each in (writer, inner):
@@ -110,7 +110,7 @@ async def serve(listener: socket.socket, address: str, port: int) -> None:
 
 
 async def switch(doors: list[tuple[socket.socket, str, int]], holders: list[int]) -> None:
-    """Serve for ever."""
+    """Serve until killed."""
     for door in doors:
         await serve(*door)
     sys.stdout.write(f"{json.dumps(holders)}\n")
@@ -119,8 +119,8 @@ async def switch(doors: list[tuple[socket.socket, str, int]], holders: list[int]
 
 
 def main(servers: list[dict[str, Any]]) -> None:
-    """Make everything, then hand on connections until killed."""
-    # A socket stays in the network it was made in: these are this machine's.
+    """Make the networks, then forward connections until killed."""
+    # A socket stays in the network it was made in: these are in this machine's.
     doors = [(listen(port), server["address"], port) for server in servers for port in server["ports"]]
     holders = []
     for _ in servers:

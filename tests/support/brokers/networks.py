@@ -31,7 +31,7 @@ class NetworkHost(Host):
     is_apart = True
 
     def __init__(self, number: int) -> None:
-        """Lay it out."""
+        """Set the addresses."""
         self.address = self.name = f"10.0.{number}.2"
         self.gateway = f"10.0.{number}.1"
         self.device = f"host{number}"
@@ -39,7 +39,7 @@ class NetworkHost(Host):
         self.holder: int | None = None
 
     def publish(self, port: int) -> None:
-        """Open a way for clients; before the network starts."""
+        """Open a port for clients; before the network starts."""
         self.ports.append(port)
 
     def command(self, *argv: str) -> list[str]:
@@ -50,17 +50,17 @@ class NetworkHost(Host):
 
 
 class PrivateNetwork(PrivateServer):
-    """Hosts with an address each that reach one another through a switch that can be told to drop packets.
+    """Hosts with an address each, connected by a switch that can drop packets.
 
-    Made of Linux network namespaces, which live as long as their processes do: it ends with the process that made it,
-    however that ends, and the machine's own network never sees any of it.
+    Made of Linux network namespaces, which live as long as their processes: it ends with the process that made it.
+    The machine's own network is not affected.
 
     :param size: number of hosts.
-    :raises PrivateServerError: where there is no such thing: not on Linux, not as root, no iproute2.
+    :raises PrivateServerError: if it is not supported: not on Linux, not as root, no iproute2.
     """
 
     def __init__(self, size: int) -> None:
-        """Lay the hosts out; :meth:`start` or ``with`` makes them."""
+        """Set the addresses of the hosts; :meth:`start` or ``with`` makes them."""
         _require_namespaces()
         self.hosts = [NetworkHost(number) for number in range(1, size + 1)]
         self._cuts = 0
@@ -95,7 +95,7 @@ class PrivateNetwork(PrivateServer):
             host.holder = holder
 
     def stop(self) -> None:
-        """End the hosts, and all that still runs on them loses its network. Safe to call twice."""
+        """End the hosts; processes that still run on them lose their network. Safe to call twice."""
         if self._process is not None:
             self._process.close()
         self._process = None
@@ -104,7 +104,7 @@ class PrivateNetwork(PrivateServer):
 
     @contextlib.contextmanager
     def partition(self, hosts: Collection[NetworkHost]) -> Iterator[None]:
-        """Drop every packet between these hosts and the others, without a word to either, until the block ends.
+        """Drop every packet between these hosts and the others, without a reply to either, until the block ends.
 
         Clients on this machine still reach all of them.
         """
@@ -159,8 +159,8 @@ class PartitionedCluster(PrivateCluster):
     def partition(self, *nodes: PrivateBroker) -> Iterator[None]:
         """Cut these nodes off from the others for the length of a ``with`` block: packets between them are dropped.
 
-        Nothing tells the nodes: they notice after their ``net_ticktime``, 60 s unless ``config`` says another, and
-        what they do then is up to ``cluster_partition_handling``. Clients still reach all of them.
+        The nodes notice it after their ``net_ticktime``, 60 s unless ``config`` sets another, and then act by
+        ``cluster_partition_handling``. Clients still reach all of them.
         """
         with self._network.partition([self._network.hosts[self.nodes.index(node)] for node in nodes]):
             yield

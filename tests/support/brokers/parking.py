@@ -1,4 +1,4 @@
-"""Numbered messages that wait: parked in bulk, each counted when it is back."""
+"""Numbered messages: parked in bulk, and counted when they are back."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from celery_rmq_delay.testing.servers.broker import erlang_binary
 from tests.support import ROOT
 from tests.support.waiting import wait_for
 
-#: Seconds after which a quorum queue publishes a dead letter again that a dead node did not confirm: so long such a
-#: message may be late. RabbitMQ's own value is 180.
+#: Seconds after which a quorum queue publishes a dead letter again that a dead node did not confirm: such a message may
+#: be late by this time. RabbitMQ's default is 180.
 DEAD_LETTER_TIMEOUT = 5
-#: How many dead letters a quorum queue has under way at a time: so many it may deliver twice when its node dies.
+#: Unconfirmed dead letters of a quorum queue: as many may be delivered twice when its node dies.
 DEAD_LETTERS_AT_ONCE = 32
-#: How many publishes may wait for their confirms at a time.
+#: Maximum number of publishes that wait for their confirms.
 WINDOW = 500
 
 Message = tuple[int, Route]
 
 
 def hasten(node: PrivateBroker) -> None:
-    """Let the quorum queues of a node wait only `DEAD_LETTER_TIMEOUT` for what a dead node will never confirm.
+    """Let the quorum queues of a node wait only `DEAD_LETTER_TIMEOUT` for confirms of a dead node.
 
     A queue reads the value when it elects its leader. Queues that are declared later have it, and all of them once the
-    node has started again: an election may come before anybody can ask the node.
+    node has started again: an election may come before a command can reach the node.
     """
     value = f"dead_letter_worker_publisher_confirm_timeout, {1000 * DEAD_LETTER_TIMEOUT}"
     node.evaluate(f"application:set_env(rabbit, {value})")
@@ -52,10 +52,10 @@ def hasten(node: PrivateBroker) -> None:
 
 
 def metadata_to_disk(node: PrivateBroker) -> None:
-    """Let a node write what it knows of its queues now; without Mnesia it has done so when it declared them.
+    """Let a node write its queues to disk now; without Mnesia it has done so when it declared them.
 
-    Mnesia lets a process of its own note that a transaction is committed, and has it on disk up to two seconds later:
-    a node that is killed in between takes the transaction back at its start.
+    Mnesia writes the commit of a transaction to disk up to two seconds later, in another process: a node that is
+    killed in between rolls the transaction back at its start.
     """
     node.evaluate(
         "case whereis(mnesia_recover) of undefined -> ok; "
@@ -64,9 +64,9 @@ def metadata_to_disk(node: PrivateBroker) -> None:
 
 
 def dead_letters_to_disk(node: PrivateBroker, queues: Iterable[str]) -> None:
-    """Wait until classic queues have on disk what came to them as dead letters.
+    """Wait until classic queues have their dead letters on disk.
 
-    Nobody waits for a confirm of it, so that they write it only when they have been idle for a while, before they
+    As no publisher waits for a confirm of them, the queues write them only after some idle time, before they
     hibernate: after some 0.3 s (RabbitMQ 3.10) or 1 s (4.0, 4.3). A broker that is killed before has lost it.
     """
     names = ", ".join(map(erlang_binary, queues))
@@ -83,19 +83,19 @@ def exact_delays(**settings: Any) -> ExactDelays:
 
 
 def declare_queue(connection: kombu.Connection, name: str, kind: str, **more: Any) -> None:
-    """Declare a lasting queue that messages are to come back to."""
+    """Declare a durable queue to which messages return."""
     declared = Queue(name, arguments({"x-queue-type": kind, **more}))
     with connection.channel() as channel:
         declare(channel, Objects(queues=(declared,)))
 
 
 def numbered(number: int, headers: Mapping[str, Any] | None = None) -> amqp.Message:
-    """Return the message of a number; it says when it was made."""
+    """Return the message of a number; it contains the time at which it was made."""
     return amqp.Message(f"{number} {time.time()}", delivery_mode=2, application_headers=dict(headers or {}))
 
 
 def publish_all(connection: kombu.Connection, messages: Iterable[Message]) -> tuple[set[int], set[int]]:
-    """Publish with confirm, many at a time: the numbers (confirmed, not confirmed)."""
+    """Publish with confirm, many at a time; return the numbers (confirmed, not confirmed)."""
     publisher, confirmed, tried = ConfirmingPublisher(connection), set[int](), set[int]()
 
     def settle(number: int, error: PublishError | None) -> None:
@@ -115,11 +115,11 @@ def publish_all(connection: kombu.Connection, messages: Iterable[Message]) -> tu
 
 @dataclass
 class Arrivals:
-    """What came back to some queues: how often each number, and when it came first."""
+    """Messages that came back to some queues: how often each number, and when first."""
 
     counts: Counter[int] = field(default_factory=Counter)
     ages: dict[int, float] = field(default_factory=dict)
-    #: How many of the second and later deliveries came with the broker's flag.
+    #: How many of the second and later deliveries had the broker's flag.
     flagged: int = 0
 
     @property
@@ -149,11 +149,11 @@ def collect(
     quiet: float = 2.0,
     read: Callable[[amqp.Message], tuple[int, float]] = number_and_time,
 ) -> Arrivals:
-    """Take what is in the queues until all numbers are there and nothing more has come for ``quiet`` seconds.
+    """Take the messages of the queues until all numbers are there and no more have come for ``quiet`` seconds.
 
-    Gives up after ``seconds`` in which nothing has come.
+    Gives up after ``seconds`` without a message.
 
-    Goes on with another connection when one is lost; then, and only then, it may take a message twice.
+    Reconnects when a connection is lost; only then may it take a message twice.
     """
     found, missing = Arrivals(), set(wanted)
     last, unacked = time.monotonic(), list[amqp.Message]()
@@ -180,7 +180,7 @@ def collect(
                 with contextlib.suppress(socket.timeout):
                     while len(unacked) < WINDOW:
                         connection.drain_events(timeout=0.2)
-                if unacked:  # not in the callback: there the timeout above would hold for writing, too
+                if unacked:  # not in the callback: there the timeout above would apply to writing, too
                     channel.basic_ack(unacked[-1].delivery_tag, multiple=True)
                     unacked.clear()
         time.sleep(0.1)

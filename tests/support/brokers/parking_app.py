@@ -1,4 +1,4 @@
-"""An app whose worker only releases what is due in a loop; and a publisher that says what it did.
+"""An app whose worker only releases due messages of a loop; and a publisher that logs its calls.
 
 ``python -m tests.support.brokers.parking_app LOG FIRST`` publishes numbered tasks, from FIRST on, until it is
 killed. Each number is in LOG, on disk, before the call and after its confirm.

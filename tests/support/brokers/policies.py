@@ -1,4 +1,4 @@
-"""Policies of a broker of the tests' own, without `rabbitmqctl`, which a busy machine takes a minute to start."""
+"""Policies of a private broker, without `rabbitmqctl`, whose start may take a minute on a busy machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def policy(
     kind: str = "queues",
     priority: int = 0,
 ) -> Iterator[None]:
-    """Let a policy apply to a ``kind`` of objects, as RabbitMQ names it, for the length of the block."""
+    """Let a policy apply to a ``kind`` of objects (RabbitMQ's name) for the length of the block."""
     texts = ", ".join(erlang_binary(text) for text in (vhost, name, pattern, json.dumps(definition)))
     result = broker.evaluate(
         f'rabbit_policy:parse_set({texts}, "{priority}", {erlang_binary(kind)}, {erlang_binary("test")})'

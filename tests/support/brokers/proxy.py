@@ -1,4 +1,4 @@
-"""A TCP proxy before a server that can be as bad as a network: cut, silent, slow."""
+"""A TCP proxy before a server that simulates a bad network: cut, silent, slow."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Proxy:
         self.cut()
 
     def swallow(self) -> None:
-        """Keep what the server answers from the clients, until `cut`."""
+        """Drop the server's answers, until `cut`."""
         self._deaf.set()
 
     def hold(self) -> None:
@@ -57,7 +57,7 @@ class Proxy:
             pair.open.set()
 
     def cut(self) -> None:
-        """End all connections; the next ones are whole again."""
+        """End all connections; new ones work again."""
         for pair in self._present():
             pair.close()
         self._deaf.clear()
@@ -72,7 +72,7 @@ class Proxy:
         self._refuses.clear()
 
     def slow(self, latency: float, bytes_per_second: float | None = None) -> None:
-        """Delay everything by ``latency`` seconds each way, and let only so much through; 0 is as fast as it goes."""
+        """Delay everything by ``latency`` seconds each way, and limit the rate; 0 is no limit."""
         self._chunk = _CHUNK if not bytes_per_second else max(1, int(bytes_per_second * latency))
         self._latency = latency
 

@@ -1,4 +1,4 @@
-"""For tests of a change of ladders: three plans, a process that crashes at a step, a probe of where messages go."""
+"""Helpers for tests of a change of ladders: three plans, a process that crashes at a step, a routing probe."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import kombu
 import pytest
 
 from celery_rmq_delay.amqp import apply, record
-from celery_rmq_delay.amqp.record import Record, peek_record
+from celery_rmq_delay.amqp.record import Record, read_record
 from celery_rmq_delay.ladders import Ladder
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.topology.ladder import LadderPlan
@@ -39,10 +39,10 @@ class CrashError(Exception):
     """Stands for the end of the process."""
 
 
-#: The steps of a change: functions by their owner, and how to get at the channel that they use.
+#: The steps of a change: functions by their owner, with access to their channel.
 STEPS: tuple[tuple[Any, str, Callable[..., amqp.Channel]], ...] = (
     *((apply, name, lambda channel, *_: channel) for name in ("declare", "bind", "unbind")),
-    # _drop_older comes after the confirm of what is saved
+    # _drop_older comes after the confirm of the saved value
     *((Record, name, lambda record, *_: record._channel) for name in ("save", "_drop_older")),
     (amqp.Channel, "exchange_delete", lambda channel, *_: channel),
 )
@@ -118,7 +118,7 @@ class Probe:
 
 
 def expected(plan: LadderPlan, ladders: dict[str, Ladder | None]) -> dict[str, int]:
-    """Where the probe's messages belong by the plan."""
+    """Return where the plan routes the probe's messages."""
     found: Counter[str] = Counter()
     for task, tier_index in itertools.product((None, *TASKS_A), TIER_INDEXES):
         ladder = ladders.get(task) if task else None
@@ -131,9 +131,9 @@ def expected(plan: LadderPlan, ladders: dict[str, Ladder | None]) -> dict[str, i
 
 
 def settled(lab: Lab, plan: LadderPlan) -> Applied:
-    return Applied.from_json(peek_record(lab.connection, plan.record_queue()))
+    return Applied.from_json(read_record(lab.connection, plan.record_queue()))
 
 
 def lose_record(lab: Lab, plan: LadderPlan) -> None:
-    """Purge the record of a plan, once its last reader has given it back."""
+    """Purge the record of a plan after its last reader has returned it."""
     wait_for(lambda: lab.channel.queue_purge(plan.record_queue().name))

@@ -44,7 +44,7 @@ def choose(name: str, directory: Path | None = None) -> Installation:
     """Return the installation that ``--rabbitmq NAME`` means.
 
     :param name: ``system``, a version of :data:`SUITES`, or the path of a rabbitmq-server or of a tree.
-    :raises ServerNotFoundError: when it is not on this machine; the message says how to get it.
+    :raises ServerNotFoundError: when it is not on this machine; the message has the fix.
     """
     if name in SUITES:
         if system_has(name):
@@ -60,7 +60,7 @@ def choose(name: str, directory: Path | None = None) -> Installation:
 
 
 def system_has(version: str) -> bool:
-    """Tell whether the machine's own RabbitMQ is of this version, such as ``3.10``."""
+    """Return whether the machine's own RabbitMQ is of this version, such as ``3.10``."""
     try:
         return version_matches(Installation.find().version, version)
     except ServerNotFoundError:
@@ -68,7 +68,7 @@ def system_has(version: str) -> bool:
 
 
 def version_matches(found: str | None, wanted: str) -> bool:
-    """Tell whether a full version such as ``3.10.8`` belongs to ``3.10``."""
+    """Return whether a full version such as ``3.10.8`` belongs to ``3.10``."""
     return found is not None and (found == wanted or found.startswith(f"{wanted}."))
 
 
@@ -88,7 +88,7 @@ def build(versions: Sequence[str], directory: Path) -> None:
             _build_one(version, directory)
     for version in versions:
         installation = choose(version, directory)
-        _say(f"RabbitMQ {version}: {installation.version} in {installation.root or installation.server}")
+        _print(f"RabbitMQ {version}: {installation.version} in {installation.root or installation.server}")
 
 
 def debian_mirror() -> str:
@@ -148,7 +148,7 @@ def _require_debootstrap() -> None:
         raise PrivateServerError(
             "Building a broker tree needs debootstrap, and there is no apt-get to install it with."
         )
-    _say("installing debootstrap")
+    _print("installing debootstrap")
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     install = ["apt-get", "install", "-y", "--no-install-recommends", "debootstrap"]
     if subprocess.run(install, env=environment, capture_output=True, check=False).returncode:
@@ -161,14 +161,14 @@ def _require_debootstrap() -> None:
 def _build_one(version: str, directory: Path) -> None:
     suite, started = SUITES[version], time.monotonic()
     mirror = debian_mirror()
-    _say(f"RabbitMQ {version}: building {directory / version} from Debian {suite} ...")
+    _print(f"RabbitMQ {version}: building {directory / version} from Debian {suite} ...")
     partial = Path(tempfile.mkdtemp(prefix=f".{version}-", dir=directory))
     partial.chmod(0o755)
     log = directory / f"{version}.log"
     command = ["debootstrap", "--variant=minbase", "--include=rabbitmq-server", suite, str(partial), mirror]
     try:
         with log.open("w") as output:
-            # What debootstrap mounts is gone with its mount namespace, so that deleting the tree is safe.
+            # Mounts of debootstrap end with its mount namespace, so that deleting the tree is safe.
             done = subprocess.run(
                 ["unshare", "--mount", "--", *command],
                 stdin=subprocess.DEVNULL,
@@ -185,7 +185,7 @@ def _build_one(version: str, directory: Path) -> None:
         partial.rename(directory / version)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    _say(f"RabbitMQ {version}: built in {time.monotonic() - started:.0f} s")
+    _print(f"RabbitMQ {version}: built in {time.monotonic() - started:.0f} s")
 
 
 def _with_apt_proxy() -> dict[str, str]:
@@ -202,7 +202,7 @@ def _output(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if unknown := set(options.versions) - set(SUITES):
         parser.error(f"unknown RabbitMQ version {', '.join(sorted(unknown))}: expected {', '.join(SUITES)}")
     if options.action == "where":
-        _say(str(options.dir))
+        _print(str(options.dir))
         return 0
     try:
         build(options.versions or list(SUITES), options.dir.absolute())

@@ -1,4 +1,4 @@
-"""The Chromium that tests share, and what becomes of a lost one."""
+"""The shared Chromium, which is replaced when it is lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from playwright.sync_api import Browser, Error, Playwright, sync_playwright
 
 from tests.support.losses import Losses
 
-#: No name but the shop's address is looked up: a page that asks for another host gets nothing, and is found out.
+#: Only the shop's address is resolved: a page that requests another host fails, and the failure is found.
 ALONE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
 
 
@@ -42,7 +42,7 @@ class SharedChromium:
         if self._browser is None:
             return
         try:
-            self._browser.new_browser_cdp_session().detach()  # news of its end arrive while something is asked
+            self._browser.new_browser_cdp_session().detach()  # the end is noticed during a request
         except Error as error:
             self._losses.add(f"Chromium or its driver ended ({str(error).splitlines()[0]})")
             self._end_driver()

@@ -32,7 +32,7 @@ def worker_is_running() -> bool:
 
 
 def end_worker() -> None:
-    """End the worker as the kernel would that is out of memory."""
+    """Kill the worker as the kernel's out-of-memory killer does."""
     stack().worker.end("kill", timeout=30)
 
 
@@ -46,7 +46,7 @@ def partner_is(name: str, mood: str) -> None:
 
 
 def gateway_answers(statuses: dict[str, int], times: int | None = None) -> None:
-    """Let the gateway answer orders whose references begin so with an HTTP status; the others, and 200, as usual.
+    """Let the gateway answer orders with a prefix with an HTTP status; others, and 200, as usual.
 
     ``times``: so often for each order, and then as usual.
 
@@ -89,7 +89,7 @@ def send(name: str, args: list[Any], kwargs: dict[str, Any], task_id: str) -> No
 
 
 def write_nonsense() -> None:
-    """Write what no worker wrote into the queue of events."""
+    """Write an invalid message into the queue of events."""
     from shop.celery import app
 
     with app.connection_for_write() as connection:
@@ -101,7 +101,7 @@ def write_nonsense() -> None:
 
 
 def discard(prefix: str, reason: str) -> int:
-    """Discard the tasks whose ids begin so, as a command would; return the number of the operation."""
+    """Discard the tasks with an id prefix, as a command would; return the number of the operation."""
     from celery_rmq_delay.contrib.django.models import Operation, TaskRecord
     from celery_rmq_delay.contrib.django.services.actors import Actor
     from celery_rmq_delay.contrib.django.services.operations import requests as operations
@@ -131,11 +131,11 @@ def mailed(reference: str) -> int:
         return int(stack().mail.delivered[f"receipt-{reference}"])
 
 
-# -- what the database says -----------------------------------------------------------------------------------------
+# -- states in the database ---------------------------------------------------------------------------------------
 
 
 def states(prefix: str) -> dict[str, int]:
-    """Return how many tasks, whose ids begin so, are in which state."""
+    """Return the number of tasks with an id prefix by state."""
     from django.db.models import Count
 
     from celery_rmq_delay.contrib.django.models import TaskRecord
@@ -145,7 +145,7 @@ def states(prefix: str) -> dict[str, int]:
 
 
 def record(task_id: str) -> dict[str, Any] | None:
-    """Return what the database says of a task."""
+    """Return the state of a task in the database."""
     from celery_rmq_delay.contrib.django.models import TaskRecord
 
     fields = ("pk", "state", "generation", "attempt", "queue", "args_preview", "kwargs_preview", "failure_group_id")
@@ -153,7 +153,7 @@ def record(task_id: str) -> dict[str, Any] | None:
 
 
 def operation(pk: int) -> dict[str, Any]:
-    """Return what the database says of an operation."""
+    """Return the columns of an operation in the database."""
     from celery_rmq_delay.contrib.django.models import Operation
 
     fields = ("kind", "state", "actor", "reason", "requested", "ok", "skipped", "failed", "unknown", "canary", "rate")
@@ -165,7 +165,7 @@ def operation(pk: int) -> dict[str, Any]:
 
 
 def forget(prefix: str) -> None:
-    """Delete the tasks whose ids begin so, and the groups that are empty then."""
+    """Delete the tasks with an id prefix, and groups without tasks."""
     from celery_rmq_delay.contrib.django.models import FailureGroup, TaskRecord
 
     TaskRecord.objects.filter(task_id__startswith=prefix).delete()
@@ -173,7 +173,7 @@ def forget(prefix: str) -> None:
 
 
 def make_up_a_day() -> None:
-    """Move what happened into the last hours, and add figures of the hours before."""
+    """Move events into the last hours, and add figures of the hours before."""
     import random
     from datetime import timedelta
 
@@ -205,14 +205,14 @@ def make_up_a_day() -> None:
 
 
 def load_insights(folder: str) -> str:
-    """Load a finished output of the analytics; return what it is about."""
+    """Load a finished output of the analytics; return its description."""
     from celery_rmq_delay.contrib.django.services.insight_runs import load
 
     return str(load(folder))
 
 
 def no_insights() -> None:
-    """Remove what was loaded."""
+    """Remove the loaded insights."""
     from celery_rmq_delay.contrib.django.models import InsightRun
 
     InsightRun.objects.all().delete()
@@ -228,7 +228,7 @@ def add_superuser(name: str, password: str) -> None:
 
 
 def add_user(name: str, permissions: list[str]) -> None:
-    """Add staff who may do this and no more, such as ``view_exhaustedtask``."""
+    """Add a staff user with these permissions only, such as ``view_exhaustedtask``."""
     from django.contrib.auth import get_user_model
     from django.contrib.auth.models import Permission
 

@@ -1,4 +1,4 @@
-"""How a page looks: its picture, its width, and what axe finds."""
+"""Checks of a page: its picture, its width, and the findings of axe."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ in_each_mode = pytest.mark.parametrize(
 
 @contextmanager
 def looking() -> Iterator[Look]:
-    """Yield a function that takes a picture, and sees that nothing sticks out and readers of text find their way."""
+    """Yield a function that takes a picture and checks layout and accessibility."""
     problems = []
 
     def look(page: Page, name: str) -> None:
         if not pages.has_no_sideways_scroll(page):
             problems.append(f"{name} is wider than its window")
         shot(page, name)
-        # The colours of the breadcrumbs are Django's.
+        # The breadcrumbs have Django's colours.
         options = {"runOnly": ["wcag2a", "wcag2aa"], "resultTypes": ["violations"], "preload": False}
         found = Axe().run(page, context={"exclude": [[".breadcrumbs"]]}, options=options)
         if found.violations_count:

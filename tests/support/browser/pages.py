@@ -1,4 +1,4 @@
-"""Where things are on the admin's pages."""
+"""Elements of the admin's pages."""
 
 from __future__ import annotations
 
@@ -57,29 +57,29 @@ def choose(page: Page, action: str) -> None:
 
 
 def confirm(page: Page, action: str, reason: str, **answers: int) -> None:
-    """Answer the page that asks whether it is meant."""
+    """Confirm an action on its confirmation page."""
     page.get_by_label("Why").fill(reason)
     for label, answer in answers.items():
         page.get_by_label(label.replace("_", " ")).fill(str(answer))
     page.get_by_role("button", name=action, exact=True).click()
 
 
-def says(page: Page, text: str | re.Pattern[str]) -> None:
+def shows(page: Page, text: str | re.Pattern[str]) -> None:
     """Expect a message on top of the page."""
     expect(page.locator(".messagelist")).to_contain_text(text)
 
 
 def state(page: Page) -> Locator:
-    """Return where the page of a task says its state."""
+    """Return the element that shows the state of a task."""
     return page.locator("#rmq-state")
 
 
 def watch_until(page: Page, text: str) -> None:
-    """Let the page of a task refresh by itself until it says so."""
-    page.get_by_label("Refresh by itself").check()
+    """Let the page of a task refresh by itself until it shows a state."""
+    page.get_by_label("Refresh automatically").check()
     expect(state(page)).to_have_text(text)
 
 
 def has_no_sideways_scroll(page: Page) -> bool:
-    """Return whether the page as a whole is no wider than the window; tables may scroll within."""
+    """Return whether the page is no wider than the window; tables may scroll."""
     return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))

@@ -1,4 +1,4 @@
-"""Pictures of pages, for people to look at."""
+"""Pictures of pages, for people to check."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the shop's pages show: real tasks that failed in a real worker.
+"""Contents of the shop's pages: real tasks that failed in a real worker.
 
-Each test has tasks of its own, by the beginning of their ids, so that no test depends on another one.
+Each test has its own tasks, by a prefix of their ids, so that no test depends on another one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tests.support.waiting import wait_for
 
 #: Payments that an outage of the gateway exhausted, of several tests, as (beginning of the ids, how many).
 OUTAGES = {"requeue": 3, "canary": 8, "forged": 2, "keys": 2, "broker": 1, "live": 2, "looks": 4}
-#: Payments that the gateway turned down for a while: a failure group of its own, for the gradual requeue.
+#: Payments that the gateway refused for a while: a separate failure group, for the gradual requeue.
 LIMITED = 300
 
 #: A user who may see everything and do nothing.
@@ -33,7 +33,7 @@ HOSTILE = {
 
 
 def seed(shop: Shop) -> None:
-    """Let everything fail that the tests look at, and wait until the collector has written it."""
+    """Let all tasks of the tests fail, and wait until the collector has stored them."""
     shop.call(inside.add_user, VIEWER, [f"view_{model}" for model in _VIEWED])
     for partner in ("mail", "feeds"):
         shop.call(inside.partner_is, partner, "down")
@@ -70,7 +70,7 @@ def seed(shop: Shop) -> None:
 
 
 def be(shop: Shop, prefix: str, states: dict[str, int]) -> None:
-    """Wait until the tasks whose ids begin so are in these states."""
+    """Wait until the tasks with an id prefix are in these states."""
     found: dict[str, int] = {}
 
     def is_so() -> bool:

@@ -1,6 +1,6 @@
 """The shop's settings for tests of its pages.
 
-The content security policy is the strictest: what breaks it is an error on the console. Payments and reports are out of
+The content security policy is the strictest: violations are errors on the console. Payments and reports use all their
 retries within seconds, mails and imports wait for longer than any test runs.
 """
 
@@ -19,7 +19,7 @@ def with_policy(respond: Callable[[HttpRequest], HttpResponse]) -> Callable[[Htt
     """Middleware that adds the policy to every page."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
-        if request.path == "/favicon.ico":  # Chromium asks for it unbidden; without, that is an error on the console
+        if request.path == "/favicon.ico":  # Chromium always requests it; a missing one is an error on the console
             return HttpResponse(status=204)
         response = respond(request)
         response["Content-Security-Policy"] = POLICY
@@ -39,5 +39,5 @@ CELERY_RMQ_DELAY = {
 }
 IMPORT_TIERS = ["1h", "4h"]
 RMQ_DELAY = {"ALLOW_EDIT": True, "BROKER_CACHE": 0.5}
-# The web server's log is for what went wrong.
+# The web server logs errors only.
 LOGGING = {"version": 1, "disable_existing_loggers": False, "loggers": {"django.server": {"level": "WARNING"}}}

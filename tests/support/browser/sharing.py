@@ -1,4 +1,4 @@
-"""The shop that tests share, and what becomes of a lost one."""
+"""The shared shop, which is replaced when it is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A running shop for tests of its pages: the demo's stack, a web server, and what else is started beside it."""
+"""A running shop for tests of its pages: the demo's stack, a web server, and other processes."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Shop:
         self._exit.close()
 
     def call(self, function: Callable[..., Any], *arguments: object) -> Any:
-        """Return what a function of a module returns that is called in the shop's process; see the module `inside`.
+        """Call a function of a module in the shop's process and return its result; see the module `inside`.
 
         :raises ShopEndedError: where that process has ended.
         """
-        self._tell([function.__module__, function.__name__, arguments])
-        result, problem = self._hear()
+        self._send([function.__module__, function.__name__, arguments])
+        result, problem = self._receive()
         assert problem is None, problem
         return result
 
@@ -85,7 +85,7 @@ class Shop:
         return process
 
     def start_web(self, name: str = "web", **environment: str) -> str:
-        """Start a web server in an environment that differs from the others' so; return its address."""
+        """Start a web server with changed environment variables; return its address."""
         url = f"http://127.0.0.1:{(port := free_port())}"
         process = self.start(name, "runserver", "--noreload", f"127.0.0.1:{port}", **environment)
         logs = [self.folder / f"{name}.log"]
@@ -110,7 +110,7 @@ class Shop:
             text=True,
         )
         self._exit.callback(self._end_stack)
-        self.environment = {**self._given, **self._hear()}
+        self.environment = {**self._given, **self._receive()}
 
     def _end_stack(self) -> None:
         with self._stack as stack:
@@ -122,13 +122,13 @@ class Shop:
                 stack.kill()
                 raise
 
-    def _tell(self, order: object) -> None:
+    def _send(self, order: object) -> None:
         stdin = self._pipe(self._stack.stdin)
-        with suppress(BrokenPipeError):  # then there will be no answer
+        with suppress(BrokenPipeError):  # no answer will come
             stdin.write(json.dumps(order) + "\n")
             stdin.flush()
 
-    def _hear(self) -> Any:
+    def _receive(self) -> Any:
         line = self._pipe(self._stack.stdout).readline()
         if not line:
             raise ShopEndedError(f"The shop's process ended.\n{(self.folder / 'stack.log').read_text()}")
@@ -145,6 +145,6 @@ def _answers(url: str) -> bool:
         with urllib.request.urlopen(f"{url}/admin/login/", timeout=10):
             return True
     except urllib.error.HTTPError:
-        return True  # it runs; what is wrong with the page is for a test to show
+        return True  # it runs; tests check the page
     except OSError:
         return False

@@ -1,7 +1,7 @@
 """The demo's stack in a process of its own, which calls functions for the tests.
 
-The shop's Django settings and its Celery app stay out of the test process, and so does everything Django refuses to do
-beside Playwright's event loop. The first line on stdout is the JSON of the stack's environment. Each line on stdin is
+The test process has neither the shop's Django settings nor its Celery app, and Django refuses database access beside
+Playwright's event loop. The first line on stdout is the JSON of the stack's environment. Each line on stdin is
 the JSON of ``[module, function, arguments]``, each further line on stdout that of ``[result, traceback or
 null]``. The end of stdin ends the stack.
 """
@@ -45,7 +45,7 @@ def answer(line: str) -> tuple[object, str | None]:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what anybody prints goes to the log
+    os.dup2(2, 1)  # all output goes to the log
     with ending_on_signals(), TestedStack(quietly, management=False) as stack:
         inside.running = stack
         print(json.dumps(stack.environment), file=answers)

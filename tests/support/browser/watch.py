@@ -1,4 +1,4 @@
-"""What must not happen on a page, whatever a test looks at."""
+"""Errors on pages, which fail any test."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Watch:
         self._expected: list[str] = []
 
     def over(self, context: BrowserContext, shop_url: str) -> None:
-        """Watch over the pages of a browser context, which are those of the shop at this address."""
+        """Watch the pages of a browser context of the shop at this address."""
         self._shops.add(urlsplit(shop_url).netloc)
         context.on("console", self._console)
         context.on("weberror", self._web_error)
@@ -25,12 +25,12 @@ class Watch:
         context.on("request", self._request)
 
     def expect(self, pattern: str) -> None:
-        """Let pass what matches a regular expression, such as the console's word of a page that answers 403."""
+        """Allow errors that match a regular expression, such as the console's message about a 403."""
         self._expected.append(pattern)
 
     @property
     def problems(self) -> list[str]:
-        """What was seen and not expected, and what was expected and not seen."""
+        """Unexpected errors, and expected errors that did not occur."""
         unexpected = [seen for seen in self._seen if not any(re.search(pattern, seen) for pattern in self._expected)]
         missing = [pattern for pattern in self._expected if not any(re.search(pattern, seen) for seen in self._seen)]
         return [*unexpected, *(f"expected, but not seen: {pattern}" for pattern in missing)]

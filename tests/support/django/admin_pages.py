@@ -1,4 +1,4 @@
-"""Pages of the admin as Django's test client gets them: an action is asked for, confirmed, and says what was done."""
+"""Pages of the admin in Django's test client: request an action, confirm it, read its messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ask(client: Client, action: str, *tasks: TaskRecord, address: str = EXHAUSTE
 
 
 def confirm(client: Client, page: Any, **answer: str) -> Any:
-    """Send the form of a confirmation page as a browser does, and return where that leads."""
+    """Send the form of a confirmation page as a browser does, and return the response."""
     sent: dict[str, Any] = {"confirm": "1", **answer}
     for name, value in re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)"', page.content.decode()):
         if name != "csrfmiddlewaretoken":
@@ -38,6 +38,6 @@ def confirm(client: Client, page: Any, **answer: str) -> Any:
     return client.post(page.request["PATH_INFO"] + "?" + page.request["QUERY_STRING"], sent)
 
 
-def said(answer: Any) -> list[str]:
+def messages_of(answer: Any) -> list[str]:
     """Return the messages that Django shows on the next page."""
     return [str(message) for message in get_messages(answer.wsgi_request)]

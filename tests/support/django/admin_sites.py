@@ -12,5 +12,5 @@ register(operations_desk)
 
 urlpatterns = [path("admin/", admin.site.urls), path("desk/", operations_desk.urls)]
 
-#: Where the pages of each begin.
+#: The base URLs of their pages.
 ROOTS = ("/admin/", "/desk/")

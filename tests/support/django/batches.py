@@ -1,4 +1,4 @@
-"""Messages as they come off the wire, and the collector's writer of them."""
+"""Messages as frames, and the collector's writer of them."""
 
 from __future__ import annotations
 

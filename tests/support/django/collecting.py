@@ -42,7 +42,7 @@ class Rig:
 
     def __init__(self, url: str, environ: dict[str, str]) -> None:
         self.url, self.environ = url, environ
-        #: Where history files go, if anywhere.
+        #: The place of history files, if any.
         self.history: str | None = None
         app = Celery("collected", broker=url, set_as_current=False)
         app.conf.rmq_delay = {}
@@ -56,11 +56,11 @@ class Rig:
     def close(self) -> None:
         self.connection.release()
 
-    def tell(self, *told: Event | amqp.Message | bytes) -> None:
+    def send(self, *items: Event | amqp.Message | bytes) -> None:
         """Publish events, their bytes, or messages of the exhausted queue; the broker has them when this returns."""
         with kombu.Connection(self.url) as connection:
             channel: Any = connection.channel()
-            for each in told:
+            for each in items:
                 if isinstance(each, amqp.Message):
                     channel.basic_publish(each, "", EXHAUSTED)
                 else:
@@ -96,7 +96,7 @@ class Rig:
             assert not thread.is_alive()
 
     def left(self) -> int:
-        """Return how many messages lie in the queues, ready to be delivered."""
+        """Return the number of ready messages in the queues."""
         with kombu.Connection(self.url) as connection:
             return sum(count or 0 for count in ready_counts(connection, [EVENTS, EXHAUSTED]).values())
 
@@ -162,13 +162,13 @@ class Nursery:
 
 
 def ended(process: subprocess.Popen[str], number: int | None = None, seconds: float = SECONDS) -> tuple[int, str]:
-    """Wait for a process, after a signal where given; return its exit code and what it said."""
+    """Wait for a process, after a signal where given; return its exit code and output."""
     if number is not None:
         process.send_signal(number)
-    said, _ = process.communicate(timeout=seconds)
-    return process.returncode, said
+    output, _ = process.communicate(timeout=seconds)
+    return process.returncode, output
 
 
 def events_of(facts: Iterable[Any]) -> list[Event]:
-    """Return the events among what is told."""
+    """Return the events of these facts."""
     return [fact.event for fact in facts if fact.message is None]

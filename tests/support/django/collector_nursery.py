@@ -1,6 +1,6 @@
 """Starts collectors without waiting for Django each time: a process with everything loaded, which forks.
 
-Each line on stdin starts a collector with these arguments. The answer is its process id, and "ended" when it has.
+Each line on stdin starts a collector with these arguments. The answer is its process id, and "ended" after its end.
 """
 
 import os

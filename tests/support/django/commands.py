@@ -9,7 +9,7 @@ from django.core.management import call_command
 
 
 def manage(name: str, *arguments: str, **options: Any) -> str:
-    """Run the command ``rmq_delay_NAME``; return what it says."""
-    said = StringIO()
-    call_command(f"rmq_delay_{name}", *arguments, stdout=said, **options)
-    return said.getvalue()
+    """Run the command ``rmq_delay_NAME``; return its output."""
+    output = StringIO()
+    call_command(f"rmq_delay_{name}", *arguments, stdout=output, **options)
+    return output.getvalue()

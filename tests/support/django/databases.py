@@ -1,4 +1,4 @@
-"""Django's default database, exchanged while a test runs."""
+"""Django's default database, replaced while a test runs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from django.db import DEFAULT_DB_ALIAS, connections
 
 from celery_rmq_delay.testing.servers.postgres import PrivatePostgres, django_database
 
-#: For tests whose queries differ between databases, where their fixture `tables` has SQLite's otherwise.
+#: For tests whose queries differ between databases; otherwise their fixture `tables` uses SQLite.
 ON_BOTH = pytest.mark.parametrize("tables", ["sqlite", "postgres"], indirect=True)
-#: For tests of the fixture `database` that take long, and of which one database shows nearly all.
+#: For slow tests of the fixture `database` for which one database is nearly sufficient.
 RARELY_ON_POSTGRES = pytest.mark.parametrize(
     "database", ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)], indirect=True
 )
@@ -26,11 +26,11 @@ RARELY_ON_POSTGRES = pytest.mark.parametrize(
 
 @dataclass
 class Database:
-    """A database: what DATABASES says of it, and the environment that points the example project to it."""
+    """A database: its entry in DATABASES, and the environment of the example project that selects it."""
 
     settings: dict[str, Any]
     environ: dict[str, str]
-    #: Whether its tables are to be emptied: by the end of the test that uses it, or after that by the next one.
+    #: Whether its tables have to be emptied, at the end of a test or by the next one.
     is_used: bool = False
 
     @property
@@ -55,7 +55,7 @@ def using(database: Database) -> Iterator[None]:
 
 @contextmanager
 def emptied(database: Database) -> Iterator[Database]:
-    """Make this Django's default database, with empty tables: also where the test before could not empty them."""
+    """Make this Django's default database, with empty tables, even if the test before could not empty them."""
     with using(database):
         if database.is_used:
             empty_tables()
@@ -66,7 +66,7 @@ def emptied(database: Database) -> Iterator[Database]:
 
 
 def empty_tables() -> None:
-    """Delete all rows, but those that migrations make."""
+    """Delete all rows except those of migrations."""
     kept = {apps.get_model(model)._meta.db_table for model in ("auth.Permission", "contenttypes.ContentType")}
     models = apps.get_models(include_auto_created=True)
     tables = sorted({model._meta.db_table for model in models if model._meta.managed} - kept)
@@ -79,7 +79,7 @@ def empty_tables() -> None:
 
 
 def _to_empty_postgres(connection: Any, tables: Sequence[str]) -> list[str]:
-    """Return what empties the tables that were written to: to truncate a table takes long, even an empty one."""
+    """Return the SQL that empties used tables: truncating a table is slow, even an empty one."""
     sequences = ", ".join(f"'{table}_id_seq'" for table in tables)
     asked = [f"SELECT 'DELETE FROM {table}' WHERE EXISTS (SELECT FROM {table})" for table in tables]
     with connection.cursor() as cursor:
@@ -92,7 +92,7 @@ def _to_empty_postgres(connection: Any, tables: Sequence[str]) -> list[str]:
 
 @contextmanager
 def postgres_database(server: Any) -> Iterator[Database]:
-    """An empty database on a server; on one that was given by its URL, that URL's database."""
+    """An empty database on a server; on an external server, the database of its URL."""
     if not isinstance(server, PrivatePostgres):
         yield _postgres(server.url)
         return
@@ -110,7 +110,7 @@ def _postgres(url: str) -> Database:
 
 
 def migrated(database: Database, blocker: Any) -> Database:
-    """Give a database its tables."""
+    """Create the tables of a database."""
     with blocker.unblock(), using(database):
         call_command("migrate", verbosity=0)
     return database

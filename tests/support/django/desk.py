@@ -26,7 +26,7 @@ ALICE, BOB = Actor(None, "alice"), Actor(None, "bob")
 
 
 class Desk:
-    """An app on a vhost of its own, exhausted tasks in the database, and a look at what comes back."""
+    """An app on a vhost of its own, exhausted tasks in the database, and access to requeued messages."""
 
     def __init__(self, url: str) -> None:
         self.url, self.queue = url, "payments"
@@ -114,7 +114,7 @@ class ParkedDesk(Desk):
             return list(ready_counts(connection, queues).values())
 
     def parked(self, count: int, *, retries: int = 0, **given: Any) -> list[TaskRecord]:
-        """Return tasks that wait in the first tier; their messages say that they had so many retries before."""
+        """Return tasks that wait in the first tier; their messages have so many retries."""
         first, now = TaskRecord.objects.count(), timezone.now()
         (before,) = self.counts(self.tier_index(1))
         with kombu.Connection(self.url) as connection:
@@ -147,7 +147,7 @@ class ParkedDesk(Desk):
 
 
 def frozen(actor: Actor = ALICE, kind: str = Operation.Kind.REQUEUE, **more: Any) -> Operation:
-    """Return a requeue, or another ``kind``, of all tasks in the order of their rows, which is to be run."""
+    """Return a requeue, or another ``kind``, of all tasks in the order of their rows, ready to run."""
     return freeze(kind, TaskRecord.objects.order_by("pk"), actor=actor, reason="repaired", **more)
 
 

@@ -1,6 +1,6 @@
 """Databases with the tables of the Django app, for every test that wants one.
 
-Unlike pytest-django's ``db`` the tables are real to other processes and threads, and transactions commit.
+Unlike with pytest-django's ``db``, other processes and threads see the tables, and transactions commit.
 """
 
 from __future__ import annotations

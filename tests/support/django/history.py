@@ -9,6 +9,6 @@ from pyarrow import parquet
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
-    """Return what is in the files, as a reader finds them."""
+    """Return the rows of the files."""
     files = sorted(folder.glob("day=*/[!._]*.parquet"))
     return [row for file in files for row in parquet.ParquetFile(file).read().to_pylist()]

@@ -1,4 +1,4 @@
-"""A finished output of the analytics, as the page *Insights* is loaded from: the same seed, the same figures."""
+"""A finished output of the analytics for the page *Insights*: the same seed gives the same figures."""
 
 from __future__ import annotations
 
@@ -102,15 +102,15 @@ def finished(folder: Path, last: date, days: int = 7) -> Path:
 
 
 def report(folder: Path, last: date, days: int = 1, *, name: str | None = None, **more: Any) -> None:
-    """Write what a run says of itself when it is finished, into a file of this name, or one of the last day's night."""
-    told = {
+    """Write the report of a finished run into a file of this name, or one named after the last day."""
+    values = {
         "first_day": str(last - timedelta(days=days - 1)), "last_day": str(last),
         "output": "s3://key:secret@shop/insights", "rows_in": 91_204, "duplicates": 31,
         "quarantined": {"missing:task_id": 2}, "tables": {path.name: days for path in folder.iterdir()}, **more,
     }  # fmt: skip
     path = folder / "runs" / f"{name or f'{last:%Y%m%d}T031700Z-0a1b2c3d'}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(told))
+    path.write_text(json.dumps(values))
 
 
 def over(seconds: float, task: tuple[Any, ...]) -> float:
@@ -209,7 +209,7 @@ def ladders() -> Rows:
     }  # fmt: skip
     best = {"advised_ms": BEST["payments"], **figures("advised_", 0.94, 2.11, 38.2, 1_935.0)}
     mail = {
-        "queue": "mail", "reason": "today's ladder is as good as any, as far as the history can tell",
+        "queue": "mail", "reason": "today's ladder is as good as any, as far as the history shows",
         "enough_data": True, "episodes": 2_120, "current_ms": TODAY["mail"],
         "advised_ms": TODAY["mail"],
         **figures("current_", 0.8, 2.7, 660.0, 4_260.0), **figures("advised_", 0.8, 2.7, 660.0, 4_260.0),
@@ -224,5 +224,5 @@ def ladders() -> Rows:
 
 
 def what_if() -> dict[str, Any]:
-    """Return the figures of a ladder that somebody named."""
+    """Return the figures of a named ladder."""
     return {"ladder_ms": [30_000, 300_000, 3_600_000], **figures("", 0.95, 2.05, 62.0, 3_930.0)}

@@ -1,4 +1,4 @@
-"""What happens in the middle of many publishes: in this process, or in one that gets a signal then."""
+"""Interruptions after some publishes: by a function in this process, or by a signal to another one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery_rmq_delay.amqp.confirms import ConfirmingPublisher
 
 
 def at_the(count: int, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do something once, when so many messages are published."""
+    """Call a function once, after so many published messages."""
     publish, published = ConfirmingPublisher.publish, 0
 
     def counting(self: ConfirmingPublisher, *arguments: object) -> None:
@@ -27,7 +27,7 @@ def at_the(count: int, act: Callable[[], None], monkeypatch: pytest.MonkeyPatch)
 
 
 def main(count: str, signal: str, *command: str) -> None:
-    """Run a Python program with its arguments; it sends itself a signal when it publishes so many messages."""
+    """Run a Python program with its arguments; it sends itself a signal after so many published messages."""
     sys.argv = list(command)
     with pytest.MonkeyPatch.context() as patch:
         at_the(int(count), lambda: os.kill(os.getpid(), int(signal)), patch)

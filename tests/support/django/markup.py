@@ -1,17 +1,17 @@
-"""What is wrong with a page: markup that does not close, inline code, addresses of other hosts."""
+"""Faults of a page: unclosed markup, inline code, addresses of other hosts."""
 
 from __future__ import annotations
 
 from html.parser import HTMLParser
 
 VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
-#: Elements whose end tag HTML lets out.
+#: Elements without an end tag in HTML.
 OPTIONAL = {"li", "p", "option", "tr", "td", "th", "tbody", "thead"}
 ADDRESSES = {"href", "src", "action", "formaction", "data", "poster", "srcset", "cite", "background"}
 
 
 class _Checker(HTMLParser):
-    """Collects what a strict content security policy, or a strict reader, refuses."""
+    """Collects markup that a strict content security policy or a strict parser refuses."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -65,7 +65,7 @@ class _Checker(HTMLParser):
 
 
 def faults(page: str) -> list[str]:
-    """Return what is wrong with a page; nothing where it is right."""
+    """Return the faults of a page; empty if there are none."""
     checker = _Checker()
     checker.feed(page)
     found = checker.finish()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-#: What lets somebody look at each of the pages.
+#: Permissions to view each of the pages.
 VIEWS = (
     "view_parkedtask",
     "view_exhaustedtask",
@@ -16,7 +16,7 @@ VIEWS = (
     "view_collectorstatus",
     "view_unreadablemessage",
 )
-#: What lets somebody do something.
+#: Permissions for actions.
 ACTS = (
     "requeue_taskrecord",
     "discard_taskrecord",
@@ -27,12 +27,12 @@ ACTS = (
 
 
 def superuser(name: str = "alice") -> Client:
-    """Return the browser of somebody who may do everything."""
+    """Return a test client of a user with all permissions."""
     return browser(User.objects.create_superuser(name))
 
 
 def staff(*permissions: str, name: str = "bob") -> Client:
-    """Return the browser of somebody with exactly these permissions."""
+    """Return a test client of a user with exactly these permissions."""
     user = User.objects.create_user(name, is_staff=True)
     found = Permission.objects.filter(content_type__app_label="rmq_delay", codename__in=permissions)
     assert found.count() == len(set(permissions))
@@ -41,7 +41,7 @@ def staff(*permissions: str, name: str = "bob") -> Client:
 
 
 def browser(user: User) -> Client:
-    """Return the browser of a user who has logged in."""
+    """Return a test client of a user who has logged in."""
     client = Client()
     client.force_login(user)
     return client

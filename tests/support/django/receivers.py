@@ -1,4 +1,4 @@
-"""A mail server and a webhook on this machine, which keep what they get and can be told to misbehave."""
+"""A mail server and a webhook on this machine, which keep what they receive and can be set to misbehave."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def mail_server(port: int) -> Iterator[MailServer]:
 
 @dataclass
 class Webhook:
-    """Takes posts and answers with ``status``; not before ``hold`` is set. ``asked``: how many came, taken or not."""
+    """Takes posts and answers with ``status``; not before ``hold`` is set. ``asked``: the number of requests."""
 
     posts: list[dict[str, Any]] = field(default_factory=list)
     asked: int = 0
@@ -70,7 +70,7 @@ def webhook() -> Iterator[Webhook]:
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
-            """Keep the terminal for pytest."""
+            """Log nothing to the terminal."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     hook.url = f"http://127.0.0.1:{server.server_address[1]}/secret-path"

@@ -1,4 +1,4 @@
-"""Rows for tests of what reads and prunes the tables."""
+"""Rows for tests that read and prune the tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def ago(**time: float) -> datetime:
 
 
 def record(state: TaskState = TaskState.EXHAUSTED, **given: Any) -> TaskRecord:
-    """Return a saved record; what is not given looks like a payment's."""
+    """Return a saved record; its defaults are those of a payment."""
     values: dict[str, Any] = {
         "task_id": f"task-{next(_numbers)}",
         "name": "payments.charge",

@@ -1,4 +1,4 @@
-"""Rows as the collector leaves them: a shop whose payments, mails and imports fail. The same seed, the same rows."""
+"""Rows as the collector writes them: a shop whose payments, mails and imports fail; by a fixed seed."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def failure_group(kind: int, now: datetime) -> FailureGroup:
 
 
 def record(number: int, state: str = TaskState.EXHAUSTED, **more: Any) -> TaskRecord:
-    """Return a saved task; ``number`` decides what it is and how it failed."""
+    """Return a saved task; ``number`` determines its name and its failure."""
     now = timezone.now()
     kind = number % len(KINDS)
     name, queue, error, message = KINDS[kind]
@@ -104,7 +104,7 @@ def record(number: int, state: str = TaskState.EXHAUSTED, **more: Any) -> TaskRe
 
 
 def attempts(task: TaskRecord) -> None:
-    """Add the attempts that led to where a task is."""
+    """Add the attempts that led to the state of a task."""
     moment = task.first_failed_at or timezone.now()
     for number in range(task.attempt + 1):
         last = number == task.attempt and task.state == TaskState.EXHAUSTED
@@ -183,14 +183,14 @@ def slots(now: datetime) -> datetime:
 
 
 def lookups(kind: int) -> None:
-    """Note what the filters offer for one of `KINDS`."""
+    """Add the filter values for one of `KINDS`."""
     name, queue, error, _message = KINDS[kind]
     for of, value in (("task", name), ("queue", queue), ("error", error)):
         LookupValue.objects.get_or_create(kind=of, value=value)
 
 
 def hostile(text: str, state: str = TaskState.EXHAUSTED, number: int = 666) -> ExhaustedTask:
-    """Return a task with one and the same text wherever a message can bring any."""
+    """Return a task with the same text in every field that a message can set."""
     group = FailureGroup.objects.create(
         fingerprint=f"{number:064x}",
         exception_type=text[:255],

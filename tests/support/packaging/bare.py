@@ -1,4 +1,4 @@
-"""An environment with the built wheel and what its core depends on, made without a package index."""
+"""An environment with the built wheel and the core's dependencies, made without a package index."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import SECONDS
 
 @dataclass(frozen=True)
 class Built:
-    """What a release would upload."""
+    """The distributions of a release."""
 
     wheel: Path
     sdist: Path
@@ -44,7 +44,7 @@ class Environment:
     def run(
         self, *arguments: str, cwd: Path, seconds: float = SECONDS, **variables: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run its Python; return what came of it, with both outputs in ``stdout``."""
+        """Run its Python; return the completed process, with both outputs in ``stdout``."""
         return subprocess.run(
             [str(self.python), *arguments],
             cwd=cwd,
@@ -61,7 +61,7 @@ class Environment:
 
 
 def install(wheel: Path, folder: Path, *more: str) -> Environment:
-    """Install the wheel into a new environment, with what the core declares, ``more`` distributions, and nothing else.
+    """Install the wheel into a new environment, with the core's requirements and ``more`` distributions only.
 
     The dependencies are links to those that the tests run with, so that nothing is downloaded: a test that needs an
     index fails when the index does.
@@ -94,14 +94,14 @@ def install(wheel: Path, folder: Path, *more: str) -> Environment:
 
 
 def dependencies(needing: Distribution) -> Iterator[Distribution]:
-    """Return what a distribution needs to be installed without extras, directly or not."""
+    """Return the requirements of a distribution without extras, direct and indirect."""
     wanted = map(Requirement, needing.requires or [])
     names = [each.name for each in wanted if each.marker is None or each.marker.evaluate({"extra": ""})]
     yield from with_dependencies(names)
 
 
 def with_dependencies(names: Iterable[str]) -> Iterator[Distribution]:
-    """Return distributions that are installed here, and what they need."""
+    """Return installed distributions and their requirements."""
     for name in names:
         found = distribution(name)
         yield found

@@ -1,7 +1,6 @@
-"""The public names, used as a project uses them: checked by mypy, run by nobody.
+"""The public names, used as in a project: checked by mypy and never run.
 
-Where an error is what a user is to see, the line says which one it ignores; `mypy --strict` complains of each that is
-not there.
+Lines with an expected error ignore its code; `mypy --strict` reports ignores without an error.
 """
 
 from __future__ import annotations
@@ -91,9 +90,9 @@ class Careful(RetryableTask):
     max_retries = 2
 
     def on_retry(self, exc: Exception, task_id: str, args: Any, kwargs: Any, einfo: Any) -> None:
-        self.tell(task_id)
+        self.report(task_id)
 
-    def tell(self, task_id: str) -> str:
+    def report(self, task_id: str) -> str:
         return task_id
 
 
@@ -107,15 +106,15 @@ class OneClassIsNoTuple(RetryableTask):
 
 @app.task(base=Careful, bind=True)
 def refund(self: Careful, order_id: int) -> str:
-    return self.tell(str(order_id))
+    return self.report(str(order_id))
 
 
 def order(order_id: int) -> None:
     charge.delay(order_id)
     charge.apply_async((order_id,), countdown=90)
     refund.si(order_id).apply_async(eta=datetime.now(timezone.utc))
-    refund.tell("by its own method")
-    refund.tell(order_id)  # type: ignore[arg-type]
+    refund.report("by its own method")
+    refund.report(order_id)  # type: ignore[arg-type]
 
 
 # -- signals and errors ----------------------------------------------------------------------------------------------
@@ -154,7 +153,7 @@ def catches() -> None:
         raise SystemExit(str(error)) from None
 
 
-# -- what a program that reads events, or has its own topology or worker, uses -----------------------------------------
+# -- reading events, custom topologies and workers -----------------------------------------------------
 
 
 def read(body: bytes) -> str:
@@ -185,7 +184,7 @@ class Immediate:
         return ("in",)
 
     def check(self, connection: Connection) -> None:
-        """Any broker will do."""
+        """Accept any broker."""
 
 
 class Incomplete:
@@ -202,7 +201,7 @@ register("incomplete", Incomplete)  # type: ignore[arg-type]
 Exchange("in", "round-robin")  # type: ignore[arg-type]
 
 
-def told(topology: Topology) -> int:
+def delay_of(topology: Topology) -> int:
     return topology.route(delay_ms=5, queue="q").delay_ms
 
 

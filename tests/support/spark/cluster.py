@@ -1,4 +1,4 @@
-"""A Spark cluster of one master and some workers on this machine: what a session in one process cannot show."""
+"""A Spark cluster of one master and some workers on this machine."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from tests.support.waiting import wait_for
 
 SPARK_HOME = Path(pyspark.__file__).parent
 CLASSES = "org.apache.spark.deploy"
-#: Options of Java for what lives for seconds: it compiles less.
+#: Options of Java for short-lived processes: less compilation.
 STARTS_SOONER = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A running cluster; ``url`` is what ``--master`` takes."""
+    """A running cluster; ``url`` is the value of ``--master``."""
 
     url: str
     work: Path
 
     def executors(self) -> set[str]:
-        """Return who ran something for whom, as ``worker/application``: there is a folder of each."""
+        """Return the executors as ``worker/application``: each has a folder."""
         return {str(found.parent.parent.relative_to(self.work)) for found in self.work.glob("*/app-*/*/stderr")}
 
 
 def environment(place: Path) -> dict[str, str]:
-    """Return what Spark's programs run with: pyspark's own Spark, all on the loopback interface."""
+    """Return the environment of Spark's programs: pyspark's own Spark, on the loopback interface only."""
     outer = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     own = {
         "SPARK_HOME": SPARK_HOME,
-        "SPARK_CONF_DIR": place,  # there is none: a configuration of this machine has no part in it
+        "SPARK_CONF_DIR": place,  # a missing folder, so that this machine's configuration is not used
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": place / "local",
         "SPARK_DAEMON_MEMORY": "256m",
@@ -50,7 +50,7 @@ def environment(place: Path) -> dict[str, str]:
 @contextmanager
 def running_cluster(place: Path, *, workers: int = 2, memory: str = "768m") -> Iterator[Cluster]:
     """Run a cluster in the folder ``place``; every worker has one core, and ``memory`` for its executor."""
-    # Neither this checkout nor its folder is on the nodes' path.
+    # The nodes' path contains neither this checkout nor its folder.
     nodes = {name: value for name, value in environment(place).items() if name != "PYTHONPATH"}
     addresses = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
 

@@ -1,4 +1,4 @@
-"""Rows of the history for tests, and a comparison of frames that names the rows and columns that differ."""
+"""Rows of the history for tests, and a comparison of frames that names different rows and columns."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def event(
 
 
 def frame(spark: SparkSession, events: Iterable[Row]) -> DataFrame:
-    """Return events as cleaned ones come from the files."""
+    """Return events as a frame of cleaned events."""
     return spark.createDataFrame([tuple(row[name] for name in EVENTS.fieldNames()) for row in events], EVENTS)
 
 
@@ -74,9 +74,9 @@ def counted(found: DataFrame, column: str) -> Counter[Any]:
 
 
 class Stories:
-    """Events of many tests that go through Spark together, as starting it for each would take longer than all of them.
+    """Events of many tests that Spark processes together, as one job for each test would be slower.
 
-    Used as a decorator it gives a test its events; `of` returns the rows that are told of them.
+    Used as a decorator it gives a test its events; `of` returns the resulting rows.
     """
 
     def __init__(self) -> None:
@@ -90,14 +90,14 @@ class Stories:
         return remember
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        """Return the events of all tests; their tasks are kept apart by the test's name before their ids."""
+        """Return the events of all tests; their task ids are prefixed with the test's name."""
         return frame(spark, [_named(test, row) for test, events in self._events.items() for row in events])
 
     @staticmethod
     def of(test: str, found: Iterable[Row]) -> list[Row]:
         """Return the rows of one test, in the order of tasks, generations and attempts."""
-        told = [row for row in found if row["task_id"].startswith(f"{test}/")]
-        in_order = sorted(told, key=lambda row: (row["task_id"], row["generation"], row.get("attempt", 0)))
+        of_test = [row for row in found if row["task_id"].startswith(f"{test}/")]
+        in_order = sorted(of_test, key=lambda row: (row["task_id"], row["generation"], row.get("attempt", 0)))
         return [{**row, "task_id": row["task_id"].partition("/")[2]} for row in in_order]
 
 
@@ -107,13 +107,13 @@ def _named(test: str, row: Row) -> Row:
 
 
 def exchanges(found: DataFrame) -> int:
-    """Return how often the rows of a frame are moved between partitions by a hash of theirs."""
+    """Return the number of hash exchanges in the plan of a frame."""
     plan: Any = found._jdf
     return str(plan.queryExecution().executedPlan().toString()).count("Exchange hashpartitioning")
 
 
 def assert_same(found: Iterable[Row], expected: Iterable[Row], key: Iterable[str]) -> None:
-    """Compare rows by their ``key`` in any order; the failure names every row that is missing, too many, or differs."""
+    """Compare rows by their ``key`` in any order; the failure names every missing, surplus or different row."""
     names = tuple(key)
     differences = list(_differences(_by_key(found, names), _by_key(expected, names)))
     more = [f"... and {len(differences) - _MOST_SHOWN} more"] if len(differences) > _MOST_SHOWN else []
@@ -153,5 +153,5 @@ def _same(one: Any, other: Any) -> bool:
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
-    # Spark hands out times in the zone of this machine, without saying so.
+    # Spark returns times in the zone of this machine, without a time zone.
     return value.astimezone(timezone.utc) if isinstance(value, datetime) else value

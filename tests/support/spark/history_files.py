@@ -1,4 +1,4 @@
-"""History files for tests, as the collector writes them, and what tables of an output hold."""
+"""History files for tests, as the collector writes them, and the rows of an output."""
 
 from __future__ import annotations
 

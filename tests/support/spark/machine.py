@@ -1,4 +1,4 @@
-"""The Java machine that the tests of the pipeline share, and what becomes of a lost one."""
+"""The Java machine shared by the tests of the pipeline, which is replaced when it is lost."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from tests.support.spark.cluster import STARTS_SOONER
 from tests.support.waiting import SECONDS
 
 T = TypeVar("T")
-#: Seconds that a quick test may take in all, and of them those in which it may use Spark; and those of a slow test.
+#: Seconds of a quick test; seconds in which it may use Spark; and those in which a slow test may use Spark.
 TIMEOUT, MOST_SECONDS, MOST_SECONDS_SLOW = 900.0, 600.0, 1_500.0
 
 
 class SharedSpark:
     """A Spark session that is opened when a test wants it, and again where its Java machine has ended meanwhile.
 
-    A lost machine fails the test that used it, and `close`: not the tests after it. Lost is also a machine whose
-    context has stopped, and one that is ended here because a test takes too long: pytest-timeout would leave its
+    A lost machine fails the test that used it, and `close`, but not the tests after it. A machine also counts as lost
+    if its context has stopped, or if it is ended here because a test takes too long: pytest-timeout would leave its
     connection with an unread answer, and each later call would get the answer of the one before it.
     """
 
     def __init__(self, place: Path) -> None:
         self._conf = {
-            # Where it ends by itself, the reason is in the folder.
+            # If it ends by itself, the reason is in the folder.
             "spark.driver.extraJavaOptions": (
                 f'{STARTS_SOONER} "-XX:ErrorFile={place}/java-%p.log" "-Djava.io.tmpdir={place}"'
             ),
@@ -54,7 +54,7 @@ class SharedSpark:
 
     @contextmanager
     def limited(self, seconds: float = MOST_SECONDS) -> Iterator[SparkSession]:
-        """Lend the session for so many seconds; then its Java machine is ended, and with it what a test waits for."""
+        """Yield the session for so many seconds; then its Java machine is ended, with all calls that wait for it."""
         session = self.session()
         timer = threading.Timer(seconds, _gateway().proc.kill)
         timer.start()
@@ -64,7 +64,7 @@ class SharedSpark:
             timer.cancel()
 
     def run(self, work: Callable[[SparkSession], T]) -> T:
-        """Return what ``work`` returns; it begins again where its Java machine ends under it."""
+        """Return the result of ``work``, which is called again if its Java machine ends."""
 
         def attempt() -> T:
             with self.limited() as session:
@@ -78,7 +78,7 @@ class SharedSpark:
             return attempt()
 
     def close(self) -> None:
-        """Stop the session and its Java machine; raise `AssertionError` where one has ended before."""
+        """Stop the session and its Java machine; raise `AssertionError` if one was lost before."""
         self._forget_lost()
         if self._session is not None:
             self._session.stop()
@@ -86,7 +86,7 @@ class SharedSpark:
         self._losses.report()
 
     def _forget_lost(self) -> bool:
-        """Tell whether the Java machine has ended, or its context has, and forget it."""
+        """Return whether the Java machine or its context has ended, and forget it."""
         if self._session is None:
             return False
         context: Any = self._session.sparkContext
@@ -109,12 +109,12 @@ class SharedSpark:
         gateway.shutdown()
         SparkContext._gateway = SparkContext._jvm = None
         SparkSession._instantiatedSession = self._session = None
-        gateway.proc.stdin.close()  # by which it knows that it is to end
+        gateway.proc.stdin.close()  # which makes it end
         gateway.proc.wait(timeout=SECONDS)
 
 
 def _is_running(context: Any) -> bool:
-    """Tell whether a context runs. A machine that is just ending is still a process, and answers no more."""
+    """Return whether a context runs: a machine that is just ending is still a process, but does not answer."""
     try:
         return not context._jsc.sc().isStopped()
     except (Py4JError, OSError):

@@ -1,4 +1,4 @@
-"""A random history as files: late rows, files of another schema, files that nobody can read."""
+"""A random history as files: late rows, files of another schema, unreadable files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.support.spark.random_histories import DAYS, RandomHistory, Row, first
 
 NOW = datetime(2030, 1, 1, tzinfo=timezone.utc)
 
-#: What a collector could write, and bad rows need.
+#: The schema of the collector, with the nulls that bad rows need.
 _NULLABLE = pa.schema([each.with_nullable(True) for each in SCHEMA])
-#: As other tools write numbers.
+#: Numbers as other tools write them.
 _RETYPED = _NULLABLE.set(SCHEMA.get_field_index("attempt"), pa.field("attempt", pa.string())).set(
     SCHEMA.get_field_index("delay_ms"), pa.field("delay_ms", pa.float64())
 )
@@ -29,14 +29,14 @@ _RETYPED = _NULLABLE.set(SCHEMA.get_field_index("attempt"), pa.field("attempt", 
 
 @dataclass
 class Written:
-    """What the files of a history hold: rows that can be read, and how many rows and files cannot, by reason."""
+    """The files of a history: readable rows, and the numbers of bad rows and files by reason."""
 
     rows: list[Row] = field(default_factory=list)
     bad: Counter[str] = field(default_factory=Counter)
 
 
 def write(folder: Path, seed: int) -> Written:
-    """Write the history with a seed; return what there is to read."""
+    """Write the history with a seed; return its contents."""
     chance = random.Random(f"files {seed}")
     rows = RandomHistory(seed).rows
     days = [first_day(seed) + timedelta(days=number) for number in range(DAYS)]
@@ -65,7 +65,7 @@ def write(folder: Path, seed: int) -> Written:
         is_late = at is None or at.date() not in by_day or chance.random() < 0.05
         by_day[chance.choice(days) if is_late else at.date()].append(row)
     for day, some in by_day.items():
-        if some:  # an old collector knew fewer columns
+        if some:  # an old collector wrote fewer columns
             old = chance.random() < 0.2
             _write(folder, day, "part", some, _NULLABLE.remove(SCHEMA.get_field_index("due_at")) if old else _NULLABLE)
     found.rows += rows

@@ -1,4 +1,4 @@
-"""Small random histories in which everything goes wrong that can: seeded, so that each is the same in every run."""
+"""Small random histories with every kind of fault: seeded, so that they are the same in every run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FAILURES = (
     ("Refused", None, "f3"),
     (None, None, None),
 )
-#: What is wrong with bad rows.
+#: Faults of bad rows.
 BAD: tuple[Row, ...] = (
     {"event_id": None},
     {"occurred_at": None},
@@ -44,7 +44,7 @@ BAD: tuple[Row, ...] = (
 
 
 def first_day(seed: int) -> date:
-    """Return the first of the `DAYS` of a history: those of two seeds never meet."""
+    """Return the first of the `DAYS` of a history; those of two seeds do not overlap."""
     return (FIRST + timedelta(days=seed * (DAYS + 2))).date()
 
 
@@ -82,7 +82,7 @@ class RandomHistory:
                 self._task(f"{name}-{number}", begin + self._random.uniform(0, 150))
 
     def _task(self, task_id: str, start: float) -> None:
-        """Add what a task and its replays tell."""
+        """Add the events of a task and its replays."""
         task = self._random.choice(list(TASKS))
         now = start
         for generation in range(self._random.choice([1, 1, 1, 2, 3])):
@@ -92,12 +92,12 @@ class RandomHistory:
         """Add the attempts of one generation until it ends or waits; return when."""
         queue, now, attempt, first = TASKS[task], start, 0, None
         last = self._random.choice([0, 1, 1, 2, 2, 3, 6])
-        tells_first = self._is(0.8)
+        has_first = self._is(0.8)
         while True:
             fields: Row = {"task": task, "queue": queue, "worker": f"w{self._random.randrange(4)}"}
             at = self._at(now, fields["worker"])
             fields |= {"runtime_ms": self._random.choice([None, self._random.randint(0, 9_000)])}
-            fields |= {"first_failed_at": first if tells_first else None, "ladder_ms": LADDERS[queue]}
+            fields |= {"first_failed_at": first if has_first else None, "ladder_ms": LADDERS[queue]}
             fields["max_retries"] = len(LADDERS[queue])
             if attempt == last:
                 self._end(task_id, generation, attempt, at, fields)
@@ -108,15 +108,15 @@ class RandomHistory:
             tier, delay = self._wait(queue, attempt)
             kind = self._random.choice(["parked", "parked", "forwarded"])
             more = {**fields, **failure, "tier": tier, "delay_ms": delay}
-            self._tell(kind, task_id, generation, attempt, at, more)
+            self._add(kind, task_id, generation, attempt, at, more)
             if self._is(0.05):  # the worker died, the attempt was made again, and ended otherwise
                 later = at + timedelta(seconds=self._random.uniform(0, 50))
-                self._tell(self._random.choice(["exhausted", "recovered"]), task_id, generation, attempt, later, fields)
+                self._add(self._random.choice(["exhausted", "recovered"]), task_id, generation, attempt, later, fields)
             if self._is(0.05):
-                self._tell("requeued", task_id, generation, attempt, at, fields)
+                self._add("requeued", task_id, generation, attempt, at, fields)
             if self._is(0.04):
                 later = at + timedelta(seconds=self._random.uniform(0, 50))
-                self._tell("discarded", task_id, generation, attempt, later, {**fields, "reason": "discard"})
+                self._add("discarded", task_id, generation, attempt, later, {**fields, "reason": "discard"})
             first = first or at
             now += delay / 1000 + self._random.uniform(0, 30)
             attempt += 1
@@ -139,11 +139,11 @@ class RandomHistory:
         failure = self._random.choice(FAILURES) if kind == "exhausted" else (None, None, None)
         names = ("exception_type", "exception_message", "fingerprint")
         more = {**fields, **dict(zip(names, failure, strict=True)), "reason": self._random.choice(reasons)}
-        self._tell(kind, task_id, generation, attempt, at, more)
+        self._add(kind, task_id, generation, attempt, at, more)
         if self._is(0.1):
-            self._tell("discarded", task_id, generation, attempt, at + timedelta(seconds=70), {**fields, "reason": "x"})
-        if self._is(0.1):  # another life under the same id
-            self._tell(
+            self._add("discarded", task_id, generation, attempt, at + timedelta(seconds=70), {**fields, "reason": "x"})
+        if self._is(0.1):  # another life with the same id
+            self._add(
                 "parked", task_id, generation, attempt + 1, at + timedelta(seconds=500), {**fields, "delay_ms": 7}
             )
 
@@ -151,7 +151,7 @@ class RandomHistory:
         task = self._random.choice(list(TASKS))
         at = self._at(self._random.uniform(0, DAYS * 86_400), "w0")
         more = {"task": task, "queue": TASKS[task], "worker": "w0", "ladder_ms": [], "ok_count": number}
-        self._tell("rollup", f"{self._seed}-rollup-{number}", 0, 0, at, more)
+        self._add("rollup", f"{self._seed}-rollup-{number}", 0, 0, at, more)
         self.rows[-1]["task_id"] = None
 
     def _copies(self) -> None:
@@ -169,7 +169,7 @@ class RandomHistory:
             if row["event_id"] and not str(row["event_id"]).startswith(f"{self._seed}-bad"):
                 self.rows.append({**row, "event_id": f"{self._seed}-undecodable", "attempt": 0, "ok_count": None})
 
-    def _tell(self, kind: str, task_id: str, generation: int, attempt: int, at: datetime, more: Row) -> None:
+    def _add(self, kind: str, task_id: str, generation: int, attempt: int, at: datetime, more: Row) -> None:
         """Add an event, unless it is one of those that are lost."""
         if kind != "rollup" and self._is(0.06):
             return
@@ -184,6 +184,6 @@ class RandomHistory:
         return self._start + timedelta(microseconds=round((seconds + self._skew[worker]) * 1e6))
 
     def _kept(self, moment: datetime) -> datetime:
-        """Keep a time within the days of this history: skewed clocks and long ladders lead out of them."""
+        """Keep a time within the days of this history, despite skewed clocks and long ladders."""
         end = self._start + timedelta(days=DAYS) - timedelta(microseconds=1)
         return max(self._start, min(end, moment))

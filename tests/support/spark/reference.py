@@ -1,4 +1,4 @@
-"""The tables of the pipeline in plain Python, written from their definitions: what Spark has to come to.
+"""The tables of the pipeline in plain Python, written from their definitions: the expected results of Spark.
 
 Events are dicts with the columns of the history files. It is slow and short on purpose: one task, one day, one row at a
 time, in the order in which things happened.
@@ -62,15 +62,15 @@ def reason(row: Row, now: datetime) -> str | None:
 
 def attempts(events: Iterable[Row]) -> list[Row]:
     """Return the rows of `attempts`."""
-    told = [event for event in events if event["kind"] not in ("rollup", "requeued")]
+    of_attempts = [event for event in events if event["kind"] not in ("rollup", "requeued")]
     found: list[Row] = []
-    for (task_id, generation), some in _grouped(told, lambda event: (_name(event), event["generation"])).items():
+    for (task_id, generation), some in _grouped(of_attempts, lambda event: (_name(event), event["generation"])).items():
         found += _attempts_of(task_id, generation, some)
     return found
 
 
 def _attempts_of(task_id: str, generation: int, events: list[Row]) -> list[Row]:
-    """Walk along the attempts of one task, and remember."""
+    """Walk along the attempts of one task."""
     steps = []
     by_number = _grouped(events, lambda event: (event["attempt"], event["kind"] == "discarded"))
     for number, is_discard in sorted(by_number):
@@ -135,7 +135,7 @@ def _attempts_of(task_id: str, generation: int, events: list[Row]) -> list[Row]:
 
 
 def _winner(events: list[Row]) -> Row:
-    """Return the event that tells what an attempt came to."""
+    """Return the event with the outcome of an attempt."""
     order = ["recovered", "exhausted", "parked", "discarded"]
     return min(events, key=lambda event: (order.index(_outcome(event)), *_age(event)))
 
@@ -145,7 +145,7 @@ def _parked(events: list[Row]) -> Row | None:
 
 
 def _origin(steps: Sequence[tuple[int, bool, Row, Row | None]]) -> datetime | None:
-    """Return when the first failure was: the end of attempt 0, or what a later event says."""
+    """Return when the first failure was: the end of attempt 0, or the time in a later event."""
     for number, _, event, _ in steps:
         at: datetime | None = event["first_failed_at"]
         if at is None and number == 0 and _outcome(event) in FAILED:

@@ -1,7 +1,7 @@
 """The curve and a ladder's figures in plain Python: plain expectation-maximisation, one loop for each sum.
 
-Written without a look at the package's estimator, for small histories. Time is rounded as `Grid` says, and looks that
-are few are pooled as `docs/explanation/ladder-advice.md` says: both are part of what the tables mean.
+Written independently of the package's estimator, for small histories. Time is rounded as in `Grid`, and few looks are
+pooled as in `docs/explanation/ladder-advice.md`: both belong to the definition of the tables.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def step(seconds):
 
 @dataclass
 class Reference:
-    """Where mass lies: the numbers of points, and how much."""
+    """The mass of the curve: the numbers of points, and their mass."""
 
     mass: dict[int, float]
 
@@ -29,7 +29,7 @@ class Reference:
 
 
 def counted(looks, total):
-    """Return the point as which each counts, and the points that have looks enough by then."""
+    """Return the point at which each look counts, and the points with enough looks by then."""
     few = max(min(20, total / 20), total / 1000)
     groups = [[point, count, [point]] for point, count in sorted(looks.items())]
     while True:

@@ -1,4 +1,4 @@
-"""Messages that no publisher sends but one who means harm, or is broken. Each is to end in the exhausted queue."""
+"""Messages of hostile or broken publishers. Each has to end in the exhausted queue."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import amqp
 
 from celery_rmq_delay import headers as h
-from tests.support.workers.foreign import task_message
+from tests.support.workers.other_producer import task_message
 
-#: How often a task is to fail: more than it may. Another number for each makes another body.
+#: The number of failures of a task: more than its retries. Another number for each makes another body.
 _NUMBERS = itertools.count(100)
 _HEADERS, _CORRELATION_ID = 1 << 13, 1 << 10
 
@@ -69,7 +69,7 @@ def first(**content: Any) -> amqp.Message:
 
 MOST = 2**63 - 1
 NAMED = (b"task", text(b"fails"))
-#: What py-amqp itself cannot decode, and what it decodes into something unexpected.
+#: Properties that py-amqp cannot decode, or decodes into unexpected values.
 PROPERTIES: dict[str, amqp.Message] = {
     "a correlation id that is no UTF-8": raw(pack(">H", _CORRELATION_ID) + b"\x02\xff\xfe"),
     "a time beyond the year 9999": raw(table(NAMED, (b"when", b"T" + pack(">Q", 1_800_000_000_000)))),

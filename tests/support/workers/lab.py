@@ -1,4 +1,4 @@
-"""Workers of an app on a vhost of its own, and what becomes of their tasks."""
+"""Workers of an app on a vhost of its own, and the attempts of their tasks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ from tests.support.waiting import wait_for
 from tests.support.workers.nodes import Worker, WorkerProcess
 from tests.support.workers.project import Config, make_app
 
-#: Type of queue and pool. What a pool does and what a type of queue does are two things: each is seen once in the quick
-#: form, and all pairs in the whole one.
+#: Type of queue and pool. Pools and queue types are independent: the quick form has each once, the whole one all pairs.
 SETUPS = (
     pytest.param("quorum", "prefork", marks=pytest.mark.brokers),
     ("classic", "threads"),
@@ -34,13 +33,13 @@ SETUPS = (
     *(pytest.param("quorum", pool, marks=pytest.mark.slow) for pool in ("gevent", "threads", "solo")),
     *(pytest.param("classic", pool, marks=pytest.mark.slow) for pool in ("gevent", "solo")),
 )
-#: Seconds: the unit of exact delays where nothing else is said.
+#: Seconds: the default unit of exact delays.
 UNIT = 0.5
 TIERS = ["300ms", "600ms", "900ms"]
 
 
 class Lab:
-    """An app on a vhost of its own, workers for it, and looks at broker and attempts."""
+    """An app on a vhost of its own, its workers, and access to broker and attempts."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         self.config, self.folder = config, folder
@@ -61,7 +60,7 @@ class Lab:
         config: Config | None = None,
         quiet: bool = True,
     ) -> Worker:
-        """Start a worker; one that is not ``quiet`` talks with the others."""
+        """Start a worker; one that is not ``quiet`` exchanges events with the others."""
         name = f"w{next(self._names)}"
         arguments = (
             *(("--without-mingle", "--without-gossip") if quiet else ()),
@@ -89,7 +88,7 @@ class Lab:
         return [json.loads(line) for line in self.redis.lrange(f"{self.config.attempts}:{what}", 0, -1)]
 
     def open_gate(self, times: int = 1) -> None:
-        """Let so many attempts go on that wait at the gate, or will."""
+        """Let so many attempts pass that wait at the gate, now or later."""
         self.redis.rpush(f"{self.config.attempts}:gate", *["open"] * times)
 
     def release(self, task_id: str) -> None:
@@ -127,7 +126,7 @@ class Lab:
         return plan.delay_queues(plan.ladders.values())
 
     def reset(self, losses: Losses) -> None:
-        """Forget what a test that passed has left: attempts, exhausted messages, a worker that has ended."""
+        """Remove leftovers of a passed test: attempts, exhausted messages, an ended worker."""
         for worker in self.lost(losses):
             worker.container.restart()
         for what in ("", ":hooks", ":errbacks", ":recovered"):
@@ -153,38 +152,38 @@ class Lab:
 
 
 def close_app(app: Celery) -> None:
-    """Close an app that has sent tasks to a broker that others go on with.
+    """Close an app that has sent tasks to a broker that other tests use.
 
-    Its own `close` leaves its connections to the garbage collector, whose warnings end some later test.
+    Its own `close` leaves its connections to the garbage collector, whose warnings would fail a later test.
     """
     close_results(app)
     app.close()
 
 
 def close_results(app: Celery) -> None:
-    """Close the connections of an app's results: those of the thread that calls this, as each has its own."""
+    """Close the connections of an app's results in the calling thread, as each thread has its own."""
     if isinstance(app.backend, RedisBackend):
         app.backend.result_consumer.stop()
-        app.backend.result_consumer._pubsub = None  # results that die later would open a connection to unsubscribe
+        app.backend.result_consumer._pubsub = None  # results deleted later would open a connection to unsubscribe
         app.backend.client.connection_pool.disconnect()
 
 
 @contextmanager
 def stored_states(lab: Lab) -> Iterator[Callable[[dict[int, Any]], dict[int, set[str]]]]:
-    """Write down each state that is stored in the block, however short it lasts.
+    """Record each state that is stored in the block, also short ones.
 
-    What it gives waits for all of some results, and returns the states that each has had.
+    Yields a function that waits for some results and returns the states that each has had.
     """
     stored: dict[str, set[str]] = defaultdict(set)
 
     def seen(results: dict[int, Any]) -> dict[int, set[str]]:
-        def all_told() -> bool:
+        def all_stored() -> bool:
             while message := channel.get_message(timeout=0.01):
-                told = json.loads(message["data"])
-                stored[told["task_id"]].add(told["status"])
+                stored_state = json.loads(message["data"])
+                stored[stored_state["task_id"]].add(stored_state["status"])
             return all(result.ready() and result.state in stored[result.id] for result in results.values())
 
-        wait_for(all_told)
+        wait_for(all_stored)
         return {key: stored[result.id] for key, result in results.items()}
 
     with lab.redis.pubsub() as channel:

@@ -1,4 +1,4 @@
-"""The tasks of the matrix, one for each way in which an attempt can end and each option; and what the table says."""
+"""The tasks of the matrix, one for each end of an attempt and each option, with the outcome in the table."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a task does: ``act`` in its process, and how an attempt with so many retries before it, or runs, ends."""
+    """The behaviour of a task: ``act`` in its process, and the end of an attempt after so many retries or runs."""
 
     act: Callable[[Any, int], Any]
     ends: Callable[[int, int], End]
     options: dict[str, Any]
-    #: The pools that can do so; None is any.
+    #: The pools that support it; None is any.
     pools: tuple[str, ...] | None = None
-    #: Whether it asks for a retry itself, so that ``retry_kwargs`` have no say, and with which limit of its own.
+    #: Whether it calls ``retry`` itself, so that ``retry_kwargs`` are ignored, and its own limit.
     asks: bool = False
     asked_limit: int | None = None
     #: Options of the call, beside those of the cell.
@@ -161,7 +161,7 @@ def name_of(outcome: str, option: str) -> str:
     return f"matrix: {outcome}, {option}"
 
 
-#: A task that runs until the test opens the gate: what becomes of its message where its worker does not.
+#: A task that runs until the test opens the gate, to end its worker meanwhile.
 AT_THE_GATE = "waits at the gate"
 
 
@@ -186,7 +186,7 @@ def register(
 
 
 class Expected(NamedTuple):
-    """What becomes of a task: ``request.retries`` of its attempts, its state at the end, and why it is exhausted."""
+    """The outcome of a task: ``request.retries`` of its attempts, its final state, and why it is exhausted."""
 
     retries: list[int]
     state: str
@@ -194,7 +194,7 @@ class Expected(NamedTuple):
 
 
 def expected(outcome: str, option: str, ladder: Ladder) -> Expected:
-    """Return what the table of decisions says of a cell."""
+    """Return the outcome of a cell in the table of decisions."""
     found, (options, _) = OUTCOMES[outcome], OPTIONS[option]
     if "tiers" in options:
         ladder = Ladder((150, 250))
@@ -207,22 +207,22 @@ def expected(outcome: str, option: str, ladder: Ladder) -> Expected:
         by_hand = outcome.startswith("raises Retry")
         if how is End.RETRIED and not by_hand:
             most = asked if not found.asks else budget if found.asked_limit is None else found.asked_limit
-            how = End.FAILED if retries >= most else how  # `Task.retry` raises what the task failed with
+            how = End.FAILED if retries >= most else how  # `Task.retry` raises the exception of the task
             parked = Parked.of(Retry(), RetryPath.COPY, 1) if how is End.RETRIED else None
         ending = end(how, parked or Attempt(Delivery("shop", retries, None, RetryPath.REJECT), ladder, retries, most))
-        if ending.action is Action.PARK or how is End.REJECTED:  # what its task rejects advances through the ladder
+        if ending.action is Action.PARK or how is End.REJECTED:  # a rejected message advances, too
             retries += 1
         elif ending.action is not Action.RETURN:
             return Expected(
-                attempts, _state(found, option, ending), ending.reason if ending.action is Action.EXHAUST else None
+                attempts, _state(found, option, ending), ending.reason if ending.action is Action.EXHAUSTED else None
             )
     raise AssertionError
 
 
 def _state(found: Outcome, option: str, ending: Ending) -> str:
-    told = found.revoked == "before it is sent" and celery.VERSION >= (5, 7)  # whose command stores the state
-    if ending.reason in ("revoked", "expired") and (told or option != "ignore_result"):
+    is_stored = found.revoked == "before it is sent" and celery.VERSION >= (5, 7)  # whose command stores the state
+    if ending.reason in ("revoked", "expired") and (is_stored or option != "ignore_result"):
         return "REVOKED"
     if option == "ignore_result" or ending.reason == "ignored":
         return "STARTED" if option == "track_started" else "PENDING"
-    return "FAILURE" if ending.action is Action.EXHAUST else "SUCCESS"
+    return "FAILURE" if ending.action is Action.EXHAUSTED else "SUCCESS"

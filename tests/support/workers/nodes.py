@@ -72,7 +72,7 @@ class WorkerProcess:
         process = self._process  # a supervisor may start another one as soon as this one has ended
         assert process is not None
         if number == signal_module.SIGKILL:
-            with contextlib.suppress(ProcessLookupError):  # it has no session of its own yet
+            with contextlib.suppress(ProcessLookupError):  # it has no session yet
                 os.killpg(process.pid, number)
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -83,7 +83,7 @@ class WorkerProcess:
                 os.killpg(process.pid, signal_module.SIGKILL)
 
     def end(self) -> None:
-        """End it at once, or in good order where coverage is measured, which is written at a process's end."""
+        """Kill it, or stop it warmly if coverage is measured, which is written at a process's end."""
         if "COVERAGE_PROCESS_CONFIG" in os.environ and self.status == "running":
             os.kill(self.pid, signal_module.SIGTERM)
             with contextlib.suppress(AssertionError):  # some tasks never end
@@ -91,7 +91,7 @@ class WorkerProcess:
         self.kill("SIGKILL")
 
     def reload(self) -> None:
-        """Nothing to read anew."""
+        """Do nothing: there is no container to reload."""
 
     def restart(self, timeout: float = 0) -> None:
         self.teardown()

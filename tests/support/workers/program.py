@@ -1,4 +1,4 @@
-"""A Celery worker as a process that does not import Celery anew: it is forked from one that has."""
+"""A Celery worker process that is forked from a process that has imported Celery."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _LOADED.set_forkserver_preload(
         "tests.support.workers.matrix",
     ]
 )
-# Where it puts sockets: into the folder of this run, which goes with it. One of its own would stay where it is killed.
+# Its sockets are in the folder of this run, which is deleted at the end. A folder of its own would stay after a kill.
 multiprocessing.current_process()._config.setdefault("tempdir", tempfile.gettempdir())  # type: ignore[attr-defined]
-#: For Linux: which signal a process gets when its parent ends, as the server does when the tests were killed.
+#: For Linux: the signal that a process gets when its parent ends, as the server does when the tests are killed.
 _PR_SET_PDEATHSIG = 1
 
 
 class Program:
-    """A running ``celery`` with these arguments in a session of its own; what it says goes to the end of ``log``."""
+    """A running ``celery`` with these arguments in a session of its own; its output is appended to ``log``."""
 
-    _one_at_a_time = threading.Lock()  # an exit code can be read once, by whoever asks first
+    _one_at_a_time = threading.Lock()  # an exit code can be read only once
 
     def __init__(self, arguments: Sequence[str], environ: dict[str, str], log: Path) -> None:
         self._process = _LOADED.Process(target=_run, args=(arguments, environ, log, Path.cwd()), daemon=True)
@@ -70,18 +70,18 @@ class Program:
 def _run(arguments: Sequence[str], environ: dict[str, str], log: Path, folder: Path) -> None:
     os.setsid()
     if sys.platform == "linux":
-        os.close(forkserver._forkserver._forkserver_alive_fd)  # each fork would keep the server alive by it
+        os.close(forkserver._forkserver._forkserver_alive_fd)  # an inherited one would keep the server alive
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     os.chdir(folder)
     descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for output in (1, 2):
         os.dup2(descriptor, output)
     os.close(descriptor)
-    if "gevent" in arguments:  # which has to patch the standard library before anything else is imported
+    if "gevent" in arguments:  # which has to patch the standard library before other imports
         os.execve(sys.executable, [sys.executable, "-m", "celery", *arguments], environ)
     os.environ.clear()
     os.environ.update(environ)
-    multiprocessing.current_process().name = "MainProcess"  # as logs name it
+    multiprocessing.current_process().name = "MainProcess"  # the name in logs
     sys.argv = ["celery", *arguments]
     from celery.__main__ import main
 

@@ -1,6 +1,6 @@
 """The app that acceptance tests run: in worker processes through ``app``, in the tests through `make_app`.
 
-Every attempt leaves a line in Redis, so that a test knows when it began and ended, wherever it ran.
+Every attempt adds a line in Redis with the times of its begin and end, wherever it ran.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ VARIABLE = "RMQ_DELAY_TEST_PROJECT"
 
 @dataclass
 class Config:
-    """What a test says about its app; travels to the workers in an environment variable."""
+    """A test's configuration of its app; passed to the workers in an environment variable."""
 
     broker: str
     backend: str
@@ -37,13 +37,13 @@ class Config:
     rmq_delay: dict[str, Any] = field(default_factory=dict)
     conf: dict[str, Any] = field(default_factory=dict)
     install: bool = True
-    #: Whether `RetryableTask` is the class of all tasks that name none, Celery's own too.
+    #: Whether `RetryableTask` is the default task class, also of Celery's own tasks.
     for_all_tasks: bool = False
-    #: The kind of event after which, and before its message is settled, the worker is killed: the first time.
+    #: The kind of event after which the worker is killed once, before the message is settled.
     killed_after: str | None = None
     #: Whether workers have Celery's event loop, which they have not on Windows.
     event_loop: bool = True
-    #: Whether a worker asks its broker again and again once it is ready, until it loses its first connection.
+    #: Whether a ready worker sends requests to its broker continuously, until it loses its first connection.
     asks_on: bool = False
 
     def dumps(self) -> str:
@@ -51,11 +51,11 @@ class Config:
 
 
 class Boom(Exception):
-    """What failing tasks raise."""
+    """The error of failing tasks."""
 
 
 class Hopeless(Exception):
-    """What a task gives up on."""
+    """An error on which a task gives up."""
 
 
 def make_app(config: Config) -> Celery:
@@ -74,7 +74,7 @@ def make_app(config: Config) -> Celery:
     app.conf.update(config.conf)
     if config.install:
         celery_rmq_delay.install(app)
-    store = redis.Redis.from_url(config.backend, socket_timeout=None)  # a gate may be shut for longer
+    store = redis.Redis.from_url(config.backend, socket_timeout=None)  # a gate may be closed for longer
     register(app, store, config.attempts)
     return app
 
@@ -147,7 +147,7 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
 
     @task(name="coin")
     def coin(self: Any, fate: int) -> str:
-        """Fail as often as ``fate`` says, slowly enough to be killed."""
+        """Fail ``fate`` times, slowly enough to be killed."""
         time.sleep(0.005)
         if self.request.retries < fate:
             raise Boom(f"attempt {self.request.retries}")
@@ -182,7 +182,7 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
 
     @task(name="asks_again")
     def asks_again(self: Any, times: int, gated: bool = False) -> str:
-        """Ask to be run again at once, so many times; each time when the test opens the gate."""
+        """Requeue itself so many times; each time when the test opens the gate."""
         note(self, redelivered=self.request.delivery_info["redelivered"])
         if gated:
             wait_at_the_gate()
@@ -203,7 +203,7 @@ def register(app: Celery, store: redis.Redis, attempts: str) -> None:  # noqa: C
 
     @task(name="facts")
     def facts(self: Any, secret: str) -> dict[str, Any]:
-        """Return what of the call is left when the task runs."""
+        """Return the options of the call that the running task has."""
         request = self.request
         note(self)
         return {

@@ -11,7 +11,7 @@ from celery_rmq_delay.testing import PrivateBroker
 from tests.support import ROOT
 
 PAGE = ROOT / "docs/explanation/security.md"
-#: What no log may show.
+#: A secret that no log may contain.
 PASSWORD = "hunter2-s3cr3t-of-the-broker"
 
 

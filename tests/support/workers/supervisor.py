@@ -13,7 +13,7 @@ MAX_CRASHES = 2
 
 
 class Supervisor:
-    """Starts a worker again whenever it is gone, as an init system does."""
+    """Restarts a worker whenever it has ended, as an init system does."""
 
     def __init__(self, workers: list[Worker]) -> None:
         self.workers, self.restarts = workers, 0
@@ -28,7 +28,7 @@ class Supervisor:
                     worker.container.start()
 
     def kill(self, worker: Worker) -> None:
-        """Kill a worker that runs, and wait until it is started again: two kills never meet the same process."""
+        """Kill a worker that runs, and wait until it is started again: so that two kills never hit the same process."""
         wait_for(lambda: not worker.exited, "a worker that runs")
         before = self.restarts
         worker.kill("SIGKILL")
@@ -46,7 +46,7 @@ class Supervisor:
 def kills_until_exhausted(lab: Lab, fails_before: int) -> int:
     """Run a task that kills its worker, after so many plain failures, among healthy ones; return how often it kills.
 
-    It has to end in the exhausted queue, and the others well.
+    It has to end in the exhausted queue, and the others have to succeed.
     """
     worker = lab.worker("prefork", 2)
     with Supervisor([worker]):

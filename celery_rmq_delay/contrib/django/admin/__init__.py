@@ -40,7 +40,7 @@ PAGES = {
 
 
 def register(site: AdminSite) -> None:
-    """Put all pages on a site of your own; what it has of them already stays."""
+    """Register all pages on another admin site; models that are registered there already keep their pages."""
     for model, page in PAGES.items():
         if not site.is_registered(model):
             site.register(model, page)

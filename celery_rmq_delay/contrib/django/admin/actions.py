@@ -1,4 +1,4 @@
-"""From a selection to an operation: the page that asks, and what happens once it is answered."""
+"""Admin actions: the confirmation page, and the operation that it starts."""
 
 from __future__ import annotations
 
@@ -32,60 +32,60 @@ from .base import EXHAUSTED_STATES, ReadOnlyAdmin
 
 #: Rows of each table that the confirmation page shows.
 SHOWN = 10
-#: What is offered for a gradual requeue.
+#: Defaults of a gradual requeue.
 CANARIES, RATE = 5, 60
 
 
 def reason_field() -> forms.CharField:
-    """Return the field that asks why."""
+    """Return the form field for the reason."""
     return forms.CharField(
         label=gettext_lazy("Why"),
         required=False,
         max_length=1_000,
         widget=forms.Textarea(attrs={"rows": 2, "cols": 60}),
-        help_text=gettext_lazy("Kept with the operation, for whoever asks later."),
+        help_text=gettext_lazy("Stored with the operation."),
     )
 
 
 class ConfirmForm(forms.Form):
-    """What the page asks for; ``as_of`` and ``expected`` are what it has shown."""
+    """The form of the confirmation page; ``as_of`` and ``expected`` are the time and the count that it showed."""
 
     reason = reason_field()
     as_of = forms.CharField(widget=forms.HiddenInput)
     expected = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
 
     def clean_as_of(self) -> datetime:
-        """Return the moment that the page was made."""
+        """Return the time when the page was rendered."""
         try:
             found = parse_datetime(self.cleaned_data["as_of"])
         except ValueError:
             found = None
         if found is None or timezone.is_aware(found) != timezone.is_aware(timezone.now()):
-            raise forms.ValidationError("no moment")
+            raise forms.ValidationError("not a valid time")
         return found
 
 
 class GradualForm(ConfirmForm):
-    """Also how gradually."""
+    """The form of a gradual requeue."""
 
     canary = forms.IntegerField(
         label=gettext_lazy("Canaries"),
         min_value=0,
         max_value=1_000,
         initial=CANARIES,
-        help_text=gettext_lazy("So many go first."),
+        help_text=gettext_lazy("Number of tasks to requeue first."),
     )
     rate = forms.IntegerField(
         label=gettext_lazy("Per minute"),
         min_value=1,
         max_value=100_000,
         initial=RATE,
-        help_text=gettext_lazy("So many of the others."),
+        help_text=gettext_lazy("Number of the other tasks to requeue per minute."),
     )
 
 
 def ask_or_run(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any], act: Act) -> HttpResponse:
-    """Show what would be done to how many tasks; once that is confirmed, do it to exactly those."""
+    """Show the confirmation page; once it is confirmed, run the action on the tasks that it showed."""
     form_class = GradualForm if act.gradual else ConfirmForm
     if not _is_across(request):
         queryset = _chosen(pages, request)
@@ -93,21 +93,21 @@ def ask_or_run(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[An
         return _page(pages, request, queryset, act, form_class)
     form = form_class(request.POST)
     if form.has_error("as_of") or form.has_error("expected"):
-        raise BadRequest("This is no answer to a confirmation page of ours.")
+        raise BadRequest("as_of or expected is missing or invalid. Start the action from the list again.")
     if not form.is_valid():
         return _page(pages, request, queryset, act, form_class, form)
     frozen = _frozen(request, queryset, act, form.cleaned_data["as_of"])
     if frozen.count() > form.cleaned_data["expected"]:
-        messages.warning(request, _("There are more tasks than before: look at the numbers again."))
+        messages.warning(request, _("There are more tasks than before. Check the numbers again."))
         return _page(pages, request, queryset, act, form_class)
     return _run(pages, request, frozen, act, form.cleaned_data)
 
 
 def _chosen(pages: ReadOnlyAdmin, request: HttpRequest) -> QuerySet[Any]:
-    """Return the chosen rows by their ids, whatever the list's filters say.
+    """Return the selected rows by id, regardless of the list's filters.
 
-    The page of a task acts on one that its list may not show, and what somebody else has done to a row meanwhile is to
-    be reported as skipped.
+    The page of a task acts on a task that its list may not show, and a row that another user has changed in the
+    meantime must be reported as skipped.
     """
     chosen = request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)
     rows = TaskRecord.objects.filter(pk__in=chosen).exclude(state__in=_out_of_sight(pages, request))
@@ -115,7 +115,7 @@ def _chosen(pages: ReadOnlyAdmin, request: HttpRequest) -> QuerySet[Any]:
 
 
 def _out_of_sight(pages: ReadOnlyAdmin, request: HttpRequest) -> list[str]:
-    """Return the states of tasks that no list shows to this user: the lists are granted apart."""
+    """Return the states of tasks that no list shows to this user: each list has its own permission."""
     if pages.page_url(request, TaskRecord, "changelist"):
         return []
     lists = ((ExhaustedTask, EXHAUSTED_STATES), (ParkedTask, (TaskState.PARKED, TaskState.RUNNING)))
@@ -123,7 +123,7 @@ def _out_of_sight(pages: ReadOnlyAdmin, request: HttpRequest) -> list[str]:
 
 
 def _frozen(request: HttpRequest, queryset: QuerySet[Any], act: Act, as_of: datetime) -> QuerySet[Any]:
-    """Return what the page has shown: what has come to the list since then is not swept in."""
+    """Return the rows that the page showed, without those that were added to the list since."""
     return queryset.filter(state__in=act.states, changed_at__lte=as_of) if _is_across(request) else queryset
 
 
@@ -153,14 +153,14 @@ def _run(
         except RmqDelayError as error:
             messages.error(request, text.plain(error, 500))
         else:
-            tell(request, operation)
+            show_result(request, operation)
         live.forget()
         return HttpResponseRedirect(_back(pages, request))
     messages.info(
         request,
         ngettext(
-            "Operation %(number)s: %(count)s task, left to “manage.py rmq_delay_operate”.",
-            "Operation %(number)s: %(count)s tasks, left to “manage.py rmq_delay_operate”.",
+            "Operation %(number)s: “manage.py rmq_delay_operate” will process %(count)s task.",
+            "Operation %(number)s: “manage.py rmq_delay_operate” will process %(count)s tasks.",
             operation.requested,
         )
         % {"number": operation.pk, "count": grouped(operation.requested)},
@@ -168,17 +168,17 @@ def _run(
     return HttpResponseRedirect(url or _back(pages, request))
 
 
-def tell(request: HttpRequest, operation: Operation) -> None:
-    """Tell the user exactly what came of an operation that has run."""
+def show_result(request: HttpRequest, operation: Operation) -> None:
+    """Show the user the exact result of an operation that has run."""
     bad = operation.failed or operation.unknown or operation.state == Operation.State.FAILED
     level = messages.ERROR if bad else messages.WARNING if operation.skipped else messages.SUCCESS
     messages.add_message(request, level, text.plain(operation.message or operations.report(operation), 1_000))
 
 
 def _back(pages: ReadOnlyAdmin, request: HttpRequest) -> str:
-    """Return where the act was asked for: the list with its filters, or the page of a task.
+    """Return the URL that the action was started from: the list with its filters, or the page of a task.
 
-    A parked task that was discarded has the page of an exhausted one from then on: there it is restored and requeued.
+    A discarded parked task moves to the pages of exhausted tasks, where it can be restored and requeued.
     """
     selected = request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)
     if "from_record" not in request.POST or len(selected) != 1:
@@ -235,7 +235,7 @@ _BREAKDOWN = {
 
 
 def _breakdown(queryset: QuerySet[Any]) -> list[tuple[dict[str, str], int]]:
-    """Return how many tasks there are of each combination, in one query."""
+    """Return the number of tasks of each combination of values, in one query."""
     rows = queryset.order_by().values(*_BREAKDOWN).annotate(count=Count("pk"))
     return [({name: row[name] for name in _BREAKDOWN}, row["count"]) for row in rows]
 
@@ -267,13 +267,13 @@ def requeue(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any])
 
 @admin.action(description=GRADUALLY.label, permissions=["requeue"])
 def requeue_gradually(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
-    """Send exhausted tasks back, canaries first, then at a rate."""
+    """Send exhausted tasks back: canaries first, then the others at a limited rate."""
     return ask_or_run(pages, request, queryset, GRADUALLY)
 
 
 @admin.action(description=DISCARD.label, permissions=["discard"])
 def discard(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
-    """Set tasks aside for good."""
+    """Discard tasks: they do not run again unless they are restored."""
     return ask_or_run(pages, request, queryset, DISCARD)
 
 
@@ -285,13 +285,13 @@ def restore(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any])
 
 @admin.action(description=gettext_lazy("Export as CSV"), permissions=["view"])
 def export_csv(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> StreamingHttpResponse:
-    """Send the tasks as a table."""
+    """Return the tasks as a CSV file."""
     return _export(pages, request, queryset, "csv")
 
 
 @admin.action(description=gettext_lazy("Export as JSON lines"), permissions=["view"])
 def export_jsonl(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any]) -> StreamingHttpResponse:
-    """Send the tasks as JSON, one a line."""
+    """Return the tasks as JSON lines."""
     return _export(pages, request, queryset, "jsonl")
 
 

@@ -1,4 +1,4 @@
-"""What people can do with tasks: each action with its label, its explanation and the states it applies to. No I/O."""
+"""The actions on tasks: label, explanation, and the states that each applies to. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Kind = Operation.Kind
 
 @dataclass(frozen=True)
 class Act:
-    """An action that is asked about first; ``states`` are those that it does something to."""
+    """An action with a confirmation page; it applies to tasks in one of ``states``."""
 
     name: str
     kind: str
@@ -50,8 +50,8 @@ GRADUALLY = Act(
     Kind.REQUEUE,
     gettext_lazy("Requeue gradually"),
     gettext_lazy(
-        "The canaries go first; the others follow at the rate below once every canary has come through, "
-        "and not at all if one fails again."
+        "The canaries are requeued first. The others follow at the rate below once every canary has recovered; "
+        "if one fails again, they are not requeued."
     ),
     (TaskState.EXHAUSTED,),
     gradual=True,
@@ -63,7 +63,7 @@ DISCARD = Act(
     Kind.DISCARD,
     gettext_lazy("Discard"),
     gettext_lazy(
-        "These tasks will not run again, and their results say REVOKED. They can be restored: what is known stays."
+        "These tasks will not run again, and their results become REVOKED. You can restore them: their data is kept."
     ),
     (TaskState.PARKED, TaskState.EXHAUSTED, TaskState.UNKNOWN),
 )
@@ -74,12 +74,13 @@ RESTORE = Act(
     Kind.RESTORE,
     gettext_lazy("Restore"),
     gettext_lazy(
-        "Discarded tasks are exhausted again, and so are those whose outcome is unknown, or that were requeued and not "
-        "heard of since. Look first whether one of these has run, or waits in its queue: requeued, it may run twice."
+        "Discarded tasks become exhausted again, and so do tasks whose outcome is unknown, or that were requeued and "
+        "have sent no event since. Check first whether one of these has run or waits in its queue: if you requeue it, "
+        "it may run twice."
     ),
     (TaskState.DISCARDED, TaskState.UNKNOWN, TaskState.REQUEUED),
 )
 
 
-#: What the page of a task offers, by its state.
+#: The actions that the page of a task offers, depending on its state.
 ACTS = (RUN_NOW, REQUEUE, DISCARD, RESTORE)

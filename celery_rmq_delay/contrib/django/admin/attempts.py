@@ -1,4 +1,4 @@
-"""The attempts of a task as a timeline: what was planned, and what came of it. No I/O."""
+"""The attempts of a task as a timeline, with planned and actual delays. No I/O."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..models import Attempt
 
 @dataclass(frozen=True)
 class Step:
-    """One attempt; ``waited_ms`` is the time from its end to the next one's start, where that is known."""
+    """One attempt; ``waited_ms`` is the time from its end to the next one's start, if known."""
 
     attempt: Attempt
     number: int
@@ -27,7 +27,7 @@ class Step:
 
 
 def timeline(attempts: Sequence[Attempt]) -> list[Step]:
-    """Return the steps of one task's attempts, which are in their order."""
+    """Return the steps of one task's attempts, which must be in order."""
     steps: list[Step] = []
     for attempt, following in zip_longest(attempts, attempts[1:]):
         waited = None

@@ -1,4 +1,4 @@
-"""What all pages share: they change nothing by themselves, and refuse what is not allowed."""
+"""The base of all admin pages: read-only, and each action is checked against the user's permissions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ else:
 
 Row = TypeVar("Row", bound=Model)
 
-#: The states of the list of exhausted tasks: also those that somebody has in hand.
+#: The states on the list of exhausted tasks, with those that an operation sets.
 EXHAUSTED_STATES = (
     TaskState.EXHAUSTED,
     TaskState.UNKNOWN,
@@ -42,7 +42,7 @@ EXHAUSTED_STATES = (
     TaskState.REQUEUED,
     TaskState.DISCARDED,
 )
-#: The permissions beyond Django's own, as actions and pages name them.
+#: The permissions that actions and pages check, by the names that they use.
 PERMISSIONS = {
     "requeue": "rmq_delay.requeue_taskrecord",
     "discard": "rmq_delay.discard_taskrecord",
@@ -54,22 +54,22 @@ TABS = (FailureGroup, ExhaustedTask, ParkedTask, TaskRecord, Operation, InsightR
 
 
 class CappedPaginator(_Paginator):
-    """Counts no further than the settings say: a list of a million rows opens like one of a hundred."""
+    """A paginator that counts up to ``COUNT_CAP`` rows: a list of a million rows opens like one of a hundred."""
 
     @cached_property
     def capped(self) -> Capped:
-        """The count, which may have stopped."""
+        """The count, which may have stopped at the cap."""
         queryset: Any = self.object_list
         return capped_counts(conf().count_cap, rows=queryset)["rows"]
 
     @cached_property
     def count(self) -> int:
-        """How many rows the pages show."""
+        """The number of rows that the pages show."""
         return min(self.capped.number, self.capped.limit)
 
 
 class ReadOnlyAdmin(_ModelAdmin):
-    """Pages to look at. Whatever is done goes through an action or a view of its own, with its permission."""
+    """Read-only pages of a model. Changes go through actions and extra views, each with its own permission."""
 
     list_per_page = 50
     show_full_result_count = False
@@ -77,7 +77,7 @@ class ReadOnlyAdmin(_ModelAdmin):
     list_max_show_all = 0
     empty_value_display = EMPTY
     show_facets = admin.ShowFacets.NEVER
-    #: The parameters that filters of this page take from the address; any other lookup is refused.
+    #: The query parameters of this page's filters; any other lookup is refused.
     parameters: tuple[str, ...] = ()
 
     class Media:
@@ -85,55 +85,55 @@ class ReadOnlyAdmin(_ModelAdmin):
         js = ("rmq_delay/refresh.js", "rmq_delay/copy.js")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Rows come from the collector alone."""
+        """Return False: no row is added by hand."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """No form of Django's changes a row."""
+        """Return False: no row is edited with a form of Django's."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        """Rows go with ``rmq_delay_prune``."""
+        """Return False: ``rmq_delay_prune`` deletes rows."""
         return False
 
     def has_requeue_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may requeue tasks, and run parked ones now."""
+        """Return whether the user may requeue tasks, and run parked ones now."""
         return allowed(request, "requeue")
 
     def has_discard_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may discard tasks and restore them."""
+        """Return whether the user may discard and restore tasks."""
         return allowed(request, "discard")
 
     def has_edit_payload_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may edit arguments and requeue."""
+        """Return whether the user may edit arguments and requeue."""
         return allowed(request, "edit_payload")
 
     def has_view_payload_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may see arguments as they are."""
+        """Return whether the user may see arguments unredacted."""
         return allowed(request, "view_payload")
 
     def has_annotate_permission(self, request: HttpRequest) -> bool:
-        """Whether the user may mute failure groups and note something on them."""
+        """Return whether the user may mute failure groups and edit their notes."""
         return allowed(request, "annotate")
 
     def action_checkbox(self, obj: Model) -> SafeString:
-        """Return the box of a row; its label for readers of text is bounded, and fit for a page."""
+        """Return the checkbox of a row; its label for screen readers is shortened and has no control characters."""
         label = _("Select this for an action: %(row)s") % {"row": plain(obj, 120)}
         box = CheckboxInput({"class": "action-select", "aria-label": label}, lambda _value: False)
         return box.render(helpers.ACTION_CHECKBOX_NAME, str(obj.pk))
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
-        """Allow the filters of the page; any other lookup could be a search through the whole table."""
+        """Allow the filters of the page; any other lookup could scan the whole table."""
         return lookup in self.parameters
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """Return the list, with a title that promises no more than it does."""
+        """Return the list, with the model's plural name as its title."""
         found: Any = super().get_changelist_instance(request)
         found.title = capfirst(str(self.opts.verbose_name_plural))
         return found
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the list, or run an action of it; what is not allowed is refused here, before Django leaves it out."""
+        """Show the list, or run an action. A forbidden action is refused here; Django would ignore it."""
         if request.method == "POST":
             self._refuse_forged(request)
         return super().changelist_view(request, {"rmq_tabs": self.tabs(request), **(extra_context or {})})
@@ -145,25 +145,25 @@ class ReadOnlyAdmin(_ModelAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """Show one row; there is no form that could be sent here."""
+        """Show one row; only GET is allowed."""
         if request.method != "GET" or not self.has_view_permission(request):
             raise PermissionDenied
         return self.row_page(request, object_id)
 
     def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
-        """Return the page of a row, for a user who may see such rows. Raises `Http404` where there is none."""
+        """Return the page of a row; the user may view it. Raises `Http404` if there is no such row."""
         raise NotImplementedError
 
     def add_view(
         self, request: HttpRequest, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Refuse: there is no such page."""
+        """Refuse: no row is added by hand."""
         raise PermissionDenied
 
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show Django's history of a row, under a title that is fit for a page."""
+        """Show Django's history of a row, with a shortened title without control characters."""
         number = row_number(object_id)
         row = self.get_object(request, str(number))
         return super().history_view(request, str(number), {"title": plain(row, 120), **(extra_context or {})})
@@ -177,7 +177,7 @@ class ReadOnlyAdmin(_ModelAdmin):
             raise PermissionDenied
         for each in request.POST.getlist(helpers.ACTION_CHECKBOX_NAME):
             if not _is_number(each):
-                raise BadRequest(f"{each[:40]!r} is not the number of a row.")
+                raise BadRequest(f"{each[:40]!r} is not the id of a row.")
 
     def tabs(self, request: HttpRequest) -> list[dict[str, Any]]:
         """Return the links between the lists that the user may see."""
@@ -188,7 +188,7 @@ class ReadOnlyAdmin(_ModelAdmin):
         ]
 
     def page_url(self, request: HttpRequest, model: type[Model], page: str, *args: object) -> str | None:
-        """Return the address of a page of another model on this site; None where the user may not see it."""
+        """Return the URL of another model's page on this site; None if the user may not see it."""
         other = self.admin_site._registry.get(model)
         if other is None or not other.has_view_permission(request):
             return None
@@ -199,17 +199,17 @@ class ReadOnlyAdmin(_ModelAdmin):
             return None
 
     def here(self, page: str, *args: object) -> str:
-        """Return the address of a page of this model."""
+        """Return the URL of a page of this model."""
         name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
         return reverse(name, args=args, current_app=self.admin_site.name)
 
     def row_url(self, name: str, view: Callable[..., HttpResponse]) -> URLPattern:
-        """Return the URL pattern of another view of one row, to which `here` leads."""
+        """Return the URL pattern of an extra view of one row; `here` reverses it."""
         full_name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
         return path(f"<path:object_id>/{name}/", self.admin_site.admin_view(view), name=full_name)
 
     def page_context(self, request: HttpRequest, title: str, **more: Any) -> dict[str, Any]:
-        """Return what a page of its own needs to look like one of Django's."""
+        """Return the template context of a custom page that looks like one of Django's."""
         request.current_app = self.admin_site.name
         return {
             **self.admin_site.each_context(request),
@@ -221,7 +221,7 @@ class ReadOnlyAdmin(_ModelAdmin):
         }
 
     def record_url(self, request: HttpRequest, record: TaskRecord) -> str | None:
-        """Return the page of a task that the user may see, the most telling one first."""
+        """Return the URL of the most specific page of a task that the user may see."""
         is_parked = record.state == TaskState.PARKED
         for model in (ParkedTask, TaskRecord) if is_parked else (ExhaustedTask, TaskRecord, ParkedTask):
             url = self.page_url(request, model, "change", record.pk)
@@ -231,7 +231,7 @@ class ReadOnlyAdmin(_ModelAdmin):
 
 
 def belongs(record: TaskRecord, model: type[Model]) -> bool:
-    """Return whether a task is, or has been, what the pages of a model are about."""
+    """Return whether a task is on the pages of a model: whether it is, or once was, parked or exhausted."""
     if model is ParkedTask:
         return record.parked_at is not None
     if model is ExhaustedTask:
@@ -240,14 +240,14 @@ def belongs(record: TaskRecord, model: type[Model]) -> bool:
 
 
 def outside_transactions(view: Any) -> Any:
-    """Mark a view that runs operations: they commit step by step, whatever ATOMIC_REQUESTS says."""
+    """Exempt a view from ``ATOMIC_REQUESTS``: the operations that it runs commit step by step."""
     for alias in settings.DATABASES:
         view = transaction.non_atomic_requests(using=alias)(view)
     return view
 
 
 def row_number(object_id: str | None) -> int:
-    """Return the number of a row from an address. Raises `Http404` for anything else."""
+    """Return the row id in a URL. Raises `Http404` for anything else."""
     found = unquote(object_id or "")
     if not _is_number(found):
         raise Http404
@@ -255,7 +255,7 @@ def row_number(object_id: str | None) -> int:
 
 
 def found(rows: QuerySet[Row], object_id: str | None) -> Row:
-    """Return the row that an address names. Raises `Http404` where there is none."""
+    """Return the row with the id in a URL. Raises `Http404` if there is none."""
     row = rows.filter(pk=row_number(object_id)).first()
     if row is None:
         raise Http404

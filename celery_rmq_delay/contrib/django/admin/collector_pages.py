@@ -1,4 +1,4 @@
-"""How the collectors are doing, and the messages that they could not read: to look at, nothing more."""
+"""The pages of collectors and of unreadable messages."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .base import ReadOnlyAdmin, found
 
 
 class FactsAdmin(ReadOnlyAdmin):
-    """A list whose rows open as a page of facts."""
+    """A list whose rows open as a page of labels and values."""
 
     sortable_by = ()
     actions = None
 
     def facts(self, request: HttpRequest, row: Any) -> list[tuple[str, str | SafeString]]:
-        """Return what the page of a row shows."""
+        """Return the labels and values of a row."""
         raise NotImplementedError
 
     def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
@@ -38,10 +38,10 @@ class FactsAdmin(ReadOnlyAdmin):
 
 
 class CollectorStatusAdmin(FactsAdmin):
-    """The collectors, the last heard of first."""
+    """The collectors, latest heartbeat first."""
 
     ordering = ("-heartbeat_at", "-id")
-    list_display = ("shown_name", "alive", "heard", "shown_events", "shown_exhausted", "lag", "shown_waiting", "error")
+    list_display = ("shown_name", "alive", "latest", "shown_events", "shown_exhausted", "lag", "shown_waiting", "error")
     list_display_links = ("shown_name",)
 
     @admin.display(description=gettext_lazy("collector"))
@@ -51,14 +51,14 @@ class CollectorStatusAdmin(FactsAdmin):
 
     @admin.display(description=gettext_lazy("state"))
     def alive(self, row: CollectorStatus) -> SafeString:
-        """Return whether it runs."""
+        """Return whether the collector is running."""
         if row.heartbeat_at > timezone.now() - COLLECTOR_SILENT_AFTER:
             return text.badge(_("running"), "play", "good")
         return text.badge(_("silent"), "cross", "bad")
 
-    @admin.display(description=gettext_lazy("last heard of"))
-    def heard(self, row: CollectorStatus) -> SafeString:
-        """Return when it last said that it runs."""
+    @admin.display(description=gettext_lazy("last heartbeat"))
+    def latest(self, row: CollectorStatus) -> SafeString:
+        """Return the time of its last heartbeat."""
         return text.moment(row.heartbeat_at, timezone.now())
 
     @admin.display(description=gettext_lazy("events"))
@@ -78,7 +78,7 @@ class CollectorStatusAdmin(FactsAdmin):
 
     @admin.display(description=gettext_lazy("waiting"))
     def shown_waiting(self, row: CollectorStatus) -> str:
-        """Return how many messages waited at its last look."""
+        """Return how many messages were waiting when it last counted them."""
         return grouped(row.waiting)
 
     @admin.display(description=gettext_lazy("last error"))
@@ -87,12 +87,12 @@ class CollectorStatusAdmin(FactsAdmin):
         return text.hostile(row.last_error)
 
     def facts(self, request: HttpRequest, row: Any) -> list[tuple[str, str | SafeString]]:
-        """Return all that is known of a collector."""
+        """Return the labels and values of a collector."""
         now = timezone.now()
         return [
             (_("State"), self.alive(row)),
             (_("Started"), text.moment(row.started_at, now)),
-            (_("Last heard of"), text.moment(row.heartbeat_at, now)),
+            (_("Last heartbeat"), text.moment(row.heartbeat_at, now)),
             (_("Events"), grouped(row.events)),
             (_("Exhausted messages"), grouped(row.exhausted)),
             (_("Lag"), text.duration(row.lag_ms)),
@@ -102,7 +102,7 @@ class CollectorStatusAdmin(FactsAdmin):
 
 
 class UnreadableMessageAdmin(FactsAdmin):
-    """What came and was understood by nobody, the newest first; bodies stay in the database."""
+    """Messages that a collector could not read, the newest first; their bodies stay in the database."""
 
     ordering = ("-id",)
     list_display = ("received", "shown_queue", "size", "shown_error")
@@ -116,26 +116,26 @@ class UnreadableMessageAdmin(FactsAdmin):
 
     @admin.display(description=gettext_lazy("received"))
     def received(self, row: UnreadableMessage) -> SafeString:
-        """Return when it came."""
+        """Return when it was received."""
         return text.moment(row.received_at, timezone.now())
 
     @admin.display(description=gettext_lazy("queue"))
     def shown_queue(self, row: UnreadableMessage) -> SafeString:
-        """Return where it came from."""
+        """Return the queue that it came from."""
         return text.hostile(row.queue, 120)
 
     @admin.display(description=gettext_lazy("size"))
     def size(self, row: Any) -> str:
-        """Return how long its body is."""
+        """Return the size of its body."""
         return ngettext("%(count)s byte", "%(count)s bytes", row.bytes) % {"count": grouped(row.bytes)}
 
     @admin.display(description=gettext_lazy("error"))
     def shown_error(self, row: Any) -> SafeString:
-        """Return why it was not understood."""
+        """Return why it could not be read."""
         return text.hostile(row.error_text)
 
     def facts(self, request: HttpRequest, row: Any) -> list[tuple[str, str | SafeString]]:
-        """Return what is known of a message."""
+        """Return the labels and values of a message."""
         return [
             (_("Received"), text.moment(row.received_at, timezone.now())),
             (_("Queue"), text.hostile(row.queue, 255)),

@@ -1,4 +1,4 @@
-"""What the page of one task shows: facts, error, attempts, traceback, message, and what people did to it."""
+"""The context of a task's page: facts, error, attempts, traceback, related tasks and operations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .attempts import timeline
 from .base import ReadOnlyAdmin
 from .tracebacks import parts
 
-#: Of each, the page shows the last so many.
+#: Maximum number of each on the page.
 MAX_ATTEMPTS = 200
 MAX_OPERATIONS = 50
 MAX_RELATED = 20
@@ -29,7 +29,7 @@ Fact = tuple[str, str | SafeString]
 
 
 def detail(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> dict[str, Any]:
-    """Return what the template ``record.html`` shows, all of it with a bound."""
+    """Return the context of the template ``record.html``; all texts and lists in it are bounded."""
     now = timezone.now()
     attempts = list(record.attempts.order_by("-generation", "-attempt", "-occurred_at", "-id")[:MAX_ATTEMPTS])[::-1]
     traced = next((each for each in reversed(attempts) if each.traceback), None)
@@ -55,7 +55,7 @@ def detail(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> di
 
 
 def _facts(record: TaskRecord) -> Iterator[Fact]:
-    most = _("for ever") if record.max_retries is None else str(record.max_retries + 1)
+    most = _("unlimited") if record.max_retries is None else str(record.max_retries + 1)
     yield _("Task id"), text.hostile(record.task_id, 255)
     yield _("Queue"), text.hostile(record.queue, 255)
     yield (
@@ -77,7 +77,7 @@ def _facts(record: TaskRecord) -> Iterator[Fact]:
     if record.crashes:
         yield _("Crashes"), str(record.crashes)
     if record.reason:
-        yield _("Why it was given up"), format_html("<bdi>{}</bdi>", text.reason(record.reason))
+        yield _("Exhausted because"), format_html("<bdi>{}</bdi>", text.reason(record.reason))
 
 
 def _ladder(record: TaskRecord) -> list[int]:
@@ -101,7 +101,7 @@ def _times(record: TaskRecord) -> Iterator[Fact]:
 
 def _step(step: Any) -> dict[str, Any]:
     attempt: Attempt = step.attempt
-    is_act = attempt.kind in (DISCARDED, REQUEUED)  # by a person, who stands in the worker's place
+    is_act = attempt.kind in (DISCARDED, REQUEUED)  # by a user, who is stored as the worker
     return {
         "attempt": attempt,
         "number": "" if is_act else step.number,
@@ -132,7 +132,7 @@ def _group_url(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -
 
 
 def _relatives(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> Iterator[dict[str, Any]]:
-    """Yield the tasks of the same canvas: by id, with a link where the user may see a list that finds them."""
+    """Yield the related tasks by kind of relation, with links to the pages that the user may see."""
     shared = TaskRecord.objects.filter(task_id=record.task_id).exclude(pk=record.pk).exists()
     for label, key, value in (
         (_("Same task id"), "task_id", record.task_id if shared else ""),

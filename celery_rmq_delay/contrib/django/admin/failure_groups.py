@@ -1,4 +1,4 @@
-"""Failures that look alike: the way into the exhausted tasks, with notes and a switch that keeps alerts quiet."""
+"""The pages of failure groups: similar failures, with their open tasks, notes and muted alerts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _open_tasks() -> QuerySet[Any]:
 
 
 class OpenFilter(OwnFilter):
-    """Groups with tasks that wait for a person; all of them where asked for."""
+    """Groups with open tasks by default, or all groups."""
 
     title = gettext_lazy("open tasks")
     parameter_name = "open"
@@ -47,7 +47,7 @@ class OpenFilter(OwnFilter):
         return [("any", _("All groups"))]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep the groups with open tasks, unless all are asked for."""
+        """Keep the groups with open tasks, unless all groups are chosen."""
         if self.value() is None:
             return queryset.filter(Exists(_open_tasks().filter(failure_group=OuterRef("pk"))))
         return super().queryset(request, queryset)
@@ -57,7 +57,7 @@ class OpenFilter(OwnFilter):
         return queryset if value == "any" else None
 
     def choices(self, changelist: Any) -> Iterator[Any]:
-        """Yield both choices, under names of their own."""
+        """Yield both choices with their labels."""
         for value, label in ((None, _("With open tasks")), ("any", _("All groups"))):
             yield {
                 "selected": self.value() == value,
@@ -82,7 +82,7 @@ class MutedFilter(OwnFilter):
 
 
 class NoteForm(forms.Form):
-    """What people know of a group."""
+    """The note on a group."""
 
     note = forms.CharField(
         label=gettext_lazy("Note"),
@@ -93,7 +93,7 @@ class NoteForm(forms.Form):
 
 
 class Figures:
-    """What the page of a list adds to each group, in two queries for all of them."""
+    """The counts of the groups on a page, in two queries for all of them."""
 
     def __init__(self, groups: Iterable[FailureGroup], now: datetime) -> None:
         rows = list(groups)
@@ -114,12 +114,12 @@ class FailureGroupAdmin(ReadOnlyAdmin):
     list_filter = (OpenFilter, MutedFilter)
     parameters = parameters(*list_filter)
     search_fields = ("^exception_type",)
-    search_help_text = gettext_lazy("How the name of an error begins.")
+    search_help_text = gettext_lazy("The beginning of an error's name.")
     sortable_by = ()
     actions = ("mute", "unmute")
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """Return the list, whose rows know their figures."""
+        """Return the list, with the figures of each row."""
         found = super().get_changelist_instance(request)
         found.result_list = list(found.result_list)
         figures = Figures(found.result_list, timezone.now())
@@ -128,7 +128,7 @@ class FailureGroupAdmin(ReadOnlyAdmin):
         return found
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the list under tiles, chart and what the broker says."""
+        """Show the list below tiles, chart and broker counts."""
         more = {"summary": summary(self, request)} if request.method == "GET" else {}
         return super().changelist_view(request, {**more, **(extra_context or {})})
 
@@ -144,7 +144,7 @@ class FailureGroupAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("open"))
     def open_count(self, group: Any) -> SafeString:
-        """Return how many tasks wait for a person, with a link to them."""
+        """Return the number of open tasks, with a link to them."""
         return format_html('<a href="{}">{}</a>', self._tasks_url(group), group.figures.open[str(group.pk)])
 
     @admin.display(description=gettext_lazy("1 h"))
@@ -174,7 +174,7 @@ class FailureGroupAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("note"))
     def shown_note(self, group: FailureGroup) -> SafeString:
-        """Return the note, and whether alerts are quiet."""
+        """Return the note, and whether alerts are muted."""
         note = text.hostile(group.note, 120) if group.note else SafeString("")
         return format_html("{} {}", text.badge(_("muted"), "minus", "quiet"), note) if group.muted else note
 
@@ -192,12 +192,12 @@ class FailureGroupAdmin(ReadOnlyAdmin):
 
     @admin.action(description=gettext_lazy("Mute: no alerts"), permissions=["annotate"])
     def mute(self, request: HttpRequest, queryset: QuerySet[FailureGroup]) -> None:
-        """Keep alerts quiet about these groups."""
+        """Stop alerts about these groups."""
         self._set_muted(request, queryset, muted=True)
 
     @admin.action(description=gettext_lazy("Unmute"), permissions=["annotate"])
     def unmute(self, request: HttpRequest, queryset: QuerySet[FailureGroup]) -> None:
-        """Let alerts tell of these groups again."""
+        """Send alerts about these groups again."""
         self._set_muted(request, queryset, muted=False)
 
     def _set_muted(self, request: HttpRequest, queryset: QuerySet[FailureGroup], *, muted: bool) -> None:
@@ -212,15 +212,15 @@ class FailureGroupAdmin(ReadOnlyAdmin):
                 Operation.Kind.MUTE, log_entries.actor(request), reason=what, requested=len(groups), groups=numbers
             )
         count = len(groups)
-        told = (
+        message = (
             ngettext("%(count)s group muted.", "%(count)s groups muted.", count)
             if muted
             else ngettext("%(count)s group unmuted.", "%(count)s groups unmuted.", count)
         )
-        self.message_user(request, told % {"count": count}, messages.SUCCESS)
+        self.message_user(request, message % {"count": count}, messages.SUCCESS)
 
     def get_urls(self) -> list[Any]:
-        """Return the pages, and where a note is sent to."""
+        """Return Django's URLs, and the one that saves a note."""
         return [self.row_url("note", self.note_view), *super().get_urls()]
 
     def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
@@ -253,7 +253,7 @@ class FailureGroupAdmin(ReadOnlyAdmin):
         return TemplateResponse(request, "admin/rmq_delay/group.html", context)
 
     def note_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Keep a note on a group."""
+        """Save the note on a group."""
         may = self.has_view_permission(request) and self.has_annotate_permission(request)
         if request.method != "POST" or not may:
             raise PermissionDenied
@@ -264,7 +264,7 @@ class FailureGroupAdmin(ReadOnlyAdmin):
             log_entries.log(request, group, _("Note changed"))
             details = {"groups": [group.pk], "before": group.note, "after": form.cleaned_data["note"]}
             note_done(Operation.Kind.MUTE, log_entries.actor(request), reason=_("Note changed"), requested=1, **details)
-            self.message_user(request, _("The note is kept."), messages.SUCCESS)
+            self.message_user(request, _("The note was saved."), messages.SUCCESS)
         else:
             self.message_user(request, " ".join(str(each) for each in form.errors.get("note", [])), messages.ERROR)
         return HttpResponseRedirect(self.here("change", group.pk))

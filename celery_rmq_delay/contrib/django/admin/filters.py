@@ -1,4 +1,4 @@
-"""The filters of the lists: values from small tables, and conditions that an index answers."""
+"""The filters of the lists: choices from small tables, and conditions that use an index."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def _number(value: str | None) -> int | None:
 
 
 class OwnFilter(admin.SimpleListFilter):
-    """A filter that refuses what it does not understand: ignored, it would widen what an action works on."""
+    """A filter that refuses unknown values: if it ignored them, an action would affect more rows."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep what was chosen; all where nothing was."""
+        """Keep the rows of the chosen value; all rows if none is chosen."""
         chosen = self.value()
         if chosen is None:
             return queryset
@@ -42,7 +42,7 @@ class OwnFilter(admin.SimpleListFilter):
 
     @property
     def in_words(self) -> str:
-        """What was chosen, as people read it; empty where nothing was."""
+        """The filter and its chosen value as text; empty if none is chosen."""
         value = self.value()
         if value is None:
             return ""
@@ -50,12 +50,12 @@ class OwnFilter(admin.SimpleListFilter):
         return plain(f"{self.title}: {known.get(value, value)}", 120)
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
-        """Return what the value keeps; None where there is no such value."""
+        """Return the rows of a value; None if the value is unknown."""
         raise NotImplementedError
 
 
 class StateFilter(OwnFilter):
-    """One of the states that the list is about; without a choice, the first: what the list is named after."""
+    """One of the states of the list; by default the first, which the list is named after."""
 
     title = _("state")
     parameter_name = "state"
@@ -74,7 +74,7 @@ class StateFilter(OwnFilter):
         return queryset.filter(state=value) if value in self.states else None
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
-        """Yield the states; there is no "All", which no index would answer."""
+        """Yield the states without "All", for which there is no index."""
         chosen = self.value() or self.states[0]
         for state in self.states:
             yield {
@@ -107,7 +107,7 @@ class AnyState(OwnFilter):
         return list(TaskState.choices)
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep the tasks of the chosen state; where none is, all states are named: the indexes begin with the state."""
+        """Keep the tasks of the chosen state, or name all states: the indexes begin with the state."""
         if self.value() is None:
             return queryset.filter(state__in=TaskState.values)
         return super().queryset(request, queryset)
@@ -118,14 +118,14 @@ class AnyState(OwnFilter):
 
 
 class SeenFilter(OwnFilter):
-    """A queue, task or error class that was seen; read from a small table, once for all filters of a page."""
+    """A queue, task or error class that was recorded; read from a small table, once for all filters of a page."""
 
     kind: LookupValue.Kind
     field = ""
     template = "admin/rmq_delay/filter.html"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the values that were seen, and the one that is chosen."""
+        """Return the recorded values, and the chosen one."""
         found = getattr(request, _LOOKUPS, None)
         if found is None:
             found = lookup_values()
@@ -200,14 +200,14 @@ class ChangedWindow(WindowFilter):
 
 
 class AttemptsFilter(OwnFilter):
-    """At least so many attempts; the address takes any number."""
+    """A minimum number of attempts; the URL accepts any number."""
 
     title = _("attempts")
     parameter_name = "attempts"
     offered = (1, 2, 3, 5, 10)
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return some numbers, and the one that is chosen."""
+        """Return some numbers, and the chosen one."""
         numbers = {*self.offered, _number(request.GET.get("attempts")) or 1}
         return [
             (str(number), ngettext("%(count)s or more", "%(count)s or more", number) % {"count": number})
@@ -215,13 +215,13 @@ class AttemptsFilter(OwnFilter):
         ]
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
-        """Return the tasks with so many attempts; the first attempt is number 0."""
+        """Return the tasks with at least that many attempts; the first attempt is number 0."""
         number = _number(value)
         return queryset.filter(attempt__gte=number - 1) if number else None
 
 
 class OverdueFilter(OwnFilter):
-    """Due, and not heard of since."""
+    """Overdue tasks: due, and without an event since."""
 
     title = _("overdue")
     parameter_name = "overdue"
@@ -253,7 +253,7 @@ class RequeuedFilter(OwnFilter):
 
 
 class GroupFilter(OwnFilter):
-    """By failure group: there only while a group is chosen, from the page of the groups."""
+    """By failure group; shown only while a group is chosen, from the page of the groups."""
 
     title = _("failure group")
     parameter_name = "group"
@@ -274,5 +274,5 @@ class GroupFilter(OwnFilter):
 
 
 def parameters(*filters: type[admin.SimpleListFilter]) -> tuple[str, ...]:
-    """Return the names that these filters take from the address."""
+    """Return the query parameters of these filters."""
     return tuple(each.parameter_name for each in filters if each.parameter_name)

@@ -1,4 +1,4 @@
-"""The page *Insights*: what the attempts so far say about delays. It shows, and changes nothing."""
+"""The page *Insights*: the results of the analytics about retry delays. Read-only."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from .collector_pages import FactsAdmin
 from .ladders import advice, differs, snippet, what_if
 from .outcomes import Outcome
 
-#: Incidents that the table lists; the drawing has all that are loaded.
+#: Incidents that the table lists; the chart has all that are loaded.
 LISTED = 20
-#: Days after the last one of a run when the page says that it is old.
+#: The page warns that its data is old if the last day of the run is longer ago.
 STALE_AFTER = timedelta(days=7)
 
 
 class InsightRunAdmin(FactsAdmin):
-    """One page in the place of a list: there is one set of insights, that of the last run."""
+    """One page instead of a list: there is one set of insights, that of the last run."""
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the insights."""
@@ -56,11 +56,11 @@ class InsightRunAdmin(FactsAdmin):
         advised = [advice(row) for row in ladders]
         return {
             "notes": _notes(run),
-            "told": _told(run),
+            "run_text": _run_text(run),
             "run_url": self.here("change", run.pk),
             "choices": list(_choices(curves, curve)),
             "curve": curve,
-            "curve_told": curve and _curve_told(curve),
+            "curve_text": curve and _curve_text(curve),
             "curve_chart": curve and curve_chart(curve.name, curve.points, _retries(curve, outcomes, ladders)),
             "advice": advised,
             "snippet": snippet(ladders),
@@ -74,7 +74,7 @@ class InsightRunAdmin(FactsAdmin):
         }
 
     def facts(self, request: HttpRequest, row: Any) -> list[tuple[str, str | SafeString]]:
-        """Return what is known of a run."""
+        """Return the labels and values of a run."""
         now = timezone.now()
         return [
             (_("Days"), str(row)),
@@ -93,34 +93,34 @@ def _indented(report: object) -> str:
 def _empty() -> str:
     if history_url() is None:
         return _(
-            "There are no insights yet. Name a place for the history in RMQ_DELAY['HISTORY_URL'], let the collector "
-            "write for some days, then run “manage.py rmq_delay_insights”."
+            "There are no insights yet. Set RMQ_DELAY['HISTORY_URL'], let the collector write history for some days, "
+            "then run “manage.py rmq_delay_insights”."
         )
     return _("There are no insights yet: run “manage.py rmq_delay_insights”.")
 
 
 def _notes(run: InsightRun) -> list[str]:
-    """Return what somebody should know before believing the page."""
+    """Return the warnings of the page."""
     if timezone.now().date() - run.last_day <= STALE_AFTER:
         return []
     words = {"day": f"{run.last_day:%Y-%m-%d}"}
     return [_("These insights end on %(day)s: run “manage.py rmq_delay_insights” for newer ones.") % words]
 
 
-def _told(run: InsightRun) -> str:
+def _run_text(run: InsightRun) -> str:
     words = {"days": str(run), "when": text.relative(run.loaded_at - timezone.now())}
-    told = _("%(days)s, loaded %(when)s. Nothing here is applied by itself.") % words
+    found = _("%(days)s, loaded %(when)s. Nothing on this page is applied automatically.") % words
     if run.since < run.first_day:
-        more = _("Tiers and incidents are those of all days since %(day)s.") % {"day": f"{run.since:%Y-%m-%d}"}
-        told = f"{told} {more}"
+        more = _("Tiers and incidents cover all days since %(day)s.") % {"day": f"{run.since:%Y-%m-%d}"}
+        found = f"{found} {more}"
     begun = text.plain(run.report.get("advice_from") or "", 10)
     if begun and begun < f"{run.first_day:%Y-%m-%d}":
-        told = f"{told} {_('Curves and advice look back to %(day)s.') % {'day': begun}}"
-    return told
+        found = f"{found} {_('Curves and advice use data since %(day)s.') % {'day': begun}}"
+    return found
 
 
 def _chosen(request: HttpRequest, curves: Sequence[RecoveryCurve]) -> RecoveryCurve | None:
-    """Return the curve that the address names; else the first one, of the task that failed most."""
+    """Return the curve that the query string names; by default the first, of the task that failed most."""
     for scope in RecoveryCurve.Scope.values:
         name = request.GET.get(scope)
         for curve in curves:
@@ -129,13 +129,13 @@ def _chosen(request: HttpRequest, curves: Sequence[RecoveryCurve]) -> RecoveryCu
     return next(iter(curves), None)
 
 
-def _curve_told(curve: RecoveryCurve) -> str:
+def _curve_text(curve: RecoveryCurve) -> str:
     words = {"episodes": grouped(curve.episodes), "censored": grouped(curve.censored)}
-    return _("%(episodes)s failures that were retried; the end of %(censored)s was not seen.") % words
+    return _("%(episodes)s failures that were retried; the end of %(censored)s was not observed.") % words
 
 
 def _choices(curves: Sequence[RecoveryCurve], chosen: RecoveryCurve | None) -> Iterator[tuple[str, list[Any]]]:
-    """Yield what there are curves of, by scope, with the addresses that show them."""
+    """Yield the links to the curves, by scope."""
     for scope, title in ((RecoveryCurve.Scope.TASK, _("Tasks")), (RecoveryCurve.Scope.ERROR, _("Errors"))):
         links = [
             {
@@ -152,7 +152,7 @@ def _choices(curves: Sequence[RecoveryCurve], chosen: RecoveryCurve | None) -> I
 
 
 def _retries(curve: RecoveryCurve, outcomes: Sequence[TierOutcome], ladders: Sequence[LadderAdvice]) -> list[Retries]:
-    """Return the ladders to draw on a curve: those of the queue in which most of it happened."""
+    """Return the ladders to draw on a curve: those of the queue with most of its parked attempts."""
     of_task = curve.scope == RecoveryCurve.Scope.TASK
     queues: Counter[str] = Counter()
     for outcome in outcomes:

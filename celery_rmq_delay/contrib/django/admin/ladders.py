@@ -1,4 +1,4 @@
-"""Ladders beside each other: their figures, and the settings that make the advised ones. No I/O."""
+"""Comparison of ladders: their figures, and the settings for the advised ones. No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _plain(number: float | None) -> str:
     return text.EMPTY if number is None else f"{number:.2f}"
 
 
-#: The figures in the order of the columns, and how they are written.
+#: The figures in the order of the columns, with their formats.
 _FORMS: Mapping[str, Callable[[float | None], str]] = {
     "recovery": text.share,
     "attempts": _plain,
@@ -34,7 +34,7 @@ _FORMS: Mapping[str, Callable[[float | None], str]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure, and its interval where it is known."""
+    """A figure, and its interval if it is known."""
 
     value: str
     interval: str
@@ -42,7 +42,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class LadderRow:
-    """A ladder and what is expected of it; ``label`` is what it is: today's, the best found."""
+    """A ladder and its expected figures; ``label`` is its name, such as today's or the best found."""
 
     label: str
     ladder: str
@@ -53,19 +53,19 @@ class LadderRow:
 
 @dataclass(frozen=True)
 class Advice:
-    """What the page says of one queue, or of one task in it."""
+    """The advice for one queue, or for one task in it."""
 
     queue: str
     task: str
-    #: How many failures tell of it, in words.
+    #: The number of failures that it is based on, as text.
     failures: str
     rows: Sequence[LadderRow]
-    #: Why this is advised, or nothing is.
+    #: Why this ladder is advised, or none.
     verdict: str
 
 
 def advice(row: LadderAdvice) -> Advice:
-    """Return what the page says of an advice."""
+    """Return an advice as the page shows it."""
     rows = [LadderRow(_("Today"), text.ladder(row.current_ms), cells(row.current))]
     if differs(row):
         rows.append(LadderRow(_("Best found"), text.ladder(row.advised_ms), cells(row.advised)))
@@ -74,7 +74,7 @@ def advice(row: LadderAdvice) -> Advice:
 
 
 def what_if(row: WhatIf) -> LadderRow:
-    """Return the figures of a ladder that somebody named."""
+    """Return the figures of a ladder that a user specified."""
     figures = row.figures if row.enough_data else {}
     return LadderRow(text.plain(row.queue, 120), text.ladder(row.ladder_ms), cells(figures), _verdict(row))
 
@@ -94,12 +94,12 @@ def cells(figures: Mapping[str, Figure]) -> list[Cell]:
 
 
 def differs(row: LadderAdvice) -> bool:
-    """Return whether the advice is to change something."""
+    """Return whether the advised ladder differs from today's."""
     return row.enough_data and bool(row.advised_ms) and row.advised_ms != row.current_ms
 
 
 def snippet(rows: Iterable[LadderAdvice]) -> str:
-    """Return the settings that make the advised ladders; empty where nothing is to change."""
+    """Return the settings for the advised ladders; empty if there is nothing to change."""
     rows = list(rows)
     whole = {row.queue: row for row in rows if not row.task}
     lines = []
@@ -115,7 +115,7 @@ def snippet(rows: Iterable[LadderAdvice]) -> str:
 
 
 def _follows(row: LadderAdvice, queue: LadderAdvice | None) -> bool:
-    """Return whether a task has its advised ladder when its queue has its own: it needs no settings itself."""
+    """Return whether the advised ladder of the queue is also the task's: the task then needs no setting."""
     return (
         queue is not None
         and differs(queue)
@@ -132,5 +132,5 @@ def _tiers(row: LadderAdvice) -> str:
 
 
 def _literal(name: str) -> str:
-    """Return a text as Python writes it, in characters that look like nothing else."""
+    """Return a Python literal in ASCII, without characters that can be mistaken for others."""
     return json.dumps(name) if name.isascii() else ascii(name)

@@ -1,4 +1,4 @@
-"""The lists of tasks: parked, exhausted, all of them."""
+"""The lists of parked, exhausted and all retried tasks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .base import ReadOnlyAdmin, outside_transactions
 from .summary import summary
 from .task_page import found_task, history_context, task_page
 
-#: What the lists never show, and may be long.
+#: Columns that the lists never show, and that may be long.
 _DEFERRED = (
     "exception_message",
     "args_preview",
@@ -36,14 +36,14 @@ _DEFERRED = (
     "canvas_id",
     "delay_queue",
 )
-#: Prefixes in a search match at most so many tasks and error classes.
+#: Maximum number of task names and error classes that a prefix in a search matches.
 _MATCHES = 50
 
 
 def searched(queryset: QuerySet[Any], term: str) -> QuerySet[Any]:
     """Return the tasks whose id or root id is ``term``, or whose name or error begins with it.
 
-    The names come from the small table of what was seen, so that each part is answered by an index.
+    The names come from the small table of recorded values, so that each part uses an index.
     """
     starts = LookupValue.objects.filter(value__istartswith=term, kind__in=["task", "error"]).values_list(
         "kind", "value"
@@ -60,35 +60,35 @@ def searched(queryset: QuerySet[Any], term: str) -> QuerySet[Any]:
 
 
 class RecordAdmin(ReadOnlyAdmin):
-    """What the three lists share: columns, search, what stands above the table, and the pages of one task."""
+    """The base of the three lists: columns, search, the summary above the table, and the pages of one task."""
 
     search_fields = ("=task_id", "=root_id", "^name", "^exception_type")
-    search_help_text = gettext_lazy("A task id or root id, or how the name of a task or an error begins.")
+    search_help_text = gettext_lazy("A task id or root id, or the beginning of a task's or an error's name.")
     list_display_links = ("task",)
     sortable_by: ClassVar[Any] = ()
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the tasks without what is long; the beginning of the error comes with them."""
+        """Return the tasks without long columns, but with the beginning of the error message."""
         error = Left("exception_message", text.IN_TITLE + 1)
         found: Any = super().get_queryset(request).annotate(error_text=error)
         short: QuerySet[Any] = found.defer(*_DEFERRED).select_related("failure_group")
         return short
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
-        """Search where an index answers; see `searched`."""
+        """Search with indexes only; see `searched`."""
         term = search_term.strip()
         return (searched(queryset, term) if term else queryset), False
 
     @outside_transactions
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the list under tiles, chart and what the broker says."""
+        """Show the list below tiles, chart and broker counts."""
         more: dict[str, Any] = {}
         if request.method == "GET":
             more = {"summary": summary(self, request), "search_everywhere": self._everywhere(request)}
         return super().changelist_view(request, {**more, **(extra_context or {})})
 
     def get_urls(self) -> list[Any]:
-        """Return the pages, and what is sent to reveal and to edit."""
+        """Return Django's URLs, and those that reveal and edit a message."""
         return [self.row_url("reveal", self.reveal_view), self.row_url("edit", self.edit_view), *super().get_urls()]
 
     def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
@@ -98,18 +98,18 @@ class RecordAdmin(ReadOnlyAdmin):
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show Django's history of a task, whichever of its lists it was acted on from."""
+        """Show Django's history of a task, with the entries from all three lists."""
         record = found_task(self, request, object_id)
         more = {**history_context(request, record), **(extra_context or {})}
         return super().history_view(request, str(record.pk), more)
 
     def reveal_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show a task with its message as it is; who has seen it is noted before."""
+        """Log the reveal, then show a task with its unredacted message."""
         return message.reveal_view(self, request, object_id)
 
     @outside_transactions
     def edit_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Show the form of an edit, or requeue the task as the form says."""
+        """Show the form to edit arguments, or requeue the task with those of the form."""
         return message.edit_view(self, request, object_id)
 
     def _everywhere(self, request: HttpRequest) -> str | None:
@@ -145,7 +145,7 @@ class RecordAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("attempts"))
     def attempts(self, record: TaskRecord) -> SafeString:
-        """Return the number of attempts, of how many; beneath, how often somebody requeued it."""
+        """Return the number of attempts and their maximum; below, how often the task was requeued."""
         most = "∞" if record.max_retries is None else str(record.max_retries + 1)
         shown = format_html('<span class="rmq-nowrap">{} / {}</span>', record.attempt + 1, most)
         again = _("requeued %(count)s x") % {"count": record.generation}
@@ -153,10 +153,7 @@ class RecordAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("next retry"))
     def next_retry(self, record: TaskRecord) -> SafeString:
-        """Return when it is due; in the colour of warnings where it should have been heard of.
-
-        Beneath, when it first failed.
-        """
+        """Return when it is due, marked if it is overdue; below, when it first failed."""
         now = timezone.now()
         late = record.state == TaskState.PARKED and record.due_at is not None and record.due_at < now - OVERDUE_AFTER
         shown = text.moment(record.due_at, now, "rmq-overdue" if late else "")
@@ -166,7 +163,7 @@ class RecordAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("tier, queue"))
     def tier_and_queue(self, record: TaskRecord) -> SafeString:
-        """Return the tier and its delay, or an exact delay, which has no tier; beneath, the origin queue."""
+        """Return the tier and its delay, or an exact delay, which has no tier; below, the origin queue."""
         shown = SafeString(text.EMPTY)
         if record.tier is not None or record.delay_ms is not None:
             tier_index = _("exact") if record.tier is None else f"{record.tier}"
@@ -175,7 +172,7 @@ class RecordAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("exhausted at"))
     def shown_exhausted_at(self, record: TaskRecord) -> SafeString:
-        """Return when it was given up; beneath, when it first failed."""
+        """Return when it was exhausted; below, when it first failed."""
         now = timezone.now()
         return _with_first(text.moment(record.exhausted_at, now), record, now)
 
@@ -186,12 +183,12 @@ class RecordAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("why, queue"))
     def why_and_queue(self, record: TaskRecord) -> SafeString:
-        """Return why it was given up; beneath, the origin queue."""
+        """Return why it was exhausted; below, the origin queue."""
         return _with_quiet(format_html("<bdi>{}</bdi>", text.reason(record.reason)), text.hostile(record.queue, 80))
 
     @admin.display(description=gettext_lazy("group"))
     def shown_group(self, record: TaskRecord) -> SafeString:
-        """Return the failure group, as a link to the tasks that failed like this one."""
+        """Return the failure group, with a link to its tasks."""
         group = record.failure_group
         if group is None:
             return SafeString(text.EMPTY)
@@ -216,7 +213,7 @@ def _error_text(record: TaskRecord) -> str:
 
 
 def _with_quiet(shown: SafeString, more: object) -> SafeString:
-    """Return the text of a column with a quiet line beneath it."""
+    """Return the text of a column with a quiet line below it."""
     return format_html('{}<span class="rmq-beneath">{}</span>', shown, more)
 
 
@@ -228,7 +225,7 @@ def _with_first(shown: SafeString, record: TaskRecord, now: datetime) -> SafeStr
 
 
 class ParkedTaskAdmin(RecordAdmin):
-    """The tasks that wait, the next one first."""
+    """The parked tasks, the next retry first."""
 
     ordering = ("due_at", "id")
     actions = (actions.run_now, actions.discard, actions.export_csv, actions.export_jsonl)
@@ -248,7 +245,7 @@ class ParkedTaskAdmin(RecordAdmin):
 
 
 class ExhaustedTaskAdmin(RecordAdmin):
-    """The tasks that wait for a person, the newest first."""
+    """The exhausted tasks, the newest first."""
 
     ordering = ("-exhausted_at", "-id")
     actions = (
@@ -274,7 +271,7 @@ class ExhaustedTaskAdmin(RecordAdmin):
 
 
 class TaskRecordAdmin(RecordAdmin):
-    """All tasks that were ever retried, whatever became of them, the latest change first."""
+    """All tasks that were ever retried, in any state, the latest change first."""
 
     ordering = ("-changed_at", "-id")
     actions = (

@@ -1,4 +1,4 @@
-"""Who did what, where Django's own pages look for it, and what needs no run in the list of operations."""
+"""Entries in Django's admin log: which user did what."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MAX_REPR = 200
 
 
 def actor(request: HttpRequest) -> Actor:
-    """Return who sent a request."""
+    """Return the user who sent a request."""
     user: Any = request.user
     return Actor(user, user.get_username())
 
 
 def log_selection(request: HttpRequest, model: type[Model], operation: Operation) -> None:
-    """Add an entry to the history of each task of an operation. The database copies them: a million need no memory."""
+    """Add an entry to the history of each task of an operation, with SQL alone: a million tasks need no memory."""
     using = router.db_for_write(LogEntry)
     kind = ContentType.objects.get_for_model(model, for_concrete_model=False)
     number: Any = Cast("record_id", TextField())
@@ -43,7 +43,7 @@ def log_selection(request: HttpRequest, model: type[Model], operation: Operation
         f"SELECT chosen.*, %s, %s, %s, %s, %s FROM ({selected}) chosen"
     )
     now = meta.get_field("action_time").get_db_prep_save(timezone.now(), connections[using])
-    fixed = [now, request.user.pk, kind.pk, CHANGE, told(operation)]
+    fixed = [now, request.user.pk, kind.pk, CHANGE, entry_text(operation)]
     with connections[using].cursor() as cursor:
         cursor.execute(sql, [*fixed, *parameters])
 
@@ -54,7 +54,7 @@ def log(request: HttpRequest, row: Model, message: str) -> None:
     LogEntry.objects.log_actions(user.pk, [row], CHANGE, message)
 
 
-def told(operation: Operation) -> str:
-    """Return what an entry says of an operation."""
+def entry_text(operation: Operation) -> str:
+    """Return the text of a log entry about an operation."""
     text = _("%(what)s (operation %(number)s)") % {"what": operation.get_kind_display(), "number": operation.pk}
     return f"{text}: {operation.reason}" if operation.reason else text

@@ -1,4 +1,4 @@
-"""The stored message of a task: shown without secrets, revealed to those who may see them, edited and sent again."""
+"""The views that reveal the stored message of a task, and edit and requeue it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..models import TaskRecord
 from ..services import counts, payloads
 from ..services.operations.edit import MAX_TEXT, edit, editable
 from . import log_entries, text
-from .actions import reason_field, tell
+from .actions import reason_field, show_result
 from .base import ReadOnlyAdmin
 from .task_page import found_task, message_context, task_page
 
@@ -29,7 +29,7 @@ def _json(rows: int) -> forms.Textarea:
 
 
 class EditForm(forms.Form):
-    """Other arguments, as JSON."""
+    """The edited arguments, as JSON."""
 
     args = forms.CharField(label=gettext_lazy("Arguments"), max_length=MAX_TEXT, strip=False, widget=_json(8))
     kwargs = forms.CharField(
@@ -39,7 +39,7 @@ class EditForm(forms.Form):
 
 
 def reveal_view(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
-    """Show a task with its message as it is; who has seen it is noted before."""
+    """Log the reveal, then show a task with its unredacted message."""
     record = found_task(pages, request, object_id)
     if request.method != "POST" or not pages.has_view_payload_permission(request):
         raise PermissionDenied
@@ -51,9 +51,9 @@ def reveal_view(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str) -> H
 
 
 def edit_view(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str) -> HttpResponse:
-    """Show the form of an edit, or requeue the task as the form says.
+    """Show the form to edit arguments, or requeue the task with those of the form.
 
-    The form shows arguments unredacted, so that opening it is noted like a reveal, and takes a POST.
+    The form shows unredacted arguments, so that opening it takes a POST and is logged like a reveal.
     """
     record = found_task(pages, request, object_id)
     if request.method != "POST" or not conf().allow_edit or not pages.has_edit_payload_permission(request):
@@ -89,8 +89,8 @@ def _edited(pages: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord, form
     except RmqDelayError as error:
         messages.error(request, text.plain(error, 500))
     else:
-        log_entries.log(request, _listed(pages, record), log_entries.told(operation))
-        tell(request, operation)
+        log_entries.log(request, _listed(pages, record), log_entries.entry_text(operation))
+        show_result(request, operation)
         counts.forget()
     return HttpResponseRedirect(pages.here("change", record.pk))
 
@@ -114,5 +114,5 @@ def _edit_page(pages: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord, f
 
 
 def _listed(pages: ReadOnlyAdmin, record: TaskRecord) -> Any:
-    """Return a task as this list's model, under which its history stands."""
+    """Return a task as an instance of this list's model, under which its history is stored."""
     return pages.model(pk=record.pk, name=record.name, task_id=record.task_id)

@@ -1,4 +1,4 @@
-"""What was done, by whom, why, and how it went; and a way to stop what still goes on."""
+"""The pages of operations: progress, results and cancellation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .filters import OwnFilter, parameters
 Kind = Operation.Kind
 Outcome = OperationItem.Outcome
 
-#: What is needed to stop an operation: the same as to start one.
+#: The permission to cancel an operation: the same as to start one.
 _STOPS = {
     Kind.RUN_NOW: "requeue",
     Kind.REQUEUE: "requeue",
@@ -34,16 +34,16 @@ _STOPS = {
     Kind.DISCARD: "discard",
     Kind.RESTORE: "discard",
 }
-#: What a person looks for first.
+#: The order of the outcomes on the page: problems first.
 _ORDER = (Outcome.UNKNOWN, Outcome.FAILED, Outcome.SKIPPED, Outcome.PENDING, Outcome.OK, Outcome.CANCELLED)
-#: Tasks of each outcome that the page names.
+#: Tasks of each outcome that the page lists.
 SHOWN = 50
-#: An operation that waits for so long has nobody to run it.
+#: The page warns that no process may be running operations if one waits for longer.
 _WAITS_LONG = timedelta(seconds=30)
 
 
 class KindFilter(OwnFilter):
-    """By what was done."""
+    """By kind of operation."""
 
     title = gettext_lazy("what")
     parameter_name = "kind"
@@ -58,7 +58,7 @@ class KindFilter(OwnFilter):
 
 
 class OperationStateFilter(OwnFilter):
-    """By how far it is."""
+    """By state."""
 
     title = gettext_lazy("state")
     parameter_name = "state"
@@ -81,23 +81,23 @@ class OperationAdmin(ReadOnlyAdmin):
     list_filter = (OperationStateFilter, KindFilter)
     parameters = parameters(*list_filter)
     search_fields = ("=actor",)
-    search_help_text = gettext_lazy("The name of who did it.")
+    search_help_text = gettext_lazy("The name of the user who started it.")
     sortable_by = ()
     actions = None
 
     @admin.display(description=gettext_lazy("what"))
     def what(self, operation: Operation) -> str:
-        """Return what was done to how many."""
+        """Return the kind of operation and its number of tasks."""
         return f"{operation.get_kind_display()} ({operation.requested})"
 
     @admin.display(description=gettext_lazy("state"))
     def shown_state(self, operation: Operation) -> SafeString:
-        """Return how far it is, as text and icon."""
+        """Return its state as text and icon."""
         return text.operation_badge(operation.state)
 
     @admin.display(description=gettext_lazy("by"))
     def by(self, operation: Operation) -> SafeString:
-        """Return who did it."""
+        """Return the user who started it."""
         return text.hostile(operation.actor, 60)
 
     @admin.display(description=gettext_lazy("why"))
@@ -117,27 +117,27 @@ class OperationAdmin(ReadOnlyAdmin):
             operation.requested,
         )
 
-    @admin.display(description=gettext_lazy("asked for"))
+    @admin.display(description=gettext_lazy("requested"))
     def asked(self, operation: Operation) -> SafeString:
-        """Return when somebody asked for it."""
+        """Return when it was requested."""
         return text.moment(operation.created_at, timezone.now())
 
     @admin.display(description=gettext_lazy("result"))
     def result(self, operation: Operation) -> SafeString:
-        """Return what came of it, in words."""
+        """Return its result as text."""
         return text.clamped(operation.message)
 
     def get_urls(self) -> list[Any]:
-        """Return the pages, and where a cancellation is sent to."""
+        """Return Django's URLs, and the one that cancels an operation."""
         return [self.row_url("cancel", self.cancel_view), *super().get_urls()]
 
     def may_cancel(self, request: HttpRequest, operation: Operation) -> bool:
-        """Return whether the user may stop an operation: who may start one may."""
+        """Return whether the user may cancel an operation: it needs the permission to start one."""
         needed = _STOPS.get(Kind(operation.kind))
         return needed is not None and bool(getattr(self, f"has_{needed}_permission")(request))
 
     def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
-        """Show one operation: how far it is, and what became of its tasks."""
+        """Show one operation: its progress and the outcomes of its tasks."""
         operation = found(Operation.objects.all(), object_id)
         now = timezone.now()
         outcomes = dict(
@@ -172,7 +172,7 @@ class OperationAdmin(ReadOnlyAdmin):
         return TemplateResponse(request, "admin/rmq_delay/operation.html", context)
 
     def _items(self, request: HttpRequest, operation: Operation, outcomes: dict[str, int]) -> Iterator[dict[str, Any]]:
-        """Yield the tasks by what became of them."""
+        """Yield the tasks by outcome."""
         for outcome in _ORDER:
             if outcome not in outcomes:
                 continue
@@ -190,25 +190,25 @@ class OperationAdmin(ReadOnlyAdmin):
             yield {"badge": text.outcome_badge(outcome), "rows": rows, "rest": outcomes[outcome] - len(rows)}
 
     def cancel_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Ask for the end of an operation."""
+        """Request the cancellation of an operation."""
         if request.method != "POST" or not self.has_view_permission(request):
             raise PermissionDenied
         operation = found(Operation.objects.all(), object_id)
         if not self.may_cancel(request, operation):
             raise PermissionDenied
         if operation.is_over:
-            self.message_user(request, _("It is over already."), messages.WARNING)
+            self.message_user(request, _("The operation has already ended."), messages.WARNING)
         else:
             operations.cancel(operation, log_entries.actor(request))
             log_entries.log(request, operation, _("Cancelled"))
-            self.message_user(request, _("It ends after the tasks that it has in hand."), messages.SUCCESS)
+            self.message_user(request, _("The operation stops after the tasks that are in progress."), messages.SUCCESS)
         return HttpResponseRedirect(self.here("change", operation.pk))
 
 
 def _times(operation: Operation) -> Iterator[tuple[str, SafeString]]:
     now = timezone.now()
     for label, moment in (
-        (_("Asked for"), operation.created_at),
+        (_("Requested"), operation.created_at),
         (_("Started"), operation.started_at),
         (_("Finished"), operation.finished_at),
     ):

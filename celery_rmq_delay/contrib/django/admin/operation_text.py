@@ -1,4 +1,4 @@
-"""What an operation wrote down of itself, in words."""
+"""The details of an operation as text."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .filters import (
 _FILTERS = (
     StateFilter, QueueFilter, TaskFilter, ErrorFilter, AttemptsFilter, OverdueFilter, RequeuedFilter, GroupFilter,
 )  # fmt: skip
-#: The parameters of the lists' addresses, as the pages call them.
+#: The titles of the lists' query parameters.
 _TITLES = {each.parameter_name: each.title for each in _FILTERS} | {"q": gettext_lazy("search")}
 
 
 def in_words(operation: Operation) -> Iterator[tuple[str, str]]:
-    """Yield the name and the text of each detail that has one; not escaped, not bounded."""
+    """Yield the name and the text of each detail that has one; not escaped, not shortened."""
     found = operation.details if isinstance(operation.details, dict) else {"": operation.details}
     for key, value in found.items():
         if value in ({}, [], "", None):
@@ -59,7 +59,7 @@ def _list_name(model_name: str) -> str:
 
 
 def _value(value: object) -> str:
-    """Return a value of JSON as people write it: a list of plain values with commas, the rest indented."""
+    """Return a JSON value as text: a list of plain values with commas, other containers indented."""
     if isinstance(value, bool):
         return _("yes") if value else _("no")
     if isinstance(value, list) and not any(isinstance(each, (dict, list)) for each in value):

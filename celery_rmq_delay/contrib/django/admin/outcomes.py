@@ -1,4 +1,4 @@
-"""How attempts went after a wait in a tier: the share that recovered, with its interval. No I/O."""
+"""The outcomes of attempts after each tier: the share that recovered, with its interval. No I/O."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BAR = (
 
 
 def wilson(good: int, of: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share (Wilson 1927); all of it where nothing was tried."""
+    """Return the 95 % interval of a share (Wilson 1927); from 0 to 1 without trials."""
     if not of:
         return 0.0, 1.0
     share, z2 = good / of, _Z * _Z
@@ -62,7 +62,7 @@ class Outcome:
 
     @property
     def bar(self) -> SafeString:
-        """Both as a bar."""
+        """The share and its interval as a bar."""
         if not self.row.parked:
             return SafeString("")
         shares = (min(1.0, self.row.recovered / self.row.parked), *self._interval)

@@ -1,4 +1,4 @@
-"""What stands above each list: tiles, the last day in bars, what the broker and the collectors say."""
+"""The summary above each list: tiles, a chart of the last 24 hours, broker and collector state."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Tile:
 
 
 def summary(admin: ReadOnlyAdmin, request: HttpRequest) -> dict[str, Any]:
-    """Return what the template ``summary.html`` shows."""
+    """Return the context of the template ``summary.html``."""
     now = timezone.now()
     hours = last_hours(now)
     found = tiles(conf().count_cap, now)
@@ -80,10 +80,10 @@ def _broker_notes(live: BrokerCounts) -> list[str]:
 
 
 def _live(live: BrokerCounts, found: Tiles, collecting: Collectors) -> Iterator[str]:
-    """Yield what the broker's queues hold, beside what the tables say, and how far behind the tables are."""
+    """Yield the counts of the broker's queues beside those of the tables, and how far behind the tables are."""
     if live.ok:
         numbers = {"queues": grouped(live.parked), "table": found.parked}
-        yield _("Delay queues hold %(queues)s, the table says %(table)s.") % numbers
+        yield _("Delay queues hold %(queues)s, the table holds %(table)s.") % numbers
         waiting = live.exhausted or 0
         exhausted = ngettext("%(count)s exhausted message", "%(count)s exhausted messages", waiting)
         events = ngettext("%(count)s event", "%(count)s events", live.events or 0)
@@ -100,10 +100,10 @@ def _live(live: BrokerCounts, found: Tiles, collecting: Collectors) -> Iterator[
 
 
 def _notes(collecting: Collectors) -> list[str]:
-    """Return what somebody should know before believing the tables."""
+    """Return warnings about missing or old data."""
     if not collecting.known:
-        return [_("No collector has ever run, and these pages stay empty: start “manage.py rmq_delay_collect”.")]
+        return [_("No collector has ever run, so these pages stay empty: start “manage.py rmq_delay_collect”.")]
     if not collecting.running:
-        when = text.relative(collecting.last_heard - timezone.now()) if collecting.last_heard else ""
-        return [_("No collector is running (last heard of %(when)s): what these pages show is old.") % {"when": when}]
+        when = text.relative(collecting.last_heartbeat - timezone.now()) if collecting.last_heartbeat else ""
+        return [_("No collector is running (last heartbeat %(when)s): these pages show old data.") % {"when": when}]
     return []

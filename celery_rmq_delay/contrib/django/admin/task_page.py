@@ -35,7 +35,7 @@ def found_task(pages: ReadOnlyAdmin, request: HttpRequest, object_id: str | None
 def task_page(
     pages: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord, message: payloads.Preview | None = None
 ) -> HttpResponse:
-    """Return the page of a task with its message: redacted, unless it is given."""
+    """Return the page of a task with ``message``, or else with its redacted message."""
     shown = message or payloads.preview(record)
     can_reveal = shown.redacted and shown.size > 0 and pages.has_view_payload_permission(request)
     can_edit = conf().allow_edit and pages.has_edit_payload_permission(request) and record.state == TaskState.EXHAUSTED
@@ -56,7 +56,7 @@ def task_page(
 
 
 def history_context(request: HttpRequest, record: TaskRecord) -> dict[str, Any]:
-    """Return Django's history of a task, whichever of its lists it was acted on from."""
+    """Return the context of a task's history: Django's log entries from all three lists."""
     kinds = ContentType.objects.get_for_models(TaskRecord, ParkedTask, ExhaustedTask, for_concrete_models=False)
     entries = LogEntry.objects.filter(object_id=str(record.pk), content_type__in=kinds.values())
     pages = Paginator(entries.select_related("user").order_by("-action_time", "-pk"), HISTORY_PAGE)
@@ -70,7 +70,7 @@ def history_context(request: HttpRequest, record: TaskRecord) -> dict[str, Any]:
 
 
 def message_context(preview: payloads.Preview) -> dict[str, Any]:
-    """Return a message for the template; characters that no page can show are replaced."""
+    """Return a message for the template; control characters are replaced."""
     return {
         "args": text.plain(preview.args),
         "kwargs": text.plain(preview.kwargs),

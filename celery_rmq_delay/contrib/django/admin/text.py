@@ -1,4 +1,4 @@
-"""How values look on the pages. Everything that came with a message is hostile text: escaped, bounded, isolated."""
+"""Values as text and HTML. Everything that came with a message is hostile text: escaped, shortened, isolated."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from ....headers import printable
 from ....redaction import shortened
 from ..models import Operation, OperationItem, TaskState
 
-#: Characters of a text in a list, in the title of what a list cuts, and on a page of its own.
+#: Maximum characters of a text in a list, in the tooltip of a text that a list cuts, and on a page of its own.
 IN_LIST = 160
 IN_TITLE = 600
 ON_PAGE = 20_000
 
 EMPTY = "-"
 
-# Control characters that no page can hold; line ends and tabs stay.
+# Control characters that a page cannot show; line ends and tabs stay.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 
 _DOTS = re.compile(r"(?<=\.)(?=.)")
 
-#: Outlines of the icons, in a square of 12; drawn, because fonts lack such signs.
+#: Outlines of the icons, in a square of 12; drawn, because fonts lack these signs.
 _SHAPES = {
     "bars": "M2 1h3v10H2zM7 1h3v10H7z",
     "play": "M3 1l8 5-8 5z",
@@ -70,7 +70,7 @@ _OPERATIONS = {
     Operation.State.DONE: ("tick", "good"),
     Operation.State.FAILED: ("cross", "bad"),
 }
-#: What ended a task's retries, in words.
+#: The reasons why a task's retries ended, as text.
 _REASONS = {
     "retries_used": _lazy("Retries used up"),
     "gave_up": _lazy("Gave up on this error"),
@@ -80,36 +80,36 @@ _REASONS = {
     "maxlen": _lazy("Its queue was full"),
     "rejected": _lazy("Rejected"),
     "undecodable": _lazy("Cannot be decoded"),
-    "unknown_task": _lazy("No worker knows the task"),
+    "unknown_task": _lazy("The task is not registered on any worker"),
 }
 
 
 def plain(text: object, limit: int = ON_PAGE) -> str:
-    """Return at most ``limit`` characters of a text as a page can hold them; not escaped yet."""
+    """Return at most ``limit`` characters of a text, control characters replaced; not escaped yet."""
     return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", printable(shortened(str(text), limit)))
 
 
 def hostile(text: object, limit: int = IN_LIST) -> SafeString:
-    """Return a text that came with a message, isolated: its direction cannot touch what stands around it."""
+    """Return a text that came with a message, isolated: its direction does not affect the text around it."""
     shown = plain(text, limit)
     return format_html("<bdi>{}</bdi>", shown) if shown else SafeString(EMPTY)
 
 
 def clamped(text: object) -> SafeString:
-    """Return a text that came with a message in at most two lines of a column; more of it is in the title."""
+    """Return a text that came with a message in at most two lines of a column; its tooltip has more of it."""
     if not plain(text):
         return SafeString(EMPTY)
     return format_html('<bdi class="rmq-clamp" title="{}">{}</bdi>', plain(text, IN_TITLE), plain(text, IN_LIST))
 
 
 def in_line(text: object, limit: int) -> SafeString:
-    """Return an id or a place in code, quiet, on one line that ends in an ellipsis; all of it is in the title."""
+    """Return an id or a place in code on one line, cut with an ellipsis if it is too long for the column."""
     shown = plain(text, limit)
     return format_html('<bdi class="rmq-id" title="{}">{}</bdi>', shown, shown or EMPTY)
 
 
 def dotted(name: object, limit: int) -> SafeString:
-    """Return a dotted name that came with a message, like `hostile`; a line may end after each of its dots."""
+    """Return a dotted name that came with a message, like `hostile`; a line may break after each of its dots."""
     shown = plain(name, limit)
     parts = ((part,) for part in _DOTS.split(shown))
     return (
@@ -118,7 +118,7 @@ def dotted(name: object, limit: int) -> SafeString:
 
 
 def badge(label: object, icon: str, tone: str) -> SafeString:
-    """Return a text with an icon; the tone (good, bad, waiting, quiet) is the colour, which says nothing by itself."""
+    """Return a text with an icon; the tone (good, bad, waiting, quiet) is the colour, which alone has no meaning."""
     return format_html(
         '<span class="rmq-badge rmq-{}"><svg class="rmq-icon" viewBox="0 0 12 12" width="12" height="12" '
         'aria-hidden="true"><path fill-rule="evenodd" d="{}"></path></svg> {}</span>',
@@ -136,31 +136,31 @@ def state_badge(state: str) -> SafeString:
 
 
 def outcome_badge(outcome: str) -> SafeString:
-    """Return what became of one task of an operation as text and icon."""
+    """Return the outcome of one task of an operation as text and icon."""
     known = OperationItem.Outcome(outcome)
     return badge(known.label, *_OUTCOMES[known])
 
 
 def operation_badge(state: str) -> SafeString:
-    """Return how far an operation is as text and icon."""
+    """Return the state of an operation as text and icon."""
     known = Operation.State(state)
     return badge(known.label, *_OPERATIONS[known])
 
 
 def reason(word: str) -> str:
-    """Return why a task was given up, in words; a reason that is not known stays as it came."""
+    """Return why a task was exhausted, as text; an unknown reason is returned as it is."""
     known = _REASONS.get(word)
     return str(known) if known else plain(word, 40) or EMPTY
 
 
 def absolute(moment: datetime) -> str:
-    """Return a moment in the time zone of the pages, to the second."""
+    """Return a time in the time zone of the pages, to the second."""
     shown = timezone.localtime(moment) if timezone.is_aware(moment) else moment
     return shown.strftime("%Y-%m-%d %H:%M:%S %Z").strip()
 
 
 def moment(at: datetime | None, now: datetime, css: str = "") -> SafeString:
-    """Return a moment as people say it ("in 3 min"), with the exact one in its title."""
+    """Return a relative time ("in 3 min"), with the exact time in its tooltip."""
     if at is None:
         return SafeString(EMPTY)
     classes = format_html(' class="{}"', css) if css else ""
@@ -170,7 +170,7 @@ def moment(at: datetime | None, now: datetime, css: str = "") -> SafeString:
 
 
 def relative(away: timedelta) -> str:
-    """Return how far away a moment is, in its largest unit: "in 3 min", "2 h ago"."""
+    """Return a difference from now in its largest unit: "in 3 min", "2 h ago"."""
     seconds = round(away.total_seconds())
     if abs(seconds) < 1:
         return _("now")
@@ -179,7 +179,7 @@ def relative(away: timedelta) -> str:
 
 
 def duration(milliseconds: int | None) -> str:
-    """Return a time in its largest unit, as people say it: "850 ms", "12 s", "3 min", "2 h", "5 days"."""
+    """Return a duration in its largest unit: "850 ms", "12 s", "3 min", "2 h", "5 days"."""
     if milliseconds is None:
         return EMPTY
     if abs(milliseconds) < 1000:
@@ -208,7 +208,7 @@ def delay(milliseconds: int | None) -> str:
 
 
 def rough(seconds: float | None) -> str:
-    """Return a measured time in the units of the settings, no more exact than people need: "4.2s", "1m23s", "3h20m"."""
+    """Return a measured time in the units of the settings, rounded: "4.2s", "1m23s", "3h20m"."""
     if seconds is None:
         return EMPTY
     step = next((step for below, step in ((1, 0.001), (10, 0.1), (3_600, 1), (86_400, 60)) if seconds < below), 3_600)
@@ -216,7 +216,7 @@ def rough(seconds: float | None) -> str:
 
 
 def share(part: float | None) -> str:
-    """Return a share in per cent; what is not all, and what is not nothing, is told as such."""
+    """Return a share in per cent; only 0 is shown as 0 %, and only 1 as 100 %."""
     if part is None:
         return EMPTY
     per_cent = round(100 * part)
@@ -228,10 +228,10 @@ def share(part: float | None) -> str:
 
 
 def ladder(delays_ms: Iterable[int]) -> str:
-    """Return delays as the settings have them: "30s, 5m, 1h"."""
+    """Return delays in the notation of the settings: "30s, 5m, 1h"."""
     return ", ".join(map(format_ms, delays_ms)) or EMPTY
 
 
 def interval(low: float | None, high: float | None, form: Callable[[float | None], str]) -> str:
-    """Return both ends of an interval in the form of its figure; empty where it is not known."""
+    """Return both ends of an interval in the format of its figure; empty if it is not known."""
     return "" if low is None or high is None else f"{form(low)}\N{EN DASH}{form(high)}"

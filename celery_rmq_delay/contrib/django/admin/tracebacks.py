@@ -1,4 +1,4 @@
-"""The text of a traceback in parts: the application's frames to be read, those of libraries to be folded. No I/O."""
+"""A traceback in parts: the application's frames, and those of libraries, which the page folds. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FRAME = re.compile(r'\s{2,40}File "([^"\n]{1,1000})", line [0-9]{1,9}(?:, in .{
 
 @dataclass
 class Part:
-    """Lines that belong together; ``frames`` says how many frames they are, 0 for text between them."""
+    """Consecutive lines of one kind; ``frames`` is their number of frames, 0 for other text."""
 
     kind: Kind
     frames: int = 0
@@ -29,7 +29,7 @@ class Part:
 
 
 def parts(traceback: str) -> list[Part]:
-    """Return the parts of a traceback in their order, as the standard library wrote it; any other text is one part."""
+    """Return the parts of a traceback of the standard library, in order; any other text is one part."""
     found: list[Part] = []
     for kind, begins, line in _lines(traceback.splitlines()):
         if not found or found[-1].kind != kind:
@@ -49,7 +49,7 @@ def _lines(lines: Iterable[str]) -> Iterator[tuple[Kind, bool, str]]:
             indent = _indent(line)
             yield kind, True, line
             continue
-        if kind != "text" and _indent(line) <= indent:  # the source of a frame stands deeper than the frame
+        if kind != "text" and _indent(line) <= indent:  # the source of a frame is indented deeper than the frame
             kind = "text"
         yield kind, False, line
 

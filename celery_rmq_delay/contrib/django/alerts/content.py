@@ -1,4 +1,4 @@
-"""What an alert says: texts for people and data for programs. No I/O."""
+"""Contents of alerts: texts for mails and data for webhooks. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MESSAGE = 500
 
 @dataclass(frozen=True)
 class Alert:
-    """So many tasks of one failure group that were parked, recovered or exhausted since a time.
+    """The count of tasks of one failure group that were parked, recovered or exhausted since a time.
 
     ``task``, ``queue``, ``task_id`` and ``reason`` are those of the last one.
     """
@@ -55,12 +55,12 @@ def subject(alerts: Sequence[Alert]) -> str:
 
 
 def text(alerts: Sequence[Alert]) -> str:
-    """Return the body of a mail: a paragraph per failure group, the one with most tasks first."""
+    """Return the body of a mail: a paragraph per failure group, the one with the most tasks first."""
     return "\n\n".join(_paragraph(alert) for alert in sorted(alerts, key=lambda alert: -alert.count))
 
 
 def payload(alerts: Sequence[Alert]) -> dict[str, Any]:
-    """Return what is posted to a webhook: ``text`` as chats show it, and ``alerts`` for programs."""
+    """Return the JSON for a webhook: ``text`` for chats, and ``alerts`` for programs."""
     return {"text": f"{subject(alerts)}\n\n{text(alerts)}", "alerts": [alert.to_json() for alert in alerts]}
 
 

@@ -1,4 +1,4 @@
-"""Tells people of failures by mail and webhook, as the setting NOTIFY asks for."""
+"""Sends alerts by mail and webhook, as configured in the setting NOTIFY."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from . import content
 from .content import Alert
 from .outbox import Outbox
 
-#: Seconds that a mail server and a webhook have.
+#: The timeout of mail servers and webhooks in seconds.
 TIMEOUT = 10.0
 
 
 class NotSentError(Exception):
-    """An alert was not taken; the message is without the webhook's path, which is often a secret."""
+    """A webhook did not accept an alert; the message omits the webhook's path, which is often a secret."""
 
 
 @contextmanager
 def notifying() -> Iterator[None]:
-    """Send the alerts that ``NOTIFY`` asks for while the block runs, and what is due at its end."""
+    """Send the alerts that ``NOTIFY`` configures while the block runs, and the rest that is due at its end."""
     notify = conf().notify
     with ExitStack() as stack:
         for outbox in _outboxes(notify):
@@ -59,7 +59,7 @@ def _connected(kind: str, outbox: Outbox) -> Iterator[None]:
 
 
 def send_mail(found: Sequence[Alert]) -> None:
-    """Mail alerts to ADMINS by Django's mail backend; to nobody where there are none. Raises what that raises."""
+    """Mail alerts to ADMINS, if there are any, with Django's mail backend. Raises the backend's errors."""
     people = [each if isinstance(each, str) else each[1] for each in django_settings.ADMINS]
     if not people:
         return

@@ -1,4 +1,4 @@
-"""Alerts on their way: counted by failure group, throttled, sent by a thread that nobody waits for."""
+"""Counts alerts by failure group, throttles them, and sends them in a thread of its own."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .content import Alert
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that an alert waits for others, so that a burst is one message.
+#: Seconds that an alert waits for others, so that a burst becomes one message.
 SETTLE = 2.0
 #: Seconds after which a message that could not be sent is tried again.
 RETRY_AFTER = 30.0
-#: Seconds for which the end of the process waits for the last message.
+#: Seconds for which the process waits at its end for the last message.
 LAST_WORDS = 20.0
 
-#: Failure groups that are counted at a time; further ones are dropped.
+#: The most failure groups that are counted at a time; more are dropped.
 MAX_GROUPS = 1_000
 
 _Key = tuple[str, str]
@@ -33,7 +33,7 @@ _Key = tuple[str, str]
 
 @dataclass(frozen=True)
 class _Counted:
-    """What happened in one failure group since its last alert; ``added_at`` on the monotonic clock."""
+    """The count of one failure group since its last alert; ``added_at`` is on the monotonic clock."""
 
     record: TaskRecord
     count: int
@@ -45,10 +45,10 @@ class _Counted:
 
 
 class Outbox:
-    """Counts what happens, and sends each failure group's count at most once in ``every`` seconds.
+    """Counts tasks, and sends the count of each failure group at most once in ``every`` seconds.
 
-    ``send`` is called in a thread of the outbox. Where it raises, the counts stay, it is tried again after
-    `RETRY_AFTER` seconds, and the log says so once. What is still throttled when the process ends is not told.
+    ``send`` is called in the outbox's thread. If it raises, the counts stay, it is called again after `RETRY_AFTER`
+    seconds, and one error is logged. Alerts that are still throttled when the process ends are not sent.
     """
 
     def __init__(self, name: str, send: Callable[[Sequence[Alert]], object], *, every: float) -> None:
@@ -61,7 +61,7 @@ class Outbox:
         self._thread: threading.Thread | None = None
 
     def add(self, kind: str, record: TaskRecord) -> None:
-        """Count a task that was just parked, recovered or exhausted. Waits for nobody."""
+        """Count a task that was just parked, recovered or exhausted. Does not block."""
         group = record.failure_group
         key = kind, group.fingerprint if group is not None else f"{record.name} {record.reason}"
         new = _Counted(record, 1, timezone.now(), time.monotonic())
@@ -72,7 +72,7 @@ class Outbox:
             self._changed.notify()
 
     def close(self) -> None:
-        """Send what is due, and end."""
+        """Send the alerts that are due, and stop the thread."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -84,7 +84,7 @@ class Outbox:
         if so_far is None and len(self._counted) >= MAX_GROUPS:
             if not self._dropping:
                 logger.warning(
-                    "More than %d failure groups wait for the %s: others are dropped", MAX_GROUPS, self._name
+                    "Alerts of more than %d failure groups wait for the %s: others are dropped", MAX_GROUPS, self._name
                 )
             self._dropping = True
             return False
@@ -104,19 +104,19 @@ class Outbox:
                 self._deliver(due)
 
     def _due(self) -> dict[_Key, _Counted]:
-        """Return what goes into the next message: nothing, or all that is not throttled."""
+        """Return the counts for the next message: none, or all that are not throttled."""
         now = time.monotonic()
         self._sent_at = {key: at for key, at in self._sent_at.items() if at + self._every > now}
         free = {key: counted for key, counted in self._counted.items() if key not in self._sent_at}
         return free if self._closing or any(self._ready_at(key) <= now for key in free) else {}
 
     def _ready_at(self, key: _Key) -> float:
-        """Return when a count is a reason to send a message, on the monotonic clock."""
+        """Return when a count has to be sent, on the monotonic clock."""
         throttled = self._sent_at.get(key, float("-inf")) + self._every
         return max(throttled, self._counted[key].added_at + SETTLE, self._not_before)
 
     def _pause(self) -> float | None:
-        """Return for how many seconds there will be nothing to do; None for as long as nothing is added."""
+        """Return the seconds until the next count is ready; None while there is none."""
         if not self._counted:
             return None
         return max(0.0, min(map(self._ready_at, self._counted)) - time.monotonic())
@@ -126,7 +126,7 @@ class Outbox:
             found = _alerts(due)
             if found:
                 self._send(found)
-        except Exception as error:  # noqa: BLE001 - whatever a mail backend raises, the collector goes on
+        except Exception as error:  # noqa: BLE001 - an error of a mail backend must not stop the collector
             self._failed(due, error)
         else:
             self._done(due)
@@ -140,7 +140,7 @@ class Outbox:
                 self._count(key, counted)
             self._not_before = time.monotonic() + RETRY_AFTER
         if not self._failing:
-            text = "Alerts cannot be sent by %s (%s: %s): tried again until they can"
+            text = "Alerts cannot be sent by %s (%s: %s): retrying"
             logger.error(text, self._name, type(error).__name__, error)
         self._failing = True
 
@@ -165,7 +165,7 @@ def _alerts(due: Mapping[_Key, _Counted]) -> list[Alert]:
 def _alert(kind: str, counted: _Counted) -> Alert:
     record = counted.record
     group = record.failure_group
-    shown = redaction_of_project().text  # the rules of today: those of the day when it was stored may have been fewer
+    shown = redaction_of_project().text  # stored texts were redacted with the rules of that time: these may be more
     return Alert(
         kind=kind,
         count=counted.count,

@@ -1,7 +1,7 @@
 """The collector: takes events and exhausted messages from the broker and writes them into the tables.
 
-`deliveries` and `consumer` are its broker side, `reading` and `facts` say what a message means, `database` writes a
-batch in one transaction, `collector` runs them, `assembly` makes them of the settings.
+`deliveries` and `consumer` are its broker side, `reading` and `facts` parse messages, `database` writes a batch in one
+transaction, `collector` is the loop, `assembly` builds all of them from the settings.
 
 May import `alerts`, `services`, `models` and what is below them.
 """

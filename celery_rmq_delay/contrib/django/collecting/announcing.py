@@ -1,4 +1,4 @@
-"""What others learn of a batch that the collector has committed: signals, and how late retries began."""
+"""Signals and the lateness metric for a batch that the collector has committed."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from .facts import STATES
 
 logger = logging.getLogger(__name__)
 
-#: Events of a batch whose lateness is measured: a storm is known by a part of it.
+#: Events of a batch whose lateness is measured: in a retry storm a sample is enough.
 SAMPLE = 200
-#: Seconds before its time from which on an attempt counts as run by hand; less is between two workers' clocks.
+#: An attempt that starts more seconds early than this was run by hand; less can be clock skew between workers.
 EARLY = 1.0
 
 Observe = Callable[[str, float], object]
 
 
-def tell(new: Sequence[Event], observe: Observe | None = None) -> None:
-    """Tell of events that were not in the tables before. Never raises: what is committed is not written again.
+def notify(new: Sequence[Event], observe: Observe | None = None) -> None:
+    """Send signals for new events, and observe how late retries started. Never raises: the batch is committed.
 
-    ``observe`` is given queue and lateness, in seconds, of retries among them.
+    ``observe`` is called with the queue and the lateness, in seconds, of each retry.
     """
     try:
         in_order = sorted(new, key=lambda event: event.occurred_at)
@@ -38,13 +38,13 @@ def tell(new: Sequence[Event], observe: Observe | None = None) -> None:
             for queue, seconds in lateness(new):
                 observe(queue, seconds)
     except Exception:
-        logger.exception("What was collected could not be told to others")
+        logger.exception("Signals or metrics of a collected batch failed")
 
 
 def lateness(new: Sequence[Event]) -> Iterator[tuple[str, float]]:
     """Yield queue and lateness of the first `SAMPLE` retries: seconds from when one was due until it started.
 
-    When it was due, the attempt before it has said. What was run by hand before that time is left out.
+    The event of the previous attempt has the due time. Retries that were run by hand before it are left out.
     """
     started = {
         (event.task_id or "", event.life or FIRST_LIFE, event.generation, event.attempt - 1): (
@@ -60,7 +60,7 @@ def lateness(new: Sequence[Event]) -> Iterator[tuple[str, float]]:
 
 
 def _dues(task_ids: set[str]) -> Iterator[tuple[tuple[str, str, int, int], datetime]]:
-    """Yield when the attempts after those of the given tasks were due, by task id, life, generation and attempt."""
+    """Yield (task id, life, generation, attempt) and the due time of the next attempt, of these tasks."""
     if not task_ids:
         return
     rows = Attempt.objects.filter(record__task_id__in=task_ids, due_at__isnull=False)

@@ -1,4 +1,4 @@
-"""A collector made of its parts: broker, database, history files, alerts and health."""
+"""Builds a collector from the project's settings, with alerts, health pages and metrics, and runs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from ..alerts.notifier import notifying
 from ..broker import delay
 from ..conf import conf
-from .announcing import tell
+from .announcing import notify
 from .batches import Writer
 from .collector import Collector, Options, name
 from .consumer import Consumer
@@ -27,18 +27,18 @@ from .tables import tables_of
 def collect(
     options: Options, health_file: Path | None, http: str | None, stop: threading.Event, report: Callable[[str], object]
 ) -> None:
-    """Collect as the project's settings specify, until ``stop`` is set; ``report`` is called with lines of progress.
+    """Collect until ``stop`` is set, or the options end it; ``report`` is called with each line of output.
 
     ``http`` is the address of the pages ``/healthz`` and ``/metrics``. Raises `RmqDelayError`.
     """
     app_side = delay()
     settings = app_side.settings
     events, exhausted = settings.names.events, settings.exhausted_queue
-    # Without a place to keep them exhausted messages stay where they are.
+    # Where messages are not stored, exhausted ones stay in their queue.
     queues = [events] if conf().store_payload == "never" else [events, exhausted]
     history = None if (place := conf().history_url) is None else History(open_files(place))
     page, observe = metrics()
-    database, health = Database(partial(tell, observe=observe if http else None)), Health(health_file)
+    database, health = Database(partial(notify, observe=observe if http else None)), Health(health_file)
     tables_of(database.connection)
     writer = Writer(Reader(events, settings.redaction), database, stop, history=history)
     status = Status(name(), events, database, writer)

@@ -1,4 +1,4 @@
-"""Batches on their way into the sinks: held while a database is down, taken apart around what it refuses."""
+"""Writes batches into the sinks: retried while the database is down, split where it refuses a message."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ logger = logging.getLogger(__name__)
 #: Seconds between two attempts to write: the first, and the longest.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 
-#: SQLSTATE classes of errors that a row is to blame for: data, integrity, a limit of the program.
+#: SQLSTATE classes of errors that a row causes: data, integrity, a limit of the program.
 _ABOUT_DATA = ("22", "23", "54")
 
 
 class Sink(Protocol):
-    """Where batches go: `Database`, `History`."""
+    """A destination of batches: `Database`, `History`."""
 
     def write(self, batch: Sequence[Reading]) -> None:
-        """Write a batch: it is safe when this returns, and writing it again changes nothing."""
+        """Write a batch: it is stored when this returns, and writing it again changes nothing."""
 
 
 class GatheringSink(Sink, Protocol):
-    """Where batches go, and are safe later only: `History`."""
+    """A destination where batches are stored only after `flush`: `History`."""
 
     def flush(self) -> None:
-        """Make safe what was written so far. Raises `HistoryError`: then it may be called again."""
+        """Store everything that was written so far. Raises `HistoryError`: then it may be called again."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A message, the queue it came from, and what it says."""
+    """A message, the queue it came from, and what was read from it."""
 
     queue: str
     delivery: Delivery
@@ -54,7 +54,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Written:
-    """What was written: how many messages of which queue, and how old the youngest event was (milliseconds)."""
+    """What was written: messages, unreadable ones among them, and the age of the youngest event (milliseconds)."""
 
     count: int
     unreadable: int
@@ -64,7 +64,7 @@ class Written:
 class Writer:
     """Writes batches into database, ``sinks`` and ``history``, in this order and in one thread.
 
-    ``stop`` ends the waiting for a database that is down, or a disk that is full.
+    ``stop`` ends the retries while the database is down or the disk is full.
     """
 
     def __init__(
@@ -78,18 +78,18 @@ class Writer:
         self._reader, self._database, self._stop = reader, database, stop
         self._history = history
         self._sinks: Sequence[Sink] = (database, *sinks) if history is None else (database, *sinks, history)
-        #: What is wrong at the moment, None while all is well.
+        #: The present problem; None while there is none.
         self.problem: str | None = None
 
     @property
     def gathers(self) -> bool:
-        """Whether what is written is safe after the next `flush` only."""
+        """Whether written batches are stored only after the next `flush`."""
         return self._history is not None
 
     def write(self, batch: Sequence[tuple[str, Delivery]]) -> Written:
-        """Write a batch, however long that takes; where it `gathers`, it is not safe yet.
+        """Write a batch, with retries; where the writer `gathers`, it is stored only after `flush`.
 
-        Raises `AbandonedError` when it is told to stop before a sink could take it.
+        Raises `AbandonedError` when ``stop`` is set before every sink has taken it.
         """
         items = [Item(queue, delivery, self._reader.read(queue, delivery)) for queue, delivery in batch]
         self.held(lambda: self._write(items))
@@ -99,12 +99,12 @@ class Writer:
         return Written(len(items), sum(map(_is_unreadable, items)), max(0, round(lag)))
 
     def flush(self) -> None:
-        """Make safe all that was written so far, however long that takes. Raises `AbandonedError` as `write` does."""
+        """Store everything that was written so far, with retries. Raises `AbandonedError` as `write` does."""
         if self._history is not None:
             self.held(self._history.flush)
 
     def held(self, act: Callable[[], None]) -> None:
-        """Call ``act`` until no error of database or history files keeps it from its end."""
+        """Call ``act`` until it raises no error of the database or the history files."""
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         while True:
             try:
@@ -120,7 +120,7 @@ class Writer:
             pause = backoff.pause()
             logger.warning("A batch cannot be written: trying again in %g s. %s", pause, self.problem)
             if self._stop.wait(pause):
-                raise AbandonedError(f"A batch was left to the broker: {self.problem}")
+                raise AbandonedError(f"A batch stays in the broker: {self.problem}")
 
     def disconnect(self) -> None:
         """Close this thread's connection to the database; the next write opens one."""
@@ -128,7 +128,7 @@ class Writer:
             self._database.connection.close()
 
     def _write(self, items: Sequence[Item], *, again: bool = True) -> None:
-        """Write these; where a sink refuses what one of them says, the others are written all the same."""
+        """Write these; where a sink refuses one of them, the others are written all the same."""
         try:
             for sink in self._sinks:
                 sink.write([item.reading for item in items if item.reading is not None])
@@ -136,7 +136,7 @@ class Writer:
             if not is_about_data(error):
                 raise
             self._database.forget()
-            if again:  # somebody may have deleted a group that was known
+            if again:  # a failure group may have been deleted
                 self._write(items, again=False)
             elif len(items) > 1:
                 middle = len(items) // 2
@@ -149,13 +149,13 @@ class Writer:
         if _is_unreadable(item):
             raise DatabaseError(f"A message of {item.queue} can be stored in no table: {error}") from error
         what = type(error).__name__  # its text may quote the row
-        logger.error("A message of %s cannot be written (%s): it is kept among the unreadable ones", item.queue, what)
+        logger.error("A message of %s cannot be written (%s): it is kept as an unreadable message", item.queue, what)
         kept = unreadable(item.queue, item.delivery, error, self._reader.redaction)
         self._write([Item(item.queue, item.delivery, kept)], again=False)
 
 
 def _over(reading: Fact | Rollup) -> datetime:
-    """Return when what a message tells of was over: a rollup is sent at the end of its `ROLLUP_SECONDS`."""
+    """Return when the reported period ended: a rollup is sent at the end of its `ROLLUP_SECONDS`."""
     span = ROLLUP_SECONDS if isinstance(reading, Rollup) else 0
     return reading.event.occurred_at + timedelta(seconds=span)
 
@@ -165,7 +165,7 @@ def _is_unreadable(item: Item) -> bool:
 
 
 def is_about_data(error: Exception) -> bool:
-    """Return whether an error is about the rows that were to be written, and not about the database."""
+    """Return whether the rows caused an error, and not the database."""
     if isinstance(error, (MemoryError, RmqDelayError)):
         return False
     if isinstance(error, (DataError, IntegrityError)) or not isinstance(error, Error):

@@ -1,7 +1,7 @@
-"""The collector's loop: take messages in, hand batches to the writer, ack what it has written.
+"""The collector's loop: receive messages, hand batches to the writer, ack what it has written.
 
-The loop never touches the database, so the broker is answered whatever the database does; the writer has a thread of
-its own. Batches are written one after the other, and acked in the same order.
+The writer has a thread of its own: the loop never uses the database, so heartbeats go on while a write takes long.
+Batches are written one after the other, and acked in the same order.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two attempts to connect to the broker: the first, and the longest.
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
-#: Seconds between two looks at the queues, which the status shows.
-LOOK = 5.0
-#: Seconds that a turn waits for messages: while a batch is being written, and while there is nothing to do.
+#: Seconds between two counts of the queues, which the status shows.
+COUNT_EVERY = 5.0
+#: Seconds that the loop waits for messages: while a batch is being written, and while it is idle.
 _BUSY, _IDLE = 0.01, 0.2
-#: Bytes of a batch, and of all messages that are held, where these are reached before the number of messages is.
+#: The most bytes of a batch, and of all messages in memory.
 BATCH_BYTES, MAX_BYTES = 16 * 1024 * 1024, 64 * 1024 * 1024
-#: Batches under way: one that is written, one that is ready when it is done. A third fills up meanwhile.
+#: Batches under way: one that is being written, and the next one. A third fills up meanwhile.
 _UNDER_WAY = 2
 PREFETCH_BATCHES = _UNDER_WAY + 1
-#: Messages of a batch at most, and of a prefetch, beyond which AMQP knows none.
+#: The most messages of a batch, and of a prefetch: AMQP's limit.
 MAX_BATCH, MAX_PREFETCH = 20_000, 65_535
-#: Messages of a history file, where these are reached before its age is.
+#: The most messages of a history file.
 FILE_MESSAGES = 10_000
 
 
 @dataclass(frozen=True)
 class Options:
-    """How the collector works: ``batch`` messages, or those of ``age`` seconds, are written at once.
+    """Options of a collector: ``batch`` messages, or those of ``age`` seconds, are written together.
 
-    Where history files are written, messages are gathered for one for ``file_age`` seconds, and not acked meanwhile.
-    ``once`` ends when the queues are empty, ``max_seconds`` after so many.
+    With history files, messages are gathered for ``file_age`` seconds per file, and acked after that. With ``once`` the
+    collector ends when the queues are empty, with ``max_seconds`` after so many seconds.
     """
 
     batch: int = 1000
@@ -58,8 +58,8 @@ class Options:
     max_seconds: float | None = None
 
     def prefetch(self, *, gathers: bool) -> int:
-        """Return how many messages the collector may hold, where they are gathered for files and where not."""
-        # Two files: one that is written, and one that fills up meanwhile.
+        """Return the prefetch count, with (``gathers``) and without history files."""
+        # Two files: one is being written while the other fills up.
         return min(MAX_PREFETCH, PREFETCH_BATCHES * self.batch + (2 * FILE_MESSAGES if gathers else 0))
 
 
@@ -77,7 +77,7 @@ class _Batch:
 
 @dataclass
 class _Flush:
-    """The files of all that came up to ``tag``."""
+    """The files with all messages up to ``tag``."""
 
     tag: int
     future: Future[None]
@@ -86,7 +86,7 @@ class _Flush:
 
 @dataclass
 class _Gathered:
-    """What is in the tables, and in no history file yet: messages up to ``tag``, the first of them since ``since``."""
+    """Messages up to ``tag`` that are in the tables, but in no history file yet; the first was added at ``since``."""
 
     tag: int = 0
     count: int = 0
@@ -124,13 +124,13 @@ class Collector:
         self._saving: Future[None] = Future()
         self._saving.set_result(None)
         self._first_at = 0.0
-        self._next_look = 0.0
-        self._empty_looks = 0
+        self._next_count = 0.0
+        self._empty_counts = 0
         self._is_quiet = False
         self._ends_at = None if options.max_seconds is None else time.monotonic() + options.max_seconds
 
     def run(self) -> None:
-        """Collect until told to stop; what is under way then is finished."""
+        """Collect until ``stop`` is set, then finish the batches under way."""
         try:
             self._run()
         finally:
@@ -140,7 +140,7 @@ class Collector:
 
     def _run(self) -> None:
         backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
-        while not self._is_told_to_stop():
+        while not self._must_stop():
             try:
                 with self._consumer.connected():
                     backoff.reset()
@@ -149,37 +149,37 @@ class Collector:
             except CONNECTION_ERRORS as error:
                 self._health.problem = f"The broker: {type(error).__name__}: {error}"
                 pause = backoff.pause()
-                logger.warning("The broker is lost, or cannot be reached: trying again in %g s. %s", pause, error)
+                logger.warning("The connection to the broker failed: trying again in %g s. %s", pause, error)
                 self._leave()
                 self._stop.wait(pause)
             except AbandonedError as error:
-                # An ack of what came later would be one of this, too: the broker delivers all of it again.
+                # Later acks would include this batch (multiple=True): the broker redelivers all of it.
                 logger.warning("%s", error)
                 self._leave()
                 break
 
     def _leave(self) -> None:
-        """Forget what is under way: the broker delivers it again, and writing it twice changes nothing."""
+        """Drop the batches under way: the broker redelivers them, and writing them twice changes nothing."""
         for batch in self._under_way:
             batch.future.cancel()
         self._under_way.clear()
         self._gathered = _Gathered()
 
-    def _is_told_to_stop(self) -> bool:
+    def _must_stop(self) -> bool:
         if self._ends_at is not None and time.monotonic() >= self._ends_at:
             self._stop.set()
         return self._stop.is_set()
 
     def _serve(self) -> bool:
-        """Collect on one connection; return True when there is nothing more to be done."""
-        self._next_look = 0.0
-        while not self._is_told_to_stop():
-            self._look()
+        """Collect on one connection; return True when the collector is done."""
+        self._next_count = 0.0
+        while not self._must_stop():
+            self._count_queues()
             self._receive()
             self._settle()
             self._cut(all_of_it=False)
             self._secure(all_of_it=self._options.once and self._is_quiet and not self._under_way)
-            if self._options.once and self._empty_looks > 1:
+            if self._options.once and self._empty_counts > 1:
                 return True
         self._finish()
         return True
@@ -201,7 +201,7 @@ class Collector:
             self._health.problem = self._writer.problem
 
     def _cut(self, *, all_of_it: bool) -> None:
-        """Hand batches to the writer: full ones, and a smaller one when it is old and the writer idle."""
+        """Hand batches to the writer: full ones, and a smaller one when it is old and the writer is idle."""
         consumer, options = self._consumer, self._options
         while consumer.received and (len(self._under_way) < _UNDER_WAY or all_of_it):
             is_full = len(consumer.received) >= options.batch or consumer.size >= BATCH_BYTES
@@ -213,7 +213,7 @@ class Collector:
             self._first_at = time.monotonic()
 
     def _settle(self) -> None:
-        """Ack what is safe. Raises `AbandonedError`: then nothing more may be acked on this connection."""
+        """Ack stored batches. Raises `AbandonedError`: then nothing more may be acked on this connection."""
         while self._under_way and self._under_way[0].future.done():
             self._settle_one(self._under_way.popleft())
 
@@ -230,29 +230,29 @@ class Collector:
         self._status.count(work.messages, written)
 
     def _secure(self, *, all_of_it: bool) -> None:
-        """Have the files of what is gathered written: when that is due, or at once."""
+        """Start writing the history files of gathered messages: when they are due, or at once."""
         held = self._gathered
         if held.is_due(self._options.file_age) or (all_of_it and held.count):
             self._under_way.append(_Flush(held.tag, self._thread.submit(self._writer.flush)))
             self._gathered = _Gathered()
 
-    def _look(self) -> None:
-        """Look at the queues from time to time, or when ``once`` may be at its end, and tell the status."""
+    def _count_queues(self) -> None:
+        """Count the queues from time to time, or when ``once`` may be done, and save the status."""
         has_work = self._under_way or self._consumer.received or self._gathered.count
         is_idle = self._options.once and not has_work
         now = time.monotonic()
-        if not is_idle and now < self._next_look:
+        if not is_idle and now < self._next_count:
             return
-        if now >= self._next_look:
-            self._next_look = now + LOOK
-        counts = self._consumer.look()
-        self._empty_looks = self._empty_looks + 1 if is_idle and not any(counts.values()) else 0
+        if now >= self._next_count:
+            self._next_count = now + COUNT_EVERY
+        counts = self._consumer.count()
+        self._empty_counts = self._empty_counts + 1 if is_idle and not any(counts.values()) else 0
         self._status.waiting = sum(counts.values())
         if self._saving.done():
             self._saving = self._thread.submit(self._status.save)
 
     def _finish(self) -> None:
-        """Write and ack what is here; what the database or the disk does not take is left to the broker."""
+        """Write and ack the received messages; those that the database or the disk refuses stay in the broker."""
         self._cut(all_of_it=True)
         while self._under_way or self._gathered.count:
             self._settle()
@@ -261,5 +261,5 @@ class Collector:
 
 
 def name() -> str:
-    """Return what tells this collector from others."""
+    """Return the name of this collector: host and process id."""
     return f"{socket.gethostname()}:{os.getpid()}"

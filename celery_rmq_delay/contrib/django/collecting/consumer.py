@@ -1,4 +1,4 @@
-"""The collector's side of the broker: one connection, one channel that consumes, one to look at the queues."""
+"""The collector's connection to the broker: one channel to consume, one to count the queues."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two signs of life where the settings of the app say nothing.
+#: Seconds of the AMQP heartbeat where the app's settings have none.
 HEARTBEAT = 60
-#: What a connection that is lost, or cannot be had, raises.
+#: Errors of a connection that is lost or cannot be opened.
 CONNECTION_ERRORS = (OSError, amqp.AMQPError)
 
 
 class Consumer:
-    """What the broker delivers from ``queues``, in ``received``, as (queue, delivery)."""
+    """Consumes ``queues``; ``received`` holds the deliveries as (queue, delivery)."""
 
     def __init__(self, delay: AppState, queues: Sequence[str], prefetch: int) -> None:
         self._delay, self._prefetch = delay, prefetch
@@ -40,7 +40,7 @@ class Consumer:
         self._missing: set[str] = set()
         self._next_heartbeat = 0.0
         self.received: deque[tuple[str, Delivery]] = deque()
-        #: The bytes of what is in ``received``.
+        #: The bytes of the deliveries in ``received``.
         self.size = 0
 
     @contextmanager
@@ -65,10 +65,10 @@ class Consumer:
             self._connection = self._channel = None
             connection.collect()
 
-    def look(self) -> dict[str, int]:
-        """Return how many messages lie in the queues, and consume those that have come into being.
+    def count(self) -> dict[str, int]:
+        """Return how many messages are ready in each queue, and consume queues that exist by now.
 
-        The queue of events is declared where settings allow that; the exhausted queue is the ladders'.
+        The events queue is declared where the settings allow that; the exhausted queue belongs to the ladders.
         """
         assert self._connection is not None, "not connected"  # noqa: S101 - for mypy
         names, events = list(self._tags.values()), self._delay.settings.names.events
@@ -84,7 +84,7 @@ class Consumer:
         missing = {queue for queue in names if counts[queue] is None}
         if missing - self._missing:
             hint = "run `celery -A proj rmq-delay apply`, or start a worker"
-            logger.warning("Missing on the broker: %s. It is consumed when it is there: %s", ", ".join(missing), hint)
+            logger.warning("Missing on the broker: %s. It is consumed once it exists: %s", ", ".join(missing), hint)
         self._missing = missing
         return {queue: count or 0 for queue, count in counts.items()}
 
@@ -93,7 +93,7 @@ class Consumer:
         self.size += delivery.size
 
     def take(self, most: int, size: int) -> list[tuple[str, Delivery]]:
-        """Take up to ``most`` messages out of ``received``, at least one, of ``size`` bytes or a message more."""
+        """Remove messages from ``received``: up to ``most``, until they have ``size`` bytes, and at least one."""
         taken: list[tuple[str, Delivery]] = []
         until = self.size - size
         while self.received and len(taken) < most and (self.size > until or not taken):
@@ -107,7 +107,7 @@ class Consumer:
         return self._connection.connection
 
     def receive(self, most: int, timeout: float) -> None:
-        """Take in what arrives, up to ``most`` in all; wait ``timeout`` seconds at most for each."""
+        """Receive until ``received`` has ``most`` messages, or ``timeout`` seconds are over."""
         connection = self._amqp
         until = time.monotonic() + timeout
         try:
@@ -119,7 +119,7 @@ class Consumer:
         self._beat(is_reading=True)
 
     def pause(self, seconds: float) -> None:
-        """Read nothing for so long; the broker still hears from us."""
+        """Read nothing for ``seconds``; heartbeats are still sent."""
         time.sleep(seconds)
         self._beat(is_reading=False)
 

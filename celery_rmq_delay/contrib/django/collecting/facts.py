@@ -1,7 +1,7 @@
-"""What one message says, as the tables take it. No I/O.
+"""Parses one message into a `Fact` for the tables. No I/O.
 
-An exhausted message says what the event of its last attempt says, and more: the traceback, and itself. Both have the
-same `event_id`, so whichever comes second only fills gaps.
+An exhausted message has the data of the event of its last attempt, and also the traceback and the message itself. Both
+have the same `event_id`: the second to arrive only fills gaps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..messages import StoredMessage, call_digest, stored
 from ..messages import fingerprint as digest_of
 from ..models import TaskState
 
-#: The states that events bring about; what people do is written by who does it.
+#: The states that events lead to; operations write the other states themselves.
 STATES = {
     events.PARKED: TaskState.PARKED,
     events.FORWARDED: TaskState.PARKED,
@@ -33,8 +33,8 @@ STATES = {
     events.EXHAUSTED: TaskState.EXHAUSTED,
     events.DISCARDED: TaskState.DISCARDED,
 }
-#: Which of two ends of the same attempt counts. An attempt may end twice, when its worker dies before the broker hears
-#: of it. What lies in the exhausted queue is never hidden behind a success.
+#: The higher rank wins where one attempt has two ends, as when its worker dies before it can ack. A success never
+#: hides a message in the exhausted queue.
 RANKS = {
     TaskState.PARKED: 1,
     TaskState.RUNNING: 2,
@@ -48,9 +48,9 @@ _NO_ID = "no-id-"
 
 @dataclass(frozen=True)
 class Fact:
-    """What a message says; ``message`` is itself, where it is to be kept.
+    """The content of an event or an exhausted message; ``message`` is the latter as it is stored.
 
-    Then ``digest`` tells it from all others, and ``call`` its call from other calls.
+    Then ``digest`` identifies the message, and ``call`` its call.
     """
 
     event: Event
@@ -62,29 +62,29 @@ class Fact:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What the task's row is known by: its id, and the life of that."""
+        """The key of the task's row: its id and life."""
         return self.task_id, self.event.life or h.FIRST_LIFE
 
     @property
     def state(self) -> TaskState | None:
-        """The state that it brings about; None where it is history only."""
+        """The state that it leads to; None where it is history only."""
         return STATES.get(self.event.kind)
 
     @property
     def version(self) -> tuple[int, int, int]:
-        """The order in which a task's facts came about, whatever the order in which they come here."""
+        """A sort key: the order in which a task's facts happened, which may differ from that of their arrival."""
         state = self.state
         return self.event.generation, self.event.attempt, RANKS[state] if state else 0
 
     def apart(self) -> Fact:
-        """Return what begins a row of the message's own."""
+        """Return the fact for a row of the message's own."""
         event, life = self.event, self.digest[: h.MAX_LIFE]
         own_id = event_id(self.task_id, event.generation, event.attempt, event.kind, life)
         return replace(self, event=replace(event, life=life, event_id=own_id))
 
 
 def of_exhausted(message: amqp.Message, redaction: Redaction) -> Fact:
-    """Return what a message in the exhausted queue says. Raises whatever its headers make impossible."""
+    """Return the fact of a message in the exhausted queue. Raises any exception for malformed headers."""
     raw: Mapping[str, Any] = message.headers
     found = describe(message)
     kept = stored(message)
@@ -128,7 +128,7 @@ def of_exhausted(message: amqp.Message, redaction: Redaction) -> Fact:
 
 
 def _name(value: object) -> str:
-    """Return a name as the tables have it: clean, and where it is too long with a digest in place of its end."""
+    """Return a name as the tables store it: printable, and a digest in place of its end where it is too long."""
     if value is None:
         return ""
     text = printable(str(value))

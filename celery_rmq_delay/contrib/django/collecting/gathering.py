@@ -1,4 +1,4 @@
-"""What the collector has read, gathered for the history files."""
+"""Gathers the collector's events for the history files."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 class History:
-    """Gathers events, and writes those of each day as one file. Belongs to one thread."""
+    """Gathers events and writes one file per day. Belongs to one thread."""
 
     def __init__(self, files: HistoryFiles) -> None:
         self._files = files
-        #: By day, and by what is in it: a batch that is written again is not gathered twice.
+        #: By day and event ids: a batch that is written again is not gathered twice.
         self._tables: dict[tuple[str, tuple[str, ...]], Any] = {}
 
     def write(self, batch: Sequence[Reading]) -> None:
-        """Gather the events of a batch: they are safe after `flush`.
+        """Gather the events of a batch: `flush` stores them.
 
-        Raises `pyarrow.ArrowException` for what is no value of its column.
+        Raises `pyarrow.ArrowException` for a value that does not fit its column.
         """
         from ..history_files import table_of
 
@@ -39,7 +39,7 @@ class History:
             self._tables[day, tuple(event.event_id for event in events)] = table_of([vars(each) for each in events])
 
     def flush(self) -> None:
-        """Write what is gathered; it is safe when this returns. Raises `HistoryError`: the rest is still gathered."""
+        """Write the gathered events; stored when this returns. Raises `HistoryError`: the rest stays gathered."""
         days: dict[str, list[tuple[str, tuple[str, ...]]]] = defaultdict(list)
         for key in self._tables:
             days[key[0]].append(key)
@@ -52,11 +52,11 @@ class History:
 def open_files(url: str) -> HistoryFiles:
     """Return the files under ``url``; nothing is opened yet.
 
-    Raises `HistoryError` where it cannot be a place for files, or pyarrow is not installed.
+    Raises `HistoryError` where the URL cannot be used, or pyarrow is not installed.
     """
     try:
         from ..history_files import HistoryFiles
     except ImportError as error:
-        hint = 'pip install "celery-rmq-delay[history]", which brings it.'
-        raise HistoryError(f"History files need pyarrow, and it cannot be imported ({error}): {hint}") from error
+        hint = 'Run pip install "celery-rmq-delay[history]".'
+        raise HistoryError(f"History files need pyarrow, and it cannot be imported ({error}). {hint}") from error
     return HistoryFiles(checked(url))

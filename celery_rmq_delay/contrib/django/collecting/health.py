@@ -1,4 +1,4 @@
-"""How a collector says that it is well: a file that it touches, and pages over HTTP."""
+"""Health of a collector: a file that it touches, and pages over HTTP."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from ....exceptions import RmqDelayError
 
 logger = logging.getLogger(__name__)
 
-#: Seconds after its last good turn for which a collector counts as well.
+#: Seconds after its last good turn for which a collector counts as healthy.
 FRESH = 30.0
 #: Seconds between two touches of the file.
 _TOUCH = 1.0
 
-#: The status, the content type and the body of an answer.
+#: The status, the content type and the body of an HTTP response.
 Answer = tuple[int, str, bytes]
 Page = Callable[[], Answer]
 
 
 class Health:
-    """When the collector last was connected to the broker and had nothing that it could not write."""
+    """Whether the collector is connected to the broker and can write what it receives."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
         self._good_at = float("-inf")
         self._touched_at = float("-inf")
-        #: What keeps it from going on, as far as it knows.
+        #: The last problem; None after a good turn.
         self.problem: str | None = "It has not connected to the broker yet."
 
     def good(self) -> None:
@@ -44,24 +44,26 @@ class Health:
 
     @property
     def is_well(self) -> bool:
-        """Whether the last good turn is fresh."""
+        """Whether the last good turn is at most `FRESH` seconds ago."""
         return time.monotonic() - self._good_at < FRESH
 
     def page(self) -> Answer:
-        """Answer ``/healthz``: 200 or 503, with what is wrong."""
-        said = {"ok": self.is_well, "problem": self.problem}
-        return (200 if self.is_well else 503), "application/json", json.dumps(said).encode() + b"\n"
+        """Return the response of ``/healthz``: 200, or 503 with the problem."""
+        state = {"ok": self.is_well, "problem": self.problem}
+        return (200 if self.is_well else 503), "application/json", json.dumps(state).encode() + b"\n"
 
 
 class HealthServer:
-    """Serves pages on an address of its own, in threads that end with the process; a context manager."""
+    """A context manager that serves pages on an address, in daemon threads."""
 
     def __init__(self, address: str, pages: Mapping[str, Page]) -> None:
         host, port = parse_address(address)
         try:
             self._server = ThreadingHTTPServer((host, port), _handler(pages))
         except OSError as error:
-            raise RmqDelayError(f"--http {address}: found {error}. Name a host and a port that is free.") from error
+            raise RmqDelayError(
+                f"--http {address}: found {error}. Use an address of this host and a free port."
+            ) from error
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
 
@@ -77,7 +79,7 @@ class HealthServer:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``HOST:PORT`` or ``:PORT``, which is of this machine only. Raises `RmqDelayError`."""
+    """Return host and port of ``HOST:PORT`` or ``:PORT``, which binds to 127.0.0.1 only. Raises `RmqDelayError`."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65_535:
         raise RmqDelayError(f"--http: found {address!r}. Write HOST:PORT, such as 127.0.0.1:9808.")

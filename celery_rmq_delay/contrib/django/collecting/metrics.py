@@ -13,7 +13,7 @@ _MISSING = b'No metrics without prometheus-client: pip install "celery-rmq-delay
 
 
 def metrics() -> tuple[Page, Observe | None]:
-    """Return the page, and what the lateness of retries is told; None where nobody measures it."""
+    """Return the page, and the function that observes the lateness of retries; None without prometheus-client."""
     if importlib.util.find_spec("prometheus_client") is None:
         return (lambda: (501, "text/plain; charset=utf-8", _MISSING)), None
     from .. import prometheus

@@ -1,4 +1,4 @@
-"""The rows that a batch becomes: values by the names of their columns. No I/O."""
+"""The rows of a batch, as values by column name. No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .statements import COUNTERS
 Row = dict[str, Any]
 Name = tuple[str, str]
 
-#: What a `Tally` counts together.
+#: The period of a `Tally`.
 SLOT = timedelta(minutes=10)
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _COUNTED = {
@@ -33,23 +33,23 @@ _COUNTED = {
 _LONGEST_REASON = 32
 
 
-def waves(told: Iterable[Fact]) -> Iterator[list[Fact]]:
-    """Yield the facts, each task once in a wave, oldest first, each wave in the order of the task ids and their lives.
+def waves(facts: Iterable[Fact]) -> Iterator[list[Fact]]:
+    """Yield the facts in waves, oldest first: each task once in a wave, in the order of the task ids and their lives.
 
-    No statement can change a row twice, and collectors that take rows in one order wait for each other in no circle.
+    A statement cannot change a row twice, and collectors that lock rows in one order do not deadlock.
     """
     by_task: dict[tuple[str, str], list[Fact]] = {}
-    for fact in told:
+    for fact in facts:
         by_task.setdefault(fact.key, []).append(fact)
     tasks = sorted(by_task.items())
-    for _, facts in tasks:
-        facts.sort(key=lambda fact: fact.version)
+    for _, of_task in tasks:
+        of_task.sort(key=lambda fact: fact.version)
     for number in range(max(map(len, by_task.values()), default=0)):
-        yield [facts[number] for _, facts in tasks if len(facts) > number]
+        yield [of_task[number] for _, of_task in tasks if len(of_task) > number]
 
 
 def record(fact: Fact, groups: Mapping[str, int], now: datetime) -> Row:
-    """Return the row of a task as one fact has it; ``groups`` are the ids of the failure groups by fingerprint."""
+    """Return the row of a task from one fact; ``groups`` are the ids of the failure groups by fingerprint."""
     event, state, (task_id, life) = fact.event, fact.state, fact.key
     at = event.occurred_at
     return {
@@ -117,7 +117,7 @@ def _reason(event: Event) -> str:
 
 
 def payload(kept: StoredMessage, generation: int, record_id: int, now: datetime) -> Row:
-    """Return the row of a message that is kept for the task with that record."""
+    """Return the row of the stored message of the task with that record."""
     # PostgreSQL's JSON has no NUL.
     properties = {name: printable(each) if isinstance(each, str) else each for name, each in kept.properties.items()}
     return {
@@ -131,7 +131,7 @@ def payload(kept: StoredMessage, generation: int, record_id: int, now: datetime)
 
 
 def unreadable(found: Iterable[Unreadable], now: datetime) -> list[Row]:
-    """Return the rows of what could not be read."""
+    """Return the rows of unreadable messages."""
     in_order = sorted(found, key=lambda each: each.digest)
     return [{**vars(each), "properties": "{}", "received_at": now} for each in in_order]
 
@@ -140,7 +140,7 @@ def unreadable(found: Iterable[Unreadable], now: datetime) -> list[Row]:
 
 
 def groups(failures: Iterable[Event]) -> list[Row]:
-    """Return the rows of the failure groups that these events belong to, seen from the first of them to the last."""
+    """Return the rows of the failure groups of these events, with the times of their first and last event."""
     found: dict[str, Row] = {}
     for event in failures:
         if event.fingerprint:
@@ -159,10 +159,10 @@ def groups(failures: Iterable[Event]) -> list[Row]:
     return [found[fingerprint] for fingerprint in sorted(found)]
 
 
-def names(told: Iterable[Event]) -> set[Name]:
+def names(named: Iterable[Event]) -> set[Name]:
     """Return the queues, tasks and errors that events name, as (kind, value)."""
     found: set[Name] = set()
-    for event in told:
+    for event in named:
         found.add((LookupValue.Kind.QUEUE.value, event.queue))
         found.add((LookupValue.Kind.TASK.value, event.task))
         found.add((LookupValue.Kind.ERROR.value, event.exception_type or ""))
@@ -170,7 +170,7 @@ def names(told: Iterable[Event]) -> set[Name]:
 
 
 def tallies(counted: Iterable[Event]) -> list[Row]:
-    """Return what new events add to the counters."""
+    """Return the rows that new events add to the counters."""
     found: dict[tuple[datetime, str, str, str], dict[str, int]] = {}
     for event in counted:
         counter = _COUNTED.get(event.kind)

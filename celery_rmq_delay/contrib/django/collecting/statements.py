@@ -1,7 +1,7 @@
 """The SQL of the collector, the same for PostgreSQL and SQLite. No I/O.
 
-Each statement takes many rows at once; ``{source}`` is where they stand, as ``e``. Tables go by their full names: the
-RETURNING of SQLite knows no other.
+Each statement takes many rows at once; ``{source}`` is replaced by them, under the alias ``e``. Tables have no aliases:
+RETURNING in SQLite does not accept them.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ _GROUPS = "rmq_delay_failuregroup"
 
 @dataclass(frozen=True)
 class Statement:
-    """``columns`` are the columns that it takes of each row, with their types in PostgreSQL."""
+    """An SQL statement; ``columns`` are those that it takes from each row, with their types in PostgreSQL."""
 
     sql: str
     columns: Columns
 
 
 def _insert(table: str, columns: Columns, conflict: str, returning: str = "", more: Columns | None = None) -> Statement:
-    """Return an INSERT; ``more`` are columns of the rows that the table has not, for ``conflict`` to select from."""
+    """Return an INSERT; ``more`` are columns that only the rows have, not the table, for use in ``conflict``."""
     names = ", ".join(columns)
-    # "WHERE true": without it SQLite would take ON CONFLICT for a part of a join.
+    # "WHERE true": without it SQLite parses ON CONFLICT as part of a join.
     text = (
-        f"WITH told AS (SELECT * FROM {{source}}) "  # noqa: S608 - names of ours
-        f"INSERT INTO {table} ({names}) SELECT {names} FROM told WHERE true ON CONFLICT {conflict}{returning}"
+        f"WITH batch AS (SELECT * FROM {{source}}) "  # noqa: S608 - names of ours
+        f"INSERT INTO {table} ({names}) SELECT {names} FROM batch WHERE true ON CONFLICT {conflict}{returning}"
     )
     return Statement(text, {**columns, **(more or {})})
 
 
 def _update(table: str, columns: Columns, keys: Iterable[str], assignments: Iterable[str], rest: str = "") -> Statement:
-    """Return an UPDATE of the rows that have the ``keys`` of a row of the source; ``rest`` follows this condition."""
+    """Return an UPDATE of rows whose ``keys`` are those of a row of the source; ``rest`` follows this condition."""
     same = " AND ".join(f"{table}.{key} = e.{key}" for key in keys)
     return Statement(f"UPDATE {table} SET {', '.join(assignments)} FROM {{source}} WHERE {same}{rest}", columns)  # noqa: S608 - names of ours
 
 
 def _filled(first: str, second: str, names: Iterable[str], empty: str = "''") -> list[str]:
-    """Return assignments that take the value of ``first``, and the one of ``second`` where that is empty."""
+    """Return assignments of the value of ``first``, or of ``second`` where it is empty."""
     return [f"{name} = COALESCE(NULLIF({first}.{name}, {empty}), {second}.{name})" for name in names]
 
 
@@ -73,13 +73,13 @@ _RECORD: Columns = {
     **dict.fromkeys(("args_preview", "kwargs_preview", "call_digest"), "text"),
 }
 _RECORD_KEY = ("task_id", "life")
-#: Whether the message has named its life, as those do that are requeued from the database.
+#: Whether the message names its life, as messages do that were requeued from the database.
 _NAMED: Columns = {"is_named": "boolean"}
-#: What a task is, whichever of its facts says it.
+#: Columns that stay the same for a task: any of its facts may set them.
 _LASTING = (
     "root_id", "parent_id", "canvas_id", "name", "queue", "exchange", "routing_key", "args_preview", "kwargs_preview",
 )  # fmt: skip
-#: What the newest fact says, or leaves out.
+#: Columns that the newest fact sets, also to empty values.
 _OF_THE_NEWEST = (
     "state", "changed_at", "generation", "attempt", "worker", "crashes", "tier", "delay_ms", "delay_queue", "due_at",
     "exhausted_at", "recovered_at", "reason",
@@ -93,18 +93,19 @@ def _rank(state: str) -> str:
     return f"CASE {state} {ranks} ELSE 9 END"
 
 
-# What the collector brings about goes on by itself. What a person has done stands against all that was on its way: a
-# requeue is one generation on, a parked task that was set aside can only be heard of at a later attempt.
+# States that the collector has written follow the order of events. An operator's action wins over events that were
+# already on their way: a requeue increments the generation, and after a parked task was discarded only a later attempt
+# counts.
 #
-# An id may be used again. A task that failed for the first time, or was exhausted, after its row had recovered lives
-# anew; and what lies in the exhausted queue is not hidden behind a task that a worker has set aside (`Task.replace`).
-_LIVES_ANEW = f"""{_RECORDS}.state = '{TaskState.RECOVERED}' AND (excluded.first_failed_at > {_RECORDS}.recovered_at
+# An id may be used again: a task that failed for the first time, or was exhausted, after its row had recovered is a new
+# use. And a task that a worker has discarded (`Task.replace`) does not hide a message in the exhausted queue.
+_IS_USED_AGAIN = f"""{_RECORDS}.state = '{TaskState.RECOVERED}' AND (excluded.first_failed_at > {_RECORDS}.recovered_at
     OR excluded.exhausted_at > {_RECORDS}.recovered_at)"""
 _IS_BACK = f"""{_RECORDS}.state = '{TaskState.DISCARDED}' AND {_RECORDS}.operation_id IS NULL
     AND {_RECORDS}.exhausted_at IS NULL AND excluded.state = '{TaskState.EXHAUSTED}'
     AND excluded.generation = {_RECORDS}.generation"""
 _IS_NEWER = f"""
-    COALESCE({_LIVES_ANEW}, false) OR ({_IS_BACK})
+    COALESCE({_IS_USED_AGAIN}, false) OR ({_IS_BACK})
     OR excluded.generation > {_RECORDS}.generation OR (excluded.generation = {_RECORDS}.generation AND CASE
         WHEN {_RECORDS}.state = '{TaskState.REQUEUED}' THEN true
         WHEN {_RECORDS}.state IN ('{TaskState.REQUEUING}', '{TaskState.UNKNOWN}', '{TaskState.DISCARDED}')
@@ -113,17 +114,17 @@ _IS_NEWER = f"""
         ELSE excluded.attempt > {_RECORDS}.attempt OR (excluded.attempt = {_RECORDS}.attempt
             AND {_rank("excluded.state")} > {_rank(f"{_RECORDS}.state")})
     END)"""
-# A row that keeps a message stands for that message. It goes on with what has named its life, one generation on, and
-# with the same call; all else is about another use of its id.
+# A row with a stored message stands for that message. It changes with facts of the same call, and with facts of a
+# later generation that name its life; all others are about another use of its id.
 _IS_ITS_OWN = f"""({_RECORDS}.call_digest IN ('', excluded.call_digest)
     OR ((excluded.generation > {_RECORDS}.generation OR {_RECORDS}.state = '{TaskState.REQUEUED}')
-        AND ({_RECORDS}.task_id, {_RECORDS}.life) IN (SELECT task_id, life FROM told WHERE is_named)))"""  # noqa: S608 - names of ours
-# A task that has recovered keeps the error that it has recovered from.
+        AND ({_RECORDS}.task_id, {_RECORDS}.life) IN (SELECT task_id, life FROM batch WHERE is_named)))"""  # noqa: S608 - names of ours
+# A recovered task keeps the error that it has recovered from.
 _RECOVERS = f"excluded.state = '{TaskState.RECOVERED}' AND excluded.generation = {_RECORDS}.generation"
 
 _RETURNED = f" RETURNING {_RECORDS}.id, {_RECORDS}.task_id, {_RECORDS}.life"
 
-#: Takes over the rows whose facts are newer than the table's, and returns those.
+#: Inserts or updates the rows whose facts are newer than the table's, and returns those.
 RECORDS = _insert(
     _RECORDS,
     _RECORD,
@@ -138,7 +139,7 @@ RECORDS = _insert(
             f"parked_at = CASE WHEN excluded.generation > {_RECORDS}.generation THEN excluded.parked_at "
             f"ELSE COALESCE(excluded.parked_at, {_RECORDS}.parked_at) END",
             _earliest(_RECORDS, "first_failed_at", "excluded"),
-            # What no worker has run is kept: the requeue may be done again.
+            # A task that no worker has run keeps its message: it may be requeued again.
             f"call_digest = CASE WHEN excluded.state = '{TaskState.DISCARDED}' THEN {_RECORDS}.call_digest "
             "ELSE excluded.call_digest END",
         ]
@@ -150,12 +151,12 @@ RECORDS = _insert(
 
 _SAME_LIFE = f"e.generation = {_RECORDS}.generation"
 _SAME_END = f"{_SAME_LIFE} AND e.attempt = {_RECORDS}.attempt AND e.state = {_RECORDS}.state"
-# That it was parked is told of after what followed.
+# The event "parked" arrived after a later one.
 _PARKED_BEFORE = (
     f"{_SAME_LIFE} AND {_RECORDS}.state <> '{TaskState.PARKED}' "
     f"AND COALESCE(e.parked_at > {_RECORDS}.parked_at, e.parked_at IS NOT NULL)"
 )
-_TELLS_ERROR = (
+_SETS_ERROR = (
     f"({_RECORDS}.state = '{TaskState.RECOVERED}' AND {_PARKED_BEFORE}) "
     f"OR ({_RECORDS}.exception_type = '' AND {_SAME_END})"
 )
@@ -165,21 +166,21 @@ _GAPS = [
     *_filled(_RECORDS, "e", ["ladder_ms"], _EMPTY_LIST),
     f"max_retries = COALESCE({_RECORDS}.max_retries, e.max_retries)",
     _earliest(_RECORDS, "first_failed_at", "e"),
-    *(f"{name} = CASE WHEN {_TELLS_ERROR} THEN e.{name} ELSE {_RECORDS}.{name} END" for name in _ERROR),
+    *(f"{name} = CASE WHEN {_SETS_ERROR} THEN e.{name} ELSE {_RECORDS}.{name} END" for name in _ERROR),
     f"parked_at = CASE WHEN {_PARKED_BEFORE} THEN e.parked_at ELSE {_RECORDS}.parked_at END",
 ]
 
-#: Fills the gaps of rows whose facts came late, and returns all of them.
+#: Fills the gaps of rows whose facts arrived late, and returns all of them.
 LATE = _update(_RECORDS, {**_RECORD, **_NAMED}, _RECORD_KEY, _GAPS, _RETURNED)
 
-# The event of a message comes before it or after it, and a person may have discarded the task in between.
+# The event of a message arrives before or after it, and an operator may have discarded the task in between.
 _IS_ITS_MESSAGE = f"""{_SAME_LIFE} AND (
     ({_RECORDS}.state = '{TaskState.EXHAUSTED}' AND {_RECORDS}.call_digest = e.call_digest)
     OR ({_RECORDS}.call_digest = '' AND e.attempt = {_RECORDS}.attempt AND ({_RECORDS}.state = '{TaskState.EXHAUSTED}'
         OR ({_RECORDS}.state = '{TaskState.DISCARDED}' AND {_RECORDS}.exhausted_at IS NOT NULL
             AND e.exhausted_at <= {_RECORDS}.changed_at))))"""
 
-#: Gives messages to the rows that have heard of them before, and fills their gaps; returns those.
+#: Adds messages to the rows that have their events, and fills their gaps; returns those rows.
 MESSAGES = _update(
     _RECORDS,
     {**_RECORD, **_NAMED},
@@ -203,10 +204,10 @@ _ATTEMPT: Columns = {
     "due_at": "timestamptz",
     **dict.fromkeys(("exception_type", "exception_message", "frame", "traceback", "reason"), "text"),
 }
-#: Returns what is new: only that is counted.
+#: Returns the new ones: only they are counted.
 ATTEMPTS = _insert(_ATTEMPTS, _ATTEMPT, "(event_id) DO NOTHING", " RETURNING event_id")
 _FILLED_ATTEMPT = ("worker", "exception_type", "exception_message", "frame", "traceback", "reason")
-#: Adds what the second of two messages about one attempt says.
+#: Adds the data of the second of two messages about one attempt.
 ATTEMPTS_AGAIN = _update(
     _ATTEMPTS,
     _ATTEMPT,
@@ -221,7 +222,7 @@ _PAYLOAD: Columns = {
     "properties": "jsonb",
     "stored_at": "timestamptz",
 }
-#: Keeps messages. A generation that a requeue in doubt has used up stays so.
+#: Stores messages. A generation that a requeue with unknown outcome has used stays used.
 PAYLOADS = _insert(
     _PAYLOADS,
     _PAYLOAD,
@@ -231,13 +232,13 @@ PAYLOADS = _insert(
     f"ELSE {_PAYLOADS}.generation END",
 )
 
-#: Drops the messages of tasks that were requeued, and have been heard of since.
+#: Deletes the messages of tasks that were requeued and have reached a worker.
 PAYLOADS_OVER = Statement(
     f"DELETE FROM {_PAYLOADS} WHERE record_id IN (SELECT record_id FROM {{source}})",  # noqa: S608 - names of ours
     {"record_id": "bigint"},
 )
 
-#: Returns what was not delivered before.
+#: Returns the messages that were not delivered before.
 COLLECTED = _insert(_COLLECTED, {"digest": "text"}, "(digest) DO NOTHING", " RETURNING digest")
 COLLECTED_INTO = _update(_COLLECTED, {"digest": "text", "record_id": "bigint"}, ["digest"], ["record_id = e.record_id"])
 
@@ -269,7 +270,7 @@ _GROUP: Columns = {
 }
 GROUPS = _insert(_GROUPS, _GROUP, "(fingerprint) DO NOTHING")
 _LATER = f"CASE WHEN excluded.last_seen > {_GROUPS}.last_seen THEN excluded.last_seen ELSE {_GROUPS}.last_seen END"
-#: Widens the time in which groups were seen. Not an UPDATE: that would take its rows in any order.
+#: Widens the time in which groups were seen. Not an UPDATE: that would lock its rows in any order.
 GROUPS_SEEN = _insert(
     _GROUPS,
     _GROUP,

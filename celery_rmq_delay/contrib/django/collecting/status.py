@@ -1,4 +1,4 @@
-"""What the admin shows of a collector."""
+"""The status of a collector that the admin shows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .deliveries import Delivery
 
 logger = logging.getLogger(__name__)
 
-#: After so long without a word, another collector removes the row.
+#: After so long without a heartbeat, another collector deletes the row.
 STALE = timedelta(hours=1)
-#: For so long an unreadable message is the last error.
+#: How long an unreadable message is shown as the last error.
 ERROR_SHOWN = timedelta(hours=1)
 
 
@@ -31,7 +31,7 @@ class Status:
         self._started_at = datetime.now(timezone.utc)
         self._events = self._exhausted = self._lag_ms = 0
         self._error, self._error_at = "", self._started_at
-        #: How many messages wait in the queues.
+        #: The messages in the queues.
         self.waiting = 0
 
     def count(self, messages: Sequence[tuple[str, Delivery]], written: Written) -> None:
@@ -49,11 +49,11 @@ class Status:
 
     @property
     def summary(self) -> str:
-        """What was collected so far, in words."""
+        """A text about the messages collected so far."""
         return f"{self._events} events and {self._exhausted} exhausted messages"
 
     def save(self) -> None:
-        """Write the row; without an error where the database is down."""
+        """Write the row; only logs a warning where the database is down."""
         now = datetime.now(timezone.utc)
         if now - self._error_at > ERROR_SHOWN:
             self._error = ""

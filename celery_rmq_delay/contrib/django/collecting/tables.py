@@ -1,4 +1,4 @@
-"""Statements with many rows, on PostgreSQL and on SQLite."""
+"""Runs statements with many rows on PostgreSQL and SQLite."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ class Tables(Protocol):
     """A database that runs statements with many rows."""
 
     def run(self, statement: Statement, rows: Sequence[Row]) -> list[tuple[Any, ...]]:
-        """Run a statement with its rows; return what it returns. Raises `django.db.DatabaseError`."""
+        """Run a statement with its rows; return the rows of its RETURNING. Raises `django.db.DatabaseError`."""
 
 
 def tables_of(connection: BaseDatabaseWrapper) -> Tables:
-    """Return what writes to the database of ``connection``. Raises `RmqDelayError` for one that it cannot be."""
+    """Return the tables of ``connection``. Raises `RmqDelayError` for an unsupported database."""
     if connection.vendor == "postgresql":
         return PostgresTables(connection)
     if connection.vendor == "sqlite" and connection.features.can_return_columns_from_insert:
         return SQLiteTables(connection)
     raise RmqDelayError(
         f"The collector writes to PostgreSQL, or to SQLite 3.35 or newer, and found {connection.display_name}: "
-        "make such a one the project's database."
+        "use one of them as the project's database."
     )
 
 
 class PostgresTables:
-    """One statement takes all rows, as one array per column: several times as fast as row by row."""
+    """Runs one statement for all rows, as one array per column: several times as fast as row by row."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self._connection = connection
@@ -57,7 +57,7 @@ class PostgresTables:
 
 
 class SQLiteTables:
-    """Each row is a statement of its own: in one process there is nothing to save."""
+    """Runs one statement per row: SQLite has no round trips to save."""
 
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self._connection = connection
@@ -70,7 +70,7 @@ class SQLiteTables:
         sql = statement.sql.format(source=f"(SELECT {values}) AS e")
         found: list[tuple[Any, ...]] = []
         self._connection.ensure_connection()
-        # Past Django's cursor, which would look for placeholders in the text of the statement for each row.
+        # Without Django's cursor, which would convert the placeholders in the statement for each row.
         with self._connection.wrap_database_errors:
             cursor = self._connection.connection.cursor()
             for row in rows:

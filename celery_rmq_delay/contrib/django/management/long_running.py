@@ -1,4 +1,4 @@
-"""The base of the commands that run for minutes, or until they are stopped."""
+"""The base class of commands that run for minutes, or until they are stopped."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from django.core.management.base import BaseCommand
 
 
 class LongRunningCommand(BaseCommand):
-    """A command whose lines appear when they are written.
+    """A command whose lines of output are flushed one by one.
 
-    Python buffers standard output that is not a terminal: behind the pipes of systemd, Docker and Kubernetes nothing
-    would appear until some kilobytes are full, and a killed process would take them with it.
+    Python buffers standard output that is not a terminal: with systemd, Docker and Kubernetes, lines would appear after
+    some kilobytes only, and get lost when the process is killed.
     """
 
     def write_line(self, line: str) -> None:

@@ -6,7 +6,7 @@ from ..messages import StoredMessage, call_digest, fingerprint
 
 
 def know_kept_messages(apps: Any, schema_editor: Any) -> None:
-    """Note what is kept already: the collector tells other messages of the same ids by that."""
+    """Store digests of stored messages: the collector recognises other messages of the same ids by them."""
     models = {name: apps.get_model("rmq_delay", name) for name in ("TaskRecord", "Payload", "CollectedMessage")}
     rows = {name: model.objects.using(schema_editor.connection.alias) for name, model in models.items()}
     for payload in rows["Payload"].iterator(chunk_size=20):

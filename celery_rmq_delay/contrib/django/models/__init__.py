@@ -1,4 +1,4 @@
-"""The tables. The collector and the services write them; the admin only reads.
+"""The tables. The collector and the services write them.
 
 May import the modules at the top of the package.
 """

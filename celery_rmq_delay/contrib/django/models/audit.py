@@ -1,4 +1,4 @@
-"""What people did: the audit log, and what the background runs go on with."""
+"""Operations: the audit log, and the queue of background runs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .tasks import TaskRecord
 
 
 class Operation(models.Model):
-    """One act on a frozen selection of tasks: by whom, why, and how it went."""
+    """One act on a frozen selection of tasks, with actor, reason and result."""
 
     class Kind(models.TextChoices):
-        """What is done."""
+        """The kinds of operation."""
 
         RUN_NOW = "run_now", _("Run now")
         REQUEUE = "requeue", _("Requeue")
@@ -25,11 +25,11 @@ class Operation(models.Model):
         MUTE = "mute", _("Mute or note")
 
     class State(models.TextChoices):
-        """How far it is."""
+        """The states of an operation."""
 
         PENDING = "PENDING", _("Waiting to run")
         RUNNING = "RUNNING", _("Running")
-        #: The canaries are sent; the rest waits for what becomes of them.
+        #: The canaries are sent; the rest waits for their outcome.
         CANARY = "CANARY", _("Watching the canaries")
         CANCELLING = "CANCELLING", _("Being cancelled")
         CANCELLED = "CANCELLED", _("Cancelled")
@@ -41,26 +41,26 @@ class Operation(models.Model):
     user = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("user")
     )
-    #: Who it was, should the account go; of a command, who ran it.
+    #: The name of the user, kept when the account is deleted; for a command, the system user.
     actor = models.CharField(_("by"), max_length=150)
     reason = models.TextField(_("why"), blank=True)
-    #: How many tasks the selection holds.
+    #: The number of selected tasks.
     requested = models.PositiveIntegerField(_("requested"), default=0)
     ok = models.PositiveIntegerField(_("done"), default=0)
     skipped = models.PositiveIntegerField(_("skipped"), default=0)
     failed = models.PositiveIntegerField(_("failed"), default=0)
     unknown = models.PositiveIntegerField(_("outcome unknown"), default=0)
-    #: How many go first; the rest follows when all of them have recovered.
+    #: The number of tasks to send first; the rest follows when all of them have recovered.
     canary = models.PositiveIntegerField(_("canaries"), default=0)
-    #: How many a minute; None is as fast as the broker confirms.
+    #: The most tasks per minute; None is as fast as the broker confirms.
     rate = models.PositiveIntegerField(_("per minute"), null=True, blank=True)
-    created_at = models.DateTimeField(_("asked for"), auto_now_add=True)
+    created_at = models.DateTimeField(_("requested"), auto_now_add=True)
     started_at = models.DateTimeField(_("started"), null=True, blank=True)
     finished_at = models.DateTimeField(_("finished"), null=True, blank=True)
-    #: When whoever runs it last said so, and who that is: an operation whose runner died is taken over.
+    #: The last heartbeat of the runner, and its name: an operation whose runner died is taken over.
     heartbeat_at = models.DateTimeField(null=True, blank=True)
     runner = models.CharField(max_length=255, blank=True)
-    #: What came of it in words, and what the audit needs: the diff of an edit, the filters of a selection.
+    #: The result as text, and data for the audit: the diff of an edit, the filters of a selection.
     message = models.TextField(_("result"), blank=True)
     details = models.JSONField(_("details"), default=dict, blank=True)
 
@@ -75,20 +75,20 @@ class Operation(models.Model):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will be done."""
+        """Whether it is finished, failed or cancelled."""
         return self.state in (self.State.CANCELLED, self.State.DONE, self.State.FAILED)
 
     @property
     def remaining(self) -> int:
-        """How many tasks of the selection have no outcome yet."""
+        """The number of selected tasks without an outcome."""
         return self.requested - self.ok - self.skipped - self.failed - self.unknown
 
 
 class OperationItem(models.Model):
-    """One task of a frozen selection, and what became of it."""
+    """One task of a frozen selection, and its outcome."""
 
     class Outcome(models.TextChoices):
-        """What became of it."""
+        """The outcomes of a task."""
 
         PENDING = "PENDING", _("Pending")
         OK = "OK", _("Done")
@@ -99,7 +99,7 @@ class OperationItem(models.Model):
 
     operation = models.ForeignKey(Operation, models.CASCADE, related_name="items")
     record = models.ForeignKey(TaskRecord, models.CASCADE, related_name="operation_items")
-    #: What the record was when the selection was frozen: a task that has gone on since is skipped.
+    #: The record's generation when the selection was frozen: a task that was requeued since is skipped.
     generation = models.PositiveIntegerField(default=0)
     position = models.PositiveIntegerField(default=0)
     is_canary = models.BooleanField(default=False)

@@ -1,20 +1,20 @@
-"""How the collectors are doing, and what they could not read."""
+"""The status of collectors, and messages that they could not read."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 
 class CollectorStatus(models.Model):
-    """One collector process: what the admin shows of it."""
+    """The status of one collector process."""
 
     name = models.CharField(_("collector"), max_length=255, unique=True)
     started_at = models.DateTimeField(_("started"))
-    heartbeat_at = models.DateTimeField(_("last heard of"))
+    heartbeat_at = models.DateTimeField(_("last heartbeat"))
     events = models.PositiveBigIntegerField(_("events"), default=0)
     exhausted = models.PositiveBigIntegerField(_("exhausted messages"), default=0)
     #: How old the youngest event of the last batch was when it was written, in milliseconds.
     lag_ms = models.PositiveBigIntegerField(_("lag in ms"), default=0)
-    #: How many messages waited in the two queues at the last look.
+    #: The messages in the two queues at the last count.
     waiting = models.PositiveBigIntegerField(_("waiting"), default=0)
     last_error = models.TextField(_("last error"), blank=True)
 
@@ -28,9 +28,9 @@ class CollectorStatus(models.Model):
 
 
 class UnreadableMessage(models.Model):
-    """A message that the collector could not understand, kept as it was: it is not lost and blocks nobody."""
+    """A message that the collector could not read, kept unchanged: it is not lost, and blocks no other message."""
 
-    #: A hash of the message: one that is delivered again is one row.
+    #: A hash of the message: a redelivered message is one row.
     digest = models.CharField(max_length=64, unique=True)
     queue = models.CharField(_("queue"), max_length=255)
     error = models.TextField(_("error"))

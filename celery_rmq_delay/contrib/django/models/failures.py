@@ -1,4 +1,4 @@
-"""Failures that look alike, counters, and the values that the filters offer."""
+"""Failure groups, counters, and the values of the filters."""
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -15,7 +15,7 @@ class FailureGroup(models.Model):
     first_seen = models.DateTimeField(_("first seen"))
     last_seen = models.DateTimeField(_("last seen"))
     note = models.TextField(_("note"), blank=True)
-    #: A muted group alerts nobody.
+    #: A muted group sends no alerts.
     muted = models.BooleanField(_("muted"), default=False)
 
     class Meta:
@@ -29,7 +29,7 @@ class FailureGroup(models.Model):
 
 
 class Tally(models.Model):
-    """How much happened in ten minutes: what tiles and charts add up, whatever the tables hold.
+    """Counts of ten minutes for tiles and charts, which do not depend on the rows that are kept.
 
     ``slot`` is the start of the ten minutes, ``fingerprint`` the failure group's (empty for successes).
     """
@@ -56,7 +56,7 @@ class Tally(models.Model):
 
 
 class CountedRollup(models.Model):
-    """A workers' rollup that is in the counters: delivered again, it counts no more. Kept for a day."""
+    """A workers' rollup that was counted: a redelivery is not counted again. Kept for a day."""
 
     event_id = models.CharField(max_length=64, primary_key=True)
     counted_at = models.DateTimeField(db_index=True)
@@ -69,10 +69,10 @@ class CountedRollup(models.Model):
 
 
 class LookupValue(models.Model):
-    """A queue, task or error class that was seen: what the filters offer, without a look through the big tables."""
+    """A known queue, task or error class: a choice of the filters, without a scan of the large tables."""
 
     class Kind(models.TextChoices):
-        """What a value is of."""
+        """The kinds of value."""
 
         QUEUE = "queue", _("queue")
         TASK = "task", _("task")

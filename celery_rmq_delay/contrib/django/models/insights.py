@@ -1,4 +1,4 @@
-"""What a finished run of the analytics says, as far as the page *Insights* shows it. Loading replaces all of it."""
+"""The results of a run of the analytics that the page *Insights* shows. Loading replaces all of them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from django.utils.translation import gettext_lazy as _
 
 
 class InsightRun(models.Model):
-    """One run of the pipeline that was loaded; the page shows the last one."""
+    """The loaded run of the analytics."""
 
-    #: Where the run read and wrote, without credentials.
+    #: The URLs of input and output, without credentials.
     input_url = models.TextField(_("history"), blank=True)
     output_url = models.TextField(_("output"))
-    #: The days of UTC that it is about, both included.
+    #: The first and last day (UTC) of the run.
     first_day = models.DateField(_("first day"))
     last_day = models.DateField(_("last day"))
-    #: The first day of tiers, incidents and hours: those of earlier runs count, too.
+    #: The first day of tiers, incidents and hours, with the days of earlier runs.
     since = models.DateField(_("tiers and incidents since"))
     loaded_at = models.DateTimeField(_("loaded"))
     #: The run's own report: rows read, rejected, written.
     report = models.JSONField(_("report"), default=dict, blank=True)
-    #: How many rows of each table were left out: the page shows the most frequent only.
+    #: The number of rows that were left out, by table: only the most frequent ones are loaded.
     left_out = models.JSONField(_("left out"), default=dict, blank=True)
 
     class Meta:
@@ -33,7 +33,7 @@ class InsightRun(models.Model):
 
 
 class _OfRun(models.Model):
-    """A row that goes with its run; ``position`` is its place on the page."""
+    """A row of a run; ``position`` is its place on the page."""
 
     run = models.ForeignKey(InsightRun, models.CASCADE, related_name="%(class)ss")
     position = models.PositiveIntegerField()
@@ -45,10 +45,10 @@ class _OfRun(models.Model):
 
 
 class RecoveryCurve(_OfRun):
-    """The share of failures that are over by a time after their beginning, of one task or one class of error."""
+    """The share of failure episodes that have recovered by a time after their start, for a task or an error class."""
 
     class Scope(models.TextChoices):
-        """What a curve is of."""
+        """The scopes of a curve."""
 
         TASK = "task", _("task")
         ERROR = "exception", _("error")
@@ -65,7 +65,7 @@ class RecoveryCurve(_OfRun):
 
 
 class TierOutcome(_OfRun):
-    """How the attempts went that followed a wait in one tier; ``tier`` null is an exact delay."""
+    """The outcomes of attempts after a wait in one tier; ``tier`` null is an exact delay."""
 
     task = models.TextField()
     queue = models.TextField()
@@ -90,7 +90,7 @@ class Incident(_OfRun):
     exceptions = models.JSONField(default=list)
     peak_per_minute = models.PositiveBigIntegerField()
     tasks_touched = models.PositiveBigIntegerField()
-    #: Null where none of the tasks has come to an end.
+    #: Null where no task has recovered or is exhausted.
     recovered_share = models.FloatField(null=True)
     wasted_ms = models.PositiveBigIntegerField()
 
@@ -99,10 +99,10 @@ class Incident(_OfRun):
 
 
 class LadderAdvice(_OfRun):
-    """Today's ladder of a queue, or of one task in it, beside the best one that was found."""
+    """The present ladder of a queue, or of one task in it, and the best ladder that was found."""
 
     queue = models.TextField()
-    #: Empty: the whole queue.
+    #: Empty for the whole queue.
     task = models.TextField(blank=True)
     enough_data = models.BooleanField()
     #: Why there is no advice.
@@ -119,7 +119,7 @@ class LadderAdvice(_OfRun):
 
 
 class WhatIf(_OfRun):
-    """What a ladder that somebody named would have done; figures as in `LadderAdvice`."""
+    """The estimated result of a ladder that was passed as an option; figures as in `LadderAdvice`."""
 
     queue = models.TextField()
     ladder_ms = models.JSONField(default=list)
@@ -134,7 +134,7 @@ class WhatIf(_OfRun):
 
 
 class InsightHour(_OfRun):
-    """What happened in one hour, all queues and tasks together."""
+    """The counts of one hour, all queues and tasks together."""
 
     hour = models.DateTimeField()
     first_attempts = models.PositiveBigIntegerField()

@@ -1,4 +1,4 @@
-"""Retried tasks, their attempts, and their messages as they were."""
+"""Retried tasks, their attempts, and their stored messages."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from ....headers import FIRST_LIFE, MAX_LIFE
 
 
 class TaskState(models.TextChoices):
-    """Where a retried task is, as far as the collector has heard."""
+    """The state of a retried task, from the events that were collected."""
 
     PARKED = "PARKED", _("Parked")
-    #: Released before it was due, or due and not heard of since.
+    #: Released before it was due, or due and without an event since.
     RUNNING = "RUNNING", _("Running")
     RECOVERED = "RECOVERED", _("Recovered")
     EXHAUSTED = "EXHAUSTED", _("Exhausted")
-    #: An operation has taken it and is publishing it.
+    #: An operation has claimed it and is publishing it.
     REQUEUING = "REQUEUING", _("Requeuing")
     REQUEUED = "REQUEUED", _("Requeued")
     DISCARDED = "DISCARDED", _("Discarded")
-    #: Published, and no answer came: it may be in its queue or not. Nothing but a person goes on from here.
+    #: Published without an answer: it may be in its queue or not. An operator has to decide.
     UNKNOWN = "UNKNOWN", _("Outcome unknown")
 
 
 class TaskRecord(models.Model):
-    """One retried task, whatever became of it. Times are in UTC, delays in milliseconds."""
+    """One retried task in any state. Times are in UTC, delays in milliseconds."""
 
-    #: Ids may be used again: a message that differs from the one that is kept has a row of its own.
+    #: Ids may be used again: a message that differs from the stored one gets a row of its own.
     task_id = models.CharField(_("task id"), max_length=255)
-    #: Which row of its id this is: `FIRST_LIFE`, or what the first message of the row is known by.
+    #: Which row of its id this is: `FIRST_LIFE`, or the digest of the row's first message.
     life = models.CharField(_("life"), max_length=MAX_LIFE, default=FIRST_LIFE, db_default=FIRST_LIFE)
     root_id = models.CharField(_("root id"), max_length=255, blank=True)
     parent_id = models.CharField(_("parent id"), max_length=255, blank=True)
@@ -37,7 +37,7 @@ class TaskRecord(models.Model):
     canvas_id = models.CharField(_("group id"), max_length=255, blank=True)
     name = models.CharField(_("task"), max_length=255)
     state = models.CharField(_("state"), max_length=10, choices=TaskState.choices)
-    #: When `state` last changed; what an operation compares before it sets.
+    #: When `state` last changed.
     changed_at = models.DateTimeField(_("changed at"))
 
     queue = models.CharField(_("queue"), max_length=255)
@@ -45,17 +45,17 @@ class TaskRecord(models.Model):
     routing_key = models.CharField(_("routing key"), max_length=255, blank=True)
     worker = models.CharField(_("worker"), max_length=255, blank=True)
 
-    #: How often it was requeued by hand: each time it starts a fresh ladder.
+    #: How often it was requeued by hand: each requeue has all its retries again.
     generation = models.PositiveIntegerField(_("requeued"), default=0)
     #: The last attempt of this generation; 0 is the first.
     attempt = models.PositiveIntegerField(_("attempt"), default=0)
-    #: The retries that its ladder allows; None is for ever.
+    #: The retries that its ladder allows; None is without a limit.
     max_retries = models.PositiveIntegerField(_("most retries"), null=True, blank=True)
     crashes = models.PositiveIntegerField(_("crashes"), default=0)
 
     tier = models.PositiveIntegerField(_("tier"), null=True, blank=True)
     delay_ms = models.BigIntegerField(_("delay in ms"), null=True, blank=True)
-    #: The delay queue that it waits in; empty where its delay is exact, or not known.
+    #: The delay queue that it waits in; empty where its delay is exact, or the queue is unknown.
     delay_queue = models.CharField(_("delay queue"), max_length=255, blank=True)
     ladder_ms = models.JSONField(_("ladder in ms"), default=list, blank=True)
     parked_at = models.DateTimeField(_("parked at"), null=True, blank=True)
@@ -78,10 +78,10 @@ class TaskRecord(models.Model):
     )
     args_preview = models.TextField(_("arguments"), blank=True)
     kwargs_preview = models.TextField(_("keyword arguments"), blank=True)
-    #: What the call of the kept message is known by; empty where no message is kept. Whoever keeps one sets it: other
-    #: messages and events of the same id leave such a row alone.
+    #: The digest of the stored message's call; empty where no message is stored. Other messages and events of the same
+    #: id do not change such a row.
     call_digest = models.CharField(max_length=64, default="", db_default="", blank=True, editable=False)
-    #: The operation that has it in hand while it is REQUEUING, or that last changed it.
+    #: The operation that is processing it while it is REQUEUING, or that last changed it.
     operation = models.ForeignKey(
         "rmq_delay.Operation",
         models.SET_NULL,
@@ -126,7 +126,7 @@ class TaskRecord(models.Model):
 
 
 class ParkedTask(TaskRecord):
-    """The tasks that wait: a list of their own in the admin, granted apart."""
+    """Parked tasks: a list in the admin with its own permissions."""
 
     class Meta:
         proxy = True
@@ -136,7 +136,7 @@ class ParkedTask(TaskRecord):
 
 
 class ExhaustedTask(TaskRecord):
-    """The tasks that are out of retries: a list of their own in the admin, granted apart."""
+    """Exhausted tasks: a list in the admin with its own permissions."""
 
     class Meta:
         proxy = True
@@ -146,13 +146,13 @@ class ExhaustedTask(TaskRecord):
 
 
 class Payload(models.Model):
-    """A message as it was: what a requeue publishes. Nobody but the broker and the workers ever decodes it."""
+    """A stored message, which a requeue publishes unchanged."""
 
     record = models.OneToOneField(TaskRecord, models.CASCADE, primary_key=True, related_name="payload")
-    #: The generation that the message was of; of a requeue in doubt, the one that was published.
+    #: The generation of the message; after a requeue with unknown outcome, that of the published one.
     generation = models.PositiveIntegerField(default=0)
     body = models.BinaryField()
-    #: The application headers as an AMQP field table (`amqp.serialization`), exactly as they came.
+    #: The application headers as an AMQP field table (`amqp.serialization`), unchanged.
     headers = models.BinaryField()
     #: The other AMQP properties: content_type, content_encoding, correlation_id, reply_to, priority and so on.
     properties = models.JSONField(default=dict)
@@ -166,10 +166,10 @@ class Payload(models.Model):
 
 
 class CollectedMessage(models.Model):
-    """A message that was taken from the exhausted queue, and the row that it went into: delivered again it is known."""
+    """A collected message of the exhausted queue, and its row: a redelivery is recognised by its digest."""
 
     digest = models.CharField(max_length=64)
-    #: Not null when the collector has committed. A row that is deleted takes along what is known of its messages.
+    #: Null only within the collector's transaction. Deleted together with the record.
     record = models.ForeignKey(TaskRecord, models.CASCADE, null=True, related_name="collected")
 
     class Meta:
@@ -181,11 +181,11 @@ class CollectedMessage(models.Model):
 
 
 class Attempt(models.Model):
-    """One attempt and how it ended; only ever added. ``event_id`` makes a repeated event one row."""
+    """One attempt and how it ended; rows are never changed. ``event_id`` makes a repeated event one row."""
 
     event_id = models.CharField(max_length=64)
     record = models.ForeignKey(TaskRecord, models.CASCADE, related_name="attempts")
-    #: parked, forwarded, recovered, exhausted; discarded and requeued stand for what people did.
+    #: parked, forwarded, recovered, exhausted; discarded and requeued are operations.
     kind = models.CharField(max_length=12)
     generation = models.PositiveIntegerField(default=0)
     attempt = models.PositiveIntegerField(default=0)

@@ -1,4 +1,4 @@
-"""What people can do, each as one function that admin, commands and code call.
+"""The actions of the Django app: admin, commands and project code call these functions.
 
 May import `models` and what is below it.
 """

@@ -1,4 +1,4 @@
-"""Who does something, and acts that are noted in the audit log as done."""
+"""Actors of operations, and audit log entries of acts that need no run."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..models import Operation
 
 @dataclass(frozen=True)
 class Actor:
-    """Who does something. ``name`` is kept for good, ``user`` as long as the account is there."""
+    """The person or account behind an operation. ``name`` stays in the audit log when ``user`` is deleted."""
 
     user: Any  # an instance of AUTH_USER_MODEL, or None
     name: str
 
 
 def who_runs_this() -> Actor:
-    """Return the actor of a command: the system's user, which in a container may be a number that has no name."""
+    """Return the actor of a command: the system user's name, or the uid where it has none, as in some containers."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
@@ -32,7 +32,7 @@ def who_runs_this() -> Actor:
 def note_done(
     kind: str, actor: Actor, *, requested: int = 0, reason: str = "", message: str = "", **details: Any
 ) -> Operation:
-    """Add an act that needs no run to the audit log, as done."""
+    """Add an act that needs no run to the audit log, in the state DONE."""
     now = timezone.now()
     made: Operation = Operation.objects.create(
         kind=kind,

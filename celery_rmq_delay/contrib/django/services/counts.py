@@ -1,4 +1,4 @@
-"""What the broker's queues hold now: passive declares, asked for at most every few seconds, never an error."""
+"""Message counts of the broker's queues, by passive declares, cached for a few seconds. Never raises."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class TierCount:
 
 @dataclass(frozen=True)
 class BrokerCounts:
-    """Counts of messages at ``at`` (UTC); where ``ok`` is false, ``error`` says why there are none.
+    """Counts of messages at ``at`` (UTC); where ``ok`` is false there are none, and ``error`` has the reason.
 
-    ``tiers`` has every tier of every origin queue, ``parked_by_queue`` their sums, ``exact`` what waits with exact
+    ``tiers`` has every tier of every origin queue, ``parked_by_queue`` their sums, ``exact`` the messages with exact
     delays. ``exhausted`` and ``events`` wait for the collector; None where the queue does not exist.
     """
 
@@ -62,8 +62,8 @@ class BrokerCounts:
         return sum(self.parked_by_queue.values()) + self.exact
 
 
-#: Seconds for which it is remembered which delay queues there are. To read the records of the ladders takes their
-#: locks, which workers that change a ladder need, too.
+#: Seconds for which the list of delay queues is cached. Reading it takes the locks of the ladders, which workers that
+#: change a ladder need, too.
 _PLACES_KEPT = 60.0
 
 _lock = threading.Lock()
@@ -72,9 +72,9 @@ _kept: tuple[float, BrokerCounts] | None = None
 
 
 def broker_counts(*, fresh: bool = False) -> BrokerCounts:
-    """Return the counts of at most `BROKER_CACHE` seconds ago; ``fresh`` asks anew. Never raises.
+    """Return counts that are at most `BROKER_CACHE` seconds old, or with ``fresh`` new ones. Never raises.
 
-    One thread asks and the others wait for it, so that a broker that is away keeps each page waiting at most once.
+    One thread counts and the others wait for it: an unreachable broker delays each page at most once.
     """
     global _kept
     with _lock:
@@ -86,7 +86,7 @@ def broker_counts(*, fresh: bool = False) -> BrokerCounts:
 
 
 def forget() -> None:
-    """Forget what was counted: after an action, whose effect the next page is to show."""
+    """Clear the cache of counts, so that the next page shows the effect of an action."""
     global _kept
     with _lock:
         _kept = None
@@ -100,7 +100,7 @@ def _read() -> BrokerCounts:
         return BrokerCounts(ok=False, error=" ".join(str(error).split()) or type(error).__name__)
     except Exception as error:
         logger.exception("The broker's queues could not be counted")
-        return BrokerCounts(ok=False, error=type(error).__name__)  # its text may hold parts of the URL
+        return BrokerCounts(ok=False, error=type(error).__name__)  # its text may contain parts of the URL
 
 
 def _counted(opened: Connection) -> BrokerCounts:

@@ -1,4 +1,4 @@
-"""Retried tasks as CSV or JSON lines: any number of rows, in bounded memory, redacted unless asked otherwise."""
+"""Exports retried tasks as CSV or JSON lines, in bounded memory; redacted by default."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ExportFormat = Literal["csv", "jsonl"]
 FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 CONTENT_TYPES: dict[ExportFormat, str] = {"csv": "text/csv; charset=utf-8", "jsonl": "application/jsonl"}
 
-#: The columns and the fields of the record that they show.
+#: The columns, and the fields of `TaskRecord` that they show.
 COLUMNS: dict[str, str] = {
     "task_id": "task_id", "root_id": "root_id", "parent_id": "parent_id", "group_id": "canvas_id", "task": "name",
     "state": "state", "changed_at": "changed_at", "queue": "queue", "exchange": "exchange",
@@ -36,15 +36,15 @@ COLUMNS: dict[str, str] = {
     "args": "args_preview", "kwargs": "kwargs_preview",
 }  # fmt: skip
 
-#: The columns in which a program's or a person's text stands.
+#: The columns with free text.
 _REDACTED = ("exception_message", "args", "kwargs")
 
 #: Rows that are in memory at a time.
 _PAGE = 500
-#: Kept messages that are in memory at a time: each may be large.
+#: Stored messages that are in memory at a time: each may be large.
 _MESSAGES = 20
 
-#: What a spreadsheet takes for the beginning of a formula, its full-width forms included.
+#: Characters that start a formula in a spreadsheet, with their full-width forms.
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 _Row = dict[str, Any]
@@ -58,17 +58,17 @@ def export_rows(
 ) -> Iterator[bytes]:
     """Yield the tasks of an unsliced queryset in pieces of UTF-8, oldest record first.
 
-    ``redacted`` takes secrets out of messages and arguments, again: the workers have done it before. Without it,
-    arguments and messages are those of the kept message, where it is kept and can be decoded. Reads page by page along
-    the primary key: no transaction stays open, and a task that changes meanwhile is read as it is when its page comes.
+    ``redacted`` redacts error messages and arguments once more, after the workers. Without it, they are those of the
+    stored message, if there is one and it can be decoded. Reads page by page along the primary key: no transaction
+    stays open, and a task that changes meanwhile is read as it is when its page is read.
     """
     redaction = redaction_of_project() if redacted else None
     encode = _csv() if format == "csv" else _jsonl
     if format == "csv":
         yield encode([dict(zip(COLUMNS, COLUMNS, strict=True))])
     for page in _pages(queryset):
-        told = {} if redacted else _told([found[0] for found in page])
-        yield encode([_row(found, told.get(found[0], {}), redaction) for found in page])
+        stored = {} if redacted else _stored([found[0] for found in page])
+        yield encode([_row(found, stored.get(found[0], {}), redaction) for found in page])
 
 
 def _pages(queryset: QuerySet[TaskRecord]) -> Iterator[list[tuple[Any, ...]]]:
@@ -78,8 +78,8 @@ def _pages(queryset: QuerySet[TaskRecord]) -> Iterator[list[tuple[Any, ...]]]:
         last = page[-1][0]
 
 
-def _told(records: Sequence[int]) -> dict[int, _Row]:
-    """Return what the kept messages of records say: of each as much as can be decoded."""
+def _stored(records: Sequence[int]) -> dict[int, _Row]:
+    """Return the columns from the stored messages of records, as far as they can be decoded."""
     kept = Payload.objects.filter(record__in=records).iterator(chunk_size=_MESSAGES)
     return {each.pk: _message(StoredMessage(bytes(each.body), bytes(each.headers), each.properties)) for each in kept}
 
@@ -92,13 +92,13 @@ def _message(kept: StoredMessage) -> _Row:
             row["exception_message"] = message
         call = decode(kept, headers)
         row |= {"args": as_json(call.args), "kwargs": as_json(call.kwargs)}
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with these bytes, the other rows are fine
-        logger.debug("A kept message is exported without its arguments: %s", error)
+    except Exception as error:  # noqa: BLE001 - a malformed message must not stop the export
+        logger.debug("A stored message is exported without its arguments: %s", error)
     return row
 
 
-def _row(found: tuple[Any, ...], told: _Row, redaction: Redaction | None) -> _Row:
-    row = {**dict(zip(COLUMNS, found[1:], strict=True)), **told}
+def _row(found: tuple[Any, ...], stored: _Row, redaction: Redaction | None) -> _Row:
+    row = {**dict(zip(COLUMNS, found[1:], strict=True)), **stored}
     for name, value in row.items():
         if isinstance(value, datetime):
             row[name] = value.isoformat()
@@ -126,7 +126,7 @@ def _csv() -> Callable[[Iterable[_Row]], bytes]:
 
 
 def _cell(value: object) -> object:
-    """Return a cell that no spreadsheet runs: an apostrophe stands before what would begin a formula."""
+    """Return a cell that a spreadsheet does not evaluate: a formula gets an apostrophe in front."""
     if isinstance(value, str) and (value.lstrip().startswith(_FORMULA) or value[:1] in ("\t", "\r", "\n")):
         return f"'{value}"
     return value

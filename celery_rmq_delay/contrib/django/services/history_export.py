@@ -1,4 +1,4 @@
-"""History files of what the tables hold: the events of their attempts with their ids, and the successes counted.
+"""Exports history files from the tables: attempts as events with their ids, and counts of successes.
 
 Needs pyarrow, as `history_files` does.
 """
@@ -20,13 +20,13 @@ from ..history_files import HistoryFiles, table_of
 from ..models import Attempt, Operation, Tally
 from .payloads import redaction_of_project
 
-#: What the names of these files begin with, and those of the collector do not.
+#: The prefix of these files' names; the collector's files have another one.
 PREFIX = "backfill"
 #: Rows that are in memory as objects, and as a file that is to be written.
 _PAGE, FILE_ROWS = 2_000, 100_000
-#: A tally changes as long as rollups of its ten minutes come.
+#: A tally changes while rollups of its ten minutes arrive.
 _SETTLED = timedelta(hours=1)
-#: Before this day there are only tallies that were added up.
+#: Before this day there are only summed tallies of `prune`.
 _FIRST = datetime(1971, 1, 1, tzinfo=timezone.utc)
 
 _DAY = timedelta(days=1)
@@ -40,7 +40,7 @@ _OF_RECORD = {
     "task_id": F("record__task_id"), "root_id": F("record__root_id"), "task": F("record__name"),
     "queue": F("record__queue"), "max_retries": F("record__max_retries"), "ladder_ms": F("record__ladder_ms"),
 }  # fmt: skip
-#: What the record says of its last life, or of its last attempt.
+#: Columns of the record about its last generation or attempt.
 _OF_LAST = ("record__generation", "record__attempt", "record__first_failed_at", "record__crashes")
 
 _Row = dict[str, Any]
@@ -48,7 +48,7 @@ _Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Day:
-    """What was written of a day; ``has_successes`` is False where the collector's own files have them."""
+    """The result of one day; ``has_successes`` is False where the collector's own files have the successes."""
 
     day: date
     rows: int
@@ -56,7 +56,7 @@ class Day:
 
 
 def days(since: date | None = None, until: date | None = None) -> list[date]:
-    """Return the days (UTC) that the tables have something of, from ``since`` to ``until``, both included."""
+    """Return the days (UTC) between the first and the last row of the tables, from ``since`` to ``until`` inclusive."""
     attempts = Attempt.objects.order_by("occurred_at").values_list("occurred_at", flat=True)
     tallies = Tally.objects.filter(slot__gte=_FIRST).order_by("slot").values_list("slot", flat=True)
     ends = [end for each in (attempts, tallies) for end in (each.first(), each.last()) if end is not None]
@@ -67,11 +67,11 @@ def days(since: date | None = None, until: date | None = None) -> list[date]:
     return [first + number * _DAY for number in range((last - first).days + 1)]
 
 
-def export_days(wanted: list[date], files: HistoryFiles, told: Callable[[Day], object] = lambda day: None) -> int:
-    """Write history files of these days; return how many rows they have. Again, it writes the same events again.
+def export_days(wanted: list[date], files: HistoryFiles, report: Callable[[Day], object] = lambda day: None) -> int:
+    """Write history files of these days; return the number of rows. A second call writes the same events again.
 
-    Attempts have the ids of the events that they came from. Counted successes have none of those: they are left out of
-    a day for which the collector has written files. ``told`` is given each day. Raises `HistoryError`.
+    Attempts keep the ids of their events. Counted successes have no such ids: they are left out of a day for which the
+    collector has written files. ``report`` is called with each day. Raises `HistoryError`.
     """
     total = 0
     for day in wanted:
@@ -80,7 +80,7 @@ def export_days(wanted: list[date], files: HistoryFiles, told: Callable[[Day], o
         has_successes = not files.has_others(folder, PREFIX)
         written = _write(_rows(begin, has_successes=has_successes), folder, files)
         total += written
-        told(Day(day, written, has_successes))
+        report(Day(day, written, has_successes))
     return total
 
 
@@ -142,7 +142,7 @@ def _of_attempt(found: _Row, redaction: Redaction) -> _Row:
         if row["attempt"] == found["record__attempt"]:
             row["crashes"] = found["record__crashes"]
     if row["kind"] in (REQUEUED, DISCARDED) and row["reason"] in Operation.Kind.values:
-        row["worker"] = ""  # it is who asked for it
+        row["worker"] = ""  # here it is the actor
     return row
 
 

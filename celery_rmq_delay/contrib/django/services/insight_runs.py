@@ -1,4 +1,4 @@
-"""The insights: runs the analytics in a process of their own, and loads what a finished run has written."""
+"""Insights: runs the analytics in a subprocess, and loads the output of a finished run."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from .insight_tables import ENDS, FIGURES, Output, open_output
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Tables that have rows for each day are loaded for so many days.
+#: Days that are loaded of tables with rows for each day.
 DAYS = 90
-#: Of each table so many rows at most, the most frequent ones.
+#: The most rows of each table; the most frequent ones are loaded.
 CURVES = 20
 OUTCOMES = 200
 INCIDENTS = 500
@@ -37,29 +37,29 @@ LADDERS = 50
 POINTS = 400
 MAX_NAME = 255
 MAX_NAMES = 20
-#: Lines of a run that failed which its error repeats.
+#: Lines of a failed run that its error repeats.
 _TAIL = 20
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 def history_url(given: str | None = None) -> str | None:
-    """Return where the history is: what is given, else the setting, else None."""
+    """Return the URL of the history: ``given``, or the setting, or None."""
     return given or conf().history_url
 
 
 def output_url(given: str | None = None, history: str | None = None) -> str:
-    """Return where the analytics write: what is given, else the setting, else beside the history.
+    """Return the URL of the analytics' output: ``given``, or the setting, or a place beside the history.
 
-    Raises `OutputError` where none of them is known.
+    Raises `OutputError` where none of them is configured.
     """
     place = history_url(history)
     if found := given or conf().insights_url:
         return found
     if place is None:
         raise OutputError(
-            f"Nobody says where the analytics write: give --output, or set {SETTING}['INSIGHTS_URL'], or "
-            f"{SETTING}['HISTORY_URL'], beside which they write then."
+            f"No output of the analytics is configured: use --output, or set {SETTING}['INSIGHTS_URL'], or "
+            f"{SETTING}['HISTORY_URL'] to write beside the history."
         )
     place, mark, query = place.partition("?")
     return f"{place.rstrip('/')}-insights{mark}{query}"
@@ -69,34 +69,34 @@ def run_and_load(
     source: str,
     output: str,
     *,
-    say: Say,
+    report: Report,
     first: date | None = None,
     last: date | None = None,
     master: str | None = None,
     conf: Sequence[str] = (),
     ladders: Sequence[str] = (),
 ) -> InsightRun:
-    """Run the analytics over a history and load what they write.
+    """Run the analytics over a history and load their output.
 
-    ``say`` is told each line of their progress. ``conf``: settings of Spark as ``NAME=VALUE``; ``ladders``: what the
-    table ``what_if`` is about, as ``QUEUE=DELAYS``. Spark runs in a process of its own. Raises `OutputError`; the
-    insights that are there stay until the new ones are whole.
+    ``report`` is called with each line of their progress. ``conf`` are settings of Spark as ``NAME=VALUE``, ``ladders``
+    the ladders of the table ``what_if`` as ``QUEUE=DELAYS``. Spark runs in a subprocess. Raises `OutputError`. The
+    present insights stay until the new ones are complete.
     """
     if importlib.util.find_spec("pyspark") is None:
         raise OutputError(
-            "PySpark runs the analytics, and is not installed here: pip install 'celery-rmq-delay[spark]'. Or run them "
-            "where it is, and load their output with --load-only."
+            "The analytics need PySpark, which is not installed: pip install 'celery-rmq-delay[spark]'. Or run them "
+            "on a host with PySpark, and load their output with --load-only."
         )
     options: list[tuple[str, object]] = [("--from", first), ("--to", last), ("--master", master)]
     options += [("--conf", each) for each in conf] + [("--ladder", each) for each in ladders]
     command = [sys.executable, "-m", "celery_rmq_delay.analytics", "run"]
     command += [f"{option}={value}" for option, value in options if value is not None]
-    _run(command, say, {"RMQ_DELAY_HISTORY_URL": source, "RMQ_DELAY_INSIGHTS_URL": output})
+    _run(command, report, {"RMQ_DELAY_HISTORY_URL": source, "RMQ_DELAY_INSIGHTS_URL": output})
     return load(output, source=source)
 
 
-def _run(command: Sequence[str], say: Say, urls: Mapping[str, str]) -> None:
-    """Run a command that finds ``urls`` in its environment: they may have secrets, and everybody sees arguments."""
+def _run(command: Sequence[str], report: Report, urls: Mapping[str, str]) -> None:
+    """Run a command with ``urls`` in its environment: they may contain secrets, and all users can see arguments."""
     tail: deque[str] = deque(maxlen=_TAIL)
     with subprocess.Popen(  # noqa: S603 - this Python, our own module
         command,
@@ -112,22 +112,23 @@ def _run(command: Sequence[str], say: Say, urls: Mapping[str, str]) -> None:
                 for url in urls.values():
                     line = without_secrets(line, url)
                 tail.append(line.rstrip())
-                say(tail[-1])
+                report(tail[-1])
         finally:
             if process.poll() is None and sys.exc_info()[0] is not None:
                 process.terminate()
     if process.returncode:
         raise OutputError(
-            f"The analytics ended with {process.returncode}, and nothing was loaded. Their last lines:\n"
+            f"The analytics exited with {process.returncode}, and nothing was loaded. Their last lines:\n"
             + "\n".join(tail)
         )
 
 
 def load(output: str, *, source: str = "") -> InsightRun:
-    """Replace the insights by what a finished run has written under a URL, or a path; all of them, or nothing.
+    """Replace all insights by the output of a finished run under a URL or a path, in one transaction.
 
-    Tables of days are loaded for the last `DAYS` days, earlier runs' days included, the others as the last run about
-    the newest day wrote them: a run of old days, for events that came late, takes nothing back. Raises `OutputError`.
+    Tables with rows per day are loaded for the last `DAYS` days, with the days of earlier runs. The others are loaded
+    from the last run of the newest day: a later run of old days, for late events, does not replace them. Raises
+    `OutputError`.
     """
     opened = open_output(output)
     found = _read(opened)
@@ -156,7 +157,7 @@ def load(output: str, *, source: str = "") -> InsightRun:
 
 @dataclass(frozen=True)
 class _Found:
-    """What is to be written; the rows know their run when it is."""
+    """The rows to write; their run is set when they are written."""
 
     since: date
     rows: list[list[Any]]
@@ -183,7 +184,7 @@ _Rows = tuple[list[Any], int]
 
 
 def _curves(table: pa.Table) -> _Rows:
-    """Return the curves of the tasks and of the errors that failed most, and how many others there are."""
+    """Return the curves of the tasks and errors with the most episodes, and the number of others."""
     import pyarrow as pa
     from pyarrow import compute
 
@@ -219,7 +220,7 @@ def _points(rows: list[dict[str, Any]]) -> list[list[float | None]]:
 
 
 def _outcomes(table: pa.Table) -> _Rows:
-    """Return the outcomes of all days together: the tiers of a queue's task and error, those that failed most first."""
+    """Return the outcomes of all days together, by tier of a queue's task and error, the most parked first."""
     counted = ("parked", "recovered", "exhausted", "wasted_ms")
     by = ["task", "queue", "exception_type", "tier", "delay_ms"]
     summed = table.group_by(by).aggregate([(name, "sum") for name in counted])
@@ -261,7 +262,7 @@ def _incidents(table: pa.Table) -> _Rows:
 
 
 def _advice(table: pa.Table) -> _Rows:
-    """Return the advice by queue, the busiest first; a queue's own stands before that for its tasks."""
+    """Return the advice by queue, the busiest first; that for a whole queue comes before that for its tasks."""
     found = table.to_pylist()
     busiest: dict[str, int] = {}
     for row in found:
@@ -317,7 +318,7 @@ def _figures(row: dict[str, Any], prefix: str) -> dict[str, list[float | None]]:
 
 
 def _name(value: str | None) -> str:
-    """Return a name as a database can hold it."""
+    """Return a name that a database can store."""
     return printable(shortened(value or "", MAX_NAME))
 
 

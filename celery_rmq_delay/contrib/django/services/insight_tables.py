@@ -1,4 +1,4 @@
-"""Reads the Parquet tables of a finished run of the analytics, checked. No database, no Spark."""
+"""Reads and checks the Parquet tables of a finished run of the analytics. No database, no Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _figures(prefix: str) -> dict[str, Kind]:
     return {f"{prefix}{name}{end}": "number" for name in FIGURES for end in ENDS}
 
 
-#: The tables that the page shows, and the columns of them that it needs.
+#: The tables that the page shows, and the columns that it needs.
 TABLES: Mapping[str, Mapping[str, Kind]] = {
     "recovery_curve": {
         "scope": "text", "name": "text", "t_seconds": "number", "recovered_share": "number", "share_low": "number",
@@ -64,7 +64,7 @@ _IN_WORDS: Mapping[Kind, str] = {
     "delays": "a list of whole numbers",
     "names": "a list of texts",
 }
-#: Where a run that is finished says what it did.
+#: The folder of the reports of finished runs.
 RUNS = "runs"
 _DAY = re.compile(r"/day=(\d{4}-\d{2}-\d{2})/")
 _HOW = "Run `python -m celery_rmq_delay.analytics run`, or `manage.py rmq_delay_insights` without --load-only."
@@ -72,19 +72,19 @@ _HOW = "Run `python -m celery_rmq_delay.analytics run`, or `manage.py rmq_delay_
 
 @dataclass(frozen=True)
 class Output:
-    """The output of the analytics under a URL, or a path: its tables' files by day, and what opens them."""
+    """The output of the analytics under a URL or a path: the files of its tables by day."""
 
     url: str
     #: The days of the last run about the newest day that any table has.
     first_day: date
     last_day: date
-    #: What this run reported of itself.
+    #: The report of this run.
     report: Mapping[str, Any]
     _filesystem: Any
     _files: Mapping[str, Mapping[date, list[str]]]
 
     def days(self, table: str) -> list[date]:
-        """Return the days that a table has rows of, the first one first."""
+        """Return the days for which a table has rows, in order."""
         return sorted(self._files[table])
 
     def read(self, table: str, days: Iterable[date]) -> pa.Table:
@@ -111,18 +111,18 @@ class Output:
             raise OutputError(f"{path} of the table {table!r} cannot be read: {error}. {_HOW}") from error
         for name, column in zip(schema.names, columns, strict=True):
             if TABLES[table][name] == "time" and column.null_count:
-                raise OutputError(f"Column {name!r} of the table {table!r} is empty in a row of {path}. {_HOW}")
+                raise OutputError(f"Column {name!r} of the table {table!r} is null in a row of {path}. {_HOW}")
         return pyarrow.Table.from_arrays(columns, schema=schema)
 
 
 def open_output(url: str) -> Output:
-    """Return what is under a URL that ``pyarrow.fs`` opens, or under a path. Raises `OutputError`."""
+    """Open the output under a path, or a URL that ``pyarrow.fs`` supports. Raises `OutputError`."""
     try:
         import pyarrow
         from pyarrow import fs
     except ImportError as error:
         raise OutputError(
-            "PyArrow reads the insights, and is not installed: pip install 'celery-rmq-delay[history]'."
+            "Insights need PyArrow, which is not installed: run pip install 'celery-rmq-delay[history]'."
         ) from error
     try:
         filesystem, root = fs.FileSystem.from_uri(url if "://" in url else str(Path(url).absolute()))
@@ -133,19 +133,19 @@ def open_output(url: str) -> Output:
         newest = max((day for days in files.values() for day in days), default=latest.last)
         run = next((each for each in chain([latest], runs) if each.first <= newest <= each.last), latest)
     except (pyarrow.ArrowException, OSError) as error:
-        said = without_secrets(str(error), url)
+        text = without_secrets(str(error), url)
         raise OutputError(
-            f"The output {shown(url)} cannot be opened: {said}. Check address and credentials."
+            f"The output {shown(url)} cannot be opened: {text}. Check address and credentials."
         ) from error
     for table, days in files.items():
         if latest.report["tables"].get(table) and not any(latest.first <= day <= latest.last for day in days):
-            raise OutputError(f"The table {table!r} is missing in {shown(url)}, and its last run wrote it. {_HOW}")
+            raise OutputError(f"The table {table!r} is missing in {shown(url)}, but the last run wrote it. {_HOW}")
     return Output(url, run.first, run.last, run.report, filesystem, files)
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A finished run, its days and what it reported."""
+    """A finished run: its days and its report."""
 
     first: date
     last: date
@@ -153,10 +153,10 @@ class _Run:
 
 
 def _finished_runs(filesystem: Any, root: str, url: str) -> Iterator[_Run]:
-    """Yield the runs that were about any day, the newest first: one at least. Raises `OutputError`."""
+    """Yield the runs that have days, the newest first: at least one. Raises `OutputError`."""
     names = sorted((path for path in _list(filesystem, f"{root}/{RUNS}") if path.endswith(".json")), reverse=True)
     if not names:
-        raise OutputError(f"There is no finished run in {shown(url)}: nothing lies in {RUNS}/. {_HOW}")
+        raise OutputError(f"There is no finished run in {shown(url)}: {RUNS}/ has no reports. {_HOW}")
     known = False
     for name in names:
         report = _report(filesystem, name)
@@ -165,23 +165,23 @@ def _finished_runs(filesystem: Any, root: str, url: str) -> Iterator[_Run]:
             try:
                 yield _Run(date.fromisoformat(report["first_day"]), date.fromisoformat(report["last_day"]), report)
             except (TypeError, ValueError) as error:
-                raise OutputError(f"{name} is no report of a run: its days are none. {_HOW}") from error
+                raise OutputError(f"{name} is not a report of a run: its days are not dates. {_HOW}") from error
     if not known:
         raise OutputError(
-            f"The runs in {shown(url)} are about no day: the history held no events of the days they were asked for. "
-            "Let the collector write, or give other days with --from and --to."
+            f"The runs in {shown(url)} have no days: the history had no events of the requested days. "
+            "Wait until the collector has written events, or select other days with --from and --to."
         )
 
 
 def _report(filesystem: Any, name: str) -> dict[str, Any]:
-    """Return what a run reported when it was finished."""
+    """Return the report of a finished run."""
     with filesystem.open_input_file(name) as file:
         try:
             report = json.loads(file.read())
         except ValueError as error:
-            raise OutputError(f"{name} is no report of a run: {error}. {_HOW}") from error
+            raise OutputError(f"{name} is not a report of a run: {error}. {_HOW}") from error
     if not isinstance(report, dict) or not isinstance(report.get("tables"), dict):
-        raise OutputError(f"{name} is no report of a run: it does not say which tables it wrote. {_HOW}")
+        raise OutputError(f"{name} is not a report of a run: it does not list the tables. {_HOW}")
     return report
 
 
@@ -218,7 +218,7 @@ def _schema(columns: Mapping[str, Kind]) -> pa.Schema:
 
 
 def _check(table: str, path: str, schema: pa.Schema) -> None:
-    """Raise `OutputError` where a file lacks a column, or has one of another type."""
+    """Raise `OutputError` where a file lacks a column, or has one of a wrong type."""
     for name, kind in TABLES[table].items():
         index = schema.get_field_index(name)
         if index < 0:

@@ -1,6 +1,6 @@
-"""What is in a stored message, for people: decoded as far as that is safe, redacted unless somebody reveals it.
+"""Previews of stored messages: decoded as far as that is safe, and redacted unless an operator reveals them.
 
-Bodies are hostile bytes: only JSON is ever decoded, and never more than `MAX_BODY` bytes of it.
+Bodies may be hostile: only JSON is decoded, and at most `MAX_BODY` bytes of it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from ..messages import StoredMessage, headers_of
 from ..models import Operation, OperationItem, Payload, TaskRecord
 from .actors import Actor, note_done
 
-#: Bytes of a body that is decoded.
+#: The most bytes of a body that are decoded.
 MAX_BODY = 1_000_000
-#: Characters of arguments that are shown, and of one header.
+#: The most characters of shown arguments, and of one header.
 MAX_SHOWN = 20_000
 MAX_HEADER = 2_000
 
-#: The headers that say which task a message is of: no edit changes them.
+#: The headers that identify the task: no edit changes them.
 LOCKED = frozenset({"id", "task", "root_id", "parent_id", "group"})
 
 _DEFLATED = ("application/x-gzip", "gzip", "zlib")
@@ -39,7 +39,7 @@ _TEXT_ENCODINGS = ("utf-8", "us-ascii", "ascii", "")
 
 
 class UndecodableError(ValueError):
-    """A body is not what can be shown; the text says why."""
+    """A body cannot be shown; the text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Header:
-    """A header of a message, its value as text. ``locked``: it says which task this is."""
+    """A header of a message, its value as text. ``locked`` headers identify the task."""
 
     name: str
     value: str
@@ -62,7 +62,7 @@ class Header:
 
 @dataclass(frozen=True)
 class Death:
-    """A row of ``x-death``: that messages left a queue, and why. ``time`` is of the first one, in UTC."""
+    """An entry of ``x-death``: a queue that dead-lettered a message, and why. ``time`` is the first one, in UTC."""
 
     queue: str
     reason: str
@@ -74,7 +74,7 @@ class Death:
 
 @dataclass(frozen=True)
 class Preview:
-    """A stored message for people. ``args`` and ``kwargs`` are JSON; where ``problem`` is not empty they are not known.
+    """A stored message as shown. ``args`` and ``kwargs`` are JSON; with a ``problem`` they are unknown.
 
     ``size`` is the body's length in bytes.
     """
@@ -90,12 +90,12 @@ class Preview:
 
 
 def preview(record: TaskRecord) -> Preview:
-    """Return the stored message of a task, redacted. Never raises for what a message contains."""
+    """Return the stored message of a task, redacted. Never raises for malformed messages."""
     return _preview(record, redaction_of_project())
 
 
 def reveal(record: TaskRecord, actor: Actor) -> Preview:
-    """Return the stored message of a task as it is; that ``actor`` has seen it is in the audit log before."""
+    """Return the stored message of a task unredacted, after an audit log entry that ``actor`` revealed it."""
     now = now_in.now()
     with transaction.atomic():
         operation = note_done(Operation.Kind.REVEAL, actor, requested=1, message=_("1 revealed"))
@@ -111,7 +111,7 @@ def reveal(record: TaskRecord, actor: Actor) -> Preview:
 
 
 def redaction_of_project() -> Redaction:
-    """Return what the project's settings take out of what people read."""
+    """Return the redaction rules of the project's settings."""
     try:
         return delay().settings.redaction
     except RmqDelayError:  # without an app there are no settings
@@ -119,13 +119,13 @@ def redaction_of_project() -> Redaction:
 
 
 def kept_of(record: TaskRecord) -> StoredMessage | None:
-    """Return the stored message of a task; None where none is kept."""
+    """Return the stored message of a task; None where there is none."""
     found = Payload.objects.filter(record=record).first()
     return None if found is None else StoredMessage(bytes(found.body), bytes(found.headers), found.properties)
 
 
 def decode(kept: StoredMessage, headers: Mapping[str, Any], *, compressed: bool = True) -> Call:
-    """Return what a body says: JSON in a text encoding, and where ``compressed`` allows it, deflated.
+    """Return the decoded body: JSON in a text encoding, also deflated where ``compressed`` allows it.
 
     Raises `UndecodableError`.
     """
@@ -144,7 +144,7 @@ def decode(kept: StoredMessage, headers: Mapping[str, Any], *, compressed: bool 
     try:
         found = json.loads(body.decode())
     except (ValueError, RecursionError) as error:
-        raise UndecodableError(_("no JSON that can be read")) from error
+        raise UndecodableError(_("not readable as JSON")) from error
     if not (isinstance(found, list) and [type(each) for each in found] == [list, dict, dict]):
         raise UndecodableError(_("not the arguments of a task"))
     return Call(*found)
@@ -161,7 +161,7 @@ def as_json(value: object, limit: int = MAX_SHOWN) -> str:
                 break
     except RecursionError:
         found.append(_("… nested too deep"))
-    except TypeError:  # a table whose keys are no texts
+    except TypeError:  # a table whose keys are not texts
         found = [repr(value)]
     return shortened(printable("".join(found)), limit)
 
@@ -174,7 +174,7 @@ def _preview(record: TaskRecord, redaction: Redaction | None) -> Preview:
     content_type = printable(str(kept.properties.get("content_type") or ""))[:MAX_HEADER]
     try:
         headers = headers_of(kept)
-    except Exception:  # noqa: BLE001 - whatever is wrong with these bytes, the page is to say it
+    except Exception:  # noqa: BLE001 - the page shows that these bytes are malformed
         return Preview(problem=_undecodable(size, "headers"), size=size, content_type=content_type, redacted=redacted)
     args = kwargs = problem = ""
     try:
@@ -203,7 +203,7 @@ def _undecodable(size: int, why: str) -> str:
 
 def _inflated(body: bytes) -> bytes:
     try:
-        # One byte more than is decoded: what is larger is not inflated to its end.
+        # One byte more than the limit: a larger body is not inflated to its end.
         return zlib.decompressobj(wbits=zlib.MAX_WBITS | 32).decompress(body, MAX_BODY + 1)
     except zlib.error as error:
         raise UndecodableError(_("its compression is broken")) from error

@@ -1,6 +1,7 @@
-"""Retention: what has been kept long enough goes, in batches with a short transaction each.
+"""Retention: deletes old rows in batches with a short transaction each.
 
-Tasks that wait, run or are being requeued stay, and so do those of an operation that has not come to them yet.
+Tasks that are being requeued stay, and so do those that an operation has yet to process; parked and running ones stay
+until their history expires.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ..models import Attempt, FailureGroup, Operation, OperationItem, Tally, Tas
 #: Rows of one transaction.
 BATCH = 1_000
 
-#: The slot of the rows that tallies are added up in when they go.
+#: The slot of the rows that old tallies are summed in.
 FOLDED = datetime(1970, 1, 1, tzinfo=timezones.utc)
 _COUNTED = ("parked", "recovered", "exhausted", "succeeded")
 
@@ -29,9 +30,9 @@ _Expired = tuple[str, QuerySet[Any]]
 
 
 def prune(*, dry_run: bool = False, batch: int = BATCH) -> dict[str, int]:
-    """Delete what the settings KEEP_* keep no longer; return how many rows of what. ``dry_run`` only counts them.
+    """Delete rows older than the settings KEEP_* allow; return the number of rows by kind. ``dry_run`` only counts.
 
-    Can run at any time, beside collectors, operations and other prunes, and be interrupted: it goes on next time.
+    It can run at any time, in parallel with collectors, operations and other prunes, and again after an interruption.
     """
     now = timezone.now()
     done = {}
@@ -45,17 +46,17 @@ def prune(*, dry_run: bool = False, batch: int = BATCH) -> dict[str, int]:
 
 
 def _expired(settings: Conf, now: datetime) -> Iterator[_Expired]:
-    """Yield what goes, by the name that the command shows, children before their parents."""
-    # What was requeued and not heard of is exhausted still, for all that is known.
-    unheard = Q(state=TaskState.REQUEUED) & ~Q(call_digest="")
+    """Yield the expired rows with the name that the command shows, children before their parents."""
+    # A requeued task without an event since is still counted as exhausted.
+    unconfirmed = Q(state=TaskState.REQUEUED) & ~Q(call_digest="")
     for name, days, wanted in (
         (
             "recovered and requeued tasks",
             settings.keep_recovered_days,
-            Q(state__in=[TaskState.RECOVERED, TaskState.REQUEUED]) & ~unheard,
+            Q(state__in=[TaskState.RECOVERED, TaskState.REQUEUED]) & ~unconfirmed,
         ),
         ("discarded tasks", settings.keep_discarded_days, Q(state=TaskState.DISCARDED)),
-        ("exhausted tasks", settings.keep_exhausted_days, Q(state=TaskState.EXHAUSTED) | unheard),
+        ("exhausted tasks", settings.keep_exhausted_days, Q(state=TaskState.EXHAUSTED) | unconfirmed),
     ):
         if days is not None:
             changed_before = wanted & Q(changed_at__lt=now - timedelta(days=days))
@@ -73,7 +74,7 @@ def _history(before: datetime) -> Iterator[_Expired]:
         state__in=[TaskState.PARKED, TaskState.RUNNING],
         changed_at__lt=before,
     )
-    yield "tasks that were never heard of again", lost.order_by("changed_at")
+    yield "parked and running tasks without later events", lost.order_by("changed_at")
     yield "attempts", Attempt.objects.filter(occurred_at__lt=before).order_by("occurred_at")
     over = Q(state__in=[each for each in Operation.State if Operation(state=each).is_over], finished_at__lt=before)
     operations = Operation.objects.filter(over)
@@ -84,7 +85,7 @@ def _history(before: datetime) -> Iterator[_Expired]:
 
 
 def _untouched() -> QuerySet[TaskRecord]:
-    """Return the tasks that no operation is still to come to."""
+    """Return the tasks that no operation has yet to process."""
     pending = OperationItem.objects.filter(record=OuterRef("pk"), outcome=OperationItem.Outcome.PENDING)
     return TaskRecord.objects.filter(~Exists(pending))
 
@@ -99,7 +100,7 @@ def _fold(rows: QuerySet[Tally], batch: int) -> int:
 
 
 def _fold_batch(found: Sequence[Tally]) -> None:
-    """Add tallies up in the row of their queue and task, so that the totals of all times stay what they are."""
+    """Add tallies to the row of their queue and task, so that the all-time totals stay the same."""
     sums: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for tally in found:
         sums[tally.queue, tally.name].update({name: getattr(tally, name) for name in _COUNTED})
@@ -113,9 +114,9 @@ def _fold_batch(found: Sequence[Tally]) -> None:
 
 
 def _in_batches(rows: QuerySet[Any], batch: int, work: Callable[[Sequence[Any]], object]) -> int:
-    """Do ``work`` on the rows, locked, each batch in a transaction of its own; return how many there were.
+    """Call ``work`` with locked rows, each batch in its own transaction; return the number of rows.
 
-    Rows that others have locked are left for the next time.
+    Rows that others have locked are skipped until the next run.
     """
     using, count = router.db_for_write(rows.model), 0
     locked = rows.using(using).select_for_update(skip_locked=True, of=("self",))

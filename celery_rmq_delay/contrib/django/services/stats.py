@@ -1,4 +1,4 @@
-"""How many tasks are where, and how collectors and operations are doing: for metrics, and for the command."""
+"""Counts of tasks, operations and failure groups, and the state of the collectors: for metrics and the command."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..models import CollectorStatus, FailureGroup, Operation, Tally, TaskRecord
 from ..queries import overdue
 from .counts import broker_counts
 
-#: What can become of a task of an operation.
+#: The outcomes of a task of an operation.
 OUTCOMES = ("ok", "skipped", "failed", "unknown")
 
 
@@ -22,7 +22,7 @@ OUTCOMES = ("ok", "skipped", "failed", "unknown")
 class Parked:
     """The parked tasks of one queue in one tier; ``tier`` None has an exact delay.
 
-    ``due`` counts those whose time has come, ``overdue`` those of them that nothing was heard of for a minute since.
+    ``due`` counts those that are due, ``overdue`` those of them without an event for a minute since.
     """
 
     queue: str
@@ -45,7 +45,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Total:
-    """How often tasks of one name in one queue were parked and so on; ``succeeded`` counts first attempts."""
+    """How often tasks of one name and queue were parked, recovered and so on; ``succeeded`` counts first attempts."""
 
     queue: str
     task: str
@@ -57,7 +57,7 @@ class Total:
 
 @dataclass(frozen=True)
 class Operated:
-    """Operations of one kind in one state, and what became of their tasks."""
+    """Operations of one kind in one state, and the outcomes of their tasks."""
 
     kind: str
     state: str
@@ -81,7 +81,7 @@ class Group:
 
 
 def summary() -> dict[str, Any]:
-    """Return all there is to count, as plain data; a look at the whole table. ``ok`` of the broker may be False."""
+    """Return all counts as plain data. Scans the whole table. ``ok`` of the broker may be False."""
     by_name, broker = tasks(), broker_counts(fresh=True)
     states: Counter[str] = Counter()
     for counts in by_name.values():
@@ -129,7 +129,7 @@ def held(*states: str) -> list[Held]:
 
 
 def tasks() -> dict[str, dict[str, int]]:
-    """Return how many tasks of each name are in each state: a look at the whole table."""
+    """Return how many tasks of each name are in each state. Scans the whole table."""
     found: dict[str, dict[str, int]] = {}
     rows = TaskRecord.objects.order_by("name", "state").values_list("name", "state").annotate(Count("pk"))
     for name, state, count in rows:
@@ -138,7 +138,7 @@ def tasks() -> dict[str, dict[str, int]]:
 
 
 def totals(*, since: datetime | None = None, before: datetime | None = None) -> list[Total]:
-    """Return what the tallies that begin ``since`` one time and ``before`` another add up to, by queue and task."""
+    """Return the sums by queue and task of tallies that begin at ``since`` or later, and ``before`` another time."""
     tallies = Tally.objects.order_by("queue", "name")
     if since is not None:
         tallies = tallies.filter(slot__gte=since)
@@ -156,7 +156,7 @@ def operations() -> list[Operated]:
 
 
 def top_groups(most: int = 10) -> list[Group]:
-    """Return the failure groups with most exhausted tasks, the largest first."""
+    """Return the failure groups with the most exhausted tasks, the largest first."""
     rows = TaskRecord.objects.filter(state=TaskState.EXHAUSTED, failure_group__isnull=False)
     counts = (
         rows.values_list("failure_group").annotate(exhausted=Count("pk")).order_by("-exhausted", "failure_group")[:most]

@@ -9,16 +9,16 @@ from orders.services import place_order
 
 
 class Command(BaseCommand):
-    """Place orders of invented customers; a worker has them paid."""
+    """Place orders of generated customers; a worker processes the payments."""
 
     help = __doc__
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take the number of orders."""
-        parser.add_argument("count", nargs="?", type=int, default=20, help="how many (default: 20)")
+        parser.add_argument("count", nargs="?", type=int, default=20, help="number of orders (default: 20)")
 
     def handle(self, *, count: int, **_: object) -> None:
-        """Place them."""
+        """Place the orders."""
         run = secrets.token_hex(3)
         for customer in customers(count, run=run):
             place_order(**customer)

@@ -1,4 +1,4 @@
-"""Failures over days, with the incidents among them. No I/O."""
+"""The chart of failures over time, with the incidents among them. No I/O."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ...queries import grouped
 from .drawing import HEIGHT, WIDTH, Bar, Chart, Key, Line, Mark, Table, high, level, rectangles, round_up
 from .hours import local
 
-#: The drawing has so many bars at most; a bar is a whole number of hours.
+#: Maximum number of bars; a bar covers a whole number of hours.
 MOST_BARS = 180
 _MOST_MARKS = 7
-#: Per cent of the width behind which a text that begins there is cut off.
+#: Per cent of the width from which a text that begins there would be cut off.
 _LAST_START = 90
 
 _ROW = '<tr><th scope="row"><time datetime="{}">{}</time></th><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>'
@@ -26,7 +26,7 @@ _ROW = '<tr><th scope="row"><time datetime="{}">{}</time></th><td>{}</td><td>{}<
 
 @dataclass
 class Slot:
-    """Some hours together."""
+    """One or more consecutive hours."""
 
     start: datetime
     first_attempts: int = 0
@@ -46,7 +46,7 @@ class _Band:
 
 
 def slots(hours: Sequence[InsightHour]) -> tuple[list[Slot], timedelta]:
-    """Return the hours from the first to the last, those with nothing, too, in slots of equal length."""
+    """Return slots of equal length from the first hour to the last, empty ones included, and that length."""
     if not hours:
         return [], timedelta(hours=1)
     first, last = hours[0].hour, hours[-1].hour
@@ -62,7 +62,7 @@ def slots(hours: Sequence[InsightHour]) -> tuple[list[Slot], timedelta]:
 
 
 def bursts_chart(hours: Sequence[InsightHour], incidents: Sequence[Incident]) -> Chart | None:
-    """Return the drawing of failures over time, incidents behind them; None where there are no hours."""
+    """Return the chart of failures over time, with incidents behind the bars; None if there are no hours."""
     found, length = slots(hours)
     if not found:
         return None
@@ -72,7 +72,7 @@ def bursts_chart(hours: Sequence[InsightHour], incidents: Sequence[Incident]) ->
     return Chart(
         name="bursts",
         caption=_("Failed attempts"),
-        described=_("%(failures)s failed attempts and %(incidents)s incidents; the tables beneath have the figures")
+        described=_("%(failures)s failed attempts and %(incidents)s incidents; the tables below have the figures")
         % {"failures": failures, "incidents": len(incidents)},
         drawing=rectangles([*_incidents(incidents, found, length), *_bars(found, top)]),
         lines=[Line(level(value, top), str(value)) for value in levels],
@@ -98,7 +98,7 @@ def _bars(found: Sequence[Slot], top: int) -> Iterator[Bar]:
 
 
 def _incidents(incidents: Sequence[Incident], found: Sequence[Slot], length: timedelta) -> Iterator[Bar]:
-    """Yield what stands behind the bars, as wide as an incident lasted, and as a bar at least; touching ones as one."""
+    """Yield the incidents behind the bars, each at least as wide as a bar; those that touch are merged."""
     first, whole = found[0].start, len(found) * length
     bands: list[_Band] = []
     for each in sorted(incidents, key=lambda each: each.started_at):
@@ -120,7 +120,7 @@ def _incidents(incidents: Sequence[Incident], found: Sequence[Slot], length: tim
 
 
 def _marks(found: Sequence[Slot], length: timedelta) -> Iterator[Mark]:
-    """Yield hours where they begin, or days at their midnight."""
+    """Yield the labels of the time axis: hours, or days at midnight."""
     first, whole = found[0].start, len(found) * length
     if whole > timedelta(days=2):
         moments, form = list(_midnights(first, first + whole)), "%m-%d"
@@ -132,7 +132,7 @@ def _marks(found: Sequence[Slot], length: timedelta) -> Iterator[Mark]:
 
 
 def _midnights(first: datetime, end: datetime) -> Iterator[datetime]:
-    """Yield the beginnings of the days, in the time zone of the page."""
+    """Yield the midnights in the time zone of the page."""
     day = local(first).date()
     while (at := timezone.make_aware(datetime.combine(day, time()))) < end:
         if at >= first:

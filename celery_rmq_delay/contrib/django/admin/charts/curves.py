@@ -1,4 +1,4 @@
-"""How failures end over time, on a logarithmic axis, with the retries of ladders drawn on it. No I/O."""
+"""The chart of a recovery curve on a logarithmic time axis, with the retries of ladders. No I/O."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .....durations import format_ms
 from .. import text
 from .drawing import HEIGHT, WIDTH, Chart, Key, Line, Mark, Table, level
 
-#: Where the axis may have a mark, in seconds.
+#: Possible marks of the time axis, in seconds.
 _NICE = (
     0.001, 0.01, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400,
     259_200, 604_800, 2_592_000, 7_776_000, 31_536_000, 315_360_000,
@@ -24,14 +24,14 @@ _MOST_MARKS = 7
 #: Per cent of the width that a mark needs.
 _ROOM = 7
 _LEVELS = (1.0, 0.75, 0.5, 0.25)
-#: Shares that the described curve names.
-_TOLD = (0.25, 0.5, 0.9)
+#: Shares that the curve's description names.
+_DESCRIBED = (0.25, 0.5, 0.9)
 
 _ROW = '<tr><th scope="row">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>'
 _SIGNS = {"today": "┆", "advised": "┃"}
 _RETRY = '<line class="rmq-tier rmq-tier-{}" x1="{}" x2="{}" y1="0" y2="{}"><title>{}</title></line>'
 
-#: Seconds, share, and the interval of the share where it is known.
+#: Seconds, share, and the interval of the share if it is known.
 Point = Sequence[float | None]
 
 
@@ -45,19 +45,19 @@ class Retries:
 
     @property
     def moments(self) -> list[float]:
-        """When each retry comes, in seconds after the first failure, if no attempt takes any time."""
+        """The time of each retry, in seconds after the first failure, if attempts take no time."""
         return [total / 1000 for total in accumulate(self.delays_ms)]
 
 
 def curve_chart(name: str, points: Sequence[Point], ladders: Sequence[Retries]) -> Chart | None:
-    """Return the drawing of a curve and of ladders on it; None where there is nothing to draw."""
+    """Return the chart of a curve with the retries of ladders; None if there is nothing to draw."""
     known = [point for point in points if point[0] and point[1] is not None]
     if not known:
         return None
     axis = _axis(known, [moment for ladder in ladders for moment in ladder.moments])
     return Chart(
         name="curve",
-        caption=_("Failures that are over"),
+        caption=_("Failures that have ended"),
         described=_described(name, known),
         drawing=format_html(
             '{}<path class="rmq-curve" d="{}"></path>{}',
@@ -80,7 +80,7 @@ def curve_chart(name: str, points: Sequence[Point], ladders: Sequence[Retries]) 
             *(Key(each.series, _SIGNS[each.series], each.label, text.ladder(each.delays_ms)) for each in ladders),
         ],
         table=Table(
-            (_("After"), _("Failures that are over"), _("95 % interval"), _("Retry")),
+            (_("After"), _("Failures that have ended"), _("95 % interval"), _("Retry")),
             format_html_join("", _ROW, _rows(known, axis, ladders)),
         ),
         tall=True,
@@ -93,20 +93,20 @@ class _Axis:
     last: float
 
     def x(self, seconds: float) -> float:
-        """Return where a time stands in the view box."""
+        """Return the x coordinate of a time in the view box."""
         within = min(max(seconds, self.first), self.last)
         return round(WIDTH * log(within / self.first) / log(self.last / self.first), 2)
 
     @property
     def marks(self) -> list[float]:
-        """The times that are written beneath."""
+        """The times that label the axis."""
         found = [each for each in _NICE if self.first <= each <= self.last]
         step = -(-len(found) // _MOST_MARKS)
         return found[:: step or 1]
 
 
 def _axis(points: Sequence[Point], moments: Sequence[float]) -> _Axis:
-    """Return an axis that shows where the curve moves, and all retries."""
+    """Return an axis that covers the rise of the curve and all retries."""
     shares = [point[1] or 0.0 for point in points]
     begins = next((index for index, share in enumerate(shares) if share > 0.001), 0)
     ends = shares.index(max(shares))
@@ -163,7 +163,7 @@ def _mark(axis: _Axis, seconds: float, label: str) -> Mark:
 
 
 def _apart(marks: Iterable[Mark]) -> list[Mark]:
-    """Return the marks that have room; the table has all of them."""
+    """Return the marks that do not overlap; the table has all of them."""
     found: list[Mark] = []
     for mark in marks:
         if not found or mark.x - found[-1].x >= _ROOM:
@@ -172,7 +172,7 @@ def _apart(marks: Iterable[Mark]) -> list[Mark]:
 
 
 def _share_at(points: Sequence[Point], seconds: float) -> Point:
-    """Return the point that holds at a time: the last one until then."""
+    """Return the last point up to a time."""
     found: Point = (seconds, 0.0, None, None)
     for point in points:
         if (point[0] or 0) > seconds * (1 + 1e-9):
@@ -182,23 +182,23 @@ def _share_at(points: Sequence[Point], seconds: float) -> Point:
 
 
 def _rows(points: Sequence[Point], axis: _Axis, ladders: Sequence[Retries]) -> Iterator[tuple[str, str, str, str]]:
-    told: dict[float, list[str]] = {seconds: [] for seconds in axis.marks}
+    rows: dict[float, list[str]] = {seconds: [] for seconds in axis.marks}
     for ladder in ladders:
         for number, at in enumerate(ladder.moments, 1):
-            told.setdefault(at, []).append(_("%(ladder)s, %(number)s") % {"ladder": ladder.label, "number": number})
-    for seconds, retries in sorted(told.items()):
+            rows.setdefault(at, []).append(_("%(ladder)s, %(number)s") % {"ladder": ladder.label, "number": number})
+    for seconds, retries in sorted(rows.items()):
         _seconds, share, low, high = _share_at(points, seconds)
         yield text.rough(seconds), text.share(share), text.interval(low, high, text.share), "; ".join(retries)
 
 
 def _described(name: str, points: Sequence[Point]) -> str:
-    """Return in words when so many failures were over."""
+    """Return the description of a curve for screen readers."""
     parts = []
-    for told in _TOLD:
-        reached = next((point for point in points if (point[1] or 0) >= told), None)
+    for share in _DESCRIBED:
+        reached = next((point for point in points if (point[1] or 0) >= share), None)
         if reached is not None:
-            words = {"share": text.share(told), "time": text.rough(reached[0])}
-            parts.append(_("%(share)s were over after %(time)s") % words)
+            words = {"share": text.share(share), "time": text.rough(reached[0])}
+            parts.append(_("%(share)s had ended after %(time)s") % words)
     most = text.share(max(point[1] or 0 for point in points))
-    parts.append(_("%(share)s are seen to end at all") % {"share": most})
-    return _("Of the failures of %(name)s %(parts)s.") % {"name": text.plain(name, 120), "parts": ", ".join(parts)}
+    parts.append(_("%(share)s ended while observed") % {"share": most})
+    return _("Of the failures of %(name)s, %(parts)s.") % {"name": text.plain(name, 120), "parts": ", ".join(parts)}

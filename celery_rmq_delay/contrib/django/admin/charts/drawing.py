@@ -1,6 +1,6 @@
-"""How all charts are drawn: on the server, with attributes alone, no style and no script. No I/O.
+"""SVG charts, drawn on the server with attributes only: no style and no script. No I/O.
 
-The drawing is stretched to its box, so it has no text: what is written stands around it, at shares of the width.
+The drawing is stretched to its box, so it has no text: labels stand around it, placed in per cent of the width.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RECTANGLE = '<rect class="rmq-bar rmq-bar-{}" x="{}" y="{}" width="{}" height="
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar, in the units of the view box; ``series`` is its class, ``title`` what a pointer on it shows."""
+    """One bar, in the units of the view box; ``series`` is its class, ``title`` its tooltip."""
 
     x: float
     y: float
@@ -34,7 +34,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the scale, and what stands beside it."""
+    """One line of the scale, and its label."""
 
     y: float
     value: str
@@ -42,7 +42,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Mark:
-    """A text above or beneath the drawing, ``x`` per cent of the width from its start."""
+    """A text above or below the drawing, ``x`` per cent of the width from its start."""
 
     x: float
     label: str
@@ -51,7 +51,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Key:
-    """What a series is, and its sum where it has one."""
+    """The legend of a series, with its sum if it has one."""
 
     series: str
     sign: str
@@ -69,7 +69,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Chart:
-    """What the template draws; ``name`` makes its ids, ``described`` says what a reader of text would miss."""
+    """A chart for the template; ``name`` is part of its ids, ``described`` its text for screen readers."""
 
     name: str
     caption: str
@@ -79,9 +79,9 @@ class Chart:
     marks: Sequence[Mark]
     table: Table
     keys: Sequence[Key] = ()
-    #: Rows of marks above the drawing, with the series that they are of.
+    #: Rows of marks above the drawing, each with its series.
     above: Sequence[tuple[str, Sequence[Mark]]] = ()
-    #: What the marks beneath are.
+    #: The title of the marks below the drawing.
     axis: str = ""
     tall: bool = False
     width: int = field(default=WIDTH, init=False)
@@ -98,12 +98,12 @@ def rectangles(bars: Iterable[Bar]) -> SafeString:
 
 
 def high(value: float, top: float) -> float:
-    """Return the height of a bar; one among thousands is still seen."""
+    """Return the height of a bar; at least 2, so that one among thousands is visible."""
     return max(2.0, (HEIGHT - TOP) * value / top) if value else 0.0
 
 
 def level(value: float, top: float) -> float:
-    """Return where a value stands in the view box."""
+    """Return the y coordinate of a value in the view box."""
     return round(HEIGHT - (HEIGHT - TOP) * value / top, 2)
 
 

@@ -1,4 +1,4 @@
-"""A day in bars, parked against exhausted. No I/O."""
+"""The chart of the last 24 hours: parked and exhausted tasks by hour. No I/O."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from django.utils.translation import gettext as _
 from ...queries import Hour, grouped
 from .drawing import HEIGHT, WIDTH, Bar, Chart, Key, Line, Mark, Table, high, level, rectangles, round_up
 
-#: Every so many hours one is written beneath.
+#: Hours between two labels of the time axis.
 MARKED = 6
 
 _ROW = '<tr><th scope="row"><time datetime="{}">{}</time></th><td>{}</td><td>{}</td><td>{}</td></tr>'
 
 
 def chart(hours: Sequence[Hour]) -> Chart:
-    """Return the drawing of some hours: two bars each, on one scale."""
+    """Return the chart of some hours: two bars each, on one scale."""
     top = round_up(max((max(hour.parked, hour.exhausted) for hour in hours), default=0))
     levels = [top] if top == 1 else [top, -(-top // 2)]
     step = 100 / max(1, len(hours))
@@ -29,7 +29,7 @@ def chart(hours: Sequence[Hour]) -> Chart:
     return Chart(
         name="hours",
         caption=_("The last 24 hours"),
-        described=_("Parked and exhausted tasks by hour; the table beneath has the figures"),
+        described=_("Parked and exhausted tasks by hour; the table below has the figures"),
         drawing=rectangles(bars(hours, top)),
         lines=[Line(level(value, top), str(value)) for value in levels],
         marks=[
@@ -60,5 +60,5 @@ def bars(hours: Sequence[Hour], top: int) -> list[Bar]:
 
 
 def local(moment: datetime) -> datetime:
-    """Return a moment in the time zone of the pages."""
+    """Return a time in the time zone of the pages."""
     return timezone.localtime(moment) if timezone.is_aware(moment) else moment

@@ -1,4 +1,4 @@
-"""``manage.py rmq_delay_collect``: events and exhausted messages from RabbitMQ into the database."""
+"""``manage.py rmq_delay_collect``: write events and exhausted messages from RabbitMQ into the database."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from ..long_running import LongRunningCommand
 
 
 class Command(LongRunningCommand):
-    """Collects until SIGTERM or SIGINT, which let it finish what it has in hand."""
+    """Collects until SIGTERM or SIGINT; then it finishes the messages that it has received."""
 
     help = "Write the workers' events and the exhausted messages into the database."
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the options."""
         parser.add_argument("--batch", type=_batch, default=1000, help="Messages per transaction (default: 1000).")
-        parser.add_argument("--once", action="store_true", help="End when the queues are empty.")
-        parser.add_argument("--max-seconds", type=float, help="End after so many seconds.")
-        parser.add_argument("--health-file", type=Path, help="A file that is touched as long as all is well.")
+        parser.add_argument("--once", action="store_true", help="Exit when the queues are empty.")
+        parser.add_argument("--max-seconds", type=float, help="Exit after this many seconds.")
+        parser.add_argument("--health-file", type=Path, help="A file to touch while the collector is healthy.")
         parser.add_argument(
             "--file-seconds",
             type=float,
             default=10.0,
-            help="For how long events are gathered for one history file, and not acked (default: 10).",
+            help="Seconds for which events are gathered into one history file before they are acked (default: 10).",
         )
         parser.add_argument(
-            "--http", metavar="HOST:PORT", help="Serve /healthz and /metrics; without a host on this machine only."
+            "--http", metavar="HOST:PORT", help="Serve /healthz and /metrics; without a host, on 127.0.0.1 only."
         )
 
     def handle(self, *_: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""``manage.py rmq_delay_export``: retried tasks as CSV or JSON lines, their events as history files."""
+"""``manage.py rmq_delay_export``: write retried tasks as CSV or JSON lines, or their events as history files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ PARQUET = "parquet"
 class Command(LongRunningCommand):
     """Writes any number of rows in bounded memory."""
 
-    help = "Write retried tasks as CSV or JSON lines, or their events as history files; without secrets."
+    help = "Write retried tasks as CSV or JSON lines, or their events as history files; secrets are redacted."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Tell the parser of the options."""
+        """Add the options."""
         parser.add_argument(
             "--format",
             choices=[*FORMATS, PARQUET],
@@ -39,29 +39,29 @@ class Command(LongRunningCommand):
             action="append",
             choices=TaskState.values,
             type=str.upper,
-            help="only tasks in this state; repeat it",
+            help="only tasks in this state; may be repeated",
         )
-        parser.add_argument("--queue", action="append", help="only tasks of this queue; repeat it for more")
-        parser.add_argument("--task", action="append", help="only tasks of this name; repeat it for more")
-        parser.add_argument("--unredacted", action="store_true", help="leave secrets in messages and arguments")
-        parser.add_argument("--since", type=_day, metavar="DAY", help="parquet: the first day (UTC), as 2026-01-31")
+        parser.add_argument("--queue", action="append", help="only tasks of this queue; may be repeated")
+        parser.add_argument("--task", action="append", help="only tasks of this name; may be repeated")
+        parser.add_argument("--unredacted", action="store_true", help="do not redact messages and arguments")
+        parser.add_argument("--since", type=_day, metavar="DAY", help="parquet: the first day (UTC), like 2026-01-31")
         parser.add_argument("--until", type=_day, metavar="DAY", help="parquet: the last day (UTC)")
         parser.add_argument(
             "--output",
-            help="the file to write; without it, the standard output. parquet: URL or folder; without it, HISTORY_URL",
+            help="the file to write (default: standard output); parquet: a URL or folder (default: HISTORY_URL)",
         )
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Write what is asked for; that it was done is in the audit log before."""
+        """Write the export; it is in the audit log before it starts."""
         if options["format"] == PARQUET:
-            _refuse(options, "state", "queue", "task", "unredacted", why="History files take everything, redacted.")
+            _refuse(options, "state", "queue", "task", "unredacted", why="History files have all tasks, redacted.")
             self._export_history(options)
         else:
-            _refuse(options, "since", "until", why="They are for --format parquet.")
+            _refuse(options, "since", "until", why="Use it with --format parquet only.")
             self._export_tasks(options)
 
     def _export_tasks(self, options: dict[str, Any]) -> None:
-        """Write the tasks that are asked for, oldest record first."""
+        """Write the selected tasks, oldest record first."""
         columns = {"state": "state", "queue": "queue", "task": "name"}
         wanted = {f"{column}__in": options[option] for option, column in columns.items() if options[option]}
         tasks, redacted = TaskRecord.objects.filter(**wanted), not options["unredacted"]
@@ -77,7 +77,7 @@ class Command(LongRunningCommand):
     def _export_history(self, options: dict[str, Any]) -> None:
         place = options["output"] or conf().history_url
         if place is None:
-            raise CommandError("Nobody says where the history files go: give --output, or set HISTORY_URL.")
+            raise CommandError("No place for history files is configured: use --output, or set HISTORY_URL.")
         try:
             files = open_files(place)
             from ...services.history_export import days, export_days
@@ -88,13 +88,11 @@ class Command(LongRunningCommand):
             rows = export_days(wanted, files, lambda day: self.write_line(_line(day)))
         except HistoryError as error:
             raise CommandError(str(error)) from error
-        self.stdout.write(f"{rows} rows of {len(wanted)} days, in {files.files} files under {shown(place)}.")
+        self.stdout.write(f"Wrote {rows} rows of {len(wanted)} days into {files.files} files under {shown(place)}.")
 
 
 def _line(day: Any) -> str:
-    return f"{day.day}: {day.rows} rows" + (
-        "" if day.has_successes else ", successes as the collector's files have them"
-    )
+    return f"{day.day}: {day.rows} rows" + ("" if day.has_successes else ", successes are in the collector's files")
 
 
 def _log(requested: int, **details: Any) -> None:
@@ -104,11 +102,11 @@ def _log(requested: int, **details: Any) -> None:
 def _refuse(options: dict[str, Any], *names: str, why: str) -> None:
     given = [f"--{name}" for name in names if options[name]]
     if given:
-        raise CommandError(f"{', '.join(given)}: not with --format {options['format']}. {why}")
+        raise CommandError(f"{', '.join(given)} cannot be used with --format {options['format']}. {why}")
 
 
 def _day(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError as error:
-        raise ArgumentTypeError(f"found {text!r}; write a day, such as 2026-01-31") from error
+        raise ArgumentTypeError(f"found {text!r}; write a date, such as 2026-01-31") from error

@@ -1,4 +1,4 @@
-"""``manage.py rmq_delay_insights``: run the analytics over the history, and load what they say into the admin."""
+"""``manage.py rmq_delay_insights``: run the analytics over the history, and load their results into the admin."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _OF_A_RUN = {"--from": "first", "--to": "last", "--master": "master", "--conf": 
 
 
 class Command(LongRunningCommand):
-    """Spark runs in a process of its own; the insights that are there stay until the new ones are whole."""
+    """Runs Spark in a subprocess; the present insights stay until the new ones are complete."""
 
     help = "Run the analytics over the history and fill the page Insights; with --load-only, load a finished run."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Tell the parser of the options."""
-        parser.add_argument("--load-only", action="store_true", help="load what a finished run has written")
-        parser.add_argument("--input", metavar="URL", help="the history; without it, the setting HISTORY_URL")
+        """Add the options."""
+        parser.add_argument("--load-only", action="store_true", help="load the output of a finished run")
+        parser.add_argument("--input", metavar="URL", help="the history; default: the setting HISTORY_URL")
         parser.add_argument(
-            "--output", metavar="URL", help="where the analytics write; without it, INSIGHTS_URL, or beside the history"
+            "--output", metavar="URL", help="where the analytics write; default: INSIGHTS_URL, or beside the history"
         )
         parser.add_argument("--from", dest="first", type=_day, metavar="DAY", help="the first day, as YYYY-MM-DD")
         parser.add_argument("--to", dest="last", type=_day, metavar="DAY", help="the last day")
-        parser.add_argument("--master", metavar="URL", help="Spark's master; without it, this machine")
+        parser.add_argument("--master", metavar="URL", help="Spark's master; default: this machine")
         parser.add_argument(
             "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; may be repeated"
         )
@@ -39,7 +39,7 @@ class Command(LongRunningCommand):
             action="append",
             default=[],
             metavar="QUEUE=DELAYS",
-            help="also tell what this ladder would have come to, such as payments=30s,5m,1h; may be repeated",
+            help="also estimate the result of this ladder, such as payments=30s,5m,1h; may be repeated",
         )
 
     def handle(self, *_: Any, **options: Any) -> None:
@@ -49,16 +49,16 @@ class Command(LongRunningCommand):
             output = output_url(options["output"], source)
             if options["load_only"]:
                 if given := [option for option, name in _OF_A_RUN.items() if options[name]]:
-                    raise CommandError(f"{', '.join(given)} is of a run; --load-only loads a finished one.")
+                    raise CommandError(f"{', '.join(given)} cannot be used with --load-only, which runs nothing.")
                 run = load(output, source=source or "")
             elif source is None:
-                raise CommandError(f"Nobody says where the history is: give --input, or set {SETTING}['HISTORY_URL'].")
+                raise CommandError(f"No history is configured: use --input, or set {SETTING}['HISTORY_URL'].")
             else:
                 with handling(exit_at_once):
                     run = run_and_load(
                         source,
                         output,
-                        say=self.write_line,
+                        report=self.write_line,
                         first=options["first"],
                         last=options["last"],
                         master=options["master"],
@@ -67,7 +67,7 @@ class Command(LongRunningCommand):
                     )
         except RmqDelayError as error:
             raise CommandError(str(error)) from error
-        self.write_line(f"Insights of {run} are loaded from {run.output_url}.")
+        self.write_line(f"Loaded the insights of {run} from {run.output_url}.")
 
 
 def _day(value: str) -> date:

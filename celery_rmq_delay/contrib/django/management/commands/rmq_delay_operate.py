@@ -16,7 +16,7 @@ from ...services.operations.background import operate
 from ...services.operations.requests import freeze, report, run
 from ..long_running import LongRunningCommand
 
-#: What can be asked for, the kind of operation it is, and the state of the tasks it is for.
+#: The actions, with the kind of operation and the state of the tasks they are for.
 ACTIONS = {
     "requeue": (Operation.Kind.REQUEUE, TaskState.EXHAUSTED),
     "discard": (Operation.Kind.DISCARD, TaskState.EXHAUSTED),
@@ -28,28 +28,28 @@ _SHOWN = 20
 
 
 class Command(LongRunningCommand):
-    """Runs until SIGTERM or SIGINT, which let it finish what it has in hand; another process goes on from there."""
+    """Runs until SIGTERM or SIGINT; then it finishes its current step, and another process can continue."""
 
-    help = "Run the operations that pages leave to the background; with an action, start one here and now."
+    help = "Run operations that the admin queued for the background; with an action, start an operation and run it."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Tell the parser of the options."""
+        """Add the options."""
         parser.add_argument("action", nargs="?", choices=list(ACTIONS), help="start an operation, and wait for its end")
-        parser.add_argument("--once", action="store_true", help="end when there is no operation to run")
-        parser.add_argument("--operation", type=int, metavar="ID", help="run this operation, then end")
-        selection = parser.add_argument_group("which tasks an action is for; conditions add up")
+        parser.add_argument("--once", action="store_true", help="exit when there is no operation to run")
+        parser.add_argument("--operation", type=int, metavar="ID", help="run this operation, then exit")
+        selection = parser.add_argument_group("tasks of an action; all conditions must match")
         selection.add_argument("--queue", help="of this origin queue")
         selection.add_argument("--task", help="of this name")
         selection.add_argument("--error", help="with this class of error, such as requests.exceptions.ReadTimeout")
-        selection.add_argument("--id", action="append", help="with this task id; may be given several times")
+        selection.add_argument("--id", action="append", help="with this task id; may be repeated")
         selection.add_argument("--all", action="store_true", help="all of them")
         how = parser.add_argument_group("how")
-        how.add_argument("--reason", default="", help="why; it is kept with the operation")
+        how.add_argument("--reason", default="", help="why; stored with the operation")
         how.add_argument(
-            "--canary", type=int, default=0, metavar="N", help="requeue: send N first, and see how they do"
+            "--canary", type=int, default=0, metavar="N", help="requeue: send N first, the rest once they recovered"
         )
-        how.add_argument("--rate", type=int, metavar="N", help="requeue: N a minute")
-        how.add_argument("--dry-run", action="store_true", help="only say which tasks these are")
+        how.add_argument("--rate", type=int, metavar="N", help="requeue: at most N per minute")
+        how.add_argument("--dry-run", action="store_true", help="only show which tasks are selected")
 
     def handle(self, *_: Any, **options: Any) -> None:
         """Run."""
@@ -60,7 +60,7 @@ class Command(LongRunningCommand):
                 elif options["operation"] is not None:
                     self._run(self._given(options["operation"]), stop.is_set)
                 else:
-                    self.write_line("Running the operations that are left to the background.")
+                    self.write_line("Running background operations.")
                     operate(stop.is_set, once=options["once"])
         except RmqDelayError as error:
             raise CommandError(str(error)) from error
@@ -75,7 +75,7 @@ class Command(LongRunningCommand):
         kind, state = ACTIONS[options["action"]]
         given = {field: options[name] for name, field in CONDITIONS.items() if options[name]}
         if bool(given) == options["all"]:
-            raise CommandError("Say which tasks: --queue, --task, --error, --id, or --all; not both.")
+            raise CommandError("Select the tasks with --queue, --task, --error, --id, or with --all; not both.")
         records = TaskRecord.objects.filter(state=state, **given).order_by("exhausted_at", "pk")
         if options["dry_run"]:
             self._show(records)
@@ -96,10 +96,10 @@ class Command(LongRunningCommand):
         rows = records.order_by().values_list("queue", "name", "exception_type").annotate(count=Count("pk"))
         for queue, name, error, count in rows.order_by("-count")[:_SHOWN]:
             self.write_line(f"{count:>10}  {queue}  {name}  {error}")
-        self.write_line(f"{records.count():>10}  in all. Nothing was done.")
+        self.write_line(f"{records.count():>10}  in total. Nothing was changed.")
 
     def _run(self, operation: Operation, stop: Callable[[], bool]) -> None:
         operation = run(operation, stop=stop)
         self.write_line(f"{operation.get_state_display()}: {report(operation)}.")
         if operation.failed or operation.unknown or operation.state != Operation.State.DONE:
-            raise CommandError("Not all of it was done.", returncode=1)
+            raise CommandError("The operation did not succeed for all tasks.", returncode=1)

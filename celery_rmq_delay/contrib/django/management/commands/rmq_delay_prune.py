@@ -1,4 +1,4 @@
-"""``manage.py rmq_delay_prune``: delete what the settings KEEP_* keep no longer."""
+"""``manage.py rmq_delay_prune``: delete rows that are older than the KEEP_* settings allow."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ...services.prune import BATCH, prune
 
 
 class Command(BaseCommand):
-    """Deletes in batches, can run at any time, and goes on where it was interrupted."""
+    """Deletes in batches; it can run at any time, and continues where it was interrupted."""
 
-    help = "Delete the retried tasks, attempts and operations that RMQ_DELAY's KEEP_* settings keep no longer."
+    help = "Delete retried tasks, attempts and operations that are older than RMQ_DELAY's KEEP_* settings allow."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Tell the parser of the options."""
-        parser.add_argument("--dry-run", action="store_true", help="only say how much would go")
-        parser.add_argument("--batch", type=int, default=BATCH, help="rows of one transaction (default: %(default)s)")
+        """Add the options."""
+        parser.add_argument("--dry-run", action="store_true", help="only show how many rows would be deleted")
+        parser.add_argument("--batch", type=int, default=BATCH, help="rows per transaction (default: %(default)s)")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Delete, and say how many rows of what went."""
+        """Delete rows, and show how many of each kind."""
         if options["batch"] < 1:
-            raise CommandError("--batch has to be 1 or more.")
+            raise CommandError(f"--batch: found {options['batch']}. Write 1 or more.")
         done = prune(dry_run=options["dry_run"], batch=options["batch"])
         for name, rows in done.items():
             self.stdout.write(f"{rows:>10}  {name}")

@@ -1,4 +1,4 @@
-"""``manage.py rmq_delay_stats``: how many tasks are where, in the tables and in the broker."""
+"""``manage.py rmq_delay_stats``: count tasks in the tables and messages in the broker's queues."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ...services.stats import summary
 
 
 class Command(BaseCommand):
-    """Reads the tables, and asks the broker where it answers."""
+    """Counts in the tables, and in the broker where it answers."""
 
-    help = "Show how many tasks are in which state, by queue, tier and name, and what the broker's queues hold."
+    help = "Count tasks by state, queue, tier and name, and the messages in the broker's queues."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Tell the parser of the options."""
-        parser.add_argument("--json", action="store_true", help="one JSON object")
+        """Add the options."""
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
 
     def handle(self, *_: Any, **options: Any) -> None:
-        """Show them."""
+        """Show the counts."""
         found = summary()
         if options["json"]:
             self.stdout.write(json.dumps(found, cls=DjangoJSONEncoder, indent=2))

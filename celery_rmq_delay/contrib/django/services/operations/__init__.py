@@ -1,4 +1,4 @@
-"""Operations on selections of tasks: frozen, claimed, run window by window, reported.
+"""Operations on selections of tasks: freeze, claim, run in windows, report.
 
 May import `models` and what is below it.
 """

@@ -1,4 +1,4 @@
-"""Operations that run outside of a page: which one is next, and the loop of `rmq_delay_operate`."""
+"""Background operations: the next one to run, and the loop of `rmq_delay_operate`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .transactions import DATABASE_AWAY
 
 logger = logging.getLogger(__name__)
 
-#: Seconds between two looks for an operation.
-_LOOK = 1.0
+#: Seconds between two searches for an operation.
+_POLL_EVERY = 1.0
 
 
 def next_operation() -> Operation | None:
-    """Return the oldest operation that nobody runs; those that a page runs at once only when no page has done so."""
+    """Return the oldest operation without a runner; inline ones only after the page had time to run them."""
     old = timezone.now() - STALE_AFTER
     not_inline = Q(requested__gt=conf().inline_limit) | Q(canary__gt=0) | Q(rate__isnull=False)
     waits = Q(state=Operation.State.PENDING) & (not_inline | Q(started_at__isnull=False) | Q(created_at__lt=old))
@@ -34,7 +34,7 @@ def next_operation() -> Operation | None:
 
 
 def operate(stop: Callable[[], bool], *, once: bool = False) -> None:
-    """Run operations until ``stop`` returns True, or ``once``: until there is none. Several processes can do so."""
+    """Run operations until ``stop`` returns True, or with ``once`` until there is none. Several processes can do so."""
     left: Operation | None = None
     while not stop():
         close_old_connections()
@@ -45,12 +45,12 @@ def operate(stop: Callable[[], bool], *, once: bool = False) -> None:
                 _run(operation, stop)
                 continue
         except DATABASE_AWAY as error:
-            logger.warning("The database is away: trying again. %s", error)
+            logger.warning("The database cannot be reached: trying again. %s", error)
             left = operation or left
         else:
             if once and not _goes_on(left):
                 return
-        time.sleep(_LOOK)
+        time.sleep(_POLL_EVERY)
 
 
 def _run(operation: Operation, stop: Callable[[], bool]) -> None:
@@ -58,7 +58,7 @@ def _run(operation: Operation, stop: Callable[[], bool]) -> None:
     try:
         run(operation, stop=stop)
     except OperationBusyError:
-        return  # another process was quicker
+        return  # another process runs it
     except DATABASE_AWAY:
         raise
     except Exception:
@@ -68,5 +68,5 @@ def _run(operation: Operation, stop: Callable[[], bool]) -> None:
 
 
 def _goes_on(operation: Operation | None) -> bool:
-    """Return whether an operation that a lost database has broken off is still to be taken over, or somebody has."""
+    """Return whether an operation that a lost database has interrupted is unfinished."""
     return operation is not None and Operation.objects.filter(pk=operation.pk, state__in=GOING).exists()

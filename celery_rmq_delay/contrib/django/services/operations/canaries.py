@@ -1,4 +1,4 @@
-"""What became of the canaries: whether the rest of a requeue may follow."""
+"""Decides from the canaries' outcomes whether the rest of a requeue is sent."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from django.utils.translation import ngettext
 
 from ...models import Operation, OperationItem, TaskRecord, TaskState
 
-#: Seconds to wait for news of the canaries, unless the operation's details say ``canary_timeout``.
+#: Seconds to wait for events of the canaries, unless the operation's details have ``canary_timeout``.
 TIMEOUT = 600
 
 
 def judge(operation: Operation) -> str | None:
-    """Return None while there is nothing to say, "" when the rest may follow, or why it must not.
+    """Return None while the outcome is open, "" when the rest may be sent, or the reason why not.
 
-    A canary is sound when it has recovered. One that failed again and is parked is not: what made it fail still does.
+    A canary is sound when it has recovered. One that failed again and is parked is not: the cause persists.
     """
     items = OperationItem.objects.filter(operation=operation, is_canary=True)
     sent = items.filter(outcome=OperationItem.Outcome.OK)
@@ -54,10 +54,10 @@ def judge(operation: Operation) -> str | None:
     if timezone.now() - last < timedelta(seconds=seconds):
         return None
     text = ngettext(
-        "Nothing was heard of %(count)d canary in %(seconds)d s: the rest was not sent. "
-        "See that workers and rmq_delay_collect run",
-        "Nothing was heard of %(count)d canaries in %(seconds)d s: the rest was not sent. "
-        "See that workers and rmq_delay_collect run",
+        "No event of %(count)d canary in %(seconds)d s: the rest was not sent. "
+        "Check that workers and rmq_delay_collect run",
+        "No event of %(count)d canaries in %(seconds)d s: the rest was not sent. "
+        "Check that workers and rmq_delay_collect run",
         len(generations) - sound,
     )
     return text % {"count": len(generations) - sound, "seconds": seconds}

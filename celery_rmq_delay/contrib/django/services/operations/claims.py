@@ -1,4 +1,4 @@
-"""Compare and set: which tasks of a window an operation gets, and why it does not get the others."""
+"""Claims tasks for an operation by compare and set, with the reasons for tasks that it cannot claim."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _REQUEUES = (Operation.Kind.REQUEUE, Operation.Kind.EDIT)
 
 
 def lock(records: Iterable[int]) -> None:
-    """Lock rows in one order, so that operations and collectors wait for each other instead of a deadlock."""
+    """Lock rows in the order of the collector, so that operations and collectors do not deadlock."""
     using = router.db_for_write(TaskRecord)
-    # The collector's order, that of the bytes. SQLite locks the whole file.
+    # The collector sorts by bytes. SQLite locks the whole file.
     is_postgres = connections[using].vendor == "postgresql"
     order = [Collate(name, "C") if is_postgres else name for name in ("task_id", "life")]
     found = TaskRecord.objects.using(using).filter(pk__in=list(records)).order_by(*order)
@@ -33,11 +33,11 @@ def claim(
     *,
     barred: Mapping[int, str] | None = None,
 ) -> tuple[dict[int, TaskRecord], list[Settled]]:
-    """Set the state of the tasks that are still as they were when they were selected.
+    """Set the state of the tasks that are in the states ``of``, and in the generation that was selected.
 
-    ``barred`` are records that are not to be claimed, and why. Returns the records that are the operation's now, by id
-    in the order of ``items``, and of the other items why they are skipped. Asked again after a commit whose answer was
-    lost, it returns the same. Belongs into a transaction.
+    ``barred`` are records that must not be claimed, with the reasons. Returns the claimed records by id, in the order
+    of ``items``, and the other items as skipped, with the reasons. Repeated after a commit whose answer was lost, it
+    returns the same. Call it in a transaction.
     """
     barred = barred or {}
     by_generation: dict[int, list[int]] = {}
@@ -70,9 +70,9 @@ def claim(
 
 
 def why_not(record: TaskRecord | None, generation: int, barred: str | None = None) -> str:
-    """Return why a task that was selected in ``generation`` cannot be worked on any more.
+    """Return why a task that was selected in ``generation`` cannot be processed any more.
 
-    ``barred`` is why it cannot be although it is exhausted.
+    ``barred`` is the reason where it is still exhausted.
     """
     if record is None:
         return _("deleted")

@@ -1,4 +1,4 @@
-"""Edit and requeue: other arguments for an exhausted task, the rest of its message as it was."""
+"""Edit and requeue: replaces the arguments of an exhausted task, and leaves the rest of its message unchanged."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from .requests import freeze
 from .requeue import Edited
 from .runner import Runner
 
-#: Characters of a form's field, and of Celery's own texts of arguments.
+#: The most characters of a form field, and of Celery's argsrepr and kwargsrepr.
 MAX_TEXT = 1_000_000
 _MAX_REPR = 1024
-#: Differences that the audit log names.
+#: The most differences in the audit log.
 _MAX_CHANGES = 100
 _MAX_SHOWN = 1_000
 
 
 @dataclass(frozen=True)
 class Editable:
-    """The arguments of a task as JSON, unredacted: what the form shows."""
+    """The arguments of a task as unredacted JSON for the form."""
 
     args: str
     kwargs: str
 
 
 def editable(record: TaskRecord) -> Editable:
-    """Return the arguments of an exhausted task. Raises `EditError` where it cannot be edited, with the reason."""
+    """Return the arguments of an exhausted task. Raises `EditError` with the reason where it cannot be edited."""
     call, _headers = _readable(record)
     return Editable(*(as_json(each, MAX_TEXT) for each in (call.args, call.kwargs)))
 
 
 def edit(record: TaskRecord, args: str, kwargs: str, *, actor: Actor, reason: str = "") -> Operation:
-    """Requeue an exhausted task with other arguments, given as JSON; return the operation, which has run.
+    """Requeue an exhausted task with other arguments, given as JSON; return the finished operation.
 
-    The task, its id and all that ties it to others stay. The differences, redacted, are in the operation's details.
-    Raises `EditError` for what cannot be; then nothing was done.
+    The task, its id and its canvas stay the same. The redacted differences are in the operation's details. Raises
+    `EditError` for invalid arguments; then nothing was changed.
     """
     call, headers = _readable(record)
     new = Call(_list(args), _dictionary(kwargs), call.embed)
@@ -71,9 +71,9 @@ def edit(record: TaskRecord, args: str, kwargs: str, *, actor: Actor, reason: st
 
 
 def differences(old: Call, new: Call) -> list[dict[str, str]]:
-    """Return what differs, redacted: ``path`` such as ``kwargs.amount``, ``old`` and ``new`` as JSON.
+    """Return the redacted differences: ``path`` such as ``kwargs.amount``, ``old`` and ``new`` as JSON.
 
-    What is not there is an empty text. Keys that are no names are in brackets: ``kwargs["a.b"]``.
+    A missing value is an empty text. Keys that are not identifiers are in brackets: ``kwargs["a.b"]``.
     """
     redaction = redaction_of_project()
     before, after = (
@@ -90,10 +90,10 @@ def differences(old: Call, new: Call) -> list[dict[str, str]]:
 def _leaves(
     path: str, value: Any, redaction: Redaction, *, denied: bool = False
 ) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yield (path, (exact JSON, redacted JSON)) of everything that is not a container with something in it."""
+    """Yield (path, (exact JSON, redacted JSON)) of all values except non-empty containers."""
     if isinstance(value, dict) and value:
         for key, each in value.items():
-            step = f".{key}" if key.isidentifier() else f"[{json.dumps(key)}]"  # no two paths are alike
+            step = f".{key}" if key.isidentifier() else f"[{json.dumps(key)}]"  # paths are unique
             yield from _leaves(path + step, each, redaction, denied=denied or redaction.denies(key))
     elif isinstance(value, list) and value:
         for at, each in enumerate(value):
@@ -105,7 +105,7 @@ def _leaves(
 
 def _readable(record: TaskRecord) -> tuple[Call, dict[str, Any]]:
     if not conf().allow_edit:
-        raise EditError(_("Editing is off: %(setting)s['ALLOW_EDIT'] = True allows it.") % {"setting": SETTING})
+        raise EditError(_("Editing is off: set %(setting)s['ALLOW_EDIT'] to True to allow it.") % {"setting": SETTING})
     if record.state != TaskState.EXHAUSTED:
         raise EditError(
             _("Only exhausted tasks can be edited; this one is %(state)s.")
@@ -125,7 +125,7 @@ def _readable(record: TaskRecord) -> tuple[Call, dict[str, Any]]:
 
 def _parsed(text: str, field: str) -> Any:
     def refuse(found: str) -> NoReturn:
-        raise ValueError(f"{found} is no JSON")
+        raise ValueError(f"{found} is not JSON")
 
     if len(text) > MAX_TEXT:
         raise EditError(_("At most %(count)d characters.") % {"count": MAX_TEXT}, field)
@@ -152,7 +152,7 @@ def _dictionary(text: str) -> dict[str, Any]:
 
 
 def _repr(headers: dict[str, Any], name: str, old: Any, new: Any) -> dict[str, str]:
-    """Return the header in which Celery tells of arguments; a text that the caller chose is not made up anew."""
+    """Return the header with Celery's text of the arguments; a text that the caller chose becomes ``(edited)``."""
     if name not in headers:
         return {}
     if headers[name] != saferepr(old, _MAX_REPR):

@@ -1,4 +1,4 @@
-"""Who runs an operation: one process at a time, for as long as its heart beats; and the book of outcomes it keeps."""
+"""The lease of an operation: one process at a time runs it, renews its heartbeat and stores outcomes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .transactions import committed
 State = Operation.State
 Outcome = OperationItem.Outcome
 
-#: How long a runner may say nothing before another one takes its operation over.
+#: After so long without a heartbeat another process takes the operation over.
 STALE_AFTER = timedelta(seconds=60)
 
-#: The states of an operation that somebody runs.
+#: The states of an operation with a runner.
 GOING = (State.RUNNING, State.CANARY, State.CANCELLING)
 _COUNTERS = {Outcome.OK: "ok", Outcome.SKIPPED: "skipped", Outcome.FAILED: "failed", Outcome.UNKNOWN: "unknown"}
 
 
 @dataclass(frozen=True)
 class Settled:
-    """What became of one task of an operation; ``detail`` says why where it is not `Outcome.OK`."""
+    """The outcome of one task of an operation; ``detail`` is the reason where it is not `Outcome.OK`."""
 
     item: OperationItem
     outcome: str
@@ -38,7 +38,7 @@ class Settled:
 
 
 class Lease:
-    """The right to run one operation. Every step of the work renews it, so that a process that lost it stops."""
+    """The right to run one operation. Every step renews it, and stops where another process has taken it over."""
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
@@ -47,7 +47,7 @@ class Lease:
 
     @classmethod
     def take(cls, operation: Operation) -> Lease:
-        """Claim an operation that waits, or whose runner is dead. Raises `OperationBusyError` for any other."""
+        """Claim an operation that is pending, or whose runner is dead. Raises `OperationBusyError` for any other."""
         lease, now = cls(operation), timezone.now()
         this = Operation.objects.filter(pk=operation.pk)
         new = {"runner": lease._runner, "heartbeat_at": now}
@@ -64,17 +64,17 @@ class Lease:
         return lease
 
     def beat(self, **changes: object) -> str:
-        """Say that the work goes on, with changes of the operation; return its state. Raises `LeaseLostError`."""
+        """Renew the heartbeat, with changes of the operation; return its state. Raises `LeaseLostError`."""
         if not self._mine.update(heartbeat_at=timezone.now(), **changes):
-            raise LeaseLostError(f"Operation {self.operation.pk} was taken over: this process was silent for too long.")
+            raise LeaseLostError(f"Operation {self.operation.pk} was taken over: no heartbeat for too long.")
         return self._mine.values_list("state", flat=True).get()
 
     def enter(self, state: str, *, of: str) -> None:
-        """Go from the state ``of`` to another; one that somebody has changed stays."""
+        """Go from the state ``of`` to another; a state that was changed meanwhile stays."""
         self._mine.filter(state=of).update(state=state, heartbeat_at=timezone.now())
 
     def settle(self, settled: Iterable[Settled]) -> None:
-        """Write down what became of some tasks, each once. Belongs into the transaction that changed them."""
+        """Store the outcomes of tasks, each once. Call it in the transaction that changed them."""
         groups: dict[tuple[str, str], list[int]] = {}
         for each in settled:
             groups.setdefault((each.outcome, shortened(each.detail)), []).append(each.item.pk)
@@ -86,13 +86,13 @@ class Lease:
         self.beat(**{_COUNTERS[outcome]: F(_COUNTERS[outcome]) + count for outcome, count in counts.items() if count})
 
     def hand_over(self) -> None:
-        """Leave the rest to whoever comes next; a cancellation that waits stays one."""
+        """Leave the rest to another process; a requested cancellation stays requested."""
         old = timezone.now() - 2 * STALE_AFTER
         if not self._mine.filter(state__in=(State.RUNNING, State.CANARY)).update(state=State.PENDING, runner=""):
             self._mine.update(heartbeat_at=old)
 
     def finish(self, state: str, rest: str, detail: str = "", *, note: str = "") -> None:
-        """End the operation: what is left of it gets the outcome ``rest``, and why; ``note`` is about all of it."""
+        """End the operation: pending tasks get the outcome ``rest`` and ``detail``, the operation gets ``note``."""
 
         def step() -> None:
             left = OperationItem.objects.filter(operation=self.operation, outcome=Outcome.PENDING)
@@ -107,7 +107,7 @@ class Lease:
 
 
 def finish_cancelled(operation: Operation) -> None:
-    """End an operation that nobody runs."""
+    """End a cancelled operation that has no runner."""
 
     def step() -> None:
         left = OperationItem.objects.filter(operation=operation, outcome=Outcome.PENDING)

@@ -1,4 +1,4 @@
-"""A connection to the broker that is opened when it is needed, and again when it was lost."""
+"""A connection to the broker that is opened on demand, and again after it was lost."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ...broker import connection
 if TYPE_CHECKING:
     from kombu import Connection
 
-#: What a lost broker raises.
+#: Errors of a lost connection.
 BROKER_ERRORS = (OSError, AMQPError, KombuError)
 _PAUSE = 0.5
 
 
 def broker_down(error: BaseException) -> BrokerDownError:
-    """Return what to raise for a broker that raised ``error``."""
+    """Return the `BrokerDownError` for ``error``."""
     text = " ".join(str(error).split()) or type(error).__name__
     return BrokerDownError(_("broker unreachable: %(error)s") % {"error": text})
 
@@ -31,7 +31,7 @@ def broker_down(error: BaseException) -> BrokerDownError:
 class Link:
     """Holds one connection.
 
-    ``patience``: seconds for which a lost broker is tried again; ``pause`` waits in between.
+    ``patience`` are the seconds for which connecting is retried; ``pause`` waits in between.
     """
 
     def __init__(self, patience: float, pause: Callable[[float], None]) -> None:
@@ -40,7 +40,7 @@ class Link:
         self._connection: Connection | None = None
 
     def open(self, prepare: Callable[[Connection], None] = lambda _: None) -> Connection:
-        """Return the connection; a new one when it is prepared. Raises `BrokerDownError`."""
+        """Return the connection; ``prepare`` is called with a new one. Raises `BrokerDownError`."""
         if self._connection is not None and self._is_alive(self._connection):
             return self._connection
         deadline = time.monotonic() + self._patience
@@ -56,7 +56,7 @@ class Link:
             self._pause(_PAUSE)
 
     def _is_alive(self, connected: Connection) -> bool:
-        """Return whether the connection is up as far as this side can know: that the broker has closed it is found."""
+        """Return whether the connection is up, as far as known; a close by the broker is detected."""
         try:
             with suppress(TimeoutError):
                 connected.drain_events(timeout=0.001)
@@ -66,13 +66,13 @@ class Link:
         return True
 
     def drop(self) -> None:
-        """Let go of the connection without a word: closing in good order waits for a broker that may not answer."""
+        """Drop the connection without AMQP's close: that would wait for a broker that may not answer."""
         if self._connection is not None:
             self._connection.collect()
         self.close()
 
     def close(self) -> None:
-        """Close the connection; the next `open` makes another. For long pauses, too."""
+        """Close the connection, also for a long pause; the next `open` makes a new one."""
         with suppress(*BROKER_ERRORS):
             self._stack.close()
         self._stack, self._connection = ExitStack(), None

@@ -1,4 +1,4 @@
-"""What people did, in the histories of the tasks they did it to."""
+"""Adds operations to the histories of their tasks."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .....events.schema import event_id
 from ...models import Attempt, Operation, TaskRecord
 
 
-def tell(kind: str, operation: Operation, records: Iterable[TaskRecord], at: datetime) -> None:
-    """Add a row of ``kind`` to each history: ``reason`` is the kind of the operation, ``worker`` who asked for it.
+def add_to_history(kind: str, operation: Operation, records: Iterable[TaskRecord], at: datetime) -> None:
+    """Add a row of ``kind`` to each history: ``reason`` is the kind of the operation, ``worker`` the actor.
 
-    The same act is one row, however often it is told.
+    Repeated calls add a row only once.
     """
     Attempt.objects.bulk_create(
         [

@@ -1,6 +1,6 @@
-"""Parked tasks: run them now, or discard them, out of their delay queues in the broker.
+"""Run parked tasks now or discard them: searches their delay queues in the broker.
 
-A search holds what it looks at, takes out what is wanted and gives the rest back to its place; see `scan`.
+A search receives messages without ack, takes the wanted ones and requeues the others in their place; see `scan`.
 """
 
 from __future__ import annotations
@@ -27,40 +27,40 @@ from ...models import OperationItem, Payload, TaskRecord, TaskState
 from .claims import claim, lock, why_not
 from .lease import Lease, Outcome, Settled
 from .link import BROKER_ERRORS, Link, broker_down
-from .notes import tell
+from .notes import add_to_history
 from .transactions import committed
 
 if TYPE_CHECKING:
     from kombu import Connection
     from kombu.message import Message
 
-#: For how many tasks the delay queues are searched at a time.
+#: The most tasks of one search.
 WINDOW = 5_000
-#: How many found messages are held before they are worked on.
+#: Found messages that are processed together.
 _BATCH = 50
-#: How often the connection may be lost in between before the work is given up.
+#: The most lost connections without progress before the operation fails.
 _LOSSES = 3
 
-#: What a task is known by in the broker and in the database: its id, and the life of that.
+#: The key of a task in the broker and in the database: its id and life.
 Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A task that is searched for."""
+    """A task to search for."""
 
     item: OperationItem
     record: TaskRecord
 
     def may_be_in(self, place: Place) -> bool:
-        """Return whether the record says that the task waits there; where it names no queue, its tier tells."""
+        """Return whether the task may be in a delay queue: by the record's delay queue, or else by its tier."""
         named = self.record.delay_queue
         return named == place.queue if named else self.record.tier == place.tier_index
 
 
 @dataclass(frozen=True)
 class Found:
-    """A wanted message that the search holds."""
+    """A wanted message that the search has received."""
 
     wanted: Wanted
     message: Message
@@ -82,12 +82,12 @@ class _Search(ABC):
         self._losses = self._limit = 0
         self._in_hand: list[OperationItem] = []
 
-    def resume(self) -> None:  # noqa: B027 - not every work leaves something in hand
-        """Nothing: what a dead runner held is back in its delay queue, and is found again."""
+    def resume(self) -> None:  # noqa: B027 - some operations leave nothing unfinished
+        """Do nothing: messages that a dead runner had received are back in their delay queues, and are found again."""
 
     def abandon(self) -> None:
-        """Settle what an error has left in hand: it was taken out of its queue, or was about to be."""
-        text = _("it was in hand when an error stopped the work")
+        """Settle the tasks that an error has left unfinished: their messages may have left the queue."""
+        text = _("an error stopped the operation while it was being processed")
         self._settle([Settled(item, Outcome.UNKNOWN, text) for item in self._in_hand])
         self._in_hand = []
 
@@ -96,14 +96,14 @@ class _Search(ABC):
         """Take these messages out of the queue."""
 
     def _absent(self, wanted: Wanted, *, is_complete: bool) -> Settled:
-        """Return what became of a task whose message was not found, ``is_complete``: anywhere."""
+        """Return the outcome of a task that was not found; ``is_complete``: its queues were searched completely."""
         if is_complete:
             return Settled(wanted.item, Outcome.SKIPPED, _("not in its delay queue: it is already due"))
         text = _("not among the first %(count)d messages of its delay queue") % {"count": self._limit}
         return Settled(wanted.item, Outcome.SKIPPED, text)
 
     def _search(self, items: Sequence[OperationItem]) -> None:
-        """Work on the tasks that are parked, and settle the others."""
+        """Search for the parked tasks, and settle the others."""
         connection = self._link.open()
         wanted_ones = TaskRecord.objects.select_related("operation")
         records = committed(lambda: wanted_ones.in_bulk([item.record_id for item in items]))
@@ -125,7 +125,7 @@ class _Search(ABC):
         except BROKER_ERRORS as error:
             self._link.drop()
             self._in_hand = []
-            self._losses += 1  # what has no outcome is searched for again
+            self._losses += 1  # tasks without an outcome are searched for again
             if self._losses > _LOSSES:
                 raise broker_down(error) from error
 
@@ -138,7 +138,7 @@ class _Search(ABC):
             self._losses = 0
 
     def _search_queue(self, connection: Connection, queue: str, wanted: dict[Key, Wanted]) -> None:
-        """Take the wanted tasks of one origin queue; ``wanted`` keeps those that have no outcome yet."""
+        """Take the wanted tasks of one origin queue; those with an outcome are removed from ``wanted``."""
         try:
             found = self._places(connection, queue)
         except RmqDelayError as error:
@@ -152,7 +152,7 @@ class _Search(ABC):
         self._settle([self._absent(each, is_complete=is_complete) for each in wanted.values()])
 
     def _places(self, connection: Connection, queue: str) -> list[Place]:
-        """Return the delay queues of ``queue`` in which anything waits."""
+        """Return the delay queues of ``queue`` that have messages."""
         (plan,) = plans(connection, delay(), [queue])
         found = places(connection, plan)
         counts = ready_counts(connection, [place.queue for place in found])
@@ -161,7 +161,7 @@ class _Search(ABC):
     def _search_place(
         self, connection: Connection, place: Place, here: Mapping[Key, Wanted], wanted: dict[Key, Wanted]
     ) -> bool:
-        """Take the wanted tasks of one delay queue; return whether it was looked through as far as needed."""
+        """Take the wanted tasks of one delay queue; return whether all were found or the whole queue was searched."""
         missing, found = set(here), list[Found]()
         with scanning(connection, place.queue, self._limit, is_delay_queue=True) as scan:
             for message in scan:
@@ -226,24 +226,24 @@ class RunNow(_Search):
         attempts = dict(
             TaskRecord.objects.filter(pk__in=[each.item.record_id for each in sent]).values_list("pk", "attempt")
         )
-        # One that has failed again since is parked for its next attempt.
+        # A task that has failed again since is parked for its next attempt.
         running = [each.item for each in sent if attempts.get(each.item.record_id) == each.wanted.record.attempt]
         won, _not = claim(self._lease.operation, running, [TaskState.PARKED], TaskState.RUNNING)
-        tell(REQUEUED, self._lease.operation, won.values(), timezone.now())
+        add_to_history(REQUEUED, self._lease.operation, won.values(), timezone.now())
         outcome, detail = (Outcome.UNKNOWN, _twice()) if doubtful else (Outcome.OK, "")
         self._lease.settle([*settled, *(Settled(each.item, outcome, detail) for each in sent)])
 
 
 class Discard(_Search):
-    """Takes parked tasks out of the broker: each message is in the database before it leaves its queue."""
+    """Removes parked tasks from the broker: each message is in the database before it leaves its queue."""
 
     def __init__(self, lease: Lease, link: Link, tick: Callable[[], None]) -> None:
         super().__init__(lease, link, tick)
-        #: The records of those that the last `do` discarded, whatever ended it.
+        #: The records that the last `do` discarded, also if it raised.
         self.discarded: list[TaskRecord] = []
 
     def concerns(self, items: Sequence[OperationItem]) -> set[int]:
-        """Return the records of those that are parked, or were when this operation began to discard them."""
+        """Return the records that are parked, or that this operation has begun to discard."""
         found = TaskRecord.objects.filter(pk__in=[item.record_id for item in items])
         return {
             *found.filter(state=TaskState.PARKED).values_list("pk", flat=True),
@@ -259,7 +259,7 @@ class Discard(_Search):
         return super()._is_meant(record, item) or self._is_half_done(record)
 
     def _is_half_done(self, record: TaskRecord) -> bool:
-        """Return whether this operation has written the task down, and nothing says that its message has left."""
+        """Return whether this operation has discarded the task in the database, but maybe not in the broker."""
         return record.state == TaskState.DISCARDED and record.operation_id == self._lease.operation.pk
 
     def _absent(self, wanted: Wanted, *, is_complete: bool) -> Settled:
@@ -268,7 +268,8 @@ class Discard(_Search):
             if due is not None and due > timezone.now():
                 self.discarded.append(wanted.record)
                 return Settled(wanted.item, Outcome.OK)
-            return Settled(wanted.item, Outcome.UNKNOWN, _("it is discarded, but may have come back: it was due"))
+            text = _("it is discarded, but its message may have come back: it was due")
+            return Settled(wanted.item, Outcome.UNKNOWN, text)
         return super()._absent(wanted, is_complete=is_complete)
 
     def _take(self, place: Place, scan: Scan, found: Sequence[Found]) -> list[Settled]:
@@ -304,11 +305,11 @@ class Discard(_Search):
         )
         calls = [TaskRecord(pk=each.item.record_id, call_digest=call_digest(each.stored)) for each in kept]
         TaskRecord.objects.bulk_update(calls, ["call_digest"])
-        tell(DISCARDED, self._lease.operation, won.values(), now)
+        add_to_history(DISCARDED, self._lease.operation, won.values(), now)
         return won, skipped
 
     def _catch_up(self, found: Sequence[Found]) -> None:
-        """Note the attempt that a message tells of: its event may still be on its way, and is not to park the row."""
+        """Store the attempt from the message: its event may still arrive, and must not set the row to PARKED."""
         for each in found:
             record, attempt = each.wanted.record, h.retries(each.message.headers, each.wanted.record.queue) - 1
             if attempt > record.attempt:
@@ -316,18 +317,18 @@ class Discard(_Search):
 
 
 def _out_of_reach(record: TaskRecord) -> str:
-    """Return why no search can find a parked task; an empty text where one can."""
+    """Return why a search cannot find a parked task; an empty text where it can."""
     if record.delay_queue:
         return ""
     if record.tier is None:
-        return _("its delay is exact: it goes through many queues, and cannot be searched for")
+        return _("its delay is exact: it moves through many queues, and cannot be searched for")
     if delay().has_native_retry(record.queue):
-        return _("its queue holds retries itself: RabbitMQ hands them out only when they are due")
+        return _("its queue uses RabbitMQ's native retry: messages cannot be read before they are due")
     return ""
 
 
 def _unsure(scan: Scan) -> Exception | None:
-    """Return why it is not certain that the broker has handled the acks."""
+    """Wait until the broker has handled the acks; return the error where this is not certain."""
     try:
         scan.synchronise()
     except BROKER_ERRORS as error:

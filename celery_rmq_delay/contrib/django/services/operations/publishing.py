@@ -1,4 +1,4 @@
-"""Publishing windows of messages, each as mandatory and with its confirm, and saying of each what is certain."""
+"""Publishes windows of messages, mandatory and with confirms, and returns the fate of each message."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .link import BROKER_ERRORS, Link
 if TYPE_CHECKING:
     from kombu import Connection
 
-#: How many messages go out before their confirms are waited for: so many may be in doubt when the broker dies.
+#: Messages that are published before waiting for their confirms: so many can be in doubt when the broker dies.
 WINDOW = 64
 
 
 class Fate(Enum):
-    """What is certain of a message."""
+    """What is known about a published message."""
 
     CONFIRMED = "confirmed"
-    #: The broker has said that it does not have it.
+    #: The broker has rejected it.
     REFUSED = "refused"
-    #: It was written, and no answer came.
+    #: It was sent, and no answer came.
     UNKNOWN = "unknown"
-    #: Nothing of it left this process.
+    #: It was not sent.
     UNSENT = "unsent"
 
 
@@ -45,10 +45,10 @@ class Sent:
 
 
 class Publisher:
-    """Publishes into queues by their names, a window at a time.
+    """Publishes into queues by name, in windows.
 
-    The first window is one message: what the broker refuses by closing the channel (no permission, too large) would
-    leave the others in doubt. Windows grow as long as all goes well.
+    The first window has one message: where the broker refuses it by closing the channel (no permission, too large), no
+    others are in doubt. Windows double while there is no error.
     """
 
     def __init__(self, link: Link) -> None:
@@ -58,7 +58,7 @@ class Publisher:
         self.window = 1
 
     def ready(self) -> None:
-        """Make sure that there is a connection before anything is claimed. Raises `BrokerDownError`."""
+        """Connect before tasks are claimed. Raises `BrokerDownError`."""
         if self._silent is not None:
             raise BrokerDownError(self._silent)
         self._connection = self._link.open(self._prepare)
@@ -67,7 +67,7 @@ class Publisher:
         self._publisher = ConfirmingPublisher(opened)
 
     def publish(self, messages: Iterable[tuple[int, amqp.Message, str]]) -> dict[int, Sent]:
-        """Publish (key, message, queue) and return what became of each key. Call `ready` before."""
+        """Publish (key, message, queue); return the fate of each key. Call `ready` before."""
         assert self._publisher is not None  # noqa: S101 - `ready` made it
         batch = list(messages)
         found: dict[int, Sent] = {}
@@ -95,7 +95,7 @@ class Publisher:
         return {key: found.get(key, Sent(Fate.UNSENT)) for key, _message, _queue in batch}
 
     def _await(self) -> None:
-        """Wait until every message has its answer. Raises `TimeoutError` once none has come for a while."""
+        """Wait for the answers to all messages. Raises `TimeoutError` where none comes within ``BROKER_TIMEOUT``."""
         assert self._publisher is not None  # noqa: S101 - `publish` has used it
         deadline = time.monotonic() + conf().broker_timeout
         while self._publisher.waiting:

@@ -1,4 +1,4 @@
-"""How an operation went, in one sentence whose numbers add up."""
+"""The result of an operation as one sentence, whose numbers add up."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ...models import Operation, OperationItem
 Kind = Operation.Kind
 Outcome = OperationItem.Outcome
 
-#: So many reasons of one outcome are named.
+#: The most reasons that are named per outcome.
 _REASONS = 3
 _MAX_DETAIL = 255
 
 
 def report(operation: Operation) -> str:
-    """Return what came of an operation, such as "38 requeued, 2 skipped (already requeued by alice)".
+    """Return the result of an operation, such as "38 requeued, 2 skipped (already requeued by alice)".
 
-    The numbers are those of the operation; together they are what was requested.
+    The numbers are those of the operation; their sum is the number of requested tasks.
     """
     reasons = _reasons(operation)
     parts = [_done(operation.kind, operation.ok)]
@@ -34,12 +34,12 @@ def report(operation: Operation) -> str:
         if count:
             parts.append(text % {"count": count} + _because(reasons.get(outcome, []), count))
     note = operation.details.get("note", "")
-    is_told = any(shortened(note) == detail for group in reasons.values() for detail, _count in group)
-    return ", ".join(parts) + (f". {note}" if note and not is_told else "")
+    is_named = any(shortened(note) == detail for group in reasons.values() for detail, _count in group)
+    return ", ".join(parts) + (f". {note}" if note and not is_named else "")
 
 
 def shortened(detail: str) -> str:
-    """Return a reason as an item holds it."""
+    """Return a reason, cut to the length that an item can store."""
     return detail[:_MAX_DETAIL]
 
 

@@ -1,4 +1,4 @@
-"""What people do to selections of tasks: freeze a selection, run it, cancel it, say how it went."""
+"""Creates operations on selections of tasks, runs them and cancels them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["cancel", "freeze", "is_inline", "report", "run"]
 Kind = Operation.Kind
 State = Operation.State
 
-#: What can be done in steps, with canaries first.
+#: The kinds of operation that can have canaries and a rate.
 GRADUAL = frozenset({Kind.REQUEUE})
 
 
@@ -38,16 +38,16 @@ def freeze(
     rate: int | None = None,
     details: dict[str, Any] | None = None,
 ) -> Operation:
-    """Return an operation on exactly the tasks that ``records`` selects now; nothing is done to them yet.
+    """Create an operation on exactly the tasks that ``records`` selects now, without running it.
 
-    ``records`` selects from `TaskRecord` or a proxy of it; its order is the order of work. The database copies the
-    selection by itself, so a million tasks cost no memory. Of a requeue, the first ``canary`` tasks go ahead of the
-    others, and ``rate`` is how many go a minute. Raises `RmqDelayError` where that makes no sense.
+    ``records`` selects from `TaskRecord` or a proxy of it; its order is the order of work. The selection is copied
+    within the database, so a million tasks need no memory. Of a requeue, the first ``canary`` tasks are sent before the
+    others, and ``rate`` is the number per minute. Raises `RmqDelayError` for invalid values.
     """
     if (canary or rate is not None) and kind not in GRADUAL:
-        raise RmqDelayError(f"{Kind(kind).label}: canaries and a rate are for a requeue only. Leave them out.")
+        raise RmqDelayError(f"{Kind(kind).label}: only a requeue can have canaries or a rate. Leave them out.")
     if canary < 0 or (rate is not None and rate < 1):
-        raise RmqDelayError(f"Found {canary} canaries and a rate of {rate}: write 0 or more, and 1 or more a minute.")
+        raise RmqDelayError(f"Found {canary} canaries and a rate of {rate}: write 0 or more, and 1 or more per minute.")
     using = router.db_for_write(Operation)
     with transaction.atomic(using=using):
         operation = Operation.objects.using(using).create(
@@ -65,7 +65,7 @@ def freeze(
 
 
 def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
-    """Copy the selection within the database; return how many tasks it has."""
+    """Copy the selection within the database; return the number of tasks."""
     order: Any = [*(records.query.order_by or ()), "pk"]
     constants = {
         "operation_id": operation.pk,
@@ -83,7 +83,7 @@ def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
     )
     try:
         selected, parameters = chosen.query.get_compiler(using).as_sql()
-    except EmptyResultSet:  # the database need not be asked
+    except EmptyResultSet:  # no query is needed
         return 0
     quote = connections[using].ops.quote_name
     columns = ", ".join(quote(name) for name in ("record_id", "generation", "position", *constants))
@@ -95,25 +95,25 @@ def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
 
 
 def is_inline(operation: Operation) -> bool:
-    """Return whether an operation may run while the browser waits; `rmq_delay_operate` runs the others."""
+    """Return whether an operation may run within a request; `rmq_delay_operate` runs the others."""
     return operation.requested <= conf().inline_limit and not operation.canary and operation.rate is None
 
 
 def run(operation: Operation, *, stop: Callable[[], bool] | None = None) -> Operation:
-    """Run an operation to its end, and return it as it is then.
+    """Run an operation, and return it with its results.
 
-    It must not have begun, or its runner must have died: that shows by its heartbeat. Otherwise raises
-    `OperationBusyError`. Every step is committed before the next, so this must not be called within a transaction
-    (`ATOMIC_REQUESTS`: `non_atomic_requests` for the view).
+    Raises `OperationBusyError` where it has begun and the heartbeat of its runner is recent. Every step is committed
+    before the next, so this must not be called within a transaction (with `ATOMIC_REQUESTS`, decorate the view with
+    `non_atomic_requests`).
 
-    ``stop`` is asked between two tasks; once it returns True the operation is handed over to whoever runs it next.
-    With ``stop`` a lost broker is waited for; without it, all that is left fails at once.
+    ``stop`` is called between two tasks; once it returns True, another process can continue the operation. With
+    ``stop`` a lost connection to the broker is retried; without it, all remaining tasks fail at once.
     """
     return Runner(operation, stop).run()
 
 
 def cancel(operation: Operation, actor: Actor) -> Operation:
-    """Ask for an end of an operation; what is done stays done. One that is over stays as it is."""
+    """Request the end of an operation. Finished tasks and finished operations stay as they are."""
     now = timezone.now()
     details = {**operation.details, "cancelled_by": actor.name}
     waiting = Operation.objects.filter(pk=operation.pk, state=State.PENDING)

@@ -1,4 +1,4 @@
-"""Requeue: claim, publish with confirm, write down what is certain. In this order, each committed before the next."""
+"""Requeue: claim, publish with confirm, store the outcomes. Each step is committed before the next."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ...models import OperationItem, Payload, TaskRecord, TaskState
 from .claims import claim, lock
 from .lease import Lease, Outcome, Settled
 from .link import Link
-from .notes import tell
+from .notes import add_to_history
 from .publishing import Fate, Publisher, Sent
 from .transactions import committed
 
-#: Bytes of the bodies that are published at a time.
+#: The most bytes of bodies that are published at a time.
 MAX_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
 class Edited:
-    """What is published in place of what is stored."""
+    """The edited body and headers that are published in place of the stored ones."""
 
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Edited:
 
 @dataclass(frozen=True)
 class _Ready:
-    """A message to publish, and the generation that it begins."""
+    """A message to publish, and its generation."""
 
     message: amqp.Message
     generation: int
@@ -46,8 +46,8 @@ class _Ready:
 class Requeue:
     """Sends exhausted tasks back to their origin queues.
 
-    A row is REQUEUING from before its message is written until its outcome is: what a dead runner left in this state
-    may have been published or not, and becomes UNKNOWN.
+    A row is REQUEUING from before its message is published until its outcome is stored. Where a runner died in between,
+    the message may have been published or not, and the row becomes UNKNOWN.
     """
 
     def __init__(self, lease: Lease, link: Link, edited: Mapping[int, Edited] | None = None) -> None:
@@ -56,21 +56,21 @@ class Requeue:
 
     @property
     def window(self) -> int:
-        """How many tasks to do next."""
+        """The most tasks of the next call of `do`."""
         return self._publisher.window
 
     def resume(self) -> None:
-        """Settle what a dead runner had in hand."""
+        """Settle the tasks that a dead runner left unfinished."""
         committed(self._settle_orphans)
 
     def abandon(self) -> None:
-        """Settle what an error has left in hand, as if this runner had died."""
+        """Settle the tasks that an error has left unfinished, as if this runner had died."""
         self.resume()
 
     def do(self, items: Sequence[OperationItem]) -> None:
-        """Requeue these tasks; one whose message could not even be written stays to be done. Raises `BrokerDownError`.
+        """Requeue these tasks and commit their outcomes. Raises `BrokerDownError`.
 
-        When this returns their outcomes are committed.
+        A task whose message was not sent at all stays pending.
         """
         self._publisher.ready()
         items = _affordable(items)
@@ -81,7 +81,7 @@ class Requeue:
         committed(lambda: self._settle(items, won, ready, sent))
 
     def _claim(self, items: Sequence[OperationItem]) -> dict[int, TaskRecord]:
-        self._lease.beat()  # the first statement is a write: SQLite cannot turn a read into one
+        self._lease.beat()  # the first statement has to be a write: SQLite cannot upgrade a read transaction
         won, skipped = claim(
             self._lease.operation, items, [TaskState.EXHAUSTED], TaskState.REQUEUING, barred=_barred(items)
         )
@@ -125,12 +125,12 @@ class Requeue:
         self._requeued(confirmed)
         self._in_doubt(doubtful)
         self._in_hand(back).update(state=TaskState.EXHAUSTED, changed_at=timezone.now())
-        tell(REQUEUED, self._lease.operation, [won[key] for key in confirmed], timezone.now())
+        add_to_history(REQUEUED, self._lease.operation, [won[key] for key in confirmed], timezone.now())
 
     def _requeued(self, generations: Mapping[int, int]) -> None:
         for generation, keys in _grouped(generations).items():
-            # A row that is not REQUEUING any more has been heard of again: what the collector wrote is newer. Until
-            # then the message is kept: a worker may revoke the task, and a queue may be purged.
+            # A row that is not REQUEUING any more has newer data from the collector. Until then its message stays: a
+            # worker may revoke the task, and a queue may be purged.
             self._in_hand(keys).update(
                 state=TaskState.REQUEUED, generation=generation, attempt=0, crashes=0, changed_at=timezone.now()
             )
@@ -152,11 +152,11 @@ class Requeue:
             for key, generation, of_payload in left.values_list("pk", "generation", "payload__generation")
         }
         pending = OperationItem.objects.filter(operation=operation, outcome=Outcome.PENDING)
-        heard = pending.filter(record__operation=operation, record__generation__gt=F("generation"))
+        continued = pending.filter(record__operation=operation, record__generation__gt=F("generation"))
         reason = _("its runner died while it was being published")
         self._lease.settle(
             [
-                *(Settled(item, Outcome.OK) for item in heard),
+                *(Settled(item, Outcome.OK) for item in continued),
                 *(Settled(item, Outcome.UNKNOWN, reason) for item in pending.filter(record__in=doubtful)),
             ]
         )
@@ -164,24 +164,24 @@ class Requeue:
 
 
 class LostEdit(Requeue):
-    """An edit whose page is gone, and the new arguments with it: only what it had in hand can be settled."""
+    """An edit whose request has ended, so that the new arguments are lost: only unfinished tasks can be settled."""
 
     def do(self, items: Sequence[OperationItem]) -> None:
         """Raise `RmqDelayError`."""
-        raise RmqDelayError(_("the edited arguments were in a page that is gone: edit again"))
+        raise RmqDelayError(_("the edited arguments were lost with their request: edit the task again"))
 
 
 def next_generation(of_record: int, of_payload: int | None) -> int:
-    """Return the generation of the next requeue: one that nothing on its way can have, not even what is in doubt.
+    """Return the generation of the next requeue, which no published message can have, confirmed or not.
 
-    The record of a requeue in doubt stays in its generation, so that news of the doubtful one are newer; the payload
-    remembers the number that is used up.
+    After a requeue with unknown outcome the record keeps its generation, so that events of the published message are
+    newer; the payload stores the used generation.
     """
     return min(max(of_record, of_payload or 0), h.MAX_COUNT) + 1
 
 
 def _barred(items: Sequence[OperationItem]) -> dict[int, str]:
-    """Return the records of ``items`` that cannot be requeued whatever their state, and why."""
+    """Return the records of ``items`` that cannot be requeued in any state, with the reasons."""
     found = Payload.objects.filter(record__in=[item.record_id for item in items])
     headers = dict(found.values_list("record_id", "headers"))
     barred = {}
@@ -194,7 +194,7 @@ def _barred(items: Sequence[OperationItem]) -> dict[int, str]:
 
 
 def _affordable(items: Sequence[OperationItem]) -> Sequence[OperationItem]:
-    """Return the first of ``items`` whose messages fit into memory together; one in any case."""
+    """Return the first of ``items`` whose bodies have `MAX_BYTES` together; at least one."""
     kept = Payload.objects.filter(record__in=[item.record_id for item in items])
     sizes = committed(lambda: dict(kept.annotate(size=Length("body")).values_list("record_id", "size")))
     total = 0

@@ -1,4 +1,4 @@
-"""The loop that runs an operation: windows of tasks, canaries and rate, cancellation, take-over."""
+"""The loop that runs an operation: windows of tasks, canaries, rate, cancellation and take-over."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ logger = logging.getLogger(__name__)
 Kind = Operation.Kind
 State = Operation.State
 
-#: Seconds for which a run in the background waits for a broker that is away.
+#: Seconds for which a background run retries to reach the broker.
 PATIENCE = 120.0
-#: Seconds between two looks at the database while nothing is to be done.
-_LOOK = 0.5
-#: A pause as long as this is spent without a connection to the broker.
+#: Seconds between two checks of the operation in the database during a pause.
+_CHECK_EVERY = 0.5
+#: For a longer pause the connection to the broker is closed.
 _LONG = 10.0
 
 
 class Work(Protocol):
-    """One kind of operation: what is done to a window of tasks."""
+    """The work of one kind of operation, on a window of tasks."""
 
     @property
     def window(self) -> int:
-        """How many tasks to do next."""
+        """The most tasks of the next call of `do`."""
 
     def resume(self) -> None:
-        """Settle what a dead runner had in hand."""
+        """Settle the tasks that a dead runner left unfinished."""
 
     def do(self, items: Sequence[OperationItem]) -> None:
-        """Do it, and settle each task that is done."""
+        """Process these tasks, and settle each that is done."""
 
     def abandon(self) -> None:
-        """Settle what an error has left in hand: of what may have been done nobody says that it was not."""
+        """Settle the tasks that an error has left unfinished: as UNKNOWN where they may have been done."""
 
 
-class _Interrupted(Exception):  # noqa: N818 - it is no error
-    """The run ends before its work does."""
+class _Interrupted(Exception):  # noqa: N818 - not an error
+    """The run ends before its work is complete."""
 
 
 class Runner:
-    """Runs one operation; see `operations.run`."""
+    """Runs one operation; see `requests.run`."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Runner:
         self._lease: Lease
 
     def run(self) -> Operation:
-        """Run it to its end, or until it is cancelled, handed over, or taken over."""
+        """Run until the operation is finished, cancelled, handed over, or taken over."""
         self._lease = Lease.take(self._operation)
         work: Work | None = None
         try:
@@ -85,7 +85,8 @@ class Runner:
         except RmqDelayError as error:
             self._fail(work, str(error))
         except Exception as error:
-            # Without the database its heart stops, and who takes it over settles what was in hand; none does of a page.
+            # Without the database the heartbeat stops, and the process that takes over settles unfinished tasks. An
+            # operation of a page is not taken over.
             if self._stop is None or not isinstance(error, DATABASE_AWAY):
                 logger.exception("Operation %s stopped", self._operation.pk)
                 self._fail(work, f"{type(error).__name__}: {error}")
@@ -110,10 +111,10 @@ class Runner:
             return RunNow(self._lease, self._link, self._tick)
         if kind == Kind.RESTORE:
             return Restore(self._lease)
-        raise RmqDelayError(f"{Kind(kind).label} is not something that runs.")
+        raise RmqDelayError(f"{Kind(kind).label} is not an operation that can be run.")
 
     def _go(self, work: Work) -> None:
-        self._look()
+        self._check()
         if self._operation.canary:
             self._do(work, is_canary=True)
             if self._next(1, is_canary=False):
@@ -126,7 +127,7 @@ class Runner:
         while items := self._next(work.window if rate is None else _paced(rate, work.window), is_canary):
             began = time.monotonic()
             work.do(items)
-            self._look()
+            self._check()
             if rate is not None:
                 rest = len(items) * 60 / rate - (time.monotonic() - began)
                 if rest > _LONG:
@@ -138,29 +139,29 @@ class Runner:
         return committed(lambda: list(pending.order_by("position")[:most]))
 
     def _watch(self) -> None:
-        """Wait for what becomes of the canaries; cancel the rest if it is not good."""
+        """Wait for the outcome of the canaries; cancel the rest unless all recovered."""
         committed(lambda: self._lease.enter(State.CANARY, of=State.RUNNING))
         while (verdict := committed(lambda: canaries.judge(self._operation))) is None:
-            self._pause(_LOOK)
+            self._pause(_CHECK_EVERY)
         if verdict:
             self._lease.finish(State.CANCELLED, Outcome.CANCELLED, note=verdict)
             raise _Interrupted
         committed(lambda: self._lease.enter(State.RUNNING, of=State.CANARY))
 
     def _pause(self, seconds: float) -> None:
-        """Wait, with looks for a cancellation."""
+        """Wait, and check for a cancellation."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, _LOOK))
-            self._look()
+            time.sleep(min(left, _CHECK_EVERY))
+            self._check()
 
     def _tick(self) -> None:
-        """Look from time to time: for work that asks between two tasks."""
-        if time.monotonic() - self._ticked > _LOOK:
-            self._look()
+        """Check for a cancellation from time to time; called between two tasks."""
+        if time.monotonic() - self._ticked > _CHECK_EVERY:
+            self._check()
 
-    def _look(self) -> None:
-        """Say that the work goes on; leave it where somebody has cancelled it or this process is to stop."""
+    def _check(self) -> None:
+        """Renew the heartbeat; end the run where the operation was cancelled or this process has to stop."""
         self._ticked = time.monotonic()
         if committed(self._lease.beat) == State.CANCELLING:
             self._lease.finish(State.CANCELLED, Outcome.CANCELLED)
@@ -171,5 +172,5 @@ class Runner:
 
 
 def _paced(rate: int, most: int) -> int:
-    """Return how many tasks to do at a time for ``rate`` a minute: those of a tenth of a second, at least one."""
+    """Return how many tasks to process at a time for ``rate`` per minute: those of 0.1 s, at least one."""
     return min(most, max(1, rate // 600))

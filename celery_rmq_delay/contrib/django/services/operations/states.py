@@ -1,4 +1,4 @@
-"""Discard and restore: changes of state within the database, and what the result backend is told."""
+"""Discard and restore: changes of state in the database, and REVOKED in the result backend."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from . import parked
 from .claims import claim, lock
 from .lease import Lease, Outcome, Settled
 from .link import Link
-from .notes import tell
+from .notes import add_to_history
 from .transactions import committed
 
 logger = logging.getLogger(__name__)
 
-#: How many rows are changed in one transaction.
+#: The most rows that one transaction changes.
 WINDOW = 500
 
 
 class Discard:
-    """Sets tasks aside: their evidence and their messages stay. Parked ones are taken out of their delay queues."""
+    """Marks tasks as discarded; history and messages stay. Parked ones are removed from their delay queues."""
 
     window = parked.WINDOW
 
@@ -35,14 +35,14 @@ class Discard:
         self._parked = parked.Discard(lease, link, tick)
 
     def resume(self) -> None:
-        """Nothing: what is left in hand is found again."""
+        """Do nothing: unfinished tasks are found again."""
 
     def abandon(self) -> None:
-        """Settle what an error has left in hand."""
+        """Settle the tasks that an error has left unfinished."""
         self._parked.abandon()
 
     def do(self, items: Sequence[OperationItem]) -> None:
-        """Discard these tasks, then say so in the result backend. Raises `BrokerDownError`."""
+        """Discard these tasks, then revoke them in the result backend. Raises `BrokerDownError`."""
         waiting = self._parked.concerns(items)
         others = [item for item in items if item.record_id not in waiting]
         for start in range(0, len(others), WINDOW):
@@ -52,22 +52,22 @@ class Discard:
         if waiting:
             try:
                 self._parked.do([item for item in items if item.record_id in waiting])
-            finally:  # those that are settled come in no later window
+            finally:  # settled tasks are in no later window
                 revoke(self._lease.operation, self._parked.discarded)
 
     def _discard(self, items: Sequence[OperationItem]) -> list[TaskRecord]:
         self._lease.beat()
         of = [TaskState.EXHAUSTED, TaskState.UNKNOWN]
         won, skipped = claim(self._lease.operation, items, of, TaskState.DISCARDED)
-        tell(DISCARDED, self._lease.operation, won.values(), timezone.now())
+        add_to_history(DISCARDED, self._lease.operation, won.values(), timezone.now())
         self._lease.settle([*skipped, *(Settled(item, Outcome.OK) for item in items if item.record_id in won)])
         return list(won.values())
 
 
 class Restore:
-    """Makes tasks exhausted again that were discarded, or requeued and not heard of since.
+    """Makes tasks exhausted again that were discarded, or requeued without an event since.
 
-    The first is the undo; the second a person's decision, as for those whose outcome is unknown.
+    The first is an undo; the second is an operator's decision, as for tasks with unknown outcome.
     """
 
     window = WINDOW
@@ -76,10 +76,10 @@ class Restore:
         self._lease = lease
 
     def resume(self) -> None:
-        """Every step is one transaction: nothing is left in hand."""
+        """Do nothing: every step is one transaction."""
 
     def abandon(self) -> None:
-        """Nothing, as above."""
+        """Do nothing, as in `resume`."""
 
     def do(self, items: Sequence[OperationItem]) -> None:
         """Restore these tasks."""
@@ -94,17 +94,17 @@ class Restore:
         of = [TaskState.DISCARDED, TaskState.UNKNOWN, TaskState.REQUEUED]
         without_message = {key: _("its message is not in the database") for key, call in calls.items() if not call}
         won, skipped = claim(operation, items, of, exhausted, barred=without_message)
-        unheard = [key for key in calls if key in won]
-        # The generation that was published is used up, and news of it are newer than the row.
+        unconfirmed = [key for key in calls if key in won]
+        # The published generation stays used, and its events are newer than the row.
         published = TaskRecord.objects.filter(pk=OuterRef("record")).values("generation")
-        Payload.objects.filter(record__in=unheard).update(generation=Subquery(published))
-        TaskRecord.objects.filter(pk__in=unheard).update(generation=F("generation") - 1)
+        Payload.objects.filter(record__in=unconfirmed).update(generation=Subquery(published))
+        TaskRecord.objects.filter(pk__in=unconfirmed).update(generation=F("generation") - 1)
         TaskRecord.objects.filter(pk__in=won, exhausted_at=None).update(exhausted_at=timezone.now())
         self._lease.settle([*skipped, *(Settled(item, Outcome.OK) for item in items if item.record_id in won)])
 
 
 def revoke(operation: Operation, records: Iterable[TaskRecord]) -> None:
-    """Store REVOKED as the result of each task, as far as the result backend can be reached; logs where it cannot."""
+    """Store REVOKED as the result of each task. Errors of the result backend are logged."""
     app = celery_app()
     reason = f"discarded by {operation.actor}"
     for record in records:
@@ -114,6 +114,6 @@ def revoke(operation: Operation, records: Iterable[TaskRecord]) -> None:
         try:
             app.backend.mark_as_revoked(record.task_id, reason)
         except Exception:
-            # Nobody waits for it, and the next of a thousand would wait for the same time-out.
-            logger.exception("The result backend was not told of tasks that operation %s discarded", operation.pk)
+            # No caller depends on it, and the other tasks would run into the same time-out.
+            logger.exception("The result backend has no REVOKED for tasks that operation %s discarded", operation.pk)
             return

@@ -1,4 +1,4 @@
-"""Steps that are committed one by one, and tried again where the database was busy or away for a moment."""
+"""Runs steps in their own transactions, with retries while the database is busy or unreachable."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ...models import Operation
 
 logger = logging.getLogger(__name__)
 
-#: What Django raises where the database cannot be reached, or has gone away.
+#: Errors of Django for an unreachable database or a lost connection.
 DATABASE_AWAY = (OperationalError, InterfaceError)
-#: Seconds for which a step is tried again: what was published is not forgotten because the database restarts.
+#: Seconds for which a step is retried, so that outcomes of published messages survive a restart of the database.
 PATIENCE = 30.0
 _PAUSE = 0.2
 
@@ -25,9 +25,9 @@ Result = TypeVar("Result")
 
 
 def committed(step: Callable[[], Result]) -> Result:
-    """Return what ``step`` returns, when all it did is committed. It may run more than once: even after a commit.
+    """Return the result of ``step`` after its commit. It may run more than once, even after a commit.
 
-    Raises `RmqDelayError` within a transaction: of what is published next, only the rows would be undone.
+    Raises `RmqDelayError` within a transaction: a rollback could undo the rows, but not the published messages.
     """
     using = router.db_for_write(Operation)
     deadline = time.monotonic() + PATIENCE
@@ -36,10 +36,10 @@ def committed(step: Callable[[], Result]) -> Result:
             with _durable(using):
                 return step()
         except DATABASE_AWAY:  # noqa: PERF203 - each turn is a transaction
-            # In a test's own transaction nothing can be tried again.
+            # Within a test's own transaction no step can be retried.
             if time.monotonic() > deadline or connections[using].in_atomic_block:
                 raise
-            logger.warning("The database did not do a step of an operation: again", exc_info=True)
+            logger.warning("The database failed in a step of an operation: trying again", exc_info=True)
             connections[using].close_if_unusable_or_obsolete()
             time.sleep(_PAUSE)
 

@@ -1,6 +1,6 @@
 'use strict';
-// Refreshes the figures and the rows of a page. Off until somebody ticks it (or on by itself on the page of an operation
-// that runs); paused while the tab is hidden or rows are ticked.
+// Refreshes the figures and the rows of a page. Off until the user ticks the box (on at first for an operation that is
+// running); paused while the tab is hidden or rows are ticked.
 {
     function start(bar) {
         const box = bar.querySelector('input');
@@ -15,11 +15,11 @@
             } else {
                 sessionStorage.removeItem(key);
             }
-            say('');
+            show('');
         });
         setInterval(tick, Number(bar.dataset.seconds) * 1000);
 
-        function say(text) {
+        function show(text) {
             if (status.textContent !== text) {
                 status.textContent = text;
             }
@@ -34,7 +34,7 @@
                 return;
             }
             if (isBusy()) {
-                say(bar.dataset.paused);
+                show(bar.dataset.paused);
                 return;
             }
             try {
@@ -47,9 +47,9 @@
                     return;
                 }
                 swap(fresh);
-                say(bar.dataset.updated + ' ' + new Date().toLocaleTimeString());
+                show(bar.dataset.updated + ' ' + new Date().toLocaleTimeString());
             } catch (error) {
-                say(bar.dataset.failed);
+                show(bar.dataset.failed);
             }
         }
 
@@ -74,11 +74,11 @@
                 refill(row, others[index]);
             });
             if (automatic && !fresh.querySelector('[data-automatic]')) {
-                location.reload();  // it is over: the page has other buttons now
+                location.reload();  // the operation has ended: the page has other buttons now
             }
         }
 
-        // The check boxes stay: Django's script listens to these very elements.
+        // Keep the checkboxes: Django's script listens to these elements.
         function refill(row, other) {
             const cells = Array.from(other.cells);
             Array.from(row.cells).forEach(function(cell, index) {

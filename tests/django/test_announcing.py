@@ -1,4 +1,4 @@
-"""What a committed batch makes known: signals once per event, and how late retries began."""
+"""Notifications of a committed batch: one signal per event, and the lateness of retries."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ import pytest
 from django.db import DatabaseError
 
 from celery_rmq_delay.contrib.django import signals
-from celery_rmq_delay.contrib.django.collecting import announcing as telling
-from celery_rmq_delay.contrib.django.collecting.announcing import tell
+from celery_rmq_delay.contrib.django.collecting import announcing
+from celery_rmq_delay.contrib.django.collecting.announcing import notify
 from celery_rmq_delay.contrib.django.collecting.database import Database as Tables
 from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.models import TaskRecord
 from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, RECOVERED, Event
-from tests.support.django.told import event, exhausted
+from tests.support.django.reported import event, exhausted
 
 pytestmark = pytest.mark.usefixtures("database")
 
-Heard = list[tuple[str, str, str | None]]
+Received = list[tuple[str, str, str | None]]
 
 
 @pytest.fixture
-def heard() -> Iterator[Heard]:
-    """What the signals say: their name, the task's id, the group's error."""
-    found: Heard = []
+def received() -> Iterator[Received]:
+    """Received signals: their name, the task's id, the group's error."""
+    found: Received = []
 
     def listener(name: str) -> Any:
-        def hear(record: TaskRecord, **_: Any) -> None:
+        def receive(record: TaskRecord, **_: Any) -> None:
             found.append((name, record.task_id, record.failure_group.exception_type if record.failure_group else None))
 
-        return hear
+        return receive
 
     listeners = {name: listener(name) for name in ("task_parked", "task_recovered", "task_exhausted")}
-    for name, hear in listeners.items():
-        getattr(signals, name).connect(hear)
+    for name, receive in listeners.items():
+        getattr(signals, name).connect(receive)
     yield found
-    for name, hear in listeners.items():
-        getattr(signals, name).disconnect(hear)
+    for name, receive in listeners.items():
+        getattr(signals, name).disconnect(receive)
 
 
-def write(*told: Event, observe: telling.Observe | None = None) -> None:
+def write(*events: Event, observe: announcing.Observe | None = None) -> None:
     """Write a batch as the collector does."""
-    Tables(lambda new: tell(new, observe)).write([Fact(each, each.task_id or "") for each in told])
+    Tables(lambda new: notify(new, observe)).write([Fact(each, each.task_id or "") for each in events])
 
 
-def test_each_event_is_told_once_with_its_record(heard: Heard) -> None:
+def test_each_event_is_signalled_once_with_its_record(received: Received) -> None:
     parked, exhausted = event("a"), event("b", EXHAUSTED, attempt=1)
     write(parked, exhausted)
     write(parked, exhausted, event("a", RECOVERED, attempt=1))  # delivered again, with something new
-    assert heard == [
+    assert received == [
         ("task_parked", "a", parked.exception_type),
         ("task_exhausted", "b", exhausted.exception_type),
         ("task_recovered", "a", parked.exception_type),
@@ -68,7 +68,7 @@ def late(attempt: int, due: float, task_id: str = "a", **given: Any) -> Event:
 def test_lateness_is_from_when_a_retry_was_due_until_it_started() -> None:
     found: list[tuple[str, float]] = []
     write(event("a"), observe=lambda *each: found.append(each))
-    assert found == []  # the first attempt was due at no time
+    assert found == []  # the first attempt has no due time
     write(late(1, due=2.5), late(2, due=0.25), observe=lambda *each: found.append(each))
     assert sorted(found) == [("payments", 0.25), ("payments", 2.5)]
     write(late(1, due=2.5), observe=lambda *each: found.append(each))  # delivered again
@@ -76,14 +76,14 @@ def test_lateness_is_from_when_a_retry_was_due_until_it_started() -> None:
 
 
 @pytest.mark.parametrize(("due", "measured"), [(-0.9, [0.0]), (-1.1, []), (-3000.0, []), (3600.0, [3600.0])])
-def test_less_than_nothing_is_between_two_clocks_or_was_run_by_hand(due: float, measured: list[float]) -> None:
+def test_a_negative_lateness_is_zero_or_left_out(due: float, measured: list[float]) -> None:
     found: list[float] = []
     write(event("a"), late(1, due=due), observe=lambda _, seconds: found.append(seconds))
     assert found == measured
 
 
-def test_of_a_large_batch_a_part_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "SAMPLE", 3)
+def test_a_sample_of_a_large_batch_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcing, "SAMPLE", 3)
     found: list[float] = []
     write(*(event(f"t{n}") for n in range(9)))
     batch = [late(1, due=n, task_id=f"t{n}") for n in range(9)]
@@ -91,28 +91,28 @@ def test_of_a_large_batch_a_part_is_measured(monkeypatch: pytest.MonkeyPatch) ->
     assert len(found) == 3
 
 
-def test_what_cannot_be_told_is_written_all_the_same(
-    heard: Heard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_events_are_written_even_if_the_notification_fails(
+    received: Received, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any) -> Any:
         raise DatabaseError("gone")
 
-    monkeypatch.setattr(telling, "lateness", broken)
+    monkeypatch.setattr(announcing, "lateness", broken)
     write(event("a"), observe=lambda *_: None)
     assert TaskRecord.objects.count() == 1
-    assert "could not be told" in caplog.text
+    assert "of a collected batch failed" in caplog.text
 
 
-def test_a_signal_of_a_row_of_its_own_brings_that_row(heard: Heard) -> None:
+def test_a_signal_of_a_row_of_its_own_brings_that_row(received: Received) -> None:
     found = list[str]()
 
-    def hear(record: TaskRecord, **_: Any) -> None:
+    def receive(record: TaskRecord, **_: Any) -> None:
         found.append(record.life)
 
-    signals.task_exhausted.connect(hear)
+    signals.task_exhausted.connect(receive)
     try:
-        Tables(tell).write([exhausted("a", body=b"[[1], {}, {}]"), exhausted("a", body=b"[[2], {}, {}]")])
+        Tables(notify).write([exhausted("a", body=b"[[1], {}, {}]"), exhausted("a", body=b"[[2], {}, {}]")])
     finally:
-        signals.task_exhausted.disconnect(hear)
+        signals.task_exhausted.disconnect(receive)
     assert sorted(found) == sorted(TaskRecord.objects.values_list("life", flat=True))
-    assert [name for name, *_ in heard] == ["task_exhausted"] * 2
+    assert [name for name, *_ in received] == ["task_exhausted"] * 2

@@ -1,4 +1,4 @@
-"""A producer that knows Celery's protocol and nothing of this package."""
+"""A producer that uses Celery's protocol without this package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def publish(lab: Lab, message: amqp.Message, exchange: str = "", routing_key: st
 
 
 def task_message(name: str, args: list[Any], *, task_id: str = "", **headers: Any) -> amqp.Message:
-    """A message as a producer writes it that knows Celery's protocol and nothing of this package."""
+    """Return a message of a producer that uses Celery's protocol without this package."""
     task_id = task_id or str(uuid.uuid4())
     embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
     return amqp.Message(

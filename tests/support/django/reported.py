@@ -1,4 +1,4 @@
-"""What workers tell of tasks, for tests of the collector: events, and the messages of the exhausted queue."""
+"""Events and exhausted messages of workers, for tests of the collector."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def event(task_id: str, kind: str = PARKED, attempt: int = 0, generation: int = 
 
 
 def fact(task_id: str, kind: str = PARKED, attempt: int = 0, generation: int = 0, **given: Any) -> Fact:
-    """Return what the collector makes of `event`."""
+    """Return the collector's fact of `event`."""
     return Fact(event(task_id, kind, attempt, generation, **given), task_id)
 
 
@@ -100,16 +100,16 @@ def message(
 
 
 def exhausted(task_id: str | None, attempt: int = 3, generation: int = 0, **given: Any) -> Fact:
-    """Return what the collector makes of `message`."""
+    """Return the collector's fact of `message`."""
     return of_exhausted(message(task_id, attempt, generation, **given), DEFAULT)
 
 
 def life(task_id: str, attempts: int, end: str | None, generation: int = 0) -> list[Fact]:
-    """Return what a task goes through: parked after each attempt but the last, which ends as said."""
-    told = [fact(task_id, PARKED, attempt, generation) for attempt in range(attempts)]
+    """Return the facts of a task: parked after each attempt except the last one, which ends with ``end``."""
+    facts = [fact(task_id, PARKED, attempt, generation) for attempt in range(attempts)]
     if end == RECOVERED:
-        told.append(fact(task_id, RECOVERED, attempts, generation))
+        facts.append(fact(task_id, RECOVERED, attempts, generation))
     if end == EXHAUSTED:
-        told.append(fact(task_id, EXHAUSTED, attempts, generation))
-        told.append(exhausted(task_id, attempts, generation))
-    return told
+        facts.append(fact(task_id, EXHAUSTED, attempts, generation))
+        facts.append(exhausted(task_id, attempts, generation))
+    return facts

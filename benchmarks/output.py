@@ -1,4 +1,4 @@
-"""What every benchmark tells alike: progress, tables for a terminal and for Markdown, notes of what failed."""
+"""Output of all benchmarks: progress, tables for a terminal and for Markdown, notes about failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from celery_rmq_delay.testing import PrivateServerError
 #: title, head, rows
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 
-#: How a run of one contender can end that says nothing about the others.
+#: Errors of the run of one contender that do not affect the others.
 _FAILURES = (
     RunError,
     PrivateServerError,
@@ -33,7 +33,7 @@ progress = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def terminal(width: int) -> Console:
-    """Return the console for results; it has this width where it is no terminal."""
+    """Return the console for results, with this width if it is not a terminal."""
     return Console(width=None if os.isatty(1) else width, highlight=False)
 
 
@@ -51,7 +51,7 @@ def print_tables(console: Console, tables: Iterable[Table], *, texts: int = 1) -
 
 
 def print_closing(console: Console, facts: dict[str, str], texts: Sequence[str]) -> None:
-    """Print what stands below every report: the machine, notes and errors."""
+    """Print the end of every report: the machine, notes and errors."""
     for name, value in facts.items():
         console.print(f"{name}: {value}")
     for text in texts:
@@ -73,7 +73,7 @@ def tables_lines(tables: Iterable[Table], *, texts: int = 1) -> list[str]:
 
 
 def closing(facts: dict[str, str], notes: Sequence[str], errors: Sequence[str]) -> list[str]:
-    """Return what stands below every report as lines of Markdown."""
+    """Return the end of every report as lines of Markdown."""
     return [*(f"* {name}: {value}" for name, value in facts.items()), "", *(f"{note}\n" for note in notes), *errors]
 
 
@@ -83,14 +83,14 @@ def line(cells: Sequence[str]) -> str:
 
 
 def note(errors: list[str], text: str) -> None:
-    """Note a failure for the report, and say it at once."""
+    """Record a failure for the report, and print it at once."""
     errors.append(text)
     progress.print(text, markup=False)
 
 
 @contextmanager
 def noted(errors: list[str], what: str) -> Iterator[None]:
-    """Note what failed, and go on: the others count all the same."""
+    """Record a failure and continue: the other results are valid."""
     try:
         yield
     except _FAILURES as error:
