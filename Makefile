@@ -103,5 +103,5 @@ bench: ## run the benchmarks; ARGS are passed on
 	@$(RUN) -m benchmarks $(ARGS)
 
 clean: ## delete .venv and files left by builds and tests (the broker trees in .cache stay)
-	rm -rf .venv build dist site test-artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.* spark-warehouse metastore_db derby.log *.egg-info
+	rm -rf .venv build dist site test-artifacts .pytest_cache .cache/mypy .ruff_cache .hypothesis .coverage .coverage.* spark-warehouse metastore_db derby.log *.egg-info
 	find . -name __pycache__ -type d -not -path './.cache/*' -prune -exec rm -rf {} +
