@@ -13,6 +13,7 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -34,12 +35,15 @@ def is_named_by_django(path: Path) -> bool:
     return "contrib" in path.parts and bool(set(path.parts) & set(_BY_DJANGO))
 
 
-def rooms() -> Iterator[tuple[Path, str]]:
-    """Yield each folder of the package that has code, with its docstring."""
-    for path in sorted(PACKAGE.rglob("__init__.py")):
-        folder = path.parent.relative_to(PACKAGE)
-        if folder.parts and not is_named_by_django(folder):
-            yield folder, ast.get_docstring(ast.parse(path.read_text())) or ""
+@cache
+def rooms() -> dict[Path, str]:
+    """Return the folders of the package that have code, with their docstrings."""
+    paths = {path.parent.relative_to(PACKAGE): path for path in sorted(PACKAGE.rglob("__init__.py"))}
+    return {
+        folder: ast.get_docstring(ast.parse(path.read_text())) or ""
+        for folder, path in paths.items()
+        if folder.parts and not is_named_by_django(folder)
+    }
 
 
 def modules(folder: Path) -> list[Path]:
@@ -56,7 +60,7 @@ def imports() -> dict[str, set[str]]:
 
 def imported(folder: Path, graph: dict[str, set[str]]) -> list[str]:
     """Return the other folders that the modules of a folder import."""
-    folders = {".".join((PACKAGE.name, *path.parts)): f"`{path}`" for path, _ in rooms()}
+    folders = {".".join((PACKAGE.name, *path.parts)): f"`{path}`" for path in rooms()}
     inside = ".".join((PACKAGE.name, *folder.parts))
     found = {each for name in graph if f"{name}.".startswith(f"{inside}.") for each in graph[name]}
     owners = {
@@ -73,7 +77,7 @@ def table(graph: dict[str, set[str]]) -> str:
         "|---|---|---|",
         f"| (top) | {', '.join(f'`{name}`' for name in top)} | |",
     ]
-    for folder, text in rooms():
+    for folder, text in rooms().items():
         what = " ".join(text.partition(_MAY_IMPORT)[0].partition("\n\n")[0].split())
         lines.append(f"| `{folder}` | {what} | {', '.join(imported(folder, graph))} |")
     return "\n".join(lines) + "\n"
@@ -99,13 +103,14 @@ def problems(graph: dict[str, set[str]]) -> Iterator[str]:
     if len(top) > MOST_AT_THE_TOP:
         yield f"{len(top)} modules at the top of the package: at most {MOST_AT_THE_TOP}."
     # A room is a folder at the top of the package; of `contrib` each folder is one.
-    for room in sorted({Path(*folder.parts[: 2 if folder.parts[0] == "contrib" else 1]) for folder, _ in rooms()}):
+    for room in sorted({Path(*folder.parts[: 2 if folder.parts[0] == "contrib" else 1]) for folder in rooms()}):
         names = Counter(path.name for path in modules(room)) if room != Path("contrib") else {}
         yield from (f"{n} modules of {room} are called {name}." for name, n in names.items() if n > 1)
-    for folder, text in rooms():
+    for folder, text in rooms().items():
         if _MAY_IMPORT not in text:
             yield f"{folder}/__init__.py does not state what its modules may import: add a line 'May import ...'."
-    if with_map(GUIDE.read_text(), graph) != GUIDE.read_text():
+    guide = GUIDE.read_text()
+    if with_map(guide, graph) != guide:
         yield "The map in CONTRIBUTING.md is old: run python scripts/house.py."
 
 

@@ -51,8 +51,9 @@ def main() -> int:
         if name.endswith(_SKIPPED) or not path.is_file():
             continue
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            words = _CAMEL_CASE.sub(" ", line)
             for pattern, better in wanted.items():
-                for match in pattern.finditer(_CAMEL_CASE.sub(" ", line)):
+                for match in pattern.finditer(words):
                     if not ours.fullmatch(match[0]):
                         found += 1
                         sys.stderr.write(f"{name}:{number}: {match[0]!r}: write {better}\n")
