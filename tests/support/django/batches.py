@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from struct import pack
 
+import amqp
+
 from celery_rmq_delay.contrib.django.collecting.batches import Sink, Writer
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.collecting.deliveries import Delivery
@@ -24,6 +26,11 @@ def method(delivery_tag: int = 1, tag: bytes = b"rmq-delay-0", key: bytes = b"q"
 def delivery(body: bytes, delivery_tag: int = 1, properties: bytes = b"\0\0", key: bytes = b"q") -> Delivery:
     """Return a delivery as the broker writes it."""
     return Delivery(method(delivery_tag, key=key), pack(">HHQ", 60, 0, len(body)) + properties, body)
+
+
+def carried(message: amqp.Message, delivery_tag: int = 1) -> Delivery:
+    """Return the delivery of a message with its properties and headers."""
+    return delivery(message.body, delivery_tag, message._serialize_properties())
 
 
 def batch(*events: Event) -> list[tuple[str, Delivery]]:

@@ -173,12 +173,14 @@ _GAPS = [
 #: Fills the gaps of rows whose facts arrived late, and returns all of them.
 LATE = _update(_RECORDS, {**_RECORD, **_NAMED}, _RECORD_KEY, _GAPS, _RETURNED)
 
-# The event of a message arrives before or after it, and an operator may have discarded the task in between.
+# The event of a message arrives before or after it, and an operator may have discarded the task in between. A worker
+# sends the event after the message: one that was exhausted later is another use of the id, which the discard must not
+# hide.
 _IS_ITS_MESSAGE = f"""{_SAME_LIFE} AND (
     ({_RECORDS}.state = '{TaskState.EXHAUSTED}' AND {_RECORDS}.call_digest = e.call_digest)
     OR ({_RECORDS}.call_digest = '' AND e.attempt = {_RECORDS}.attempt AND ({_RECORDS}.state = '{TaskState.EXHAUSTED}'
         OR ({_RECORDS}.state = '{TaskState.DISCARDED}' AND {_RECORDS}.exhausted_at IS NOT NULL
-            AND e.exhausted_at <= {_RECORDS}.changed_at))))"""
+            AND e.exhausted_at <= {_RECORDS}.exhausted_at))))"""
 
 #: Adds messages to the rows that have their events, and fills their gaps; returns those rows.
 MESSAGES = _update(
