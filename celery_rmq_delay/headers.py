@@ -47,6 +47,8 @@ MAX_MESSAGE = 1_000
 MAX_TRACEBACK = 8_000
 #: The upper limit of counts: one more still fits into AMQP and database integers.
 MAX_COUNT = 2**31 - 2
+#: The highest generation. A message with a higher one was not requeued: it counts as one of generation 0.
+MAX_GENERATION = 1_000_000
 
 _DEAD_LETTER_PREFIXES = ("x-first-death-", "x-last-death-")
 _DEAD_LETTER_HEADERS = frozenset({"x-death", "x-delivery-count", "x-acquired-count", "x-opt-deaths"})
@@ -62,7 +64,18 @@ def deaths(headers: Headers) -> list[dict[str, Any]]:
 
 def whole_number(value: object) -> int:
     """Return a header's value as a count of at most `MAX_COUNT`; 0 for anything else."""
-    return min(value, MAX_COUNT) if isinstance(value, int) and value > 0 else 0
+    return min(value, MAX_COUNT) if type(value) is int and value > 0 else 0
+
+
+def generation(headers: Headers) -> int:
+    """Return how often a task was requeued; 0 where the header is no whole number up to `MAX_GENERATION`."""
+    found = headers.get(GENERATION)
+    return found if type(found) is int and 0 < found <= MAX_GENERATION else 0
+
+
+def next_generation(found: int) -> int:
+    """Return the generation of the next requeue; the last one is used again."""
+    return min(found + 1, MAX_GENERATION)
 
 
 def _count(death: Mapping[str, Any]) -> int:
@@ -162,7 +175,7 @@ def replayed(headers: Headers) -> dict[str, Any]:
     """Return the headers of a message that starts again: as its publisher sent them, with the next generation."""
     known = life(headers)
     named = {} if known is None else {LIFE: known}
-    return {**original(headers), GENERATION: whole_number(headers.get(GENERATION)) + 1, **named}
+    return {**original(headers), GENERATION: next_generation(generation(headers)), **named}
 
 
 def life(headers: Headers) -> str | None:

@@ -98,7 +98,7 @@ class EventMaker:
         kind, at_us, request, exception, *_ = pending
         facts, message = request._request_dict, request._message
         raw, delivery, started = message.raw_headers, facts[KEY], request.time_start
-        task_id, attempt, generation = _id(request.id), _small(facts.get("retries")), _small(raw.get(h.GENERATION))
+        task_id, attempt, generation = _id(request.id), _small(facts.get("retries")), h.generation(raw)
         at, life = iso(at_us), h.life(raw)
         event = (
             f'{self._start(request.task, delivery.queue, message.delivery_info)},"kind":"{kind}","occurred_at":"{at}",'
@@ -130,7 +130,7 @@ class EventMaker:
         """Return the event of a message in the exhausted queue that could not be decoded."""
         raw, info = message.raw_headers, message.delivery_info
         found = h.task_id(raw, message.properties)
-        task_id, generation = _id(found) if found else None, _small(raw.get(h.GENERATION))
+        task_id, generation = _id(found) if found else None, h.generation(raw)
         attempt, life = h.retries(raw, queue), h.life(raw)
         body = message.body if isinstance(message.body, bytes) else str(message.body).encode("utf-8", "replace")
         fields = {

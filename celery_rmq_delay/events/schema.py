@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from ..exceptions import EventError
-from ..headers import FIRST_LIFE, MAX_LIFE
+from ..headers import FIRST_LIFE, MAX_GENERATION, MAX_LIFE
 
 VERSION = 1
 
@@ -197,6 +197,13 @@ def _small(name: str, value: object) -> int:
     return found
 
 
+def _generation(name: str, value: object) -> int:
+    found = _count(name, value)
+    if found > MAX_GENERATION:
+        raise EventError(name, value, f"It has to be a whole number up to {MAX_GENERATION}.")
+    return found
+
+
 def _some_count(name: str, value: object) -> int | None:
     return None if value is None else _count(name, value)
 
@@ -244,7 +251,8 @@ _BY_TYPE: dict[str, Callable[[str, Any], object]] = {
 _READERS: dict[str, Callable[[str, Any], Any]] = {
     **{field.name: _BY_TYPE[str(field.type)] for field in fields(Event)},
     "kind": _kind,
-    **dict.fromkeys(("attempt", "generation", "crashes"), _small),
+    "generation": _generation,
+    **dict.fromkeys(("attempt", "crashes"), _small),
     **dict.fromkeys(("tier", "max_retries"), _some_small),
     "exception_message": _long(MAX_MESSAGE),
     "args_preview": _long(MAX_PREVIEW),

@@ -328,7 +328,7 @@ class RetryableRequest(stock.Request):
         reporter = self._worker.reporter
         if reporter is None:
             return
-        first = not self._retries and not h.whole_number(self._message.raw_headers.get(h.GENERATION))
+        first = not self._retries and not h.generation(self._message.raw_headers)
         if reason is not None:
             if not first:
                 reporter.emit(events.DISCARDED, self, reason=reason)

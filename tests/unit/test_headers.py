@@ -182,6 +182,17 @@ def test_every_replay_is_the_next_generation() -> None:
     assert second == {**headers, h.GENERATION: 2}
 
 
+@pytest.mark.parametrize("value", [0, -1, h.MAX_GENERATION + 1, 2**31 - 1, 2**63 - 1, True, None, 1.5, "2", [], {}])
+def test_a_generation_that_no_requeue_has_set_counts_as_none(value: Any) -> None:
+    assert h.generation({h.GENERATION: value}) == 0
+    assert h.replayed({h.GENERATION: value}) == {h.GENERATION: 1}
+
+
+def test_the_last_generation_is_used_again() -> None:
+    last = h.replayed({h.GENERATION: h.MAX_GENERATION})
+    assert last == h.replayed(last) == {h.GENERATION: h.MAX_GENERATION}
+
+
 def test_a_replay_stays_in_the_life_that_a_requeue_from_the_database_has_named() -> None:
     headers = {"id": "a", h.GENERATION: 1, h.LIFE: "0123abcd", h.QUEUE: "q"}
     assert h.replayed(headers) == {"id": "a", h.GENERATION: 2, h.LIFE: "0123abcd"}

@@ -92,7 +92,7 @@ def of_exhausted(message: amqp.Message, redaction: Redaction) -> Fact:
     task_id = _name(found.task_id) or _NO_ID + digest[:32]
     queue = _name(found.queue)
     exchange, routing_key = h.first_route(raw, queue, "", "")
-    generation, life = h.whole_number(raw.get(h.GENERATION)), h.life(raw)
+    generation, life = h.generation(raw), h.life(raw)
     attempt = max(found.attempts - 1, 0)
     exception_type = _name(found.exception) or None
     exception_message = redaction.text(found.message, events.MAX_MESSAGE) if found.message else None

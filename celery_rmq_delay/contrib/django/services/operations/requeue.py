@@ -177,7 +177,7 @@ def next_generation(of_record: int, of_payload: int | None) -> int:
     After a requeue with unknown outcome the record keeps its generation, so that events of the published message are
     newer; the payload stores the used generation.
     """
-    return min(max(of_record, of_payload or 0), h.MAX_COUNT) + 1
+    return h.next_generation(max(of_record, of_payload or 0))
 
 
 def _barred(items: Sequence[OperationItem]) -> dict[int, str]:
