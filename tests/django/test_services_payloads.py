@@ -12,10 +12,11 @@ from celery.utils.saferepr import saferepr
 
 from celery_rmq_delay.contrib.django.messages import StoredMessage
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
-from celery_rmq_delay.contrib.django.services import payloads
+from celery_rmq_delay.contrib.django.services import bodies, payloads
 from celery_rmq_delay.contrib.django.services.actors import Actor
+from celery_rmq_delay.contrib.django.services.bodies import Call
 from celery_rmq_delay.contrib.django.services.operations.edit import differences, edit, editable
-from celery_rmq_delay.contrib.django.services.payloads import Call, preview, reveal
+from celery_rmq_delay.contrib.django.services.payloads import preview, reveal
 from celery_rmq_delay.exceptions import EditError
 from tests.support.django.records import record
 from tests.support.django.seed import call, message
@@ -79,8 +80,8 @@ def test_headers_are_decoded_and_those_of_identity_are_locked() -> None:
         (b"[" * 100_000, {}, {}),
         (b"[" * 100_000 + b"]" * 100_000, {}, {}),
         (b"[[" + b"1" * 10_000 + b"], {}, {}]", {}, {}),
-        (b"x" * (payloads.MAX_BODY + 1), {}, {}),
-        (zlib.compress(b" " * (2 * payloads.MAX_BODY)), {"compression": "application/x-gzip"}, {}),
+        (b"x" * (bodies.MAX_BODY + 1), {}, {}),
+        (zlib.compress(b" " * (2 * bodies.MAX_BODY)), {"compression": "application/x-gzip"}, {}),
         (b"no zlib", {"compression": "application/x-gzip"}, {}),
         (b"[[],{},{}]", {"compression": "application/x-bz2"}, {}),
         (b"[[],{},{}]", {}, {"content_encoding": "utf-16"}),
@@ -192,5 +193,5 @@ def test_an_edit_without_a_broker_changes_nothing() -> None:
 
 
 def test_nothing_of_a_stored_message_is_executed() -> None:
-    with pytest.raises(payloads.UndecodableError):
-        payloads.decode(StoredMessage(b"cos\nsystem\n(S'x'\ntR.", b"", {"content_type": "application/x-yaml"}), {})
+    with pytest.raises(bodies.UndecodableError):
+        bodies.decode(StoredMessage(b"cos\nsystem\n(S'x'\ntR.", b"", {"content_type": "application/x-yaml"}), {})

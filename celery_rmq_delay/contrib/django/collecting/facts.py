@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 import amqp
+from celery.utils.saferepr import saferepr
 
 from .... import headers as h
 from ....events import schema as events
@@ -24,6 +25,7 @@ from ....redaction import Redaction, shortened
 from ..messages import StoredMessage, call_digest, stored
 from ..messages import fingerprint as digest_of
 from ..models import TaskState
+from ..services.bodies import UndecodableError, decode
 
 #: The states that events lead to; operations write the other states themselves.
 STATES = {
@@ -44,6 +46,8 @@ RANKS = {
 }
 
 _NO_ID = "no-id-"
+#: The most characters of the arguments of a message of protocol 1, before they are shortened for the table.
+_MAX_REPR = 1024
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,8 @@ def of_exhausted(message: amqp.Message, redaction: Redaction) -> Fact:
     found = describe(message)
     kept = stored(message)
     digest = digest_of(kept)
-    task_id = _name(found.task_id) or _NO_ID + digest[:32]
+    body = _of_body(raw, kept, redaction)
+    task_id = _name(body.get("id") or found.task_id) or _NO_ID + digest[:32]
     queue = _name(found.queue)
     exchange, routing_key = h.first_route(raw, queue, "", "")
     generation, life = h.generation(raw), h.life(raw)
@@ -102,13 +107,13 @@ def of_exhausted(message: amqp.Message, redaction: Redaction) -> Fact:
         event_id=event_id(task_id, generation, attempt, events.EXHAUSTED, life),
         kind=events.EXHAUSTED,
         occurred_at=h.moment(found.exhausted_at) or datetime.now(timezone.utc),
-        task=_name(found.task),
+        task=_name(body.get("task") or found.task),
         queue=queue,
         worker=_name(raw.get(h.WORKER)),
         task_id=task_id,
         root_id=_name(raw.get("root_id")),
         parent_id=_name(raw.get("parent_id")),
-        group_id=_name(raw.get("group")),
+        group_id=_name(body.get("group") or raw.get("group")),
         exchange=_name(exchange),
         routing_key=_name(routing_key),
         generation=generation,
@@ -120,11 +125,27 @@ def of_exhausted(message: amqp.Message, redaction: Redaction) -> Fact:
         frame=frame,
         reason=_name(found.reason),
         crashes=h.whole_number(raw.get(h.CRASHES)),
-        args_preview=redaction.text(raw.get("argsrepr"), events.MAX_PREVIEW),
-        kwargs_preview=redaction.text(raw.get("kwargsrepr"), events.MAX_PREVIEW),
+        args_preview=redaction.text(body.get("args") or raw.get("argsrepr"), events.MAX_PREVIEW),
+        kwargs_preview=redaction.text(body.get("kwargs") or raw.get("kwargsrepr"), events.MAX_PREVIEW),
         life=life,
     )
     return Fact(event, task_id, traceback, kept, digest, call_digest(kept))
+
+
+def _of_body(raw: Mapping[str, Any], kept: StoredMessage, redaction: Redaction) -> Mapping[str, Any]:
+    """Return what a message of Celery's protocol 1 has in its body instead of the headers; nothing for other messages.
+
+    Arguments are redacted texts, as in Celery's ``argsrepr``. A body that is not JSON is not decoded.
+    """
+    if "task" in raw:
+        return {}
+    try:
+        call = decode(kept, raw)
+    except UndecodableError:
+        return {}
+    args, kwargs = redaction.value(call.args), redaction.value(call.kwargs)
+    shown = {"args": saferepr(tuple(args), _MAX_REPR), "kwargs": saferepr(kwargs, _MAX_REPR)}
+    return {"group": call.facts.get("taskset"), **call.facts, **shown}
 
 
 def _name(value: object) -> str:

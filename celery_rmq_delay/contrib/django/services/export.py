@@ -16,7 +16,8 @@ from ....headers import MESSAGE, printable
 from ....redaction import Redaction
 from ..messages import StoredMessage, headers_of
 from ..models import Payload, TaskRecord
-from .payloads import as_json, decode, redaction_of_project
+from .bodies import decode
+from .payloads import as_json, redaction_of_project
 
 logger = logging.getLogger(__name__)
 

@@ -1,12 +1,8 @@
-"""Previews of stored messages: decoded as far as that is safe, and redacted unless an operator reveals them.
-
-Bodies may be hostile: only JSON is decoded, and at most `MAX_BODY` bytes of it.
-"""
+"""Previews of stored messages: decoded as far as that is safe, and redacted unless an operator reveals them."""
 
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -24,31 +20,14 @@ from ..broker import delay
 from ..messages import StoredMessage, headers_of
 from ..models import Operation, OperationItem, Payload, TaskRecord
 from .actors import Actor, note_done
+from .bodies import UndecodableError, decode
 
-#: The most bytes of a body that are decoded.
-MAX_BODY = 1_000_000
 #: The most characters of shown arguments, and of one header.
 MAX_SHOWN = 20_000
 MAX_HEADER = 2_000
 
 #: The headers that identify the task: no edit changes them.
 LOCKED = frozenset({"id", "task", "root_id", "parent_id", "group"})
-
-_DEFLATED = ("application/x-gzip", "gzip", "zlib")
-_TEXT_ENCODINGS = ("utf-8", "us-ascii", "ascii", "")
-
-
-class UndecodableError(ValueError):
-    """A body cannot be shown; the text is the reason."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """The body of a message of Celery's protocol 2."""
-
-    args: list[Any]
-    kwargs: dict[str, Any]
-    embed: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -124,32 +103,6 @@ def kept_of(record: TaskRecord) -> StoredMessage | None:
     return None if found is None else StoredMessage(bytes(found.body), bytes(found.headers), found.properties)
 
 
-def decode(kept: StoredMessage, headers: Mapping[str, Any], *, compressed: bool = True) -> Call:
-    """Return the decoded body: JSON in a text encoding, also deflated where ``compressed`` allows it.
-
-    Raises `UndecodableError`.
-    """
-    content_type = str(kept.properties.get("content_type") or "")
-    if content_type != "application/json":
-        raise UndecodableError(content_type or _("no content type"))
-    if str(kept.properties.get("content_encoding") or "").lower() not in _TEXT_ENCODINGS:
-        raise UndecodableError(str(kept.properties["content_encoding"]))
-    body = kept.body
-    if compression := headers.get("compression"):
-        if not compressed or compression not in _DEFLATED:
-            raise UndecodableError(str(compression))
-        body = _inflated(body)
-    if len(body) > MAX_BODY:
-        raise UndecodableError(_("too large to show"))
-    try:
-        found = json.loads(body.decode())
-    except (ValueError, RecursionError) as error:
-        raise UndecodableError(_("not readable as JSON")) from error
-    if not (isinstance(found, list) and [type(each) for each in found] == [list, dict, dict]):
-        raise UndecodableError(_("not the arguments of a task"))
-    return Call(*found)
-
-
 def as_json(value: object, limit: int = MAX_SHOWN) -> str:
     """Return a value as readable JSON of at most ``limit`` characters."""
     found, length = list[str](), 0
@@ -199,14 +152,6 @@ def _preview(record: TaskRecord, redaction: Redaction | None) -> Preview:
 
 def _undecodable(size: int, why: str) -> str:
     return _("undecodable (%(size)d bytes): %(why)s") % {"size": size, "why": printable(why)[:200]}
-
-
-def _inflated(body: bytes) -> bytes:
-    try:
-        # One byte more than the limit: a larger body is not inflated to its end.
-        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 32).decompress(body, MAX_BODY + 1)
-    except zlib.error as error:
-        raise UndecodableError(_("its compression is broken")) from error
 
 
 def _header(name: str, value: object, redaction: Redaction | None) -> Header:

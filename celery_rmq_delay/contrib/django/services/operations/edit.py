@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from celery.utils.saferepr import saferepr
@@ -16,7 +16,8 @@ from ...conf import SETTING, conf
 from ...messages import headers_of
 from ...models import Operation, TaskRecord, TaskState
 from ..actors import Actor
-from ..payloads import Call, UndecodableError, as_json, decode, kept_of, redaction_of_project
+from ..bodies import Call, UndecodableError, decode
+from ..payloads import as_json, kept_of, redaction_of_project
 from .requests import freeze
 from .requeue import Edited
 from .runner import Runner
@@ -50,7 +51,7 @@ def edit(record: TaskRecord, args: str, kwargs: str, *, actor: Actor, reason: st
     `EditError` for invalid arguments; then nothing was changed.
     """
     call, headers = _readable(record)
-    new = Call(_list(args), _dictionary(kwargs), call.embed)
+    new = replace(call, args=_list(args), kwargs=_dictionary(kwargs))
     try:
         changes = differences(call, new)
         body = json.dumps([new.args, new.kwargs, new.embed]).encode()
