@@ -1,4 +1,4 @@
-"""Rows for the admin's benchmark: failures of a big shop, by COPY. The same seed produces the same rows."""
+"""Rows for the admin's benchmark: failures of a big shop, the same for the same seed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connection
+from django.db import connection, transaction
 from django.utils import timezone
 
-from celery_rmq_delay.contrib.django.models import CollectorStatus, FailureGroup, LookupValue, Tally, TaskRecord
+from celery_rmq_delay.contrib.django.models import CollectorStatus, FailureGroup, LookupValue, Tally, TaskRecord, search
 
 QUEUES = [f"queue{number}" for number in range(8)]
 TASKS = [f"shop.tasks.task{number}" for number in range(60)]
@@ -20,6 +20,8 @@ GROUPS = 500
 #: Occurs only a few times among all rows.
 RARE_QUEUE, RARE_TASK, RARE_ERROR = "rare", "shop.tasks.rare", "shop.errors.Rare"
 RARE_ROWS = 20
+#: Words of the messages: in all rows, in every second one, and in the rare ones.
+COMMON_WORD, FREQUENT_WORD, RARE_WORD = "declined", "bank", "chargeback"
 LADDER = "[5000, 30000, 300000, 3600000]"
 
 _COLUMNS = (
@@ -49,7 +51,7 @@ def fill(exhausted: int, parked: int, seed: int = 1) -> None:
     )
     CollectorStatus.objects.create(name="node:1", started_at=now, heartbeat_at=now, lag_ms=200)
     with connection.cursor() as cursor:
-        cursor.execute("VACUUM ANALYZE")
+        cursor.execute("VACUUM ANALYZE" if connection.vendor == "postgresql" else "ANALYZE")
 
 
 @contextmanager
@@ -58,10 +60,12 @@ def _without_indexes() -> Iterator[None]:
     with connection.schema_editor() as editor:
         for index in TaskRecord._meta.indexes:
             editor.remove_index(TaskRecord, index)
+    search.drop(connection)
     yield
     with connection.schema_editor() as editor:
         for index in TaskRecord._meta.indexes:
             editor.add_index(TaskRecord, index)
+    search.create(connection)
 
 
 def _groups(now: datetime) -> list[int]:
@@ -84,9 +88,11 @@ def _records(
 ) -> Iterator[tuple[Any, ...]]:
     # A few tasks, queues and errors make up most of the rows, as in practice.
     tasks, queues, errors, kinds = (_skewed(values) for values in (TASKS, QUEUES, ERRORS, groups))
+    why = f": {RARE_WORD}"
     for number in range(exhausted + parked):
         is_parked = number < parked
         rare = number % ((exhausted + parked) // RARE_ROWS) == 7
+        who = FREQUENT_WORD if number % 2 else "issuer"
         at = now - timedelta(seconds=chance.random() * 60 * 86_400)
         task_id = f"{chance.getrandbits(128):032x}"
         queue = RARE_QUEUE if rare else chance.choice(queues)
@@ -97,8 +103,8 @@ def _records(
             "shop@node1", int(chance.random() < 0.02), attempt, 4, 0, attempt + 1 if is_parked else None, 30_000, "",
             LADDER, at, now + timedelta(seconds=chance.random() * 7_200 - 300) if is_parked else None,
             at - timedelta(hours=1), None if is_parked else at, RARE_ERROR if rare else chance.choice(errors),
-            f"order {number} was declined by 'the bank'", "" if is_parked else "retries_used", chance.choice(kinds),
-            f"[{number}]", "{}",
+            f"order {number} was {COMMON_WORD} by 'the {who}'{why if rare else ''}",
+            "" if is_parked else "retries_used", chance.choice(kinds), f"[{number}]", "{}",
         )  # fmt: skip
 
 
@@ -121,6 +127,21 @@ def _tallies(now: datetime, chance: random.Random) -> None:
 
 
 def _copy(table: str, columns: tuple[str, ...], rows: Iterator[tuple[Any, ...]]) -> None:
+    if connection.vendor == "sqlite":
+        values = ", ".join("?" * len(columns))
+        with transaction.atomic():
+            # Without Django's cursor, which would convert the placeholders for each row.
+            connection.connection.executemany(
+                f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({values})",
+                (
+                    [
+                        value.replace(tzinfo=None).isoformat(" ") if isinstance(value, datetime) else value
+                        for value in row
+                    ]
+                    for row in rows
+                ),
+            )
+        return
     with connection.cursor() as cursor, cursor.copy(f"COPY {table} ({', '.join(columns)}) FROM STDIN") as copy:
         for row in rows:
             copy.write_row(row)

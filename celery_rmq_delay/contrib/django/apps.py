@@ -1,6 +1,10 @@
 """The Django app's configuration."""
 
+from typing import Any
+
 from django.apps import AppConfig
+from django.db import connections
+from django.db.models.signals import post_migrate
 from django.utils.translation import gettext_lazy as _
 
 
@@ -13,5 +17,13 @@ class RmqDelayConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks."""
+        """Register the system checks, and the repair of the search after a migration."""
         from . import checks  # noqa: F401 - it needs the models
+
+        post_migrate.connect(_repair_search, sender=self)
+
+
+def _repair_search(using: str, **_more: Any) -> None:
+    from .models import search
+
+    search.repair(connections[using])

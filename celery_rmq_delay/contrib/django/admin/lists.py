@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from django.contrib import admin
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.db.models.functions import Left
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
@@ -16,8 +16,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..conf import conf
-from ..models import LookupValue, TaskRecord, TaskState
+from ..models import TaskRecord, TaskState
 from ..queries import OVERDUE_AFTER
+from ..services.searching import searched
 from . import actions, filters, message, text
 from .base import ReadOnlyAdmin, outside_transactions
 from .summary import summary
@@ -36,34 +37,17 @@ _DEFERRED = (
     "canvas_id",
     "delay_queue",
 )
-#: Maximum number of task names and error classes that a prefix in a search matches.
-_MATCHES = 50
-
-
-def searched(queryset: QuerySet[Any], term: str) -> QuerySet[Any]:
-    """Return the tasks whose id or root id is ``term``, or whose name or error begins with it.
-
-    The names come from the small table of recorded values, so that each part uses an index.
-    """
-    starts = LookupValue.objects.filter(value__istartswith=term, kind__in=["task", "error"]).values_list(
-        "kind", "value"
-    )
-    found: dict[str, list[str]] = {"task": [], "error": []}
-    for kind, value in starts[:_MATCHES]:
-        found[kind].append(value)
-    wanted = Q(task_id=term) | Q(root_id=term)
-    if found["task"]:
-        wanted |= Q(name__in=found["task"])
-    if found["error"]:
-        wanted |= Q(exception_type__in=found["error"])
-    return queryset.filter(wanted)
+_NOTE = "_rmq_delay_search_note"
 
 
 class RecordAdmin(ReadOnlyAdmin):
     """The base of the three lists: columns, search, the summary above the table, and the pages of one task."""
 
-    search_fields = ("=task_id", "=root_id", "^name", "^exception_type")
-    search_help_text = gettext_lazy("A task id or root id, or the beginning of a task's or an error's name.")
+    search_fields = ("=task_id", "=root_id", "^name", "^exception_type", "exception_message", "args_preview")
+    search_help_text = gettext_lazy(
+        "A task id or root id, the beginning of a task's or an error's name, or whole words and numbers of the error "
+        "message and the arguments as they are shown here. An asterisk finds words that begin so: declin*"
+    )
     list_display_links = ("task",)
     sortable_by: ClassVar[Any] = ()
 
@@ -77,7 +61,17 @@ class RecordAdmin(ReadOnlyAdmin):
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
         """Search with indexes only; see `searched`."""
         term = search_term.strip()
-        return (searched(queryset, term) if term else queryset), False
+        if not term:
+            return queryset, False
+        found = searched(queryset, term)
+        setattr(request, _NOTE, found.note)
+        return found.rows, False
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Return the list, with a note where the search may have missed tasks."""
+        found: Any = super().get_changelist_instance(request)
+        found.search_note = getattr(request, _NOTE, "")
+        return found
 
     @outside_transactions
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:

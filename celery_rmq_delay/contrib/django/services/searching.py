@@ -1,0 +1,171 @@
+"""The search of the lists: ids, beginnings of names, and words of messages and arguments, each with an index."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from django.db import DatabaseError, connections, transaction
+from django.db.models import BooleanField, F, Func, Q, QuerySet
+from django.utils.translation import gettext as _
+
+from ..conf import conf
+from ..models import LookupValue, TaskRecord, search
+from ..queries import grouped
+
+#: The most characters and the most words of a text to search for.
+MAX_TERM, MAX_WORDS = 1_000, 100
+#: Maximum number of task names and error classes that a prefix in a search matches.
+_MATCHES = 50
+#: PostgreSQL stores no word with more than 2,046 bytes.
+_MAX_WORD = 500
+_BETWEEN_WORDS = re.compile(f"[\0{search.SEPARATORS}]+")
+
+
+@dataclass(frozen=True)
+class Words:
+    """Words to search for, in any case: all of them, and with ``is_open`` any word that begins with the last."""
+
+    words: tuple[str, ...]
+    is_open: bool = False
+
+    @property
+    def tsquery(self) -> str:
+        """The words for PostgreSQL's ``to_tsquery``; they have no quotes and no backslashes."""
+        return " & ".join(f"'{search.MARK}{word}'" for word in self.words) + (":*" if self.is_open else "")
+
+    @property
+    def match(self) -> str:
+        """The words for FTS5's MATCH."""
+        return " AND ".join(f'"{word}"' for word in self.words) + ("*" if self.is_open else "")
+
+    @cached_property
+    def _patterns(self) -> list[re.Pattern[str]]:
+        separator = f"[\0{search.SEPARATORS}]"
+        ends = [rf"(?:{separator}|\Z)" for _word in self.words]
+        if self.is_open:
+            ends[-1] = ""
+        words = zip(self.words, ends, strict=True)
+        return [re.compile(rf"(?:\A|{separator}){re.escape(word.lower())}{end}") for word, end in words]
+
+    def are_in(self, *texts: str) -> bool:
+        """Return whether all words are in these texts together."""
+        text = " ".join(texts).lower()
+        return all(pattern.search(text) for pattern in self._patterns)
+
+
+def words_of(term: str) -> Words:
+    """Return the words of a search; an asterisk after the last one makes it a beginning."""
+    found = [word for word in _split(term) if any(char.isalnum() for char in word)]
+    last = found[-1:] if term.rstrip().endswith("*") else []
+    whole = dict.fromkeys(found[: len(found) - len(last)])
+    return Words((*whole, *last), is_open=bool(last))
+
+
+def _split(text: str) -> list[str]:
+    return [word for word in _BETWEEN_WORDS.split(text) if word]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The tasks that a search has found; ``note`` states why there may be others, and is empty if there are none."""
+
+    rows: QuerySet[Any]
+    note: str = ""
+
+
+def searched(rows: QuerySet[Any], term: str) -> Found:
+    """Search the ``rows`` of a list, which are filtered and in their order.
+
+    A task id or root id is found alone. Otherwise tasks are found whose name or error begins with ``term``, or whose
+    message and arguments have its words. Where more than `COUNT_CAP` tasks of the table have these words, only so many
+    rows, the first of the list, are searched: a frequent word takes no longer than a rare one.
+    """
+    own = Q(task_id=term) | Q(root_id=term)
+    if TaskRecord.objects.using(rows.db).filter(own).exists():
+        return Found(rows.filter(own))
+    ids, note = _with_words(rows, term)
+    return Found(rows.filter(_named(term) | Q(_Among(ids))), note)
+
+
+def _named(term: str) -> Q:
+    """Return the condition of tasks whose name or error begins with ``term``, from the small table of recorded values.
+
+    Each part of the condition has an index.
+    """
+    starts = LookupValue.objects.filter(value__istartswith=term, kind__in=["task", "error"])
+    found: dict[str, list[str]] = {"task": [], "error": []}
+    for kind, value in starts.values_list("kind", "value")[:_MATCHES]:
+        found[kind].append(value)
+    return Q(name__in=found["task"]) | Q(exception_type__in=found["error"])
+
+
+def _with_words(rows: QuerySet[Any], term: str) -> tuple[list[int], str]:
+    """Return the ids of tasks with the words of ``term``, and a note where not all rows were searched."""
+    if len(term) > MAX_TERM or len((words := words_of(term)).words) > MAX_WORDS:
+        limits = {"characters": grouped(MAX_TERM), "words": MAX_WORDS}
+        return [], _("A search has at most %(characters)s characters and %(words)s words.") % limits
+    if not words.words or max(map(len, words.words)) > _MAX_WORD:
+        return [], ""
+    most = conf().count_cap
+    ids = _candidates(rows.db, words, most + 1)
+    if ids is None:
+        return [], _(
+            "Messages and arguments were not searched: the database has no index for it. See “manage.py check”."
+        )
+    if len(ids) <= most:
+        return ids, ""
+    first = rows.values_list("pk", *search.COLUMNS)[:most]
+    note = _(
+        "More than %(count)s tasks have these words: only the first %(count)s of this list were searched. "
+        "Use the filters to search others."
+    )
+    return [pk for pk, *texts in first if words.are_in(*texts)], note % {"count": grouped(most)}
+
+
+def _candidates(using: str, words: Words, limit: int) -> list[int] | None:
+    """Return the ids of up to ``limit`` tasks with these words, from the index; None if there is no index."""
+    connection = connections[using]
+    if connection.vendor == "postgresql":
+        return _from_gin(using, words, limit)
+    sql = f"SELECT rowid FROM {search.NAME} WHERE {search.NAME} MATCH %s LIMIT %s"  # noqa: S608 - names of ours
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute(sql, [words.match, limit])
+            return [pk for (pk,) in cursor.fetchall()]
+    except DatabaseError:
+        if search.exists(connection):
+            raise
+        return None
+
+
+def _from_gin(using: str, words: Words, limit: int) -> list[int]:
+    table = TaskRecord._meta.db_table
+    sql = f"SELECT id FROM {table} WHERE {search.VECTOR} @@ to_tsquery('simple', %s) LIMIT %s"  # noqa: S608 - names of ours
+    with transaction.atomic(using), connections[using].cursor() as cursor:
+        # For a frequent word PostgreSQL would read the table from its beginning, and split the text of each row.
+        cursor.execute("SET LOCAL enable_seqscan = off")
+        cursor.execute(sql, [words.tsquery, limit])
+        found = [pk for (pk,) in cursor.fetchall()]
+        cursor.execute("SET LOCAL enable_seqscan = DEFAULT")
+    return found
+
+
+class _Among(Func):
+    """Whether the id of a row is one of many: one parameter, where ``pk__in`` would have thousands."""
+
+    output_field = BooleanField()
+
+    def __init__(self, ids: list[int]) -> None:
+        super().__init__(F("pk"))
+        self._ids = ids
+
+    def as_sql(self, compiler: Any, connection: Any, **_more: Any) -> tuple[str, list[Any]]:
+        """Return the condition; the array of PostgreSQL and the JSON of SQLite can have any length."""
+        column, params = compiler.compile(self.source_expressions[0])
+        if connection.vendor == "sqlite":
+            return f"{column} IN (SELECT value FROM json_each(%s))", [*params, json.dumps(self._ids)]  # noqa: S608 - a column of ours
+        return f"{column} = ANY(%s)", [*params, self._ids]
