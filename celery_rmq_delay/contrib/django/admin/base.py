@@ -258,6 +258,11 @@ def belongs(record: TaskRecord, model: type[Model]) -> bool:
     return True
 
 
+def with_query(url: str, query: str) -> str:
+    """Return a URL with a query string, which may be empty."""
+    return f"{url}?{query}" if query else url
+
+
 def outside_transactions(view: Any) -> Any:
     """Exempt a view from ``ATOMIC_REQUESTS``: the operations that it runs commit step by step."""
     for alias in settings.DATABASES:
