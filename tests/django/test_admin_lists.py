@@ -79,10 +79,11 @@ def test_a_group_filters_its_tasks(client: Client) -> None:
 
 @ON_BOTH
 def test_a_filter_that_makes_no_sense_shows_nothing_instead_of_everything(client: Client) -> None:
+    seed.record(1, TaskState.PARKED)
     choices = ("state=NONE", "window=forever", "overdue=2", "requeued=x")
     for query in (*choices, "attempts=0", "attempts=many", "group=x", "queue=a%00b"):
         page = client.get(f"{BASE}/parkedtask/?{query}")
-        assert (page.status_code, page["Location"]) == (302, f"{BASE}/parkedtask/?e=1"), query
+        assert (page.status_code, rows(page)) == (400, []), query
 
 
 @pytest.mark.parametrize("lookup", ["exception_message__icontains=x", "id__in=1,2", "kwargs_preview=x"])
@@ -98,7 +99,7 @@ def test_sorting_by_a_column_without_an_index_is_not_offered(client: Client) -> 
 
 @ON_BOTH
 def test_no_search_term_breaks_a_list(client: Client) -> None:
-    for name, term in product(LISTS, ("%00", "%F0%9F%92%A9", "'%22%3Cscript%3E", "a" * 3000, "%D8%A7")):
+    for name, term in product(LISTS, ("%F0%9F%92%A9", "'%22%3Cscript%3E", "a" * 3000, "%D8%A7")):
         page = client.get(f"{BASE}/{name}/?q={term}")
         assert page.status_code == 200, (name, term)
         assert faults(page.content.decode()) == [], (name, term)

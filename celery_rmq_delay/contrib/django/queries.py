@@ -9,8 +9,8 @@ from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
-from django.db.models import Q, QuerySet, Sum, Window
-from django.db.models.functions import RowNumber
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery, Sum, Window
+from django.db.models.functions import Coalesce, RowNumber
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
@@ -117,20 +117,46 @@ class Hour:
     recovered: int
 
 
-def last_hours(now: datetime, fingerprint: str | None = None) -> list[Hour]:
-    """Return the last 24 hours, the current one last; of one failure group where its fingerprint is given."""
+def last_hours(now: datetime) -> list[Hour]:
+    """Return the last 24 hours, the current one last."""
+    rows = Tally.objects.filter(slot__gte=_starts(now)[0]).order_by().values_list("slot").annotate(*_hour_sums())
+    return _hours(now, rows)
+
+
+def group_hours(now: datetime, fingerprints: Iterable[str]) -> dict[str, list[Hour]]:
+    """Return the last 24 hours of each failure group, by fingerprint, in one query."""
+    wanted: dict[str, list[Any]] = {fingerprint: [] for fingerprint in fingerprints}
+    slots = Tally.objects.filter(fingerprint__in=list(wanted), slot__gte=_starts(now)[0]).order_by()
+    for fingerprint, *row in slots.values_list("fingerprint", "slot").annotate(*_hour_sums()):
+        wanted[fingerprint].append(row)
+    return {fingerprint: _hours(now, rows) for fingerprint, rows in wanted.items()}
+
+
+def _starts(now: datetime) -> list[datetime]:
     this = now.replace(minute=0, second=0, microsecond=0)
-    starts = [this - timedelta(hours=back) for back in reversed(range(HOURS))]
-    slots = Tally.objects.filter(slot__gte=starts[0])
-    if fingerprint is not None:
-        slots = slots.filter(fingerprint=fingerprint)
-    sums = {start: [0, 0, 0] for start in starts}
-    rows = slots.order_by().values_list("slot").annotate(Sum("parked"), Sum("exhausted"), Sum("recovered"))
+    return [this - timedelta(hours=back) for back in reversed(range(HOURS))]
+
+
+def _hour_sums() -> list[Sum]:
+    return [Sum(name) for name in ("parked", "exhausted", "recovered")]
+
+
+def _hours(now: datetime, rows: Iterable[Any]) -> list[Hour]:
+    sums = {start: [0, 0, 0] for start in _starts(now)}
     for slot, *numbers in rows:
         hour = sums.get(slot.replace(minute=0, second=0, microsecond=0))
         if hour is not None:  # None for a slot in the future, from a worker with a wrong clock
             hour[:] = [had + more for had, more in zip(hour, numbers, strict=True)]
     return [Hour(start, *numbers) for start, numbers in sums.items()]
+
+
+def with_open_tasks(groups: QuerySet[Any]) -> QuerySet[Any]:
+    """Annotate failure groups with ``open_tasks``, how many of their tasks are exhausted; counted within one index."""
+    tasks = TaskRecord.objects.filter(state=TaskState.EXHAUSTED, failure_group=OuterRef("pk")).order_by()
+    # COUNT(id) instead of COUNT(*) would read each row.
+    counts = tasks.values("failure_group").annotate(count=Count("*")).values("count")
+    annotated: QuerySet[Any] = groups.annotate(open_tasks=Coalesce(Subquery(counts), 0))
+    return annotated
 
 
 def exhausted_since(fingerprints: Iterable[str], moments: Mapping[str, datetime]) -> dict[str, dict[str, int]]:

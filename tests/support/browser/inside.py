@@ -161,6 +161,30 @@ def operation(pk: int) -> dict[str, Any]:
     return {name: getattr(found, name) for name in fields}
 
 
+def add_exhausted(prefix: str, count: int, error: str) -> int:
+    """Add exhausted tasks in a failure group of their own, without their messages; return the group's number."""
+    from django.utils import timezone
+
+    from celery_rmq_delay.contrib.django.models import FailureGroup, TaskRecord, TaskState
+
+    now = timezone.now()
+    group = FailureGroup.objects.create(fingerprint=prefix, exception_type=error, first_seen=now, last_seen=now)
+    TaskRecord.objects.bulk_create(
+        TaskRecord(
+            task_id=f"{prefix}-{number:03}",
+            name="orders.tasks.charge",
+            queue="payments",
+            state=TaskState.EXHAUSTED,
+            changed_at=now,
+            exhausted_at=now,
+            exception_type=error,
+            failure_group=group,
+        )
+        for number in range(count)
+    )
+    return int(group.pk)
+
+
 # -- for pictures ---------------------------------------------------------------------------------------------------
 
 

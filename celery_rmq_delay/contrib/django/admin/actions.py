@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from ....exceptions import RmqDelayError
 from ..conf import conf
-from ..models import ExhaustedTask, Operation, ParkedTask, TaskRecord, TaskState
+from ..models import ExhaustedTask, FailureGroup, Operation, ParkedTask, TaskRecord, TaskState
 from ..queries import grouped
 from ..services import counts as live
 from ..services.actors import note_done
@@ -28,7 +28,7 @@ from ..services.export import CONTENT_TYPES, ExportFormat, export_rows
 from ..services.operations import requests as operations
 from . import log_entries, text
 from .acts import DISCARD, GRADUALLY, REQUEUE, RESTORE, RUN_NOW, Act, Kind
-from .base import EXHAUSTED_STATES, ReadOnlyAdmin
+from .base import EXHAUSTED_STATES, ReadOnlyAdmin, with_query
 
 #: Rows of each table that the confirmation page shows.
 SHOWN = 10
@@ -176,10 +176,13 @@ def show_result(request: HttpRequest, operation: Operation) -> None:
 
 
 def _back(pages: ReadOnlyAdmin, request: HttpRequest) -> str:
-    """Return the URL that the action was started from: the list with its filters, or the page of a task.
+    """Return the URL that the action was started from: a list with its filters, or the page of a task.
 
     A discarded parked task moves to the pages of exhausted tasks, where it can be restored and requeued.
     """
+    groups = pages.page_url(request, FailureGroup, "changelist")
+    if groups and "from_groups" in request.POST:
+        return with_query(groups, request.POST["from_groups"])
     selected = request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)
     if "from_record" not in request.POST or len(selected) != 1:
         return request.get_full_path()
@@ -219,6 +222,7 @@ def _page(
         selected=selected,
         across=across,
         from_record="from_record" in request.POST,
+        from_groups=request.POST.get("from_groups"),
         checkbox=helpers.ACTION_CHECKBOX_NAME,
         is_background=act.gradual or affected > conf().inline_limit,
         back=_back(pages, request),

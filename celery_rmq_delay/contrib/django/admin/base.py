@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.conf import settings
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import BadRequest, PermissionDenied
@@ -15,6 +15,7 @@ from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.forms import CheckboxInput
 from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.functional import cached_property
 from django.utils.safestring import SafeString
@@ -24,6 +25,7 @@ from django.utils.translation import gettext as _
 from ..conf import conf
 from ..models import ExhaustedTask, FailureGroup, InsightRun, Operation, ParkedTask, TaskRecord, TaskState
 from ..queries import Capped, capped_counts
+from .changelist import RefusedFilterError, SafeChangeList, explanation
 from .text import EMPTY, plain
 
 if TYPE_CHECKING:
@@ -130,13 +132,30 @@ class ReadOnlyAdmin(_ModelAdmin):
         """Return the list, with the model's plural name as its title."""
         found: Any = super().get_changelist_instance(request)
         found.title = capfirst(str(self.opts.verbose_name_plural))
+        if found.refused:
+            messages.error(request, explanation(found.refused, request.path))
         return found
 
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[SafeChangeList]:
+        """Return the class of the list."""
+        return SafeChangeList
+
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the list, or run an action. A forbidden action is refused here; Django would ignore it."""
+        """Show the list, or run an action. A forbidden action is refused here; Django would ignore it.
+
+        The status is 400 if a filter cannot be applied: then the list has no rows, and no action is run.
+        """
         if request.method == "POST":
             self._refuse_forged(request)
-        return super().changelist_view(request, {"rmq_tabs": self.tabs(request), **(extra_context or {})})
+        try:
+            answer = super().changelist_view(request, {"rmq_tabs": self.tabs(request), **(extra_context or {})})
+        except RefusedFilterError as error:
+            context = self.page_context(request, _("Nothing was changed"), refused=str(error), back=request.path)
+            return TemplateResponse(request, "admin/rmq_delay/refused.html", context, status=400)
+        shown = (getattr(answer, "context_data", None) or {}).get("cl")
+        if shown is not None and shown.refused:
+            answer.status_code = 400
+        return answer
 
     def changeform_view(
         self,
@@ -237,6 +256,11 @@ def belongs(record: TaskRecord, model: type[Model]) -> bool:
     if model is ExhaustedTask:
         return record.exhausted_at is not None or record.generation > 0 or record.state in EXHAUSTED_STATES
     return True
+
+
+def with_query(url: str, query: str) -> str:
+    """Return a URL with a query string, which may be empty."""
+    return f"{url}?{query}" if query else url
 
 
 def outside_transactions(view: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin, messages
-from django.core.exceptions import PermissionDenied
+from django.core.exceptions import BadRequest, PermissionDenied
 from django.db.models import Exists, OuterRef, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -19,21 +19,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ..conf import conf
-from ..models import ExhaustedTask, FailureGroup, Operation, TaskRecord, TaskState
-from ..queries import Capped, capped_counts, exhausted_since, last_hours
+from ..models import FailureGroup, Operation, TaskRecord, TaskState
+from ..queries import Hour, exhausted_since, group_hours, grouped, with_open_tasks
 from ..services.actors import note_done
-from . import log_entries, text
-from .base import ReadOnlyAdmin, found
-from .charts.hours import chart
+from . import group_acts, log_entries, text
+from .base import ReadOnlyAdmin, found, with_query
+from .charts.hours import chart, small_chart
 from .filters import OwnFilter, parameters
 from .summary import summary
 
 MAX_NOTE = 5_000
 WINDOWS = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
-
-
-def _open_tasks() -> QuerySet[Any]:
-    return TaskRecord.objects.filter(state=TaskState.EXHAUSTED)
 
 
 class OpenFilter(OwnFilter):
@@ -49,7 +45,8 @@ class OpenFilter(OwnFilter):
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep the groups with open tasks, unless all groups are chosen."""
         if self.value() is None:
-            return queryset.filter(Exists(_open_tasks().filter(failure_group=OuterRef("pk"))))
+            tasks = TaskRecord.objects.filter(state=TaskState.EXHAUSTED, failure_group=OuterRef("pk"))
+            return queryset.filter(Exists(tasks))
         return super().queryset(request, queryset)
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
@@ -93,23 +90,25 @@ class NoteForm(forms.Form):
 
 
 class Figures:
-    """The counts of the groups on a page, in two queries for all of them."""
+    """The counters of the groups on a page, in two queries for all of them."""
 
     def __init__(self, groups: Iterable[FailureGroup], now: datetime) -> None:
-        rows = list(groups)
-        tasks = _open_tasks()
-        counted = {str(row.pk): tasks.filter(failure_group=row.pk) for row in rows}
-        self.open: dict[str, Capped] = capped_counts(conf().count_cap, **counted) if rows else {}
-        self.since = exhausted_since(
-            [row.fingerprint for row in rows], {name: now - length for name, length in WINDOWS.items()}
-        )
+        fingerprints = [row.fingerprint for row in groups]
+        moments = {name: now - length for name, length in WINDOWS.items()}
+        self.since: dict[str, dict[str, int]] = exhausted_since(fingerprints, moments)
+        self.hours: dict[str, list[Hour]] = group_hours(now, fingerprints)
+
+    def in_words(self, group: FailureGroup) -> str:
+        """Return how many tasks of a group were exhausted in each of `WINDOWS`."""
+        since = self.since.get(group.fingerprint, dict.fromkeys(WINDOWS, 0))
+        counts = {name: grouped(count) for name, count in since.items()}
+        return _("%(hour)s in 1 h, %(day)s in 24 h, %(week)s in 7 days") % counts
 
 
 class FailureGroupAdmin(ReadOnlyAdmin):
-    """The groups, the last seen first."""
+    """The groups, the one with the most open tasks first."""
 
-    ordering = ("-last_seen", "-id")
-    list_display = ("failure", "open_count", "last_hour", "last_day", "last_week", "first", "last", "shown_note")
+    list_display = ("failure", "open_count", "exhausted", "seen", "shown_note", "acts")
     list_display_links = ("failure",)
     list_filter = (OpenFilter, MutedFilter)
     parameters = parameters(*list_filter)
@@ -117,19 +116,35 @@ class FailureGroupAdmin(ReadOnlyAdmin):
     search_help_text = gettext_lazy("The beginning of an error's name.")
     sortable_by = ()
     actions = ("mute", "unmute")
+    change_list_template = "admin/rmq_delay/groups.html"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[FailureGroup]:
+        """Return the groups with the numbers of their open tasks."""
+        return with_open_tasks(FailureGroup.objects.all())
+
+    def get_ordering(self, request: HttpRequest) -> tuple[str, ...]:
+        """Return the order: the most open tasks, then the last seen."""
+        return ("-open_tasks", "-last_seen", "-id")
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
-        """Return the list, with the figures of each row."""
+        """Return the list, with the figures and buttons of each row."""
         found = super().get_changelist_instance(request)
         found.result_list = list(found.result_list)
         figures = Figures(found.result_list, timezone.now())
         for group in found.result_list:
-            group.figures = figures
+            group.figures, group.tasks_url = figures, group_acts.tasks_url(self, request, group)
+            buttons = [
+                *group_acts.task_buttons(self, request, group),
+                *group_acts.mute_buttons(self, request, group),
+            ]
+            group.buttons = group_acts.in_row(buttons, group)
         return found
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """Show the list below tiles, chart and broker counts."""
-        more = {"summary": summary(self, request)} if request.method == "GET" else {}
+        more: dict[str, Any] = {"acts_form": group_acts.FORM, "from_groups": request.GET.urlencode()}
+        if request.method == "GET":
+            more["summary"] = summary(self, request)
         return super().changelist_view(request, {**more, **(extra_context or {})})
 
     @admin.display(description=gettext_lazy("failure"))
@@ -145,32 +160,21 @@ class FailureGroupAdmin(ReadOnlyAdmin):
     @admin.display(description=gettext_lazy("open"))
     def open_count(self, group: Any) -> SafeString:
         """Return the number of open tasks, with a link to them."""
-        return format_html('<a href="{}">{}</a>', self._tasks_url(group), group.figures.open[str(group.pk)])
+        count = grouped(group.open_tasks)
+        return format_html('<a href="{}">{}</a>', group.tasks_url, count) if group.tasks_url else SafeString(count)
 
-    @admin.display(description=gettext_lazy("1 h"))
-    def last_hour(self, group: Any) -> int:
-        """Return how many were exhausted in the last hour."""
-        return self._since(group, "hour")
-
-    @admin.display(description=gettext_lazy("24 h"))
-    def last_day(self, group: Any) -> int:
-        """Return how many were exhausted in the last day."""
-        return self._since(group, "day")
-
-    @admin.display(description=gettext_lazy("7 d"))
-    def last_week(self, group: Any) -> int:
-        """Return how many were exhausted in the last week."""
-        return self._since(group, "week")
-
-    @admin.display(description=gettext_lazy("first seen"))
-    def first(self, group: FailureGroup) -> SafeString:
-        """Return when it was first seen."""
-        return text.moment(group.first_seen, timezone.now())
+    @admin.display(description=gettext_lazy("exhausted"))
+    def exhausted(self, group: Any) -> SafeString:
+        """Return the last 24 hours as small bars; below, the sums of an hour, a day and a week."""
+        shown = small_chart(group.figures.hours[group.fingerprint])
+        return format_html('{}<span class="rmq-beneath">{}</span>', shown, group.figures.in_words(group))
 
     @admin.display(description=gettext_lazy("last seen"))
-    def last(self, group: FailureGroup) -> SafeString:
-        """Return when it was last seen."""
-        return text.moment(group.last_seen, timezone.now())
+    def seen(self, group: FailureGroup) -> SafeString:
+        """Return when it was last seen; below, when it was first seen."""
+        now = timezone.now()
+        first = format_html("{} {}", _("first seen"), text.moment(group.first_seen, now))
+        return format_html('{}<span class="rmq-beneath">{}</span>', text.moment(group.last_seen, now), first)
 
     @admin.display(description=gettext_lazy("note"))
     def shown_note(self, group: FailureGroup) -> SafeString:
@@ -178,17 +182,10 @@ class FailureGroupAdmin(ReadOnlyAdmin):
         note = text.hostile(group.note, 120) if group.note else SafeString("")
         return format_html("{} {}", text.badge(_("muted"), "minus", "quiet"), note) if group.muted else note
 
-    def _since(self, group: Any, window: str) -> int:
-        found: int = group.figures.since.get(group.fingerprint, {}).get(window, 0)
-        return found
-
-    def _tasks_url(self, group: FailureGroup) -> str:
-        return f"{self._exhausted_url}?group={group.pk}"
-
-    @property
-    def _exhausted_url(self) -> str:
-        exhausted = self.admin_site._registry.get(ExhaustedTask)
-        return exhausted.here("changelist") if isinstance(exhausted, ReadOnlyAdmin) else ""
+    @admin.display(description=gettext_lazy("actions"))
+    def acts(self, group: Any) -> SafeString:
+        """Return the buttons that act on all open tasks of the group, and the one that mutes it."""
+        return format_html('<span class="rmq-row-acts">{}</span>', group.buttons)
 
     @admin.action(description=gettext_lazy("Mute: no alerts"), permissions=["annotate"])
     def mute(self, request: HttpRequest, queryset: QuerySet[FailureGroup]) -> None:
@@ -220,16 +217,15 @@ class FailureGroupAdmin(ReadOnlyAdmin):
         self.message_user(request, message % {"count": count}, messages.SUCCESS)
 
     def get_urls(self) -> list[Any]:
-        """Return Django's URLs, and the one that saves a note."""
-        return [self.row_url("note", self.note_view), *super().get_urls()]
+        """Return Django's URLs, and those that save a note and mute."""
+        return [self.row_url("note", self.note_view), self.row_url("mute", self.mute_view), *super().get_urls()]
 
     def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
         """Show one group."""
-        group = found(FailureGroup.objects.all(), object_id)
+        group: Any = found(self.get_queryset(request), object_id)
         note = text.plain(group.note, MAX_NOTE)
         now = timezone.now()
         figures = Figures([group], now)
-        url = self.page_url(request, ExhaustedTask, "changelist")
         context = self.page_context(
             request,
             text.plain(group, 120),
@@ -240,13 +236,15 @@ class FailureGroupAdmin(ReadOnlyAdmin):
             error=text.plain(group.exception_type, 255),
             first=text.moment(group.first_seen, now),
             last=text.moment(group.last_seen, now),
-            open_count=figures.open[str(group.pk)],
-            since=figures.since.get(group.fingerprint, dict.fromkeys(WINDOWS, 0)),
-            tasks_url=f"{url}?group={group.pk}" if url else None,
-            chart=chart(last_hours(now, group.fingerprint)),
+            open_count=grouped(group.open_tasks),
+            exhausted=figures.in_words(group),
+            tasks_url=group_acts.tasks_url(self, request, group),
+            chart=chart(figures.hours[group.fingerprint]),
             form=NoteForm(initial={"note": note}) if self.has_annotate_permission(request) else None,
             note=note,
-            acts_url=self.here("changelist"),
+            task_buttons=group_acts.task_buttons(self, request, group),
+            mute_buttons=group_acts.mute_buttons(self, request, group),
+            from_groups="",
             note_url=self.here("note", group.pk),
             history_url=self.here("history", group.pk),
         )
@@ -254,10 +252,7 @@ class FailureGroupAdmin(ReadOnlyAdmin):
 
     def note_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Save the note on a group."""
-        may = self.has_view_permission(request) and self.has_annotate_permission(request)
-        if request.method != "POST" or not may:
-            raise PermissionDenied
-        group = found(FailureGroup.objects.all(), object_id)
+        group = self._annotated(request, object_id)
         form = NoteForm(request.POST)
         if form.is_valid():
             FailureGroup.objects.filter(pk=group.pk).update(note=form.cleaned_data["note"])
@@ -268,3 +263,22 @@ class FailureGroupAdmin(ReadOnlyAdmin):
         else:
             self.message_user(request, " ".join(str(each) for each in form.errors.get("note", [])), messages.ERROR)
         return HttpResponseRedirect(self.here("change", group.pk))
+
+    def mute_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Mute a group or unmute it, and return to the page that this was started from."""
+        group = self._annotated(request, object_id)
+        muted = request.POST.get("muted")
+        if muted not in ("0", "1"):
+            raise BadRequest("muted is missing or invalid: send 1 to mute the group, 0 to unmute it.")
+        self._set_muted(request, FailureGroup.objects.filter(pk=group.pk), muted=muted == "1")
+        query = request.POST.get("from_groups")
+        return HttpResponseRedirect(
+            self.here("change", group.pk) if query is None else with_query(self.here("changelist"), query)
+        )
+
+    def _annotated(self, request: HttpRequest, object_id: str) -> FailureGroup:
+        """Return the group of a request that changes it. Raises `PermissionDenied` or `Http404`."""
+        may = self.has_view_permission(request) and self.has_annotate_permission(request)
+        if request.method != "POST" or not may:
+            raise PermissionDenied
+        return found(FailureGroup.objects.all(), object_id)

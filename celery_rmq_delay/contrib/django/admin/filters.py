@@ -18,6 +18,7 @@ from django.utils.translation import ngettext
 from ..models import FailureGroup, LookupValue, TaskState
 from ..queries import lookup_values, overdue
 from .base import EXHAUSTED_STATES
+from .changelist import named
 from .text import plain
 
 _LOOKUPS = "_rmq_delay_lookups"
@@ -37,8 +38,12 @@ class OwnFilter(admin.SimpleListFilter):
             return queryset
         kept = None if "\0" in chosen else self.chosen(queryset, chosen)
         if kept is None:
-            raise IncorrectLookupParameters(f"{self.parameter_name}={chosen[:40]!r}")
+            raise IncorrectLookupParameters(named(str(self.parameter_name), chosen))
         return kept
+
+    def has_output(self) -> bool:
+        """Return whether there are choices, or one is chosen: Django ignores a filter without output."""
+        return self.value() is not None or super().has_output()
 
     @property
     def in_words(self) -> str:
@@ -260,17 +265,13 @@ class GroupFilter(OwnFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the chosen group."""
-        value = request.GET.get("group")
-        if value is None:
-            return []
-        number = _number(value)
-        chosen = None if number is None else FailureGroup.objects.filter(pk=number).first()
-        return [(value, plain(chosen or value, 80))]
+        number = _number(request.GET.get("group"))
+        self.group = None if number is None else FailureGroup.objects.filter(pk=number).first()
+        return [(str(number), plain(self.group, 80))] if self.group else []
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
-        """Return the tasks of one group."""
-        number = _number(value)
-        return None if number is None else queryset.filter(failure_group_id=number)
+        """Return the tasks of one group; None if it was deleted."""
+        return queryset.filter(failure_group=self.group) if self.group else None
 
 
 def parameters(*filters: type[admin.SimpleListFilter]) -> tuple[str, ...]:

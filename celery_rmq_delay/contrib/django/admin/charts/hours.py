@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from django.utils import timezone
-from django.utils.html import format_html_join
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from ...queries import Hour, grouped
@@ -16,6 +17,11 @@ from .drawing import HEIGHT, WIDTH, Bar, Chart, Key, Line, Mark, Table, high, le
 MARKED = 6
 
 _ROW = '<tr><th scope="row"><time datetime="{}">{}</time></th><td>{}</td><td>{}</td><td>{}</td></tr>'
+
+_SMALL = (
+    '<svg class="rmq-small-chart" viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
+    '<line class="rmq-base" x1="0" y1="{}" x2="{}" y2="{}"></line>{}</svg>'
+)
 
 
 def chart(hours: Sequence[Hour]) -> Chart:
@@ -57,6 +63,20 @@ def bars(hours: Sequence[Hour], top: int) -> list[Bar]:
                 Bar(round(x, 2), round(HEIGHT - tall, 2), round(step * 0.36, 2), round(tall, 2), series, title)
             )
     return found
+
+
+def small_chart(hours: Sequence[Hour]) -> SafeString:
+    """Return the exhausted tasks of some hours as small bars on a scale of their own, with their text."""
+    top = max((hour.exhausted for hour in hours), default=0)
+    step = WIDTH / max(1, len(hours))
+    drawn = []
+    for index, hour in enumerate(hours):
+        tall = high(hour.exhausted, top)
+        title = f"{local(hour.start):%H:%M}: {hour.exhausted}"
+        drawn.append(Bar(round(index * step, 2), HEIGHT - tall, round(step * 0.8, 2), tall, "exhausted", title))
+    counts = ", ".join(str(hour.exhausted) for hour in hours)
+    label = _("Exhausted in each of the last 24 hours, the present hour last: %(counts)s") % {"counts": counts}
+    return format_html(_SMALL, WIDTH, HEIGHT, label, HEIGHT, WIDTH, HEIGHT, rectangles(drawn))
 
 
 def local(moment: datetime) -> datetime:

@@ -1,0 +1,70 @@
+"""The rows of a list: a filter that cannot be applied selects no rows, instead of all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from .text import plain
+
+
+class RefusedFilterError(Exception):
+    """An action was sent to a list whose filter cannot be applied."""
+
+
+class SafeChangeList(ChangeList):
+    """Django's list, except that a filter or a page that does not exist never leads to the unfiltered list.
+
+    Django redirects to that list, where "Select all" and an action would affect every row.
+    """
+
+    #: The parameter that cannot be applied; empty if all can.
+    refused = ""
+
+    def get_filters(self, request: HttpRequest) -> Any:
+        """Return Django's filters. Raises `IncorrectLookupParameters` for a parameter that no filter has."""
+        for name, values in self.get_filters_params().items():
+            if not self.model_admin.lookup_allowed(name, values[-1], request):
+                raise IncorrectLookupParameters(named(name, values[-1]))
+        if "\0" in (term := request.GET.get(SEARCH_VAR, "")):
+            raise IncorrectLookupParameters(named(SEARCH_VAR, term))
+        return super().get_filters(request)
+
+    def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> QuerySet[Any]:
+        """Return the rows; none if a filter cannot be applied. Raises `RefusedFilterError` then for an action."""
+        try:
+            found: QuerySet[Any] = super().get_queryset(request, exclude_parameters)
+        except IncorrectLookupParameters as error:
+            self.refused = plain(error, 120)
+            if request.method == "POST":
+                raise RefusedFilterError(self.refused) from error
+            # Links and the search form of the page start without filters.
+            self.params, self.filter_params, self.clear_all_filters_qs = {}, {}, "?"
+            return self.root_queryset.none()
+        return found
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Find the rows of the page; the first page where the list no longer has the requested one."""
+        try:
+            super().get_results(request)
+        except IncorrectLookupParameters:
+            self.page_num = 1
+            super().get_results(request)
+
+
+def named(name: str, value: str) -> str:
+    """Return a parameter and its value for a message."""
+    return f"{name[:60]}={value[:40]!r}"
+
+
+def explanation(refused: str, url: str) -> SafeString:
+    """Return why a list shows no rows, with a link to the list without filters."""
+    text = _("No rows are shown: this list cannot apply the filter %(filter)s.") % {"filter": refused}
+    return format_html('<bdi>{}</bdi> <a href="{}">{}</a>', text, url, _("Clear all filters"))

@@ -1,0 +1,69 @@
+"""The buttons of a failure group: they start an action on all its open tasks, or mute it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpRequest
+from django.utils.html import format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from ..models import ExhaustedTask, FailureGroup
+from .acts import DISCARD, GRADUALLY, REQUEUE
+from .base import ReadOnlyAdmin
+from .text import plain
+
+#: The form on the page of the groups that the buttons of its rows belong to.
+FORM = "rmq-group-acts"
+
+_BUTTON = (
+    '<button type="submit" class="button" form="{}" formaction="{}" name="{}" value="{}" aria-label="{}: {}">'
+    "{}</button>"
+)
+
+
+@dataclass(frozen=True)
+class Button:
+    """A button that sends ``name`` and ``value`` to ``url``."""
+
+    url: str
+    name: str
+    value: str
+    label: str
+
+
+def tasks_url(pages: ReadOnlyAdmin, request: HttpRequest, group: FailureGroup) -> str | None:
+    """Return the URL of the group's open tasks; None if the user may not see them."""
+    url = pages.page_url(request, ExhaustedTask, "changelist")
+    return f"{url}?group={group.pk}" if url else None
+
+
+def task_buttons(pages: ReadOnlyAdmin, request: HttpRequest, group: Any) -> list[Button]:
+    """Return the actions on the group's open tasks that the user may start; each leads to its confirmation page.
+
+    ``group`` is annotated by `with_open_tasks`.
+    """
+    url = tasks_url(pages, request, group)
+    if url is None or not group.open_tasks:
+        return []
+    names: Any = pages.admin_site._registry[ExhaustedTask].get_actions(request)
+    return [
+        Button(url, "action", act.name, f"{act.label}…") for act in (REQUEUE, GRADUALLY, DISCARD) if act.name in names
+    ]
+
+
+def mute_buttons(pages: ReadOnlyAdmin, request: HttpRequest, group: FailureGroup) -> list[Button]:
+    """Return the button that mutes the group, or unmutes it; none without permission."""
+    if not pages.has_annotate_permission(request):
+        return []
+    value, label = ("0", _("Unmute")) if group.muted else ("1", _("Mute"))
+    return [Button(pages.here("mute", group.pk), "muted", value, label)]
+
+
+def in_row(buttons: Iterable[Button], group: FailureGroup) -> SafeString:
+    """Return the buttons of a row; for screen readers each names the group."""
+    rows = ((FORM, each.url, each.name, each.value, each.label, plain(group, 80), each.label) for each in buttons)
+    return format_html_join(" ", _BUTTON, rows)

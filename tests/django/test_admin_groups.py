@@ -1,0 +1,208 @@
+"""Failure groups: the order of the list, its bars, and its buttons, which act on all open tasks of one group."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from html import unescape
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connection
+from django.test import Client, override_settings
+from django.test.utils import CaptureQueriesContext
+
+from celery_rmq_delay.contrib.django.models import FailureGroup, Operation, Tally, TaskRecord, TaskState
+from tests.support.django import people, seed
+from tests.support.django.admin_pages import BASE, EXHAUSTED, confirm, messages_of
+from tests.support.django.databases import ON_BOTH
+from tests.support.django.markup import faults
+
+pytestmark = pytest.mark.usefixtures("tables", "shop")
+
+GROUPS = f"{BASE}/failuregroup/"
+HIDDEN = re.compile(r'<input type="hidden" name="([^"]+)" value="([^"]*)">')
+
+
+def buttons(text: str, group: FailureGroup) -> dict[str, tuple[str, str, str]]:
+    """Return (URL, name, value) of the buttons of a group by label."""
+    found = re.findall(
+        r'<button[^>]* formaction="([^"]+)" name="(\w+)" value="(\w+)"(?: aria-label="[^"]*")?>([^<]+)<', text
+    )
+    return {
+        label: (url, name, value)
+        for url, name, value, label in found
+        if url.endswith((f"?group={group.pk}", f"/{group.pk}/mute/"))
+    }
+
+
+def press(client: Client, page: Any, group: FailureGroup, label: str) -> Any:
+    """Send the form that a button of a group belongs to, as a browser does."""
+    text = page.content.decode()
+    url, name, value = buttons(text, group)[label]
+    form = re.search(r'<form id="rmq-group-acts".*?</form>', text, re.S) or re.search(
+        r'<form method="post" class="rmq-acts">.*?</form>', text, re.S
+    )
+    assert form is not None
+    hidden = {key: unescape(each) for key, each in HIDDEN.findall(form.group()) if key != "csrfmiddlewaretoken"}
+    return client.post(url, {**hidden, name: value})
+
+
+def group_of(kind: int) -> FailureGroup:
+    return seed.failure_group(kind, seed.now())
+
+
+def states(group: FailureGroup) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for state in TaskRecord.objects.filter(failure_group=group).values_list("state", flat=True):
+        found[state] = found.get(state, 0) + 1
+    return found
+
+
+@ON_BOTH
+def test_groups_are_listed_by_open_tasks_then_by_when_they_were_last_seen(client: Client) -> None:
+    for kind, count in ((0, 2), (1, 5), (2, 2), (3, 0)):
+        for number in range(count):
+            seed.record(4 * number + kind)
+        for number in range(count, 9):
+            seed.record(4 * number + kind, TaskState.RECOVERED)
+    FailureGroup.objects.filter(pk=group_of(0).pk).update(last_seen=seed.now() - timedelta(days=1))
+    listed = [(group.pk, group.open_tasks) for group in client.get(GROUPS).context["cl"].result_list]
+    assert listed == [(group_of(1).pk, 5), (group_of(2).pk, 2), (group_of(0).pk, 2)]
+    everything = client.get(f"{GROUPS}?open=any").context["cl"].result_list
+    assert [group.open_tasks for group in everything] == [5, 2, 2, 0]
+
+
+@ON_BOTH
+@pytest.mark.parametrize(
+    ("label", "kind"), [("Requeue…", "requeue"), ("Requeue gradually…", "requeue"), ("Discard…", "discard")]
+)
+def test_a_button_of_a_row_selects_every_open_task_of_its_group_and_no_other(
+    client: Client, label: str, kind: str
+) -> None:
+    for number in range(60):
+        seed.record(4 * number)
+    for number in range(60, 63):
+        seed.record(4 * number, TaskState.DISCARDED)
+    seed.record(1)
+    group = group_of(0)
+    with override_settings(RMQ_DELAY={**settings.RMQ_DELAY, "COUNT_CAP": 10}):
+        asked = press(client, client.get(f"{GROUPS}?muted=0"), group, label)
+        assert asked.status_code == 200
+        assert faults(asked.content.decode()) == []
+        assert (asked.context["affected"], asked.context["others"]) == (60, 0)
+        assert states(group) == {"EXHAUSTED": 60, "DISCARDED": 3}
+        assert asked.context["back"] == f"{GROUPS}?muted=0"
+        answer = confirm(client, asked)
+    operation = Operation.objects.get()
+    selected = TaskRecord.objects.filter(operation_items__operation=operation)
+    assert (operation.kind, operation.requested) == (kind, 60)
+    assert answer["Location"] == f"{BASE}/operation/{operation.pk}/change/"
+    assert {(task.failure_group_id, task.state) for task in selected} == {(group.pk, TaskState.EXHAUSTED)}
+
+
+@ON_BOTH
+def test_a_discard_from_the_list_of_groups_returns_there_with_its_filters(client: Client) -> None:
+    for number in range(8):
+        seed.record(number)
+    group = group_of(3)
+    answer = confirm(client, press(client, client.get(f"{GROUPS}?muted=0"), group, "Discard…"), reason="obsolete")
+    assert (answer.status_code, answer["Location"]) == (302, f"{GROUPS}?muted=0")
+    assert messages_of(answer) == ["2 discarded"]
+    assert states(group) == {"DISCARDED": 2}
+    assert TaskRecord.objects.filter(state=TaskState.EXHAUSTED).count() == 6
+    assert group.pk not in [row.pk for row in client.get(GROUPS).context["cl"].result_list]
+
+
+def test_the_page_of_a_group_has_the_same_buttons(client: Client) -> None:
+    seed.record(1)
+    group = group_of(1)
+    page = client.get(f"{GROUPS}{group.pk}/change/")
+    assert list(buttons(page.content.decode(), group)) == ["Requeue…", "Requeue gradually…", "Discard…"]
+    answer = confirm(client, press(client, page, group, "Discard…"))
+    assert answer["Location"] == GROUPS
+    assert states(group) == {"DISCARDED": 1}
+    assert not buttons(client.get(f"{GROUPS}{group.pk}/change/").content.decode(), group)
+
+
+def test_the_buttons_are_those_that_the_user_may_use(client: Client) -> None:
+    seed.record(1)
+    group = group_of(1)
+    views = ("view_failuregroup", "view_exhaustedtask")
+    allowed = {
+        (*views, "requeue_taskrecord"): ["Requeue…", "Requeue gradually…"],
+        (*views, "discard_taskrecord"): ["Discard…"],
+        (*views, "change_failuregroup"): ["Mute"],
+        views: [],
+        ("view_failuregroup", "requeue_taskrecord", "discard_taskrecord"): [],
+    }
+    for number, (permissions, labels) in enumerate(allowed.items()):
+        page = people.staff(*permissions, name=f"user {number}").get(GROUPS).content.decode()
+        assert list(buttons(page, group)) == labels, permissions
+        assert (f"{EXHAUSTED}?group={group.pk}" in page) == ("view_exhaustedtask" in permissions)
+
+
+def test_each_button_names_its_group_for_screen_readers(client: Client) -> None:
+    seed.record(3)
+    page = client.get(GROUPS).content.decode()
+    labels = [unescape(each) for each in re.findall(r'<button[^>]* formaction=[^>]* aria-label="([^"]*)"', page)]
+    assert labels == [
+        f"{label}: ValueError: line <n>: price 'n/a' is no number"
+        for label in ("Requeue…", "Requeue gradually…", "Discard…", "Mute")
+    ]
+
+
+@ON_BOTH
+def test_one_click_mutes_one_group_and_returns_to_the_list(client: Client) -> None:
+    for number in range(4):
+        seed.record(number)
+    group = group_of(2)
+    answer = press(client, client.get(f"{GROUPS}?open=any"), group, "Mute")
+    assert answer["Location"] == f"{GROUPS}?open=any"
+    assert messages_of(answer) == ["1 group muted."]
+    assert list(FailureGroup.objects.filter(muted=True)) == [group]
+    assert Operation.objects.get().details["groups"] == [group.pk]
+    messages_of(press(client, client.get(GROUPS), group, "Unmute"))
+    assert not FailureGroup.objects.filter(muted=True).exists()
+    url = f"{GROUPS}{group.pk}/mute/"
+    assert client.post(url, {"muted": "1"})["Location"] == f"{GROUPS}{group.pk}/change/"
+    assert client.post(url).status_code == 400
+    assert client.get(url).status_code == 403
+    assert people.staff("view_failuregroup").post(url, {"muted": "0"}).status_code == 403
+
+
+@ON_BOTH
+def test_the_bars_of_a_row_are_its_own_exhausted_tasks_by_hour_also_as_text(client: Client) -> None:
+    for kind in (0, 1):
+        seed.record(kind)
+    now = seed.now().replace(minute=30, second=0, microsecond=0)
+    counted = {0: (2, 3), 1: (0, 4), 23: (7, 0), 24: (50, 0)}  # hours ago: the counts of two queues
+    for hours, counts in counted.items():
+        for queue, count in zip(("payments", "mail"), counts, strict=True):
+            Tally.objects.create(
+                slot=now - timedelta(hours=hours), queue=queue, name="t", fingerprint=group_of(0).fingerprint,
+                exhausted=count, parked=9,
+            )  # fmt: skip
+    rows = client.get(GROUPS).context["cl"].result_list
+    exhausted = {group.pk: [hour.exhausted for hour in group.figures.hours[group.fingerprint]] for group in rows}
+    assert exhausted[group_of(0).pk] == [7, *[0] * 21, 4, 5]
+    assert exhausted[group_of(1).pk] == [0] * 24
+    page = client.get(GROUPS).content.decode()
+    assert f"the present hour last: 7, {'0, ' * 21}4, 5" in page
+    assert page.count('<rect class="rmq-bar rmq-bar-exhausted"') >= 3
+    assert faults(page) == []
+
+
+@ON_BOTH
+def test_the_list_of_groups_takes_the_same_few_queries_for_any_number_of_groups(client: Client) -> None:
+    for number in range(60):
+        group = FailureGroup.objects.create(
+            fingerprint=f"{number:064x}", exception_type=f"E{number}", first_seen=seed.now(), last_seen=seed.now()
+        )
+        seed.record(number, failure_group=group)
+    client.get(GROUPS)
+    with CaptureQueriesContext(connection) as queries:
+        page = client.get(GROUPS)
+    assert len(page.context["cl"].result_list) == 50
+    assert len(queries) <= 12, [query["sql"][:120] for query in queries]
