@@ -94,7 +94,7 @@ def test_an_unreachable_result_backend_does_not_undo_a_discard(
     app.conf.result_backend_transport_options = {"retry_policy": {"max_retries": 0}}
     with shop.of(app):
         operation = run(freeze(Kind.DISCARD, TaskRecord.objects.all(), actor=ALICE, reason=""))
-    assert operation.message == "2 discarded"
+    assert operation.message.startswith("2 discarded. The result backend failed (")
     assert "The result backend has no REVOKED" in caplog.text
 
 

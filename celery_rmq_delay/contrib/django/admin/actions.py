@@ -9,7 +9,6 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin import helpers
 from django.core.exceptions import BadRequest
-from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.template.response import TemplateResponse
@@ -26,6 +25,7 @@ from ..services import counts as live
 from ..services.actors import note_done
 from ..services.export import CONTENT_TYPES, ExportFormat, export_rows
 from ..services.operations import requests as operations
+from ..services.operations.transactions import repeated
 from . import log_entries, text
 from .acts import DISCARD, GRADUALLY, REQUEUE, RESTORE, RUN_NOW, Act, Kind
 from .base import EXHAUSTED_STATES, ReadOnlyAdmin, with_query
@@ -136,8 +136,9 @@ def _run(
 ) -> HttpResponse:
     details = {"filters": request.GET.dict(), "list": str(pages.opts.model_name)}
     gradually = {"canary": answer["canary"], "rate": answer["rate"]} if act.gradual else {}
-    with transaction.atomic():
-        operation = operations.freeze(
+
+    def step() -> Operation:
+        made = operations.freeze(
             act.kind,
             frozen,
             actor=log_entries.actor(request),
@@ -145,7 +146,10 @@ def _run(
             details=details,
             **gradually,
         )
-        log_entries.log_selection(request, pages.model, operation)
+        log_entries.log_selection(request, pages.model, made)
+        return made
+
+    operation = repeated(step)
     url = pages.page_url(request, Operation, "change", operation.pk)
     if operations.is_inline(operation):
         try:

@@ -16,13 +16,16 @@ _REQUEUES = (Operation.Kind.REQUEUE, Operation.Kind.EDIT)
 
 
 def lock(records: Iterable[int]) -> None:
-    """Lock rows in the order of the collector, so that operations and collectors do not deadlock."""
+    """Lock rows in the order of the collector, so that operations and collectors do not deadlock.
+
+    The locks permit rows that refer to these: no other user's `freeze` waits for them.
+    """
     using = router.db_for_write(TaskRecord)
     # The collector sorts by bytes. SQLite locks the whole file.
     is_postgres = connections[using].vendor == "postgresql"
     order = [Collate(name, "C") if is_postgres else name for name in ("task_id", "life")]
     found = TaskRecord.objects.using(using).filter(pk__in=list(records)).order_by(*order)
-    list(found.select_for_update().values_list("pk"))
+    list(found.select_for_update(no_key=True).values_list("pk"))
 
 
 def claim(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.core.exceptions import EmptyResultSet
-from django.db import connections, router, transaction
+from django.db import connections, router
 from django.db.models import QuerySet, Value, Window
 from django.db.models.functions import RowNumber
 from django.utils import timezone
@@ -18,6 +18,7 @@ from ..actors import Actor
 from . import lease
 from .reporting import report
 from .runner import Runner
+from .transactions import repeated
 
 __all__ = ["cancel", "freeze", "is_inline", "report", "run"]
 
@@ -49,8 +50,9 @@ def freeze(
     if canary < 0 or (rate is not None and rate < 1):
         raise RmqDelayError(f"Found {canary} canaries and a rate of {rate}: write 0 or more, and 1 or more per minute.")
     using = router.db_for_write(Operation)
-    with transaction.atomic(using=using):
-        operation = Operation.objects.using(using).create(
+
+    def step() -> Operation:
+        operation: Operation = Operation.objects.using(using).create(
             kind=kind,
             user=actor.user,
             actor=actor.name[:150],
@@ -61,7 +63,9 @@ def freeze(
         )
         operation.requested = _copy(operation, records, using)
         operation.save(using=using, update_fields=["requested"])
-    return operation
+        return operation
+
+    return repeated(step)
 
 
 def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:

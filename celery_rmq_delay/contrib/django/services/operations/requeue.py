@@ -160,6 +160,7 @@ class Requeue:
                 *(Settled(item, Outcome.UNKNOWN, reason) for item in pending.filter(record__in=doubtful)),
             ]
         )
+        lock(doubtful)
         self._in_doubt(doubtful)
 
 

@@ -1,25 +1,22 @@
-"""Discard and restore: changes of state in the database, and REVOKED in the result backend."""
+"""Discard and restore: changes of state in the database."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from django.db.models import F, OuterRef, Subquery
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from .....events.schema import DISCARDED
-from ...broker import celery_app
-from ...models import Operation, OperationItem, Payload, TaskRecord, TaskState
+from ...models import OperationItem, Payload, TaskRecord, TaskState
 from . import parked
 from .claims import claim, lock
 from .lease import Lease, Outcome, Settled
 from .link import Link
 from .notes import add_to_history
+from .results import Results
 from .transactions import committed
-
-logger = logging.getLogger(__name__)
 
 #: The most rows that one transaction changes.
 WINDOW = 500
@@ -33,6 +30,7 @@ class Discard:
     def __init__(self, lease: Lease, link: Link, tick: Callable[[], None]) -> None:
         self._lease, self._tick = lease, tick
         self._parked = parked.Discard(lease, link, tick)
+        self._results = Results(lease.operation, lambda: committed(lease.beat))
 
     def resume(self) -> None:
         """Do nothing: unfinished tasks are found again."""
@@ -47,13 +45,13 @@ class Discard:
         others = [item for item in items if item.record_id not in waiting]
         for start in range(0, len(others), WINDOW):
             some = others[start : start + WINDOW]
-            revoke(self._lease.operation, committed(lambda some=some: self._discard(some)))  # type: ignore[misc]
+            self._results.revoke(committed(lambda some=some: self._discard(some)))  # type: ignore[misc]
             self._tick()
         if waiting:
             try:
                 self._parked.do([item for item in items if item.record_id in waiting])
             finally:  # settled tasks are in no later window
-                revoke(self._lease.operation, self._parked.discarded)
+                self._results.revoke(self._parked.discarded)
 
     def _discard(self, items: Sequence[OperationItem]) -> list[TaskRecord]:
         self._lease.beat()
@@ -101,19 +99,3 @@ class Restore:
         TaskRecord.objects.filter(pk__in=unconfirmed).update(generation=F("generation") - 1)
         TaskRecord.objects.filter(pk__in=won, exhausted_at=None).update(exhausted_at=timezone.now())
         self._lease.settle([*skipped, *(Settled(item, Outcome.OK) for item in items if item.record_id in won)])
-
-
-def revoke(operation: Operation, records: Iterable[TaskRecord]) -> None:
-    """Store REVOKED as the result of each task. Errors of the result backend are logged."""
-    app = celery_app()
-    reason = f"discarded by {operation.actor}"
-    for record in records:
-        task = app.tasks.get(record.name)
-        if task is not None and task.ignore_result:
-            continue
-        try:
-            app.backend.mark_as_revoked(record.task_id, reason)
-        except Exception:
-            # No caller depends on it, and the other tasks would run into the same time-out.
-            logger.exception("The result backend has no REVOKED for tasks that operation %s discarded", operation.pk)
-            return

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TypeVar
 
-from django.db import InterfaceError, OperationalError, connections, router, transaction
+from django.db import IntegrityError, InterfaceError, OperationalError, connections, router, transaction
 
 from .....exceptions import RmqDelayError
 from ...models import Operation
@@ -20,6 +20,10 @@ DATABASE_AWAY = (OperationalError, InterfaceError)
 #: Seconds for which a step is retried, so that outcomes of published messages survive a restart of the database.
 PATIENCE = 30.0
 _PAUSE = 0.2
+#: SQLSTATEs of transactions that PostgreSQL rolls back because of others: serialization failure and deadlock.
+_BECAUSE_OF_OTHERS = ("40001", "40P01")
+#: The most times that such a transaction is run.
+_TIMES = 10
 
 Result = TypeVar("Result")
 
@@ -42,6 +46,26 @@ def committed(step: Callable[[], Result]) -> Result:
             logger.warning("The database failed in a step of an operation: trying again", exc_info=True)
             connections[using].close_if_unusable_or_obsolete()
             time.sleep(_PAUSE)
+
+
+def repeated(step: Callable[[], Result]) -> Result:
+    """Return the result of ``step``, a transaction of rows that others change at the same time.
+
+    It runs again only where it was rolled back because of others: by a deadlock, or because a row that it refers to
+    was deleted. Within a transaction it runs once.
+    """
+    using = router.db_for_write(Operation)
+    for _turn in range(_TIMES - 1):
+        try:
+            with transaction.atomic(using=using):
+                return step()
+        except (OperationalError, IntegrityError) as error:
+            is_lock = getattr(error.__cause__, "sqlstate", None) in _BECAUSE_OF_OTHERS
+            if connections[using].in_atomic_block or not (is_lock or isinstance(error, IntegrityError)):
+                raise
+            logger.info("A transaction was rolled back because of others: trying again. %s", error)
+    with transaction.atomic(using=using):
+        return step()
 
 
 @contextmanager
