@@ -102,7 +102,7 @@ def test_a_requeue_without_a_broker_fails_and_leaves_the_tasks_as_they_were(clie
         seed.message(task, seed.call(1))
     answer = confirm(client, ask(client, "requeue", *tasks))
     (message,) = messages_of(answer)
-    assert message.startswith("0 requeued, 2 failed (broker unreachable: ")
+    assert message.startswith("0 requeued, 2 not sent (broker unreachable: ")
     assert states() == {"EXHAUSTED": 2}
 
 

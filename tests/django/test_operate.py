@@ -9,12 +9,14 @@ import pytest
 from django.core.management import CommandError
 from django.utils import timezone
 
-from celery_rmq_delay.contrib.django.models import Operation, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.models import Operation, OperatorStatus, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
+from celery_rmq_delay.contrib.django.services.operations import background
 from celery_rmq_delay.contrib.django.services.operations import runner as running
 from celery_rmq_delay.contrib.django.services.operations.background import next_operation
 from celery_rmq_delay.contrib.django.services.operations.lease import STALE_AFTER, Lease
-from celery_rmq_delay.contrib.django.services.operations.requests import freeze
+from celery_rmq_delay.contrib.django.services.operations.operators import count_running
+from celery_rmq_delay.contrib.django.services.operations.requests import freeze, is_inline, run
 from tests.support.django.commands import manage
 from tests.support.django.records import record
 
@@ -69,6 +71,36 @@ def test_an_operation_that_was_handed_over_is_next_at_once() -> None:
 def test_a_gradual_operation_is_next_at_once() -> None:
     operation = waiting(kind=Kind.REQUEUE, rate=60)
     assert next_operation() == operation
+
+
+def test_a_scheduled_operation_does_not_start_before_its_time() -> None:
+    start = timezone.now() + timedelta(hours=1)
+    operation = waiting(not_before=start)
+    assert not is_inline(operation)
+    assert next_operation() is None
+    manage("operate", "--once")
+    with pytest.raises(CommandError, match="does not start before"):
+        manage("operate", "--operation", str(operation.pk))
+    changed(operation, not_before=timezone.now() - timedelta(seconds=1))
+    manage("operate", "--once")
+    operation.refresh_from_db()
+    assert operation.message == "1 discarded"
+
+
+def test_a_process_is_known_while_it_runs_and_forgotten_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = timezone.now()
+    OperatorStatus.objects.create(name="killed", started_at=now, heartbeat_at=now - timedelta(days=2))
+    known = list[tuple[int, int]]()
+
+    def observed(operation: Operation, **more: Any) -> Operation:
+        known.append((count_running(timezone.now()), OperatorStatus.objects.count()))
+        return run(operation, **more)
+
+    monkeypatch.setattr(background, "run", observed)
+    waiting(not_before=now)
+    manage("operate", "--once")
+    assert known == [(1, 1)]
+    assert not OperatorStatus.objects.exists()
 
 
 def test_one_operation_is_run_by_its_number() -> None:

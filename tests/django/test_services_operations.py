@@ -195,7 +195,7 @@ def test_an_edit_whose_page_is_gone_reports_its_tasks() -> None:
     operation = run(operation)
     assert operation.state == State.FAILED
     assert operation.message == (
-        "0 edited and requeued, 1 failed (the edited arguments were lost with their request: edit the task again), "
+        "0 edited and requeued, 1 not sent (the edited arguments were lost with their request: edit the task again), "
         "1 with unknown outcome (its runner died while it was being published)"
     )
     assert states(*tasks) == [TaskState.UNKNOWN, TaskState.EXHAUSTED]

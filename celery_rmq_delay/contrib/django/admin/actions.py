@@ -29,6 +29,7 @@ from ..services.operations.transactions import repeated
 from . import log_entries, text
 from .acts import DISCARD, GRADUALLY, REQUEUE, RESTORE, RUN_NOW, Act, Kind
 from .base import EXHAUSTED_STATES, ReadOnlyAdmin, with_query
+from .outcome_filter import followed
 
 #: Rows of each table that the confirmation page shows.
 SHOWN = 10
@@ -144,6 +145,7 @@ def _run(
             actor=log_entries.actor(request),
             reason=answer["reason"].strip(),
             details=details,
+            follows=followed(request),
             **gradually,
         )
         log_entries.log_selection(request, pages.model, made)

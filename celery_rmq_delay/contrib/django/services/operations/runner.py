@@ -97,7 +97,7 @@ class Runner:
     def _fail(self, work: Work | None, why: str) -> None:
         if work is not None:
             work.abandon()
-        self._lease.finish(State.FAILED, Outcome.FAILED, why, note=why)
+        self._lease.finish(State.FAILED, Outcome.UNTRIED, why, note=why)
 
     def _work(self) -> Work:
         kind = self._operation.kind
