@@ -94,9 +94,9 @@ def _write(cause: Cause, now: datetime) -> None:
 
 def _message(cause: Cause, task_id: str) -> Any:
     import amqp
+    from shop.celery import app
 
     from celery_rmq_delay.contrib.django.messages import stored
-    from shop.celery import app
 
     sent = app.amqp.as_task_v2(task_id, cause.task, (task_id,), {})
     content_type, encoding, body = _dumped(sent.body)
