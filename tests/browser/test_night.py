@@ -1,0 +1,147 @@
+"""A night with 40,000 exhausted tasks: from the login to three decisions, with few clicks or by keyboard alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from celery_rmq_delay.testing import PrivateBroker
+from tests.browser.test_keyboard import tab_to
+from tests.support.browser import inside, night, pages
+from tests.support.browser.looks import Look
+from tests.support.browser.night import DECLINED, GATEWAY, MAIL, Cause, prefix
+from tests.support.browser.pages import BASE, OpenPage
+from tests.support.browser.shop import ADMIN, Shop
+from tests.support.waiting import wait_for
+
+#: What the work may take.
+CLICKS, SECONDS = 12, 90
+SIZES = {"wide": (1440, 900), "tablet": (1024, 768), "phone": (390, 844)}
+
+
+class Mouse:
+    """Works with clicks, and counts them."""
+
+    def __init__(self, page: Page) -> None:
+        self.page, self.count = page, 0
+
+    def press(self, selector: str) -> None:
+        """Click the one element that a selector names."""
+        self.count += 1
+        self.page.locator(selector).click()
+
+    def write(self, selector: str, text: str) -> None:
+        """Write into a field."""
+        self.press(selector)
+        self.page.keyboard.type(text)
+
+
+class Keyboard(Mouse):
+    """Works with Tab, Enter and letters; counts decisions, which are clicks with a mouse."""
+
+    def press(self, selector: str) -> None:
+        """Go to the element with Tab, and press Enter."""
+        self.count += 1
+        tab_to(self.page, selector)
+        self.page.keyboard.press("Enter")
+
+    def write(self, selector: str, text: str) -> None:
+        """Go to a field with Tab, and write."""
+        tab_to(self.page, selector)
+        self.page.keyboard.type(text)
+
+
+@pytest.fixture
+def night_shop(rmq_broker: Any, rmq_redis: Any, tmp_path: Path) -> Iterator[Shop]:
+    """A shop of its own, with a collector and an operator, whose tables are as after the outage."""
+    is_private = isinstance(rmq_broker, PrivateBroker)
+    with Shop(rmq_broker.vhost("night") if is_private else rmq_broker.url, rmq_redis.url, tmp_path) as shop:
+        shop.start("collector", "rmq_delay_collect")
+        shop.start("operator", "rmq_delay_operate")
+        assert shop.call(night.fill) == 40_000
+        yield shop
+    if is_private:
+        rmq_broker.delete_vhost("night")
+
+
+def decide(hands: Mouse) -> None:
+    """Log in, requeue gradually what the gateway caused, discard the declined cards, and hold the mails."""
+    page = hands.page
+    page.goto(f"{BASE}/failuregroup/")
+    page.keyboard.type(ADMIN[0])  # the name has the focus
+    hands.write("#id_password", ADMIN[1])
+    hands.press("input[type=submit]")
+    _start(hands, GATEWAY, "requeue_gradually", "the gateway is back")
+    expect(page.locator("#rmq-progress")).to_be_visible()
+    hands.press(".rmq-tabs a[href$='/failuregroup/']")
+    _start(hands, DECLINED, "discard", "the customers were asked for another card")
+    expect(page.locator("#rmq-progress")).to_be_visible()
+    hands.press(".rmq-tabs a[href$='/failuregroup/']")
+    hands.press(button(MAIL, "muted"))
+    pages.shows(page, "1 group muted.")
+
+
+def button(cause: Cause, action: str) -> str:
+    """Return the selector of a button in the row of a failure group."""
+    which = "[name=muted]" if action == "muted" else f"[value={action}]"
+    return f"button{which}[aria-label*='{cause.error}']"
+
+
+def _start(hands: Mouse, cause: Cause, action: str, reason: str) -> None:
+    hands.press(button(cause, action))
+    expect(hands.page.get_by_text(f"{cause.count:,} tasks", exact=True)).to_be_visible()
+    hands.write("textarea[name=reason]", reason)
+    hands.press("input[name=confirm]")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", [Mouse, Keyboard])
+def test_the_night_is_over_after_three_decisions(
+    open_page: OpenPage, night_shop: Shop, look: Look, way: type[Mouse]
+) -> None:
+    hands = way(open_page(user=None, url=night_shop.url, viewport={"width": 1440, "height": 900}))
+    begun = time.monotonic()
+    decide(hands)
+    took = time.monotonic() - begun
+    assert hands.count <= CLICKS
+    assert took <= SECONDS
+    left = {prefix(cause): cause.count for cause in night.CAUSES} | {prefix(DECLINED): 0}
+
+    def is_done() -> bool:
+        found = night_shop.call(night.open_by_cause)
+        return {**found, prefix(GATEWAY): 0} == {**left, prefix(GATEWAY): 0}
+
+    wait_for(is_done, "all declined payments discarded, and nothing else")
+    wait_for(lambda: len(night_shop.call(inside.charged, prefix(GATEWAY))) >= 10, "payments after the canaries")
+    assert night_shop.call(inside.mailed, f"{prefix(MAIL)}00000") == 0
+
+
+@pytest.mark.slow
+def test_the_pages_of_the_night_look_right(open_page: OpenPage, night_shop: Shop, look: Look) -> None:
+    decide(Mouse(open_page(user=None, url=night_shop.url)))
+    for size, (width, height) in SIZES.items():
+        for scheme in ("light", "dark"):
+            page = open_page(
+                user=None, url=night_shop.url, viewport={"width": width, "height": height}, color_scheme=scheme
+            )
+            _log_in(page)
+            for name in ("failuregroup", "exhaustedtask", "operation"):
+                pages.open_list(page, name)
+                expect(page.locator("#result_list tbody tr").first).to_be_visible()
+                look(page, f"night-{name}-{size}-{scheme}")
+            pages.open_list(page, "failuregroup")
+            page.locator(button(MAIL, "requeue_gradually")).click()
+            expect(page.locator("input[name=confirm]")).to_be_visible()
+            look(page, f"night-confirm-{size}-{scheme}")
+
+
+def _log_in(page: Page) -> None:
+    page.goto(f"{BASE}/failuregroup/")
+    page.keyboard.type(ADMIN[0])
+    page.locator("#id_password").fill(ADMIN[1])
+    page.locator("input[type=submit]").click()
