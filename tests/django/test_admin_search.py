@@ -228,7 +228,7 @@ def test_the_search_reads_an_index(tables: Any) -> None:
     assert f"Bitmap Index Scan on {search.NAME}" in plan
 
 
-MIGRATION: Any = importlib.import_module("celery_rmq_delay.contrib.django.migrations.0004_search")
+MIGRATION: Any = importlib.import_module("celery_rmq_delay.contrib.django.migrations.0007_search")
 
 
 def has_index() -> bool:
