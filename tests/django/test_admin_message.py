@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from typing import Any
 
 import pytest
@@ -119,6 +120,20 @@ def test_an_edit_runs_and_shows_its_result(task: TaskRecord) -> None:
     assert operation.details["diff"][0] == {"path": "args[0]", "old": "7", "new": "8"}
     assert "411" not in str(operation.details)
     assert LogEntry.objects.get().change_message == f"Edit and requeue (operation {operation.pk}): typo"
+
+
+def test_the_audit_log_has_no_secret_that_an_edit_moves_into_a_pair_or_a_record(task: TaskRecord) -> None:
+    kwargs = {
+        "pairs": [["password", "s3cr3t"]],
+        "env": [{"name": "db_pass", "value": "s3cr3t"}],
+        "run": ["--pin", "s3cr3t"],
+    }
+    people.superuser().post(
+        f"{EXHAUSTED}{task.pk}/edit/", {"args": "[8]", "kwargs": json.dumps(kwargs), "reason": "typo"}
+    )
+    details = str(Operation.objects.get().details)
+    assert "kwargs.env[0].value" in details
+    assert "s3cr3t" not in details
 
 
 def test_editing_is_off_unless_a_setting_allows_it(task: TaskRecord) -> None:

@@ -92,13 +92,10 @@ def _leaves(
     path: str, value: Any, redaction: Redaction, *, denied: bool = False
 ) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yield (path, (exact JSON, redacted JSON)) of all values except non-empty containers."""
-    if isinstance(value, dict) and value:
-        for key, each in value.items():
-            step = f".{key}" if key.isidentifier() else f"[{json.dumps(key)}]"  # paths are unique
-            yield from _leaves(path + step, each, redaction, denied=denied or redaction.denies(key))
-    elif isinstance(value, list) and value:
-        for at, each in enumerate(value):
-            yield from _leaves(f"{path}[{at}]", each, redaction, denied=denied)
+    if isinstance(value, (dict, list)) and value:
+        for key, each, is_secret in redaction.members(value):
+            name = f".{key}" if isinstance(key, str) and key.isidentifier() else f"[{json.dumps(key)}]"
+            yield from _leaves(path + name, each, redaction, denied=denied or is_secret)  # paths are unique
     else:
         shown = REDACTED if denied else redaction.value(value)
         yield path, (json.dumps(value), as_json(shown, _MAX_SHOWN))
