@@ -26,7 +26,7 @@ from . import log_entries, text
 from .base import ReadOnlyAdmin, found
 from .charts.hours import chart
 from .filters import OwnFilter, parameters
-from .summary import summary
+from .summary import SummarizedAdmin
 
 MAX_NOTE = 5_000
 WINDOWS = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
@@ -105,7 +105,7 @@ class Figures:
         )
 
 
-class FailureGroupAdmin(ReadOnlyAdmin):
+class FailureGroupAdmin(SummarizedAdmin):
     """The groups, the last seen first."""
 
     ordering = ("-last_seen", "-id")
@@ -126,11 +126,6 @@ class FailureGroupAdmin(ReadOnlyAdmin):
         for group in found.result_list:
             group.figures = figures
         return found
-
-    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the list below tiles, chart and broker counts."""
-        more = {"summary": summary(self, request)} if request.method == "GET" else {}
-        return super().changelist_view(request, {**more, **(extra_context or {})})
 
     @admin.display(description=gettext_lazy("failure"))
     def failure(self, group: FailureGroup) -> SafeString:

@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy
 from ..models import Operation, TaskState
 from .filters import (
     AttemptsFilter,
+    DueFilter,
     ErrorFilter,
     GroupFilter,
     OverdueFilter,
@@ -22,7 +23,8 @@ from .filters import (
 )
 
 _FILTERS = (
-    StateFilter, QueueFilter, TaskFilter, ErrorFilter, AttemptsFilter, OverdueFilter, RequeuedFilter, GroupFilter,
+    StateFilter, QueueFilter, TaskFilter, ErrorFilter, AttemptsFilter, DueFilter, OverdueFilter, RequeuedFilter,
+    GroupFilter,
 )  # fmt: skip
 #: The titles of the lists' query parameters.
 _TITLES = {each.parameter_name: each.title for each in _FILTERS} | {"q": gettext_lazy("search")}
