@@ -220,6 +220,8 @@ def _broker() -> Iterator[Metric]:
     from .services.counts import broker_counts
 
     counts = broker_counts()
+    if counts.is_pending:
+        return
     yield GaugeMetricFamily("rmq_delay_broker_up", "Whether the broker's queues could be counted.", value=counts.ok)
     if not counts.ok:
         return

@@ -75,6 +75,11 @@ def overdue(now: datetime) -> Q:
     return Q(state=TaskState.PARKED, due_at__lt=now - OVERDUE_AFTER)
 
 
+def due_soon(now: datetime) -> Q:
+    """Return the condition of parked tasks that are due within `SOON`, and not overdue."""
+    return Q(state=TaskState.PARKED, due_at__gte=now - OVERDUE_AFTER, due_at__lt=now + SOON)
+
+
 @dataclass(frozen=True)
 class Tiles:
     """The counts above each list."""
@@ -83,27 +88,27 @@ class Tiles:
     due_soon: Capped
     overdue: Capped
     exhausted: Capped
+    #: Those that were exhausted in the last 24 hours.
+    exhausted_lately: Capped
     unknown: Capped
-    #: When the oldest of the exhausted tasks was exhausted.
-    oldest: datetime | None
+    #: The exhausted task that has been exhausted for longest.
+    oldest: TaskRecord | None
 
 
 def tiles(cap: int, now: datetime) -> Tiles:
     """Return the counts, with two queries."""
     records = TaskRecord.objects.all()
-    parked = records.filter(state=TaskState.PARKED)
     exhausted = records.filter(state=TaskState.EXHAUSTED)
     counts = capped_counts(
         cap,
-        parked=parked,
-        due_soon=parked.filter(due_at__gte=now - OVERDUE_AFTER, due_at__lt=now + SOON),
+        parked=records.filter(state=TaskState.PARKED),
+        due_soon=records.filter(due_soon(now)),
         overdue=records.filter(overdue(now)),
         exhausted=exhausted,
+        exhausted_lately=exhausted.filter(exhausted_at__gte=now - timedelta(hours=HOURS)),
         unknown=records.filter(state=TaskState.UNKNOWN),
     )
-    oldest = (
-        exhausted.filter(exhausted_at__isnull=False).order_by("exhausted_at").values_list("exhausted_at", flat=True)
-    )
+    oldest = exhausted.filter(exhausted_at__isnull=False).order_by("exhausted_at").only("exhausted_at")
     return Tiles(**counts, oldest=oldest[:1].first())
 
 

@@ -13,6 +13,7 @@ from django.apps import apps
 from django.core.management import call_command
 from django.core.management.color import no_style
 from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.models import AutoField
 
 from celery_rmq_delay.testing.servers.postgres import PrivatePostgres, django_database
 
@@ -114,3 +115,18 @@ def migrated(database: Database, blocker: Any) -> Database:
     with blocker.unblock(), using(database):
         call_command("migrate", verbosity=0)
     return database
+
+
+def number_from(first: int) -> None:
+    """Let the next row of each table of this app have the id ``first``; `empty_tables` resets this."""
+    connection = connections[DEFAULT_DB_ALIAS]
+    with connection.cursor() as cursor:
+        for model in apps.get_app_config("rmq_delay").get_models():
+            if model._meta.proxy or not isinstance(model._meta.pk, AutoField):
+                continue
+            table = model._meta.db_table
+            if connection.vendor == "postgresql":
+                cursor.execute(f"SELECT setval('{table}_id_seq', {first}, false)")
+            else:
+                cursor.execute(f"DELETE FROM sqlite_sequence WHERE name = '{table}'")
+                cursor.execute(f"INSERT INTO sqlite_sequence (name, seq) VALUES ('{table}', {first - 1})")

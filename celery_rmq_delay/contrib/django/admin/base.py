@@ -84,7 +84,7 @@ class ReadOnlyAdmin(_ModelAdmin):
 
     class Media:
         css = {"all": ("rmq_delay/pages.css",)}
-        js = ("rmq_delay/refresh.js", "rmq_delay/copy.js")
+        js = ("rmq_delay/refresh.js", "rmq_delay/copy.js", "rmq_delay/fold.js")
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return False: no row is added by hand."""

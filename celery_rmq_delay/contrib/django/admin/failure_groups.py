@@ -26,7 +26,7 @@ from . import group_acts, log_entries, text
 from .base import ReadOnlyAdmin, found, with_query
 from .charts.hours import chart, small_chart
 from .filters import OwnFilter, parameters
-from .summary import summary
+from .summary import SummarizedAdmin
 
 MAX_NOTE = 5_000
 WINDOWS = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
@@ -105,7 +105,7 @@ class Figures:
         return _("%(hour)s in 1 h, %(day)s in 24 h, %(week)s in 7 days") % counts
 
 
-class FailureGroupAdmin(ReadOnlyAdmin):
+class FailureGroupAdmin(SummarizedAdmin):
     """The groups, the one with the most open tasks first."""
 
     list_display = ("failure", "open_count", "exhausted", "seen", "shown_note", "acts")
@@ -141,10 +141,8 @@ class FailureGroupAdmin(ReadOnlyAdmin):
         return found
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the list below tiles, chart and broker counts."""
-        more: dict[str, Any] = {"acts_form": group_acts.FORM, "from_groups": request.GET.urlencode()}
-        if request.method == "GET":
-            more["summary"] = summary(self, request)
+        """Show the list below the summary."""
+        more = {"acts_form": group_acts.FORM, "from_groups": request.GET.urlencode()}
         return super().changelist_view(request, {**more, **(extra_context or {})})
 
     @admin.display(description=gettext_lazy("failure"))

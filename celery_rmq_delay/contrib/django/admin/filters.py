@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from ..models import FailureGroup, LookupValue, TaskState
-from ..queries import lookup_values, overdue
+from ..queries import due_soon, lookup_values, overdue
 from .base import EXHAUSTED_STATES
 from .changelist import named
 from .text import plain
@@ -238,6 +238,21 @@ class OverdueFilter(OwnFilter):
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
         """Return the tasks that are overdue."""
         return queryset.filter(overdue(timezone.now())) if value == "1" else None
+
+
+class DueFilter(OwnFilter):
+    """Tasks that are due soon."""
+
+    title = _("due")
+    parameter_name = "due"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return the one choice."""
+        return [("soon", _("In 5 minutes"))]
+
+    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
+        """Return the tasks that are due within 5 minutes, and not overdue."""
+        return queryset.filter(due_soon(timezone.now())) if value == "soon" else None
 
 
 class RequeuedFilter(OwnFilter):

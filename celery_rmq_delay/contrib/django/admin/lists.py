@@ -20,9 +20,9 @@ from ..models import TaskRecord, TaskState
 from ..queries import OVERDUE_AFTER
 from ..services.searching import searched
 from . import actions, filters, message, text
-from .base import ReadOnlyAdmin, outside_transactions
+from .base import outside_transactions
 from .outcome_filter import OutcomeFilter
-from .summary import summary
+from .summary import SummarizedAdmin
 from .task_page import found_task, history_context, task_page
 
 #: Columns that the lists never show, and that may be long.
@@ -41,7 +41,7 @@ _DEFERRED = (
 _NOTE = "_rmq_delay_search_note"
 
 
-class RecordAdmin(ReadOnlyAdmin):
+class RecordAdmin(SummarizedAdmin):
     """The base of the three lists: columns, search, the summary above the table, and the pages of one task."""
 
     search_fields = ("=task_id", "=root_id", "^name", "^exception_type", "exception_message", "args_preview")
@@ -76,10 +76,8 @@ class RecordAdmin(ReadOnlyAdmin):
 
     @outside_transactions
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Show the list below tiles, chart and broker counts."""
-        more: dict[str, Any] = {}
-        if request.method == "GET":
-            more = {"summary": summary(self, request), "search_everywhere": self._everywhere(request)}
+        """Show the list, or run an action."""
+        more = {"search_everywhere": self._everywhere(request)} if request.method == "GET" else {}
         return super().changelist_view(request, {**more, **(extra_context or {})})
 
     def get_urls(self) -> list[Any]:
@@ -227,6 +225,7 @@ class ParkedTaskAdmin(RecordAdmin):
     list_display = ("shown_state", "task", "attempts", "next_retry", "tier_and_queue", "error")
     list_filter = (
         filters.ParkedStates,
+        filters.DueFilter,
         filters.OverdueFilter,
         filters.QueueFilter,
         filters.TaskFilter,

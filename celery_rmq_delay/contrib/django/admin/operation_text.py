@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy
 from ..models import Operation, TaskState
 from .filters import (
     AttemptsFilter,
+    DueFilter,
     ErrorFilter,
     GroupFilter,
     OverdueFilter,
@@ -23,8 +24,8 @@ from .filters import (
 from .outcome_filter import OutcomeFilter, in_words_of
 
 _FILTERS = (
-    StateFilter, QueueFilter, TaskFilter, ErrorFilter, AttemptsFilter, OverdueFilter, RequeuedFilter, GroupFilter,
-    OutcomeFilter,
+    StateFilter, QueueFilter, TaskFilter, ErrorFilter, AttemptsFilter, DueFilter, OverdueFilter, RequeuedFilter,
+    GroupFilter, OutcomeFilter,
 )  # fmt: skip
 #: The titles of the lists' query parameters.
 _TITLES = {each.parameter_name: each.title for each in _FILTERS} | {"q": gettext_lazy("search")}

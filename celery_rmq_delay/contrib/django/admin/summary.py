@@ -1,12 +1,12 @@
-"""The summary above each list: tiles, a chart of the last 24 hours, broker and collector state."""
+"""The summary above each list: counts with links, a chart of the last 24 hours, broker and collector state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -14,8 +14,8 @@ from django.utils.translation import ngettext
 
 from ..conf import conf
 from ..models import CollectorStatus, ExhaustedTask, ParkedTask, TaskState
-from ..queries import Capped, Collectors, Hour, Tiles, collectors, grouped, last_hours, tiles
-from ..services.counts import BrokerCounts, broker_counts
+from ..queries import Capped, Collectors, Tiles, collectors, grouped, last_hours, tiles
+from ..services.counts import BrokerCounts, broker_counts, forget
 from . import text
 from .base import ReadOnlyAdmin
 from .charts.hours import chart
@@ -23,12 +23,36 @@ from .charts.hours import chart
 
 @dataclass(frozen=True)
 class Tile:
-    """One figure; ``url`` leads to the list that it counts."""
+    """One figure; ``url`` leads to the tasks that it counts."""
 
     label: str
     value: str | SafeString
     url: str | None = None
     tone: str = ""
+
+
+#: The query parameter that makes a list count the broker's messages again.
+RECOUNT = "recount"
+
+
+class SummarizedAdmin(ReadOnlyAdmin):
+    """A list below the summary."""
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the list below the summary."""
+        more: dict[str, Any] = {}
+        if request.method == "GET" and self.has_view_permission(request):
+            if RECOUNT in request.GET:
+                forget()
+                return HttpResponseRedirect(_without_recount(request))
+            more = {"summary": summary(self, request)}
+        return super().changelist_view(request, {**more, **(extra_context or {})})
+
+
+def _without_recount(request: HttpRequest) -> str:
+    query = request.GET.copy()
+    del query[RECOUNT]
+    return f"{request.path}?{query.urlencode()}"
 
 
 def summary(admin: ReadOnlyAdmin, request: HttpRequest) -> dict[str, Any]:
@@ -39,48 +63,61 @@ def summary(admin: ReadOnlyAdmin, request: HttpRequest) -> dict[str, Any]:
     collecting = collectors(now)
     live = broker_counts()
     return {
-        "tiles": list(_tiles(admin, request, found, hours)),
+        "tiles": list(_tiles(admin, request, found)),
         "chart": chart(hours),
-        "notes": [*_broker_notes(live), *_notes(collecting)],
+        "notes": _notes(collecting),
+        "broker_note": _broker_note(live),
+        "recount_url": f"?{_with_recount(request)}",
         "live": list(_live(live, found, collecting)),
         "collectors_url": admin.page_url(request, CollectorStatus, "changelist"),
         "now": now,
     }
 
 
-def _tiles(admin: ReadOnlyAdmin, request: HttpRequest, found: Tiles, hours: Sequence[Hour]) -> list[Tile]:
+def _with_recount(request: HttpRequest) -> str:
+    query = request.GET.copy()
+    query[RECOUNT] = "1"
+    return query.urlencode()
+
+
+def _tiles(admin: ReadOnlyAdmin, request: HttpRequest, found: Tiles) -> Iterator[Tile]:
+    """Yield the figures; each list shows exactly the tasks that its figure counts."""
     parked = admin.page_url(request, ParkedTask, "changelist")
     exhausted = admin.page_url(request, ExhaustedTask, "changelist")
 
-    def where(url: str | None, query: str = "") -> str | None:
+    def where(url: str | None, query: str) -> str | None:
         return url + query if url else None
 
     def bad(count: Capped) -> str:
         return "bad" if count.number else ""
 
-    shown = [
-        Tile(_("Parked"), str(found.parked), parked),
-        Tile(_("Due in 5 min"), str(found.due_soon), parked),
-        Tile(_("Overdue"), str(found.overdue), where(parked, "?overdue=1"), bad(found.overdue)),
-        Tile(_("Exhausted in 24 h"), grouped(sum(hour.exhausted for hour in hours)), where(exhausted, "?window=24h")),
-        Tile(_("Exhausted, open"), str(found.exhausted), exhausted, bad(found.exhausted)),
-        Tile(_("Oldest open"), text.moment(found.oldest, timezone.now())),
-    ]
+    yield Tile(_("Parked"), str(found.parked), parked)
+    yield Tile(_("Due in 5 min"), str(found.due_soon), where(parked, "?due=soon"))
+    yield Tile(_("Overdue"), str(found.overdue), where(parked, "?overdue=1"), bad(found.overdue))
+    yield Tile(_("Exhausted, open"), str(found.exhausted), exhausted, bad(found.exhausted))
+    yield Tile(_("Open, exhausted in 24 h"), str(found.exhausted_lately), where(exhausted, "?window=24h"))
+    if found.oldest is not None:
+        url = admin.page_url(request, ExhaustedTask, "change", found.oldest.pk)
+        yield Tile(_("Oldest open"), text.moment(found.oldest.exhausted_at, timezone.now()), url)
     if found.unknown.number:
         url = where(exhausted, f"?state={TaskState.UNKNOWN}")
-        shown.append(Tile(_("Outcome unknown"), str(found.unknown), url, "bad"))
-    return shown
+        yield Tile(_("Outcome unknown"), str(found.unknown), url, "bad")
 
 
-def _broker_notes(live: BrokerCounts) -> list[str]:
-    if live.ok:
-        return []
-    error = text.plain(live.error, 300)
-    return [_("The broker does not answer, so nothing can be requeued now: %(error)s") % {"error": error}]
+def _broker_note(live: BrokerCounts) -> str:
+    """Return the warning that the broker does not answer, empty if it does."""
+    if live.ok or live.is_pending:
+        return ""
+    error = text.plain(live.error, 300).rstrip(".")
+    note = _("The broker does not answer, so nothing can be requeued now: %(error)s") % {"error": error}
+    since = _("Its messages were last counted at %(time)s.") % {"time": text.absolute(live.counted_at or live.at)}
+    return f"{note}. {since}" if live.counted_at else f"{note}."
 
 
 def _live(live: BrokerCounts, found: Tiles, collecting: Collectors) -> Iterator[str]:
     """Yield the counts of the broker's queues beside those of the tables, and how far behind the tables are."""
+    if live.is_pending:
+        yield _("The broker's messages are being counted.")
     if live.ok:
         numbers = {"queues": grouped(live.parked), "table": found.parked}
         yield _("Delay queues hold %(queues)s, the table holds %(table)s.") % numbers

@@ -1,4 +1,4 @@
-"""Message counts of the broker's queues, by passive declares, cached for a few seconds. Never raises."""
+"""Message counts of the broker's queues, by passive declares, cached for a few seconds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,8 @@ class BrokerCounts:
     """Counts of messages at ``at`` (UTC); where ``ok`` is false there are none, and ``error`` has the reason.
 
     ``tiers`` has every tier of every origin queue, ``parked_by_queue`` their sums, ``exact`` the messages with exact
-    delays. ``exhausted`` and ``events`` wait for the collector; None where the queue does not exist.
+    delays. ``exhausted`` and ``events`` wait for the collector; None where the queue does not exist. ``counted_at`` is
+    the time (UTC) of the last count that did not fail, None if there was none.
     """
 
     ok: bool
@@ -55,6 +56,12 @@ class BrokerCounts:
     exhausted: int | None = None
     events: int | None = None
     at: datetime = field(default_factory=timezone.now)
+    counted_at: datetime | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether the first count of this process is in progress."""
+        return self is _PENDING
 
     @property
     def parked(self) -> int:
@@ -62,34 +69,61 @@ class BrokerCounts:
         return sum(self.parked_by_queue.values()) + self.exact
 
 
+_PENDING = BrokerCounts(ok=False)
+
 #: Seconds for which the list of delay queues is cached. Reading it takes the locks of the ladders, which workers that
 #: change a ladder need, too.
 _PLACES_KEPT = 60.0
 
-_lock = threading.Lock()
+#: Seconds for which a failed count is cached: a broker that hangs delays one page in this time, not each page.
+FAILED_KEPT = 30.0
+
+#: Held by the thread that counts; the cache itself is replaced as a whole, so that reading it needs no lock.
+_counting = threading.Lock()
 _places: tuple[float, AppState, list[Place]] | None = None
-_kept: tuple[float, BrokerCounts] | None = None
+#: When the last count began and ended, and its result.
+_kept: tuple[float, float, BrokerCounts] | None = None
+#: A count that began before this time does not show the effect of the last action.
+_outdated = 0.0
 
 
 def broker_counts(*, fresh: bool = False) -> BrokerCounts:
-    """Return counts that are at most `BROKER_CACHE` seconds old, or with ``fresh`` new ones. Never raises.
+    """Return the last counts, or with ``fresh`` new ones. Never raises.
 
-    One thread counts and the others wait for it: an unreachable broker delays each page at most once.
+    The last counts are at most `BROKER_CACHE` seconds old, or `FAILED_KEPT` where the broker did not answer. One thread
+    counts; meanwhile the others get the last counts, however old, and wait only with ``fresh``.
     """
     global _kept
-    with _lock:
-        now = time.monotonic()
-        if fresh or _kept is None or now - _kept[0] > conf().broker_cache:
-            counts = _read()
-            _kept = time.monotonic(), counts
-        return _kept[1]
+    if not fresh and (kept := _current()) is not None:
+        return kept
+    if not _counting.acquire(blocking=fresh):
+        return _kept[2] if _kept is not None else _PENDING
+    try:
+        if not fresh and (kept := _current()) is not None:  # another thread has counted in the meantime
+            return kept
+        began = time.monotonic()
+        counts = _read()
+        if not counts.ok and _kept is not None:
+            counts = replace(counts, counted_at=_kept[2].counted_at)
+        _kept = began, time.monotonic(), counts
+        return counts
+    finally:
+        _counting.release()
+
+
+def _current() -> BrokerCounts | None:
+    """Return the last counts if they are recent enough."""
+    if _kept is None:
+        return None
+    began, ended, counts = _kept
+    age = conf().broker_cache if counts.ok else max(FAILED_KEPT, conf().broker_cache)
+    return counts if began >= _outdated and time.monotonic() - ended <= age else None
 
 
 def forget() -> None:
-    """Clear the cache of counts, so that the next page shows the effect of an action."""
-    global _kept
-    with _lock:
-        _kept = None
+    """Let the next page count again, to show the effect of an action, or to retry where the broker did not answer."""
+    global _outdated
+    _outdated = time.monotonic()
 
 
 def _read() -> BrokerCounts:
@@ -122,6 +156,7 @@ def _counted(opened: Connection) -> BrokerCounts:
         exact=sum(each.waiting or 0 for each in exact_status(opened, ours.exact)),
         exhausted=counts[exhausted],
         events=counts[events],
+        counted_at=timezone.now(),
     )
 
 

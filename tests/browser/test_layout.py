@@ -1,0 +1,121 @@
+"""The layout of the lists: the first row is near the top, the keyboard follows the eye, folds are remembered."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.support.browser import pages
+from tests.support.browser.pages import OpenPage
+from tests.support.browser.pictures import shot
+from tests.support.browser.shop import Shop
+
+LISTS = ("failuregroup", "exhaustedtask", "parkedtask", "taskrecord")
+WINDOWS = {1700: 900, 1440: 900, 1024: 768, 390: 844}
+#: What a user meets on a list, from the top.
+PARTS = ("tiles", "fold", "search", "filter", "refresh", "actions", "rows")
+#: Returns [part, top, left] of each element that Tab reaches on the list, in the order of Tab.
+STOPS = """() => {
+    const parts = {
+        tiles: '.rmq-tiles a', fold: '.rmq-summary > details > summary', search: '#changelist-search input',
+        filter: '#changelist-filter summary, #changelist-filter a', refresh: '#rmq-refresh input',
+        actions: '.actions select, .actions button', rows: '#result_list tbody a, #result_list tbody input',
+    };
+    return Array.from(document.querySelectorAll('#content-main a[href], #content-main input, #content-main select, '
+        + '#content-main button, #content-main summary, .rmq-summary a[href], .rmq-summary summary'))
+        .filter(each => each.checkVisibility({checkVisibilityCSS: true, contentVisibilityAuto: true})
+            && each.getClientRects().length && each.type !== 'hidden')
+        .map(each => {
+            const part = Object.keys(parts).find(name => each.matches(parts[name]));
+            const box = each.getBoundingClientRect();
+            return [part || '', Math.round(box.top + scrollY), Math.round(box.left)];
+        }).filter(stop => stop[0]);
+}"""
+
+
+def first_row(page: Page) -> float:
+    """Return the distance of the first row from the top of the page."""
+    box = page.locator("#result_list tbody tr").first.bounding_box()
+    assert box is not None
+    return box["y"]
+
+
+def stops(page: Page) -> list[tuple[str, int, int]]:
+    found: list[Any] = page.evaluate(STOPS)
+    return [(part, top, left) for part, top, left in found]
+
+
+def test_the_first_row_of_each_list_is_in_the_upper_half(open_page: OpenPage, filled: Shop) -> None:
+    page = open_page(viewport={"width": 1440, "height": 900})
+    for name in LISTS:
+        pages.open_list(page, name)
+        expect(page.locator("#result_list tbody tr").first).to_be_visible()
+        shot(page, f"layout-{name}-1440")
+        assert first_row(page) <= 430, name
+
+
+@pytest.mark.parametrize("width", WINDOWS)
+def test_the_keyboard_reaches_the_parts_of_a_list_in_the_order_of_the_eye(
+    open_page: OpenPage, filled: Shop, width: int
+) -> None:
+    page = open_page(viewport={"width": width, "height": WINDOWS[width]})
+    for name in LISTS:
+        pages.open_list(page, name)
+        expect(page.locator("#rmq-refresh")).to_be_visible()
+        shot(page, f"layout-{name}-{width}")
+        assert pages.has_no_sideways_scroll(page), name
+        found = stops(page)
+        order = list(dict.fromkeys(part for part, _top, _left in found))
+        assert order == list(PARTS), name
+        tops = [min(top for part, top, _left in found if part == each) for each in PARTS]
+        assert all(top <= below + 16 for top, below in pairwise(tops)), (name, tops)
+        page.locator(".skip-to-content-link").focus()
+        reached = 0
+        while not page.evaluate("document.activeElement.matches('#changelist-filter summary')"):
+            page.keyboard.press("Tab")
+            reached += 1
+            assert reached < 60, "the filter comes after the rows"
+
+
+def test_filters_open_above_the_rows_and_choose_with_the_keyboard(open_page: OpenPage, filled: Shop) -> None:
+    page = open_page(viewport={"width": 390, "height": 844})
+    pages.open_list(page, "exhaustedtask")
+    page.locator("#changelist-filter .rmq-filters > summary").focus()
+    page.keyboard.press("Enter")
+    choice = page.locator("#changelist-filter").get_by_role("link", name="payments", exact=True)
+    expect(choice).to_be_visible()
+    box = choice.bounding_box()
+    assert box is not None
+    assert box["y"] < first_row(page)
+    assert pages.has_no_sideways_scroll(page)
+    choice.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#changelist-filter-extra-actions")).to_contain_text("queue: payments")
+
+
+def test_the_fold_of_chart_and_queues_is_remembered_in_the_browser(open_page: OpenPage, filled: Shop) -> None:
+    page = open_page()
+    pages.open_list(page, "parkedtask")
+    expect(page.locator(".rmq-summary .rmq-chart")).to_be_hidden()
+    page.locator(".rmq-summary > details > summary").click()
+    expect(page.locator(".rmq-summary .rmq-chart")).to_be_visible()
+    pages.open_list(page, "exhaustedtask")
+    expect(page.locator(".rmq-summary .rmq-chart")).to_be_visible()
+    page.locator(".rmq-summary > details > summary").click()
+    expect(page.locator(".rmq-summary .rmq-chart")).to_be_hidden()
+    page.reload()
+    expect(page.locator(".rmq-summary > details > summary")).to_be_visible()
+    expect(page.locator(".rmq-summary .rmq-chart")).to_be_hidden()
+
+
+def test_chart_queues_and_filters_open_without_javascript(open_page: OpenPage, filled: Shop) -> None:
+    page = open_page(java_script_enabled=False)
+    pages.open_list(page, "parkedtask")
+    page.locator(".rmq-summary > details > summary").click()
+    expect(page.locator(".rmq-summary .rmq-chart")).to_be_visible()
+    expect(page.locator(".rmq-live")).to_contain_text("Delay queues hold")
+    page.locator("#changelist-filter .rmq-filters > summary").click()
+    expect(page.locator("#changelist-filter").get_by_role("link", name="Overdue only")).to_be_visible()
