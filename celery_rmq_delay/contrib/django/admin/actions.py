@@ -145,7 +145,7 @@ def _run(
             details=details,
             **gradually,
         )
-        log_entries.log_selection(request, pages.model, operation)
+        log_entries.log_operation(request, operation)
     url = pages.page_url(request, Operation, "change", operation.pk)
     if operations.is_inline(operation):
         try:
