@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.auth.models import User
+from django.contrib.contenttypes.models import ContentType
 from django.core.management import CommandError
 from django.db import connection, transaction
 from django.db.models import Sum
@@ -166,6 +169,20 @@ def test_old_unreadable_messages_are_pruned() -> None:
 def totals() -> list[tuple[Any, ...]]:
     sums = [Sum(name) for name in ("parked", "recovered", "exhausted", "succeeded")]
     return list(Tally.objects.values_list("queue", "name").annotate(*sums).order_by("queue", "name"))
+
+
+def test_old_entries_of_these_pages_in_the_log_of_django_are_pruned() -> None:
+    user = User.objects.create_user("alice")
+    ours, other = (ContentType.objects.get_for_model(model) for model in (Operation, User))
+    entries = {}
+    for kind in (ours, other):
+        for days in (366, 364):
+            entry = LogEntry(user=user, content_type=kind, object_id="1", object_repr="x", action_flag=CHANGE)
+            entries[kind, days] = LogEntry.objects.bulk_create([entry])[0]
+            LogEntry.objects.filter(pk=entries[kind, days].pk).update(action_time=ago(days=days))
+    assert prune(dry_run=True)["entries in Django's log"] == 1
+    assert prune(batch=1)["entries in Django's log"] == 1
+    assert set(LogEntry.objects.all()) == {entries[ours, 364], entries[other, 366], entries[other, 364]}
 
 
 def test_old_tallies_are_added_up_so_that_totals_never_fall() -> None:

@@ -8,7 +8,7 @@ receivers are logged. The worker's own signals are in `celery_rmq_delay.signals`
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from django.db import DatabaseError
 from django.dispatch import Signal
@@ -19,8 +19,10 @@ from .models import TaskRecord, TaskState
 __all__ = [
     "BY_STATE",
     "announce",
+    "announce_ran_after_discard",
     "task_exhausted",
     "task_parked",
+    "task_ran_after_discard",
     "task_recovered",
 ]
 
@@ -29,6 +31,8 @@ logger = logging.getLogger(__name__)
 task_parked = Signal()
 task_recovered = Signal()
 task_exhausted = Signal()
+#: A task ran although a user had discarded it.
+task_ran_after_discard = Signal()
 
 BY_STATE = {
     TaskState.PARKED: task_parked,
@@ -59,6 +63,19 @@ def announce(changes: Iterable[tuple[str, str, str | None]]) -> None:
         for state, key in page:
             if key in records:
                 BY_STATE[TaskState(state)].send_robust(sender=TaskRecord, record=records[key])
+
+
+def announce_ran_after_discard(keys: Sequence[int]) -> None:
+    """Send `task_ran_after_discard` for the records with these ids. Never raises."""
+    if not keys or not task_ran_after_discard.has_listeners(TaskRecord):
+        return
+    try:
+        records = list(TaskRecord.objects.select_related("failure_group").filter(pk__in=keys).order_by("pk"))
+    except DatabaseError:
+        logger.exception("Signals of %d tasks that ran after their discard were not sent", len(keys))
+        return
+    for record in records:
+        task_ran_after_discard.send_robust(sender=TaskRecord, record=record)
 
 
 def _has_receivers(state: str) -> bool:

@@ -148,7 +148,7 @@ def _run(
             follows=followed(request),
             **gradually,
         )
-        log_entries.log_selection(request, pages.model, made)
+        log_entries.log_operation(request, made)
         return made
 
     operation = repeated(step)

@@ -36,7 +36,7 @@ def detail(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> di
     return {
         "record": record,
         "now": now,
-        "state": text.state_badge(record.state),
+        "state": format_html("{} {}", text.state_badge(record.state), text.ran_badge(record.ran_after_discard_at)),
         "facts": list(_facts(record)),
         "times": list(_times(record)),
         "error": text.plain(record.exception_type, 255),
@@ -50,7 +50,7 @@ def detail(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> di
         "traceback": text.plain(traced.traceback) if traced else "",
         "traceback_parts": parts(text.plain(traced.traceback)) if traced else [],
         "relatives": list(_relatives(admin, request, record)),
-        "operations": list(_operations(admin, request, record)),
+        "operations": list(operations(admin, request, record)),
     }
 
 
@@ -94,6 +94,7 @@ def _times(record: TaskRecord) -> Iterator[Fact]:
         (_("Exhausted"), record.exhausted_at),
         (_("Recovered"), record.recovered_at),
         (_("State changed"), record.changed_at),
+        (_("Ran after it was discarded"), record.ran_after_discard_at),
     ):
         if moment is not None:
             yield label, format_html("{} ({})", text.moment(moment, now), text.absolute(moment))
@@ -169,7 +170,8 @@ def _search_url(admin: ReadOnlyAdmin, request: HttpRequest, value: str) -> str |
     return f"{url}?q={quote(value)}" if url else None
 
 
-def _operations(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> Iterator[dict[str, Any]]:
+def operations(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> Iterator[dict[str, Any]]:
+    """Yield the last `MAX_OPERATIONS` operations of a task, the latest first."""
     items = OperationItem.objects.filter(record_id=record.pk).select_related("operation").order_by("-operation_id")
     for item in items[:MAX_OPERATIONS]:
         operation: Operation = item.operation

@@ -91,9 +91,9 @@ class RecordAdmin(SummarizedAdmin):
     def history_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show Django's history of a task, with the entries from all three lists."""
+        """Show the operations of a task, and Django's history with the entries from all three lists."""
         record = found_task(self, request, object_id)
-        more = {**history_context(request, record), **(extra_context or {})}
+        more = {**history_context(self, request, record), **(extra_context or {})}
         return super().history_view(request, str(record.pk), more)
 
     def reveal_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -113,7 +113,8 @@ class RecordAdmin(SummarizedAdmin):
     @admin.display(description=gettext_lazy("task"))
     def task(self, record: TaskRecord) -> SafeString:
         """Return name and id."""
-        return format_html("{}{}", text.dotted(record.name, 120), text.in_line(record.task_id, 255))
+        badge = text.ran_badge(record.ran_after_discard_at)
+        return format_html("{}{}{}", text.dotted(record.name, 120), text.in_line(record.task_id, 255), badge)
 
     @admin.display(description=gettext_lazy("state"))
     def shown_state(self, record: TaskRecord) -> SafeString:

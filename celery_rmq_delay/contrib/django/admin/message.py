@@ -89,7 +89,7 @@ def _edited(pages: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord, form
     except RmqDelayError as error:
         messages.error(request, text.plain(error, 500))
     else:
-        log_entries.log(request, _listed(pages, record), log_entries.entry_text(operation))
+        log_entries.log_operation(request, operation)
         show_result(request, operation)
         counts.forget()
     return HttpResponseRedirect(pages.here("change", record.pk))

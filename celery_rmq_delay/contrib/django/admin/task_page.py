@@ -17,7 +17,7 @@ from ..services import payloads
 from . import text
 from .acts import ACTS
 from .base import ReadOnlyAdmin, belongs, found
-from .detail import detail
+from .detail import detail, operations
 
 HISTORY_PAGE = 100
 
@@ -55,16 +55,17 @@ def task_page(
     return TemplateResponse(request, "admin/rmq_delay/record.html", context)
 
 
-def history_context(request: HttpRequest, record: TaskRecord) -> dict[str, Any]:
-    """Return the context of a task's history: Django's log entries from all three lists."""
+def history_context(pages: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -> dict[str, Any]:
+    """Return the context of a task's history: its operations, and Django's log entries from all three lists."""
     kinds = ContentType.objects.get_for_models(TaskRecord, ParkedTask, ExhaustedTask, for_concrete_models=False)
     entries = LogEntry.objects.filter(object_id=str(record.pk), content_type__in=kinds.values())
-    pages = Paginator(entries.select_related("user").order_by("-action_time", "-pk"), HISTORY_PAGE)
-    page = pages.get_page(request.GET.get("p", 1))
+    paginator = Paginator(entries.select_related("user").order_by("-action_time", "-pk"), HISTORY_PAGE)
+    page = paginator.get_page(request.GET.get("p", 1))
     return {
+        "operations": list(operations(pages, request, record)),
         "action_list": page,
-        "page_range": pages.get_elided_page_range(page.number),
-        "pagination_required": pages.count > HISTORY_PAGE,
+        "page_range": paginator.get_elided_page_range(page.number),
+        "pagination_required": paginator.count > HISTORY_PAGE,
         "title": text.plain(record, 120),
     }
 

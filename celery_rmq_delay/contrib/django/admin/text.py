@@ -136,6 +136,11 @@ def state_badge(state: str) -> SafeString:
     return badge(TaskState(state).label, *_ICONS[TaskState(state)])
 
 
+def ran_badge(ran_at: datetime | None) -> SafeString:
+    """Return the warning that a task ran after it was discarded, or an empty text."""
+    return badge(_("ran after it was discarded"), "warning", "bad") if ran_at else SafeString("")
+
+
 def outcome_badge(outcome: str) -> SafeString:
     """Return the outcome of one task of an operation as text and icon."""
     known = OperationItem.Outcome(outcome)

@@ -12,6 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from ....events import schema as events
 from ....events.schema import Event
 from ..models import CountedRollup, FailureGroup, TaskRecord, TaskState
+from ..signals import announce_ran_after_discard
 from . import rows, statements
 from .facts import Fact
 from .reading import Reading, Rollup, Unreadable
@@ -61,13 +62,16 @@ class Database:
         self._know(tables, [*(fact.event for fact in facts), *rollups])
         with transaction.atomic(using=self.connection.alias):
             now = datetime.now(timezone.utc)
-            counted = self._write_facts(tables, _not_collected(tables, facts), now)
+            new = _not_collected(tables, facts)
+            ran = tables.run(statements.RAN_AFTER_DISCARD, rows.runs(new))
+            counted = self._write_facts(tables, new, now)
             counted += self._write_rollups(tables, rollups, now)
             unreadable = [each for each in batch if isinstance(each, Unreadable)]
             tables.run(statements.UNREADABLE, rows.unreadable(unreadable, now))
             tables.run(statements.GROUPS_SEEN, rows.groups(counted))
             tables.run(statements.TALLIES, rows.tallies(counted))
         self._notify(counted)
+        announce_ran_after_discard([record_id for (record_id,) in ran])
 
     def tidy(self) -> None:
         """Delete the ids of rollups that will not be delivered again."""

@@ -89,6 +89,23 @@ def record(fact: Fact, groups: Mapping[str, int], now: datetime) -> Row:
     }
 
 
+def runs(facts: Iterable[Fact]) -> list[Row]:
+    """Return the last attempt that a worker ran of each task, in the order of the task ids and their lives."""
+    ran = [fact for fact in facts if fact.state not in (None, TaskState.DISCARDED)]
+    last = {fact.key: fact for fact in sorted(ran, key=lambda fact: fact.version)}
+    return [
+        {
+            "task_id": task_id,
+            "life": life,
+            "generation": fact.event.generation,
+            "attempt": fact.event.attempt,
+            "ran_at": fact.event.occurred_at,
+            "first_failed_at": fact.event.first_failed_at,
+        }
+        for (task_id, life), fact in sorted(last.items())
+    ]
+
+
 def attempt(fact: Fact, record_id: int) -> Row:
     """Return the row of one attempt of the task with that record."""
     event = fact.event

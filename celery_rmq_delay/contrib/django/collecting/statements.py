@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ..models import TaskState
+from ..models import Operation, TaskState
 from .facts import RANKS
 
 Columns = dict[str, str]
@@ -189,6 +189,25 @@ MESSAGES = _update(
     _RECORD_KEY,
     [*_GAPS, "call_digest = e.call_digest"],
     f" AND {_IS_ITS_MESSAGE}{_RETURNED}",
+)
+
+#: Marks rows that a user has discarded while they were parked, and whose task has run again since: a broker that
+#: crashes soon after the discard may still have the message. Only a later attempt of the same use of the id counts.
+#: Returns the rows that were not marked since they were discarded.
+RAN_AFTER_DISCARD = _update(
+    _RECORDS,
+    {
+        **dict.fromkeys(("task_id", "life"), "text"),
+        **dict.fromkeys(("generation", "attempt"), "integer"),
+        **dict.fromkeys(("ran_at", "first_failed_at"), "timestamptz"),
+    },
+    _RECORD_KEY,
+    [f"ran_after_discard_at = CASE WHEN e.ran_at > {_RECORDS}.changed_at THEN e.ran_at ELSE {_RECORDS}.changed_at END"],
+    f""" AND {_SAME_LIFE} AND e.attempt > {_RECORDS}.attempt AND {_RECORDS}.state = '{TaskState.DISCARDED}'
+    AND {_RECORDS}.exhausted_at IS NULL AND COALESCE(e.first_failed_at <= {_RECORDS}.changed_at, true)
+    AND COALESCE({_RECORDS}.ran_after_discard_at < {_RECORDS}.changed_at, true)
+    AND {_RECORDS}.operation_id IN (SELECT id FROM rmq_delay_operation WHERE kind = '{Operation.Kind.DISCARD}')
+    RETURNING {_RECORDS}.id""",  # noqa: S608 - names of ours
 )
 
 # -- their histories and messages ----------------------------------------------------------------------------------

@@ -63,6 +63,8 @@ class TaskRecord(models.Model):
     first_failed_at = models.DateTimeField(_("first failed"), null=True, blank=True)
     exhausted_at = models.DateTimeField(_("exhausted at"), null=True, blank=True)
     recovered_at = models.DateTimeField(_("recovered at"), null=True, blank=True)
+    #: When it ran although a user had discarded it: its message came back, as after a crash of the broker.
+    ran_after_discard_at = models.DateTimeField(_("ran after it was discarded"), null=True, blank=True)
 
     exception_type = models.CharField(_("error"), max_length=255, blank=True)
     exception_message = models.TextField(_("error message"), blank=True)

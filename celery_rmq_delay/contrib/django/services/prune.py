@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from datetime import timezone as timezones
 from typing import Any
 
+from django.apps import apps
 from django.db import router, transaction
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.utils import timezone
@@ -80,6 +81,11 @@ def _history(before: datetime) -> Iterator[_Expired]:
     operations = Operation.objects.filter(over)
     yield "items of operations", OperationItem.objects.filter(operation__in=operations)
     yield "operations", operations
+    if apps.is_installed("django.contrib.admin"):
+        # Oldest first by the primary key: the table has no index on the time.
+        entries = apps.get_model("admin", "LogEntry")._default_manager
+        ours = entries.filter(content_type__app_label=TaskRecord._meta.app_label, action_time__lt=before)
+        yield "entries in Django's log", ours.order_by("pk")
     empty = ~Exists(TaskRecord.objects.filter(failure_group=OuterRef("pk")))
     yield "failure groups", FailureGroup.objects.filter(empty, last_seen__lt=before, note="", muted=False)
 

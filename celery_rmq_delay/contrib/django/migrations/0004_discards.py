@@ -1,0 +1,15 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("rmq_delay", "0003_kept_messages"),
+    ]
+
+    operations = [
+        migrations.AddField(
+            model_name="taskrecord",
+            name="ran_after_discard_at",
+            field=models.DateTimeField(blank=True, null=True, verbose_name="ran after it was discarded"),
+        ),
+    ]

@@ -1,0 +1,103 @@
+"""Discarded tasks that ran all the same, as after a crash of the broker: they are marked, shown and signalled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from celery_rmq_delay.contrib.django.collecting.database import Database
+from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.signals import task_ran_after_discard
+from celery_rmq_delay.events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED
+from tests.support.django.admin_pages import BASE
+from tests.support.django.databases import ON_BOTH
+from tests.support.django.reported import exhausted, fact
+
+pytestmark = [pytest.mark.usefixtures("tables", "shop"), ON_BOTH]
+
+CALL = exhausted("t", 2)
+
+
+@pytest.fixture
+def received() -> Iterator[list[TaskRecord]]:
+    """Records of the received signals."""
+    found: list[TaskRecord] = []
+
+    def receive(record: TaskRecord, **_: Any) -> None:
+        found.append(record)
+
+    task_ran_after_discard.connect(receive)
+    yield found
+    task_ran_after_discard.disconnect(receive)
+
+
+def discarded(*, is_kept: bool = True, attempt: int = 1, by_user: bool = True) -> TaskRecord:
+    """Return a task that was parked after ``attempt``, then discarded."""
+    Database().write([fact("t", PARKED, attempt)])
+    row = TaskRecord.objects.get()
+    row.state, row.changed_at = TaskState.DISCARDED, timezone.now()
+    row.operation = Operation.objects.create(kind="discard", actor="alice") if by_user else None
+    if is_kept:
+        assert CALL.message is not None
+        Payload.objects.create(record=row, stored_at=row.changed_at, **vars(CALL.message))
+        row.call_digest = CALL.call
+    row.save()
+    return row
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["message kept", "no message"])
+@pytest.mark.parametrize("kind", [PARKED, RECOVERED, EXHAUSTED, "message"])
+def test_a_later_attempt_marks_the_row_and_is_signalled_once(
+    client: Client, received: list[TaskRecord], kind: str, is_kept: bool
+) -> None:
+    row = discarded(is_kept=is_kept)
+    ran = CALL if kind == "message" else fact("t", kind, 2)
+    for _delivery in range(2):
+        Database().write([fact("t", PARKED, 1), ran])
+    row.refresh_from_db()
+    assert row.ran_after_discard_at is not None
+    assert [each.pk for each in received] == [row.pk]
+    assert received[0].ran_after_discard_at == row.ran_after_discard_at
+    kept_state = kind == "message" or not is_kept
+    assert (row.state == TaskState.DISCARDED) is not kept_state
+    assert Payload.objects.filter(record=row).exists() is (is_kept or kind == "message")
+    page = client.get(f"{BASE}/taskrecord/{row.pk}/change/").content.decode()
+    assert page.lower().count("ran after it was discarded") == 2
+    assert "ran after it was discarded" in client.get(f"{BASE}/taskrecord/").content.decode()
+
+
+NO_RUNS = {
+    "its own event, which arrives late": fact("t", PARKED, 1),
+    "an earlier attempt": fact("t", PARKED, 0),
+    "revoked on arrival": fact("t", DISCARDED, 2, reason="revoked"),
+    "another use of the id": fact("t", PARKED, 2, first_failed_at=timezone.now() + timedelta(hours=1)),
+    "another row of the id": fact("t", PARKED, 2, life="0123abcd"),
+    "another task": fact("u", PARKED, 2),
+}
+
+
+@pytest.mark.parametrize("name", NO_RUNS)
+def test_events_that_show_no_run_of_the_task_mark_nothing(received: list[TaskRecord], name: str) -> None:
+    discarded()
+    Database().write([NO_RUNS[name]])
+    assert not TaskRecord.objects.filter(ran_after_discard_at__isnull=False).exists()
+    assert received == []
+
+
+def test_a_row_that_no_user_has_discarded_is_not_marked(received: list[TaskRecord]) -> None:
+    discarded(by_user=False)
+    Database().write([fact("t", RECOVERED, 2)])
+    assert received == []
+
+
+def test_a_run_before_a_second_discard_does_not_hide_one_after_it(received: list[TaskRecord]) -> None:
+    row = discarded()
+    Database().write([fact("t", PARKED, 2)])
+    TaskRecord.objects.filter(pk=row.pk).update(changed_at=timezone.now())
+    Database().write([fact("t", PARKED, 3), fact("t", PARKED, 4)])
+    assert [each.pk for each in received] == [row.pk, row.pk]
