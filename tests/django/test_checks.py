@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from celery_rmq_delay import RetryableTask
 from celery_rmq_delay.contrib.django import checks as django_checks
-from celery_rmq_delay.contrib.django.models import CollectorStatus
+from celery_rmq_delay.contrib.django.models import CollectorStatus, search
 from tests.support import ROOT
 from tests.support.apps import app_of, bare_app
 from tests.support.django.databases import Database, using
@@ -170,6 +170,11 @@ def test_w005_sqlite_whose_writers_do_not_wait(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(connections["default"].settings_dict, "OPTIONS", {})
     reported = found()
     assert list(reported) == ["W005"]
+
+
+def test_w008_sqlite_without_full_text_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "has_fts5", lambda _cursor: False)
+    assert list(found()) == ["W008"]
 
 
 def test_advice_is_shown_by_deployment_checks_only(monkeypatch: pytest.MonkeyPatch) -> None:

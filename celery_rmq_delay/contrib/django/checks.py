@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import sqlite3
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +24,7 @@ from ...exceptions import RmqDelayError, SettingsError
 from ...ladders import Ladder
 from .broker import celery_app
 from .conf import SETTING, Conf, conf
-from .models import CollectorStatus
+from .models import CollectorStatus, TaskRecord, search
 
 TAG = "rmq_delay"
 
@@ -86,6 +88,19 @@ def check_database(**_: Any) -> list[CheckMessage]:
     hint = 'Set "OPTIONS": {"timeout": 20, "transaction_mode": "IMMEDIATE"} in DATABASES: then writers wait in turn.'
     message = "With SQLite, a page or command that writes while the collector runs can fail with 'database is locked'."
     return [Warning(message, hint=hint, id="rmq_delay.W005")]
+
+
+@register(TAG)
+def check_search(**_: Any) -> list[CheckMessage]:
+    """Check that SQLite has the module for the search of messages and arguments."""
+    if connections[router.db_for_read(TaskRecord)].vendor != "sqlite":
+        return []
+    with closing(sqlite3.connect(":memory:")) as memory:
+        if search.has_fts5(memory.cursor()):
+            return []
+    hint = 'Use a Python whose SQLite has FTS5, then run "migrate rmq_delay 0003_kept_messages" and "migrate".'
+    message = "SQLite was built without FTS5: the lists of tasks do not search messages and arguments."
+    return [Warning(message, hint=hint, id="rmq_delay.W008")]
 
 
 @register(Tags.database)

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from django.db import DatabaseError, connections, transaction
-from django.db.models import BooleanField, F, Func, Q, QuerySet
+from django.db.models import BooleanField, F, Func, Q, QuerySet, Value
 from django.utils.translation import gettext as _
 
 from ..conf import conf
@@ -88,7 +88,7 @@ def searched(rows: QuerySet[Any], term: str) -> Found:
     if TaskRecord.objects.using(rows.db).filter(own).exists():
         return Found(rows.filter(own))
     ids, note = _with_words(rows, term)
-    return Found(rows.filter(_named(term) | Q(_Among(ids))), note)
+    return Found(rows.filter(_named(term) | Q(_Among(ids, connections[rows.db].vendor == "sqlite"))), note)
 
 
 def _named(term: str) -> Q:
@@ -157,15 +157,13 @@ def _from_gin(using: str, words: Words, limit: int) -> list[int]:
 class _Among(Func):
     """Whether the id of a row is one of many: one parameter, where ``pk__in`` would have thousands."""
 
+    template, arg_joiner = "%(expressions)s)", " = ANY("
     output_field = BooleanField()
 
-    def __init__(self, ids: list[int]) -> None:
-        super().__init__(F("pk"))
-        self._ids = ids
+    def __init__(self, ids: list[int], is_sqlite: bool) -> None:
+        super().__init__(F("pk"), Value(json.dumps(ids) if is_sqlite else ids))
 
-    def as_sql(self, compiler: Any, connection: Any, **_more: Any) -> tuple[str, list[Any]]:
-        """Return the condition; the array of PostgreSQL and the JSON of SQLite can have any length."""
-        column, params = compiler.compile(self.source_expressions[0])
-        if connection.vendor == "sqlite":
-            return f"{column} IN (SELECT value FROM json_each(%s))", [*params, json.dumps(self._ids)]  # noqa: S608 - a column of ours
-        return f"{column} = ANY(%s)", [*params, self._ids]
+    def as_sqlite(self, compiler: Any, connection: Any, **more: Any) -> Any:
+        """Return the condition with the ids as JSON, as SQLite has no arrays."""
+        parts = {"template": "%(expressions)s))", "arg_joiner": " IN (SELECT value FROM json_each("}
+        return self.as_sql(compiler, connection, **{**more, **parts})
