@@ -18,7 +18,7 @@ from django.utils.translation import gettext_lazy
 from ..conf import conf
 from ..models import LookupValue, TaskRecord, TaskState
 from ..queries import OVERDUE_AFTER
-from . import actions, filters, message, text
+from . import actions, filters, link_filters, message, text
 from .base import ReadOnlyAdmin, outside_transactions
 from .summary import summary
 from .task_page import found_task, history_context, task_page
@@ -236,10 +236,12 @@ class ParkedTaskAdmin(RecordAdmin):
         filters.QueueFilter,
         filters.TaskFilter,
         filters.ErrorFilter,
+        filters.WorkerFilter,
         filters.ParkedWindow,
         filters.AttemptsFilter,
         filters.RequeuedFilter,
-        filters.GroupFilter,
+        link_filters.GroupFilter,
+        link_filters.OperationFilter,
     )
     parameters = filters.parameters(*list_filter)
 
@@ -262,10 +264,12 @@ class ExhaustedTaskAdmin(RecordAdmin):
         filters.QueueFilter,
         filters.TaskFilter,
         filters.ErrorFilter,
+        filters.WorkerFilter,
         filters.ExhaustedWindow,
         filters.AttemptsFilter,
         filters.RequeuedFilter,
-        filters.GroupFilter,
+        link_filters.GroupFilter,
+        link_filters.OperationFilter,
     )
     parameters = filters.parameters(*list_filter)
 
@@ -289,9 +293,11 @@ class TaskRecordAdmin(RecordAdmin):
         filters.QueueFilter,
         filters.TaskFilter,
         filters.ErrorFilter,
+        filters.WorkerFilter,
         filters.ChangedWindow,
         filters.AttemptsFilter,
         filters.RequeuedFilter,
-        filters.GroupFilter,
+        link_filters.GroupFilter,
+        link_filters.OperationFilter,
     )
     parameters = filters.parameters(*list_filter)

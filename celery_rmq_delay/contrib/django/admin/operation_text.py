@@ -13,16 +13,18 @@ from ..models import Operation, TaskState
 from .filters import (
     AttemptsFilter,
     ErrorFilter,
-    GroupFilter,
     OverdueFilter,
     QueueFilter,
     RequeuedFilter,
     StateFilter,
     TaskFilter,
+    WorkerFilter,
 )
+from .link_filters import GroupFilter, OperationFilter
 
 _FILTERS = (
-    StateFilter, QueueFilter, TaskFilter, ErrorFilter, AttemptsFilter, OverdueFilter, RequeuedFilter, GroupFilter,
+    StateFilter, QueueFilter, TaskFilter, ErrorFilter, WorkerFilter, AttemptsFilter, OverdueFilter, RequeuedFilter,
+    GroupFilter, OperationFilter,
 )  # fmt: skip
 #: The titles of the lists' query parameters.
 _TITLES = {each.parameter_name: each.title for each in _FILTERS} | {"q": gettext_lazy("search")}
