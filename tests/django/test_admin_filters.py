@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from html import unescape
 from typing import Any
 
 import pytest
 from django.test import Client
 
-from celery_rmq_delay.contrib.django.models import FailureGroup, Operation
+from celery_rmq_delay.contrib.django.models import (
+    FailureGroup,
+    LookupValue,
+    Operation,
+    OperationItem,
+    TaskRecord,
+    TaskState,
+)
 from tests.support.django import seed
-from tests.support.django.admin_pages import BASE, EXHAUSTED, messages_of
+from tests.support.django.admin_pages import BASE, EXHAUSTED, ask, confirm, messages_of
 from tests.support.django.databases import ON_BOTH
 from tests.support.django.desk import states
 from tests.support.django.markup import faults
@@ -92,8 +100,109 @@ def test_a_page_that_the_list_no_longer_has_shows_the_first_page_of_the_same_fil
 def test_an_action_from_a_page_that_the_list_no_longer_has_is_not_lost(client: Client) -> None:
     seed.shop(parked=0, exhausted=60)
     chosen = [str(task.pk) for task in rows(client.get(f"{EXHAUSTED}?p=2"))]
-    seed.TaskRecord.objects.exclude(pk__in=chosen).update(state="DISCARDED")
+    TaskRecord.objects.exclude(pk__in=chosen).update(state="DISCARDED")
     page = client.post(f"{EXHAUSTED}?p=2", {"action": "discard", "_selected_action": chosen})
     assert page.status_code == 200
     assert page.context["affected"] == 10
     assert messages_of(page) == []
+
+
+# -- worker --------------------------------------------------------------------------------------------------------
+
+
+@ON_BOTH
+def test_tasks_are_filtered_by_the_worker_of_their_last_attempt(client: Client) -> None:
+    seed.shop(parked=8, exhausted=8)
+    for name, query, expected in (
+        ("exhaustedtask", "?worker=shop@node1", 4),
+        ("exhaustedtask", "?worker=shop@node1&queue=payments", 2),
+        ("parkedtask", "?worker=shop@node0", 4),
+        ("taskrecord", "?worker=shop@node0", 8),
+        ("taskrecord", "?worker=unknown", 0),
+    ):
+        page = client.get(f"{BASE}/{name}/{query}")
+        assert (page.status_code, len(rows(page))) == (200, expected), (name, query)
+    assert "<bdi>shop@node1</bdi>" in client.get(EXHAUSTED).content.decode()
+
+
+@ON_BOTH
+def test_a_value_can_be_typed_where_there_are_more_values_than_choices(client: Client) -> None:
+    seed.shop(parked=0, exhausted=4)
+    assert 'name="worker"' not in client.get(EXHAUSTED).content.decode()
+    LookupValue.objects.bulk_create(LookupValue(kind="worker", value=f"pod-{number:03}") for number in range(300))
+    page = client.get(f"{EXHAUSTED}?queue=payments&p=1").content.decode()
+    assert page.count("<bdi>pod-") == 200
+    form = re.search(r'<form method="get" class="rmq-other-value">.*?</form>', page, re.S)
+    assert form is not None
+    assert re.findall(r'name="(\w+)"', form.group()) == ["worker", "queue"]
+    assert faults(page) == []
+
+
+# -- operation -----------------------------------------------------------------------------------------------------
+
+
+def operated() -> Operation:
+    """Return an operation that has discarded two tasks, skipped one, and failed for one; two others are in no one."""
+    tasks = [seed.record(number) for number in range(6)]
+    operation = Operation.objects.create(kind="discard", actor="alice", requested=4)
+    for position, outcome in enumerate(("OK", "OK", "SKIPPED", "FAILED")):
+        OperationItem.objects.create(operation=operation, record=tasks[position], position=position, outcome=outcome)
+        if outcome == "OK":
+            TaskRecord.objects.filter(pk=tasks[position].pk).update(state=TaskState.DISCARDED)
+    return operation
+
+
+@ON_BOTH
+def test_the_tasks_of_an_operation_are_listed_in_any_state_by_outcome(client: Client) -> None:
+    number = operated().pk
+    for name, query, expected in (
+        ("taskrecord", "", {0, 1, 2, 3}),
+        ("exhaustedtask", "", {0, 1, 2, 3}),
+        ("exhaustedtask", "&state=EXHAUSTED", {2, 3}),
+        ("taskrecord", "&outcome=OK", {0, 1}),
+        ("taskrecord", "&outcome=FAILED", {3}),
+        ("taskrecord", "&outcome=UNKNOWN", set()),
+        ("taskrecord", "&outcome=rest", {3}),
+        ("exhaustedtask", "&outcome=OK&queue=payments&worker=shop@node1", {1}),
+        ("parkedtask", "", set()),
+    ):
+        page = client.get(f"{BASE}/{name}/?operation={number}{query}")
+        found = {int(task.task_id[:8], 16) for task in rows(page)}
+        assert (page.status_code, found) == (200, expected), (name, query)
+        assert faults(page.content.decode()) == []
+
+
+def test_an_operation_is_shown_as_a_chosen_filter_and_not_offered_as_a_choice(client: Client) -> None:
+    number = operated().pk
+    page = client.get(f"{BASE}/taskrecord/?operation={number}&outcome=SKIPPED").content.decode()
+    assert f"<bdi>Operation {number}: Skipped</bdi>" in page
+    assert "By operation" not in page
+    assert f"<bdi>Operation {number}</bdi>" in client.get(f"{BASE}/taskrecord/?operation={number}").content.decode()
+    assert "Operation" not in [spec.title for spec in client.get(EXHAUSTED).context["cl"].filter_specs]
+
+
+@ON_BOTH
+def test_an_unknown_operation_or_outcome_selects_nothing(client: Client) -> None:
+    number = operated().pk
+    for query in (
+        "operation=999999",
+        f"operation={number}&outcome=NOPE",
+        f"operation={number}&outcome=a%00b",
+        f"operation={number}&outcome=",
+        "outcome=OK",
+        "operation=",
+    ):
+        page = client.get(f"{EXHAUSTED}?{query}")
+        assert (page.status_code, rows(page)) == (400, []), query
+        assert faults(page.content.decode()) == [], query
+        sent = {"action": "discard", "_selected_action": "0", "select_across": "1"}
+        assert client.post(f"{EXHAUSTED}?{query}", sent).status_code == 400, query
+
+
+@ON_BOTH
+def test_an_action_on_the_tasks_of_an_operation_asks_for_these_only(client: Client) -> None:
+    number = operated().pk
+    page = ask(client, "restore", address=f"{EXHAUSTED}?operation={number}", select_across="1")
+    assert (page.context["affected"], page.context["others"]) == (2, 2)
+    messages_of(confirm(client, page))
+    assert states() == {"EXHAUSTED": 6}

@@ -11,6 +11,7 @@ from django.db.models import Sum
 from django.utils import timezone
 
 from celery_rmq_delay import headers as h
+from celery_rmq_delay.contrib.django.collecting import database
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.collecting.reading import Rollup
@@ -189,7 +190,24 @@ def test_a_deleted_group_is_created_again(tables: Database) -> None:
 def test_filters_offer_the_values_of_events(tables: Database) -> None:
     tables.write([fact("t")])
     found = {(each.kind, each.value) for each in LookupValue.objects.all()}
-    assert found == {("queue", "payments"), ("task", "orders.tasks.charge"), ("error", ERRORS[0])}
+    assert found == {
+        ("queue", "payments"),
+        ("task", "orders.tasks.charge"),
+        ("error", ERRORS[0]),
+        ("worker", "celery@worker-0"),
+    }
+
+
+def test_a_worker_that_was_pruned_is_offered_again_when_the_cache_of_names_is_old(
+    tables: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables.write([fact("a")])
+    LookupValue.objects.all().delete()
+    tables.write([fact("b")])
+    assert not LookupValue.objects.exists()
+    monkeypatch.setattr(database, "_KNOWN_FOR", -1.0)
+    tables.write([fact("c")])
+    assert LookupValue.objects.filter(kind="worker", value="celery@worker-0").exists()
 
 
 # -- actions of users stand ----------------------------------------------------------------------------------------

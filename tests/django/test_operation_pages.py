@@ -223,13 +223,6 @@ def test_buttons_need_the_permission_of_their_kind(client: Client) -> None:
     assert "Undo this" not in page_of(client, run(of(record(), kind=Kind.RESTORE)))
 
 
-@pytest.mark.parametrize("value", ["", "1", "1:", "1:all", "x:rest", "-1:rest", "1:rest;", "\0", "9" * 30 + ":rest"])
-def test_an_unknown_value_of_the_filter_by_outcome_selects_nothing(client: Client, value: str) -> None:
-    record()
-    answer = client.get(f"{BASE}/taskrecord/", {"outcome": value})
-    assert answer.status_code == 302 or "0 retried tasks" in answer.content.decode()
-
-
 @ON_BOTH
 def test_unfinished_operations_come_first_and_exports_are_hidden(client: Client) -> None:
     done = [ended(of(record()), "OK") for _ in range(2)]

@@ -19,6 +19,7 @@ from django.test.utils import CaptureQueriesContext
 from celery_rmq_delay.contrib.django.models import (
     Attempt,
     FailureGroup,
+    LookupValue,
     Operation,
     OperationItem,
     Payload,
@@ -157,6 +158,17 @@ def test_empty_groups_without_a_note_are_pruned() -> None:
     record(TaskState.UNKNOWN, failure_group=kept[2])
     prune()
     assert list(FailureGroup.objects.order_by("pk")) == kept
+
+
+def test_workers_without_tasks_are_no_longer_choices_of_the_filter() -> None:
+    record(TaskState.EXHAUSTED, worker="celery@busy")
+    for kind, value in (("worker", "celery@busy"), ("worker", "celery@gone"), ("queue", "celery@gone")):
+        LookupValue.objects.create(kind=kind, value=value)
+    assert prune()["workers without tasks"] == 1
+    assert set(LookupValue.objects.values_list("kind", "value")) == {
+        ("worker", "celery@busy"),
+        ("queue", "celery@gone"),
+    }
 
 
 def test_old_unreadable_messages_are_pruned() -> None:

@@ -185,7 +185,7 @@ def slots(now: datetime) -> datetime:
 def lookups(kind: int) -> None:
     """Add the filter values for one of `KINDS`."""
     name, queue, error, _message = KINDS[kind]
-    for of, value in (("task", name), ("queue", queue), ("error", error)):
+    for of, value in (("task", name), ("queue", queue), ("error", error), ("worker", f"shop@node{kind % 2}")):
         LookupValue.objects.get_or_create(kind=of, value=value)
 
 
@@ -225,6 +225,6 @@ def hostile(text: str, state: str = TaskState.EXHAUSTED, number: int = 666) -> E
         event_id=f"hostile-{number}", record=made, kind="exhausted", occurred_at=timezone.now(), worker=short,
         exception_type=short, exception_message=text, frame=short, traceback=text, reason=text[:32],
     )  # fmt: skip
-    for of in ("task", "queue", "error"):
+    for of in ("task", "queue", "error", "worker"):
         LookupValue.objects.get_or_create(kind=of, value=short)
     return ExhaustedTask.objects.get(pk=made.pk)

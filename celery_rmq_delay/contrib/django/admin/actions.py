@@ -29,7 +29,7 @@ from ..services.operations.transactions import repeated
 from . import log_entries, text
 from .acts import DISCARD, GRADUALLY, REQUEUE, RESTORE, RUN_NOW, Act, Kind
 from .base import EXHAUSTED_STATES, ReadOnlyAdmin, with_query
-from .outcome_filter import followed
+from .link_filters import followed
 
 #: Rows of each table that the confirmation page shows.
 SHOWN = 10

@@ -15,8 +15,8 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from ..models import FailureGroup, LookupValue, TaskState
-from ..queries import due_soon, lookup_values, overdue
+from ..models import LookupValue, TaskState
+from ..queries import MAX_CHOICES, due_soon, lookup_values, overdue
 from .base import EXHAUSTED_STATES
 from .changelist import named
 from .text import plain
@@ -24,12 +24,16 @@ from .text import plain
 _LOOKUPS = "_rmq_delay_lookups"
 
 
-def _number(value: str | None) -> int | None:
+def number_of(value: str | None) -> int | None:
+    """Return a number of at most nine digits; None for anything else."""
     return int(value) if value and value.isascii() and value.isdigit() and len(value) < 10 else None
 
 
 class OwnFilter(admin.SimpleListFilter):
     """A filter that refuses unknown values: if it ignored them, an action would affect more rows."""
+
+    #: Parameters beside ``parameter_name``.
+    more_parameters: tuple[str, ...] = ()
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep the rows of the chosen value; all rows if none is chosen."""
@@ -60,19 +64,27 @@ class OwnFilter(admin.SimpleListFilter):
 
 
 class StateFilter(OwnFilter):
-    """One of the states of the list; by default the first, which the list is named after."""
+    """One of the states of the list; by default the first, which the list is named after.
+
+    The tasks of an operation are shown in all states of the list: the operation has changed them.
+    """
 
     title = _("state")
     parameter_name = "state"
     states: tuple[TaskState, ...] = ()
+
+    @property
+    def default(self) -> tuple[TaskState, ...]:
+        """The states while none is chosen."""
+        return self.states if "operation" in self.request.GET else self.states[:1]
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return the states."""
         return [(state.value, state.label) for state in self.states]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        """Keep the tasks of the chosen state, or of the first."""
-        return super().queryset(request, queryset) if self.value() else queryset.filter(state=self.states[0])
+        """Keep the tasks of the chosen state, or of the default."""
+        return super().queryset(request, queryset) if self.value() else queryset.filter(state__in=self.default)
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
         """Return the tasks of one state."""
@@ -80,10 +92,10 @@ class StateFilter(OwnFilter):
 
     def choices(self, changelist: ChangeList) -> Iterator[Any]:
         """Yield the states without "All", for which there is no index."""
-        chosen = self.value() or self.states[0]
+        chosen = (self.value(),) if self.value() else self.default
         for state in self.states:
             yield {
-                "selected": state == chosen,
+                "selected": (state,) == chosen,
                 "query_string": changelist.get_query_string({self.parameter_name: state.value}),
                 "display": state.label,
             }
@@ -128,6 +140,10 @@ class SeenFilter(OwnFilter):
     kind: LookupValue.Kind
     field = ""
     template = "admin/rmq_delay/filter.html"
+    #: Whether there may be more values than choices, so that a value can be typed.
+    is_long = False
+    #: The other parameters of the page, which a typed value keeps.
+    others: tuple[tuple[str, str], ...] = ()
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return the recorded values, and the chosen one."""
@@ -136,6 +152,7 @@ class SeenFilter(OwnFilter):
             found = lookup_values()
             setattr(request, _LOOKUPS, found)
         values = list(found[self.kind])
+        self.is_long = len(values) >= MAX_CHOICES
         chosen = request.GET.get(self.parameter_name or "")
         if chosen and chosen not in values:
             values.insert(0, chosen)
@@ -144,6 +161,12 @@ class SeenFilter(OwnFilter):
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
         """Return the tasks with one value."""
         return queryset.filter(**{self.field: value})
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """Yield the choices, as Django does."""
+        given = changelist.filter_params.items()
+        self.others = tuple((name, each) for name, values in given if name != self.parameter_name for each in values)
+        return super().choices(changelist)
 
 
 class QueueFilter(SeenFilter):
@@ -162,6 +185,12 @@ class ErrorFilter(SeenFilter):
     """By class of the last error."""
 
     title, parameter_name, kind, field = _("error"), "error", LookupValue.Kind.ERROR, "exception_type"
+
+
+class WorkerFilter(SeenFilter):
+    """By the worker of the last attempt."""
+
+    title, parameter_name, kind, field = _("worker"), "worker", LookupValue.Kind.WORKER, "worker"
 
 
 class WindowFilter(OwnFilter):
@@ -213,7 +242,7 @@ class AttemptsFilter(OwnFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         """Return some numbers, and the chosen one."""
-        numbers = {*self.offered, _number(request.GET.get("attempts")) or 1}
+        numbers = {*self.offered, number_of(request.GET.get("attempts")) or 1}
         return [
             (str(number), ngettext("%(count)s or more", "%(count)s or more", number) % {"count": number})
             for number in sorted(numbers)
@@ -221,7 +250,7 @@ class AttemptsFilter(OwnFilter):
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
         """Return the tasks with at least that many attempts; the first attempt is number 0."""
-        number = _number(value)
+        number = number_of(value)
         return queryset.filter(attempt__gte=number - 1) if number else None
 
 
@@ -272,23 +301,6 @@ class RequeuedFilter(OwnFilter):
         return queryset.filter(generation=0) if value == "0" else None
 
 
-class GroupFilter(OwnFilter):
-    """By failure group; shown only while a group is chosen, from the page of the groups."""
-
-    title = _("failure group")
-    parameter_name = "group"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the chosen group."""
-        number = _number(request.GET.get("group"))
-        self.group = None if number is None else FailureGroup.objects.filter(pk=number).first()
-        return [(str(number), plain(self.group, 80))] if self.group else []
-
-    def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
-        """Return the tasks of one group; None if it was deleted."""
-        return queryset.filter(failure_group=self.group) if self.group else None
-
-
-def parameters(*filters: type[admin.SimpleListFilter]) -> tuple[str, ...]:
+def parameters(*filters: type[OwnFilter]) -> tuple[str, ...]:
     """Return the query parameters of these filters."""
-    return tuple(each.parameter_name for each in filters if each.parameter_name)
+    return tuple(name for each in filters for name in (str(each.parameter_name), *each.more_parameters))

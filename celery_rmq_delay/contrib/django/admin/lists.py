@@ -19,9 +19,8 @@ from ..conf import conf
 from ..models import TaskRecord, TaskState
 from ..queries import OVERDUE_AFTER
 from ..services.searching import searched
-from . import actions, filters, message, text
+from . import actions, filters, link_filters, message, text
 from .base import outside_transactions
-from .outcome_filter import OutcomeFilter
 from .summary import SummarizedAdmin
 from .task_page import found_task, history_context, task_page
 
@@ -231,10 +230,12 @@ class ParkedTaskAdmin(RecordAdmin):
         filters.QueueFilter,
         filters.TaskFilter,
         filters.ErrorFilter,
+        filters.WorkerFilter,
         filters.ParkedWindow,
         filters.AttemptsFilter,
         filters.RequeuedFilter,
-        filters.GroupFilter,
+        link_filters.GroupFilter,
+        link_filters.OperationFilter,
     )
     parameters = filters.parameters(*list_filter)
 
@@ -257,10 +258,12 @@ class ExhaustedTaskAdmin(RecordAdmin):
         filters.QueueFilter,
         filters.TaskFilter,
         filters.ErrorFilter,
+        filters.WorkerFilter,
         filters.ExhaustedWindow,
         filters.AttemptsFilter,
         filters.RequeuedFilter,
-        filters.GroupFilter,
+        link_filters.GroupFilter,
+        link_filters.OperationFilter,
     )
     parameters = filters.parameters(*list_filter)
 
@@ -284,10 +287,11 @@ class TaskRecordAdmin(RecordAdmin):
         filters.QueueFilter,
         filters.TaskFilter,
         filters.ErrorFilter,
+        filters.WorkerFilter,
         filters.ChangedWindow,
         filters.AttemptsFilter,
         filters.RequeuedFilter,
-        filters.GroupFilter,
-        OutcomeFilter,
+        link_filters.GroupFilter,
+        link_filters.OperationFilter,
     )
     parameters = filters.parameters(*list_filter)

@@ -15,7 +15,7 @@ from ..models import FailureGroup, Operation, OperationItem, TaskRecord, TaskSta
 from ..queries import grouped
 from .acts import DISCARD, GRADUALLY, REQUEUE, RESTORE, RUN_NOW
 from .base import ReadOnlyAdmin
-from .outcome_filter import REST
+from .link_filters import REST
 
 Kind, Outcome = Operation.Kind, OperationItem.Outcome
 
@@ -73,11 +73,11 @@ def buttons(
         is_gradual = operation.kind == Kind.REQUEUE and (operation.canary or operation.rate)
         yield Button(
             f"{label} ({grouped(rest)})",
-            f"{tasks}?{urlencode({'outcome': f'{operation.pk}:rest'})}",
+            f"{tasks}?{urlencode({'operation': operation.pk, 'outcome': 'rest'})}",
             (GRADUALLY if is_gradual else act).name,
         )
     if operation.kind == Kind.DISCARD and _has_discarded(operation):
-        query = {"state": TaskState.DISCARDED.value, "outcome": f"{operation.pk}:done"}
+        query = {"state": TaskState.DISCARDED.value, "operation": operation.pk, "outcome": "done"}
         yield Button(_("Undo this"), f"{tasks}?{urlencode(query)}", RESTORE.name)
 
 

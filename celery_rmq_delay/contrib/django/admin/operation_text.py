@@ -14,21 +14,23 @@ from .filters import (
     AttemptsFilter,
     DueFilter,
     ErrorFilter,
-    GroupFilter,
     OverdueFilter,
     QueueFilter,
     RequeuedFilter,
     StateFilter,
     TaskFilter,
+    WorkerFilter,
 )
-from .outcome_filter import OutcomeFilter, in_words_of
+from .link_filters import GroupFilter, OperationFilter, in_words_of
 
 _FILTERS = (
-    StateFilter, QueueFilter, TaskFilter, ErrorFilter, AttemptsFilter, DueFilter, OverdueFilter, RequeuedFilter,
-    GroupFilter, OutcomeFilter,
+    StateFilter, QueueFilter, TaskFilter, ErrorFilter, WorkerFilter, AttemptsFilter, DueFilter, OverdueFilter,
+    RequeuedFilter, GroupFilter, OperationFilter,
 )  # fmt: skip
 #: The titles of the lists' query parameters.
-_TITLES = {each.parameter_name: each.title for each in _FILTERS} | {"q": gettext_lazy("search")}
+_TITLES = {each.parameter_name: each.title for each in _FILTERS} | {
+    "q": gettext_lazy("search"), "outcome": gettext_lazy("outcome"),
+}  # fmt: skip
 
 
 def in_words(operation: Operation) -> Iterator[tuple[str, str]]:
@@ -51,8 +53,8 @@ def in_words(operation: Operation) -> Iterator[tuple[str, str]]:
 def _filtered(name: str, wanted: object) -> str:
     if name == "state" and isinstance(wanted, str) and wanted in TaskState.values:
         return str(TaskState(wanted).label)
-    if name == OutcomeFilter.parameter_name and (words := in_words_of(str(wanted))):
-        return words
+    if name == "outcome":
+        return in_words_of(str(wanted))
     return _value(wanted)
 
 

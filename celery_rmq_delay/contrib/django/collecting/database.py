@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
@@ -23,6 +24,8 @@ from .tables import Tables, tables_of
 REMEMBERED = timedelta(days=1)
 #: The most groups and names that are cached; with more the cache starts empty again.
 _MOST_KNOWN = 50_000
+#: Seconds until the cache starts empty again: the retention deletes groups and names.
+_KNOWN_FOR = 3_600.0
 
 
 class UnkeptError(ValueError):
@@ -39,6 +42,7 @@ class Database:
         self._notify = notify
         self._groups: dict[str, int] = {}
         self._names: set[rows.Name] = set()
+        self._known_since = time.monotonic()
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
@@ -49,6 +53,7 @@ class Database:
         """Clear the cache of groups and names: they may have been deleted."""
         self._groups.clear()
         self._names.clear()
+        self._known_since = time.monotonic()
 
     def write(self, batch: Sequence[Reading]) -> None:
         """Write a batch; it is committed when this returns.
@@ -80,7 +85,8 @@ class Database:
 
     def _know(self, tables: Tables, named: Sequence[Event]) -> None:
         """Create the groups and lookup values that these events name."""
-        if len(self._groups) + len(self._names) > _MOST_KNOWN:
+        is_old = time.monotonic() - self._known_since > _KNOWN_FOR
+        if is_old or len(self._groups) + len(self._names) > _MOST_KNOWN:
             self.forget()
         new = {
             event.fingerprint: event for event in named if event.fingerprint and event.fingerprint not in self._groups

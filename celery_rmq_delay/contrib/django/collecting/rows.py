@@ -177,12 +177,14 @@ def groups(failures: Iterable[Event]) -> list[Row]:
 
 
 def names(named: Iterable[Event]) -> set[Name]:
-    """Return the queues, tasks and errors that events name, as (kind, value)."""
+    """Return the queues, tasks, errors and workers that events name, as (kind, value)."""
     found: set[Name] = set()
     for event in named:
         found.add((LookupValue.Kind.QUEUE.value, event.queue))
         found.add((LookupValue.Kind.TASK.value, event.task))
         found.add((LookupValue.Kind.ERROR.value, event.exception_type or ""))
+        if event.kind != events.ROLLUP:  # a rollup has no task that the filter could find
+            found.add((LookupValue.Kind.WORKER.value, event.worker))
     return {(kind, value) for kind, value in found if value}
 
 

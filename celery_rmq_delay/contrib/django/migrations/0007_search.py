@@ -19,7 +19,7 @@ class Migration(migrations.Migration):
     atomic = False  # for CREATE INDEX CONCURRENTLY
 
     dependencies = [
-        ("rmq_delay", "0004_operations"),
+        ("rmq_delay", "0006_discards"),
     ]
 
     operations = [

@@ -69,7 +69,7 @@ class CountedRollup(models.Model):
 
 
 class LookupValue(models.Model):
-    """A known queue, task or error class: a choice of the filters, without a scan of the large tables."""
+    """A known queue, task, error class or worker: a choice of the filters, without a scan of the large tables."""
 
     class Kind(models.TextChoices):
         """The kinds of value."""
@@ -77,6 +77,7 @@ class LookupValue(models.Model):
         QUEUE = "queue", _("queue")
         TASK = "task", _("task")
         ERROR = "error", _("error")
+        WORKER = "worker", _("worker")
 
     kind = models.CharField(max_length=8, choices=Kind.choices)
     value = models.CharField(max_length=255)

@@ -111,6 +111,7 @@ class TaskRecord(models.Model):
             models.Index(fields=["state", "queue", "-exhausted_at", "name"], name="rmq_delay_state_queue"),
             models.Index(fields=["state", "name", "-exhausted_at", "exception_type"], name="rmq_delay_state_name"),
             models.Index(fields=["state", "exception_type", "-exhausted_at", "queue"], name="rmq_delay_state_error"),
+            models.Index(fields=["state", "worker", "-exhausted_at"], name="rmq_delay_state_worker"),
             models.Index(fields=["failure_group", "state", "-exhausted_at"], name="rmq_delay_group_state"),
             models.Index(fields=["root_id"], name="rmq_delay_root"),
             models.Index(fields=["parent_id"], name="rmq_delay_parent"),

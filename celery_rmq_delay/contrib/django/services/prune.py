@@ -18,7 +18,17 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from ..conf import Conf, conf
-from ..models import Attempt, FailureGroup, Operation, OperationItem, Tally, TaskRecord, TaskState, UnreadableMessage
+from ..models import (
+    Attempt,
+    FailureGroup,
+    LookupValue,
+    Operation,
+    OperationItem,
+    Tally,
+    TaskRecord,
+    TaskState,
+    UnreadableMessage,
+)
 
 #: Rows of one transaction.
 BATCH = 1_000
@@ -86,6 +96,8 @@ def _history(before: datetime) -> Iterator[_Expired]:
         entries = apps.get_model("admin", "LogEntry")._default_manager
         ours = entries.filter(content_type__app_label=TaskRecord._meta.app_label, action_time__lt=before)
         yield "entries in Django's log", ours.order_by("pk")
+    tasks = TaskRecord.objects.filter(state__in=TaskState.values, worker=OuterRef("value"))
+    yield "workers without tasks", LookupValue.objects.filter(~Exists(tasks), kind=LookupValue.Kind.WORKER)
     empty = ~Exists(TaskRecord.objects.filter(failure_group=OuterRef("pk")))
     yield "failure groups", FailureGroup.objects.filter(empty, last_seen__lt=before, note="", muted=False)
 

@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("rmq_delay", "0003_kept_messages"),
+        ("rmq_delay", "0005_workers"),
     ]
 
     operations = [
