@@ -106,7 +106,7 @@ def test_a_requeue_without_a_broker_fails_and_leaves_the_tasks_as_they_were(clie
         seed.message(task, seed.call(1))
     answer = confirm(client, ask(client, "requeue", *tasks))
     (message,) = messages_of(answer)
-    assert message.startswith("0 requeued, 2 failed (broker unreachable: ")
+    assert message.startswith("0 requeued, 2 not sent (broker unreachable: ")
     assert states() == {"EXHAUSTED": 2}
 
 
@@ -245,6 +245,19 @@ def test_a_large_selection_is_left_to_the_background_with_a_page_to_watch(client
     assert "21 discarded" in over
     assert "data-automatic" not in over
     assert 'max="21"' in over
+
+
+def test_a_background_operation_can_be_scheduled_for_later(client: Client) -> None:
+    task = seed.record(1)
+    seed.message(task, seed.call(1))
+    assert 'name="not_before"' not in ask(client, "requeue", task).content.decode()
+    page = ask(client, "requeue_gradually", task)
+    assert 'type="datetime-local" name="not_before"' in page.content.decode()
+    assert confirm(client, page, not_before="tomorrow").status_code == 200
+    confirm(client, page, not_before="2126-01-31T03:00")
+    operation = Operation.objects.get()
+    assert operation.not_before is not None
+    assert operation.not_before.isoformat() == "2126-01-31T03:00:00+00:00"
 
 
 def test_a_running_operation_can_be_cancelled_by_users_who_may_start_one(client: Client) -> None:

@@ -114,7 +114,7 @@ def test_an_edit_runs_and_shows_its_result(task: TaskRecord) -> None:
     )
     assert answer["Location"] == f"{EXHAUSTED}{task.pk}/change/"
     (message,) = messages_of(answer)
-    assert message.startswith("0 edited and requeued, 1 failed (broker unreachable")
+    assert message.startswith("0 edited and requeued, 1 not sent (broker unreachable")
     operation = Operation.objects.get()
     assert operation.details["diff"][0] == {"path": "args[0]", "old": "7", "new": "8"}
     assert "411" not in str(operation.details)

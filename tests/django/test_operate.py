@@ -9,12 +9,14 @@ import pytest
 from django.core.management import CommandError
 from django.utils import timezone
 
-from celery_rmq_delay.contrib.django.models import Operation, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.models import Operation, OperatorStatus, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
+from celery_rmq_delay.contrib.django.services.operations import background
 from celery_rmq_delay.contrib.django.services.operations import runner as running
 from celery_rmq_delay.contrib.django.services.operations.background import next_operation
 from celery_rmq_delay.contrib.django.services.operations.lease import STALE_AFTER, Lease
-from celery_rmq_delay.contrib.django.services.operations.requests import freeze
+from celery_rmq_delay.contrib.django.services.operations.operators import count_running
+from celery_rmq_delay.contrib.django.services.operations.requests import freeze, is_inline, run
 from tests.support.django.commands import manage
 from tests.support.django.records import record
 
@@ -71,6 +73,36 @@ def test_a_gradual_operation_is_next_at_once() -> None:
     assert next_operation() == operation
 
 
+def test_a_scheduled_operation_does_not_start_before_its_time() -> None:
+    start = timezone.now() + timedelta(hours=1)
+    operation = waiting(not_before=start)
+    assert not is_inline(operation)
+    assert next_operation() is None
+    manage("operate", "--once")
+    with pytest.raises(CommandError, match="does not start before"):
+        manage("operate", "--operation", str(operation.pk))
+    changed(operation, not_before=timezone.now() - timedelta(seconds=1))
+    manage("operate", "--once")
+    operation.refresh_from_db()
+    assert operation.message == "1 discarded"
+
+
+def test_a_process_is_known_while_it_runs_and_forgotten_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = timezone.now()
+    OperatorStatus.objects.create(name="killed", started_at=now, heartbeat_at=now - timedelta(days=2))
+    known = list[tuple[int, int]]()
+
+    def observed(operation: Operation, **more: Any) -> Operation:
+        known.append((count_running(timezone.now()), OperatorStatus.objects.count()))
+        return run(operation, **more)
+
+    monkeypatch.setattr(background, "run", observed)
+    waiting(not_before=now)
+    manage("operate", "--once")
+    assert known == [(1, 1)]
+    assert not OperatorStatus.objects.exists()
+
+
 def test_one_operation_is_run_by_its_number() -> None:
     first, second = waiting(), waiting()
     assert manage("operate", "--operation", str(second.pk)) == "Done: 1 discarded.\n"
@@ -102,6 +134,38 @@ def test_an_action_is_for_tasks_by_their_ids() -> None:
     first, _second, third = record(), record(), record()
     manage("operate", "discard", id=[first.task_id, third.task_id])
     assert manage("operate", "restore", all=True).endswith("Done: 2 restored.\n")
+
+
+@pytest.mark.parametrize("given", [("--in", "2h30m"), ("--at", "2999-01-31T03:00"), ("--at", "2999-01-31T03:00+01:00")])
+def test_an_action_can_be_scheduled_for_later(given: tuple[str, str]) -> None:
+    record()
+    output = manage("operate", "discard", "--all", *given)
+    operation = Operation.objects.get()
+    assert operation.not_before is not None
+    assert "A running rmq_delay_operate starts it at " in output
+    assert operation.state == State.PENDING
+    if given[0] == "--in":
+        assert (
+            timedelta(0) < timezone.now() + timedelta(hours=2, minutes=30) - operation.not_before < timedelta(hours=1)
+        )
+    else:
+        assert operation.not_before.isoformat().startswith("2999-01-31T")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (("--in", "soon"), "soon"),
+        (("--at", "tomorrow"), "is not a time"),
+        (("--at", "2026-02-31T03:00"), "is not a time"),
+        (("--at", "2999-01-31T03:00", "--in", "2h"), "not allowed with"),
+    ],
+)
+def test_an_invalid_start_time_is_refused_before_anything_is_done(given: tuple[str, ...], error: str) -> None:
+    record()
+    with pytest.raises(CommandError, match=error):
+        manage("operate", "discard", "--all", *given)
+    assert not Operation.objects.exists()
 
 
 @pytest.mark.parametrize("given", [{}, {"all": True, "queue": "mails"}])

@@ -13,7 +13,7 @@ from celery_rmq_delay.contrib.django.models import Attempt, Operation, Operation
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations import canaries, lease
 from celery_rmq_delay.contrib.django.services.operations.requests import cancel, freeze, is_inline, report, run
-from celery_rmq_delay.exceptions import RmqDelayError
+from celery_rmq_delay.exceptions import LeaseLostError, RmqDelayError
 from tests.support.django.records import record
 
 pytestmark = pytest.mark.usefixtures("database", "shop")
@@ -163,6 +163,23 @@ def test_a_running_operation_is_left_to_its_runner_until_the_runner_is_silent() 
         first.beat()
 
 
+def test_a_pausing_operation_renews_its_heartbeat_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
+    held = lease.Lease.take(operation)
+    old = timezone.now() - timedelta(seconds=30)
+    Operation.objects.update(heartbeat_at=old)
+    assert held.check() == State.RUNNING
+    assert Operation.objects.get().heartbeat_at == old
+    monkeypatch.setattr(lease, "BEAT_EVERY", 0)
+    assert held.check() == State.RUNNING
+    assert Operation.objects.get().heartbeat_at > old
+    for every in (0, 1_000):
+        monkeypatch.setattr(lease, "BEAT_EVERY", every)
+        Operation.objects.update(runner="another")
+        with pytest.raises(LeaseLostError):
+            held.check()
+
+
 def test_an_operation_that_waits_is_cancelled_at_once() -> None:
     task = record()
     operation = cancel(freeze(Kind.DISCARD, selected(task), actor=ALICE, reason=""), BOB)
@@ -195,7 +212,7 @@ def test_an_edit_whose_page_is_gone_reports_its_tasks() -> None:
     operation = run(operation)
     assert operation.state == State.FAILED
     assert operation.message == (
-        "0 edited and requeued, 1 failed (the edited arguments were lost with their request: edit the task again), "
+        "0 edited and requeued, 1 not sent (the edited arguments were lost with their request: edit the task again), "
         "1 with unknown outcome (its runner died while it was being published)"
     )
     assert states(*tasks) == [TaskState.UNKNOWN, TaskState.EXHAUSTED]

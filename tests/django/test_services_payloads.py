@@ -186,7 +186,7 @@ def test_an_edit_without_a_broker_changes_nothing() -> None:
     task = kept(call(1), {"argsrepr": saferepr((1,))})
     operation = edit(task, "[2]", "{}", actor=ALICE, reason="typo")
     assert operation.state == Operation.State.FAILED
-    assert operation.message.startswith("0 edited and requeued, 1 failed (broker unreachable: ")
+    assert operation.message.startswith("0 edited and requeued, 1 not sent (broker unreachable: ")
     task.refresh_from_db()
     assert task.state == TaskState.EXHAUSTED
 

@@ -134,7 +134,7 @@ def test_tasks_can_be_requeued_into_another_queue(desk: Desk) -> None:
 def test_without_the_other_queue_no_task_is_claimed(desk: Desk, queue: str, problem: str) -> None:
     desk.exhausted(2)
     operation = run(frozen(details={"into_queue": queue}))
-    assert (operation.state, operation.message) == (State.FAILED, f"0 requeued, 2 failed ({problem})")
+    assert (operation.state, operation.message) == (State.FAILED, f"0 requeued, 2 not sent ({problem})")
     assert states() == {TaskState.EXHAUSTED: 2}
     assert set(TaskRecord.objects.values_list("operation", flat=True)) == {None}
     assert queue_problem(queue) == problem

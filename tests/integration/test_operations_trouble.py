@@ -87,7 +87,7 @@ def adds_up(operation: Operation) -> None:
     outcomes = Counter(operation.items.values_list("outcome", flat=True))
     assert outcomes[Outcome.OK] == operation.ok
     assert outcomes[Outcome.SKIPPED] == operation.skipped
-    assert outcomes[Outcome.FAILED] == operation.failed
+    assert outcomes[Outcome.FAILED] + outcomes[Outcome.UNTRIED] == operation.failed
     assert outcomes[Outcome.UNKNOWN] == operation.unknown
     assert outcomes[Outcome.CANCELLED] + outcomes[Outcome.PENDING] == operation.remaining
 
@@ -317,7 +317,7 @@ def test_without_a_confirm_the_outcome_is_unknown_and_nothing_more_is_sent(
     sqlite_desk.exhausted(5)
     with alarm(own_broker), shop.of(shop.found, broker_timeout=1):
         operation = run(frozen())
-    assert operation.message == "0 requeued, 4 failed (no confirm in 1 s), 1 with unknown outcome (no confirm in 1 s)"
+    assert operation.message == "0 requeued, 4 not sent (no confirm in 1 s), 1 with unknown outcome (no confirm in 1 s)"
     assert states() == {TaskState.EXHAUSTED: 4, TaskState.UNKNOWN: 1}
     assert run(frozen()).message == (
         "4 requeued, 1 skipped (the outcome of an earlier requeue is unknown: restore it first)"
@@ -398,7 +398,7 @@ def test_an_error_after_the_publish_leaves_the_outcome_unknown(
     operation.refresh_from_db()
     assert operation.state == State.FAILED
     assert operation.message == (
-        "0 requeued, 2 failed (RuntimeError: out of order), "
+        "0 requeued, 2 not sent (RuntimeError: out of order), "
         "1 with unknown outcome (its runner died while it was being published)"
     )
     adds_up(operation)

@@ -38,6 +38,12 @@ class ConfirmForm(forms.Form):
     """
 
     reason = reason_field()
+    not_before = forms.DateTimeField(
+        label=gettext_lazy("Not before"),
+        required=False,
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
+        help_text=gettext_lazy("Empty: as soon as “manage.py rmq_delay_operate” can run it."),
+    )
     as_of = forms.CharField(widget=forms.HiddenInput)
     newest = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
     expected = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
@@ -61,7 +67,8 @@ class ConfirmForm(forms.Form):
 
     def options(self) -> dict[str, Any]:
         """Return the options of `freeze`; those of the requeue are in its ``details``."""
-        return {"reason": self.cleaned_data["reason"].strip(), "details": {}}
+        answer = self.cleaned_data
+        return {"reason": answer["reason"].strip(), "not_before": answer["not_before"], "details": {}}
 
 
 class RequeueForm(ConfirmForm):
@@ -91,9 +98,8 @@ class RequeueForm(ConfirmForm):
 
     def options(self) -> dict[str, Any]:
         """Add the other queue and the removed expiry, where chosen."""
-        found = super().options()
         chosen = {"into_queue": self.cleaned_data["queue"], "without_expiry": self.cleaned_data["without_expiry"]}
-        return {**found, "details": {name: value for name, value in chosen.items() if value}}
+        return {**super().options(), "details": {name: value for name, value in chosen.items() if value}}
 
 
 class GradualForm(RequeueForm):

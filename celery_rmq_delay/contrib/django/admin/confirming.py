@@ -29,6 +29,7 @@ from . import log_entries, text
 from .acts import Act, Kind
 from .base import EXHAUSTED_STATES, ReadOnlyAdmin
 from .confirm_forms import ConfirmForm, form_of
+from .outcome_filter import followed
 
 #: Rows of each table that the confirmation page shows.
 SHOWN = 10
@@ -98,7 +99,9 @@ def _run(
     details = {"filters": request.GET.dict(), "list": str(pages.opts.model_name), **options.pop("details")}
 
     def step() -> Operation:
-        made = operations.freeze(act.kind, frozen, actor=log_entries.actor(request), details=details, **options)
+        made = operations.freeze(
+            act.kind, frozen, actor=log_entries.actor(request), follows=followed(request), details=details, **options
+        )
         log_entries.log_selection(request, pages.model, made)
         return made
 

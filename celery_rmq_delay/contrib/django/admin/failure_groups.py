@@ -209,7 +209,12 @@ class FailureGroupAdmin(ReadOnlyAdmin):
         if groups:
             numbers = [group.pk for group in groups]
             note_done(
-                Operation.Kind.MUTE, log_entries.actor(request), reason=what, requested=len(groups), groups=numbers
+                Operation.Kind.MUTE,
+                log_entries.actor(request),
+                reason=what,
+                requested=len(groups),
+                groups=numbers,
+                muted=muted,
             )
         count = len(groups)
         message = (

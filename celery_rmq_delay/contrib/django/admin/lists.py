@@ -20,6 +20,7 @@ from ..models import LookupValue, TaskRecord, TaskState
 from ..queries import OVERDUE_AFTER
 from . import actions, filters, message, text
 from .base import ReadOnlyAdmin, outside_transactions
+from .outcome_filter import OutcomeFilter
 from .summary import summary
 from .task_page import found_task, history_context, task_page
 
@@ -293,5 +294,6 @@ class TaskRecordAdmin(RecordAdmin):
         filters.AttemptsFilter,
         filters.RequeuedFilter,
         filters.GroupFilter,
+        OutcomeFilter,
     )
     parameters = filters.parameters(*list_filter)

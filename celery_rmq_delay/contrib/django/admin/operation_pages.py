@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.db.models import Count, QuerySet
+from django.db.models import BigIntegerField, Case, Count, F, Q, QuerySet, When
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils import timezone
@@ -18,42 +17,44 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..models import Operation, OperationItem
+from ..queries import grouped
 from ..services.operations import requests as operations
-from . import log_entries, operation_text, text
+from . import log_entries, operation_next, operation_text, text
 from .base import ReadOnlyAdmin, found
 from .filters import OwnFilter, parameters
+from .operation_items import SHOWN, item_groups
+from .operation_waits import canary_note, remaining_time, waits_for
 
 Kind = Operation.Kind
 Outcome = OperationItem.Outcome
 
-#: The permission to cancel an operation: the same as to start one.
-_STOPS = {
-    Kind.RUN_NOW: "requeue",
-    Kind.REQUEUE: "requeue",
-    Kind.EDIT: "edit_payload",
-    Kind.DISCARD: "discard",
-    Kind.RESTORE: "discard",
-}
-#: The order of the outcomes on the page: problems first.
-_ORDER = (Outcome.UNKNOWN, Outcome.FAILED, Outcome.SKIPPED, Outcome.PENDING, Outcome.OK, Outcome.CANCELLED)
-#: Tasks of each outcome that the page lists.
-SHOWN = 50
-#: The page warns that no process may be running operations if one waits for longer.
-_WAITS_LONG = timedelta(seconds=30)
+#: The value of the filter that shows every kind.
+_ALL = "all"
+#: Kinds that change nothing: the list shows them only where they are chosen.
+_LOOKS = (Kind.EXPORT, Kind.REVEAL)
+_OVER = Q(state__in=[each for each in Operation.State if Operation(state=each).is_over])
+_IS_OVER = Case(When(_OVER, then=1), default=0)
+_TURN = Case(When(_OVER, then=-F("pk")), default=F("pk"), output_field=BigIntegerField())
 
 
 class KindFilter(OwnFilter):
-    """By kind of operation."""
+    """By kind of operation; exports and reveals are hidden unless they are chosen."""
 
     title = gettext_lazy("what")
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return the kinds."""
-        return list(Kind.choices)
+        """Return all kinds together, and each."""
+        return [(_ALL, gettext_lazy("With exports and reveals")), *Kind.choices]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """Keep the operations of the chosen kind, or those that change something."""
+        return queryset.exclude(kind__in=_LOOKS) if self.value() is None else super().queryset(request, queryset)
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
-        """Return the operations of one kind."""
+        """Return the operations of one kind, or of all."""
+        if value == _ALL:
+            return queryset
         return queryset.filter(kind=value) if value in Kind.values else None
 
 
@@ -73,9 +74,9 @@ class OperationStateFilter(OwnFilter):
 
 
 class OperationAdmin(ReadOnlyAdmin):
-    """The operations, the newest first."""
+    """The operations: unfinished ones first, the oldest of them first; then the finished ones, the newest first."""
 
-    ordering = ("-id",)
+    ordering = (_IS_OVER, _TURN)
     list_display = ("what", "shown_state", "by", "why", "numbers", "asked", "result")
     list_display_links = ("what",)
     list_filter = (OperationStateFilter, KindFilter)
@@ -124,17 +125,14 @@ class OperationAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("result"))
     def result(self, operation: Operation) -> SafeString:
-        """Return its result as text."""
+        """Return its result as text, or when it starts."""
+        if operation.state == Operation.State.PENDING and operation.not_before is not None:
+            return format_html("{} {}", _("starts"), text.moment(operation.not_before, timezone.now()))
         return text.clamped(operation.message)
 
     def get_urls(self) -> list[Any]:
         """Return Django's URLs, and the one that cancels an operation."""
         return [self.row_url("cancel", self.cancel_view), *super().get_urls()]
-
-    def may_cancel(self, request: HttpRequest, operation: Operation) -> bool:
-        """Return whether the user may cancel an operation: it needs the permission to start one."""
-        needed = _STOPS.get(Kind(operation.kind))
-        return needed is not None and bool(getattr(self, f"has_{needed}_permission")(request))
 
     def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
         """Show one operation: its progress and the outcomes of its tasks."""
@@ -146,7 +144,7 @@ class OperationAdmin(ReadOnlyAdmin):
             .values_list("outcome")
             .annotate(count=Count("pk"))
         )
-        going = not operation.is_over
+        going, may = not operation.is_over, operation_next.may(self, request, operation.kind)
         context = self.page_context(
             request,
             f"{operation.get_kind_display()} #{operation.pk}",
@@ -159,42 +157,41 @@ class OperationAdmin(ReadOnlyAdmin):
             reason=text.plain(operation.reason, 1_000),
             result=text.plain(operation.message or operations.report(operation), 2_000),
             times=list(_times(operation)),
-            outcomes=[(text.outcome_badge(each), outcomes[each]) for each in Outcome.values if each in outcomes],
-            items=list(self._items(request, operation, outcomes)),
+            outcomes=[
+                (text.outcome_badge(each), grouped(outcomes[each]), f"?outcome={each}")
+                for each in Outcome.values
+                if each in outcomes
+            ],
+            items=list(item_groups(self, request, operation, outcomes)),
+            is_filtered="outcome" in request.GET,
             details=[
                 (text.plain(key, 80), text.plain(value, 5_000)) for key, value in operation_text.in_words(operation)
             ],
             is_going=going,
-            waits_long=operation.state == Operation.State.PENDING and operation.created_at < now - _WAITS_LONG,
-            cancel_url=self.here("cancel", operation.pk) if going and self.may_cancel(request, operation) else None,
-            shown=SHOWN,
+            waits_for=waits_for(operation, now),
+            time_left=remaining_time(operation, now),
+            canaries=canary_note(operation) if operation.canary else "",
+            cancel_url=self.here("cancel", operation.pk) if going and may else None,
+            buttons=list(operation_next.buttons(self, request, operation, outcomes)),
+            related=list(self._related(operation)),
         )
         return TemplateResponse(request, "admin/rmq_delay/operation.html", context)
 
-    def _items(self, request: HttpRequest, operation: Operation, outcomes: dict[str, int]) -> Iterator[dict[str, Any]]:
-        """Yield the tasks by outcome."""
-        for outcome in _ORDER:
-            if outcome not in outcomes:
-                continue
-            items = OperationItem.objects.filter(operation=operation, outcome=outcome).select_related("record")
-            rows = [
-                {
-                    "url": self.record_url(request, item.record),
-                    "task": text.hostile(item.record, 200),
-                    "is_canary": item.is_canary,
-                    "detail": text.hostile(item.detail, 255) if item.detail else "",
-                    "state": text.state_badge(item.record.state),
-                }
-                for item in items.order_by("position")[:SHOWN]
-            ]
-            yield {"badge": text.outcome_badge(outcome), "rows": rows, "rest": outcomes[outcome] - len(rows)}
+    def _related(self, operation: Operation) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        """Yield label, texts and URLs of the operation that this one follows, and of those that follow it."""
+        for label, rows in (
+            (_("Follows"), Operation.objects.filter(followers=operation)),
+            (_("Followed by"), operation.followers.order_by("pk")),
+        ):
+            if links := [(f"{row.get_kind_display()} #{row.pk}", self.here("change", row.pk)) for row in rows[:SHOWN]]:
+                yield label, links
 
     def cancel_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Request the cancellation of an operation."""
         if request.method != "POST" or not self.has_view_permission(request):
             raise PermissionDenied
         operation = found(Operation.objects.all(), object_id)
-        if not self.may_cancel(request, operation):
+        if not operation_next.may(self, request, operation.kind):
             raise PermissionDenied
         if operation.is_over:
             self.message_user(request, _("The operation has already ended."), messages.WARNING)
@@ -209,6 +206,7 @@ def _times(operation: Operation) -> Iterator[tuple[str, SafeString]]:
     now = timezone.now()
     for label, moment in (
         (_("Requested"), operation.created_at),
+        (_("Starts not before"), operation.not_before),
         (_("Started"), operation.started_at),
         (_("Finished"), operation.finished_at),
     ):

@@ -20,9 +20,11 @@ from .filters import (
     StateFilter,
     TaskFilter,
 )
+from .outcome_filter import OutcomeFilter, in_words_of
 
 _FILTERS = (
     StateFilter, QueueFilter, TaskFilter, ErrorFilter, AttemptsFilter, OverdueFilter, RequeuedFilter, GroupFilter,
+    OutcomeFilter,
 )  # fmt: skip
 #: The titles of the lists' query parameters.
 _TITLES = {each.parameter_name: each.title for each in _FILTERS} | {"q": gettext_lazy("search")}
@@ -48,6 +50,8 @@ def in_words(operation: Operation) -> Iterator[tuple[str, str]]:
 def _filtered(name: str, wanted: object) -> str:
     if name == "state" and isinstance(wanted, str) and wanted in TaskState.values:
         return str(TaskState(wanted).label)
+    if name == OutcomeFilter.parameter_name and (words := in_words_of(str(wanted))):
+        return words
     return _value(wanted)
 
 

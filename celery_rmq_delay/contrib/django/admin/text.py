@@ -58,6 +58,7 @@ _OUTCOMES = {
     OperationItem.Outcome.OK: ("tick", "good"),
     OperationItem.Outcome.SKIPPED: ("skip", "quiet"),
     OperationItem.Outcome.FAILED: ("cross", "bad"),
+    OperationItem.Outcome.UNTRIED: ("cross", "bad"),
     OperationItem.Outcome.UNKNOWN: ("question", "bad"),
     OperationItem.Outcome.CANCELLED: ("minus", "quiet"),
 }

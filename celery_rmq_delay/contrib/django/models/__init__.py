@@ -3,7 +3,7 @@
 May import the modules at the top of the package.
 """
 
-from .audit import Operation, OperationItem
+from .audit import Operation, OperationItem, OperatorStatus
 from .collectors import CollectorStatus, UnreadableMessage
 from .failures import CountedRollup, FailureGroup, LookupValue, Tally
 from .insights import Incident, InsightHour, InsightRun, LadderAdvice, RecoveryCurve, TierOutcome, WhatIf
@@ -23,6 +23,7 @@ __all__ = [
     "LookupValue",
     "Operation",
     "OperationItem",
+    "OperatorStatus",
     "ParkedTask",
     "Payload",
     "RecoveryCurve",

@@ -1,4 +1,4 @@
-"""Operations: the audit log, and the queue of background runs."""
+"""Operations: the audit log, the queue of background runs, and the processes that run them."""
 
 from __future__ import annotations
 
@@ -54,6 +54,12 @@ class Operation(models.Model):
     canary = models.PositiveIntegerField(_("canaries"), default=0)
     #: The most tasks per minute; None is as fast as the broker confirms.
     rate = models.PositiveIntegerField(_("per minute"), null=True, blank=True)
+    #: It does not start before this time; None starts it at once.
+    not_before = models.DateTimeField(_("not before"), null=True, blank=True)
+    #: The operation whose tasks this one continues with, such as those that it has not sent.
+    follows = models.ForeignKey(
+        "self", models.SET_NULL, null=True, blank=True, related_name="followers", verbose_name=_("follows")
+    )
     created_at = models.DateTimeField(_("requested"), auto_now_add=True)
     started_at = models.DateTimeField(_("started"), null=True, blank=True)
     finished_at = models.DateTimeField(_("finished"), null=True, blank=True)
@@ -94,6 +100,8 @@ class OperationItem(models.Model):
         OK = "OK", _("Done")
         SKIPPED = "SKIPPED", _("Skipped")
         FAILED = "FAILED", _("Failed")
+        #: An error ended the operation before the task's turn; counted in `Operation.failed`.
+        UNTRIED = "UNTRIED", _("Not tried")
         UNKNOWN = "UNKNOWN", _("Outcome unknown")
         CANCELLED = "CANCELLED", _("Cancelled")
 
@@ -114,3 +122,17 @@ class OperationItem(models.Model):
 
     def __str__(self) -> str:
         return f"{self.outcome} {self.record_id}"
+
+
+class OperatorStatus(models.Model):
+    """One process of ``rmq_delay_operate`` that runs background operations; the row is deleted when it ends."""
+
+    name = models.CharField(max_length=255, unique=True)
+    started_at = models.DateTimeField()
+    heartbeat_at = models.DateTimeField()
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.name

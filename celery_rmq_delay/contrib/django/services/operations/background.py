@@ -1,72 +1,133 @@
-"""Background operations: the next one to run, and the loop of `rmq_delay_operate`."""
+"""Background operations: which are next, and the loop of `rmq_delay_operate` that runs several side by side."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterable
 
-from django.db import close_old_connections
+from django.db import close_old_connections, connections
 from django.db.models import Q
 from django.utils import timezone
 
 from .....exceptions import OperationBusyError
 from ...conf import conf
 from ...models import Operation
-from .lease import GOING, STALE_AFTER
+from .lease import GOING, STALE_AFTER, may_start
+from .operators import Presence
 from .reporting import report
 from .requests import run
 from .transactions import DATABASE_AWAY
 
 logger = logging.getLogger(__name__)
 
+#: The most operations with canaries or a rate that one process runs at a time: they mostly pause.
+GRADUAL_AT_ONCE = 16
+#: The most other operations that one process runs at a time.
+OTHERS_AT_ONCE = 4
+#: The condition of operations that mostly pause.
+GRADUAL = Q(canary__gt=0) | Q(rate__isnull=False)
 #: Seconds between two searches for an operation.
 _POLL_EVERY = 1.0
 
 
-def next_operation() -> Operation | None:
-    """Return the oldest operation without a runner; inline ones only after the page had time to run them."""
-    old = timezone.now() - STALE_AFTER
-    not_inline = Q(requested__gt=conf().inline_limit) | Q(canary__gt=0) | Q(rate__isnull=False)
-    waits = Q(state=Operation.State.PENDING) & (not_inline | Q(started_at__isnull=False) | Q(created_at__lt=old))
+def not_inline() -> Q:
+    """Return the condition of operations that no request runs; see `requests.is_inline`."""
+    return GRADUAL | Q(requested__gt=conf().inline_limit) | Q(not_before__isnull=False)
+
+
+def next_operation(among: Q = Q(), but: Iterable[int] = ()) -> Operation | None:  # noqa: B008 - never changed
+    """Return the oldest operation that may start and has no runner; inline ones only after their page had time to.
+
+    ``among`` is a condition, ``but`` are operations to leave out.
+    """
+    now = timezone.now()
+    old = now - STALE_AFTER
+    free = not_inline() | Q(started_at__isnull=False) | Q(created_at__lt=old)
+    waits = Q(state=Operation.State.PENDING) & free & may_start(now)
     orphaned = Q(state__in=GOING, heartbeat_at__lt=old)
-    return Operation.objects.filter(waits | orphaned).order_by("created_at", "pk").first()
+    found = Operation.objects.filter(waits | orphaned, among).exclude(pk__in=list(but))
+    return found.order_by("created_at", "pk").first()
 
 
 def operate(stop: Callable[[], bool], *, once: bool = False) -> None:
-    """Run operations until ``stop`` returns True, or with ``once`` until there is none. Several processes can do so."""
-    left: Operation | None = None
-    while not stop():
-        close_old_connections()
-        operation = None
+    """Run operations until ``stop`` returns True, or with ``once`` until there is none. Several processes can do so.
+
+    Each operation has a thread, with its own connections: one that pauses for its rate or its canaries, or waits for
+    the broker, does not block the others.
+    """
+    crew = _Crew(stop)
+    with Presence() as presence, crew:
+        while not stop():
+            close_old_connections()
+            try:
+                presence.beat()
+                if crew.start_next():
+                    continue
+                if once and crew.is_idle():
+                    return
+            except DATABASE_AWAY as error:
+                logger.warning("The database cannot be reached: trying again. %s", error)
+            crew.wait(_POLL_EVERY)
+
+
+class _Crew:
+    """The threads of one process."""
+
+    def __init__(self, stop: Callable[[], bool]) -> None:
+        self._stop, self._ending, self._ended = stop, threading.Event(), threading.Event()
+        self._gradual: dict[int, threading.Thread] = {}
+        self._others: dict[int, threading.Thread] = {}
+        #: Operations that a lost database has interrupted.
+        self._left: set[int] = set()
+
+    def __enter__(self) -> None:
+        """Do nothing: the threads start one by one."""
+
+    def __exit__(self, *_: object) -> None:
+        """Hand all operations over."""
+        self._ending.set()
+        for thread in (*self._gradual.values(), *self._others.values()):
+            thread.join()
+
+    def start_next(self) -> bool:
+        """Start the oldest operation that has a place; return whether there was one."""
+        for threads, most, among in (
+            (self._others, OTHERS_AT_ONCE, ~GRADUAL),
+            (self._gradual, GRADUAL_AT_ONCE, GRADUAL),
+        ):
+            for key in [key for key, thread in threads.items() if not thread.is_alive()]:
+                del threads[key]
+            if len(threads) < most and (operation := next_operation(among, but=threads)) is not None:
+                threads[operation.pk] = threading.Thread(
+                    target=self._run, args=(operation,), name=f"operation {operation.pk}"
+                )
+                threads[operation.pk].start()
+                return True
+        return False
+
+    def is_idle(self) -> bool:
+        """Return whether no operation runs, and none that was interrupted is unfinished."""
+        is_left = Operation.objects.filter(pk__in=self._left, state__in=GOING).exists()
+        return not self._gradual and not self._others and not is_left
+
+    def wait(self, seconds: float) -> None:
+        """Wait until an operation ends, at most so long."""
+        self._ended.wait(seconds)
+        self._ended.clear()
+
+    def _run(self, operation: Operation) -> None:
+        logger.info("Operation %s begins: %s", operation.pk, operation)
         try:
-            operation = next_operation()
-            if operation is not None:
-                _run(operation, stop)
-                continue
+            run(operation, stop=lambda: self._stop() or self._ending.is_set())
+            logger.info("Operation %s: %s", operation.pk, report(operation))
+        except OperationBusyError:
+            pass  # another process runs it
         except DATABASE_AWAY as error:
+            self._left.add(operation.pk)
             logger.warning("The database cannot be reached: trying again. %s", error)
-            left = operation or left
-        else:
-            if once and not _goes_on(left):
-                return
-        time.sleep(_POLL_EVERY)
-
-
-def _run(operation: Operation, stop: Callable[[], bool]) -> None:
-    logger.info("Operation %s begins: %s", operation.pk, operation)
-    try:
-        run(operation, stop=stop)
-    except OperationBusyError:
-        return  # another process runs it
-    except DATABASE_AWAY:
-        raise
-    except Exception:
-        logger.exception("Operation %s failed", operation.pk)
-        return
-    logger.info("Operation %s: %s", operation.pk, report(operation))
-
-
-def _goes_on(operation: Operation | None) -> bool:
-    """Return whether an operation that a lost database has interrupted is unfinished."""
-    return operation is not None and Operation.objects.filter(pk=operation.pk, state__in=GOING).exists()
+        except Exception:
+            logger.exception("Operation %s failed", operation.pk)
+        finally:
+            connections.close_all()
+            self._ended.set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db.models import Max
 from django.utils import timezone
@@ -49,9 +49,7 @@ def judge(operation: Operation) -> str | None:
         return _("no canary could be requeued: the rest was not sent")
     if sound == len(generations):
         return ""
-    seconds = operation.details.get("canary_timeout", TIMEOUT)
-    last = sent.aggregate(last=Max("finished_at"))["last"]
-    if timezone.now() - last < timedelta(seconds=seconds):
+    if timezone.now() < deadline(operation):
         return None
     text = ngettext(
         "No event of %(count)d canary in %(seconds)d s: the rest was not sent. "
@@ -60,4 +58,17 @@ def judge(operation: Operation) -> str | None:
         "Check that workers and rmq_delay_collect run",
         len(generations) - sound,
     )
-    return text % {"count": len(generations) - sound, "seconds": seconds}
+    return text % {"count": len(generations) - sound, "seconds": timeout(operation)}
+
+
+def timeout(operation: Operation) -> int:
+    """Return the seconds to wait for events of the canaries."""
+    seconds: int = operation.details.get("canary_timeout", TIMEOUT)
+    return seconds
+
+
+def deadline(operation: Operation) -> datetime:
+    """Return the time until which events of the canaries are waited for: counted from the last one that was sent."""
+    sent = OperationItem.objects.filter(operation=operation, is_canary=True, outcome=OperationItem.Outcome.OK)
+    last: datetime = sent.aggregate(last=Max("finished_at"))["last"] or timezone.now()
+    return last + timedelta(seconds=timeout(operation))

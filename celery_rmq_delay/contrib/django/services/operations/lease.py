@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from django.db.models import F
+from django.db.models import F, Q
 from django.utils import timezone
 
 from .....exceptions import LeaseLostError, OperationBusyError
@@ -22,10 +23,23 @@ Outcome = OperationItem.Outcome
 
 #: After so long without a heartbeat another process takes the operation over.
 STALE_AFTER = timedelta(seconds=60)
+#: Seconds between two heartbeats of an operation that pauses: each is a write, and SQLite has one writer at a time.
+BEAT_EVERY = 5.0
 
 #: The states of an operation with a runner.
 GOING = (State.RUNNING, State.CANARY, State.CANCELLING)
-_COUNTERS = {Outcome.OK: "ok", Outcome.SKIPPED: "skipped", Outcome.FAILED: "failed", Outcome.UNKNOWN: "unknown"}
+_COUNTERS = {
+    Outcome.OK: "ok",
+    Outcome.SKIPPED: "skipped",
+    Outcome.FAILED: "failed",
+    Outcome.UNTRIED: "failed",
+    Outcome.UNKNOWN: "unknown",
+}
+
+
+def may_start(now: datetime) -> Q:
+    """Return the condition of operations that are not scheduled for later."""
+    return Q(not_before=None) | Q(not_before__lte=now)
 
 
 @dataclass(frozen=True)
@@ -37,24 +51,32 @@ class Settled:
     detail: str = ""
 
 
+def process_name() -> str:
+    """Return a name of this process, which no other call returns."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+
+
 class Lease:
     """The right to run one operation. Every step renews it, and stops where another process has taken it over."""
 
     def __init__(self, operation: Operation) -> None:
         self.operation = operation
-        self._runner = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+        self._runner = process_name()
         self._mine = Operation.objects.filter(pk=operation.pk, runner=self._runner)
+        self._beaten = time.monotonic()
 
     @classmethod
     def take(cls, operation: Operation) -> Lease:
-        """Claim an operation that is pending, or whose runner is dead. Raises `OperationBusyError` for any other."""
+        """Claim an operation that may start, or whose runner is dead. Raises `OperationBusyError` for any other."""
         lease, now = cls(operation), timezone.now()
         this = Operation.objects.filter(pk=operation.pk)
         new = {"runner": lease._runner, "heartbeat_at": now}
-        waits = this.filter(state=State.PENDING)
+        waits = this.filter(may_start(now), state=State.PENDING)
         orphaned = this.filter(state__in=GOING, heartbeat_at__lt=now - STALE_AFTER)
         if not waits.update(state=State.RUNNING, **new) and not orphaned.update(**new):
             operation.refresh_from_db()
+            if operation.state == State.PENDING and operation.not_before is not None:
+                raise OperationBusyError(f"Operation {operation.pk} does not start before {operation.not_before}.")
             raise OperationBusyError(
                 f"Operation {operation.pk} is {operation.get_state_display().lower()}"
                 + (f": {operation.runner} runs it." if operation.state in GOING else ".")
@@ -66,8 +88,21 @@ class Lease:
     def beat(self, **changes: object) -> str:
         """Renew the heartbeat, with changes of the operation; return its state. Raises `LeaseLostError`."""
         if not self._mine.update(heartbeat_at=timezone.now(), **changes):
-            raise LeaseLostError(f"Operation {self.operation.pk} was taken over: no heartbeat for too long.")
+            raise self._lost()
+        self._beaten = time.monotonic()
         return self._mine.values_list("state", flat=True).get()
+
+    def check(self) -> str:
+        """Return the state of the operation, as `beat`, which it calls if it is time."""
+        if time.monotonic() - self._beaten >= BEAT_EVERY:
+            return self.beat()
+        state = self._mine.values_list("state", flat=True).first()
+        if state is None:
+            raise self._lost()
+        return state
+
+    def _lost(self) -> LeaseLostError:
+        return LeaseLostError(f"Operation {self.operation.pk} was taken over: no heartbeat for too long.")
 
     def enter(self, state: str, *, of: str) -> None:
         """Go from the state ``of`` to another; a state that was changed meanwhile stays."""
@@ -78,12 +113,12 @@ class Lease:
         groups: dict[tuple[str, str], list[int]] = {}
         for each in settled:
             groups.setdefault((each.outcome, shortened(each.detail)), []).append(each.item.pk)
-        now, counts = timezone.now(), dict.fromkeys(_COUNTERS, 0)
+        now, counts = timezone.now(), dict.fromkeys(_COUNTERS.values(), 0)
         for (outcome, detail), items in groups.items():
-            counts[Outcome(outcome)] += OperationItem.objects.filter(pk__in=items, outcome=Outcome.PENDING).update(
-                outcome=outcome, detail=detail, finished_at=now
-            )
-        self.beat(**{_COUNTERS[outcome]: F(_COUNTERS[outcome]) + count for outcome, count in counts.items() if count})
+            counts[_COUNTERS[Outcome(outcome)]] += OperationItem.objects.filter(
+                pk__in=items, outcome=Outcome.PENDING
+            ).update(outcome=outcome, detail=detail, finished_at=now)
+        self.beat(**{name: F(name) + count for name, count in counts.items() if count})
 
     def hand_over(self) -> None:
         """Leave the rest to another process; a requested cancellation stays requested."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime, timedelta
 
 from django.db.models import Count
 from django.utils.translation import gettext as _
@@ -24,10 +25,12 @@ def report(operation: Operation) -> str:
     The numbers are those of the operation; their sum is the number of requested tasks.
     """
     reasons = _reasons(operation)
+    untried = sum(count for _detail, count in reasons.get(Outcome.UNTRIED, ()))
     parts = [_done(operation.kind, operation.ok)]
     for outcome, count, text in (
         (Outcome.SKIPPED, operation.skipped, _("%(count)d skipped")),
-        (Outcome.FAILED, operation.failed, _("%(count)d failed")),
+        (Outcome.FAILED, operation.failed - untried, _("%(count)d failed")),
+        (Outcome.UNTRIED, untried, _untried(operation.kind)),
         (Outcome.UNKNOWN, operation.unknown, _("%(count)d with unknown outcome")),
         (Outcome.CANCELLED if operation.is_over else Outcome.PENDING, operation.remaining, _rest(operation)),
     ):
@@ -45,6 +48,11 @@ def shortened(detail: str) -> str:
 
 def _rest(operation: Operation) -> str:
     return _("%(count)d cancelled") if operation.is_over else _("%(count)d to go")
+
+
+def _untried(kind: str) -> str:
+    texts = {Kind.DISCARD: _("%(count)d not discarded"), Kind.RESTORE: _("%(count)d not restored")}
+    return texts.get(Kind(kind), _("%(count)d not sent"))
 
 
 def _done(kind: str, count: int) -> str:
@@ -83,3 +91,15 @@ def _because(reasons: Iterable[tuple[str, int]], total: int) -> str:
     if rest > 0:
         named.append(_("%(count)d for other reasons") % {"count": rest})
     return f" ({'; '.join(named)})"
+
+
+def time_left(operation: Operation, now: datetime) -> timedelta | None:
+    """Return how long the remaining tasks take at the rate, or as fast as those so far; None where it is not known."""
+    done = operation.requested - operation.remaining
+    if operation.is_over or operation.remaining <= 0 or operation.state == Operation.State.CANCELLING:
+        return None
+    if operation.rate:
+        return timedelta(minutes=operation.remaining / operation.rate)
+    if operation.state != Operation.State.RUNNING or not done or operation.started_at is None:
+        return None
+    return (now - operation.started_at) * operation.remaining / done

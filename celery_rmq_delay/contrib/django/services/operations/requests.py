@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from django.core.exceptions import EmptyResultSet
@@ -37,13 +38,16 @@ def freeze(
     reason: str = "",
     canary: int = 0,
     rate: int | None = None,
+    not_before: datetime | None = None,
+    follows: Operation | None = None,
     details: dict[str, Any] | None = None,
 ) -> Operation:
     """Create an operation on exactly the tasks that ``records`` selects now, without running it.
 
     ``records`` selects from `TaskRecord` or a proxy of it; its order is the order of work. The selection is copied
     within the database, so a million tasks need no memory. Of a requeue, the first ``canary`` tasks are sent before the
-    others, and ``rate`` is the number per minute. Raises `RmqDelayError` for invalid values.
+    others, and ``rate`` is the number per minute. The operation does not start before the time ``not_before``;
+    ``follows`` is an operation whose tasks it continues with. Raises `RmqDelayError` for invalid values.
     """
     if (canary or rate is not None) and kind not in GRADUAL:
         raise RmqDelayError(f"{Kind(kind).label}: only a requeue can have canaries or a rate. Leave them out.")
@@ -59,6 +63,8 @@ def freeze(
             reason=reason,
             canary=canary,
             rate=rate,
+            not_before=not_before,
+            follows=follows,
             details=details or {},
         )
         operation.requested = _copy(operation, records, using)
@@ -100,13 +106,15 @@ def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
 
 def is_inline(operation: Operation) -> bool:
     """Return whether an operation may run within a request; `rmq_delay_operate` runs the others."""
-    return operation.requested <= conf().inline_limit and not operation.canary and operation.rate is None
+    is_small = operation.requested <= conf().inline_limit and not operation.canary and operation.rate is None
+    return is_small and operation.not_before is None
 
 
 def run(operation: Operation, *, stop: Callable[[], bool] | None = None) -> Operation:
     """Run an operation, and return it with its results.
 
-    Raises `OperationBusyError` where it has begun and the heartbeat of its runner is recent. Every step is committed
+    Raises `OperationBusyError` where it has begun and the heartbeat of its runner is recent, and where it is scheduled
+    for later. Every step is committed
     before the next, so this must not be called within a transaction (with `ATOMIC_REQUESTS`, decorate the view with
     `non_atomic_requests`).
 

@@ -1,0 +1,97 @@
+"""The buttons of an ended operation: process the rest of its tasks, or undo it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ..models import FailureGroup, Operation, OperationItem, TaskRecord, TaskState
+from ..queries import grouped
+from .acts import DISCARD, GRADUALLY, REQUEUE, RESTORE, RUN_NOW
+from .base import ReadOnlyAdmin
+from .outcome_filter import REST
+
+Kind, Outcome = Operation.Kind, OperationItem.Outcome
+
+#: The permission to start, cancel and continue an operation of each kind.
+NEEDS = {
+    Kind.RUN_NOW: "requeue",
+    Kind.REQUEUE: "requeue",
+    Kind.EDIT: "edit_payload",
+    Kind.DISCARD: "discard",
+    Kind.RESTORE: "discard",
+    Kind.MUTE: "annotate",
+}
+#: The actions that continue an operation, with the labels for failed tasks, and for those that it has not tried, too.
+_AGAIN = {
+    Kind.REQUEUE: (REQUEUE, gettext_lazy("Requeue the failed"), gettext_lazy("Requeue the rest")),
+    Kind.RUN_NOW: (RUN_NOW, gettext_lazy("Run the failed now"), gettext_lazy("Run the rest now")),
+    Kind.DISCARD: (DISCARD, gettext_lazy("Discard the failed"), gettext_lazy("Discard the rest")),
+    Kind.RESTORE: (RESTORE, gettext_lazy("Restore the failed"), gettext_lazy("Restore the rest")),
+}
+
+
+@dataclass(frozen=True)
+class Button:
+    """A form that posts an action to a list, which asks for a confirmation where the action needs one."""
+
+    label: str
+    url: str
+    action: str
+    #: The ids of the selected rows; without them, all rows of the URL's filters.
+    rows: tuple[int, ...] = ()
+
+
+def may(pages: ReadOnlyAdmin, request: HttpRequest, kind: str) -> bool:
+    """Return whether the user may start and cancel operations of a kind."""
+    needed = NEEDS.get(Kind(kind))
+    return needed is not None and bool(getattr(pages, f"has_{needed}_permission")(request))
+
+
+def buttons(
+    pages: ReadOnlyAdmin, request: HttpRequest, operation: Operation, outcomes: Mapping[str, int]
+) -> Iterator[Button]:
+    """Yield the buttons of an operation that has ended, for a user who may start operations of its kind."""
+    if not operation.is_over or not may(pages, request, operation.kind):
+        return
+    if operation.kind == Kind.MUTE:
+        yield from _undo_of_mute(pages, request, operation)
+        return
+    tasks = pages.page_url(request, TaskRecord, "changelist")
+    if tasks is None:
+        return
+    rest = sum(outcomes.get(each, 0) for each in REST)
+    if rest and operation.kind in _AGAIN:
+        act, failed, all_of_them = _AGAIN[Kind(operation.kind)]
+        label = failed if rest == outcomes.get(Outcome.FAILED) else all_of_them
+        is_gradual = operation.kind == Kind.REQUEUE and (operation.canary or operation.rate)
+        yield Button(
+            f"{label} ({grouped(rest)})",
+            f"{tasks}?{urlencode({'outcome': f'{operation.pk}:rest'})}",
+            (GRADUALLY if is_gradual else act).name,
+        )
+    if operation.kind == Kind.DISCARD and _has_discarded(operation):
+        query = {"state": TaskState.DISCARDED.value, "outcome": f"{operation.pk}:done"}
+        yield Button(_("Undo this"), f"{tasks}?{urlencode(query)}", RESTORE.name)
+
+
+def _has_discarded(operation: Operation) -> bool:
+    """Return whether tasks are still as the operation has left them."""
+    done = operation.items.filter(outcome=Outcome.OK)
+    return done.filter(record__operation=operation, record__state=TaskState.DISCARDED).exists()
+
+
+def _undo_of_mute(pages: ReadOnlyAdmin, request: HttpRequest, operation: Operation) -> Iterator[Button]:
+    groups: Any = operation.details.get("groups")
+    muted = operation.details.get("muted")
+    url = pages.page_url(request, FailureGroup, "changelist")
+    if url is not None and isinstance(muted, bool) and isinstance(groups, list):
+        left = FailureGroup.objects.filter(pk__in=groups, muted=muted).values_list("pk", flat=True)
+        if rows := tuple(left):
+            yield Button(_("Undo this"), f"{url}?open=any", "unmute" if muted else "mute", rows)

@@ -1,0 +1,104 @@
+"""What an operation waits for, and how long it takes, as text."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db.models import Q
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from ..models import Operation
+from ..queries import grouped
+from ..services.operations import background, canaries
+from ..services.operations.lease import GOING, STALE_AFTER, may_start
+from ..services.operations.operators import count_running
+from ..services.operations.reporting import time_left
+from ..services.operations.requests import is_inline
+from . import text
+
+State = Operation.State
+
+
+def waits_for(operation: Operation, now: datetime) -> str:
+    """Return what an operation waits for; empty if it does not wait."""
+    if operation.state == State.PENDING:
+        return _to_begin(operation, now)
+    if operation.state in GOING and operation.heartbeat_at and operation.heartbeat_at < now - STALE_AFTER:
+        silent = text.duration(round((now - operation.heartbeat_at).total_seconds() * 1000))
+        return _("Its process has sent no heartbeat for %(time)s.") % {"time": silent} + " " + _continued(now)
+    if operation.state == State.CANARY:
+        return _for_canaries(operation)
+    return ""
+
+
+def _continued(now: datetime) -> str:
+    return _("Another process continues it.") if count_running(now) else _no_process()
+
+
+def _no_process() -> str:
+    return _("No operator process runs: start “manage.py rmq_delay_operate”.")
+
+
+def _to_begin(operation: Operation, now: datetime) -> str:
+    processes = count_running(now)
+    if operation.not_before is not None and operation.not_before > now:
+        begins = _("It starts at %(time)s.") % {"time": text.absolute(operation.not_before)}
+        return begins if processes else f"{begins} {_no_process()}"
+    if is_inline(operation) and operation.started_at is None and operation.created_at > now - STALE_AFTER:
+        return _("The request that created it runs it.")
+    return _for_a_place(operation, now, processes) if processes else _no_process()
+
+
+def _for_a_place(operation: Operation, now: datetime, processes: int) -> str:
+    is_gradual = bool(operation.canary or operation.rate)
+    alike = Operation.objects.filter(background.GRADUAL if is_gradual else ~background.GRADUAL)
+    at_once = background.GRADUAL_AT_ONCE if is_gradual else background.OTHERS_AT_ONCE
+    alive = alike.filter(background.not_inline(), state__in=GOING, heartbeat_at__gt=now - STALE_AFTER)
+    running = list(alive.order_by("pk").values_list("pk", flat=True)[: processes * at_once])
+    if len(running) < processes * at_once:
+        return _("An operator process runs, and starts it within seconds.")
+    parts = [
+        ngettext(
+            "Operation %(numbers)s is running now: this one begins after it.",
+            "Operations %(numbers)s are running now: this one begins after the first of them to end.",
+            len(running),
+        )
+        % {"numbers": ", ".join(map(str, running))}
+    ]
+    older = Q(created_at__lt=operation.created_at) | Q(created_at=operation.created_at, pk__lt=operation.pk)
+    if ahead := alike.filter(older, background.not_inline(), may_start(now), state=State.PENDING).count():
+        parts.append(
+            ngettext(
+                "%(count)s older operation begins before it.", "%(count)s older operations begin before it.", ahead
+            )
+            % {"count": grouped(ahead)}
+        )
+    return " ".join(parts)
+
+
+def _for_canaries(operation: Operation) -> str:
+    return _(
+        "The other tasks are sent when all canaries have recovered. They are cancelled if one fails again, or has no "
+        "event until %(time)s."
+    ) % {"time": text.absolute(canaries.deadline(operation))}
+
+
+def canary_note(operation: Operation) -> str:
+    """Return how many canaries there are, and how long their events are waited for."""
+    waits = text.duration(canaries.timeout(operation) * 1000)
+    return _("%(count)s; their events are waited for up to %(time)s, then the others are cancelled") % {
+        "count": grouped(operation.canary),
+        "time": waits,
+    }
+
+
+def remaining_time(operation: Operation, now: datetime) -> str:
+    """Return how long the remaining tasks take; empty where it is not known."""
+    left = time_left(operation, now)
+    if left is None:
+        return ""
+    how_long = {"time": text.duration(max(1_000, round(left.total_seconds() * 1000)))}
+    if operation.state == State.RUNNING:
+        return _("About %(time)s left, until %(end)s.") % {**how_long, "end": text.absolute(now + left)}
+    return _("The remaining tasks take about %(time)s at this rate.") % how_long
