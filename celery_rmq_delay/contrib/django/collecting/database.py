@@ -11,6 +11,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ....events import schema as events
 from ....events.schema import Event
+from ..clock import utc_of
 from ..models import CountedRollup, FailureGroup, TaskRecord, TaskState
 from . import rows, statements
 from .facts import Fact
@@ -60,7 +61,7 @@ class Database:
         # Outside of the transaction: no other collector waits for these names until it ends.
         self._know(tables, [*(fact.event for fact in facts), *rollups])
         with transaction.atomic(using=self.connection.alias):
-            now = datetime.now(timezone.utc)
+            now = utc_of(self.connection)
             counted = self._write_facts(tables, _not_collected(tables, facts), now)
             counted += self._write_rollups(tables, rollups, now)
             unreadable = [each for each in batch if isinstance(each, Unreadable)]

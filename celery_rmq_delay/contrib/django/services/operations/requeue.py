@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import amqp
 from django.db.models import F, QuerySet
 from django.db.models.functions import Length
-from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from ..... import headers as h
 from .....events.schema import REQUEUED
 from .....exceptions import RmqDelayError
+from ... import clock
 from ...messages import StoredMessage, for_requeue, headers_of
 from ...models import OperationItem, Payload, TaskRecord, TaskState
 from .claims import claim, lock
@@ -148,20 +148,20 @@ class Requeue:
                 back.append(key)
         self._requeued(confirmed)
         self._in_doubt(doubtful)
-        self._in_hand(back).update(state=TaskState.EXHAUSTED, changed_at=timezone.now())
-        add_to_history(REQUEUED, self._lease.operation, [won[key] for key in confirmed], timezone.now())
+        self._in_hand(back).update(state=TaskState.EXHAUSTED, changed_at=clock.now())
+        add_to_history(REQUEUED, self._lease.operation, [won[key] for key in confirmed], clock.now())
 
     def _requeued(self, generations: Mapping[int, int]) -> None:
         for generation, keys in _grouped(generations).items():
             # A row that is not REQUEUING any more has newer data from the collector. Until then its message stays: a
             # worker may revoke the task, and a queue may be purged.
             self._in_hand(keys).update(
-                state=TaskState.REQUEUED, generation=generation, attempt=0, crashes=0, changed_at=timezone.now()
+                state=TaskState.REQUEUED, generation=generation, attempt=0, crashes=0, changed_at=clock.now()
             )
 
     def _in_doubt(self, generations: Mapping[int, int]) -> None:
         for generation, keys in _grouped(generations).items():
-            self._in_hand(keys).update(state=TaskState.UNKNOWN, changed_at=timezone.now())
+            self._in_hand(keys).update(state=TaskState.UNKNOWN, changed_at=clock.now())
             Payload.objects.filter(record__in=keys, generation__lt=generation).update(generation=generation)
 
     def _in_hand(self, records: Sequence[int]) -> QuerySet[TaskRecord]:
