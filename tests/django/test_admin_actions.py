@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.admin.models import LogEntry
@@ -13,6 +14,7 @@ from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from celery_rmq_delay.contrib.django.admin import confirming
 from celery_rmq_delay.contrib.django.models import FailureGroup, Operation, OperationItem, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations import requests as operations
@@ -23,6 +25,8 @@ from tests.support.django.desk import states
 from tests.support.django.markup import faults
 
 pytestmark = pytest.mark.usefixtures("tables", "shop")
+
+PAST, FUTURE = "2026-01-31T12:00:00+00:00", "2126-01-31T12:00:00Z"
 
 
 def test_the_first_page_of_an_action_only_asks(client: Client) -> None:
@@ -121,16 +125,57 @@ def test_a_whole_list_is_frozen_by_its_filter_and_late_arrivals_are_not_swept_in
     assert Operation.objects.get().details == {"filters": {"queue": "payments"}, "list": "exhaustedtask"}
 
 
+def page_that_misses_a_task(client: Client) -> Any:
+    """Return a page of three tasks, and what follows it: the page of four, as an earlier change was stored later."""
+    late = seed.record(9, TaskState.PARKED)
+    for number in range(3):
+        seed.record(number, changed_at=seed.now() - timedelta(minutes=number))
+    page = ask(client, "discard", select_across="1")
+    assert "3 tasks" in page.content.decode()
+    hour_ago = seed.now() - timedelta(hours=1)
+    TaskRecord.objects.filter(pk=late.pk).update(state=TaskState.EXHAUSTED, changed_at=hour_ago)
+    again = confirm(client, page, reason="because")
+    assert again.status_code == 200
+    assert not Operation.objects.exists()
+    return again
+
+
+@ON_BOTH
 def test_more_tasks_than_the_page_has_shown_are_confirmed_again(client: Client) -> None:
+    again = page_that_misses_a_task(client)
+    shown = again.content.decode()
+    assert "Check the numbers again" in shown
+    assert "4 tasks" in shown
+    assert ">\nbecause</textarea>" in shown
+    assert messages_of(confirm(client, again))[-1] == "4 discarded"
+
+
+@ON_BOTH
+def test_of_more_tasks_than_the_page_has_shown_the_first_ones_can_be_chosen(client: Client) -> None:
+    again = page_that_misses_a_task(client)
+    assert 'value="Only the first 3 tasks"' in again.content.decode()
+    newest = TaskRecord.objects.latest("changed_at")
+    assert messages_of(confirm(client, again, confirm="", first="1"))[-1] == "3 discarded"
+    (left,) = TaskRecord.objects.filter(state=TaskState.EXHAUSTED)
+    assert left == newest
+
+
+@ON_BOTH
+def test_a_whole_list_contains_tasks_whose_collector_has_a_fast_clock(client: Client) -> None:
+    seed.record(0)
+    seed.record(4, changed_at=seed.now() + timedelta(minutes=2))
+    page = ask(client, "discard", select_across="1")
+    assert "2 tasks" in page.content.decode()
+    assert messages_of(confirm(client, page)) == ["2 discarded"]
+
+
+@ON_BOTH
+def test_new_tasks_are_not_swept_in_even_if_their_clock_is_slow(client: Client) -> None:
     seed.record(0)
     page = ask(client, "discard", select_across="1")
-    # Its state changed earlier and was stored later.
-    seed.record(4, changed_at=seed.now() - timedelta(hours=1))
-    again = confirm(client, page)
-    assert again.status_code == 200
-    assert "Check the numbers again" in again.content.decode()
-    assert not Operation.objects.exists()
-    assert messages_of(confirm(client, again))[-1] == "2 discarded"
+    seed.record(4, changed_at=seed.now() - timedelta(minutes=2))
+    assert messages_of(confirm(client, page)) == ["1 discarded"]
+    assert states() == {"DISCARDED": 1, "EXHAUSTED": 1}
 
 
 def test_a_task_reported_by_a_worker_with_a_fast_clock_is_acted_on(client: Client) -> None:
@@ -140,6 +185,7 @@ def test_a_task_reported_by_a_worker_with_a_fast_clock_is_acted_on(client: Clien
 
 def test_tasks_in_other_states_are_counted_apart_and_left_alone(client: Client) -> None:
     exhausted, parked = seed.record(1), seed.record(2, TaskState.PARKED)
+    seed.message(exhausted, seed.call(1))
     page = ask(client, "requeue_gradually", exhausted, parked, address=f"{BASE}/taskrecord/")
     assert "<strong>1 task</strong>" in page.content.decode()
     assert "1 other selected task is in another state" in page.content.decode()
@@ -157,7 +203,9 @@ def test_an_action_on_nothing_it_applies_to_offers_no_button(client: Client) -> 
 
 @pytest.mark.parametrize(("canary", "rate"), [("-1", "60"), ("5", "0"), ("x", "60"), ("5", "")])
 def test_a_wrong_number_is_asked_for_again(client: Client, canary: str, rate: str) -> None:
-    page = ask(client, "requeue_gradually", seed.record(1))
+    task = seed.record(1)
+    seed.message(task, seed.call(1))
+    page = ask(client, "requeue_gradually", task)
     again = confirm(client, page, canary=canary, rate=rate, reason="because")
     assert again.status_code == 200
     assert "errorlist" in again.content.decode()
@@ -166,7 +214,7 @@ def test_a_wrong_number_is_asked_for_again(client: Client, canary: str, rate: st
 
 
 @pytest.mark.parametrize(
-    "answer", [{"as_of": "yesterday"}, {"as_of": "2026-13-45"}, {"expected": "many"}, {"as_of": ""}]
+    "answer", [{"as_of": "yesterday"}, {"as_of": "2026-13-45"}, {"expected": "many"}, {"as_of": ""}, {"newest": "-1"}]
 )
 def test_a_confirmation_that_no_page_can_send_is_refused(client: Client, answer: dict[str, str]) -> None:
     page = ask(client, "discard", seed.record(1))
@@ -197,6 +245,19 @@ def test_a_large_selection_is_left_to_the_background_with_a_page_to_watch(client
     assert "21 discarded" in over
     assert "data-automatic" not in over
     assert 'max="21"' in over
+
+
+def test_a_background_operation_can_be_scheduled_for_later(client: Client) -> None:
+    task = seed.record(1)
+    seed.message(task, seed.call(1))
+    assert 'name="not_before"' not in ask(client, "requeue", task).content.decode()
+    page = ask(client, "requeue_gradually", task)
+    assert 'type="datetime-local" name="not_before"' in page.content.decode()
+    assert confirm(client, page, not_before="tomorrow").status_code == 200
+    confirm(client, page, not_before="2126-01-31T03:00")
+    operation = Operation.objects.get()
+    assert operation.not_before is not None
+    assert operation.not_before.isoformat() == "2126-01-31T03:00:00+00:00"
 
 
 def test_a_running_operation_can_be_cancelled_by_users_who_may_start_one(client: Client) -> None:
@@ -238,6 +299,67 @@ def test_the_page_of_a_task_offers_the_actions_of_its_state(client: Client) -> N
     assert offered(seed.record(3, TaskState.UNKNOWN)) == {"discard", "restore"}
     assert offered(seed.record(4, TaskState.DISCARDED)) == {"restore"}
     assert offered(seed.record(5, TaskState.RECOVERED)) == set()
+
+
+def test_a_task_without_its_message_cannot_be_requeued_from_its_page(client: Client) -> None:
+    task = seed.record(1)
+    address = f"{EXHAUSTED}{task.pk}/change/"
+    disabled = 'name="action" value="requeue" disabled'
+    assert disabled in client.get(address).content.decode()
+    assert "its message is not in the database" in client.get(address).content.decode()
+    seed.message(task, seed.call(1))
+    assert disabled not in client.get(address).content.decode()
+
+
+@ON_BOTH
+def test_a_requeue_shows_how_many_tasks_have_no_message(client: Client) -> None:
+    tasks = [seed.record(number) for number in range(3)]
+    page = ask(client, "requeue", *tasks).content.decode()
+    assert "None of the selected tasks has a message" in page
+    assert 'name="confirm"' not in page
+    seed.message(tasks[0], seed.call(1))
+    page = ask(client, "requeue", *tasks).content.decode()
+    assert "2 of these tasks have no message in the database and are skipped." in page
+    assert 'name="confirm"' in page
+    assert "no message" not in ask(client, "discard", *tasks).content.decode()
+
+
+@ON_BOTH
+def test_a_requeue_shows_how_many_tasks_have_expired(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = [seed.record(number) for number in range(5)]
+    for task, expires in zip(tasks, (PAST, PAST, FUTURE, None, PAST), strict=True):
+        seed.message(task, seed.call(1), {"expires": expires})
+    page = ask(client, "requeue", select_across="1").content.decode()
+    assert "3 of these tasks have expired and are skipped, unless you requeue without expiry." in page
+    assert 'name="without_expiry"' in page
+    monkeypatch.setattr(confirming, "CHECKED", 2)
+    with CaptureQueriesContext(connection) as queries:
+        page = ask(client, "requeue", select_across="1").content.decode()
+    assert re.search(r"At least \d of these tasks ha(s|ve) expired .* The first 2 were checked\.", page)
+    assert sum("rmq_delay_payload" in query["sql"] for query in queries) == 1
+
+
+@pytest.mark.parametrize("name", ["discard", "requeue"])
+def test_only_a_discard_looks_dangerous(client: Client, name: str) -> None:
+    task = seed.record(1)
+    seed.message(task, seed.call(1))
+    own = re.compile(r'<button type="submit" class="([^"]*)" name="action" value="' + name)
+    (button,) = own.findall(client.get(f"{EXHAUSTED}{task.pk}/change/").content.decode())
+    (confirmed,) = re.findall(r'name="confirm" class="([^"]*)"', ask(client, name, task).content.decode())
+    assert ["rmq-danger" in each for each in (button, confirmed)] == [name == "discard"] * 2
+
+
+@pytest.mark.parametrize(
+    ("queue", "error"),
+    [("mail", "broker unreachable"), ("x" * 256, "at most 255 characters"), ("a\0b", "Null characters")],
+)
+def test_another_queue_that_cannot_be_checked_is_asked_for_again(client: Client, queue: str, error: str) -> None:
+    task = seed.record(1)
+    seed.message(task, seed.call(1))
+    again = confirm(client, ask(client, "requeue", task), queue=queue)
+    assert again.status_code == 200
+    assert error in again.content.decode()
+    assert not Operation.objects.exists()
 
 
 def test_an_act_from_the_page_of_a_task_comes_back_to_it(client: Client) -> None:

@@ -136,6 +136,38 @@ def test_an_action_is_for_tasks_by_their_ids() -> None:
     assert manage("operate", "restore", all=True).endswith("Done: 2 restored.\n")
 
 
+@pytest.mark.parametrize("given", [("--in", "2h30m"), ("--at", "2999-01-31T03:00"), ("--at", "2999-01-31T03:00+01:00")])
+def test_an_action_can_be_scheduled_for_later(given: tuple[str, str]) -> None:
+    record()
+    output = manage("operate", "discard", "--all", *given)
+    operation = Operation.objects.get()
+    assert operation.not_before is not None
+    assert "A running rmq_delay_operate starts it at " in output
+    assert operation.state == State.PENDING
+    if given[0] == "--in":
+        assert (
+            timedelta(0) < timezone.now() + timedelta(hours=2, minutes=30) - operation.not_before < timedelta(hours=1)
+        )
+    else:
+        assert operation.not_before.isoformat().startswith("2999-01-31T")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (("--in", "soon"), "soon"),
+        (("--at", "tomorrow"), "is not a time"),
+        (("--at", "2026-02-31T03:00"), "is not a time"),
+        (("--at", "2999-01-31T03:00", "--in", "2h"), "not allowed with"),
+    ],
+)
+def test_an_invalid_start_time_is_refused_before_anything_is_done(given: tuple[str, ...], error: str) -> None:
+    record()
+    with pytest.raises(CommandError, match=error):
+        manage("operate", "discard", "--all", *given)
+    assert not Operation.objects.exists()
+
+
 @pytest.mark.parametrize("given", [{}, {"all": True, "queue": "mails"}])
 def test_an_action_needs_a_selection_of_tasks(given: dict[str, Any]) -> None:
     with pytest.raises(CommandError, match="Select the tasks with"):

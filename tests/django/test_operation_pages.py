@@ -245,6 +245,7 @@ def test_a_scheduled_operation_shows_its_start_and_can_be_cancelled(client: Clie
     begins = f"It starts at {timezone.localtime(start):%Y-%m-%d %H:%M:%S}"
     assert note(page_of(client, operation)).startswith(begins)
     assert "No operator process runs" in note(page_of(client, operation))
+    assert re.search(r"starts <time[^>]*>in (119|120) min|starts <time[^>]*>in 2 h", client.get(LIST).content.decode())
     with Presence() as presence:
         presence.beat()
         assert "No operator process runs" not in note(page_of(client, operation))

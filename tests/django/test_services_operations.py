@@ -13,7 +13,7 @@ from celery_rmq_delay.contrib.django.models import Attempt, Operation, Operation
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations import canaries, lease
 from celery_rmq_delay.contrib.django.services.operations.requests import cancel, freeze, is_inline, report, run
-from celery_rmq_delay.exceptions import RmqDelayError
+from celery_rmq_delay.exceptions import LeaseLostError, RmqDelayError
 from tests.support.django.records import record
 
 pytestmark = pytest.mark.usefixtures("database", "shop")
@@ -161,6 +161,23 @@ def test_a_running_operation_is_left_to_its_runner_until_the_runner_is_silent() 
     assert run(operation).ok == 1
     with pytest.raises(lease.LeaseLostError):
         first.beat()
+
+
+def test_a_pausing_operation_renews_its_heartbeat_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    operation = freeze(Kind.DISCARD, selected(record()), actor=ALICE)
+    held = lease.Lease.take(operation)
+    old = timezone.now() - timedelta(seconds=30)
+    Operation.objects.update(heartbeat_at=old)
+    assert held.check() == State.RUNNING
+    assert Operation.objects.get().heartbeat_at == old
+    monkeypatch.setattr(lease, "BEAT_EVERY", 0)
+    assert held.check() == State.RUNNING
+    assert Operation.objects.get().heartbeat_at > old
+    for every in (0, 1_000):
+        monkeypatch.setattr(lease, "BEAT_EVERY", every)
+        Operation.objects.update(runner="another")
+        with pytest.raises(LeaseLostError):
+            held.check()
 
 
 def test_an_operation_that_waits_is_cancelled_at_once() -> None:

@@ -146,7 +146,10 @@ def test_edits_are_shown_without_secrets() -> None:
     [
         ("[1", "{}", "args", "not JSON"),
         ("{}", "{}", "args", "a JSON list"),
-        ("[NaN]", "{}", "args", "not JSON"),
+        ("[NaN]", "{}", "args", "NaN is not a number of JSON"),
+        ("[1e999]", "{}", "args", "1e999 is not a number of JSON"),
+        ("[1]", '{"a": [-1e999]}', "kwargs", "-1e999 is not a number of JSON"),
+        ("[1]", '{"a": 1, "b": 2, "a": 3}', "kwargs", 'the key "a" is there twice'),
         ("[1]", "[]", "kwargs", "a JSON object"),
         ("[1]", '{"a": ' * 100_000, "kwargs", "nested too deep"),
         ("[1]", "{}", "", "Nothing was changed"),

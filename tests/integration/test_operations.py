@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import kombu
 import pytest
 
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.models import Attempt, Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.operations.requests import run
+from celery_rmq_delay.contrib.django.services.operations.target import queue_problem
 from celery_rmq_delay.events.schema import RECOVERED
 from tests.support.brokers.kinds import EITHER_DATABASE
 from tests.support.django import shop
@@ -94,6 +96,49 @@ def test_a_task_whose_expires_is_past_is_skipped_and_counted(desk: Desk) -> None
     assert states() == {TaskState.EXHAUSTED: 2, TaskState.REQUEUED: 2}
     assert Payload.objects.count() == 4
     assert [message.headers["id"] for message in desk.taken()] == ["id-2", "id-3"]
+
+
+@pytest.mark.brokers
+def test_expired_tasks_can_be_requeued_without_expiry(desk: Desk) -> None:
+    (task,) = desk.exhausted(1, expires=PAST)
+    assert run(frozen(details={"without_expiry": True})).message == "1 requeued"
+    (sent,) = desk.taken()
+    assert (sent.headers["expires"], sent.body) == (None, b"\x80\x05bytes of id-0")
+    assert Payload.objects.get().headers != b"", "the stored message stays until an event of a worker"
+    Database().write([exhausted("id-0", 1, 1, body=b"other", expires=None)])
+    task.refresh_from_db()
+    assert (task.state, task.generation) == (TaskState.EXHAUSTED, 1)
+
+
+@pytest.mark.brokers
+def test_tasks_can_be_requeued_into_another_queue(desk: Desk) -> None:
+    desk.exhausted(2)
+    with kombu.Connection(desk.url) as connection:
+        connection.channel().queue_declare("slow", durable=True, auto_delete=False)
+    operation = run(frozen(details={"into_queue": "slow"}))
+    assert (operation.message, operation.details["into_queue"]) == ("2 requeued", "slow")
+    assert desk.taken() == []
+    desk.queue = "slow"
+    assert [message.headers["id"] for message in desk.taken()] == ["id-0", "id-1"]
+
+
+@pytest.mark.brokers
+@pytest.mark.parametrize(
+    ("queue", "problem"),
+    [
+        ("gone", "there is no queue gone"),
+        ("rmq_delay.exhausted", "rmq_delay.exhausted is not a queue of tasks"),
+        ("rmq_delay.payments.record", "rmq_delay.payments.record is not a queue of tasks"),
+    ],
+)
+def test_without_the_other_queue_no_task_is_claimed(desk: Desk, queue: str, problem: str) -> None:
+    desk.exhausted(2)
+    operation = run(frozen(details={"into_queue": queue}))
+    assert (operation.state, operation.message) == (State.FAILED, f"0 requeued, 2 not sent ({problem})")
+    assert states() == {TaskState.EXHAUSTED: 2}
+    assert set(TaskRecord.objects.values_list("operation", flat=True)) == {None}
+    assert queue_problem(queue) == problem
+    assert queue_problem("payments") == ""
 
 
 def test_a_requeued_task_without_events_can_be_restored_and_requeued(desk: Desk) -> None:

@@ -66,7 +66,7 @@ def test_a_requeue_at_a_rate_blocks_no_other_operation(desk: Desk) -> None:
     with operating():
         for each in (discard, other):
             wait_for(lambda each=each: state_of(each) == State.DONE, "an end of the other operation")  # type: ignore[misc]
-        assert state_of(slow) == State.RUNNING
+        wait_for(lambda: state_of(slow) == State.RUNNING, "a start of the requeue")
         cancel(slow, BOB)
         wait_for(lambda: state_of(slow) == State.CANCELLED, "the cancellation")
     assert states() == {TaskState.REQUEUED: slow.ok + 3, TaskState.EXHAUSTED: 10 - slow.ok, TaskState.DISCARDED: 5}
@@ -89,6 +89,7 @@ def test_many_requeues_at_a_rate_leave_a_place_for_a_discard(desk: Desk, monkeyp
     discard = of(desk.exhausted(3), Kind.DISCARD)
     with operating():
         wait_for(lambda: state_of(discard) == State.DONE, "an end of the discard")
+        wait_for(lambda: state_of(slow[1]) == State.RUNNING, "a start of the second")
         assert [state_of(each) for each in slow] == [State.RUNNING, State.RUNNING, State.PENDING]
         cancel(slow[0], BOB)
         wait_for(lambda: state_of(slow[2]) == State.RUNNING, "a start of the one that waited")
@@ -100,3 +101,22 @@ def test_once_ends_when_every_operation_has_ended(desk: Desk) -> None:
         thread.join(SECONDS)
         assert not thread.is_alive()
     assert [state_of(each) for each in operations] == [State.DONE] * 3
+
+
+@EITHER_DATABASE
+def test_two_processes_run_each_operation_once(desk: Desk) -> None:
+    operations = [of(desk.exhausted(10), **more) for more in ({}, {"rate": 3_000}, {"rate": 3_000}, {})]
+    with operating(), operating():
+        for each in operations:
+            wait_for(lambda each=each: state_of(each) == State.DONE, "an end of the operation")  # type: ignore[misc]
+    assert [each.message for each in operations] == ["10 requeued"] * 4
+    arrived = sorted(message.headers["id"] for message in desk.taken())
+    assert arrived == sorted(f"id-{number}" for number in range(40))
+
+
+def test_a_requeue_whose_broker_is_away_blocks_no_discard(desk: Desk) -> None:
+    requeue, discard = of(desk.exhausted(5)), of(desk.exhausted(5), Kind.DISCARD)
+    with shop.of(shop.make("amqp://127.0.0.1:1//"), broker_timeout=1, inline_limit=2), operating():
+        wait_for(lambda: state_of(discard) == State.DONE, "an end of the discard")
+        wait_for(lambda: state_of(requeue) == State.RUNNING, "a start of the requeue")
+    assert (state_of(requeue), requeue.remaining, discard.message) == (State.PENDING, 5, "5 discarded")

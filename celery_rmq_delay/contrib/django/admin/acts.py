@@ -22,6 +22,8 @@ class Act:
     explanation: Any
     states: tuple[TaskState, ...]
     gradual: bool = False
+    #: Whether its button looks like one that deletes.
+    dangerous: bool = False
 
 
 RUN_NOW = Act(
@@ -66,6 +68,7 @@ DISCARD = Act(
         "These tasks will not run again, and their results become REVOKED. You can restore them: their data is kept."
     ),
     (TaskState.PARKED, TaskState.EXHAUSTED, TaskState.UNKNOWN),
+    dangerous=True,
 )
 
 

@@ -19,8 +19,9 @@ from ..models import TaskRecord
 from ..services import counts, payloads
 from ..services.operations.edit import MAX_TEXT, edit, editable
 from . import log_entries, text
-from .actions import reason_field, show_result
 from .base import ReadOnlyAdmin
+from .confirm_forms import reason_field
+from .confirming import show_result
 from .task_page import found_task, message_context, task_page
 
 

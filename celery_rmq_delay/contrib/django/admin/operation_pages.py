@@ -125,7 +125,9 @@ class OperationAdmin(ReadOnlyAdmin):
 
     @admin.display(description=gettext_lazy("result"))
     def result(self, operation: Operation) -> SafeString:
-        """Return its result as text."""
+        """Return its result as text, or when it starts."""
+        if operation.state == Operation.State.PENDING and operation.not_before is not None:
+            return format_html("{} {}", _("starts"), text.moment(operation.not_before, timezone.now()))
         return text.clamped(operation.message)
 
     def get_urls(self) -> list[Any]:

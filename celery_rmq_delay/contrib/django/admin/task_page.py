@@ -15,7 +15,7 @@ from ..conf import conf
 from ..models import ExhaustedTask, ParkedTask, TaskRecord, TaskState
 from ..services import payloads
 from . import text
-from .acts import ACTS
+from .acts import ACTS, Kind
 from .base import ReadOnlyAdmin, belongs, found
 from .detail import detail, operations
 
@@ -40,6 +40,7 @@ def task_page(
     can_reveal = shown.redacted and shown.size > 0 and pages.has_view_payload_permission(request)
     can_edit = conf().allow_edit and pages.has_edit_payload_permission(request) and record.state == TaskState.EXHAUSTED
     names = pages.get_actions(request)
+    acts = [act for act in ACTS if act.name in names and record.state in act.states]
     context = pages.page_context(
         request,
         text.plain(record.name, 120),
@@ -48,7 +49,8 @@ def task_page(
         message=message_context(shown),
         reveal_url=pages.here("reveal", record.pk) if can_reveal else None,
         edit_url=pages.here("edit", record.pk) if can_edit else None,
-        acts=[act for act in ACTS if act.name in names and record.state in act.states],
+        acts=acts,
+        barred=[] if record.call_digest else [act.name for act in acts if act.kind == Kind.REQUEUE],
         acts_url=pages.here("changelist"),
         history_url=pages.here("history", record.pk),
     )

@@ -12,6 +12,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ....events import schema as events
 from ....events.schema import Event
+from ..clock import utc_of
 from ..models import CountedRollup, FailureGroup, TaskRecord, TaskState
 from ..signals import announce_ran_after_discard
 from . import rows, statements
@@ -66,7 +67,7 @@ class Database:
         # Outside of the transaction: no other collector waits for these names until it ends.
         self._know(tables, [*(fact.event for fact in facts), *rollups])
         with transaction.atomic(using=self.connection.alias):
-            now = datetime.now(timezone.utc)
+            now = utc_of(self.connection)
             new = _not_collected(tables, facts)
             ran = tables.run(statements.RAN_AFTER_DISCARD, rows.runs(new))
             counted = self._write_facts(tables, new, now)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 from django.db.models import Count, QuerySet
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
 
+from .....durations import parse_ms
 from .....exceptions import RmqDelayError
 from .....stopping import stop_requested
 from ...models import Operation, TaskRecord, TaskState
@@ -49,6 +54,9 @@ class Command(LongRunningCommand):
             "--canary", type=int, default=0, metavar="N", help="requeue: send N first, the rest once they recovered"
         )
         how.add_argument("--rate", type=int, metavar="N", help="requeue: at most N per minute")
+        start = how.add_mutually_exclusive_group()
+        start.add_argument("--at", metavar="TIME", help="start then, such as 2026-01-31T03:00")
+        start.add_argument("--in", dest="delay", metavar="DELAY", help="start after a delay, such as 2h30m")
         how.add_argument("--dry-run", action="store_true", help="only show which tasks are selected")
 
     def handle(self, *_: Any, **options: Any) -> None:
@@ -87,10 +95,16 @@ class Command(LongRunningCommand):
             reason=options["reason"],
             canary=options["canary"],
             rate=options["rate"],
+            not_before=_start_time(options["at"], options["delay"]),
             details={"filters": given},
         )
         self.write_line(f"Operation {operation.pk}: {operation.requested} tasks.")
-        self._run(operation, stop)
+        if operation.not_before is None:
+            self._run(operation, stop)
+        else:
+            self.write_line(
+                f"A running rmq_delay_operate starts it at {operation.not_before.isoformat(' ', 'seconds')}."
+            )
 
     def _show(self, records: QuerySet[TaskRecord]) -> None:
         rows = records.order_by().values_list("queue", "name", "exception_type").annotate(count=Count("pk"))
@@ -103,3 +117,20 @@ class Command(LongRunningCommand):
         self.write_line(f"{operation.get_state_display()}: {report(operation)}.")
         if operation.failed or operation.unknown or operation.state != Operation.State.DONE:
             raise CommandError("The operation did not succeed for all tasks.", returncode=1)
+
+
+def _start_time(at: str | None, delay: str | None) -> datetime | None:
+    """Return the time of ``--at`` or ``--in``; None without either."""
+    if delay is not None:
+        return timezone.now() + timedelta(milliseconds=parse_ms(delay, "--in"))
+    if at is None:
+        return None
+    try:
+        found = parse_datetime(at)
+    except ValueError:
+        found = None
+    if found is None:
+        raise CommandError(f"--at {at} is not a time. Write one such as 2026-01-31T03:00 or 2026-01-31T03:00+01:00.")
+    if timezone.is_naive(found) and settings.USE_TZ:
+        return timezone.make_aware(found)
+    return found if settings.USE_TZ or timezone.is_naive(found) else timezone.make_naive(found)

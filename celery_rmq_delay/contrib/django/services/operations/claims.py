@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from django.db import connections, router
 from django.db.models.functions import Collate
-from django.utils import timezone
 from django.utils.translation import gettext as _
 
+from ... import clock
 from ...models import Operation, OperationItem, TaskRecord, TaskState
 from .lease import Outcome, Settled
 
@@ -48,9 +48,10 @@ def claim(
         if item.record_id not in barred:
             by_generation.setdefault(item.generation, []).append(item.record_id)
     lock(item.record_id for item in items)
+    now = clock.now()
     for generation, records in by_generation.items():
         TaskRecord.objects.filter(pk__in=records, state__in=list(of), generation=generation).update(
-            state=to, operation=operation, changed_at=timezone.now()
+            state=to, operation=operation, changed_at=now
         )
     found = {
         record.pk: record

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, NoReturn
 
 from celery.utils.saferepr import saferepr
 from django.utils.translation import gettext as _
 
 from .....exceptions import EditError
-from .....redaction import REDACTED, Redaction
+from .....redaction import REDACTED, Redaction, shortened
 from ...conf import SETTING, conf
 from ...messages import headers_of
 from ...models import Operation, TaskRecord, TaskState
@@ -28,6 +29,8 @@ _MAX_REPR = 1024
 #: The most differences in the audit log.
 _MAX_CHANGES = 100
 _MAX_SHOWN = 1_000
+#: The most characters of a number or key in an error.
+_MAX_NUMBER = 40
 
 
 @dataclass(frozen=True)
@@ -54,9 +57,11 @@ def edit(record: TaskRecord, args: str, kwargs: str, *, actor: Actor, reason: st
     new = replace(call, args=_list(args), kwargs=_dictionary(kwargs))
     try:
         changes = differences(call, new)
-        body = json.dumps([new.args, new.kwargs, new.embed]).encode()
+        body = json.dumps([new.args, new.kwargs, new.embed], allow_nan=False).encode()
     except RecursionError as error:
         raise EditError(_("This is nested too deep.")) from error
+    except ValueError as error:  # the embedded callbacks of the message: these are no form fields
+        raise EditError(_("The message has a number that JSON cannot hold: %(error)s.") % {"error": error}) from error
     if not changes:
         raise EditError(_("Nothing was changed: requeue the task instead."))
     texts = {
@@ -123,12 +128,26 @@ def _readable(record: TaskRecord) -> tuple[Call, dict[str, Any]]:
 
 def _parsed(text: str, field: str) -> Any:
     def refuse(found: str) -> NoReturn:
-        raise ValueError(f"{found} is not JSON")
+        raise ValueError(_("%(found)s is not a number of JSON") % {"found": found})
+
+    def finite(found: str) -> float:
+        number = float(found)
+        if not isfinite(number):
+            refuse(shortened(found, _MAX_NUMBER))
+        return number
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _value in pairs]
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise ValueError(_("the key %(key)s is there twice") % {"key": json.dumps(shortened(twice, _MAX_NUMBER))})
+        return found
 
     if len(text) > MAX_TEXT:
         raise EditError(_("At most %(count)d characters.") % {"count": MAX_TEXT}, field)
     try:
-        return json.loads(text, parse_constant=refuse)
+        return json.loads(text, parse_constant=refuse, parse_float=finite, object_pairs_hook=unique)
     except RecursionError as error:
         raise EditError(_("This is nested too deep."), field) from error
     except ValueError as error:

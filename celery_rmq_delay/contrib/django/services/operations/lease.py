@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ Outcome = OperationItem.Outcome
 
 #: After so long without a heartbeat another process takes the operation over.
 STALE_AFTER = timedelta(seconds=60)
+#: Seconds between two heartbeats of an operation that pauses: each is a write, and SQLite has one writer at a time.
+BEAT_EVERY = 5.0
 
 #: The states of an operation with a runner.
 GOING = (State.RUNNING, State.CANARY, State.CANCELLING)
@@ -60,6 +63,7 @@ class Lease:
         self.operation = operation
         self._runner = process_name()
         self._mine = Operation.objects.filter(pk=operation.pk, runner=self._runner)
+        self._beaten = time.monotonic()
 
     @classmethod
     def take(cls, operation: Operation) -> Lease:
@@ -84,8 +88,21 @@ class Lease:
     def beat(self, **changes: object) -> str:
         """Renew the heartbeat, with changes of the operation; return its state. Raises `LeaseLostError`."""
         if not self._mine.update(heartbeat_at=timezone.now(), **changes):
-            raise LeaseLostError(f"Operation {self.operation.pk} was taken over: no heartbeat for too long.")
+            raise self._lost()
+        self._beaten = time.monotonic()
         return self._mine.values_list("state", flat=True).get()
+
+    def check(self) -> str:
+        """Return the state of the operation, as `beat`, which it calls if it is time."""
+        if time.monotonic() - self._beaten >= BEAT_EVERY:
+            return self.beat()
+        state = self._mine.values_list("state", flat=True).first()
+        if state is None:
+            raise self._lost()
+        return state
+
+    def _lost(self) -> LeaseLostError:
+        return LeaseLostError(f"Operation {self.operation.pk} was taken over: no heartbeat for too long.")
 
     def enter(self, state: str, *, of: str) -> None:
         """Go from the state ``of`` to another; a state that was changed meanwhile stays."""

@@ -57,11 +57,12 @@ class Publisher:
         self._silent: str | None = None
         self.window = 1
 
-    def ready(self) -> None:
-        """Connect before tasks are claimed. Raises `BrokerDownError`."""
+    def ready(self) -> Connection:
+        """Connect before tasks are claimed; return the connection. Raises `BrokerDownError`."""
         if self._silent is not None:
             raise BrokerDownError(self._silent)
         self._connection = self._link.open(self._prepare)
+        return self._connection
 
     def _prepare(self, opened: Connection) -> None:
         self._publisher = ConfirmingPublisher(opened)

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import amqp
 from django.db.models import F, QuerySet
 from django.db.models.functions import Length
-from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from ..... import headers as h
 from .....events.schema import REQUEUED
 from .....exceptions import RmqDelayError
+from ... import clock
 from ...messages import StoredMessage, for_requeue, headers_of
 from ...models import OperationItem, Payload, TaskRecord, TaskState
 from .claims import claim, lock
 from .lease import Lease, Outcome, Settled
-from .link import Link
+from .link import BROKER_ERRORS, Link, broker_down
 from .notes import add_to_history
 from .publishing import Fate, Publisher, Sent
+from .target import problem_at
 from .transactions import committed
+
+if TYPE_CHECKING:
+    from kombu import Connection
 
 #: The most bytes of bodies that are published at a time.
 MAX_BYTES = 16 * 1024 * 1024
@@ -48,11 +53,17 @@ class Requeue:
 
     A row is REQUEUING from before its message is published until its outcome is stored. Where a runner died in between,
     the message may have been published or not, and the row becomes UNKNOWN.
+
+    Of the operation's details, ``into_queue`` is another queue for all tasks, and ``without_expiry`` removes the header
+    ``expires``.
     """
 
     def __init__(self, lease: Lease, link: Link, edited: Mapping[int, Edited] | None = None) -> None:
         self._lease, self._edited = lease, edited or {}
         self._publisher = Publisher(link)
+        self._without_expiry = bool(lease.operation.details.get("without_expiry"))
+        self._queue: str = lease.operation.details.get("into_queue", "")
+        self._is_checked = not self._queue
 
     @property
     def window(self) -> int:
@@ -70,21 +81,32 @@ class Requeue:
     def do(self, items: Sequence[OperationItem]) -> None:
         """Requeue these tasks and commit their outcomes. Raises `BrokerDownError`.
 
-        A task whose message was not sent at all stays pending.
+        A task whose message was not sent at all stays pending. Raises `RmqDelayError` where the operation's queue does
+        not exist.
         """
-        self._publisher.ready()
+        self._check_queue(self._publisher.ready())
         items = _affordable(items)
         won = committed(lambda: self._claim(items))
         ready = self._ready(won)
-        messages = [(key, each.message, won[key].queue) for key, each in ready.items()]
+        messages = [(key, each.message, self._queue or won[key].queue) for key, each in ready.items()]
         sent = self._publisher.publish(messages) if messages else {}
         committed(lambda: self._settle(items, won, ready, sent))
 
+    def _check_queue(self, connection: Connection) -> None:
+        if self._is_checked:
+            return
+        try:
+            problem = problem_at(connection, self._queue)
+        except BROKER_ERRORS as error:
+            raise broker_down(error) from error
+        if problem:
+            raise RmqDelayError(problem)
+        self._is_checked = True
+
     def _claim(self, items: Sequence[OperationItem]) -> dict[int, TaskRecord]:
         self._lease.beat()  # the first statement has to be a write: SQLite cannot upgrade a read transaction
-        won, skipped = claim(
-            self._lease.operation, items, [TaskState.EXHAUSTED], TaskState.REQUEUING, barred=_barred(items)
-        )
+        barred = _barred(items, may_expire=self._without_expiry)
+        won, skipped = claim(self._lease.operation, items, [TaskState.EXHAUSTED], TaskState.REQUEUING, barred=barred)
         self._lease.settle(skipped)
         return won
 
@@ -94,7 +116,9 @@ class Requeue:
             key, edited = payload.record_id, self._edited.get(payload.record_id)
             kept = StoredMessage(bytes(payload.body), bytes(payload.headers), payload.properties)
             generation = next_generation(won[key].generation, payload.generation)
-            named = {h.GENERATION: generation, h.LIFE: won[key].life}
+            named: dict[str, object] = {h.GENERATION: generation, h.LIFE: won[key].life}
+            if self._without_expiry:
+                named["expires"] = None
             changed = {**named, **(edited.headers if edited else {})}
             ready[key] = _Ready(for_requeue(kept, edited.body if edited else None, **changed), generation)
         return {key: ready[key] for key in won if key in ready}
@@ -124,20 +148,20 @@ class Requeue:
                 back.append(key)
         self._requeued(confirmed)
         self._in_doubt(doubtful)
-        self._in_hand(back).update(state=TaskState.EXHAUSTED, changed_at=timezone.now())
-        add_to_history(REQUEUED, self._lease.operation, [won[key] for key in confirmed], timezone.now())
+        self._in_hand(back).update(state=TaskState.EXHAUSTED, changed_at=clock.now())
+        add_to_history(REQUEUED, self._lease.operation, [won[key] for key in confirmed], clock.now())
 
     def _requeued(self, generations: Mapping[int, int]) -> None:
         for generation, keys in _grouped(generations).items():
             # A row that is not REQUEUING any more has newer data from the collector. Until then its message stays: a
             # worker may revoke the task, and a queue may be purged.
             self._in_hand(keys).update(
-                state=TaskState.REQUEUED, generation=generation, attempt=0, crashes=0, changed_at=timezone.now()
+                state=TaskState.REQUEUED, generation=generation, attempt=0, crashes=0, changed_at=clock.now()
             )
 
     def _in_doubt(self, generations: Mapping[int, int]) -> None:
         for generation, keys in _grouped(generations).items():
-            self._in_hand(keys).update(state=TaskState.UNKNOWN, changed_at=timezone.now())
+            self._in_hand(keys).update(state=TaskState.UNKNOWN, changed_at=clock.now())
             Payload.objects.filter(record__in=keys, generation__lt=generation).update(generation=generation)
 
     def _in_hand(self, records: Sequence[int]) -> QuerySet[TaskRecord]:
@@ -181,7 +205,18 @@ def next_generation(of_record: int, of_payload: int | None) -> int:
     return h.next_generation(max(of_record, of_payload or 0))
 
 
-def _barred(items: Sequence[OperationItem]) -> dict[int, str]:
+def expired_among(records: QuerySet[Any], most: int) -> tuple[int, int]:
+    """Return how many of the first ``most`` tasks have expired, and how many were checked."""
+    headers = Payload.objects.filter(record__in=records.values("pk")[:most]).values_list("headers", flat=True)
+    expired = [_has_expired(each) for each in headers.iterator(chunk_size=100)]
+    return sum(expired), len(expired)
+
+
+def _has_expired(headers: bytes) -> bool:
+    return h.has_expired(headers_of(StoredMessage(b"", bytes(headers), {})))
+
+
+def _barred(items: Sequence[OperationItem], *, may_expire: bool) -> dict[int, str]:
     """Return the records of ``items`` that cannot be requeued in any state, with the reasons."""
     found = Payload.objects.filter(record__in=[item.record_id for item in items])
     headers = dict(found.values_list("record_id", "headers"))
@@ -189,7 +224,7 @@ def _barred(items: Sequence[OperationItem]) -> dict[int, str]:
     for item in items:
         if item.record_id not in headers:
             barred[item.record_id] = _("its message is not in the database")
-        elif h.has_expired(headers_of(StoredMessage(b"", bytes(headers[item.record_id]), {}))):
+        elif not may_expire and _has_expired(headers[item.record_id]):
             barred[item.record_id] = _("its expires is past: a worker would revoke it")
     return barred
 

@@ -161,9 +161,9 @@ class Runner:
             self._check()
 
     def _check(self) -> None:
-        """Renew the heartbeat; end the run where the operation was cancelled or this process has to stop."""
+        """Renew the heartbeat if it is time; end the run if the operation was cancelled or this process has to stop."""
         self._ticked = time.monotonic()
-        if committed(self._lease.beat) == State.CANCELLING:
+        if committed(self._lease.check) == State.CANCELLING:
             self._lease.finish(State.CANCELLED, Outcome.CANCELLED)
             raise _Interrupted
         if self._stop is not None and self._stop():

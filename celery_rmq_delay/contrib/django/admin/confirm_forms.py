@@ -1,0 +1,132 @@
+"""The forms of the confirmation page."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django import forms
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from ..services.operations.target import queue_problem
+from . import text
+from .acts import Act, Kind
+
+#: Defaults of a gradual requeue.
+CANARIES, RATE = 5, 60
+
+
+def reason_field() -> forms.CharField:
+    """Return the form field for the reason."""
+    return forms.CharField(
+        label=gettext_lazy("Why"),
+        required=False,
+        max_length=1_000,
+        widget=forms.Textarea(attrs={"rows": 2, "cols": 60}),
+        help_text=gettext_lazy("Stored with the operation."),
+    )
+
+
+class ConfirmForm(forms.Form):
+    """The form of the confirmation page, with hidden fields for the selection that it showed.
+
+    ``expected`` is the number of tasks. Of a whole list, ``as_of`` is the latest change of their states, and
+    ``newest`` the highest row id.
+    """
+
+    reason = reason_field()
+    not_before = forms.DateTimeField(
+        label=gettext_lazy("Not before"),
+        required=False,
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local"}),
+        help_text=gettext_lazy("Empty: as soon as “manage.py rmq_delay_operate” can run it."),
+    )
+    as_of = forms.CharField(widget=forms.HiddenInput)
+    newest = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
+    expected = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
+    #: The number of tasks of the page before, where there were fewer.
+    before = forms.IntegerField(widget=forms.HiddenInput, min_value=0, required=False)
+
+    def clean_as_of(self) -> datetime:
+        """Return the time of the latest change."""
+        try:
+            found = parse_datetime(self.cleaned_data["as_of"])
+        except ValueError:
+            found = None
+        if found is None or timezone.is_aware(found) != timezone.is_aware(timezone.now()):
+            raise forms.ValidationError("not a valid time")
+        return found
+
+    @property
+    def is_forged(self) -> bool:
+        """Whether the hidden fields are invalid."""
+        return any(self.has_error(field.name) for field in self.hidden_fields())
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of `freeze`; those of the requeue are in its ``details``."""
+        answer = self.cleaned_data
+        return {"reason": answer["reason"].strip(), "not_before": answer["not_before"], "details": {}}
+
+
+class RequeueForm(ConfirmForm):
+    """The form of a requeue."""
+
+    queue = forms.CharField(
+        label=gettext_lazy("Into the queue"),
+        required=False,
+        max_length=255,
+        help_text=gettext_lazy(
+            "Empty: each task goes to its origin queue. In another queue, its workers must know the tasks, and retries "
+            "follow that queue's ladder."
+        ),
+    )
+    without_expiry = forms.BooleanField(
+        label=gettext_lazy("Without expiry"),
+        required=False,
+        help_text=gettext_lazy("Publish the messages without “expires”: expired tasks run, too."),
+    )
+
+    def clean_queue(self) -> str:
+        """Return the name of an existing queue, or an empty text."""
+        name: str = self.cleaned_data["queue"].strip()
+        if name and (problem := queue_problem(name)):
+            raise forms.ValidationError(text.plain(problem, 500))
+        return name
+
+    def options(self) -> dict[str, Any]:
+        """Add the other queue and the removed expiry, where chosen."""
+        chosen = {"into_queue": self.cleaned_data["queue"], "without_expiry": self.cleaned_data["without_expiry"]}
+        return {**super().options(), "details": {name: value for name, value in chosen.items() if value}}
+
+
+class GradualForm(RequeueForm):
+    """The form of a gradual requeue."""
+
+    canary = forms.IntegerField(
+        label=gettext_lazy("Canaries"),
+        min_value=0,
+        max_value=1_000,
+        initial=CANARIES,
+        help_text=gettext_lazy("Number of tasks to requeue first."),
+    )
+    rate = forms.IntegerField(
+        label=gettext_lazy("Per minute"),
+        min_value=1,
+        max_value=100_000,
+        initial=RATE,
+        help_text=gettext_lazy("Number of the other tasks to requeue per minute."),
+    )
+
+    def options(self) -> dict[str, Any]:
+        """Add the number of canaries and the rate."""
+        return {**super().options(), "canary": self.cleaned_data["canary"], "rate": self.cleaned_data["rate"]}
+
+
+def form_of(act: Act) -> type[ConfirmForm]:
+    """Return the form of an action."""
+    if act.gradual:
+        return GradualForm
+    return RequeueForm if act.kind == Kind.REQUEUE else ConfirmForm
