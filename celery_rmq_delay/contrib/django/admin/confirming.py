@@ -259,5 +259,3 @@ def _tables(counts: list[Counted]) -> list[dict[str, Any]]:
         rest = sum(count for _value, count in most[SHOWN:])
         tables.append({"label": label, "rows": rows[:SHOWN], "rest": rest, "more": len(most) - SHOWN})
     return tables
-
-

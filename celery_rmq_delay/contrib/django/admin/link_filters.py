@@ -97,11 +97,13 @@ class OperationFilter(OwnFilter):
 
 def in_words_of(outcome: str) -> str:
     """Return a value of the parameter ``outcome`` as text."""
-    return str(_SELECTIONS.get(outcome) or dict(Outcome.choices).get(outcome, plain(outcome, 80)))
+    if outcome in Outcome.values:
+        return str(Outcome(outcome).label)
+    return str(_SELECTIONS.get(outcome, plain(outcome, 80)))
 
 
 def followed(request: HttpRequest) -> Operation | None:
     """Return the operation that the selection of a request continues or undoes."""
     if request.GET.get("outcome") not in _SELECTIONS:
         return None
-    return Operation.objects.filter(pk=number_of(request.GET.get("operation"))).first()
+    return Operation.objects.filter(pk=number_of(request.GET.get("operation")) or 0).first()
