@@ -47,13 +47,17 @@ class Keyboard(Mouse):
     def press(self, selector: str) -> None:
         """Go to the element with Tab, and press Enter."""
         self.count += 1
-        tab_to(self.page, selector)
+        self._reach(selector)
         self.page.keyboard.press("Enter")
 
     def write(self, selector: str, text: str) -> None:
         """Go to a field with Tab, and write."""
-        tab_to(self.page, selector)
+        self._reach(selector)
         self.page.keyboard.type(text)
+
+    def _reach(self, selector: str) -> None:
+        expect(self.page.locator(selector)).to_be_visible()  # the page has been loaded
+        tab_to(self.page, selector)
 
 
 @pytest.fixture
