@@ -21,6 +21,7 @@ __all__ = [
     "announce",
     "task_exhausted",
     "task_parked",
+    "task_ran_after_discard",
     "task_recovered",
 ]
 
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 task_parked = Signal()
 task_recovered = Signal()
 task_exhausted = Signal()
+task_ran_after_discard = Signal()
 
 BY_STATE = {
     TaskState.PARKED: task_parked,
