@@ -103,12 +103,21 @@ def test_e005_a_broker_that_is_not_rabbitmq(monkeypatch: pytest.MonkeyPatch) -> 
     assert "'memory'" in reported["E005"].msg
 
 
-def test_e006_a_webhook_without_the_package_that_calls_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with override_settings(RMQ_DELAY={"CELERY_APP": PATH, "NOTIFY": {"webhook": "https://alerts.example/secret"}}):
-        reported = found()
+@pytest.mark.parametrize(
+    ("hook", "found_as"),
+    [("shop.nowhere.redact", "shop"), ("os.path.nothing", "nothing"), (f"{__name__}.PATH", "PATH")],
+)
+def test_e006_a_hook_that_is_not_there(monkeypatch: pytest.MonkeyPatch, hook: str, found_as: str) -> None:
+    use(monkeypatch, project(redact={"hook": hook}))
+    reported = found()
     assert list(reported) == ["E006"]
-    assert "secret" not in str(reported)
+    assert hook in reported["E006"].msg
+    assert found_as in reported["E006"].msg
+
+
+def test_e006_a_hook_that_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, project(redact={"hook": "os.path.normpath"}))
+    assert found() == {}
 
 
 @pytest.mark.parametrize(

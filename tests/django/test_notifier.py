@@ -11,6 +11,7 @@ from typing import Any
 import django
 import pytest
 from django.test import override_settings
+from django.urls import resolve
 
 from celery_rmq_delay.contrib.django import signals
 from celery_rmq_delay.contrib.django.alerts import notifier, outbox
@@ -127,7 +128,63 @@ def test_a_webhook_gets_text_for_people_and_data_for_programs(hook: Webhook) -> 
         "message": "no answer in <n> s",
         "frame": "orders/gateway.py:charge",
         "fingerprint": failed.fingerprint,
+        "url": "",
     }
+
+
+def test_alerts_link_to_the_group_or_the_list_or_the_task(hook: Webhook, mail: MailServer) -> None:
+    failed = group()
+    ran_again = record(TaskState.DISCARDED)
+    site = "https://shop.example/admin"
+    with notify(webhook=hook.url, mail=True, admin_url=f"{site}/"), notifying():
+        fail(failure_group=failed)
+        fail()
+        signals.task_ran_after_discard.send(sender=TaskRecord, record=ran_again)
+    urls = {alert["url"] for post in hook.posts for alert in post["alerts"]}
+    assert urls == {
+        f"{site}/rmq_delay/failuregroup/{failed.pk}/change/",
+        f"{site}/rmq_delay/exhaustedtask/",
+        f"{site}/rmq_delay/taskrecord/{ran_again.pk}/change/",
+    }
+    mails = "".join(each.get_content() for each in mail.mails)
+    assert all(url in mails for url in urls)
+    for url in urls:
+        assert resolve(url.removeprefix("https://shop.example")).app_name == "admin"
+
+
+def test_a_discarded_task_that_ran_again_is_an_alert_by_default(hook: Webhook) -> None:
+    ran_again = record(TaskState.DISCARDED, failure_group=group())
+    with notify(webhook=hook.url), notifying():
+        signals.task_ran_after_discard.send(sender=TaskRecord, record=ran_again)
+    (post,) = hook.posts
+    assert post["text"].startswith("1 task ran again after discard: requests.Timeout")
+    assert [alert["kind"] for alert in post["alerts"]] == ["discarded_ran"]
+
+
+def test_a_message_for_slack_has_blocks_with_links_and_no_other_keys(hook: Webhook) -> None:
+    failed = group(message="<!channel> <https://evil.example|click> & more")
+    with notify(webhook=hook.url, format="slack", admin_url="https://shop.example/admin/"), notifying():
+        fail(3, failure_group=failed)
+    (post,) = hook.posts
+    assert set(post) == {"text", "blocks"}
+    (block,) = post["blocks"]
+    assert block["type"] == "section"
+    assert block["text"]["type"] == "mrkdwn"
+    text = block["text"]["text"]
+    assert text.startswith(
+        "*3 exhausted: requests.Timeout: &lt;!channel&gt; &lt;https://evil.example|click&gt; &amp; more*"
+    )
+    assert f"<https://shop.example/admin/rmq_delay/failuregroup/{failed.pk}/change/|Open in the admin>" in text
+    assert "<!" not in post["text"] + text
+
+
+def test_a_message_for_slack_keeps_its_limits(hook: Webhook) -> None:
+    with notify(webhook=hook.url, format="slack"), notifying():
+        for _ in range(60):
+            fail(failure_group=group(message="<" * 500, frame="x" * 255))
+    blocks = [each for post in hook.posts for each in post["blocks"]]
+    assert all(len(post["blocks"]) <= 50 for post in hook.posts)
+    assert all(len(each["text"]["text"]) <= 3_000 for each in blocks)
 
 
 def test_no_alert_has_a_secret_in_any_of_its_texts(hook: Webhook) -> None:
@@ -197,6 +254,43 @@ def test_a_webhook_that_hangs_never_holds_the_collector_up(hook: Webhook, monkey
         wait_for(lambda: sum(count for _, count in alerts(hook)) == 50, "all of them")
 
 
+@pytest.mark.parametrize("way", ["hangs", "drips"])
+def test_a_webhook_that_never_finishes_is_left_after_the_timeout(
+    hook: Webhook, way: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(notifier, "TIMEOUT", 1.0)
+    if way == "hangs":
+        hook.hold.clear()
+    else:
+        hook.drips = True
+    with notify(webhook=hook.url), notifying():
+        fail(failure_group=group())
+        wait_for(lambda: "cannot be sent by webhook" in caplog.text, "the error in the log")
+        assert "did not answer within 1 s" in caplog.text or "TimeoutError" in caplog.text
+        assert "secret-path" not in caplog.text
+        hook.drips = False
+        hook.hold.set()
+        wait_for(lambda: hook.posts, "the alert")
+
+
+def test_a_webhook_is_called_through_the_proxy_of_the_environment(
+    hook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", hook.url)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with notify(webhook="http://alerts.example/hook"), notifying():
+        fail(failure_group=group())
+        wait_for(lambda: hook.posts, "the alert")
+    assert hook.paths == ["http://alerts.example/hook"]
+
+
+def test_user_and_password_of_a_webhook_are_sent_as_a_header(hook: Webhook) -> None:
+    with notify(webhook=hook.url.replace("://", "://ann:p%40ss@")), notifying():
+        fail(failure_group=group())
+        wait_for(lambda: hook.posts, "the alert")
+    assert hook.authorizations == ["Basic YW5uOnBAc3M="]
+
+
 @pytest.mark.parametrize("status", [500, 404, 301])
 def test_a_webhook_that_fails_is_logged_once_and_tried_until_it_answers(
     hook: Webhook, status: int, caplog: pytest.LogCaptureFixture
@@ -216,6 +310,7 @@ def test_a_webhook_that_fails_is_logged_once_and_tried_until_it_answers(
     assert caplog.text.count("cannot be sent") == 1
     assert f"answered with status {status}" in caplog.text
     assert "secret-path" not in caplog.text
+    assert not hook.followed
 
 
 def test_alerts_are_sent_by_the_other_channel_when_one_fails(hook: Webhook) -> None:
@@ -314,6 +409,9 @@ def test_nothing_is_read_without_receivers(django_assert_num_queries: Any) -> No
         {"webhook": "alerts.example/hook"},
         {"webhook": "ftp://alerts.example"},
         {"webhook": "https://[::1"},
+        {"webhook": "https://alerts.example/a b"},
+        {"format": "xml"},
+        {"admin_url": "/admin/"},
         {"every_minutes": 0},
         {"every_minutes": True},
         {"every_minutes": 10_081},

@@ -22,6 +22,8 @@ from ...app.state import AppState, find_state
 from ...durations import format_ms
 from ...exceptions import RmqDelayError, SettingsError
 from ...ladders import Ladder
+from ...redaction import shortened
+from ...settings.events import check_hook
 from .broker import celery_app
 from .conf import SETTING, Conf, conf
 from .models import CollectorStatus, TaskRecord, search
@@ -59,7 +61,7 @@ def check_celery(**_: Any) -> list[CheckMessage]:
     if delay is None:
         hint = f"Call it in the module that creates the app, or set {SETTING}['CELERY_APP'] to the right app."
         return [*found, Error(f"install() was not called for {app!r}.", hint=hint, id="rmq_delay.E004")]
-    return [*found, *_events(delay), *_retention(delay, settings)]
+    return [*found, *_hook(delay), *_events(delay), *_retention(delay, settings)]
 
 
 @register(TAG, deploy=True)
@@ -77,6 +79,23 @@ def check_surroundings(**_: Any) -> list[CheckMessage]:
         hint = "Set Celery's result_backend if callers need to know that a task was discarded (state REVOKED)."
         found.append(Info("The Celery app has no result backend.", hint=hint, id="rmq_delay.I001"))
     return found
+
+
+@register(TAG)
+def check_routers(**_: Any) -> list[CheckMessage]:
+    """Check that the tables to which rows of operations refer are in the same database: users and the admin's log."""
+    related = ("admin.LogEntry", "contenttypes.ContentType", django_settings.AUTH_USER_MODEL)
+    models = [apps.get_model(each) for each in related if each.partition(".")[0] in apps.app_configs]
+    places: dict[str, list[str]] = {}
+    for model in [*apps.get_app_config(CollectorStatus._meta.app_label).get_models(), *models]:
+        places.setdefault(router.db_for_write(model), []).append(model._meta.label)
+    if len(places) < 2:
+        return []
+    found = "; ".join(f"{alias!r}: {shortened(', '.join(labels), 200)}" for alias, labels in sorted(places.items()))
+    hint = "Let DATABASE_ROUTERS return one database for them: operations refer to users and are in the admin's log."
+    return [
+        Error(f"Tables that refer to each other are in several databases. {found}.", hint=hint, id="rmq_delay.E008")
+    ]
 
 
 @register(TAG)
@@ -136,9 +155,6 @@ def _conf() -> tuple[Conf, Error | None]:
 
 def _notifier(settings: Conf) -> Iterator[CheckMessage]:
     notify = settings.notify
-    if notify.webhook and importlib.util.find_spec("httpx") is None:
-        hint = 'pip install "celery-rmq-delay[management]", which brings it.'
-        yield Error("NOTIFY has a webhook, and httpx is not installed.", hint=hint, id="rmq_delay.E006")
     if notify.mail and not django_settings.ADMINS:
         yield Warning("NOTIFY sends mail to ADMINS, which is empty.", hint="Set Django's ADMINS.", id="rmq_delay.W003")
 
@@ -155,6 +171,14 @@ def _broker(app: Celery) -> Iterator[CheckMessage]:
             require_amqp(connection)
     except (RmqDelayError, ImportError) as error:
         yield Error(str(error), hint="Set Celery's broker_url.", id="rmq_delay.E005")
+
+
+def _hook(delay: AppState) -> Iterator[CheckMessage]:
+    try:
+        check_hook(delay.settings.redaction, delay.setting)
+    except SettingsError as error:
+        hint = "Workers with this setting do not start, and the pages show no texts: fix the path or the module."
+        yield Error(str(error), hint=hint, id="rmq_delay.E006")
 
 
 def _events(delay: AppState) -> Iterator[CheckMessage]:

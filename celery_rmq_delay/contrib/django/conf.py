@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -19,7 +20,7 @@ from ...settings.validators import is_integer, read_flag
 SETTING = "RMQ_DELAY"
 StorePayload = Literal["exhausted", "all", "never"]
 
-NOTIFY_KINDS = ("parked", "recovered", "exhausted")
+NOTIFY_KINDS = ("parked", "recovered", "exhausted", "discarded_ran")
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,13 @@ class Notify:
     mail: bool = False
     #: The URL to post JSON to; its path is often a secret.
     webhook: str | None = field(default=None, repr=False)
+    #: What to post: ``"json"``, data for programs, or ``"slack"``, a message for Slack and compatible chats.
+    format: Literal["json", "slack"] = "json"
+    #: The URL of the admin site, such as ``"https://shop.example/admin/"``; alerts link to its pages.
+    admin_url: str | None = None
     #: The minutes between two alerts of one failure group.
     every_minutes: float = 15
-    kinds: tuple[str, ...] = ("exhausted",)
+    kinds: tuple[str, ...] = ("exhausted", "discarded_ran")
 
 
 @dataclass(frozen=True)
@@ -123,6 +128,11 @@ def _notify(raw: object) -> Notify:
     if found.webhook is not None and not _is_url(found.webhook):
         hint = 'Write a URL, such as "https://alerts.example/hook", or None.'
         raise SettingsError(f"{where}['webhook']", str(found.webhook)[:8], hint)
+    if found.format not in ("json", "slack"):
+        raise SettingsError(f"{where}['format']", found.format, 'Write "json" or "slack".')
+    if found.admin_url is not None and not _is_url(found.admin_url):
+        hint = 'Write the URL of the admin site, such as "https://shop.example/admin/", or None.'
+        raise SettingsError(f"{where}['admin_url']", shown(found.admin_url), hint)
     every = found.every_minutes
     if isinstance(every, bool) or not isinstance(every, (int, float)) or not 0 < every <= 10_080:
         raise SettingsError(f"{where}['every_minutes']", every, "Write a number of minutes above 0, up to a week.")
@@ -139,7 +149,7 @@ def _kinds(value: object, where: str) -> tuple[str, ...]:
 
 def _is_url(value: object) -> bool:
     try:
-        parts = urlsplit(value) if isinstance(value, str) else None
+        parts = urlsplit(value) if isinstance(value, str) and re.fullmatch(r"[!-;=?-~]+", value) else None
         return parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,10 +46,17 @@ def mail_server(port: int) -> Iterator[MailServer]:
 
 @dataclass
 class Webhook:
-    """Takes posts and answers with ``status``; not before ``hold`` is set. ``asked``: the number of requests."""
+    """Takes posts and answers with ``status``; not before ``hold`` is set, and with ``drips`` without an end.
+
+    ``asked``: the number of requests; ``followed``: those after a redirect; ``paths``: what they asked for.
+    """
 
     posts: list[dict[str, Any]] = field(default_factory=list)
     asked: int = 0
+    followed: int = 0
+    drips: bool = False
+    authorizations: list[str | None] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     status: int = 204
     hold: threading.Event = field(default_factory=threading.Event)
     url: str = ""
@@ -63,10 +71,25 @@ def webhook() -> Iterator[Webhook]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             hook.asked += 1
+            hook.paths.append(self.path)
+            hook.authorizations.append(self.headers["Authorization"])
+            while hook.drips:
+                try:
+                    self.wfile.write(b"x")
+                except OSError:
+                    return
+                time.sleep(0.05)
             hook.hold.wait(600)
             if hook.status < 300:
                 hook.posts.append(json.loads(body))
             self.send_response(hook.status)
+            if 300 <= hook.status < 400:
+                self.send_header("Location", "/followed")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            hook.followed += 1
+            self.send_response(204)
             self.end_headers()
 
         def log_message(self, *_: Any) -> None:
@@ -80,6 +103,7 @@ def webhook() -> Iterator[Webhook]:
         yield hook
     finally:
         hook.hold.set()
+        hook.drips = False
         server.shutdown()
         server.server_close()
         thread.join()

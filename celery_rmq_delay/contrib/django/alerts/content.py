@@ -11,13 +11,18 @@ from ....redaction import shortened
 
 _SUBJECT = 150
 _MESSAGE = 500
+#: Slack's limits: blocks of a message (one is for the rest), and characters of a block.
+_BLOCKS, _BLOCK = 40, 2_900
+
+_WORDS = {"discarded_ran": "ran again after discard"}
+_LISTS = {"parked": "parkedtask", "exhausted": "exhaustedtask"}
 
 
 @dataclass(frozen=True)
 class Alert:
-    """The count of tasks of one failure group that were parked, recovered or exhausted since a time.
+    """The count of tasks of one failure group that were parked, recovered or exhausted, or ran again, since a time.
 
-    ``task``, ``queue``, ``task_id`` and ``reason`` are those of the last one.
+    ``task``, ``queue``, ``task_id`` and ``reason`` are those of the last one; ``url`` is their page in the admin.
     """
 
     kind: str
@@ -31,12 +36,13 @@ class Alert:
     message: str
     frame: str
     fingerprint: str
+    url: str = ""
 
     @property
     def headline(self) -> str:
         """One line, such as ``12 exhausted: requests.Timeout: no answer in <n> s``."""
         what = ": ".join(filter(None, (self.exception_type or self.reason or self.task, self.message)))
-        return f"{self.count} {self.kind}: {shortened(' '.join(what.split()), _MESSAGE)}"
+        return f"{self.count} {_WORDS.get(self.kind, self.kind)}: {shortened(' '.join(what.split()), _MESSAGE)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; the time in ISO 8601, UTC."""
@@ -49,7 +55,8 @@ def subject(alerts: Sequence[Alert]) -> str:
         return shortened(_counted(alerts[0].count, alerts[0].headline.partition(" ")[2]), _SUBJECT)
     kinds: dict[str, int] = {}
     for alert in alerts:
-        kinds[alert.kind] = kinds.get(alert.kind, 0) + alert.count
+        word = _WORDS.get(alert.kind, alert.kind)
+        kinds[word] = kinds.get(word, 0) + alert.count
     counts = ", ".join(_counted(count, kind) for kind, count in kinds.items())
     return f"{counts} in {len(alerts)} failure groups"
 
@@ -60,18 +67,52 @@ def text(alerts: Sequence[Alert]) -> str:
 
 
 def payload(alerts: Sequence[Alert]) -> dict[str, Any]:
-    """Return the JSON for a webhook: ``text`` for chats, and ``alerts`` for programs."""
+    """Return the JSON for a webhook: ``text`` for people, and ``alerts`` for programs."""
     return {"text": f"{subject(alerts)}\n\n{text(alerts)}", "alerts": [alert.to_json() for alert in alerts]}
 
 
-def _paragraph(alert: Alert) -> str:
+def slack(alerts: Sequence[Alert]) -> dict[str, Any]:
+    """Return a message for a webhook of Slack: a block per failure group, with a link, the most tasks first.
+
+    It has only documented keys: Slack's webhooks may refuse others.
+    """
+    ordered = sorted(alerts, key=lambda alert: -alert.count)
+    texts = [_block(alert) for alert in ordered[:_BLOCKS]]
+    if len(ordered) > _BLOCKS:
+        texts.append(f"and {len(ordered) - _BLOCKS} more failure groups")
+    blocks = [{"type": "section", "text": {"type": "mrkdwn", "text": each, "verbatim": True}} for each in texts]
+    return {"text": _escaped(subject(alerts)), "blocks": blocks}
+
+
+def link(admin_url: str | None, kind: str, *, record: object, group: object) -> str:
+    """Return the URL of a failure group, or else of a list or a task, on the admin site, if that is known."""
+    if not admin_url:
+        return ""
+    page = (
+        f"failuregroup/{group}/change/" if group is not None else f"{_LISTS.get(kind, f'taskrecord/{record}/change')}/"
+    )
+    return f"{admin_url.rstrip('/')}/rmq_delay/{page}"
+
+
+def _block(alert: Alert) -> str:
+    title, _, rest = _paragraph(alert, with_url=False).partition("\n")
+    shown = shortened(f"*{_escaped(title)}*\n{_escaped(rest)}", _BLOCK)
+    return f"{shown}\n<{_escaped(alert.url)}|Open in the admin>" if alert.url else shown
+
+
+def _escaped(shown: str) -> str:
+    """Return a text without Slack's control characters, which mark links and mentions."""
+    return shown.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _paragraph(alert: Alert, *, with_url: bool = True) -> str:
     since = alert.since.astimezone(timezone.utc)
     lines = [
         alert.headline,
         f"since {since:%Y-%m-%d %H:%M:%S} UTC" + (f", in {alert.frame}" if alert.frame else ""),
         f"last: {alert.task}[{alert.task_id}] of queue {alert.queue}" + (f" ({alert.reason})" if alert.reason else ""),
     ]
-    return "\n  ".join(lines)
+    return "\n  ".join([*lines, alert.url] if with_url and alert.url else lines)
 
 
 def _counted(count: int, what: str) -> str:

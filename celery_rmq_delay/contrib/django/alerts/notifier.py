@@ -15,13 +15,10 @@ from ..models import TaskRecord
 from . import content
 from .content import Alert
 from .outbox import Outbox
+from .posting import post
 
-#: The timeout of mail servers and webhooks in seconds.
+#: The timeout of mail servers, and the most time for a webhook, in seconds.
 TIMEOUT = 10.0
-
-
-class NotSentError(Exception):
-    """A webhook did not accept an alert; the message omits the webhook's path, which is often a secret."""
 
 
 @contextmanager
@@ -40,13 +37,14 @@ def _outboxes(notify: Notify) -> Iterator[Outbox]:
     if notify.mail:
         yield Outbox("mail", send_mail, every=notify.every_minutes * 60)
     if notify.webhook:
-        url = notify.webhook
-        yield Outbox("webhook", lambda found: post(url, found), every=notify.every_minutes * 60)
+        url, data = notify.webhook, content.slack if notify.format == "slack" else content.payload
+        yield Outbox("webhook", lambda found: post(url, data(found), timeout=TIMEOUT), every=notify.every_minutes * 60)
 
 
 @contextmanager
 def _connected(kind: str, outbox: Outbox) -> Iterator[None]:
-    signal = getattr(signals, f"task_{kind}")
+    name = "task_ran_after_discard" if kind == "discarded_ran" else f"task_{kind}"
+    signal = getattr(signals, name)
 
     def take(record: TaskRecord, **_: Any) -> None:
         outbox.add(kind, record)
@@ -69,15 +67,3 @@ def send_mail(found: Sequence[Alert]) -> None:
         backend.timeout = TIMEOUT
     subject = f"{django_settings.EMAIL_SUBJECT_PREFIX}{content.subject(found)}"
     backend.send_messages([mail.EmailMessage(subject, content.text(found), django_settings.SERVER_EMAIL, people)])
-
-
-def post(url: str, found: Sequence[Alert]) -> None:
-    """Post alerts to a webhook. Raises `NotSentError` where it does not answer with a status of 200 to 299."""
-    import httpx
-
-    try:
-        status = httpx.post(url, json=content.payload(found), timeout=TIMEOUT).status_code
-    except httpx.HTTPError as error:
-        raise NotSentError(f"{httpx.URL(url).host}: {type(error).__name__}") from None
-    if not 200 <= status < 300:
-        raise NotSentError(f"{httpx.URL(url).host} answered with status {status}")

@@ -12,8 +12,10 @@ from datetime import datetime
 from django.db import connections
 from django.utils import timezone
 
+from ..conf import conf
 from ..models import FailureGroup, TaskRecord
 from ..services.payloads import redaction_of_project
+from . import content
 from .content import Alert
 
 logger = logging.getLogger(__name__)
@@ -61,7 +63,7 @@ class Outbox:
         self._thread: threading.Thread | None = None
 
     def add(self, kind: str, record: TaskRecord) -> None:
-        """Count a task that was just parked, recovered or exhausted. Does not block."""
+        """Count a task that was just parked, recovered or exhausted, or ran again. Does not block."""
         group = record.failure_group
         key = kind, group.fingerprint if group is not None else f"{record.name} {record.reason}"
         new = _Counted(record, 1, timezone.now(), time.monotonic())
@@ -178,4 +180,5 @@ def _alert(kind: str, counted: _Counted) -> Alert:
         message=shown(group.message) if group else "",
         frame=shown(group.frame) if group else "",
         fingerprint=group.fingerprint if group else "",
+        url=content.link(conf().notify.admin_url, kind, record=record.pk, group=group.pk if group else None),
     )
