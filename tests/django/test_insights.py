@@ -32,6 +32,7 @@ from celery_rmq_delay.contrib.django.models import (
 from celery_rmq_delay.contrib.django.services import insight_runs as service
 from celery_rmq_delay.contrib.django.services.insight_tables import TABLES
 from celery_rmq_delay.exceptions import OutputError
+from celery_rmq_delay.ladders import Ladder
 from tests.support.django import insights, people
 from tests.support.django.commands import manage
 from tests.support.django.markup import faults
@@ -203,6 +204,38 @@ def test_the_page_shows_curve_ladders_outcomes_and_incidents(sqlite: Any, output
     assert "&quot;payments&quot;: {&quot;tiers&quot;: [&quot;15s&quot;, &quot;2m&quot;, &quot;30m&quot;]}," in page
     assert "&quot;mail&quot;" not in page
     assert page.count('class="rmq-bar rmq-bar-incident"') == 2
+
+
+@pytest.mark.parametrize(("jitter", "lanes"), [(0.0, 1), (0.1, 3), (0.2, 5), (0.5, 4), (0.3, 2)])
+def test_the_jitter_lanes_of_a_tier_are_one_row(sqlite: Any, output: Path, jitter: float, lanes: int) -> None:
+    ladder = Ladder(tiers_ms=(60_000, 600_000), jitter=jitter, lanes=lanes)
+    first = {**insights.outcomes(7)[0], "queue": "jittered", "parked": 10, "recovered": 4}
+    first |= {"exhausted": 2, "wasted_ms": 7}
+    delays = [(tier, delay) for tier in (1, 2) for delay in ladder.lane_ttls(tier)]
+    rows = [{**first, "tier": tier, "delay_ms": delay} for tier, delay in delays]
+    rows += [{**first, "tier": None, "delay_ms": delay} for delay in (59_000, 61_000)]
+    other = {**first, "task": "few", "tier": 1, "delay_ms": ladder.lane_ttls(1)[-1]}
+    insights.write(output, "tier_outcomes", TODAY, [*rows, other])
+    service.load(str(output))
+    found = TierOutcome.objects.filter(queue="jittered", task=first["task"], tier__isnull=False).order_by("tier")
+    assert [(row.tier, row.delay_ms) for row in found] == [(1, 60_000), (2, 600_000)]
+    assert {(row.parked, row.recovered, row.exhausted, row.wasted_ms) for row in found} == {
+        (10 * lanes, 4 * lanes, 2 * lanes, 7 * lanes)
+    }
+    assert TierOutcome.objects.filter(queue="jittered", tier=None).count() == 2
+    assert TierOutcome.objects.get(task="few").delay_ms == 60_000
+    page = shown()
+    assert "tier 1 (1 min)" in page
+    assert "tier 2 (10 min)" in page
+
+
+def test_the_tiers_of_two_ladders_of_a_queue_are_two_rows(sqlite: Any, output: Path) -> None:
+    first = {**insights.outcomes(7)[0], "queue": "jittered"}
+    rows = [{**first, "tier": 1, "delay_ms": delay} for delay in (54_000, 60_000, 66_000, 270_000, 300_000, 330_000)]
+    insights.write(output, "tier_outcomes", TODAY, rows)
+    service.load(str(output))
+    delays = TierOutcome.objects.filter(queue="jittered").values_list("delay_ms", flat=True)
+    assert set(delays) == {60_000, 300_000}
 
 
 def test_a_named_ladder_with_too_few_data_shows_the_reason(sqlite: Any, output: Path) -> None:

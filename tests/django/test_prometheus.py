@@ -75,7 +75,7 @@ def everything() -> None:
     Operation.objects.create(kind=Operation.Kind.REQUEUE, state=Operation.State.FAILED, ok=2, unknown=1)
     UnreadableMessage.objects.create(digest="d", queue="q", body=b"", headers=b"", received_at=timezone.now())
     CollectorStatus.objects.create(
-        name="c1", started_at=ago(), heartbeat_at=ago(), lag_ms=1500, waiting=7, events=100, exhausted=3
+        name="c1", started_at=ago(), heartbeat_at=ago(), lag_ms=1500, waiting=7, events=100, exhausted=3, differs_by=-2
     )
     prometheus.lateness.labels("payments").observe(0.3)
 
@@ -115,6 +115,7 @@ def test_the_metrics_agree_with_the_tables(database: Database) -> None:
         ("rmq_delay_collector_heartbeat_timestamp_seconds", ("c1",)): heartbeat.timestamp(),
         ("rmq_delay_collector_lag_seconds", ("c1",)): 1.5,
         ("rmq_delay_collector_waiting_messages", ("c1",)): 7,
+        ("rmq_delay_collector_parked_difference", ("c1",)): -2,
         ("rmq_delay_collector_events_total", ("c1",)): 100,
         ("rmq_delay_collector_exhausted_messages_total", ("c1",)): 3,
         ("rmq_delay_broker_up", ()): 0,

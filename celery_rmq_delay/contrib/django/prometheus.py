@@ -206,6 +206,9 @@ def _collectors() -> Iterator[Metric]:
     yield _gauge("rmq_delay_collector_lag_seconds", text, labels, (([each.name], each.lag_ms / 1000) for each in found))
     text = "Messages in the queues that it consumes, at its last count."
     yield _gauge("rmq_delay_collector_waiting_messages", text, labels, (([each.name], each.waiting) for each in found))
+    text = "Messages that the delay queues hold more than the table, beyond what is in flight, at its last comparison."
+    samples = (([each.name], each.differs_by) for each in found)
+    yield _gauge("rmq_delay_collector_parked_difference", text, labels, samples)
     events = CounterMetricFamily("rmq_delay_collector_events", "Events that it has written.", labels=labels)
     messages = CounterMetricFamily(
         "rmq_delay_collector_exhausted_messages", "Exhausted messages that it has written.", labels=labels

@@ -25,6 +25,8 @@ HOURS = 24
 MAX_CHOICES = 200
 #: A collector without a heartbeat for so long is not running.
 COLLECTOR_SILENT_AFTER = timedelta(minutes=1)
+#: A difference between delay queues and table that lasts so long is shown.
+DIFFERS_AFTER = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -195,13 +197,19 @@ class Collectors:
     known: int
     lag_ms: int
     last_heartbeat: datetime | None
+    #: By how many messages delay queues and table differ, and since when; None where that does not last.
+    differs_by: int = 0
+    differs_since: datetime | None = None
 
 
 def collectors(now: datetime) -> Collectors:
     """Return the status of the collectors; stopped ones count in ``known`` only."""
     rows = list(CollectorStatus.objects.order_by("-heartbeat_at")[:20])
     alive = [row for row in rows if row.heartbeat_at > now - COLLECTOR_SILENT_AFTER]
+    differing = next((row for row in alive if row.differs_since and row.differs_since <= now - DIFFERS_AFTER), None)
     return Collectors(
+        differs_by=differing.differs_by if differing else 0,
+        differs_since=differing.differs_since if differing else None,
         running=len(alive),
         known=len(rows),
         lag_ms=max((row.lag_ms for row in alive), default=0),

@@ -97,6 +97,8 @@ class CollectorStatusAdmin(FactsAdmin):
             (_("Exhausted messages"), grouped(row.exhausted)),
             (_("Lag"), text.duration(row.lag_ms)),
             (_("Waiting"), grouped(row.waiting)),
+            (_("Delay queues hold more than the table"), grouped(row.differs_by)),
+            (_("Difference since"), text.moment(row.differs_since, now)),
             (_("Last error"), text.hostile(row.last_error, 5_000)),
         ]
 

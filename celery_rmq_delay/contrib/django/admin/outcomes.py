@@ -39,8 +39,8 @@ class Outcome:
         self.queue = text.hostile(row.queue, 120)
         self.task = text.dotted(row.task, 120)
         self.error = text.dotted(row.exception_type, 120)
-        self.tier = _("exact") if row.tier is None else str(row.tier)
-        self.delay = text.ladder([] if row.delay_ms is None else [row.delay_ms])
+        words = {"tier": row.tier, "delay": text.delay(row.delay_ms)}
+        self.tier = (_("exact (%(delay)s)") if row.tier is None else _("tier %(tier)s (%(delay)s)")) % words
         self.parked = grouped(row.parked)
         self.recovered = grouped(row.recovered)
         self.exhausted = grouped(row.exhausted)

@@ -136,6 +136,35 @@ def _live(live: BrokerCounts, found: Tiles, collecting: Collectors) -> Iterator[
         }
 
 
+def _difference(collecting: Collectors) -> list[str]:
+    """Return the warning that delay queues and table have differed for a while."""
+    if collecting.differs_since is None:
+        return []
+    number = abs(collecting.differs_by)
+    words = {"count": grouped(number), "since": text.absolute(collecting.differs_since)}
+    if collecting.differs_by > 0:
+        return [
+            ngettext(
+                "Since %(since)s the delay queues hold %(count)s task that the table does not have: events were lost, "
+                "or its worker sends none.",
+                "Since %(since)s the delay queues hold %(count)s tasks that the table does not have: events were lost, "
+                "or their workers send none.",
+                number,
+            )
+            % words
+        ]
+    return [
+        ngettext(
+            "Since %(since)s the table has %(count)s parked task that is in no delay queue: a queue was purged or "
+            "deleted, or events were lost.",
+            "Since %(since)s the table has %(count)s parked tasks that are in no delay queue: a queue was purged or "
+            "deleted, or events were lost.",
+            number,
+        )
+        % words
+    ]
+
+
 def _notes(collecting: Collectors) -> list[str]:
     """Return warnings about missing or old data."""
     if not collecting.known:
@@ -143,4 +172,4 @@ def _notes(collecting: Collectors) -> list[str]:
     if not collecting.running:
         when = text.relative(collecting.last_heartbeat - timezone.now()) if collecting.last_heartbeat else ""
         return [_("No collector is running (last heartbeat %(when)s): these pages show old data.") % {"when": when}]
-    return []
+    return _difference(collecting)

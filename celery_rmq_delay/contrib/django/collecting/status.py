@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 
@@ -10,6 +11,8 @@ from django.db import Error
 from django.utils.translation import ngettext
 
 from ..models import CollectorStatus
+from ..services.counts import broker_counts
+from ..services.drift import parked_difference
 from .batches import Writer, Written
 from .database import Database
 from .deliveries import Delivery
@@ -20,6 +23,8 @@ logger = logging.getLogger(__name__)
 STALE = timedelta(hours=1)
 #: How long an unreadable message is shown as the last error.
 ERROR_SHOWN = timedelta(hours=1)
+#: Seconds between two comparisons of delay queues and table.
+COMPARE_EVERY = 60.0
 
 
 class Status:
@@ -31,6 +36,9 @@ class Status:
         self._started_at = datetime.now(timezone.utc)
         self._events = self._exhausted = self._lag_ms = 0
         self._error, self._error_at = "", self._started_at
+        self._differs_by = 0
+        self._differs_since: datetime | None = None
+        self._compare_at = 0.0
         #: The messages in the queues.
         self.waiting = 0
 
@@ -66,6 +74,7 @@ class Status:
             "last_error": self._writer.problem or self._error,
         }
         try:
+            values |= self._difference(now)
             rows = CollectorStatus.objects.using(self._database.connection.alias)
             created = {**values, "started_at": self._started_at}
             rows.update_or_create(name=self._name, defaults=values, create_defaults=created)
@@ -74,6 +83,16 @@ class Status:
         except Error as error:
             logger.warning("The status of this collector could not be saved: %s", error)
             self._writer.disconnect()
+
+    def _difference(self, now: datetime) -> dict[str, object]:
+        """Compare delay queues and table from time to time; return the columns that have the result."""
+        if time.monotonic() >= self._compare_at:
+            self._compare_at = time.monotonic() + COMPARE_EVERY
+            found = parked_difference(broker_counts(), now)
+            if found is not None:
+                self._differs_by = found
+                self._differs_since = (self._differs_since or now) if found else None
+        return {"differs_by": self._differs_by, "differs_since": self._differs_since}
 
     def remove(self) -> None:
         """Remove the row, at the end."""

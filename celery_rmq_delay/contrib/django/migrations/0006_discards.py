@@ -12,4 +12,14 @@ class Migration(migrations.Migration):
             name="ran_after_discard_at",
             field=models.DateTimeField(blank=True, null=True, verbose_name="ran after it was discarded"),
         ),
+        migrations.AddField(
+            model_name="collectorstatus",
+            name="differs_by",
+            field=models.BigIntegerField(db_default=0, default=0, verbose_name="difference"),
+        ),
+        migrations.AddField(
+            model_name="collectorstatus",
+            name="differs_since",
+            field=models.DateTimeField(blank=True, null=True, verbose_name="differs since"),
+        ),
     ]

@@ -16,6 +16,10 @@ class CollectorStatus(models.Model):
     lag_ms = models.PositiveBigIntegerField(_("lag in ms"), default=0)
     #: The messages in the two queues at the last count.
     waiting = models.PositiveBigIntegerField(_("waiting"), default=0)
+    #: By how many messages delay queues and table differ beyond what is in flight, and since when they do; more in the
+    #: queues is positive.
+    differs_by = models.BigIntegerField(_("difference"), default=0, db_default=0)
+    differs_since = models.DateTimeField(_("differs since"), null=True, blank=True)
     last_error = models.TextField(_("last error"), blank=True)
 
     class Meta:

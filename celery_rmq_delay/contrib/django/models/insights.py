@@ -65,7 +65,7 @@ class RecoveryCurve(_OfRun):
 
 
 class TierOutcome(_OfRun):
-    """The outcomes of attempts after a wait in one tier; ``tier`` null is an exact delay."""
+    """The outcomes of attempts after a wait in one tier, with all its jitter lanes; ``tier`` null is an exact delay."""
 
     task = models.TextField()
     queue = models.TextField()

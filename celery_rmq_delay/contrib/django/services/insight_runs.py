@@ -22,6 +22,7 @@ from ....history.url import shown, without_secrets
 from ....redaction import Redaction, shortened
 from ..conf import SETTING, conf
 from ..models import Incident, InsightHour, InsightRun, LadderAdvice, RecoveryCurve, TierOutcome, WhatIf
+from .insight_lanes import of_tiers
 from .insight_tables import ENDS, FIGURES, Output, open_output
 
 if TYPE_CHECKING:
@@ -220,11 +221,13 @@ def _points(rows: list[dict[str, Any]]) -> list[list[float | None]]:
 
 
 def _outcomes(table: pa.Table) -> _Rows:
-    """Return the outcomes of all days together, by tier of a queue's task and error, the most parked first."""
+    """Return the outcomes by tier of a queue's task and error, of all days and lanes, the most parked first."""
     counted = ("parked", "recovered", "exhausted", "wasted_ms")
     by = ["task", "queue", "exception_type", "tier", "delay_ms"]
     summed = table.group_by(by).aggregate([(name, "sum") for name in counted])
-    ranked = sorted(summed.to_pylist(), key=lambda row: (-_whole(row["parked_sum"]), *(str(row[name]) for name in by)))
+    ranked = sorted(
+        of_tiers(summed.to_pylist(), by), key=lambda row: (-_whole(row["parked_sum"]), *(str(row[name]) for name in by))
+    )
     kept = ranked[:OUTCOMES]
     first = {tuple(row[name] for name in by[:3]): place for place, row in reversed(list(enumerate(kept)))}
     kept.sort(key=lambda row: (first[tuple(row[name] for name in by[:3])], row["tier"] or 0, row["delay_ms"] or 0))
