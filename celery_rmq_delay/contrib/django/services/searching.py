@@ -34,8 +34,17 @@ class Words:
 
     @property
     def tsquery(self) -> str:
-        """The words for PostgreSQL's ``to_tsquery``; they have no quotes and no backslashes."""
-        return " & ".join(f"'{search.MARK}{word}'" for word in self.words) + (":*" if self.is_open else "")
+        """The words for PostgreSQL's ``to_tsquery``; they have no quotes and no backslashes.
+
+        In a database with the locale C, PostgreSQL compares letters beyond ASCII by case: there both cases are tried.
+        """
+        parts = []
+        for number, word in enumerate(self.words, start=1):
+            end = ":*" if self.is_open and number == len(self.words) else ""
+            forms = [word] if word.isascii() else dict.fromkeys([word, word.lower()])
+            either = " | ".join(f"'{search.MARK}{form}'{end}" for form in forms)
+            parts.append(f"({either})")
+        return " & ".join(parts)
 
     @property
     def match(self) -> str:
