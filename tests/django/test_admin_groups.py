@@ -15,7 +15,7 @@ from django.test.utils import CaptureQueriesContext
 
 from celery_rmq_delay.contrib.django.models import FailureGroup, Operation, Tally, TaskRecord, TaskState
 from tests.support.django import people, seed
-from tests.support.django.admin_pages import BASE, EXHAUSTED, confirm, messages_of
+from tests.support.django.admin_pages import BASE, EXHAUSTED, ask, confirm, messages_of
 from tests.support.django.databases import ON_BOTH
 from tests.support.django.markup import faults
 
@@ -151,6 +151,35 @@ def test_each_button_names_its_group_for_screen_readers(client: Client) -> None:
         f"{label}: ValueError: line <n>: price 'n/a' is no number"
         for label in ("Requeue…", "Requeue gradually…", "Discard…", "Mute")
     ]
+
+
+@ON_BOTH
+def test_the_open_tasks_of_several_ticked_groups_are_one_list(client: Client) -> None:
+    for number in range(12):
+        seed.record(number)
+    ticked = {"action": "show_tasks", "_selected_action": [str(group_of(kind).pk) for kind in (0, 2)]}
+    url = client.post(GROUPS, ticked)["Location"]
+    page = client.get(url)
+    assert {task.failure_group_id for task in page.context["cl"].result_list} == {group_of(0).pk, group_of(2).pk}
+    assert "<bdi>failure group: 2 groups</bdi>" in page.content.decode()
+    asked = ask(client, "discard", address=url, select_across="1")
+    assert asked.context["affected"] == 6
+    FailureGroup.objects.filter(pk=group_of(0).pk).delete()
+    assert client.get(url).status_code == 400
+    assert client.post(url, {"action": "discard", "_selected_action": "0", "select_across": "1"}).status_code == 400
+    assert client.get(f"{EXHAUSTED}?group={group_of(2).pk},x").status_code == 400
+    assert people.staff("view_failuregroup").post(GROUPS, ticked).status_code == 403
+
+
+def test_more_ticked_groups_than_a_url_can_name_are_not_shown(client: Client) -> None:
+    for number in range(101):
+        group = FailureGroup.objects.create(
+            fingerprint=f"{number:064x}", exception_type="E", first_seen=seed.now(), last_seen=seed.now()
+        )
+        seed.record(number, failure_group=group)
+    answer = client.post(GROUPS, {"action": "show_tasks", "_selected_action": "0", "select_across": "1"})
+    assert messages_of(answer) == ["Select at most 100 groups."]
+    assert answer["Location"] == GROUPS
 
 
 @ON_BOTH

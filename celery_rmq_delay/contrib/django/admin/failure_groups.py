@@ -19,7 +19,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ..conf import conf
-from ..models import FailureGroup, Operation, TaskRecord, TaskState
+from ..models import ExhaustedTask, FailureGroup, Operation, TaskRecord, TaskState
 from ..queries import Hour, exhausted_since, group_hours, grouped, with_open_tasks
 from ..services.actors import note_done
 from . import group_acts, log_entries, text
@@ -29,6 +29,8 @@ from .filters import OwnFilter, parameters
 from .summary import SummarizedAdmin
 
 MAX_NOTE = 5_000
+#: The most groups whose tasks one list shows: their numbers are in its URL.
+MOST_SHOWN = 100
 WINDOWS = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
 
 
@@ -115,7 +117,7 @@ class FailureGroupAdmin(SummarizedAdmin):
     search_fields = ("^exception_type",)
     search_help_text = gettext_lazy("The beginning of an error's name.")
     sortable_by = ()
-    actions = ("mute", "unmute")
+    actions = ("show_tasks", "mute", "unmute")
     change_list_template = "admin/rmq_delay/groups.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[FailureGroup]:
@@ -184,6 +186,21 @@ class FailureGroupAdmin(SummarizedAdmin):
     def acts(self, group: Any) -> SafeString:
         """Return the buttons that act on all open tasks of the group, and the one that mutes it."""
         return format_html('<span class="rmq-row-acts">{}</span>', group.buttons)
+
+    @admin.action(description=gettext_lazy("Show the open tasks"), permissions=["view"])
+    def show_tasks(self, request: HttpRequest, queryset: QuerySet[FailureGroup]) -> HttpResponse | None:
+        """Open the list of the open tasks of these groups, where an action can select all of them."""
+        url = self.page_url(request, ExhaustedTask, "changelist")
+        if url is None:
+            raise PermissionDenied
+        numbers = list(queryset.values_list("pk", flat=True)[: MOST_SHOWN + 1])
+        if len(numbers) > MOST_SHOWN:
+            message = _("Select at most %(count)s groups.") % {"count": MOST_SHOWN}
+            self.message_user(request, message, messages.WARNING)
+            return None
+        return HttpResponseRedirect(
+            f"{url}?group={','.join(map(str, numbers))}" if numbers else request.get_full_path()
+        )
 
     @admin.action(description=gettext_lazy("Mute: no alerts"), permissions=["annotate"])
     def mute(self, request: HttpRequest, queryset: QuerySet[FailureGroup]) -> None:

@@ -25,20 +25,25 @@ _SELECTIONS = {"rest": _("not done"), "done": _("done, not changed since")}
 
 
 class GroupFilter(OwnFilter):
-    """By failure group; shown only while a group is chosen, from the page of the groups."""
+    """By failure group, or several with commas; shown only while one is chosen, from the page of the groups."""
 
     title = _("failure group")
     parameter_name = "group"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return the chosen group."""
-        number = number_of(request.GET.get("group"))
-        self.group = None if number is None else FailureGroup.objects.filter(pk=number).first()
-        return [(str(number), plain(self.group, 80))] if self.group else []
+        """Return the chosen groups as one choice; none if one of them does not exist."""
+        value = request.GET.get("group", "")
+        numbers = {number_of(each) or 0 for each in value.split(",")}
+        found = list(FailureGroup.objects.filter(pk__in=numbers))
+        self.groups = found if len(found) == len(numbers) else []
+        if not self.groups:
+            return []
+        label = gettext("%(count)s groups") % {"count": len(found)} if len(found) > 1 else found[0]
+        return [(value, plain(label, 80))]
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
-        """Return the tasks of one group; None if it was deleted."""
-        return queryset.filter(failure_group=self.group) if self.group else None
+        """Return the tasks of the groups; None if one was deleted."""
+        return queryset.filter(failure_group__in=self.groups) if self.groups else None
 
 
 class OperationFilter(OwnFilter):
