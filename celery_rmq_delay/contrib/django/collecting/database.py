@@ -11,8 +11,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from ....events import schema as events
 from ....events.schema import Event
-from ..clock import utc_of
 from ..models import CountedRollup, FailureGroup, TaskRecord, TaskState
+from ..services.clock import utc_of
 from . import rows, statements
 from .facts import Fact
 from .reading import Reading, Rollup, Unreadable
