@@ -18,7 +18,7 @@ from celery_rmq_delay.contrib.django.admin import confirming
 from celery_rmq_delay.contrib.django.models import FailureGroup, Operation, OperationItem, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations import requests as operations
-from tests.support.django import people, seed
+from tests.support.django import people, seed, shop
 from tests.support.django.admin_pages import BASE, EXHAUSTED, ask, confirm, messages_of
 from tests.support.django.databases import ON_BOTH
 from tests.support.django.desk import states
@@ -347,6 +347,14 @@ def test_only_a_discard_looks_dangerous(client: Client, name: str) -> None:
     (button,) = own.findall(client.get(f"{EXHAUSTED}{task.pk}/change/").content.decode())
     (confirmed,) = re.findall(r'name="confirm" class="([^"]*)"', ask(client, name, task).content.decode())
     assert ["rmq-danger" in each for each in (button, confirmed)] == [name == "discard"] * 2
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_a_discard_of_parked_tasks_shows_what_a_crash_of_the_broker_can_bring_back(client: Client, kind: str) -> None:
+    tasks = [seed.record(number, TaskState.PARKED) for number in range(2)]
+    with shop.of(shop.make("amqp://127.0.0.1:1//", rmq_delay={"queue_type": kind}), broker_timeout=0.5):
+        page = ask(client, "discard", *tasks, address=f"{BASE}/parkedtask/").content.decode()
+    assert ("2 tasks are parked in classic queues" in page) is (kind == "classic")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -53,11 +53,9 @@ def silent_server() -> Iterator[tuple[str, list[socket.socket]]]:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def accept() -> None:
-            while True:
-                try:
+            with suppress(OSError):
+                while True:
                     accepted.append(server.accept()[0])
-                except OSError:
-                    return
 
         thread = threading.Thread(target=accept)
         thread.start()

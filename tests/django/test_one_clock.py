@@ -11,9 +11,9 @@ from django.db import connection
 from django.test import override_settings
 from django.utils import timezone
 
-from celery_rmq_delay.contrib.django import clock
 from celery_rmq_delay.contrib.django.collecting.database import Database
 from celery_rmq_delay.contrib.django.models import TaskRecord
+from celery_rmq_delay.contrib.django.services import clock
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations.requests import freeze, run
 from tests.support.django.records import record

@@ -20,6 +20,7 @@ from celery_rmq_delay.contrib.django.services.operations.requests import freeze,
 from celery_rmq_delay.names import return_key
 from celery_rmq_delay.testing import PrivateBroker
 from tests.support.brokers.alarms import alarm
+from tests.support.brokers.parking import metadata_to_disk
 from tests.support.django import shop
 from tests.support.django.desk import ALICE, ParkedDesk, states
 from tests.support.django.reported import fact
@@ -69,6 +70,29 @@ def test_a_discarded_parked_task_is_kept_and_can_be_requeued(desk: ParkedDesk) -
     assert message.headers.pop("x-delivery-count", 0) == 0  # a quorum queue's
     named = {h.GENERATION: 1, h.LIFE: h.FIRST_LIFE}
     assert message.headers == {"id": "id-1", "task": "payments.charge", "retries": 0, **named}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("queue_type", ["quorum"])
+def test_tasks_discarded_from_quorum_queues_do_not_come_back_when_the_broker_is_killed(
+    desk: ParkedDesk, own_broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of classic queues can: RabbitMQ 3.10.8 has their acks on disk after some 0.3 s."""
+    desk.parked(120)
+    metadata_to_disk(own_broker)
+    settle = parked.Discard._settle
+
+    def killed_when_done(work: parked.Discard, settled: Any) -> None:
+        settle(work, settled)
+        if TaskRecord.objects.filter(state=TaskState.DISCARDED).count() == 100:
+            own_broker.kill()
+
+    monkeypatch.setattr(parked.Discard, "_settle", killed_when_done)
+    with shop.of(shop.found, broker_timeout=5):
+        done(Kind.DISCARD, *(f"id-{number}" for number in range(100)))
+    assert own_broker.pid is None
+    own_broker.start()
+    wait_for(lambda: desk.counts(desk.tier_index(1)) == [20], "the tasks that were not discarded")
 
 
 def test_a_late_event_does_not_park_a_discarded_task_again(desk: ParkedDesk) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from django import forms
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from ..services.operations.target import queue_problem

@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from ....exceptions import RmqDelayError
+from ..broker import delay
 from ..conf import conf
 from ..models import ExhaustedTask, FailureGroup, Operation, ParkedTask, TaskRecord, TaskState
 from ..queries import grouped
@@ -194,13 +195,14 @@ def _page(
         is_background=act.gradual or affected > conf().inline_limit,
         back=_back(pages, request),
         **(_of_messages(meant, concerned) if act.kind == Kind.REQUEUE else {}),
+        in_classic=_in_classic(concerned) if act.kind == Kind.DISCARD else 0,
     )
     return TemplateResponse(request, "admin/rmq_delay/confirm.html", context)
 
 
 def _of_messages(meant: QuerySet[Any], concerned: list[Counted]) -> dict[str, Any]:
     """Return how many of the tasks have no message, and how many of the first ones have expired."""
-    expired, checked = expired_among(meant, CHECKED)
+    expired, _checked = expired_among(meant, CHECKED)
     without = sum(each.without_message for each in concerned)
     affected = sum(each.count for each in concerned)
     return {
@@ -209,6 +211,15 @@ def _of_messages(meant: QuerySet[Any], concerned: list[Counted]) -> dict[str, An
         "expired": expired,
         "expired_of": grouped(CHECKED) if affected > CHECKED else "",
     }
+
+
+def _in_classic(concerned: list[Counted]) -> int:
+    """Return how many of the tasks are parked in classic queues, which a crash of the broker can bring back."""
+    parked = [each for each in concerned if each.values["state"] == TaskState.PARKED]
+    try:
+        return sum(each.count for each in parked if delay().queue_type(each.values["queue"]) == "classic")
+    except RmqDelayError:  # without an app the types are not known
+        return sum(each.count for each in parked)
 
 
 _BREAKDOWN = {

@@ -8,8 +8,8 @@ from django.db import connections, router
 from django.db.models.functions import Collate
 from django.utils.translation import gettext as _
 
-from ... import clock
 from ...models import Operation, OperationItem, TaskRecord, TaskState
+from .. import clock
 from .lease import Outcome, Settled
 
 _REQUEUES = (Operation.Kind.REQUEUE, Operation.Kind.EDIT)

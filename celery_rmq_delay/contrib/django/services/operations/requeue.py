@@ -14,9 +14,9 @@ from django.utils.translation import gettext as _
 from ..... import headers as h
 from .....events.schema import REQUEUED
 from .....exceptions import RmqDelayError
-from ... import clock
 from ...messages import StoredMessage, for_requeue, headers_of
 from ...models import OperationItem, Payload, TaskRecord, TaskState
+from .. import clock
 from .claims import claim, lock
 from .lease import Lease, Outcome, Settled
 from .link import BROKER_ERRORS, Link, broker_down
@@ -212,7 +212,7 @@ def expired_among(records: QuerySet[Any], most: int) -> tuple[int, int]:
     return sum(expired), len(expired)
 
 
-def _has_expired(headers: bytes) -> bool:
+def _has_expired(headers: bytes | memoryview) -> bool:
     return h.has_expired(headers_of(StoredMessage(b"", bytes(headers), {})))
 
 

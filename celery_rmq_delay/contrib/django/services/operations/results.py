@@ -110,9 +110,12 @@ class Results:
     def _give_up(self, why: str, stored: int, wanted: int) -> None:
         self._gave_up = True
         logger.error(
-            "The result backend has no REVOKED for tasks that operation %s discarded: %s. %d of %d results were stored.",
-            self._operation.pk, why, stored, wanted,
-        )  # fmt: skip
+            "The result backend has no REVOKED for tasks that operation %s discarded: %s. %d of %d were stored.",
+            self._operation.pk,
+            why,
+            stored,
+            wanted,
+        )
         note = _("The result backend failed (%(why)s): not all results are REVOKED") % {"why": why[:200]}
 
         def step() -> None:

@@ -59,7 +59,7 @@ def repeated(step: Callable[[], Result]) -> Result:
         try:
             with transaction.atomic(using=using):
                 return step()
-        except (OperationalError, IntegrityError) as error:
+        except (OperationalError, IntegrityError) as error:  # noqa: PERF203 - each turn is a transaction
             is_lock = getattr(error.__cause__, "sqlstate", None) in _BECAUSE_OF_OTHERS
             if connections[using].in_atomic_block or not (is_lock or isinstance(error, IntegrityError)):
                 raise

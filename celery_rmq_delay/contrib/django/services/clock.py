@@ -9,7 +9,7 @@ from django.db import connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils import timezone as of_project
 
-from .models import TaskRecord
+from ..models import TaskRecord
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
