@@ -23,7 +23,7 @@ from ..models import ExhaustedTask, FailureGroup, Operation, TaskRecord, TaskSta
 from ..queries import Hour, exhausted_since, group_hours, grouped, with_open_tasks
 from ..services.actors import note_done
 from . import group_acts, log_entries, text
-from .base import ReadOnlyAdmin, found, with_query
+from .base import found, with_query
 from .charts.hours import chart, small_chart
 from .filters import OwnFilter, parameters
 from .summary import SummarizedAdmin

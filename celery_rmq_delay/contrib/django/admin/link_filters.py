@@ -15,7 +15,6 @@ from .changelist import named
 from .filters import OwnFilter, number_of
 from .text import plain
 
-
 Outcome = OperationItem.Outcome
 
 #: Tasks that an operation has certainly not processed. Those with unknown outcome are left to a person.

@@ -13,8 +13,8 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from ....events import schema as events
 from ....events.schema import Event
 from ..models import CountedRollup, FailureGroup, TaskRecord, TaskState
-from ..signals import announce_ran_after_discard
 from ..services.clock import utc_of
+from ..signals import announce_ran_after_discard
 from . import rows, statements
 from .facts import Fact
 from .reading import Reading, Rollup, Unreadable
