@@ -29,6 +29,10 @@ def test_lists(open_page: OpenPage, filled: Shop, look: Look, mode: str) -> None
         expect(page.get_by_role("heading", level=1, name=title)).to_be_visible()
         expect(page.locator("#result_list tbody tr").first).to_be_visible()
         look(page, f"{name}-{mode}")
+    pages.open_list(page, "exhaustedtask", "?queue=default")
+    for fold in (".rmq-summary > details > summary", ".rmq-filters > summary"):
+        page.locator(fold).click()
+    look(page, f"exhaustedtask-open-{mode}")
 
 
 @in_each_mode
@@ -43,6 +47,9 @@ def test_pages_of_tasks(open_page: OpenPage, filled: Shop, look: Look, mode: str
         pages.open_task(page, filled, task_id, name)
         expect(pages.state(page)).to_have_text(what.capitalize())
         look(page, f"{what}-{mode}")
+    page.locator(".historylink").click()
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    look(page, f"history-{mode}")
 
 
 @in_each_mode
