@@ -173,7 +173,7 @@ def _page(
         "as_of": max((each.changed_at for each in concerned), default=timezone.now()).isoformat(),
         "newest": max((each.newest for each in concerned), default=0),
         "expected": affected,
-        "before": before,
+        "before": "" if before is None else before,
     }
     shown = form_class({**dict(request.POST.items()), **hidden} if form else None, initial=hidden)
     context = pages.page_context(
