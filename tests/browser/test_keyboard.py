@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import expect
 
 from tests.support.browser import inside, pages, seeds
+from tests.support.browser.hands import tab_to
 from tests.support.browser.pages import OpenPage
 from tests.support.browser.shop import Shop
-
-
-def tab_to(page: Page, selector: str, most: int = 120) -> None:
-    """Press Tab until the element that a selector names has the focus."""
-    for _ in range(most):
-        page.keyboard.press("Tab")
-        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
-            return
-    raise AssertionError(f"{selector} was not reached with {most} tabs")
 
 
 def test_a_task_is_requeued_with_the_keyboard_alone(open_page: OpenPage, filled: Shop) -> None:

@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from celery_rmq_delay.testing import PrivateBroker
-from tests.browser.test_keyboard import tab_to
 from tests.support.browser import inside, night, pages
+from tests.support.browser.hands import Keyboard, Mouse
 from tests.support.browser.looks import Look
 from tests.support.browser.night import DECLINED, GATEWAY, MAIL, Cause, prefix
 from tests.support.browser.pages import BASE, OpenPage
@@ -22,42 +22,6 @@ from tests.support.waiting import wait_for
 #: What the work may take.
 CLICKS, SECONDS = 12, 90
 SIZES = {"wide": (1440, 900), "tablet": (1024, 768), "phone": (390, 844)}
-
-
-class Mouse:
-    """Works with clicks, and counts them."""
-
-    def __init__(self, page: Page) -> None:
-        self.page, self.count = page, 0
-
-    def press(self, selector: str) -> None:
-        """Click the one element that a selector names."""
-        self.count += 1
-        self.page.locator(selector).click()
-
-    def write(self, selector: str, text: str) -> None:
-        """Write into a field."""
-        self.press(selector)
-        self.page.keyboard.type(text)
-
-
-class Keyboard(Mouse):
-    """Works with Tab, Enter and letters; counts decisions, which are clicks with a mouse."""
-
-    def press(self, selector: str) -> None:
-        """Go to the element with Tab, and press Enter."""
-        self.count += 1
-        self._reach(selector)
-        self.page.keyboard.press("Enter")
-
-    def write(self, selector: str, text: str) -> None:
-        """Go to a field with Tab, and write."""
-        self._reach(selector)
-        self.page.keyboard.type(text)
-
-    def _reach(self, selector: str) -> None:
-        expect(self.page.locator(selector)).to_be_visible()  # the page has been loaded
-        tab_to(self.page, selector)
 
 
 @pytest.fixture
