@@ -24,6 +24,6 @@ def test_pages_open_under_a_banner_and_a_requeue_fails_with_the_reason(open_page
     expect(pages.state(page)).to_have_text("Exhausted")
     page.get_by_role("button", name="Requeue", exact=True).click()
     pages.confirm(page, "Requeue", "let us try")
-    pages.shows(page, "0 requeued, 1 failed")
+    pages.shows(page, "0 requeued, 1 not sent")
     shot(page, "requeue-failed")
     assert filled.call(inside.record, "charge-broker-001") == before

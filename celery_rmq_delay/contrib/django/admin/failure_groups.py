@@ -110,7 +110,7 @@ class Figures:
 class FailureGroupAdmin(SummarizedAdmin):
     """The groups, the one with the most open tasks first."""
 
-    list_display = ("failure", "open_count", "exhausted", "seen", "shown_note", "acts")
+    list_display = ("failure", "open_count", "acts", "exhausted", "seen", "shown_note")
     list_display_links = ("failure",)
     list_filter = (OpenFilter, MutedFilter)
     parameters = parameters(*list_filter)

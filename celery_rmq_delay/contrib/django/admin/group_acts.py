@@ -20,7 +20,7 @@ from .text import plain
 FORM = "rmq-group-acts"
 
 _BUTTON = (
-    '<button type="submit" class="button" form="{}" formaction="{}" name="{}" value="{}" aria-label="{}: {}">'
+    '<button type="submit" class="{}" form="{}" formaction="{}" name="{}" value="{}" aria-label="{}: {}">'
     "{}</button>"
 )
 
@@ -33,6 +33,7 @@ class Button:
     name: str
     value: str
     label: str
+    css: str = "button"
 
 
 def tasks_url(pages: ReadOnlyAdmin, request: HttpRequest, group: FailureGroup) -> str | None:
@@ -51,7 +52,9 @@ def task_buttons(pages: ReadOnlyAdmin, request: HttpRequest, group: Any) -> list
         return []
     names: Any = pages.admin_site._registry[ExhaustedTask].get_actions(request)
     return [
-        Button(url, "action", act.name, f"{act.label}…") for act in (REQUEUE, GRADUALLY, DISCARD) if act.name in names
+        Button(url, "action", act.name, f"{act.label}…", "button rmq-danger" if act.dangerous else "button")
+        for act in (REQUEUE, GRADUALLY, DISCARD)
+        if act.name in names
     ]
 
 
@@ -65,5 +68,6 @@ def mute_buttons(pages: ReadOnlyAdmin, request: HttpRequest, group: FailureGroup
 
 def in_row(buttons: Iterable[Button], group: FailureGroup) -> SafeString:
     """Return the buttons of a row; for screen readers each names the group."""
-    rows = ((FORM, each.url, each.name, each.value, each.label, plain(group, 80), each.label) for each in buttons)
+    named = plain(group, 80)
+    rows = ((each.css, FORM, each.url, each.name, each.value, each.label, named, each.label) for each in buttons)
     return format_html_join(" ", _BUTTON, rows)

@@ -45,8 +45,7 @@ class RecordAdmin(SummarizedAdmin):
 
     search_fields = ("=task_id", "=root_id", "^name", "^exception_type", "exception_message", "args_preview")
     search_help_text = gettext_lazy(
-        "A task id or root id, the beginning of a task's or an error's name, or whole words and numbers of the error "
-        "message and the arguments as they are shown here. An asterisk finds words that begin so: declin*"
+        "An id, the beginning of a task or error name, or words of messages and arguments (declin* finds beginnings)."
     )
     list_display_links = ("task",)
     sortable_by: ClassVar[Any] = ()
