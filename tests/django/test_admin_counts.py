@@ -69,7 +69,7 @@ def opened(client: Client, query: str = "") -> Any:
 
 def test_a_hung_broker_delays_one_page_and_a_link_tries_again(sqlite: Any, hung: HungBroker) -> None:
     client = people.superuser()
-    with of(make(hung.url), broker_timeout=0.3, broker_cache=0):
+    with of(make(hung.url), broker_timeout=0.3, broker_cache=0.001):
         page = opened(client)
         assert "The broker does not answer" in page.content.decode()
         assert len(hung.accepted) == 1

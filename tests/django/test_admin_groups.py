@@ -82,7 +82,7 @@ def test_a_button_of_a_row_selects_every_open_task_of_its_group_and_no_other(
     client: Client, label: str, kind: str
 ) -> None:
     for number in range(60):
-        seed.record(4 * number)
+        seed.message(seed.record(4 * number), seed.call(number))
     for number in range(60, 63):
         seed.record(4 * number, TaskState.DISCARDED)
     seed.record(1)

@@ -67,8 +67,9 @@ def crawled(client: Client) -> dict[str, PageParts]:
     waiting, seen = [f"{address}?" for address in LISTS], set(map(kind, LISTS))
     while waiting:
         address = waiting.pop()
-        answer = client.get(address)
+        answer = client.get(address, follow=True)
         assert answer.status_code == 200, address
+        address = answer.redirect_chain[-1][0] if answer.redirect_chain else address
         content = answer.content.decode()
         assert faults(content) == [], address
         pages[address] = PageParts(content)

@@ -34,10 +34,15 @@ class PageParts(HTMLParser):
         self.links: list[str] = []
         self.numbers: list[tuple[str, str, str]] = []
         self._form: SentForm | None = None
+        self._by_id: dict[str, SentForm] = {}
+        #: Buttons with an address of their own, and the id of their form, which may come later.
+        self._elsewhere: list[tuple[SentForm, str]] = []
         self._text: str | None = None
         self._select = ""
         self.feed(page)
         self.close()
+        for form, its_id in self._elsewhere:
+            form.fields = self._by_id[its_id].fields
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Collect what one element sends or leads to."""
@@ -50,6 +55,13 @@ class PageParts(HTMLParser):
         if tag == "form":
             self._form = SentForm(given.get("method", "get"), given.get("action", ""))
             self.forms.append(self._form)
+            self._by_id[given.get("id", "")] = self._form
+        elif "formaction" in given:
+            fields = self._form.fields if self._form else {}
+            button = (given.get("name", ""), given.get("value", ""))
+            self.forms.append(SentForm("post", given["formaction"], fields, [button]))
+            if "form" in given:
+                self._elsewhere.append((self.forms[-1], given["form"]))
         elif self._form is not None:
             self._handle_control(self._form, tag, given)
 

@@ -17,7 +17,7 @@ from ..models import CollectorStatus, ExhaustedTask, ParkedTask, TaskState
 from ..queries import Capped, Collectors, Tiles, collectors, grouped, last_hours, tiles
 from ..services.counts import BrokerCounts, broker_counts, forget
 from . import text
-from .base import ReadOnlyAdmin
+from .base import ReadOnlyAdmin, with_query
 from .charts.hours import chart
 
 
@@ -52,7 +52,7 @@ class SummarizedAdmin(ReadOnlyAdmin):
 def _without_recount(request: HttpRequest) -> str:
     query = request.GET.copy()
     del query[RECOUNT]
-    return f"{request.path}?{query.urlencode()}"
+    return with_query(request.path, query.urlencode())
 
 
 def summary(admin: ReadOnlyAdmin, request: HttpRequest) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from django.db import transaction
+from django.db import router, transaction
 from django.utils import timezone as now_in
 from django.utils.translation import gettext as _
 
@@ -76,7 +76,7 @@ def preview(record: TaskRecord) -> Preview:
 def reveal(record: TaskRecord, actor: Actor) -> Preview:
     """Return the stored message of a task unredacted, after an audit log entry that ``actor`` revealed it."""
     now = now_in.now()
-    with transaction.atomic():
+    with transaction.atomic(using=router.db_for_write(Operation)):
         operation = note_done(Operation.Kind.REVEAL, actor, requested=1, message=_("1 revealed"))
         OperationItem.objects.create(
             operation=operation,

@@ -114,9 +114,8 @@ def run(operation: Operation, *, stop: Callable[[], bool] | None = None) -> Oper
     """Run an operation, and return it with its results.
 
     Raises `OperationBusyError` where it has begun and the heartbeat of its runner is recent, and where it is scheduled
-    for later. Every step is committed
-    before the next, so this must not be called within a transaction (with `ATOMIC_REQUESTS`, decorate the view with
-    `non_atomic_requests`).
+    for later. Every step is committed before the next, so this must not be called within a transaction (with
+    `ATOMIC_REQUESTS`, decorate the view with `non_atomic_requests`).
 
     ``stop`` is called between two tasks; once it returns True, another process can continue the operation. With
     ``stop`` a lost connection to the broker is retried; without it, all remaining tasks fail at once.
