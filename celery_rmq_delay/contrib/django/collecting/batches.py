@@ -172,7 +172,7 @@ def _log_unreadable(items: Sequence[Item]) -> None:
             errors.setdefault(each.queue, []).append(each.reading.error)
     for queue, found in errors.items():
         first = printable(" ".join(found[0].split()))[:MAX_LOGGED]
-        logger.warning("%s unreadable messages of %s are kept. The first error: %s", len(found), queue, first)
+        logger.warning("Unreadable messages of %s were kept: %s. The first error: %s", queue, len(found), first)
 
 
 def _is_unreadable(item: Item) -> bool:

@@ -85,7 +85,7 @@ def readable(row: UnreadableMessage) -> Readable:
         message,
         problem % {"name": routing[0]} if routing else "",
         _origin(row, headers),
-        str(properties.get("expiration") or ""),
+        printable(str(properties.get("expiration") or "")),
         properties.get("delivery_mode", _TRANSIENT) == _TRANSIENT,
     )
 
