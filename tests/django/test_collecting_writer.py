@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
@@ -228,3 +229,22 @@ def test_an_unreadable_message_is_the_last_error_for_an_hour(monkeypatch: pytest
     monkeypatch.setattr(status, "ERROR_SHOWN", timedelta(0))
     of_collector.save()
     assert not CollectorStatus.objects.get().last_error
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_summary_is_logged_from_time_to_time(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "celery_rmq_delay")
+    of_collector = status.Status("one", QUEUE, Database(), writer())
+    of_collector.count(batch(event("a"), event("b")), Written(count=2, unreadable=1, lag_ms=12))
+    of_collector.waiting = 7
+    of_collector.report()
+    assert not caplog.records, "it is not due"
+    monkeypatch.setattr(of_collector, "_report_at", 0.0)
+    for _ in range(2):
+        of_collector.report()
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "2 events and 0 exhausted messages collected, 1 of them unreadable; lag 12 ms, 7 waiting"
+    )

@@ -60,7 +60,7 @@ def test_the_command_drains_the_queues_and_ends(rig: Rig) -> None:
     rig.send(*(event(f"t{number}") for number in range(300)), *(message(f"x{number}") for number in range(30)))
     with rig.command("--once", "--batch", "100") as process:
         code, output = ended(process)
-    assert (code, "Collected 300 events and 30 exhausted messages." in output) == (0, True), output
+    assert (code, "Ended: 300 events and 30 exhausted messages collected" in output) == (0, True), output
     assert TaskRecord.objects.count() == 330
     assert rig.left() == 0
 

@@ -129,6 +129,7 @@ def test_tasks_can_be_requeued_into_another_queue(desk: Desk) -> None:
         ("gone", "there is no queue gone"),
         ("rmq_delay.exhausted", "rmq_delay.exhausted is not a queue of tasks"),
         ("rmq_delay.payments.record", "rmq_delay.payments.record is not a queue of tasks"),
+        ("\N{SNOWMAN}" * 90, "no queue has a name of more than 255 bytes"),
     ],
 )
 def test_without_the_other_queue_no_task_is_claimed(desk: Desk, queue: str, problem: str) -> None:

@@ -18,11 +18,12 @@ from ..models import (
     TaskRecord,
     UnreadableMessage,
 )
-from .collector_pages import CollectorStatusAdmin, UnreadableMessageAdmin
+from .collector_pages import CollectorStatusAdmin
 from .failure_groups import FailureGroupAdmin
 from .insight_page import InsightRunAdmin
 from .lists import ExhaustedTaskAdmin, ParkedTaskAdmin, TaskRecordAdmin
 from .operation_pages import OperationAdmin
+from .unreadable_pages import UnreadableMessageAdmin
 
 __all__ = ["PAGES", "register"]
 

@@ -1,20 +1,18 @@
-"""The pages of collectors and of unreadable messages."""
+"""The pages of collectors."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
-from django.db.models.functions import Left, Length
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
-from ..models import CollectorStatus, UnreadableMessage
+from ..models import CollectorStatus
 from ..queries import COLLECTOR_SILENT_AFTER, grouped
 from . import text
 from .base import ReadOnlyAdmin, found
@@ -25,6 +23,8 @@ class FactsAdmin(ReadOnlyAdmin):
 
     sortable_by = ()
     actions = None
+    #: The template of a row's page.
+    row_template = "admin/rmq_delay/facts.html"
 
     def facts(self, request: HttpRequest, row: Any) -> list[tuple[str, str | SafeString]]:
         """Return the labels and values of a row."""
@@ -32,9 +32,12 @@ class FactsAdmin(ReadOnlyAdmin):
 
     def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
         """Show one row."""
-        row = found(self.get_queryset(request), object_id)
-        context = self.page_context(request, text.plain(row, 120), facts=self.facts(request, row), original=row)
-        return TemplateResponse(request, "admin/rmq_delay/facts.html", context)
+        return self.facts_page(request, found(self.get_queryset(request), object_id))
+
+    def facts_page(self, request: HttpRequest, row: Any, **more: Any) -> HttpResponse:
+        """Return the page of a row; ``more`` is added to the template's context."""
+        context = self.page_context(request, text.plain(row, 120), facts=self.facts(request, row), original=row, **more)
+        return TemplateResponse(request, self.row_template, context)
 
 
 class CollectorStatusAdmin(FactsAdmin):
@@ -100,48 +103,4 @@ class CollectorStatusAdmin(FactsAdmin):
             (_("Delay queues hold more than the table"), grouped(row.differs_by)),
             (_("Difference since"), text.moment(row.differs_since, now)),
             (_("Last error"), text.hostile(row.last_error, 5_000)),
-        ]
-
-
-class UnreadableMessageAdmin(FactsAdmin):
-    """Messages that a collector could not read, the newest first; their bodies stay in the database."""
-
-    ordering = ("-id",)
-    list_display = ("received", "shown_queue", "size", "shown_error")
-    list_display_links = ("received",)
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        """Return the messages without their bytes."""
-        found: Any = super().get_queryset(request).defer("body", "headers", "properties", "error")
-        short: QuerySet[Any] = found.annotate(bytes=Length("body"), error_text=Left("error", text.ON_PAGE))
-        return short
-
-    @admin.display(description=gettext_lazy("received"))
-    def received(self, row: UnreadableMessage) -> SafeString:
-        """Return when it was received."""
-        return text.moment(row.received_at, timezone.now())
-
-    @admin.display(description=gettext_lazy("queue"))
-    def shown_queue(self, row: UnreadableMessage) -> SafeString:
-        """Return the queue that it came from."""
-        return text.hostile(row.queue, 120)
-
-    @admin.display(description=gettext_lazy("size"))
-    def size(self, row: Any) -> str:
-        """Return the size of its body."""
-        return ngettext("%(count)s byte", "%(count)s bytes", row.bytes) % {"count": grouped(row.bytes)}
-
-    @admin.display(description=gettext_lazy("error"))
-    def shown_error(self, row: Any) -> SafeString:
-        """Return why it could not be read."""
-        return text.hostile(row.error_text)
-
-    def facts(self, request: HttpRequest, row: Any) -> list[tuple[str, str | SafeString]]:
-        """Return the labels and values of a message."""
-        return [
-            (_("Received"), text.moment(row.received_at, timezone.now())),
-            (_("Queue"), text.hostile(row.queue, 255)),
-            (_("Size"), _("undecodable (%(size)s)") % {"size": self.size(row)}),
-            (_("Error"), text.hostile(row.error_text, text.ON_PAGE)),
-            (_("Digest"), text.hostile(row.digest, 64)),
         ]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -23,11 +23,11 @@ from .reading import Reader
 from .status import Status
 from .tables import tables_of
 
+logger = logging.getLogger(__name__)
 
-def collect(
-    options: Options, health_file: Path | None, http: str | None, stop: threading.Event, report: Callable[[str], object]
-) -> None:
-    """Collect until ``stop`` is set, or the options end it; ``report`` is called with each line of output.
+
+def collect(options: Options, health_file: Path | None, http: str | None, stop: threading.Event) -> None:
+    """Collect until ``stop`` is set, or the options end it.
 
     ``http`` is the address of the pages ``/healthz`` and ``/metrics``. Raises `RmqDelayError`.
     """
@@ -45,6 +45,7 @@ def collect(
     consumer = Consumer(app_side, queues, options.prefetch(gathers=writer.gathers))
     pages = {"/healthz": health.page, "/metrics": page}
     with notifying(), HealthServer(http, pages) if http else nullcontext():
-        report(f"Collecting from {', '.join(queues)}.")
+        used = database.connection
+        logger.info("Collecting from %s into the database %s (%s)", ", ".join(queues), used.alias, used.vendor)
         Collector(options, consumer, writer, status, health, stop).run()
-    report(f"Collected {status.summary}.")
+    logger.info("Ended: %s", status.summary)

@@ -15,6 +15,7 @@ from django.db import DatabaseError, DataError, Error, IntegrityError, reset_que
 from ....amqp.backoff import Backoff
 from ....events.schema import ROLLUP_SECONDS
 from ....exceptions import AbandonedError, HistoryError, RmqDelayError
+from ....headers import printable
 from .database import Database
 from .deliveries import Delivery
 from .facts import Fact
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two attempts to write: the first, and the longest.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+#: The most characters of an error of a message in the log.
+MAX_LOGGED = 300
 
 #: SQLSTATE classes of errors that a row causes: data, integrity, a limit of the program.
 _ABOUT_DATA = ("22", "23", "54")
@@ -96,6 +99,7 @@ class Writer:
         reset_queries()  # with DEBUG Django keeps the last 9,000, and each of these has the rows of a batch
         times = [_over(each.reading) for each in items if isinstance(each.reading, (Fact, Rollup))]
         lag = (datetime.now(timezone.utc) - max(times)).total_seconds() * 1000 if times else 0
+        _log_unreadable(items)
         return Written(len(items), sum(map(_is_unreadable, items)), max(0, round(lag)))
 
     def flush(self) -> None:
@@ -158,6 +162,17 @@ def _over(reading: Fact | Rollup) -> datetime:
     """Return when the reported period ended: a rollup is sent at the end of its `ROLLUP_SECONDS`."""
     span = ROLLUP_SECONDS if isinstance(reading, Rollup) else 0
     return reading.event.occurred_at + timedelta(seconds=span)
+
+
+def _log_unreadable(items: Sequence[Item]) -> None:
+    """Log how many messages of each queue could not be read, with the first error."""
+    errors: dict[str, list[str]] = {}
+    for each in items:
+        if isinstance(each.reading, Unreadable):
+            errors.setdefault(each.queue, []).append(each.reading.error)
+    for queue, found in errors.items():
+        first = printable(" ".join(found[0].split()))[:MAX_LOGGED]
+        logger.warning("Unreadable messages of %s were kept: %s. The first error: %s", queue, len(found), first)
 
 
 def _is_unreadable(item: Item) -> bool:

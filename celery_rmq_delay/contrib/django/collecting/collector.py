@@ -144,6 +144,7 @@ class Collector:
             try:
                 with self._consumer.connected():
                     backoff.reset()
+                    logger.info("Connected to the broker")
                     if self._serve():
                         break
             except CONNECTION_ERRORS as error:
@@ -248,6 +249,7 @@ class Collector:
         counts = self._consumer.count()
         self._empty_counts = self._empty_counts + 1 if is_idle and not any(counts.values()) else 0
         self._status.waiting = sum(counts.values())
+        self._status.report()
         if self._saving.done():
             self._saving = self._thread.submit(self._status.save)
 

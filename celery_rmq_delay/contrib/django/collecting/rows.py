@@ -149,7 +149,7 @@ def payload(kept: StoredMessage, generation: int, record_id: int, now: datetime)
 
 def unreadable(found: Iterable[Unreadable], now: datetime) -> list[Row]:
     """Return the rows of unreadable messages."""
-    in_order = sorted(found, key=lambda each: each.digest)
+    in_order = sorted({each.digest: each for each in found}.values(), key=lambda each: each.digest)
     return [{**vars(each), "properties": "{}", "received_at": now} for each in in_order]
 
 

@@ -297,6 +297,7 @@ GROUPS_SEEN = _insert(
     _GROUP,
     f"(fingerprint) DO UPDATE SET {_earliest(_GROUPS, 'first_seen', 'excluded')}, last_seen = {_LATER}",
 )
+#: A message that came again is received later: a requeue deletes its row only where it did not come again.
 UNREADABLE = _insert(
     "rmq_delay_unreadablemessage",
     {
@@ -305,5 +306,5 @@ UNREADABLE = _insert(
         "properties": "jsonb",
         "received_at": "timestamptz",
     },
-    "(digest) DO NOTHING",
+    "(digest) DO UPDATE SET received_at = excluded.received_at",
 )

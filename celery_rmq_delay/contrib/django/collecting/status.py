@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 STALE = timedelta(hours=1)
 #: How long an unreadable message is shown as the last error.
 ERROR_SHOWN = timedelta(hours=1)
+#: Seconds between two summaries in the log.
+REPORT_EVERY = 300.0
 #: Seconds between two comparisons of delay queues and table.
 COMPARE_EVERY = 60.0
 
@@ -34,7 +36,8 @@ class Status:
         self._name, self._events_queue = name, events_queue
         self._database, self._writer = database, writer
         self._started_at = datetime.now(timezone.utc)
-        self._events = self._exhausted = self._lag_ms = 0
+        self._events = self._exhausted = self._unreadable = self._lag_ms = 0
+        self._report_at = time.monotonic() + REPORT_EVERY
         self._error, self._error_at = "", self._started_at
         self._differs_by = 0
         self._differs_since: datetime | None = None
@@ -48,6 +51,7 @@ class Status:
         self._events += events
         self._exhausted += len(messages) - events
         self._lag_ms = written.lag_ms
+        self._unreadable += written.unreadable
         if written.unreadable:
             count = written.unreadable
             self._error = ngettext(
@@ -58,7 +62,14 @@ class Status:
     @property
     def summary(self) -> str:
         """A text about the messages collected so far."""
-        return f"{self._events} events and {self._exhausted} exhausted messages"
+        counts = f"{self._events} events and {self._exhausted} exhausted messages collected"
+        return f"{counts}, {self._unreadable} of them unreadable; lag {self._lag_ms} ms, {self.waiting} waiting"
+
+    def report(self) -> None:
+        """Log the summary where that is due."""
+        if time.monotonic() >= self._report_at:
+            self._report_at = time.monotonic() + REPORT_EVERY
+            logger.info("%s", self.summary)
 
     def save(self) -> None:
         """Write the row; only logs a warning where the database is down."""

@@ -41,7 +41,10 @@ class UnreadableMessage(models.Model):
     body = models.BinaryField()
     headers = models.BinaryField()
     properties = models.JSONField(default=dict)
+    #: When it was received last: one that a requeue has sent back to a collector is received again.
     received_at = models.DateTimeField(_("received"))
+    #: When a requeue began that has not ended yet.
+    claimed_at = models.DateTimeField(null=True)
 
     class Meta:
         verbose_name = _("unreadable message")

@@ -30,7 +30,15 @@ def who_runs_this() -> Actor:
 
 
 def note_done(
-    kind: str, actor: Actor, *, requested: int = 0, reason: str = "", message: str = "", **details: Any
+    kind: str,
+    actor: Actor,
+    *,
+    requested: int = 0,
+    failed: int = 0,
+    unknown: int = 0,
+    reason: str = "",
+    message: str = "",
+    **details: Any,
 ) -> Operation:
     """Add an act that needs no run to the audit log, in the state DONE."""
     now = timezone.now()
@@ -41,7 +49,9 @@ def note_done(
         actor=actor.name[:150],
         reason=reason,
         requested=requested,
-        ok=requested,
+        ok=requested - failed - unknown,
+        failed=failed,
+        unknown=unknown,
         started_at=now,
         finished_at=now,
         message=message,

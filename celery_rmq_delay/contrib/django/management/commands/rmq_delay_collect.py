@@ -46,7 +46,7 @@ class Command(LongRunningCommand):
         )
         try:
             with stop_requested() as stop:
-                collect(work, options["health_file"], options["http"], stop, self.write_line)
+                collect(work, options["health_file"], options["http"], stop)
         except RmqDelayError as error:
             raise CommandError(str(error)) from error
 

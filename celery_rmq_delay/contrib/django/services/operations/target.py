@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from django.utils.translation import gettext as _
 
 from .....amqp.apply import ready_counts
+from .....names import MAX_NAME_BYTES
 from ...broker import connection, delay
 from .link import BROKER_ERRORS, broker_down
 
@@ -28,6 +29,8 @@ def problem_at(opened: Connection, queue: str) -> str:
     settings = delay().settings
     if queue == settings.exhausted_queue or queue.startswith((f"{settings.names.prefix}.", "amq.")):
         return _("%(queue)s is not a queue of tasks") % {"queue": queue}
+    if len(queue.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        return _("no queue has a name of more than %(most)d bytes") % {"most": MAX_NAME_BYTES}
     if ready_counts(opened, [queue])[queue] is None:
         return _("there is no queue %(queue)s") % {"queue": queue}
     return ""
