@@ -20,8 +20,7 @@ from .text import plain
 FORM = "rmq-group-acts"
 
 _BUTTON = (
-    '<button type="submit" class="{}" form="{}" formaction="{}" name="{}" value="{}" aria-label="{}: {}">'
-    "{}</button>"
+    '<button type="submit" class="{}" form="{}" formaction="{}" name="{}" value="{}" aria-label="{}: {}">{}</button>'
 )
 
 
