@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.test import Client, override_settings
@@ -140,8 +141,60 @@ def page_that_misses_a_task(client: Client) -> Any:
     return again
 
 
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the lists of these tests count as large ones, whose tasks the page does not name one by one."""
+    monkeypatch.setattr(confirming, "EXACT", 0)
+
+
 @ON_BOTH
-def test_more_tasks_than_the_page_has_shown_are_confirmed_again(client: Client) -> None:
+def test_an_action_on_a_whole_list_is_for_exactly_the_tasks_that_its_page_has_counted(client: Client) -> None:
+    late = [seed.record(number, TaskState.PARKED) for number in (8, 9)]
+    counted = [seed.record(number) for number in range(3)]
+    page = ask(client, "discard", select_across="1")
+    assert "3 tasks" in page.content.decode()
+    # Others take their places: their earlier change was stored later.
+    hour_ago = seed.now() - timedelta(hours=1)
+    TaskRecord.objects.filter(pk__in=[task.pk for task in late]).update(state="EXHAUSTED", changed_at=hour_ago)
+    TaskRecord.objects.filter(pk__in=[task.pk for task in counted[:2]]).update(state=TaskState.DISCARDED)
+    assert messages_of(confirm(client, page)) == ["1 discarded, 2 skipped (now discarded)"]
+    assert {task.pk for task in TaskRecord.objects.filter(state=TaskState.EXHAUSTED)} == {task.pk for task in late}
+
+
+@ON_BOTH
+def test_an_action_on_a_search_for_a_frequent_word_is_for_exactly_the_counted_tasks(client: Client) -> None:
+    tasks = [seed.record(number, exception_message=f"alpha {number}") for number in range(8)]
+    with override_settings(RMQ_DELAY={**settings.RMQ_DELAY, "COUNT_CAP": 4}):
+        page = ask(client, "discard", address=f"{EXHAUSTED}?q=alpha", select_across="1")
+        assert "4 tasks" in page.content.decode()
+        gone = list(TaskRecord.objects.order_by("-exhausted_at").values_list("pk", flat=True)[:2])
+        TaskRecord.objects.filter(pk__in=gone).update(state=TaskState.DISCARDED)
+        assert messages_of(confirm(client, page)) == ["2 discarded, 2 skipped (now discarded)"]
+    assert TaskRecord.objects.filter(state=TaskState.EXHAUSTED).count() == len(tasks) - 4
+
+
+@ON_BOTH
+def test_as_many_new_tasks_as_others_that_left_are_confirmed_again(client: Client, large: None) -> None:
+    late = seed.record(9, TaskState.PARKED)
+    counted = [seed.record(number) for number in range(3)]
+    page = ask(client, "discard", select_across="1")
+    TaskRecord.objects.filter(pk=late.pk).update(state="EXHAUSTED", changed_at=seed.now() - timedelta(hours=1))
+    TaskRecord.objects.filter(pk=counted[0].pk).update(state=TaskState.DISCARDED)
+    again = confirm(client, page)
+    assert "Check the numbers again" in again.content.decode()
+    assert not Operation.objects.exists()
+
+
+@pytest.mark.parametrize("values", [{"ids": "1,x"}, {"ids": ""}, {"before": "1" + "0" * 30}, {"ids_sum": "x"}])
+def test_a_forged_selection_is_refused(client: Client, large: None, values: dict[str, str]) -> None:
+    seed.record(1)
+    page = ask(client, "discard", select_across="1")
+    assert confirm(client, page, first="1", select_across="", **values).status_code == 400
+    assert states() == {"EXHAUSTED": 1}
+
+
+@ON_BOTH
+def test_more_tasks_than_the_page_has_shown_are_confirmed_again(client: Client, large: None) -> None:
     again = page_that_misses_a_task(client)
     shown = again.content.decode()
     assert "Check the numbers again" in shown
@@ -151,7 +204,7 @@ def test_more_tasks_than_the_page_has_shown_are_confirmed_again(client: Client) 
 
 
 @ON_BOTH
-def test_of_more_tasks_than_the_page_has_shown_the_first_ones_can_be_chosen(client: Client) -> None:
+def test_of_more_tasks_than_the_page_has_shown_the_first_ones_can_be_chosen(client: Client, large: None) -> None:
     again = page_that_misses_a_task(client)
     assert 'value="Only the first 3 tasks"' in again.content.decode()
     newest = TaskRecord.objects.latest("changed_at")
@@ -253,11 +306,14 @@ def test_a_background_operation_can_be_scheduled_for_later(client: Client) -> No
     assert 'name="not_before"' not in ask(client, "requeue", task).content.decode()
     page = ask(client, "requeue_gradually", task)
     assert 'type="datetime-local" name="not_before"' in page.content.decode()
-    assert confirm(client, page, not_before="tomorrow").status_code == 200
-    confirm(client, page, not_before="2126-01-31T03:00")
+    day = (seed.now() + timedelta(days=200)).date()
+    for refused in ("tomorrow", "9999-12-31T23:59", "0001-01-01T00:00", "2026-01-31T03:00"):
+        assert "errorlist" in confirm(client, page, not_before=refused).content.decode()
+        assert not Operation.objects.exists()
+    confirm(client, page, not_before=f"{day}T03:00")
     operation = Operation.objects.get()
     assert operation.not_before is not None
-    assert operation.not_before.isoformat() == "2126-01-31T03:00:00+00:00"
+    assert operation.not_before.isoformat() == f"{day}T03:00:00+00:00"
 
 
 def test_a_running_operation_can_be_cancelled_by_users_who_may_start_one(client: Client) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -136,7 +136,11 @@ def test_an_action_is_for_tasks_by_their_ids() -> None:
     assert manage("operate", "restore", all=True).endswith("Done: 2 restored.\n")
 
 
-@pytest.mark.parametrize("given", [("--in", "2h30m"), ("--at", "2999-01-31T03:00"), ("--at", "2999-01-31T03:00+01:00")])
+#: A day within the year in which an operation can be scheduled.
+DAY = (datetime.now() + timedelta(days=200)).strftime("%Y-%m-%d")
+
+
+@pytest.mark.parametrize("given", [("--in", "2h30m"), ("--at", f"{DAY}T03:00"), ("--at", f"{DAY}T03:00+01:00")])
 def test_an_action_can_be_scheduled_for_later(given: tuple[str, str]) -> None:
     record()
     output = manage("operate", "discard", "--all", *given)
@@ -149,7 +153,7 @@ def test_an_action_can_be_scheduled_for_later(given: tuple[str, str]) -> None:
             timedelta(0) < timezone.now() + timedelta(hours=2, minutes=30) - operation.not_before < timedelta(hours=1)
         )
     else:
-        assert operation.not_before.isoformat().startswith("2999-01-31T")
+        assert operation.not_before.isoformat().startswith(f"{DAY}T")
 
 
 @pytest.mark.parametrize(
@@ -157,6 +161,8 @@ def test_an_action_can_be_scheduled_for_later(given: tuple[str, str]) -> None:
     [
         (("--in", "soon"), "soon"),
         (("--at", "tomorrow"), "is not a time"),
+        (("--at", "9999-12-31T23:59"), "Found 9999-12-31 23:59"),
+        (("--at", "2026-01-31T03:00"), "choose a time from now on, within 366 days"),
         (("--at", "2026-02-31T03:00"), "is not a time"),
         (("--at", "2999-01-31T03:00", "--in", "2h"), "not allowed with"),
     ],

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
-from django.db.models import Count, OuterRef, Q, QuerySet, Subquery, Sum, Window
+from django.db.models import BooleanField, Count, F, Func, OuterRef, Q, QuerySet, Subquery, Sum, Value, Window
 from django.db.models.functions import Coalesce, RowNumber
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
@@ -215,3 +216,23 @@ def collectors(now: datetime) -> Collectors:
         lag_ms=max((row.lag_ms for row in alive), default=0),
         last_heartbeat=rows[0].heartbeat_at if rows else None,
     )
+
+
+def among(ids: Sequence[int], using: str) -> Q:
+    """Return the condition of rows with these ids, of which there may be any number, in the database ``using``."""
+    return Q(_Among(ids, connections[using].vendor == "sqlite"))
+
+
+class _Among(Func):
+    """Whether the id of a row is one of many: one parameter, where ``pk__in`` would have thousands."""
+
+    template, arg_joiner = "%(expressions)s)", " = ANY("
+    output_field = BooleanField()
+
+    def __init__(self, ids: Sequence[int], is_sqlite: bool) -> None:
+        super().__init__(F("pk"), Value(json.dumps(ids) if is_sqlite else list(ids)))
+
+    def as_sqlite(self, compiler: Any, connection: Any, **more: Any) -> Any:
+        """Return the condition with the ids as JSON, as SQLite has no arrays."""
+        parts = {"template": "%(expressions)s))", "arg_joiner": " IN (SELECT value FROM json_each("}
+        return self.as_sql(compiler, connection, **{**more, **parts})

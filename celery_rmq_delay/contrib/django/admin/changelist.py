@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib.admin.options import IncorrectLookupParameters
-from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
+from django.contrib.admin.views.main import ORDER_VAR, SEARCH_VAR, ChangeList
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html
@@ -33,6 +33,8 @@ class SafeChangeList(ChangeList):
         for name, values in self.get_filters_params().items():
             if not self.model_admin.lookup_allowed(name, values[-1], request):
                 raise IncorrectLookupParameters(named(name, values[-1]))
+        if ORDER_VAR in self.params and not self.sortable_by:
+            raise IncorrectLookupParameters(named(ORDER_VAR, request.GET[ORDER_VAR]))
         if "\0" in (term := request.GET.get(SEARCH_VAR, "")):
             raise IncorrectLookupParameters(named(SEARCH_VAR, term))
         return super().get_filters(request)

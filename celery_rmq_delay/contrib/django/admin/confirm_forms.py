@@ -10,12 +10,15 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext_lazy
 
+from ..services.operations.requests import schedule_problem
 from ..services.operations.target import queue_problem
 from . import text
 from .acts import Act, Kind
 
 #: Defaults of a gradual requeue.
 CANARIES, RATE = 5, 60
+#: The largest id of a row.
+_MAX = 2**63 - 1
 
 
 def reason_field() -> forms.CharField:
@@ -32,8 +35,8 @@ def reason_field() -> forms.CharField:
 class ConfirmForm(forms.Form):
     """The form of the confirmation page, with hidden fields for the selection that it showed.
 
-    ``expected`` is the number of tasks. Of a whole list, ``as_of`` is the latest change of their states, and
-    ``newest`` the highest row id.
+    ``expected`` is the number of tasks. Of a whole list, ``as_of`` is the latest change of their states, ``newest`` the
+    highest row id, and ``ids_sum`` the sum of the ids.
     """
 
     reason = reason_field()
@@ -44,10 +47,11 @@ class ConfirmForm(forms.Form):
         help_text=gettext_lazy("Empty: as soon as “manage.py rmq_delay_operate” can run it."),
     )
     as_of = forms.CharField(widget=forms.HiddenInput)
-    newest = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
-    expected = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
+    newest = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=_MAX)
+    expected = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=_MAX)
+    ids_sum = forms.IntegerField(widget=forms.HiddenInput, min_value=0)
     #: The number of tasks of the page before, where there were fewer.
-    before = forms.IntegerField(widget=forms.HiddenInput, min_value=0, required=False)
+    before = forms.IntegerField(widget=forms.HiddenInput, min_value=0, max_value=_MAX, required=False)
 
     def clean_as_of(self) -> datetime:
         """Return the time of the latest change."""
@@ -58,6 +62,13 @@ class ConfirmForm(forms.Form):
         if found is None or timezone.is_aware(found) != timezone.is_aware(timezone.now()):
             raise forms.ValidationError("not a valid time")
         return found
+
+    def clean_not_before(self) -> datetime | None:
+        """Return the time of the start."""
+        moment: datetime | None = self.cleaned_data["not_before"]
+        if moment is not None and (problem := schedule_problem(moment)):
+            raise forms.ValidationError(problem)
+        return moment
 
     @property
     def is_forged(self) -> bool:

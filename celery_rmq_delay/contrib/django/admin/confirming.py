@@ -10,7 +10,8 @@ from typing import Any
 from django.contrib import messages
 from django.contrib.admin import helpers
 from django.core.exceptions import BadRequest
-from django.db.models import Count, Max, Q, QuerySet
+from django.db import router
+from django.db.models import Count, Max, Q, QuerySet, Sum
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.utils import timezone
@@ -21,7 +22,7 @@ from ....exceptions import RmqDelayError
 from ..broker import delay
 from ..conf import conf
 from ..models import ExhaustedTask, FailureGroup, Operation, ParkedTask, TaskRecord, TaskState
-from ..queries import grouped
+from ..queries import among, grouped
 from ..services import counts as live
 from ..services.operations import requests as operations
 from ..services.operations.requeue import expired_among
@@ -36,6 +37,8 @@ from .link_filters import followed
 SHOWN = 10
 #: Tasks whose messages the page reads to count expired ones.
 CHECKED = 1_000
+#: The most tasks of a whole list that the page names one by one: their ids are about 1 MB.
+EXACT = 100_000
 
 
 def ask_or_run(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[Any], act: Act) -> HttpResponse:
@@ -54,8 +57,8 @@ def ask_or_run(pages: ReadOnlyAdmin, request: HttpRequest, queryset: QuerySet[An
     frozen = _frozen(request, queryset, act, answer)
     if "first" in request.POST and answer["before"] is not None:
         frozen = frozen.order_by("changed_at", "pk")[: answer["before"]]
-    elif frozen.count() > answer["expected"]:
-        messages.warning(request, _("There are more tasks than before. Check the numbers again."))
+    elif _is_across(request) and _sums(frozen) != (answer["expected"], answer["ids_sum"]):
+        messages.warning(request, _("The tasks of this list have changed. Check the numbers again."))
         return _page(pages, request, queryset, act, form_class, form, before=answer["expected"])
     return _run(pages, request, frozen, act, form.options())
 
@@ -64,11 +67,22 @@ def _chosen(pages: ReadOnlyAdmin, request: HttpRequest) -> QuerySet[Any]:
     """Return the selected rows by id, regardless of the list's filters.
 
     The page of a task acts on a task that its list may not show, and a row that another user has changed in the
-    meantime must be reported as skipped.
+    meantime must be reported as skipped. Raises `BadRequest`.
     """
     chosen = request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)
-    rows = TaskRecord.objects.filter(pk__in=chosen).exclude(state__in=_out_of_sight(pages, request))
-    return rows.order_by(*pages.ordering or ("pk",))
+    try:
+        return _rows(
+            pages, request, list(map(int, request.POST["ids"].split(",") if "ids" in request.POST else chosen))
+        )
+    except ValueError as error:
+        raise BadRequest(
+            "The ids of the selected tasks are not numbers. Start the action from the list again."
+        ) from error
+
+
+def _rows(pages: ReadOnlyAdmin, request: HttpRequest, ids: list[int]) -> QuerySet[Any]:
+    rows = TaskRecord.objects.filter(among(ids, router.db_for_read(TaskRecord)))
+    return rows.exclude(state__in=_out_of_sight(pages, request)).order_by(*pages.ordering or ("pk",))
 
 
 def _out_of_sight(pages: ReadOnlyAdmin, request: HttpRequest) -> list[str]:
@@ -82,12 +96,18 @@ def _out_of_sight(pages: ReadOnlyAdmin, request: HttpRequest) -> list[str]:
 def _frozen(request: HttpRequest, queryset: QuerySet[Any], act: Act, shown: Mapping[str, Any]) -> QuerySet[Any]:
     """Return the rows that the page showed, without those that were added to the list since.
 
-    A row that was changed by a transaction of that time, and committed since, cannot be distinguished from them; the
-    page's number of tasks shows it.
+    A row that was changed by a transaction of that time, and committed since, cannot be distinguished from them: the
+    sum of the ids shows it.
     """
     if not _is_across(request):
         return queryset
     return queryset.filter(state__in=act.states, changed_at__lte=shown["as_of"], pk__lte=shown["newest"])
+
+
+def _sums(rows: QuerySet[Any]) -> tuple[int, int]:
+    """Return the number of rows and the sum of their ids: other rows have another sum, except by chance."""
+    found = rows.order_by().aggregate(count=Count("pk"), ids_sum=Sum("pk"))
+    return found["count"], int(found["ids_sum"] or 0)
 
 
 def _is_across(request: HttpRequest) -> bool:
@@ -163,16 +183,23 @@ def _page(
     before: int | None = None,
 ) -> HttpResponse:
     """Return the page; ``before`` is the number of tasks that an earlier page showed, where it was less."""
-    across = _is_across(request)
+    across, ids, others = _is_across(request), request.POST.get("ids"), 0
+    if (
+        across
+        and len(found := list(queryset.filter(state__in=act.states).values_list("pk", flat=True)[: EXACT + 1])) <= EXACT
+    ):
+        others = queryset.exclude(state__in=act.states).count()
+        across, ids, queryset = False, ",".join(map(str, found)), _rows(pages, request, list(found))
     counts = _breakdown(queryset)
     meant = queryset.filter(state__in=act.states)
-    total = sum(each.count for each in counts)
+    others += sum(each.count for each in counts)
     concerned = [each for each in counts if each.values["state"] in act.states]
     affected = sum(each.count for each in concerned)
     hidden = {
         "as_of": max((each.changed_at for each in concerned), default=timezone.now()).isoformat(),
         "newest": max((each.newest for each in concerned), default=0),
         "expected": affected,
+        "ids_sum": sum(each.ids_sum for each in concerned),
         "before": "" if before is None else before,
     }
     shown = form_class({**dict(request.POST.items()), **hidden} if form else None, initial=hidden)
@@ -185,9 +212,10 @@ def _page(
         affected_text=grouped(affected),
         before=before,
         before_text="" if before is None else grouped(before),
-        others=total - affected,
+        others=others - affected,
         tables=_tables(counts),
-        selected=[] if across else list(meant.values_list("pk", flat=True)),
+        selected=[] if across or ids is not None else list(meant.values_list("pk", flat=True)),
+        ids=ids,
         across=across,
         from_record="from_record" in request.POST,
         from_groups=request.POST.get("from_groups"),
@@ -232,12 +260,13 @@ _BREAKDOWN = {
 
 @dataclass(frozen=True)
 class Counted:
-    """The tasks of one combination of values: how many, their latest change, and the highest id of their rows."""
+    """The tasks of one combination of values: how many, their latest change, the highest id and the sum of the ids."""
 
     values: dict[str, str]
     count: int
     changed_at: datetime
     newest: int
+    ids_sum: int
     without_message: int
 
 
@@ -250,11 +279,19 @@ def _breakdown(queryset: QuerySet[Any]) -> list[Counted]:
             count=Count("pk"),
             latest=Max("changed_at"),
             newest=Max("pk"),
+            ids_sum=Sum("pk"),
             without=Count("pk", filter=Q(call_digest="")),
         )
     )
     return [
-        Counted({name: row[name] for name in _BREAKDOWN}, row["count"], row["latest"], row["newest"], row["without"])
+        Counted(
+            {name: row[name] for name in _BREAKDOWN},
+            row["count"],
+            row["latest"],
+            row["newest"],
+            int(row["ids_sum"]),
+            row["without"],
+        )
         for row in rows
     ]
 

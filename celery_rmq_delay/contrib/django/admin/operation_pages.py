@@ -18,6 +18,7 @@ from django.utils.translation import gettext_lazy
 
 from ..models import Operation, OperationItem
 from ..queries import grouped
+from ..services import clock
 from ..services.operations import requests as operations
 from . import log_entries, operation_next, operation_text, text
 from .base import ReadOnlyAdmin, found
@@ -137,7 +138,7 @@ class OperationAdmin(ReadOnlyAdmin):
     def row_page(self, request: HttpRequest, object_id: str | None) -> HttpResponse:
         """Show one operation: its progress and the outcomes of its tasks."""
         operation = found(Operation.objects.all(), object_id)
-        now = timezone.now()
+        now = clock.now()
         outcomes = dict(
             OperationItem.objects.filter(operation=operation)
             .order_by()

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from django.db import DatabaseError, connections, transaction
-from django.db.models import BooleanField, F, Func, Q, QuerySet, Value
+from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
 from ..conf import conf
 from ..models import LookupValue, TaskRecord, search
-from ..queries import grouped
+from ..queries import among, grouped
 
 #: The most characters and the most words of a text to search for.
 MAX_TERM, MAX_WORDS = 1_000, 100
@@ -97,7 +96,7 @@ def searched(rows: QuerySet[Any], term: str) -> Found:
     if TaskRecord.objects.using(rows.db).filter(own).exists():
         return Found(rows.filter(own))
     ids, note = _with_words(rows, term)
-    return Found(rows.filter(_named(term) | Q(_Among(ids, connections[rows.db].vendor == "sqlite"))), note)
+    return Found(rows.filter(_named(term) | among(ids, rows.db)), note)
 
 
 def _named(term: str) -> Q:
@@ -161,18 +160,3 @@ def _from_gin(using: str, words: Words, limit: int) -> list[int]:
         found = [pk for (pk,) in cursor.fetchall()]
         cursor.execute("SET LOCAL enable_seqscan = DEFAULT")
     return found
-
-
-class _Among(Func):
-    """Whether the id of a row is one of many: one parameter, where ``pk__in`` would have thousands."""
-
-    template, arg_joiner = "%(expressions)s)", " = ANY("
-    output_field = BooleanField()
-
-    def __init__(self, ids: list[int], is_sqlite: bool) -> None:
-        super().__init__(F("pk"), Value(json.dumps(ids) if is_sqlite else ids))
-
-    def as_sqlite(self, compiler: Any, connection: Any, **more: Any) -> Any:
-        """Return the condition with the ids as JSON, as SQLite has no arrays."""
-        parts = {"template": "%(expressions)s))", "arg_joiner": " IN (SELECT value FROM json_each("}
-        return self.as_sql(compiler, connection, **{**more, **parts})

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable
 
 from django.db import close_old_connections, connections
 from django.db.models import Q
-from django.utils import timezone
 
 from .....exceptions import OperationBusyError
 from ...conf import conf
 from ...models import Operation
+from .. import clock
 from .lease import GOING, STALE_AFTER, may_start
 from .operators import Presence
 from .reporting import report
@@ -41,7 +41,7 @@ def next_operation(among: Q = Q(), but: Iterable[int] = ()) -> Operation | None:
 
     ``among`` is a condition, ``but`` are operations to leave out.
     """
-    now = timezone.now()
+    now = clock.now()
     old = now - STALE_AFTER
     free = not_inline() | Q(started_at__isnull=False) | Q(created_at__lt=old)
     waits = Q(state=Operation.State.PENDING) & free & may_start(now)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from django.db.models import Max
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...models import Operation, OperationItem, TaskRecord, TaskState
+from .. import clock
 
 #: Seconds to wait for events of the canaries, unless the operation's details have ``canary_timeout``.
 TIMEOUT = 600
@@ -49,7 +49,7 @@ def judge(operation: Operation) -> str | None:
         return _("no canary could be requeued: the rest was not sent")
     if sound == len(generations):
         return ""
-    if timezone.now() < deadline(operation):
+    if clock.now() < deadline(operation):
         return None
     text = ngettext(
         "No event of %(count)d canary in %(seconds)d s: the rest was not sent. "
@@ -70,5 +70,5 @@ def timeout(operation: Operation) -> int:
 def deadline(operation: Operation) -> datetime:
     """Return the time until which events of the canaries are waited for: counted from the last one that was sent."""
     sent = OperationItem.objects.filter(operation=operation, is_canary=True, outcome=OperationItem.Outcome.OK)
-    last: datetime = sent.aggregate(last=Max("finished_at"))["last"] or timezone.now()
+    last: datetime = sent.aggregate(last=Max("finished_at"))["last"] or clock.now()
     return last + timedelta(seconds=timeout(operation))

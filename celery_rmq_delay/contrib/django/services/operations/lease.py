@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import F, Q
-from django.utils import timezone
 
 from .....exceptions import LeaseLostError, OperationBusyError
 from ...models import Operation, OperationItem
+from .. import clock
 from .reporting import report, shortened
 from .transactions import committed
 
@@ -68,7 +68,7 @@ class Lease:
     @classmethod
     def take(cls, operation: Operation) -> Lease:
         """Claim an operation that may start, or whose runner is dead. Raises `OperationBusyError` for any other."""
-        lease, now = cls(operation), timezone.now()
+        lease, now = cls(operation), clock.now()
         this = Operation.objects.filter(pk=operation.pk)
         new = {"runner": lease._runner, "heartbeat_at": now}
         waits = this.filter(may_start(now), state=State.PENDING)
@@ -87,7 +87,7 @@ class Lease:
 
     def beat(self, **changes: object) -> str:
         """Renew the heartbeat, with changes of the operation; return its state. Raises `LeaseLostError`."""
-        if not self._mine.update(heartbeat_at=timezone.now(), **changes):
+        if not self._mine.update(heartbeat_at=clock.now(), **changes):
             raise self._lost()
         self._beaten = time.monotonic()
         return self._mine.values_list("state", flat=True).get()
@@ -106,14 +106,14 @@ class Lease:
 
     def enter(self, state: str, *, of: str) -> None:
         """Go from the state ``of`` to another; a state that was changed meanwhile stays."""
-        self._mine.filter(state=of).update(state=state, heartbeat_at=timezone.now())
+        self._mine.filter(state=of).update(state=state, heartbeat_at=clock.now())
 
     def settle(self, settled: Iterable[Settled]) -> None:
         """Store the outcomes of tasks, each once. Call it in the transaction that changed them."""
         groups: dict[tuple[str, str], list[int]] = {}
         for each in settled:
             groups.setdefault((each.outcome, shortened(each.detail)), []).append(each.item.pk)
-        now, counts = timezone.now(), dict.fromkeys(_COUNTERS.values(), 0)
+        now, counts = clock.now(), dict.fromkeys(_COUNTERS.values(), 0)
         for (outcome, detail), items in groups.items():
             counts[_COUNTERS[Outcome(outcome)]] += OperationItem.objects.filter(
                 pk__in=items, outcome=Outcome.PENDING
@@ -122,7 +122,7 @@ class Lease:
 
     def hand_over(self) -> None:
         """Leave the rest to another process; a requested cancellation stays requested."""
-        old = timezone.now() - 2 * STALE_AFTER
+        old = clock.now() - 2 * STALE_AFTER
         if not self._mine.filter(state__in=(State.RUNNING, State.CANARY)).update(state=State.PENDING, runner=""):
             self._mine.update(heartbeat_at=old)
 
@@ -131,7 +131,7 @@ class Lease:
 
         def step() -> None:
             left = OperationItem.objects.filter(operation=self.operation, outcome=Outcome.PENDING)
-            count = left.update(outcome=rest, detail=shortened(detail), finished_at=timezone.now())
+            count = left.update(outcome=rest, detail=shortened(detail), finished_at=clock.now())
             if count and rest in _COUNTERS:
                 counter = _COUNTERS[Outcome(rest)]
                 self.beat(**{counter: F(counter) + count})
@@ -146,7 +146,7 @@ def finish_cancelled(operation: Operation) -> None:
 
     def step() -> None:
         left = OperationItem.objects.filter(operation=operation, outcome=Outcome.PENDING)
-        left.update(outcome=Outcome.CANCELLED, finished_at=timezone.now())
+        left.update(outcome=Outcome.CANCELLED, finished_at=clock.now())
         _conclude(operation, State.CANCELLED, "")
 
     committed(step)
@@ -158,7 +158,7 @@ def _conclude(operation: Operation, state: str, note: str) -> None:
         # Their records were deleted meanwhile, and the items with them.
         Operation.objects.filter(pk=operation.pk).update(skipped=F("skipped") + operation.remaining)
     details = {**operation.details, "note": note} if note else operation.details
-    Operation.objects.filter(pk=operation.pk).update(state=state, details=details, finished_at=timezone.now())
+    Operation.objects.filter(pk=operation.pk).update(state=state, details=details, finished_at=clock.now())
     operation.refresh_from_db()
     operation.message = report(operation)
     operation.save(update_fields=["message"])

@@ -7,9 +7,8 @@ import time
 from datetime import datetime, timedelta
 from typing import Self
 
-from django.utils import timezone
-
 from ...models import OperatorStatus
+from .. import clock
 from .lease import STALE_AFTER, process_name
 from .transactions import DATABASE_AWAY
 
@@ -30,7 +29,7 @@ class Presence:
     """The row of this process, from the first heartbeat to the end of the block."""
 
     def __init__(self) -> None:
-        self._name, self._began, self._due = process_name(), timezone.now(), 0.0
+        self._name, self._began, self._due = process_name(), clock.now(), 0.0
 
     def __enter__(self) -> Self:
         return self
@@ -39,7 +38,7 @@ class Presence:
         """Renew the heartbeat if it is time."""
         if time.monotonic() < self._due:
             return
-        now = timezone.now()
+        now = clock.now()
         OperatorStatus.objects.filter(heartbeat_at__lt=now - _FORGOTTEN_AFTER).delete()
         OperatorStatus.objects.update_or_create(
             name=self._name,

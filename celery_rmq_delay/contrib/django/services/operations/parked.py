@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from ..... import headers as h
@@ -24,6 +23,7 @@ from ...broker import delay
 from ...conf import conf
 from ...messages import StoredMessage, call_digest, stored
 from ...models import OperationItem, Payload, TaskRecord, TaskState
+from .. import clock
 from .claims import claim, lock, why_not
 from .lease import Lease, Outcome, Settled
 from .link import BROKER_ERRORS, Link, broker_down
@@ -229,7 +229,7 @@ class RunNow(_Search):
         # A task that has failed again since is parked for its next attempt.
         running = [each.item for each in sent if attempts.get(each.item.record_id) == each.wanted.record.attempt]
         won, _not = claim(self._lease.operation, running, [TaskState.PARKED], TaskState.RUNNING)
-        add_to_history(REQUEUED, self._lease.operation, won.values(), timezone.now())
+        add_to_history(REQUEUED, self._lease.operation, won.values(), clock.now())
         outcome, detail = (Outcome.UNKNOWN, _twice()) if doubtful else (Outcome.OK, "")
         self._lease.settle([*settled, *(Settled(each.item, outcome, detail) for each in sent)])
 
@@ -265,7 +265,7 @@ class Discard(_Search):
     def _absent(self, wanted: Wanted, *, is_complete: bool) -> Settled:
         if self._is_half_done(wanted.record) and is_complete:
             due = wanted.record.due_at
-            if due is not None and due > timezone.now():
+            if due is not None and due > clock.now():
                 self.discarded.append(wanted.record)
                 return Settled(wanted.item, Outcome.OK)
             text = _("it is discarded, but its message may have come back: it was due")
@@ -288,7 +288,7 @@ class Discard(_Search):
 
     def _keep(self, found: Sequence[Found]) -> tuple[dict[int, TaskRecord], list[Settled]]:
         self._lease.beat()
-        now = timezone.now()
+        now = clock.now()
         won, skipped = claim(
             self._lease.operation, [each.item for each in found], [TaskState.PARKED], TaskState.DISCARDED
         )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections, router
 from django.db.models import QuerySet, Value, Window
 from django.db.models.functions import RowNumber
-from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from .....exceptions import RmqDelayError
 from ...conf import conf
 from ...models import Operation, OperationItem, TaskRecord
+from .. import clock
 from ..actors import Actor
 from . import lease
 from .reporting import report
@@ -26,6 +27,8 @@ __all__ = ["cancel", "freeze", "is_inline", "report", "run"]
 Kind = Operation.Kind
 State = Operation.State
 
+#: How far in the future an operation can start.
+LATEST = timedelta(days=366)
 #: The kinds of operation that can have canaries and a rate.
 GRADUAL = frozenset({Kind.REQUEUE})
 
@@ -53,6 +56,8 @@ def freeze(
         raise RmqDelayError(f"{Kind(kind).label}: only a requeue can have canaries or a rate. Leave them out.")
     if canary < 0 or (rate is not None and rate < 1):
         raise RmqDelayError(f"Found {canary} canaries and a rate of {rate}: write 0 or more, and 1 or more per minute.")
+    if not_before is not None and (problem := schedule_problem(not_before)):
+        raise RmqDelayError(problem)
     using = router.db_for_write(Operation)
 
     def step() -> Operation:
@@ -72,6 +77,18 @@ def freeze(
         return operation
 
     return repeated(step)
+
+
+def schedule_problem(moment: datetime) -> str:
+    """Return why an operation cannot be scheduled for a time; an empty text where it can."""
+    away = moment - clock.now()
+    if timedelta(minutes=-1) < away < LATEST:
+        return ""
+    found = moment.isoformat(sep=" ", timespec="minutes")
+    return _("Found %(moment)s: choose a time from now on, within %(days)d days.") % {
+        "moment": found,
+        "days": LATEST.days,
+    }
 
 
 def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
@@ -125,7 +142,7 @@ def run(operation: Operation, *, stop: Callable[[], bool] | None = None) -> Oper
 
 def cancel(operation: Operation, actor: Actor) -> Operation:
     """Request the end of an operation. Finished tasks and finished operations stay as they are."""
-    now = timezone.now()
+    now = clock.now()
     details = {**operation.details, "cancelled_by": actor.name}
     waiting = Operation.objects.filter(pk=operation.pk, state=State.PENDING)
     if waiting.update(state=State.CANCELLING, details=details, heartbeat_at=now):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from django.db.models import F, OuterRef, Subquery
-from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from .....events.schema import DISCARDED
 from ...models import OperationItem, Payload, TaskRecord, TaskState
+from .. import clock
 from . import parked
 from .claims import claim, lock
 from .lease import Lease, Outcome, Settled
@@ -57,7 +57,7 @@ class Discard:
         self._lease.beat()
         of = [TaskState.EXHAUSTED, TaskState.UNKNOWN]
         won, skipped = claim(self._lease.operation, items, of, TaskState.DISCARDED)
-        add_to_history(DISCARDED, self._lease.operation, won.values(), timezone.now())
+        add_to_history(DISCARDED, self._lease.operation, won.values(), clock.now())
         self._lease.settle([*skipped, *(Settled(item, Outcome.OK) for item in items if item.record_id in won)])
         return list(won.values())
 
@@ -97,5 +97,5 @@ class Restore:
         published = TaskRecord.objects.filter(pk=OuterRef("record")).values("generation")
         Payload.objects.filter(record__in=unconfirmed).update(generation=Subquery(published))
         TaskRecord.objects.filter(pk__in=unconfirmed).update(generation=F("generation") - 1)
-        TaskRecord.objects.filter(pk__in=won, exhausted_at=None).update(exhausted_at=timezone.now())
+        TaskRecord.objects.filter(pk__in=won, exhausted_at=None).update(exhausted_at=clock.now())
         self._lease.settle([*skipped, *(Settled(item, Outcome.OK) for item in items if item.record_id in won)])
