@@ -39,6 +39,7 @@ REFUSED = {
     "exception_message__icontains=x": "exception_message__icontains",
     "id__in=1,2": "id__in",
     "no_such_parameter=1": "no_such_parameter",
+    "o=3": "o='3'",
 }
 
 
