@@ -31,14 +31,16 @@ from tests.support.waiting import wait_for  # noqa: E402
 
 ASSETS = ROOT / "docs" / "assets"
 WIDE: dict[str, Any] = {"viewport": {"width": 1280, "height": 860}}
-DARK = {**WIDE, "color_scheme": "dark"}
+#: For lists, whose rows have similar texts.
+SHORT: dict[str, Any] = {"viewport": {"width": 1280, "height": 720}}
+DARK = {**SHORT, "color_scheme": "dark"}
 NARROW: dict[str, Any] = {"viewport": {"width": 400, "height": 860}}
 MOST_BYTES = 150_000
 HIDE = "(parts, path) => parts.forEach(part => part.textContent = part.textContent.replaceAll(path, '/srv/shop'))"
 
 
 def groups(page: Page, _shop: Shop) -> None:
-    """Failure groups below tiles and chart."""
+    """Failure groups, those with the most open tasks first."""
     pages.open_list(page, "failuregroup")
 
 
@@ -90,9 +92,9 @@ def insights(page: Page, _shop: Shop) -> None:
 
 PICTURES: dict[str, tuple[dict[str, Any], Callable[[Page, Shop], None]]] = {
     "admin-groups": (WIDE, groups),
-    "admin-exhausted": (WIDE, exhausted),
+    "admin-exhausted": (SHORT, exhausted),
     "admin-exhausted-dark": (DARK, exhausted),
-    "admin-parked": (WIDE, parked),
+    "admin-parked": (SHORT, parked),
     "admin-parked-narrow": (NARROW, parked),
     "admin-task": (WIDE, task),
     "admin-traceback": (WIDE, traceback),
