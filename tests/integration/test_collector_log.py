@@ -37,7 +37,7 @@ def test_without_logging_of_the_project_each_line_has_a_time_and_a_level(rig: Ri
         ("INFO", "Connected to the broker"),
     ]
     (unreadable,) = [text for level, text in found if level == "WARNING"]
-    assert unreadable.startswith("Unreadable messages of rmq_delay.events were kept: 2. The first error: ")
+    assert unreadable == "Unreadable messages of rmq_delay.events were kept: 2. The admin shows their errors"
     assert found[-1][1].startswith("Ended: 4 events and 1 exhausted messages collected, 2 of them unreadable; lag ")
     assert found[-1][1].endswith(" ms, 0 waiting")
 
@@ -61,7 +61,9 @@ LOGGING = {
         code, output = ended(process)
     assert code == 0, output
     (line,) = output.splitlines()
-    assert line.startswith("own WARNING Unreadable messages of rmq_delay.events were kept: 1. The first error: ")
+    assert line.startswith(
+        "own WARNING Unreadable messages of rmq_delay.events were kept: 1. The admin shows their errors"
+    )
 
 
 def test_a_lost_connection_and_the_next_one_are_logged(rig: Rig, rmq_broker: Any) -> None:

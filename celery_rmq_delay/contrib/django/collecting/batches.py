@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +16,6 @@ from django.db import DatabaseError, DataError, Error, IntegrityError, reset_que
 from ....amqp.backoff import Backoff
 from ....events.schema import ROLLUP_SECONDS
 from ....exceptions import AbandonedError, HistoryError, RmqDelayError
-from ....headers import printable
 from .database import Database
 from .deliveries import Delivery
 from .facts import Fact
@@ -25,8 +25,6 @@ logger = logging.getLogger(__name__)
 
 #: Seconds between two attempts to write: the first, and the longest.
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
-#: The most characters of an error of a message in the log.
-MAX_LOGGED = 300
 
 #: SQLSTATE classes of errors that a row causes: data, integrity, a limit of the program.
 _ABOUT_DATA = ("22", "23", "54")
@@ -165,14 +163,9 @@ def _over(reading: Fact | Rollup) -> datetime:
 
 
 def _log_unreadable(items: Sequence[Item]) -> None:
-    """Log how many messages of each queue could not be read, with the first error."""
-    errors: dict[str, list[str]] = {}
-    for each in items:
-        if isinstance(each.reading, Unreadable):
-            errors.setdefault(each.queue, []).append(each.reading.error)
-    for queue, found in errors.items():
-        first = printable(" ".join(found[0].split()))[:MAX_LOGGED]
-        logger.warning("Unreadable messages of %s were kept: %s. The first error: %s", queue, len(found), first)
+    """Log how many messages of each queue could not be read. Their errors quote their contents: no log has them."""
+    for queue, count in Counter(each.queue for each in items if _is_unreadable(each)).items():
+        logger.warning("Unreadable messages of %s were kept: %s. The admin shows their errors", queue, count)
 
 
 def _is_unreadable(item: Item) -> bool:
