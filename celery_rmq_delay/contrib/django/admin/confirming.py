@@ -69,15 +69,13 @@ def _chosen(pages: ReadOnlyAdmin, request: HttpRequest) -> QuerySet[Any]:
     The page of a task acts on a task that its list may not show, and a row that another user has changed in the
     meantime must be reported as skipped. Raises `BadRequest`.
     """
-    chosen = request.POST.getlist(helpers.ACTION_CHECKBOX_NAME)
+    ids = request.POST.get("ids")
+    chosen = request.POST.getlist(helpers.ACTION_CHECKBOX_NAME) if ids is None else ids.split(",")
     try:
-        return _rows(
-            pages, request, list(map(int, request.POST["ids"].split(",") if "ids" in request.POST else chosen))
-        )
+        return _rows(pages, request, [int(each) for each in chosen])
     except ValueError as error:
-        raise BadRequest(
-            "The ids of the selected tasks are not numbers. Start the action from the list again."
-        ) from error
+        problem = "The ids of the selected tasks are not numbers. Start the action from the list again."
+        raise BadRequest(problem) from error
 
 
 def _rows(pages: ReadOnlyAdmin, request: HttpRequest, ids: list[int]) -> QuerySet[Any]:
@@ -184,17 +182,16 @@ def _page(
 ) -> HttpResponse:
     """Return the page; ``before`` is the number of tasks that an earlier page showed, where it was less."""
     across, ids, others = _is_across(request), request.POST.get("ids"), 0
-    if (
-        across
-        and len(found := list(queryset.filter(state__in=act.states).values_list("pk", flat=True)[: EXACT + 1])) <= EXACT
-    ):
-        others = queryset.exclude(state__in=act.states).count()
-        across, ids, queryset = False, ",".join(map(str, found)), _rows(pages, request, list(found))
+    if across:
+        found = list(queryset.filter(state__in=act.states).values_list("pk", flat=True)[: EXACT + 1])
+        if len(found) <= EXACT:  # exactly these tasks, whatever happens to the list
+            others = queryset.exclude(state__in=act.states).count()
+            across, ids, queryset = False, ",".join(map(str, found)), _rows(pages, request, found)
     counts = _breakdown(queryset)
     meant = queryset.filter(state__in=act.states)
-    others += sum(each.count for each in counts)
     concerned = [each for each in counts if each.values["state"] in act.states]
     affected = sum(each.count for each in concerned)
+    others += sum(each.count for each in counts) - affected
     hidden = {
         "as_of": max((each.changed_at for each in concerned), default=timezone.now()).isoformat(),
         "newest": max((each.newest for each in concerned), default=0),
@@ -212,7 +209,7 @@ def _page(
         affected_text=grouped(affected),
         before=before,
         before_text="" if before is None else grouped(before),
-        others=others - affected,
+        others=others,
         tables=_tables(counts),
         selected=[] if across or ids is not None else list(meant.values_list("pk", flat=True)),
         ids=ids,

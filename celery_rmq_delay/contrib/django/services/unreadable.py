@@ -14,7 +14,6 @@ from typing import Any
 import amqp
 from amqp import spec
 from django.db.models import Q
-from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from .... import headers as h
@@ -23,6 +22,7 @@ from ....headers import printable
 from ..broker import delay
 from ..conf import conf
 from ..models import Operation, UnreadableMessage
+from . import clock
 from .actors import Actor, note_done
 from .operations.link import BROKER_ERRORS, Link, broker_down
 from .operations.publishing import Fate, Publisher, Sent
@@ -140,7 +140,7 @@ def requeue(row: UnreadableMessage, queue: str, *, actor: Actor, reason: str = "
     known = readable(row)
     if known.message is None or known.problem:
         raise RmqDelayError(known.problem)
-    if not committed(lambda: _free(row).update(claimed_at=timezone.now())):
+    if not committed(lambda: _free(row).update(claimed_at=clock.now())):
         raise RmqDelayError(_taken(row))
     sent = _sent(known.message, row, queue)
     return committed(lambda: _settled(row, queue, sent, actor, reason))
@@ -148,7 +148,7 @@ def requeue(row: UnreadableMessage, queue: str, *, actor: Actor, reason: str = "
 
 def _free(row: UnreadableMessage) -> Any:
     """Return the row, where no requeue is under way and it was not received again since it was loaded."""
-    unclaimed = Q(claimed_at=None) | Q(claimed_at__lt=timezone.now() - CLAIM_LASTS)
+    unclaimed = Q(claimed_at=None) | Q(claimed_at__lt=clock.now() - CLAIM_LASTS)
     return UnreadableMessage.objects.filter(unclaimed, pk=row.pk, received_at=row.received_at)
 
 
