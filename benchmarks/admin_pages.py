@@ -57,8 +57,8 @@ class Timing:
 
 def pages() -> Iterator[Page]:
     """Yield the lists, with single and combined filters, searches, and the last pages."""
-    from benchmarks.admin_rows import RARE_ERROR, RARE_QUEUE, RARE_TASK
-    from celery_rmq_delay.contrib.django.models import TaskRecord
+    from benchmarks.admin_rows import RARE_ERROR, RARE_QUEUE, RARE_TASK, RARE_WORKER, WORKERS
+    from celery_rmq_delay.contrib.django.models import Operation, TaskRecord
 
     exhausted = TaskRecord.objects.filter(state="EXHAUSTED").order_by("-pk")[1_000]
     parked = TaskRecord.objects.filter(state="PARKED").order_by("-pk")[1_000]
@@ -68,6 +68,7 @@ def pages() -> Iterator[Page]:
             ("queue", "queue0", RARE_QUEUE),
             ("task", "shop.tasks.task0", RARE_TASK),
             ("error", "shop.errors.Error0", RARE_ERROR),
+            ("worker", WORKERS[0], RARE_WORKER),
             ("attempts", "2", "10"),
             ("requeued", "1", "0"),
             ("window", "1h", "30d"),
@@ -93,7 +94,11 @@ def pages() -> Iterator[Page]:
     yield Page("failuregroup: all", "failuregroup/?open=any")
     yield Page("failuregroup: one", f"failuregroup/{exhausted.failure_group_id}/change/")
     yield Page("exhaustedtask: one", f"exhaustedtask/{exhausted.pk}/change/")
+    operation = Operation.objects.get()
+    yield Page("exhaustedtask: of an operation", f"exhaustedtask/?operation={operation.pk}")
+    yield Page("exhaustedtask: failed in an operation", f"exhaustedtask/?operation={operation.pk}&outcome=FAILED")
     yield Page("operation: all", "operation/")
+    yield Page("operation: one", f"operation/{operation.pk}/change/")
 
 
 def searches(name: str, number: str) -> Iterator[Page]:

@@ -11,17 +11,29 @@ from typing import Any
 from django.db import connection, transaction
 from django.utils import timezone
 
-from celery_rmq_delay.contrib.django.models import CollectorStatus, FailureGroup, LookupValue, Tally, TaskRecord, search
+from celery_rmq_delay.contrib.django.models import (
+    CollectorStatus,
+    FailureGroup,
+    LookupValue,
+    Operation,
+    OperationItem,
+    Tally,
+    TaskRecord,
+    search,
+)
 
 QUEUES = [f"queue{number}" for number in range(8)]
 TASKS = [f"shop.tasks.task{number}" for number in range(60)]
 ERRORS = [f"shop.errors.Error{number}" for number in range(40)]
+WORKERS = [f"shop@node{number}" for number in range(12)]
 GROUPS = 500
 #: Occurs only a few times among all rows.
-RARE_QUEUE, RARE_TASK, RARE_ERROR = "rare", "shop.tasks.rare", "shop.errors.Rare"
+RARE_QUEUE, RARE_TASK, RARE_ERROR, RARE_WORKER = "rare", "shop.tasks.rare", "shop.errors.Rare", "shop@rare"
 RARE_ROWS = 20
-#: Words of the messages: in all rows, in every second one, and in the rare ones.
+#: Words of the messages: in all rows, in every second one, and in the rare ones. Each group has two words of its own.
 COMMON_WORD, FREQUENT_WORD, RARE_WORD = "declined", "bank", "chargeback"
+#: The number of tasks that the operation has processed.
+OPERATED = 30_000
 LADDER = "[5000, 30000, 300000, 3600000]"
 
 _COLUMNS = (
@@ -46,9 +58,11 @@ def fill(exhausted: int, parked: int, seed: int = 1) -> None:
             ("queue", [*QUEUES, RARE_QUEUE]),
             ("task", [*TASKS, RARE_TASK]),
             ("error", [*ERRORS, RARE_ERROR]),
+            ("worker", [*WORKERS, RARE_WORKER]),
         )
         for value in values
     )
+    _operation()
     CollectorStatus.objects.create(name="node:1", started_at=now, heartbeat_at=now, lag_ms=200)
     with connection.cursor() as cursor:
         cursor.execute("VACUUM ANALYZE" if connection.vendor == "postgresql" else "ANALYZE")
@@ -87,7 +101,7 @@ def _records(
     exhausted: int, parked: int, groups: list[int], now: datetime, chance: random.Random
 ) -> Iterator[tuple[Any, ...]]:
     # A few tasks, queues and errors make up most of the rows, as in practice.
-    tasks, queues, errors, kinds = (_skewed(values) for values in (TASKS, QUEUES, ERRORS, groups))
+    tasks, queues, errors, workers, kinds = (_skewed(values) for values in (TASKS, QUEUES, ERRORS, WORKERS, groups))
     why = f": {RARE_WORD}"
     for number in range(exhausted + parked):
         is_parked = number < parked
@@ -96,16 +110,31 @@ def _records(
         at = now - timedelta(seconds=chance.random() * 60 * 86_400)
         task_id = f"{chance.getrandbits(128):032x}"
         queue = RARE_QUEUE if rare else chance.choice(queues)
+        group = chance.choice(kinds)
         attempt = chance.randrange(4) if is_parked else 4
         yield (
             task_id, task_id, "", "", RARE_TASK if rare else chance.choice(tasks),
             "PARKED" if is_parked else "EXHAUSTED", at, queue, queue, queue,
-            "shop@node1", int(chance.random() < 0.02), attempt, 4, 0, attempt + 1 if is_parked else None, 30_000, "",
+            RARE_WORKER if rare else chance.choice(workers), int(chance.random() < 0.02), attempt, 4, 0,
+            attempt + 1 if is_parked else None, 30_000, "",
             LADDER, at, now + timedelta(seconds=chance.random() * 7_200 - 300) if is_parked else None,
             at - timedelta(hours=1), None if is_parked else at, RARE_ERROR if rare else chance.choice(errors),
-            f"order {number} was {COMMON_WORD} by 'the {who}'{why if rare else ''}",
-            "" if is_parked else "retries_used", chance.choice(kinds), f"[{number}]", "{}",
+            f"order {number} was {COMMON_WORD} by 'the {who}': gateway{group} step{group % 97}{why if rare else ''}",
+            "" if is_parked else "retries_used", group, f"[{number}]", "{}",
         )  # fmt: skip
+
+
+def _operation() -> None:
+    """Create an operation on exhausted tasks, of which every third one failed."""
+    made = Operation.objects.create(kind="requeue", state="DONE", actor="bob", requested=OPERATED)
+    tasks = TaskRecord.objects.filter(state="EXHAUSTED").order_by("-pk").values_list("pk", flat=True)[:OPERATED]
+    OperationItem.objects.bulk_create(
+        (
+            OperationItem(operation=made, record_id=pk, position=place, outcome="OK" if place % 3 else "FAILED")
+            for place, pk in enumerate(tasks)
+        ),
+        batch_size=5_000,
+    )
 
 
 def _skewed(values: list[Any]) -> list[Any]:

@@ -115,6 +115,31 @@ def test_counts_stop_at_the_cap_and_show_it(client: Client, settings: Any) -> No
 
 
 @ON_BOTH
+def test_sqlite_finds_a_list_below_the_cap_by_its_filters_and_not_by_its_order(client: Client, settings: Any) -> None:
+    settings.RMQ_DELAY = {"COUNT_CAP": 10}
+    seed.shop(parked=0, exhausted=30)
+    TaskRecord.objects.filter(pk__in=TaskRecord.objects.order_by("changed_at")[10:13]).update(queue="rare")
+    with CaptureQueriesContext(connection) as queries:
+        page = client.get(f"{BASE}/taskrecord/?queue=rare")
+    expected = TaskRecord.objects.filter(queue="rare").order_by("-changed_at", "-id")
+    assert [each.pk for each in rows(page)] == [each.pk for each in expected]
+    if connection.vendor == "sqlite":
+        (query,) = (each["sql"] for each in queries if "ORDER BY +" in each["sql"])
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN QUERY PLAN {query}".replace("%", "%%"), [])
+            plan = [row[-1] for row in cursor.fetchall()]
+        assert any("rmq_delay_state_queue (state=? AND queue=?)" in step for step in plan), plan
+    assert len(rows(client.get(f"{BASE}/taskrecord/?queue=rare&p=2"))) == 3  # of the first page
+
+
+@ON_BOTH
+def test_a_page_has_50_rows_where_the_cap_is_lower(client: Client, settings: Any) -> None:
+    settings.RMQ_DELAY = {"COUNT_CAP": 10}
+    seed.shop(parked=0, exhausted=60)
+    assert len(rows(client.get(f"{BASE}/exhaustedtask/"))) == 50
+
+
+@ON_BOTH
 def test_tiles_and_chart_agree_with_the_tables(client: Client) -> None:
     seed.shop(parked=8, exhausted=12)
     page = client.get(f"{BASE}/exhaustedtask/")

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
-from django.db.models import BooleanField, Count, F, Func, OuterRef, Q, QuerySet, Subquery, Sum, Value, Window
+from django.db.models import BooleanField, Count, F, Func, OrderBy, OuterRef, Q, QuerySet, Subquery, Sum, Value, Window
 from django.db.models.functions import Coalesce, RowNumber
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
@@ -216,6 +216,24 @@ def collectors(now: datetime) -> Collectors:
         lag_ms=max((row.lag_ms for row in alive), default=0),
         last_heartbeat=rows[0].heartbeat_at if rows else None,
     )
+
+
+def found_before_sorted(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Return ``rows`` such that SQLite uses no index for their order, but for their filters.
+
+    It does not know which values are rare, and would look for the tasks of a rare one in all rows, in their order.
+    """
+    names = [str(name) for name in rows.query.order_by]
+    fields = {field.name for field in rows.model._meta.concrete_fields}
+    if connections[rows.db].vendor != "sqlite" or not fields.issuperset(name.lstrip("-") for name in names):
+        return rows
+    return rows.order_by(*(OrderBy(_Unindexed(F(name.lstrip("-"))), descending=name[0] == "-") for name in names))
+
+
+class _Unindexed(Func):
+    """A column for which SQLite uses no index: https://www.sqlite.org/optoverview.html."""
+
+    template = "+%(expressions)s"
 
 
 def among(ids: Sequence[int], using: str) -> Q:

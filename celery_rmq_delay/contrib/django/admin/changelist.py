@@ -12,6 +12,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from ..queries import found_before_sorted
 from .text import plain
 
 
@@ -59,6 +60,9 @@ class SafeChangeList(ChangeList):
         except IncorrectLookupParameters:
             self.page_num = 1
             super().get_results(request)
+        first = (self.page_num - 1) * self.list_per_page if self.multi_page else 0
+        rows = self.queryset if self.paginator.capped.is_more else found_before_sorted(self.queryset)
+        self.result_list = rows[first : first + self.list_per_page]
 
 
 def named(name: str, value: str) -> str:

@@ -55,6 +55,7 @@ def create(connection: Any) -> None:
     if connection.vendor == "postgresql":
         with connection.cursor() as cursor:
             cursor.execute(f"CREATE INDEX {_concurrently(connection)}{NAME} ON {_TABLE} USING gin ({VECTOR})")
+            cursor.execute(f"ANALYZE {_TABLE}")  # how frequent each word is
     elif connection.vendor == "sqlite":
         with transaction.atomic(connection.alias), connection.cursor() as cursor:
             if has_fts5(cursor):

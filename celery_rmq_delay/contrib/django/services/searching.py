@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,8 @@ MAX_TERM, MAX_WORDS = 1_000, 100
 _MATCHES = 50
 #: PostgreSQL stores no word with more than 2,046 bytes.
 _MAX_WORD = 500
+#: The rows with the words of a text for ``to_tsquery``.
+_HAVING_WORDS = f"FROM {TaskRecord._meta.db_table} WHERE {search.VECTOR} @@ to_tsquery('simple', %s)"
 _BETWEEN_WORDS = re.compile(f"[\0{search.SEPARATORS}]+")
 
 
@@ -52,12 +55,13 @@ class Words:
 
     @cached_property
     def _patterns(self) -> list[re.Pattern[str]]:
-        separator = f"[\0{search.SEPARATORS}]"
-        ends = [rf"(?:{separator}|\Z)" for _word in self.words]
+        # Each begins with the letters of its word, so that Python skips to these quickly, and only then looks around.
+        letter = f"[^\0{search.SEPARATORS}]"
+        words = [re.escape(word.lower()) for word in self.words]
+        ends = [f"(?!{letter})"] * len(words)
         if self.is_open:
             ends[-1] = ""
-        words = zip(self.words, ends, strict=True)
-        return [re.compile(rf"(?:\A|{separator}){re.escape(word.lower())}{end}") for word, end in words]
+        return [re.compile(f"{word}(?<!{letter}{word}){end}") for word, end in zip(words, ends, strict=True)]
 
     def are_in(self, *texts: str) -> bool:
         """Return whether all words are in these texts together."""
@@ -89,8 +93,8 @@ def searched(rows: QuerySet[Any], term: str) -> Found:
     """Search the ``rows`` of a list, which are filtered and in their order.
 
     A task id or root id is found alone. Otherwise tasks are found whose name or error begins with ``term``, or whose
-    message and arguments have its words. Where more than `COUNT_CAP` tasks of the table have these words, only so many
-    rows, the first of the list, are searched: a frequent word takes no longer than a rare one.
+    message and arguments have its words. Where more than `COUNT_CAP` tasks of the table have these words, or PostgreSQL
+    expects so, only so many rows, the first of the list, are searched: a frequent word takes no longer than a rare one.
     """
     own = Q(task_id=term) | Q(root_id=term)
     if TaskRecord.objects.using(rows.db).filter(own).exists():
@@ -119,19 +123,37 @@ def _with_words(rows: QuerySet[Any], term: str) -> tuple[list[int], str]:
     if not words.words or max(map(len, words.words)) > _MAX_WORD:
         return [], ""
     most = conf().count_cap
-    ids = _candidates(rows.db, words, most + 1)
-    if ids is None:
-        return [], _(
-            "Messages and arguments were not searched: the database has no index for it. See “manage.py check”."
-        )
-    if len(ids) <= most:
-        return ids, ""
-    first = rows.values_list("pk", *search.COLUMNS)[:most]
+    if not _are_frequent(rows.db, words, most):
+        ids = _candidates(rows.db, words, most + 1)
+        if ids is None:
+            return [], _(
+                "Messages and arguments were not searched: the database has no index for it. See “manage.py check”."
+            )
+        if len(ids) <= most:
+            return ids, ""
+    first = list(rows.values_list("pk", *search.COLUMNS)[:most])
     note = _(
-        "More than %(count)s tasks have these words: only the first %(count)s of this list were searched. "
+        "Many tasks have these words: only the first %(count)s of this list were searched. "
         "Use the filters to search others."
     )
-    return [pk for pk, *texts in first if words.are_in(*texts)], note % {"count": grouped(most)}
+    found = [pk for pk, *texts in first if words.are_in(*texts)]
+    return found, note % {"count": grouped(most)} if len(first) == most else ""
+
+
+def _are_frequent(using: str, words: Words, most: int) -> bool:
+    """Return whether PostgreSQL expects far more than ``most`` tasks with these words, from its statistics.
+
+    It would read the index to the end for them, however few rows a query asks for; FTS5 reads no further than needed.
+    """
+    connection = connections[using]
+    if connection.vendor != "postgresql":
+        return False
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN (FORMAT JSON) SELECT id {_HAVING_WORDS}", [words.tsquery])
+        ((plan,),) = cursor.fetchall()
+    if isinstance(plan, str):
+        plan = json.loads(plan)
+    return bool(plan[0]["Plan"]["Plan Rows"] > 4 * most)
 
 
 def _candidates(using: str, words: Words, limit: int) -> list[int] | None:
@@ -151,8 +173,7 @@ def _candidates(using: str, words: Words, limit: int) -> list[int] | None:
 
 
 def _from_gin(using: str, words: Words, limit: int) -> list[int]:
-    table = TaskRecord._meta.db_table
-    sql = f"SELECT id FROM {table} WHERE {search.VECTOR} @@ to_tsquery('simple', %s) LIMIT %s"  # noqa: S608 - names of ours
+    sql = f"SELECT id {_HAVING_WORDS} LIMIT %s"
     with transaction.atomic(using), connections[using].cursor() as cursor:
         # For a frequent word PostgreSQL would read the table from its beginning, and split the text of each row.
         cursor.execute("SET LOCAL enable_seqscan = off")
