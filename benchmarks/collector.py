@@ -1,10 +1,11 @@
 """Measure how fast ``manage.py rmq_delay_collect`` moves events and exhausted messages from RabbitMQ into a database.
 
-    python -m benchmarks collector [--postgres] [--sqlite] [--events 50000] [--rabbitmq 4.3]
+    python -m benchmarks collector [--postgres] [--sqlite] [--no-search] [--events 50000] [--rabbitmq 4.3]
 
 Uses real servers: a private RabbitMQ, and a private PostgreSQL that flushes every commit to disk. The queues are filled
 first, with the messages of an outage (`collected_tasks`); then one collector empties them. Time is measured from its
-log line that it collects to its end. CPU is per message; that of the broker excludes the filling.
+log line that it collects to its end. CPU is per message; that of the broker excludes the filling. ``--no-search`` also
+measures without the index of messages and arguments, in turns.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -38,22 +40,33 @@ QUEUES = ("rmq_delay.events", "rmq_delay.exhausted")
 #: Messages per second that the collector is to reach.
 AIMS = {"PostgreSQL": 5_000, "SQLite": 1_500}
 _LONGEST = 150.0
+_DROP_SEARCH = """
+from django.db import connection
+from celery_rmq_delay.contrib.django.models import search
+search.drop(connection)
+"""
 
 
 @dataclass(frozen=True)
 class Target:
     """A database: the environment to use it, and its process, to measure the CPU."""
 
-    name: str
+    kind: str
     environ: dict[str, str]
     pid: int | None = None
+    has_search: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name in the table."""
+        return self.kind if self.has_search else f"{self.kind}, no search"
 
 
 @dataclass(frozen=True)
 class Result:
     """One run. CPU in microseconds per message; None for a process that cannot be accessed."""
 
-    target: str
+    target: Target
     messages: int
     exhausted: int
     seconds: float
@@ -73,6 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--postgres", action="store_true", help="measure PostgreSQL (default: both)")
     parser.add_argument("--sqlite", action="store_true", help="measure SQLite (default: both)")
+    parser.add_argument("--no-search", action="store_true", help="measure without the index of the search, too")
     parser.add_argument("--events", type=int, default=50_000)
     parser.add_argument("--batch", type=int, default=1_000)
     parser.add_argument("--rounds", type=int, default=1)
@@ -83,25 +97,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with open_broker(rabbitmq=given.rabbitmq) as broker:
         facts = machine(broker.version)
         results = []
-        for name in wanted * given.rounds:
-            with database(name) as target:
+        for name, has_search in product(wanted * given.rounds, [True, False] if given.no_search else [True]):
+            with database(name, has_search) as target:
                 results.append(measure(broker, target, given.events, given.batch))
     _print(results, facts)
 
 
 @contextmanager
-def database(name: str) -> Iterator[Target]:
+def database(kind: str, has_search: bool = True) -> Iterator[Target]:
     """Start a database server, or create a file, with the tables of the shop."""
     with ExitStack() as stack:
-        if name == "SQLite":
+        if kind == "SQLite":
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            target = Target(name, {"SQLITE_PATH": str(Path(folder) / "shop.sqlite3")})
+            target = Target(kind, {"SQLITE_PATH": str(Path(folder) / "shop.sqlite3")}, None, has_search)
         else:
             server = stack.enter_context(PrivatePostgres(durable=True))
             found = server.django_database()
             names = {"HOST": "HOST", "PORT": "PORT", "DB": "NAME", "USER": "USER", "PASSWORD": "PASSWORD"}
-            target = Target(name, {f"POSTGRES_{key}": found[value] for key, value in names.items()}, server.pid)
+            environ = {f"POSTGRES_{key}": found[value] for key, value in names.items()}
+            target = Target(kind, environ, server.pid, has_search)
         _manage(target, "", "migrate", "-v0")
+        if not has_search:
+            _manage(target, "", "shell", "-v0", "-c", _DROP_SEARCH)
         yield target
 
 
@@ -139,7 +156,7 @@ def measure(broker: Broker, target: Target, events: int, batch: int) -> Result:
         broker.delete_vhost(vhost)
     messages = sum(sent.values())
     each = [None if a is None or b is None else (b - a) / messages * 1e6 for a, b in zip(before, after, strict=True)]
-    return Result(target.name, messages, sent[QUEUES[1]], seconds, collector / messages * 1e6, each[0], each[1], load)
+    return Result(target, messages, sent[QUEUES[1]], seconds, collector / messages * 1e6, each[0], each[1], load)
 
 
 def _cpu(pid: int | None) -> float | None:
@@ -202,7 +219,7 @@ def _print(results: Sequence[Result], facts: dict[str, str]) -> None:
     for each in results:
         cpu = ("" if found is None else f"{found:.0f}" for found in (each.collector, each.database, each.broker))
         counts = f"{each.messages:,}", f"{each.exhausted:,}", f"{each.seconds:.1f}", f"{each.rate:,.0f}"
-        rows.append([each.target, *counts, f"{AIMS[each.target]:,}", *cpu, each.load])
+        rows.append([each.target.name, *counts, f"{AIMS[each.target.kind]:,}", *cpu, each.load])
     console = terminal(160)
     print_tables(console, [("Collecting", head, rows)])
     print_closing(console, facts, ())
