@@ -28,7 +28,7 @@ class Act:
 
 @dataclass(frozen=True)
 class Button:
-    """A submit button: it sends ``name`` and ``value`` to ``url``, which asks for a confirmation where one is needed."""
+    """A button that sends ``name`` and ``value`` to ``url``, which asks for a confirmation where one is needed."""
 
     url: str
     name: str
