@@ -17,7 +17,7 @@ from tests.support.browser.shop import Shop
 #: null where it has no focus. Transparent backgrounds are those of an element around it.
 FOCUS = """() => {
     const each = document.activeElement;
-    if (each === document.body || !each.closest('#content, .rmq-tabs')) {
+    if (each === document.body || !each.closest('#content')) {
         return null;
     }
     const parts = colour => colour.match(/[\\d.]+/g).map(Number);
@@ -94,7 +94,7 @@ def test_tabs_filters_and_pages_state_which_one_is_current(open_page: OpenPage, 
     page = open_page()
     pages.open_list(page, "exhaustedtask", "?queue=payments&p=2")
     page.locator(".rmq-filters > summary").click()
-    current = page.locator("#content [aria-current]:visible, .rmq-tabs [aria-current]:visible")
+    current = page.locator("#content [aria-current]:visible")
     assert {"Exhausted tasks", "payments", "2"} <= {text.strip() for text in current.all_inner_texts()}
     chosen = page.locator("#changelist-filter li.selected a")
     assert chosen.count() == page.locator("#changelist-filter li a[aria-current=true]").count() > 3
