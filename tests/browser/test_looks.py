@@ -11,6 +11,7 @@ from tests.support.browser import inside, pages
 from tests.support.browser.looks import MODES, Look, in_each_mode
 from tests.support.browser.pages import OpenPage
 from tests.support.browser.shop import Shop
+from tests.support.browser.watch import Watch
 
 #: Each with a filter that keeps it short: the pictures show the page.
 LISTS = {
@@ -47,12 +48,13 @@ def test_lists(open_page: OpenPage, filled: Shop, look: Look, mode: str) -> None
 
 
 @in_each_mode
-def test_lists_with_notes(open_page: OpenPage, filled: Shop, drift: None, look: Look, mode: str) -> None:
+def test_lists_with_notes(open_page: OpenPage, filled: Shop, drift: None, look: Look, watch: Watch, mode: str) -> None:
     page = open_page(**MODES[mode])
     pages.open_list(page, "exhaustedtask", "?q=" + "x" * 1_001)
     expect(page.locator("#changelist-search .rmq-note")).to_contain_text("A search has at most")
     expect(page.locator(".rmq-summary > .rmq-warning")).to_contain_text("tasks that the table does not have")
     look(page, f"exhaustedtask-notes-{mode}")
+    watch.expect("400")
     pages.open_list(page, "exhaustedtask", "?state=WRONG")
     expect(page.locator(".messagelist .error")).to_be_visible()
     look(page, f"exhaustedtask-refused-{mode}")
