@@ -35,6 +35,16 @@ STOPS = """() => {
         }).filter(stop => stop[0]);
 }"""
 
+IN_ROW = "#result_list .rmq-row-acts button"
+#: Returns the labels of the elements that are not whole within their table and the window.
+CUT_OFF = """selector => {
+    const {left, right} = document.querySelector('.results').getBoundingClientRect();
+    return Array.from(document.querySelectorAll(selector)).filter(each => {
+        const box = each.getBoundingClientRect();
+        return box.left < Math.max(left, 0) || box.right > Math.min(right, innerWidth);
+    }).map(each => each.textContent);
+}"""
+
 
 def first_row(page: Page) -> float:
     """Return the distance of the first row from the top of the page."""
@@ -78,6 +88,20 @@ def test_the_keyboard_reaches_the_parts_of_a_list_in_the_order_of_the_eye(
             page.keyboard.press("Tab")
             reached += 1
             assert reached < 60, "the filter comes after the rows"
+
+
+@pytest.mark.parametrize("locale", ["en", "ar"])
+@pytest.mark.parametrize("width", [1024, 390])
+def test_the_buttons_of_a_failure_group_are_in_sight_without_scrolling_sideways(
+    open_page: OpenPage, filled: Shop, width: int, locale: str
+) -> None:
+    page = open_page(viewport={"width": width, "height": WINDOWS[width]}, locale=locale)
+    pages.open_list(page, "failuregroup")
+    expect(page.locator("html")).to_have_attribute("dir", "rtl" if locale == "ar" else "ltr")
+    expect(page.locator(IN_ROW).first).to_be_visible()
+    shot(page, f"layout-buttons-{width}-{locale}")
+    assert page.locator(IN_ROW).count() >= 8
+    assert page.evaluate(CUT_OFF, IN_ROW) == []
 
 
 def test_filters_open_above_the_rows_and_choose_with_the_keyboard(open_page: OpenPage, filled: Shop) -> None:

@@ -13,12 +13,14 @@ from django.test import Client, override_settings
 
 from celery_rmq_delay.contrib.django.admin import PAGES
 from celery_rmq_delay.contrib.django.models import (
+    FailureGroup,
     Operation,
     OperationItem,
     TaskRecord,
     TaskState,
     UnreadableMessage,
 )
+from celery_rmq_delay.contrib.django.services.actors import Actor, note_done
 from celery_rmq_delay.contrib.django.services.insight_runs import load
 from tests.support.django import seed
 from tests.support.django.admin_pages import BASE
@@ -128,3 +130,16 @@ def test_every_form_and_every_action_on_ticked_rows_is_accepted(rows: None, lang
                 done.add(value or form.action.rstrip("/").rsplit("/", 1)[-1])
     assert {"requeue", "requeue_gradually", "discard", "restore", "run_now", "mute", "unmute", "export_csv"} <= done
     assert {"reveal", "edit", "cancel", "body", "properties", "drop"} <= done
+
+
+def test_the_undo_of_a_mute_selects_the_groups_by_their_ids(rows: None, language: str, client: Client) -> None:
+    groups = list(FailureGroup.objects.values_list("pk", flat=True))
+    assert min(groups) >= FIRST
+    FailureGroup.objects.update(muted=True)
+    muted = note_done(Operation.Kind.MUTE, Actor(None, "alice"), requested=len(groups), groups=groups, muted=True)
+    address = f"{BASE}/operation/{muted.pk}/change/"
+    (form,) = [
+        each for each in posts(PageParts(client.get(address).content.decode())) if ("action", "unmute") in each.buttons
+    ]
+    sent(client, address, form, {"action": "unmute"})
+    assert not FailureGroup.objects.filter(muted=True).exists()

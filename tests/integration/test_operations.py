@@ -50,7 +50,7 @@ def test_a_requeue_publishes_the_stored_message_as_the_next_generation(desk: Des
 def test_a_thousand_tasks_are_requeued_in_order(desk: Desk) -> None:
     desk.exhausted(1000)
     operation = run(frozen())
-    assert operation.message == "1000 requeued"
+    assert operation.message == "1,000 requeued"
     assert [message.headers["id"] for message in desk.taken()] == [f"id-{number}" for number in range(1000)]
 
 

@@ -259,7 +259,7 @@ def test_a_runner_that_gets_a_signal_leaves_no_unknown_outcome(
         adds_up(operation)
         assert operate(sqlite_desk, sqlite, output, "--once") == 0, log.read_text()
     operation.refresh_from_db()
-    assert (operation.state, operation.message) == (State.DONE, "2000 requeued")
+    assert (operation.state, operation.message) == (State.DONE, "2,000 requeued")
     nothing_lost_and_nothing_twice(sqlite_desk)
 
 

@@ -185,6 +185,44 @@ def add_exhausted(prefix: str, count: int, error: str) -> int:
     return int(group.pk)
 
 
+def add_failed(prefix: str) -> int:
+    """Add a requeue that could not send the tasks with an id prefix; return its number."""
+    from celery_rmq_delay.contrib.django.models import Operation, TaskRecord
+    from celery_rmq_delay.contrib.django.services.actors import Actor
+    from celery_rmq_delay.contrib.django.services.operations import requests as operations
+
+    chosen = TaskRecord.objects.filter(task_id__startswith=prefix)
+    made = operations.freeze(Operation.Kind.REQUEUE, chosen, actor=Actor(None, "night shift"), not_before=_later())
+    failed = made.items.update(outcome="FAILED", detail="broker unreachable")
+    Operation.objects.filter(pk=made.pk).update(state=Operation.State.DONE, failed=failed, finished_at=made.created_at)
+    return int(made.pk)
+
+
+def _later() -> Any:
+    from datetime import timedelta
+
+    from django.utils import timezone
+
+    return timezone.now() + timedelta(days=1)
+
+
+def add_drift(by: int) -> None:
+    """Add a running collector that has counted ``by`` more messages in the delay queues for an hour; 0 removes it."""
+    from datetime import timedelta
+
+    from django.utils import timezone
+
+    from celery_rmq_delay.contrib.django.models import CollectorStatus
+
+    now = timezone.now()
+    CollectorStatus.objects.filter(name="drift").delete()
+    if by:
+        since = now - timedelta(hours=1)
+        CollectorStatus.objects.create(
+            name="drift", started_at=since, heartbeat_at=now, differs_by=by, differs_since=since
+        )
+
+
 # -- for pictures ---------------------------------------------------------------------------------------------------
 
 

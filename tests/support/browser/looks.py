@@ -19,6 +19,7 @@ MODES: dict[str, dict[str, Any]] = {
     "dark": {"color_scheme": "dark", "viewport": WIDE},
     "narrow": {"color_scheme": "light", "viewport": PHONE},
     "narrow-dark": {"color_scheme": "dark", "viewport": PHONE},
+    "narrow-rtl": {"color_scheme": "light", "viewport": PHONE, "locale": "ar"},
 }
 
 Look = Callable[[Page, str], None]

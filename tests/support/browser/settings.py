@@ -28,7 +28,12 @@ def with_policy(respond: Callable[[HttpRequest], HttpResponse]) -> Callable[[Htt
     return middleware
 
 
-MIDDLEWARE = ["tests.support.browser.settings.with_policy", *MIDDLEWARE]
+# Pages are in the language of the browser, so that tests see them from right to left, too.
+MIDDLEWARE = [
+    "tests.support.browser.settings.with_policy",
+    *MIDDLEWARE,
+    "django.middleware.locale.LocaleMiddleware",
+]
 
 CELERY_RMQ_DELAY = {
     "tiers": ["1s", "2s"],

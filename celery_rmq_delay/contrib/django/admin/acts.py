@@ -1,4 +1,4 @@
-"""The actions on tasks: label, explanation, and the states that each applies to. No I/O."""
+"""The actions on tasks: label, explanation, the states that each applies to, and their buttons. No I/O."""
 
 from __future__ import annotations
 
@@ -24,6 +24,19 @@ class Act:
     gradual: bool = False
     #: Whether its button looks like one that deletes.
     dangerous: bool = False
+
+
+@dataclass(frozen=True)
+class Button:
+    """A button that sends ``name`` and ``value`` to ``url``, which asks for a confirmation where one is needed."""
+
+    url: str
+    name: str
+    value: str
+    label: str
+    css: str = "button"
+    #: The ids of the rows that it selects; without them, all rows of the URL's filters.
+    rows: tuple[int, ...] = ()
 
 
 RUN_NOW = Act(

@@ -206,9 +206,7 @@ def _page(
         act=act,
         form=shown,
         affected=affected,
-        affected_text=grouped(affected),
         before=before,
-        before_text="" if before is None else grouped(before),
         others=others,
         tables=_tables(counts),
         selected=[] if across or ids is not None else list(meant.values_list("pk", flat=True)),
@@ -234,7 +232,7 @@ def _of_messages(meant: QuerySet[Any], concerned: list[Counted]) -> dict[str, An
         "without_message": without,
         "nothing_kept": without == affected,
         "expired": expired,
-        "expired_of": grouped(CHECKED) if affected > CHECKED else "",
+        "expired_of": CHECKED if affected > CHECKED else 0,
     }
 
 

@@ -32,6 +32,7 @@ def number_of(value: str | None) -> int | None:
 class OwnFilter(admin.SimpleListFilter):
     """A filter that refuses unknown values: if it ignored them, an action would affect more rows."""
 
+    template = "admin/rmq_delay/filter.html"
     #: Parameters beside ``parameter_name``.
     more_parameters: tuple[str, ...] = ()
 
@@ -139,7 +140,6 @@ class SeenFilter(OwnFilter):
 
     kind: LookupValue.Kind
     field = ""
-    template = "admin/rmq_delay/filter.html"
     #: Whether there may be more values than choices, so that a value can be typed.
     is_long = False
     #: The other parameters of the page, which a typed value keeps.

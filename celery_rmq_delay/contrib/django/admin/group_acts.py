@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest
@@ -12,7 +11,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from ..models import ExhaustedTask, FailureGroup
-from .acts import DISCARD, GRADUALLY, REQUEUE
+from .acts import DISCARD, GRADUALLY, REQUEUE, Button
 from .base import ReadOnlyAdmin
 from .text import plain
 
@@ -22,17 +21,6 @@ FORM = "rmq-group-acts"
 _BUTTON = (
     '<button type="submit" class="{}" form="{}" formaction="{}" name="{}" value="{}" aria-label="{}: {}">{}</button>'
 )
-
-
-@dataclass(frozen=True)
-class Button:
-    """A button that sends ``name`` and ``value`` to ``url``."""
-
-    url: str
-    name: str
-    value: str
-    label: str
-    css: str = "button"
 
 
 def tasks_url(pages: ReadOnlyAdmin, request: HttpRequest, group: FailureGroup) -> str | None:

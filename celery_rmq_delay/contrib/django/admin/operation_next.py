@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -13,7 +12,7 @@ from django.utils.translation import gettext_lazy
 
 from ..models import FailureGroup, Operation, OperationItem, TaskRecord, TaskState
 from ..queries import grouped
-from .acts import DISCARD, GRADUALLY, REQUEUE, RESTORE, RUN_NOW
+from .acts import DISCARD, GRADUALLY, REQUEUE, RESTORE, RUN_NOW, Button
 from .base import ReadOnlyAdmin
 from .link_filters import REST
 
@@ -35,17 +34,6 @@ _AGAIN = {
     Kind.DISCARD: (DISCARD, gettext_lazy("Discard the failed"), gettext_lazy("Discard the rest")),
     Kind.RESTORE: (RESTORE, gettext_lazy("Restore the failed"), gettext_lazy("Restore the rest")),
 }
-
-
-@dataclass(frozen=True)
-class Button:
-    """A form that posts an action to a list, which asks for a confirmation where the action needs one."""
-
-    label: str
-    url: str
-    action: str
-    #: The ids of the selected rows; without them, all rows of the URL's filters.
-    rows: tuple[int, ...] = ()
 
 
 def may(pages: ReadOnlyAdmin, request: HttpRequest, kind: str) -> bool:
@@ -71,14 +59,11 @@ def buttons(
         act, failed, all_of_them = _AGAIN[Kind(operation.kind)]
         label = failed if rest == outcomes.get(Outcome.FAILED) else all_of_them
         is_gradual = operation.kind == Kind.REQUEUE and (operation.canary or operation.rate)
-        yield Button(
-            f"{label} ({grouped(rest)})",
-            f"{tasks}?{urlencode({'operation': operation.pk, 'outcome': 'rest'})}",
-            (GRADUALLY if is_gradual else act).name,
-        )
+        url = f"{tasks}?{urlencode({'operation': operation.pk, 'outcome': 'rest'})}"
+        yield Button(url, "action", (GRADUALLY if is_gradual else act).name, f"{label} ({grouped(rest)})")
     if operation.kind == Kind.DISCARD and _has_discarded(operation):
         query = {"state": TaskState.DISCARDED.value, "operation": operation.pk, "outcome": "done"}
-        yield Button(_("Undo this"), f"{tasks}?{urlencode(query)}", RESTORE.name)
+        yield Button(f"{tasks}?{urlencode(query)}", "action", RESTORE.name, _("Undo this"))
 
 
 def _has_discarded(operation: Operation) -> bool:
@@ -94,4 +79,4 @@ def _undo_of_mute(pages: ReadOnlyAdmin, request: HttpRequest, operation: Operati
     if url is not None and isinstance(muted, bool) and isinstance(groups, list):
         left = FailureGroup.objects.filter(pk__in=groups, muted=muted).values_list("pk", flat=True)
         if rows := tuple(left):
-            yield Button(_("Undo this"), f"{url}?open=any", "unmute" if muted else "mute", rows)
+            yield Button(f"{url}?open=any", "action", "unmute" if muted else "mute", _("Undo this"), rows=rows)

@@ -90,7 +90,7 @@ class OperationAdmin(ReadOnlyAdmin):
     @admin.display(description=gettext_lazy("what"))
     def what(self, operation: Operation) -> str:
         """Return the kind of operation and its number of tasks."""
-        return f"{operation.get_kind_display()} ({operation.requested})"
+        return f"{operation.get_kind_display()} ({grouped(operation.requested)})"
 
     @admin.display(description=gettext_lazy("state"))
     def shown_state(self, operation: Operation) -> SafeString:
@@ -115,8 +115,8 @@ class OperationAdmin(ReadOnlyAdmin):
             '<progress value="{}" max="{}"></progress> <span class="rmq-nowrap">{} / {}</span>',
             done,
             max(1, operation.requested),
-            done,
-            operation.requested,
+            grouped(done),
+            grouped(operation.requested),
         )
 
     @admin.display(description=gettext_lazy("requested"))

@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from ...models import Operation, OperationItem
+from ...queries import grouped
 
 Kind = Operation.Kind
 Outcome = OperationItem.Outcome
@@ -28,14 +29,14 @@ def report(operation: Operation) -> str:
     untried = sum(count for _detail, count in reasons.get(Outcome.UNTRIED, ()))
     parts = [_done(operation.kind, operation.ok)]
     for outcome, count, text in (
-        (Outcome.SKIPPED, operation.skipped, _("%(count)d skipped")),
-        (Outcome.FAILED, operation.failed - untried, _("%(count)d failed")),
+        (Outcome.SKIPPED, operation.skipped, _("%(count)s skipped")),
+        (Outcome.FAILED, operation.failed - untried, _("%(count)s failed")),
         (Outcome.UNTRIED, untried, _untried(operation.kind)),
-        (Outcome.UNKNOWN, operation.unknown, _("%(count)d with unknown outcome")),
+        (Outcome.UNKNOWN, operation.unknown, _("%(count)s with unknown outcome")),
         (Outcome.CANCELLED if operation.is_over else Outcome.PENDING, operation.remaining, _rest(operation)),
     ):
         if count:
-            parts.append(text % {"count": count} + _because(reasons.get(outcome, []), count))
+            parts.append(text % {"count": grouped(count)} + _because(reasons.get(outcome, []), count))
     note = operation.details.get("note", "")
     is_named = any(shortened(note) == detail for group in reasons.values() for detail, _count in group)
     return ", ".join(parts) + (f". {note}" if note and not is_named else "")
@@ -47,23 +48,23 @@ def shortened(detail: str) -> str:
 
 
 def _rest(operation: Operation) -> str:
-    return _("%(count)d cancelled") if operation.is_over else _("%(count)d to go")
+    return _("%(count)s cancelled") if operation.is_over else _("%(count)s to go")
 
 
 def _untried(kind: str) -> str:
-    texts = {Kind.DISCARD: _("%(count)d not discarded"), Kind.RESTORE: _("%(count)d not restored")}
-    return texts.get(Kind(kind), _("%(count)d not sent"))
+    texts = {Kind.DISCARD: _("%(count)s not discarded"), Kind.RESTORE: _("%(count)s not restored")}
+    return texts.get(Kind(kind), _("%(count)s not sent"))
 
 
 def _done(kind: str, count: int) -> str:
     texts = {
-        Kind.REQUEUE: ngettext("%(count)d requeued", "%(count)d requeued", count),
-        Kind.EDIT: ngettext("%(count)d edited and requeued", "%(count)d edited and requeued", count),
-        Kind.RUN_NOW: ngettext("%(count)d sent to run now", "%(count)d sent to run now", count),
-        Kind.DISCARD: ngettext("%(count)d discarded", "%(count)d discarded", count),
-        Kind.RESTORE: ngettext("%(count)d restored", "%(count)d restored", count),
+        Kind.REQUEUE: ngettext("%(count)s requeued", "%(count)s requeued", count),
+        Kind.EDIT: ngettext("%(count)s edited and requeued", "%(count)s edited and requeued", count),
+        Kind.RUN_NOW: ngettext("%(count)s sent to run now", "%(count)s sent to run now", count),
+        Kind.DISCARD: ngettext("%(count)s discarded", "%(count)s discarded", count),
+        Kind.RESTORE: ngettext("%(count)s restored", "%(count)s restored", count),
     }
-    return texts.get(Kind(kind), ngettext("%(count)d done", "%(count)d done", count)) % {"count": count}
+    return texts.get(Kind(kind), ngettext("%(count)s done", "%(count)s done", count)) % {"count": grouped(count)}
 
 
 def _reasons(operation: Operation) -> dict[str, list[tuple[str, int]]]:
@@ -86,10 +87,10 @@ def _because(reasons: Iterable[tuple[str, int]], total: int) -> str:
         return ""
     if len(known) == 1 and known[0][1] == total:
         return f" ({known[0][0]})"
-    named = [f"{count} {detail}" for detail, count in known[:_REASONS]]
+    named = [f"{grouped(count)} {detail}" for detail, count in known[:_REASONS]]
     rest = total - sum(count for _detail, count in known[:_REASONS])
     if rest > 0:
-        named.append(_("%(count)d for other reasons") % {"count": rest})
+        named.append(_("%(count)s for other reasons") % {"count": grouped(rest)})
     return f" ({'; '.join(named)})"
 
 
