@@ -9,6 +9,8 @@ import hashlib
 import re
 from functools import lru_cache
 
+from ..redaction import CARD
+
 #: Characters of a message that count; later ones seldom distinguish failures.
 MAX_MESSAGE = 1_000
 _DIGEST_LENGTH = 16
@@ -37,7 +39,8 @@ _MAX_FRAMES = 200
 
 def normalise_message(message: str) -> str:
     """Return ``message`` with its numbers, uuids, hex, quoted texts and e-mail addresses replaced by their kind."""
-    text = message[:MAX_MESSAGE]
+    # A number that could be one of a card counts like others.
+    text = message[:MAX_MESSAGE].replace(CARD, "<hex>")
     if "@" in text:
         text = _EMAIL.sub("<email>", text)
     if "'" in text or '"' in text:

@@ -8,6 +8,7 @@ May import the other modules at the top of the package.
 
 from __future__ import annotations
 
+from .cards import CARD
 from .keys import DEFAULT_KEYS, WHOLE_KEYS
 from .rules import (
     DEFAULT,
@@ -24,6 +25,7 @@ from .rules import (
 )
 
 __all__ = [
+    "CARD",
     "DEFAULT",
     "DEFAULT_KEYS",
     "FAILED",

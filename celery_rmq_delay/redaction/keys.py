@@ -112,10 +112,11 @@ def _squash(key: str) -> str:
     return _IGNORED.sub("", key.lower())
 
 
-def iterate_spans(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the spans in order, without those that begin in another one."""
-    at = 0
+def without_spans(text: str, spans: list[tuple[int, int]], replacement: str) -> str:
+    """Return a text in which the spans are replaced, without those that begin in another one."""
+    parts, at = [], 0
     for begin, end in sorted(spans):
         if begin >= at and end > begin:
-            yield begin, end
+            parts += [text[at:begin], replacement]
             at = end
+    return "".join(parts) + text[at:]

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from kombu.utils.imports import symbol_by_name
 
 from ..headers import printable
+from .cards import CARD, is_card_number, without_card_numbers
 from .forms import without_known_forms
 from .keys import DEFAULT_KEYS, DeniedKeys, is_name, is_value
 from .texts import without_values
@@ -85,7 +86,8 @@ class Redaction:
 
         The values of denied keys are replaced (``key=value``, ``'key': value``, ``--key value``, ``('key', value)``,
         ``{'name': 'key', 'value': value}``, ``<key>value</key>``), and so are tokens of known forms, PEM blocks,
-        credentials in URLs, HTTP authorisations, NUL and characters that UTF-8 cannot encode.
+        credentials in URLs, HTTP authorisations, numbers of payment cards (by `CARD`), NUL and characters that UTF-8
+        cannot encode.
         """
         try:
             return self._text(str.__str__(text) if isinstance(text, str) else "", limit)
@@ -98,12 +100,12 @@ class Redaction:
 
     def _redacted(self, text: str, limit: int) -> str:
         # The text is cut before redaction, but far behind the part that stays: no value is separated from its key.
-        text = printable(text[: 2 * limit + 1_000])
+        text = printable(shortened(text, 2 * limit + 1_000))
         lowered = text.lower()
         if len(lowered) != len(text):  # the only letter that becomes longer
             lowered = text.replace("\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}", "I").lower()
         text = without_values(text, lowered, self._denied, REDACTED)
-        return without_known_forms(text, lowered, REDACTED)
+        return without_card_numbers(without_known_forms(text, lowered, REDACTED))
 
     def _hooked(self, text: str) -> str:
         if self.hook is None:
@@ -134,7 +136,7 @@ class _Walk:
         if value is None or type(value) in (bool, float):
             return value
         if type(value) is int:
-            return value if value.bit_length() <= 64 else f"<int of {value.bit_length()} bits>"
+            return _number(value)
         if isinstance(value, str):
             return self._redaction.text(value)
         if isinstance(value, (bytes, bytearray)):
@@ -153,7 +155,7 @@ class _Walk:
         found = {}
         for key, each, is_secret in islice(self._redaction.members(value), self._left + 1):
             name = self._redaction.key(key) if isinstance(key, str) else f"<{type(key).__name__}>"
-            name = str(key) if type(key) in (int, bool, float) else name
+            name = str(_number(key) if type(key) is int else key) if type(key) in (int, bool, float) else name
             found[name] = REDACTED if is_secret else self.value(each, depth + 1)
             if self._left < 0:
                 break
@@ -166,6 +168,12 @@ class _Walk:
             if self._left < 0:
                 break
         return found
+
+
+def _number(value: int) -> int | str:
+    if is_card_number(value):
+        return CARD
+    return value if value.bit_length() <= 64 else f"<int of {value.bit_length()} bits>"
 
 
 #: With the default keys only.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 
-from .keys import NAMES, DeniedKeys, iterate_spans
+from .keys import NAMES, DeniedKeys, without_spans
 
 #: A quotation mark, also one in a text that was quoted again, once or several times.
 _QUOTE = r"(?:\\{0,15}['\"]|&(?:quot|apos|#34|#39|#x22|#x27);)"
@@ -79,13 +79,7 @@ def without_values(text: str, lowered: str, keys: DeniedKeys, replacement: str) 
     spans = _values_before_names(text, keys) if "value" in lowered and _VALUE.search(lowered) else []
     if words := keys.words(text, lowered):
         spans += _values_after_words(text, words)
-    if not spans:
-        return text
-    parts, at = [], 0
-    for begin, end in iterate_spans(spans):
-        parts += [text[at:begin], replacement]
-        at = end
-    return "".join(parts) + text[at:]
+    return without_spans(text, spans, replacement) if spans else text
 
 
 def _values_after_words(text: str, words: list[tuple[int, int, bool]]) -> list[tuple[int, int]]:

@@ -122,6 +122,15 @@ def test_an_edit_runs_and_shows_its_result(task: TaskRecord) -> None:
     assert LogEntry.objects.get().change_message == f"Edit and requeue (operation {operation.pk}): typo"
 
 
+def test_the_permission_to_edit_suffices_to_see_secrets_and_to_requeue(task: TaskRecord) -> None:
+    client = people.staff("view_exhaustedtask", "edit_payload_taskrecord")
+    page = client.post(f"{EXHAUSTED}{task.pk}/edit/").content.decode()
+    assert "4111111111111111" in page
+    answer = client.post(f"{EXHAUSTED}{task.pk}/edit/", {"args": "[8]", "kwargs": "{}", "reason": "typo"})
+    assert messages_of(answer)[0].startswith("0 edited and requeued, 1 not sent (broker unreachable")
+    assert [each.kind for each in Operation.objects.order_by("pk")] == ["reveal", "edit"]
+
+
 def test_the_audit_log_has_no_secret_that_an_edit_moves_into_a_pair_or_a_record(task: TaskRecord) -> None:
     kwargs = {
         "pairs": [["password", "s3cr3t"]],

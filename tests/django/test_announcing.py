@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import DatabaseError
+from django.dispatch import Signal
 
 from celery_rmq_delay.contrib.django import signals
 from celery_rmq_delay.contrib.django.collecting import announcing
@@ -16,6 +18,7 @@ from celery_rmq_delay.contrib.django.collecting.database import Database as Tabl
 from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.models import TaskRecord
 from celery_rmq_delay.events.schema import EXHAUSTED, PARKED, RECOVERED, Event
+from tests.support import ROOT
 from tests.support.django.reported import event, exhausted
 
 pytestmark = pytest.mark.usefixtures("database")
@@ -40,6 +43,14 @@ def received() -> Iterator[Received]:
     yield found
     for name, receive in listeners.items():
         getattr(signals, name).disconnect(receive)
+
+
+@pytest.mark.parametrize("page", ["reference/django.md", "how-to/alerts.md"])
+def test_every_signal_is_documented_and_no_other(page: str) -> None:
+    section = re.split(r"^## Signals.*\n", (ROOT / "docs" / page).read_text(), flags=re.MULTILINE)[1].split("\n## ")[0]
+    public = {name for name in signals.__all__ if isinstance(getattr(signals, name), Signal)}
+    assert public == {name for name, value in vars(signals).items() if isinstance(value, Signal)}
+    assert set(re.findall(r"`(task_\w+)`", section)) == public
 
 
 def write(*events: Event, observe: announcing.Observe | None = None) -> None:

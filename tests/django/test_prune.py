@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from django.contrib.auth.models import User
 from django.contrib.contenttypes.models import ContentType
 from django.core.management import CommandError
 from django.db import connection, transaction
-from django.db.models import Sum
+from django.db.models import F, Sum
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
@@ -28,6 +29,7 @@ from celery_rmq_delay.contrib.django.models import (
     TaskState,
     UnreadableMessage,
 )
+from celery_rmq_delay.contrib.django.services.operations.claims import lock
 from celery_rmq_delay.contrib.django.services.prune import FOLDED, prune
 from tests.support.django.commands import manage
 from tests.support.django.records import ago, attempt, group, record
@@ -130,6 +132,78 @@ def test_a_locked_task_is_left_for_the_next_run() -> None:
         thread.join(BUSY)
     assert done["exhausted tasks"] == 1
     assert list(TaskRecord.objects.all()) == [busy]
+
+
+def old_operations(number: int, tasks: int) -> list[Operation]:
+    """Return operations that have expired, each with tasks that stay; some follow others."""
+    chance = random.Random(number)
+    done: dict[str, Any] = {"actor": "alice", "state": Operation.State.DONE, "finished_at": ago(days=366)}
+    made = [Operation.objects.create(kind=Operation.Kind.DISCARD, **done) for _ in range(number)]
+    for each in made[1:]:
+        Operation.objects.filter(pk=each.pk).update(follows=chance.choice(made[: made.index(each)]))
+    values: dict[str, Any] = {"name": "t", "queue": "q", "state": TaskState.UNKNOWN, "changed_at": ago()}
+    owners = chance.sample(made * tasks, number * tasks)
+    TaskRecord.objects.bulk_create(
+        TaskRecord(task_id=f"{chance.random()}", operation=each, **values) for each in owners
+    )
+    return made
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_an_operation_whose_task_is_locked_is_left_for_the_next_run() -> None:
+    _, second, _ = old_operations(3, tasks=2)
+    done: dict[str, int] = {}
+
+    def run() -> None:
+        done.update(prune())
+        connection.close()
+
+    with transaction.atomic():
+        TaskRecord.objects.select_for_update().filter(operation=second)[0]
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join(BUSY)
+        assert not thread.is_alive()
+    assert done["operations"] == 2
+    assert list(Operation.objects.all()) == [second]
+    assert prune()["operations"] == 1
+    assert TaskRecord.objects.filter(operation=None).count() == 6
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_prunes_of_operations_and_a_collector_do_not_block_each_other() -> None:
+    failures: list[BaseException] = []
+    is_over = threading.Event()
+
+    def guarded(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - the test's thread raises it
+            failures.append(error)
+        finally:
+            connection.close()
+
+    def collect() -> None:
+        """Change all tasks in the order of the collector, over and over."""
+        while not is_over.is_set():
+            with transaction.atomic():
+                lock(TaskRecord.objects.values_list("pk", flat=True))
+                TaskRecord.objects.update(attempt=F("attempt") + 1)
+
+    old_operations(200, tasks=2)
+    prunes = [threading.Thread(target=guarded, args=(lambda: prune(batch=5),)) for _ in range(4)]
+    collector = threading.Thread(target=guarded, args=(collect,))
+    for thread in (collector, *prunes):
+        thread.start()
+    for thread in prunes:
+        thread.join(BUSY)
+    is_over.set()
+    collector.join(BUSY)
+    assert not any(thread.is_alive() for thread in (collector, *prunes))
+    assert failures == []
+    prune()
+    assert not Operation.objects.exists()
+    assert TaskRecord.objects.filter(operation=None).count() == 400
 
 
 def test_old_attempts_and_operations_are_pruned_without_their_tasks() -> None:

@@ -11,6 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from celery_rmq_delay.contrib.django.collecting.database import Database
+from celery_rmq_delay.contrib.django.collecting.facts import Fact
 from celery_rmq_delay.contrib.django.models import Operation, Payload, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.signals import task_ran_after_discard
 from celery_rmq_delay.events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED
@@ -101,3 +102,56 @@ def test_a_run_before_a_second_discard_does_not_hide_one_after_it(received: list
     TaskRecord.objects.filter(pk=row.pk).update(changed_at=timezone.now())
     Database().write([fact("t", PARKED, 3), fact("t", PARKED, 4)])
     assert [each.pk for each in received] == [row.pk, row.pk]
+
+
+def discarded_when_exhausted(state: TaskState = TaskState.DISCARDED) -> TaskRecord:
+    """Return a task that was exhausted in attempt 2, and that a user has discarded since."""
+    Database().write([fact("t", PARKED, 1), fact("t", EXHAUSTED, 2), CALL])
+    row = TaskRecord.objects.get()
+    row.state, row.changed_at = state, timezone.now()
+    row.operation = Operation.objects.create(kind="discard", actor="alice")
+    row.save()
+    return row
+
+
+def ran(**given: Any) -> Fact:
+    """Return the event of an attempt of the next generation, which has ended an hour after the discard."""
+    values = {"kind": RECOVERED, "generation": 1, "occurred_at": timezone.now() + timedelta(hours=1), **given}
+    return fact("t", **values)
+
+
+@pytest.mark.parametrize("kind", [PARKED, RECOVERED, EXHAUSTED])
+def test_a_run_of_a_message_that_an_earlier_requeue_has_sent_marks_an_exhausted_row(
+    received: list[TaskRecord], kind: str
+) -> None:
+    row, event = discarded_when_exhausted(), ran(kind=kind)
+    for _delivery in range(2):
+        Database().write([event])
+    row.refresh_from_db()
+    assert row.ran_after_discard_at == event.event.occurred_at
+    assert row.state != TaskState.DISCARDED
+    assert [each.pk for each in received] == [row.pk]
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "a new task with the id": {"generation": 0, "life": None, "attempt": 5},
+    "a new task with the id, at the same attempt": {"generation": 0, "life": None, "attempt": 2},
+    "a requeue of any message with the id": {"life": None},
+    "a run that ended before the discard": {"occurred_at": timezone.now() - timedelta(hours=1)},
+    "a row of its own": {"life": "0123abcd"},
+    "a task that was revoked on arrival": {"kind": DISCARDED, "reason": "revoked"},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_events_that_may_be_of_another_task_do_not_mark_an_exhausted_row(received: list[TaskRecord], name: str) -> None:
+    discarded_when_exhausted()
+    Database().write([ran(**OTHERS[name])])
+    assert not TaskRecord.objects.filter(ran_after_discard_at__isnull=False).exists()
+    assert received == []
+
+
+def test_a_requeued_row_that_runs_is_not_marked(received: list[TaskRecord]) -> None:
+    discarded_when_exhausted(TaskState.UNKNOWN)
+    Database().write([ran()])
+    assert received == []

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celery_rmq_delay.events.fingerprint import fingerprint, normalise_message, top_frame, without_retry
+from celery_rmq_delay.redaction import DEFAULT
 from tests.support.effort import assert_linear
 
 SAME = [
@@ -23,6 +24,7 @@ SAME = [
     ),
     ("<Foo object at 0x7f3a>", "<Foo object at 0xdeadbeef>", "<Foo object at <hex>>"),
     ("commit 0a1b2c3d4e", "commit ffff00001111aaaa", "commit <hex>"),
+    ("no order 4711000000000017", DEFAULT.text("no order 4111111111111111"), "no order <hex>"),
     ("two\n  lines", "two lines", "two lines"),
 ]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any, NamedTuple
 
 import pytest
 
-from celery_rmq_delay.redaction import DEFAULT
+from celery_rmq_delay.redaction import CARD, DEFAULT, shortened
 from tests.support.effort import assert_linear
 
 SECRET = "hunter2Xq7Lm9RtVw"
@@ -228,6 +229,104 @@ def test_what_is_harmless_stays_unchanged(value: Any) -> None:
         assert DEFAULT.text(text) == text
 
 
+#: Numbers that issuers and payment services publish for tests.
+CARDS = {
+    "Visa": "4111111111111111",
+    "Mastercard": "5555555555554444",
+    "Mastercard, series 2": "2223003122003222",
+    "American Express": "378282246310005",
+    "Diners Club": "36227206271667",
+    "Discover": "6011111111111117",
+    "JCB": "3530111333300000",
+    "Maestro": "6759649826438453",
+    "Mir": "2200770239097761",
+    "UnionPay": "6200000000000005",
+    "UnionPay, 19 digits": "6205500000000000004",
+}
+
+
+def printed(digits: str, separator: str) -> str:
+    """Return a number in the groups in which it is printed on a card."""
+    ends = [4, 10] if len(digits) < 16 else [4, 8, 12, 16]
+    groups = [digits[begin:end] for begin, end in zip([0, *ends], [*ends, len(digits)], strict=True)]
+    return separator.join(filter(None, groups))
+
+
+CARD_TEXTS = (
+    "charge of {} declined",
+    "{}",
+    "{}: declined",
+    "PAN={}&n=1",
+    "no.{}",
+    "failed for 17 {} 12/27 123",
+    "4711 {}",
+)
+
+
+@pytest.mark.parametrize("digits", CARDS.values(), ids=CARDS)
+def test_a_card_number_is_not_shown_in_any_of_its_forms(digits: str) -> None:
+    for number in (digits, printed(digits, " "), printed(digits, "-")):
+        for text in CARD_TEXTS:
+            shown = DEFAULT.text(text.format(number))
+            assert shown == text.format(CARD)
+            assert DEFAULT.text(shown) == shown
+        for text in forms({"n": [1, number, f"first line\n{number}\nlast line"], number: "ann"}).values():
+            shown = DEFAULT.text(text)
+            assert number not in shown, text
+            assert "last line" in shown
+    assert DEFAULT.value({"n": [1, int(digits), 17], int(digits): digits}) == {"n": [1, CARD, 17], CARD: CARD}
+
+
+@pytest.mark.parametrize("digits", CARDS.values(), ids=CARDS)
+def test_half_of_a_card_number_is_not_shown_where_a_text_is_cut(digits: str) -> None:
+    for number in (digits, printed(digits, " "), printed(digits, "-")):
+        for length in range(1, len(number)):
+            for end in ("...", "…", "..., 17)", "...'"):
+                shown = DEFAULT.text(f"({number[:length]}{end}")
+                assert sum(letter.isdigit() for letter in shown.split(",")[0]) <= 8
+        for limit in range(20, 60):
+            assert number[: len(number) // 2 + 1] not in DEFAULT.text(
+                f"password={'x' * 1_000} charge of {number}", limit
+            )
+
+
+NO_CARDS = [
+    *(1_767_225_600_000, 1_767_225_600_000_000, 1_767_225_600_000_000_000),  # milli-, micro- and nanoseconds
+    *(1_541_815_603_606_036_480, 175_928_847_299_117_063, 7_188_423_764_049_408),  # snowflakes
+    *(4_711_000_000_000_017, 20_261_126_074_715, 2_026_112_607_471_512, 202_611_260_747_151_234),  # orders
+    490_154_203_237_518,  # IMEI
+    4_006_381_333_931,  # EAN
+    -4_111_111_111_111_111,
+    0.4242424242424242,
+    1234.4242424242424242,
+    "order-4111111111111111 is unknown",
+    "A4111111111111111, 4111111111111111B, x_4111111111111111, 4111111111111111-2, 4111111111111111.5",
+    "41111111111111111, 94111111111111111, 411111111111111",
+    "id 41111111-1111-1111-4111-111111111111, 00004111-1111-1111-1111-000000000000",
+    "call +34911222333444",
+    "in 2023 2024 2025 2026 and 17 4711 3 2",
+    "order 4711000017 waits...",
+    "order 47110000...",
+    "Retry of 4711000000000017...",
+    "x" * 2_000 + "4111111111111111" + "x" * 2_000,
+]
+
+
+@pytest.mark.parametrize("value", NO_CARDS, ids=lambda value: ascii(value)[:60])
+def test_numbers_that_are_no_card_numbers_stay(value: Any) -> None:
+    assert DEFAULT.value([value, {str(value): value}]) == [value, {shortened(str(value), 200): value}]
+    for text in forms(value).values():
+        assert DEFAULT.text(text) == text
+
+
+def test_few_random_numbers_are_taken_for_card_numbers() -> None:
+    generator = random.Random(15)
+    for length in range(10, 20):
+        numbers = [generator.randrange(10 ** (length - 1), 10**length) for _ in range(4_000)]
+        share = DEFAULT.value(numbers).count(CARD) / len(numbers)
+        assert share < (0.035 if length == 16 else 0.01), length
+
+
 HOSTILE = [
     *(case.shown for case in TEXTS if len(case.shown) < 80),
     *('"value": "', "'value':'", '"value":[', "value=\"a\" name='", '\\"value\\":\\"', '{"name":"password","a":{'),
@@ -236,6 +335,7 @@ HOSTILE = [
     *("['password', ", "[('pin',[", "('password', '\\", "name: pin, ", "pin ", "Pin", "auth.", "--pin a"),
     *("\\\\'pin\\\\': ", "Cookie: a=b; ", "cookie=a;", "basic ", "Basic a/", "password=a(", "password=("),
     *("password='\\\\\"", "://a:b", "card no"),
+    *("4", "4 ", "4-", "4111 ", "4111-", "4111 1111 1111 1112 ", "4111111111111112 ", "41111111111...", "62 2"),
 ]  # fmt: skip
 
 

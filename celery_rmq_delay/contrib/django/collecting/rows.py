@@ -101,6 +101,7 @@ def runs(facts: Iterable[Fact]) -> list[Row]:
             "attempt": fact.event.attempt,
             "ran_at": fact.event.occurred_at,
             "first_failed_at": fact.event.first_failed_at,
+            "is_named": fact.event.life is not None,
         }
         for (task_id, life), fact in sorted(last.items())
     ]

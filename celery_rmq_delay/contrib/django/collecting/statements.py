@@ -191,20 +191,26 @@ MESSAGES = _update(
     f" AND {_IS_ITS_MESSAGE}{_RETURNED}",
 )
 
-#: Marks rows that a user has discarded while they were parked, and whose task has run again since: a broker that
-#: crashes soon after the discard may still have the message. Only a later attempt of the same use of the id counts.
-#: Returns the rows that were not marked since they were discarded.
+# Of a task that was discarded while it was parked, only a later attempt of the same use of the id counts: a broker that
+# crashes soon after the discard may still have the message. Of one that was exhausted, only the message of an earlier
+# requeue: it names the row's life, which a new task with the same id does not.
+_RAN = f"""({_RECORDS}.exhausted_at IS NULL AND {_SAME_LIFE} AND e.attempt > {_RECORDS}.attempt
+        AND COALESCE(e.first_failed_at <= {_RECORDS}.changed_at, true)
+    OR e.is_named AND e.generation > {_RECORDS}.generation AND e.ran_at > {_RECORDS}.changed_at)"""
+
+#: Marks rows that a user has discarded, and whose task has run since. Returns the rows that were not marked since they
+#: were discarded.
 RAN_AFTER_DISCARD = _update(
     _RECORDS,
     {
         **dict.fromkeys(("task_id", "life"), "text"),
         **dict.fromkeys(("generation", "attempt"), "integer"),
         **dict.fromkeys(("ran_at", "first_failed_at"), "timestamptz"),
+        **_NAMED,
     },
     _RECORD_KEY,
     [f"ran_after_discard_at = CASE WHEN e.ran_at > {_RECORDS}.changed_at THEN e.ran_at ELSE {_RECORDS}.changed_at END"],
-    f""" AND {_SAME_LIFE} AND e.attempt > {_RECORDS}.attempt AND {_RECORDS}.state = '{TaskState.DISCARDED}'
-    AND {_RECORDS}.exhausted_at IS NULL AND COALESCE(e.first_failed_at <= {_RECORDS}.changed_at, true)
+    f""" AND {_RECORDS}.state = '{TaskState.DISCARDED}' AND {_RAN}
     AND COALESCE({_RECORDS}.ran_after_discard_at < {_RECORDS}.changed_at, true)
     AND {_RECORDS}.operation_id IN (SELECT id FROM rmq_delay_operation WHERE kind = '{Operation.Kind.DISCARD}')
     RETURNING {_RECORDS}.id""",  # noqa: S608 - names of ours

@@ -48,7 +48,10 @@ def prune(*, dry_run: bool = False, batch: int = BATCH) -> dict[str, int]:
     now = timezone.now()
     done = {}
     for name, rows in _expired(conf(), now):
-        done[name] = rows.count() if dry_run else _delete(rows, batch)
+        if dry_run:
+            done[name] = rows.count()
+        else:
+            done[name] = _delete(_unreferenced(rows, batch) if rows.model is Operation else rows, batch)
     history = conf().keep_history_days
     if history is not None:
         old = Tally.objects.filter(slot__gt=FOLDED, slot__lt=now - timedelta(days=history))
@@ -106,6 +109,27 @@ def _untouched() -> QuerySet[TaskRecord]:
     """Return the tasks that no operation has yet to process."""
     pending = OperationItem.objects.filter(record=OuterRef("pk"), outcome=OperationItem.Outcome.PENDING)
     return TaskRecord.objects.filter(~Exists(pending))
+
+
+def _unreferenced(operations: QuerySet[Operation], batch: int) -> QuerySet[Operation]:
+    """Remove the references to operations; return the operations without one: references in locked rows stay.
+
+    The deletion of an operation would change the rows that refer to it, in any order, and could block processes that
+    lock these rows in another order.
+    """
+    _detach(TaskRecord.objects.filter(operation__in=operations), "operation", batch)
+    _detach(Operation.objects.filter(follows__in=operations), "follows", batch)
+    items = OperationItem.objects.filter(operation=OuterRef("pk"))
+    tasks = TaskRecord.objects.filter(operation=OuterRef("pk"))
+    followers = Operation.objects.filter(follows=OuterRef("pk"))
+    return operations.filter(~Exists(items), ~Exists(tasks), ~Exists(followers))
+
+
+def _detach(rows: QuerySet[Any], name: str, batch: int) -> None:
+    manager = rows.model._default_manager
+    _in_batches(
+        rows.only("pk"), batch, lambda found: manager.filter(pk__in=[row.pk for row in found]).update(**{name: None})
+    )
 
 
 def _delete(rows: QuerySet[Any], batch: int) -> int:
