@@ -11,6 +11,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from ..models import FailureGroup, Operation, OperationItem
+from ..queries import selected
 from .changelist import named
 from .filters import OwnFilter, number_of
 from .text import plain
@@ -96,7 +97,7 @@ class OperationFilter(OwnFilter):
             items = items.filter(outcome=Outcome.OK, record__operation=number)
         elif self.outcome is not None:
             items = items.filter(outcome=self.outcome)
-        return queryset.filter(pk__in=items.values("record"))
+        return selected(queryset, items.values("record"))
 
 
 def in_words_of(outcome: str) -> str:

@@ -113,6 +113,9 @@ class TaskRecord(models.Model):
             models.Index(fields=["state", "exception_type", "-exhausted_at", "queue"], name="rmq_delay_state_error"),
             models.Index(fields=["state", "worker", "-exhausted_at"], name="rmq_delay_state_worker"),
             models.Index(fields=["failure_group", "state", "-exhausted_at"], name="rmq_delay_group_state"),
+            models.Index(
+                fields=["failure_group"], condition=models.Q(state=TaskState.EXHAUSTED), name="rmq_delay_group_open"
+            ),
             models.Index(fields=["root_id"], name="rmq_delay_root"),
             models.Index(fields=["parent_id"], name="rmq_delay_parent"),
             models.Index(fields=["canvas_id"], name="rmq_delay_canvas"),

@@ -20,6 +20,8 @@ from ..queries import among, grouped
 MAX_TERM, MAX_WORDS = 1_000, 100
 #: Maximum number of task names and error classes that a prefix in a search matches.
 _MATCHES = 50
+#: Of the tasks of a list that are counted, one in so many is searched for a frequent word.
+_SHARE = 4
 #: PostgreSQL stores no word with more than 2,046 bytes.
 _MAX_WORD = 500
 #: The rows with the words of a text for ``to_tsquery``.
@@ -94,7 +96,8 @@ def searched(rows: QuerySet[Any], term: str) -> Found:
 
     A task id or root id is found alone. Otherwise tasks are found whose name or error begins with ``term``, or whose
     message and arguments have its words. Where more than `COUNT_CAP` tasks of the table have these words, or PostgreSQL
-    expects so, only so many rows, the first of the list, are searched: a frequent word takes no longer than a rare one.
+    expects so, only the first rows of the list are searched, a quarter of `COUNT_CAP`: a frequent word takes no longer
+    than a rare one.
     """
     own = Q(task_id=term) | Q(root_id=term)
     if TaskRecord.objects.using(rows.db).filter(own).exists():
@@ -131,6 +134,7 @@ def _with_words(rows: QuerySet[Any], term: str) -> tuple[list[int], str]:
             )
         if len(ids) <= most:
             return ids, ""
+    most //= _SHARE
     first = list(rows.values_list("pk", *search.COLUMNS)[:most])
     note = _(
         "Many tasks have these words: only the first %(count)s of this list were searched. "
