@@ -163,8 +163,8 @@ def test_an_action_on_a_whole_list_is_for_exactly_the_tasks_that_its_page_has_co
 
 @ON_BOTH
 def test_an_action_on_a_search_for_a_frequent_word_is_for_exactly_the_counted_tasks(client: Client) -> None:
-    tasks = [seed.record(number, exception_message=f"alpha {number}") for number in range(8)]
-    with override_settings(RMQ_DELAY={**settings.RMQ_DELAY, "COUNT_CAP": 4}):
+    tasks = [seed.record(number, exception_message=f"alpha {number}") for number in range(24)]
+    with override_settings(RMQ_DELAY={**settings.RMQ_DELAY, "COUNT_CAP": 16}):
         page = ask(client, "discard", address=f"{EXHAUSTED}?q=alpha", select_across="1")
         assert "4 tasks" in page.content.decode()
         gone = list(TaskRecord.objects.order_by("-exhausted_at").values_list("pk", flat=True)[:2])

@@ -13,11 +13,11 @@ from django.core.exceptions import BadRequest, PermissionDenied
 from django.core.paginator import Paginator
 from django.db import transaction
 from django.db.models import Model, QuerySet
-from django.forms import CheckboxInput
 from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.functional import cached_property
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
@@ -52,6 +52,8 @@ PERMISSIONS = {
     "view_payload": "rmq_delay.view_payload_taskrecord",
     "annotate": "rmq_delay.change_failuregroup",
 }
+#: Django's checkbox of a row. Its widget has a template, which costs a third of a row's time.
+_CHECKBOX = '<input type="checkbox" name="{}" value="{}" class="action-select" aria-label="{}">'
 TABS = (FailureGroup, ExhaustedTask, ParkedTask, TaskRecord, Operation, InsightRun)
 
 
@@ -121,8 +123,7 @@ class ReadOnlyAdmin(_ModelAdmin):
     def action_checkbox(self, obj: Model) -> SafeString:
         """Return the checkbox of a row; its label for screen readers is shortened and has no control characters."""
         label = _("Select this for an action: %(row)s") % {"row": plain(obj, 120)}
-        box = CheckboxInput({"class": "action-select", "aria-label": label}, lambda _value: False)
-        return box.render(helpers.ACTION_CHECKBOX_NAME, str(obj.pk))
+        return format_html(_CHECKBOX, helpers.ACTION_CHECKBOX_NAME, str(obj.pk), label)
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:
         """Allow the filters of the page; any other lookup could scan the whole table."""

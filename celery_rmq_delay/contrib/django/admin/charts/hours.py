@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, tzinfo
+from functools import lru_cache
 
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ...queries import Hour, grouped
+from ...queries import HOURS, Hour, grouped
 from .drawing import HEIGHT, WIDTH, Bar, Chart, Key, Line, Mark, Table, high, level, rectangles, round_up
 
 #: Hours between two labels of the time axis.
@@ -72,11 +73,17 @@ def small_chart(hours: Sequence[Hour]) -> SafeString:
     drawn = []
     for index, hour in enumerate(hours):
         tall = high(hour.exhausted, top)
-        title = f"{local(hour.start):%H:%M}: {hour.exhausted}"
+        title = f"{_clock(hour.start, timezone.get_current_timezone())}: {hour.exhausted}"
         drawn.append(Bar(round(index * step, 2), HEIGHT - tall, round(step * 0.8, 2), tall, "exhausted", title))
     counts = ", ".join(str(hour.exhausted) for hour in hours)
     label = _("Exhausted in each of the last 24 hours, the present hour last: %(counts)s") % {"counts": counts}
     return format_html(_SMALL, WIDTH, HEIGHT, label, HEIGHT, WIDTH, HEIGHT, rectangles(drawn))
+
+
+@lru_cache(maxsize=HOURS)
+def _clock(moment: datetime, zone: tzinfo) -> str:
+    """Return the time of day; all groups of a page have the same hours."""
+    return f"{moment.astimezone(zone):%H:%M}"
 
 
 def local(moment: datetime) -> datetime:
