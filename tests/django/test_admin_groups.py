@@ -233,5 +233,5 @@ def test_the_list_of_groups_takes_the_same_few_queries_for_any_number_of_groups(
     client.get(GROUPS)
     with CaptureQueriesContext(connection) as queries:
         page = client.get(GROUPS)
-    assert len(page.context["cl"].result_list) == 50
+    assert len(page.context["cl"].result_list) == 25
     assert len(queries) <= 12, [query["sql"][:120] for query in queries]

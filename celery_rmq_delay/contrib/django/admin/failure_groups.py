@@ -108,8 +108,9 @@ class Figures:
 
 
 class FailureGroupAdmin(SummarizedAdmin):
-    """The groups, the one with the most open tasks first."""
+    """The groups, the one with the most open tasks first; a row has much more on it than those of other lists."""
 
+    list_per_page = 25
     list_display = ("failure", "open_count", "acts", "exhausted", "seen", "shown_note")
     list_display_links = ("failure",)
     list_filter = (OpenFilter, MutedFilter)
