@@ -183,6 +183,25 @@ def test_the_index_is_not_read_for_words_that_are_known_to_be_frequent(client: C
 
 
 @ON_BOTH
+def test_a_word_that_was_frequent_is_found_although_the_statistics_are_old(client: Client, settings: Any) -> None:
+    settings.RMQ_DELAY = {"COUNT_CAP": 20}
+    for number in range(100):
+        task(number)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE rmq_delay_taskrecord")
+    TaskRecord.objects.exclude(args_preview__startswith="(99,").update(exception_message="a timeout")
+    assert listed(client, "declined") == [TaskRecord.objects.get(args_preview__startswith="(99,").task_id]
+    assert "Many tasks" not in client.get(f"{BASE}/exhaustedtask/?q=declined").content.decode()
+
+
+@ON_BOTH
+def test_the_first_row_is_searched_where_hardly_any_are_counted(client: Client, settings: Any) -> None:
+    settings.RMQ_DELAY = {"COUNT_CAP": 3}
+    tasks = [task(number) for number in range(10)]
+    assert listed(client, "declined") == [tasks[0].task_id]
+
+
+@ON_BOTH
 def test_a_search_that_is_too_long_finds_nothing_and_states_the_limits(client: Client) -> None:
     task(1)
     for term in ("declined " * (MAX_TERM // 9 + 1), " ".join(f"w{number}" for number in range(MAX_WORDS + 1))):

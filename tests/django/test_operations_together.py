@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from django.utils import timezone
 from celery_rmq_delay.contrib.django.models import Operation, OperationItem, TaskRecord, TaskState
 from celery_rmq_delay.contrib.django.services.actors import Actor
 from celery_rmq_delay.contrib.django.services.operations.requests import freeze, run
+from celery_rmq_delay.contrib.django.services.prune import prune
 from tests.support.waiting import BUSY
 
 pytestmark = pytest.mark.usefixtures("postgres", "shop")
@@ -54,3 +56,24 @@ def test_users_who_freeze_and_run_operations_on_the_same_tasks_do_not_block_each
         assert sum(found) == each.requested
     changes = [sum(each.ok for each in done if each.kind == kind) for kind in (Kind.DISCARD, Kind.RESTORE)]
     assert TaskRecord.objects.filter(state=TaskState.DISCARDED).count() == changes[0] - changes[1]
+
+
+def test_an_operation_on_tasks_that_are_pruned_in_the_meantime_has_the_others() -> None:
+    now = timezone.now()
+    TaskRecord.objects.bulk_create(
+        TaskRecord(
+            task_id=f"{number:04}",
+            name="t",
+            queue="q",
+            state=TaskState.EXHAUSTED,
+            changed_at=now - timedelta(days=400 if number % 10 else 0),
+        )
+        for number in range(4_000)
+    )
+    pruning = threading.Thread(target=lambda: (prune(batch=5), connections.close_all()), daemon=True)
+    pruning.start()
+    made = [freeze(Kind.DISCARD, TaskRecord.objects.order_by("task_id"), actor=Actor(None, "bob")) for _ in range(3)]
+    pruning.join(BUSY)
+    assert not pruning.is_alive()
+    for each in made:
+        assert each.requested >= each.items.filter(record__changed_at__gt=now - timedelta(days=1)).count() == 400

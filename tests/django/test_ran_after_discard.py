@@ -133,6 +133,16 @@ def test_a_run_of_a_message_that_an_earlier_requeue_has_sent_marks_an_exhausted_
     assert [each.pk for each in received] == [row.pk]
 
 
+def test_a_message_of_an_earlier_requeue_marks_a_row_that_has_been_requeued_again(received: list[TaskRecord]) -> None:
+    row, event = discarded_when_exhausted(), ran()
+    TaskRecord.objects.update(generation=2)
+    Database().write([event])
+    row.refresh_from_db()
+    assert (row.state, row.generation) == (TaskState.DISCARDED, 2)
+    assert row.ran_after_discard_at == event.event.occurred_at
+    assert [each.pk for each in received] == [row.pk]
+
+
 OTHERS: dict[str, dict[str, Any]] = {
     "a new task with the id": {"generation": 0, "life": None, "attempt": 5},
     "a new task with the id, at the same attempt": {"generation": 0, "life": None, "attempt": 2},

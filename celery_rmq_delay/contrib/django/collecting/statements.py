@@ -192,11 +192,11 @@ MESSAGES = _update(
 )
 
 # Of a task that was discarded while it was parked, only a later attempt of the same use of the id counts: a broker that
-# crashes soon after the discard may still have the message. Of one that was exhausted, only the message of an earlier
-# requeue: it names the row's life, which a new task with the same id does not.
+# crashes soon after the discard may still have the message. Of any task, the message of another requeue counts: it
+# names the row's life, which a new task with the same id does not.
 _RAN = f"""({_RECORDS}.exhausted_at IS NULL AND {_SAME_LIFE} AND e.attempt > {_RECORDS}.attempt
         AND COALESCE(e.first_failed_at <= {_RECORDS}.changed_at, true)
-    OR e.is_named AND e.generation > {_RECORDS}.generation AND e.ran_at > {_RECORDS}.changed_at)"""
+    OR e.is_named AND e.generation <> {_RECORDS}.generation AND e.ran_at > {_RECORDS}.changed_at)"""
 
 #: Marks rows that a user has discarded, and whose task has run since. Returns the rows that were not marked since they
 #: were discarded.

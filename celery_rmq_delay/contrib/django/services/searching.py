@@ -22,6 +22,8 @@ MAX_TERM, MAX_WORDS = 1_000, 100
 _MATCHES = 50
 #: Of the tasks of a list that are counted, one in so many is searched for a frequent word.
 _SHARE = 4
+#: A word is in doubt as a frequent one where fewer than one in so many of these tasks have it.
+_EXPECTED = 10
 #: PostgreSQL stores no word with more than 2,046 bytes.
 _MAX_WORD = 500
 #: The rows with the words of a text for ``to_tsquery``.
@@ -126,7 +128,13 @@ def _with_words(rows: QuerySet[Any], term: str) -> tuple[list[int], str]:
     if not words.words or max(map(len, words.words)) > _MAX_WORD:
         return [], ""
     most = conf().count_cap
-    if not _are_frequent(rows.db, words, most):
+    searched = max(1, most // _SHARE)
+    found, first = [], 0
+    if is_frequent := _are_frequent(rows.db, words, most):
+        found, first = _among_the_first(rows, words, searched)
+        if first < searched:
+            return found, ""
+    if not is_frequent or len(found) * _EXPECTED < first:  # an estimate may be out of date
         ids = _candidates(rows.db, words, most + 1)
         if ids is None:
             return [], _(
@@ -134,14 +142,19 @@ def _with_words(rows: QuerySet[Any], term: str) -> tuple[list[int], str]:
             )
         if len(ids) <= most:
             return ids, ""
-    most //= _SHARE
-    first = list(rows.values_list("pk", *search.COLUMNS)[:most])
+    if not is_frequent:
+        found, first = _among_the_first(rows, words, searched)
     note = _(
         "Many tasks have these words: only the first %(count)s of this list were searched. "
         "Use the filters to search others."
     )
-    found = [pk for pk, *texts in first if words.are_in(*texts)]
-    return found, note % {"count": grouped(most)} if len(first) == most else ""
+    return found, note % {"count": grouped(searched)} if first == searched else ""
+
+
+def _among_the_first(rows: QuerySet[Any], words: Words, most: int) -> tuple[list[int], int]:
+    """Return which of the first rows have the words, and how many rows these are, ``most`` at most."""
+    first = list(rows.values_list("pk", *search.COLUMNS)[:most])
+    return [pk for pk, *texts in first if words.are_in(*texts)], len(first)
 
 
 def _are_frequent(using: str, words: Words, most: int) -> bool:

@@ -94,6 +94,8 @@ def schedule_problem(moment: datetime) -> str:
 def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
     """Copy the selection within the database; return the number of tasks."""
     order: Any = [*(records.query.order_by or ()), "pk"]
+    wanted = records.values("pk") if records.query.is_sliced else records.order_by().values("pk")
+    _keep(wanted, using)
     constants = {
         "operation_id": operation.pk,
         "outcome": OperationItem.Outcome.PENDING,
@@ -102,7 +104,7 @@ def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
     }
     chosen = (
         TaskRecord.objects.using(using)
-        .filter(pk__in=records.values("pk") if records.query.is_sliced else records.order_by().values("pk"))
+        .filter(pk__in=wanted)
         .annotate(position=Window(RowNumber(), order_by=order))
         .annotate(**{f"item_{name}": Value(value) for name, value in constants.items()})
         .order_by()
@@ -119,6 +121,21 @@ def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
         count = int(cursor.rowcount)
     operation.items.using(using).filter(position__lte=operation.canary).update(is_canary=True)
     return count
+
+
+def _keep(wanted: QuerySet[Any], using: str) -> None:
+    """Keep a prune from deleting tasks until this transaction ends: PostgreSQL would refuse items of deleted tasks."""
+    if connections[using].vendor != "postgresql":
+        return
+    rows = TaskRecord.objects.using(using).filter(pk__in=wanted).order_by().values("pk")
+    try:
+        selected, parameters = rows.query.get_compiler(using).as_sql()
+    except EmptyResultSet:
+        return
+    with connections[using].cursor() as cursor:
+        # Rows that are being deleted are skipped. Others can still be changed: Django's own locks would exclude that.
+        locked = f"{selected} FOR KEY SHARE SKIP LOCKED"
+        cursor.execute(f"SELECT count(*) FROM ({locked}) kept", parameters)  # noqa: S608 - SQL of Django's own
 
 
 def is_inline(operation: Operation) -> bool:
