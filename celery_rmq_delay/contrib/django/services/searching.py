@@ -129,7 +129,8 @@ def _with_words(rows: QuerySet[Any], term: str) -> tuple[list[int], str]:
         return [], ""
     most = conf().count_cap
     searched = max(1, most // _SHARE)
-    found, first = [], 0
+    found: list[int] = []
+    first = 0
     if is_frequent := _are_frequent(rows.db, words, most):
         found, first = _among_the_first(rows, words, searched)
         if first < searched:
