@@ -181,9 +181,11 @@ def _collect(target: Target, url: str, batch: int) -> tuple[float, float]:
     """Run the collector; return the seconds that it took, and its CPU seconds."""
     command = [sys.executable, PROJECT / "manage.py", "rmq_delay_collect", "--once", "--batch", str(batch)]
     cpu = 0.0
-    with subprocess.Popen(command, env=environ_of(target, url), stdout=subprocess.PIPE, text=True) as process:
+    output: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(command, env=environ_of(target, url), **output) as process:
         assert process.stdout is not None
-        process.stdout.readline()
+        if not any("Collecting from" in line for line in process.stdout):
+            raise RunError("The collector has ended without the log line that it collects.")
         begun, booted = time.perf_counter(), usage(process.pid).cpu
         while process.poll() is None and time.perf_counter() - begun < _LONGEST:
             cpu = max(cpu, usage(process.pid).cpu)
