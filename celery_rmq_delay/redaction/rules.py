@@ -154,8 +154,12 @@ class _Walk:
     def _mapping(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         found = {}
         for key, each, is_secret in islice(self._redaction.members(value), self._left + 1):
-            name = self._redaction.key(key) if isinstance(key, str) else f"<{type(key).__name__}>"
-            name = str(_number(key) if type(key) is int else key) if type(key) in (int, bool, float) else name
+            if isinstance(key, str):
+                name = self._redaction.key(key)
+            elif type(key) is int:
+                name = str(_number(key))
+            else:
+                name = str(key) if type(key) in (bool, float) else f"<{type(key).__name__}>"
             found[name] = REDACTED if is_secret else self.value(each, depth + 1)
             if self._left < 0:
                 break

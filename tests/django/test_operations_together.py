@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,13 @@ Kind, Outcome = Operation.Kind, OperationItem.Outcome
 TASKS, USERS, ROUNDS = 400, 4, 4
 
 
+def add(numbers: Iterable[int], days: int = 0) -> None:
+    """Add exhausted tasks that changed ``days`` ago."""
+    changed_at = timezone.now() - timedelta(days=days)
+    values: dict[str, Any] = {"name": "t", "queue": "q", "state": TaskState.EXHAUSTED, "changed_at": changed_at}
+    TaskRecord.objects.bulk_create(TaskRecord(task_id=f"{number:04}", **values) for number in numbers)
+
+
 def one_user(name: str, failures: list[BaseException]) -> None:
     """Discard and restore overlapping selections, each in an order of its own."""
     chance = random.Random(name)
@@ -38,8 +46,7 @@ def one_user(name: str, failures: list[BaseException]) -> None:
 
 
 def test_users_who_freeze_and_run_operations_on_the_same_tasks_do_not_block_each_other() -> None:
-    values: dict[str, Any] = {"name": "t", "queue": "q", "state": TaskState.EXHAUSTED, "changed_at": timezone.now()}
-    TaskRecord.objects.bulk_create([TaskRecord(task_id=f"{number:04}", **values) for number in range(TASKS)])
+    add(range(TASKS))
     failures: list[BaseException] = []
     users = [threading.Thread(target=one_user, args=(f"user {number}", failures)) for number in range(USERS)]
     for user in users:
@@ -59,21 +66,13 @@ def test_users_who_freeze_and_run_operations_on_the_same_tasks_do_not_block_each
 
 
 def test_an_operation_on_tasks_that_are_pruned_in_the_meantime_has_the_others() -> None:
-    now = timezone.now()
-    TaskRecord.objects.bulk_create(
-        TaskRecord(
-            task_id=f"{number:04}",
-            name="t",
-            queue="q",
-            state=TaskState.EXHAUSTED,
-            changed_at=now - timedelta(days=400 if number % 10 else 0),
-        )
-        for number in range(4_000)
-    )
+    add(range(0, 4_000, 10))
+    add((number for number in range(4_000) if number % 10), days=400)
     pruning = threading.Thread(target=lambda: (prune(batch=5), connections.close_all()), daemon=True)
     pruning.start()
     made = [freeze(Kind.DISCARD, TaskRecord.objects.order_by("task_id"), actor=Actor(None, "bob")) for _ in range(3)]
     pruning.join(BUSY)
     assert not pruning.is_alive()
+    day_ago = timezone.now() - timedelta(days=1)
     for each in made:
-        assert each.requested >= each.items.filter(record__changed_at__gt=now - timedelta(days=1)).count() == 400
+        assert each.requested >= each.items.filter(record__changed_at__gt=day_ago).count() == 400

@@ -263,7 +263,7 @@ def selected(rows: QuerySet[Any], ids: QuerySet[Any]) -> QuerySet[Any]:
     if connections[rows.db].vendor == "sqlite":
         return rows.filter(pk__in=ids)
     # PostgreSQL would read all rows to join them, as it expects many of them among the first.
-    return rows.filter(Q(_AmongThose(F("pk"), Subquery(ids))))
+    return rows.filter(_AmongThose(F("pk"), Subquery(ids)))
 
 
 class _AmongThose(Func):

@@ -52,7 +52,7 @@ PERMISSIONS = {
     "view_payload": "rmq_delay.view_payload_taskrecord",
     "annotate": "rmq_delay.change_failuregroup",
 }
-#: Django's checkbox of a row. Its widget has a template, which costs a third of a row's time.
+#: Django's checkbox of a row. Its widget has a template, which costs a quarter of a row's time.
 _CHECKBOX = '<input type="checkbox" name="{}" value="{}" class="action-select" aria-label="{}">'
 TABS = (FailureGroup, ExhaustedTask, ParkedTask, TaskRecord, Operation, InsightRun)
 

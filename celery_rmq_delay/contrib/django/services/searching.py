@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -129,13 +128,9 @@ def _with_words(rows: QuerySet[Any], term: str) -> tuple[list[int], str]:
         return [], ""
     most = conf().count_cap
     searched = max(1, most // _SHARE)
-    found: list[int] = []
-    first = 0
-    if is_frequent := _are_frequent(rows.db, words, most):
-        found, first = _among_the_first(rows, words, searched)
-        if first < searched:
-            return found, ""
-    if not is_frequent or len(found) * _EXPECTED < first:  # an estimate may be out of date
+    is_frequent = _are_frequent(rows.db, words, most)
+    found, first = _among_the_first(rows, words, searched) if is_frequent else ([], searched)
+    if first == searched and len(found) * _EXPECTED < first:  # rare, or an estimate may be out of date
         ids = _candidates(rows.db, words, most + 1)
         if ids is None:
             return [], _(
@@ -143,8 +138,8 @@ def _with_words(rows: QuerySet[Any], term: str) -> tuple[list[int], str]:
             )
         if len(ids) <= most:
             return ids, ""
-    if not is_frequent:
-        found, first = _among_the_first(rows, words, searched)
+        if not is_frequent:
+            found, first = _among_the_first(rows, words, searched)
     note = _(
         "Many tasks have these words: only the first %(count)s of this list were searched. "
         "Use the filters to search others."
@@ -169,8 +164,6 @@ def _are_frequent(using: str, words: Words, most: int) -> bool:
     with connection.cursor() as cursor:
         cursor.execute(f"EXPLAIN (FORMAT JSON) SELECT id {_HAVING_WORDS}", [words.tsquery])
         ((plan,),) = cursor.fetchall()
-    if isinstance(plan, str):
-        plan = json.loads(plan)
     return bool(plan[0]["Plan"]["Plan Rows"] > 4 * most)
 
 

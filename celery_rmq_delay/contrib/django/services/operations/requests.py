@@ -95,7 +95,7 @@ def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
     """Copy the selection within the database; return the number of tasks."""
     order: Any = [*(records.query.order_by or ()), "pk"]
     wanted = records.values("pk") if records.query.is_sliced else records.order_by().values("pk")
-    _keep(wanted, using)
+    rows = TaskRecord.objects.using(using).filter(pk__in=wanted).order_by()
     constants = {
         "operation_id": operation.pk,
         "outcome": OperationItem.Outcome.PENDING,
@@ -103,14 +103,12 @@ def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
         "is_canary": False,
     }
     chosen = (
-        TaskRecord.objects.using(using)
-        .filter(pk__in=wanted)
-        .annotate(position=Window(RowNumber(), order_by=order))
+        rows.annotate(position=Window(RowNumber(), order_by=order))
         .annotate(**{f"item_{name}": Value(value) for name, value in constants.items()})
-        .order_by()
         .values_list("pk", "generation", "position", *(f"item_{name}" for name in constants))
     )
     try:
+        _keep(rows, using)
         selected, parameters = chosen.query.get_compiler(using).as_sql()
     except EmptyResultSet:  # no query is needed
         return 0
@@ -123,15 +121,14 @@ def _copy(operation: Operation, records: QuerySet[Any], using: str) -> int:
     return count
 
 
-def _keep(wanted: QuerySet[Any], using: str) -> None:
-    """Keep a prune from deleting tasks until this transaction ends: PostgreSQL would refuse items of deleted tasks."""
+def _keep(rows: QuerySet[TaskRecord], using: str) -> None:
+    """Keep a prune from deleting tasks until this transaction ends: PostgreSQL would refuse items of deleted tasks.
+
+    Raises `EmptyResultSet` where no query is needed.
+    """
     if connections[using].vendor != "postgresql":
         return
-    rows = TaskRecord.objects.using(using).filter(pk__in=wanted).order_by().values("pk")
-    try:
-        selected, parameters = rows.query.get_compiler(using).as_sql()
-    except EmptyResultSet:
-        return
+    selected, parameters = rows.values("pk").query.get_compiler(using).as_sql()
     with connections[using].cursor() as cursor:
         # Rows that are being deleted are skipped. Others can still be changed: Django's own locks would exclude that.
         locked = f"{selected} FOR KEY SHARE SKIP LOCKED"
