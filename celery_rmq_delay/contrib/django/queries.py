@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
 from django.db.models import BooleanField, Count, F, Func, OrderBy, OuterRef, Q, QuerySet, Subquery, Sum, Value, Window
-from django.db.models.functions import Coalesce, RowNumber
+from django.db.models.functions import Coalesce, RowNumber, TruncHour
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
@@ -134,7 +134,8 @@ def group_hours(now: datetime, fingerprints: Iterable[str]) -> dict[str, list[Ho
     """Return the last 24 hours of each failure group, by fingerprint, in one query."""
     wanted: dict[str, list[Any]] = {fingerprint: [] for fingerprint in fingerprints}
     slots = Tally.objects.filter(fingerprint__in=list(wanted), slot__gte=_starts(now)[0]).order_by()
-    for fingerprint, *row in slots.values_list("fingerprint", "slot").annotate(*_hour_sums()):
+    hours = slots.annotate(hour=TruncHour("slot", tzinfo=timezone.utc))
+    for fingerprint, *row in hours.values_list("fingerprint", "hour").annotate(*_hour_sums()):
         wanted[fingerprint].append(row)
     return {fingerprint: _hours(now, rows) for fingerprint, rows in wanted.items()}
 
@@ -217,15 +218,53 @@ def collectors(now: datetime) -> Collectors:
     )
 
 
-def found_before_sorted(rows: QuerySet[Any]) -> QuerySet[Any]:
+def has_plain_order(rows: QuerySet[Any]) -> bool:
+    """Return whether ``rows`` are ordered by columns of their table alone."""
+    fields = {field.name for field in rows.model._meta.concrete_fields}
+    return fields.issuperset(str(name).lstrip("-") for name in rows.query.order_by)
+
+
+def page_ids(rows: QuerySet[Any], first: int, size: int, *, is_more: bool) -> QuerySet[Any]:
+    """Return a query of the ids of ``size`` of ``rows``, which have a plain order, from ``first`` on.
+
+    Where thousands of rows have to be sorted for a page, a database would sort all their columns. ``is_more`` states
+    that there are more than were counted.
+    """
+    found = rows if is_more else _found_before_sorted(rows)
+    return found.values("pk")[first : first + size]
+
+
+def counted_page(rows: QuerySet[Any], cap: int, first: int, size: int) -> tuple[Capped, list[int]] | None:
+    """Return the count of ``rows``, which have a plain order, and the ids of a page, in one query.
+
+    None if there are more than ``cap``, so that all of them have to be sorted, or if the page has no row.
+    """
+    connection = connections[rows.db]
+    names = [str(name) for name in rows.query.order_by]
+    keys = {f"key{place}": F(name.lstrip("-")) for place, name in enumerate(names)}
+    found = rows.order_by().values(row_id=F("pk"), **keys)[: cap + 1]
+    try:
+        sql, params = found.query.get_compiler(connection=connection).as_sql()
+    except EmptyResultSet:
+        return None
+    order = ", ".join(f"{key} DESC" if name[0] == "-" else key for key, name in zip(keys, names, strict=True))
+    page = f"SELECT row_id, COUNT(*) OVER () FROM ({sql}) counted ORDER BY {order} LIMIT %s OFFSET %s"  # noqa: S608
+    with connection.cursor() as cursor:
+        cursor.execute(page, [*params, size, min(first, cap)])
+        ids = cursor.fetchall()
+    if not ids or ids[0][1] > cap:
+        return None
+    return Capped(ids[0][1], cap), [pk for pk, _ in ids]
+
+
+def _found_before_sorted(rows: QuerySet[Any]) -> QuerySet[Any]:
     """Return ``rows`` such that SQLite uses no index for their order, but for their filters.
 
     It does not know which values are rare, and would look for the tasks of a rare one in all rows, in their order.
     """
-    names = [str(name) for name in rows.query.order_by]
-    fields = {field.name for field in rows.model._meta.concrete_fields}
-    if connections[rows.db].vendor != "sqlite" or not fields.issuperset(name.lstrip("-") for name in names):
+    if connections[rows.db].vendor != "sqlite":
         return rows
+    names = [str(name) for name in rows.query.order_by]
     return rows.order_by(*(OrderBy(_Unindexed(F(name.lstrip("-"))), descending=name[0] == "-") for name in names))
 
 

@@ -61,10 +61,15 @@ class CappedPaginator(_Paginator):
     """A paginator that counts up to ``COUNT_CAP`` rows: a list of a million rows opens like one of a hundred."""
 
     @cached_property
+    def cap(self) -> int:
+        """The most rows that are counted."""
+        return conf().count_cap
+
+    @cached_property
     def capped(self) -> Capped:
         """The count, which may have stopped at the cap."""
         queryset: Any = self.object_list
-        return capped_counts(conf().count_cap, rows=queryset)["rows"]
+        return capped_counts(self.cap, rows=queryset)["rows"]
 
     @cached_property
     def count(self) -> int:

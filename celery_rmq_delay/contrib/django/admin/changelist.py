@@ -12,8 +12,12 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
-from ..queries import found_before_sorted
+from ..queries import counted_page, has_plain_order, page_ids
 from .text import plain
+
+
+#: The most filters that an index of the tasks has, beside their state.
+MOST_INDEXED = 2
 
 
 class RefusedFilterError(Exception):
@@ -54,15 +58,29 @@ class SafeChangeList(ChangeList):
         return found
 
     def get_results(self, request: HttpRequest) -> None:
-        """Find the rows of the page; the first page where the list no longer has the requested one."""
-        try:
-            super().get_results(request)
-        except IncorrectLookupParameters:
-            self.page_num = 1
-            super().get_results(request)
-        first = (self.page_num - 1) * self.list_per_page if self.multi_page else 0
-        rows = self.queryset if self.paginator.capped.is_more else found_before_sorted(self.queryset)
-        self.result_list = rows[first : first + self.list_per_page]
+        """Find the rows of the page; of the first page where the list no longer has the requested one."""
+        rows, size = self.queryset, self.list_per_page
+        pages = self.paginator = self.model_admin.get_paginator(request, rows, size)
+        is_plain, first = has_plain_order(rows), max(0, self.page_num - 1) * size
+        known = counted_page(rows, pages.cap, first, size) if is_plain and self._has_no_index() else None
+        if known is not None:
+            pages.capped = known[0]
+        if not 1 <= self.page_num <= pages.num_pages:
+            self.page_num, first = 1, 0
+        if is_plain:
+            ids: Any = known[1] if known is not None else page_ids(rows, first, size, is_more=pages.capped.is_more)
+            self.result_list = self.root_queryset.filter(pk__in=ids).order_by(*rows.query.order_by)
+        else:
+            self.result_list = rows[first : first + size]
+        self.result_count, self.multi_page = pages.count, pages.num_pages > 1
+        # What else Django's templates read: these lists are never shown in full, or counted without their filters.
+        self.can_show_all = self.show_full_result_count = False
+        self.full_result_count = None
+        self.show_admin_actions = True
+
+    def _has_no_index(self) -> bool:
+        """Return whether more is filtered than an index has, so that counting the rows means reading them."""
+        return len(self.filter_params) > MOST_INDEXED
 
 
 def named(name: str, value: str) -> str:
