@@ -140,6 +140,44 @@ def test_a_page_has_50_rows_where_the_cap_is_lower(client: Client, settings: Any
 
 
 @ON_BOTH
+@pytest.mark.parametrize("cap", [10, 10_000])
+def test_a_list_with_three_filters_has_all_its_tasks_in_order_on_its_pages(
+    client: Client, settings: Any, cap: int
+) -> None:
+    settings.RMQ_DELAY = {"COUNT_CAP": cap}
+    for number in range(130):
+        due_at = None if number % 7 == 0 else seed.now() + timedelta(minutes=number % 5)
+        queue = "mail" if number % 13 else "other"
+        seed.record(4 * number, TaskState.PARKED, due_at=due_at, queue=queue, exception_type="ValueError")
+    tasks = TaskRecord.objects.filter(state=TaskState.PARKED, queue="mail")
+    some = tasks[0]
+    query = f"queue=mail&task={some.name}&error={some.exception_type}"
+    same = tasks.filter(name=some.name, exception_type=some.exception_type)
+    for name, order in (("parkedtask", ("due_at", "id")), ("taskrecord", ("-changed_at", "-id"))):
+        expected = list(same.order_by(*order).values_list("pk", flat=True))
+        assert len(expected) > 50
+        number_of_pages = 1 if cap == 10 else -(-len(expected) // 50)
+        for number in range(1, number_of_pages + 1):
+            page = client.get(f"{BASE}/{name}/?{query}&p={number}")
+            assert [each.pk for each in rows(page)] == expected[50 * (number - 1) :][:50], (name, number)
+            assert page.context["cl"].result_count == min(cap, len(expected))
+        for gone in ("0", "-1", "9", "9" * 30):
+            assert [each.pk for each in rows(client.get(f"{BASE}/{name}/?{query}&p={gone}"))] == expected[:50], gone
+    assert rows(client.get(f"{BASE}/parkedtask/?{query}1")) == []
+    assert client.get(f"{BASE}/parkedtask/?{query}&state=NONE").status_code == 400
+
+
+@ON_BOTH
+def test_a_list_with_three_filters_is_read_once(client: Client) -> None:
+    seed.shop(parked=20, exhausted=0)
+    some = TaskRecord.objects.all()[0]
+    with CaptureQueriesContext(connection) as queries:
+        page = client.get(f"{BASE}/parkedtask/?queue={some.queue}&task={some.name}&error={some.exception_type}")
+    assert rows(page)
+    assert len([each for each in queries if f"= '{some.exception_type}'" in each["sql"]]) == 1
+
+
+@ON_BOTH
 def test_tiles_and_chart_agree_with_the_tables(client: Client) -> None:
     seed.shop(parked=8, exhausted=12)
     page = client.get(f"{BASE}/exhaustedtask/")

@@ -133,14 +133,10 @@ class FailureGroupAdmin(SummarizedAdmin):
         """Return the list, with the figures and buttons of each row."""
         found = super().get_changelist_instance(request)
         found.result_list = list(found.result_list)
-        figures = Figures(found.result_list, timezone.now())
+        figures, acts = Figures(found.result_list, timezone.now()), group_acts.GroupActs(self, request)
         for group in found.result_list:
-            group.figures, group.tasks_url = figures, group_acts.tasks_url(self, request, group)
-            buttons = [
-                *group_acts.task_buttons(self, request, group),
-                *group_acts.mute_buttons(self, request, group),
-            ]
-            group.buttons = group_acts.in_row(buttons, group)
+            group.figures, group.tasks_url = figures, acts.tasks_url(group)
+            group.buttons = group_acts.in_row([*acts.on_tasks(group), *acts.on_alerts(group)], group)
         return found
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
@@ -246,7 +242,7 @@ class FailureGroupAdmin(SummarizedAdmin):
         group: Any = found(self.get_queryset(request), object_id)
         note = text.plain(group.note, MAX_NOTE)
         now = timezone.now()
-        figures = Figures([group], now)
+        figures, acts = Figures([group], now), group_acts.GroupActs(self, request)
         context = self.page_context(
             request,
             text.plain(group, 120),
@@ -259,12 +255,12 @@ class FailureGroupAdmin(SummarizedAdmin):
             last=text.moment(group.last_seen, now),
             open_count=grouped(group.open_tasks),
             exhausted=figures.in_words(group),
-            tasks_url=group_acts.tasks_url(self, request, group),
+            tasks_url=acts.tasks_url(group),
             chart=chart(figures.hours[group.fingerprint]),
             form=NoteForm(initial={"note": note}) if self.has_annotate_permission(request) else None,
             note=note,
-            task_buttons=group_acts.task_buttons(self, request, group),
-            mute_buttons=group_acts.mute_buttons(self, request, group),
+            task_buttons=acts.on_tasks(group),
+            mute_buttons=acts.on_alerts(group),
             from_groups="",
             note_url=self.here("note", group.pk),
             history_url=self.here("history", group.pk),

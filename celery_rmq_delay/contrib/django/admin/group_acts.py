@@ -23,34 +23,39 @@ _BUTTON = (
 )
 
 
-def tasks_url(pages: ReadOnlyAdmin, request: HttpRequest, group: FailureGroup) -> str | None:
-    """Return the URL of the group's open tasks; None if the user may not see them."""
-    url = pages.page_url(request, ExhaustedTask, "changelist")
-    return f"{url}?group={group.pk}" if url else None
+class GroupActs:
+    """What a user may do with failure groups; the permissions are read once for all rows of a page."""
 
+    def __init__(self, pages: ReadOnlyAdmin, request: HttpRequest) -> None:
+        self._pages = pages
+        self._tasks = pages.page_url(request, ExhaustedTask, "changelist")
+        names: Any = pages.admin_site._registry[ExhaustedTask].get_actions(request) if self._tasks else ()
+        self._acts = [act for act in (REQUEUE, GRADUALLY, DISCARD) if act.name in names]
+        self._may_mute = pages.has_annotate_permission(request)
 
-def task_buttons(pages: ReadOnlyAdmin, request: HttpRequest, group: Any) -> list[Button]:
-    """Return the actions on the group's open tasks that the user may start; each leads to its confirmation page.
+    def tasks_url(self, group: FailureGroup) -> str | None:
+        """Return the URL of the group's open tasks; None if the user may not see them."""
+        return f"{self._tasks}?group={group.pk}" if self._tasks else None
 
-    ``group`` is annotated by `with_open_tasks`.
-    """
-    url = tasks_url(pages, request, group)
-    if url is None or not group.open_tasks:
-        return []
-    names: Any = pages.admin_site._registry[ExhaustedTask].get_actions(request)
-    return [
-        Button(url, "action", act.name, f"{act.label}…", "button rmq-danger" if act.dangerous else "button")
-        for act in (REQUEUE, GRADUALLY, DISCARD)
-        if act.name in names
-    ]
+    def on_tasks(self, group: Any) -> list[Button]:
+        """Return the actions on the group's open tasks that the user may start; each leads to its confirmation page.
 
+        ``group`` is annotated by `with_open_tasks`.
+        """
+        url = self.tasks_url(group)
+        if url is None or not group.open_tasks:
+            return []
+        return [
+            Button(url, "action", act.name, f"{act.label}…", "button rmq-danger" if act.dangerous else "button")
+            for act in self._acts
+        ]
 
-def mute_buttons(pages: ReadOnlyAdmin, request: HttpRequest, group: FailureGroup) -> list[Button]:
-    """Return the button that mutes the group, or unmutes it; none without permission."""
-    if not pages.has_annotate_permission(request):
-        return []
-    value, label = ("0", _("Unmute")) if group.muted else ("1", _("Mute"))
-    return [Button(pages.here("mute", group.pk), "muted", value, label)]
+    def on_alerts(self, group: FailureGroup) -> list[Button]:
+        """Return the button that mutes the group, or unmutes it; none without permission."""
+        if not self._may_mute:
+            return []
+        value, label = ("0", _("Unmute")) if group.muted else ("1", _("Mute"))
+        return [Button(self._pages.here("mute", group.pk), "muted", value, label)]
 
 
 def in_row(buttons: Iterable[Button], group: FailureGroup) -> SafeString:

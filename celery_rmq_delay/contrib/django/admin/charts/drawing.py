@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import log10
 
-from django.utils.html import format_html_join
+from django.utils.html import escape
 from django.utils.safestring import SafeString
 
 #: The view box; the page stretches it to its width.
@@ -90,11 +90,12 @@ class Chart:
 
 def rectangles(bars: Iterable[Bar]) -> SafeString:
     """Return the bars that have a height; joined here, because a template takes ten times as long."""
-    return format_html_join(
-        "",
-        _RECTANGLE,
-        ((bar.series, bar.x, bar.y, bar.width, bar.height, bar.title) for bar in bars if bar.height),
+    drawn = (
+        _RECTANGLE.format(bar.series, bar.x, bar.y, bar.width, bar.height, escape(bar.title))
+        for bar in bars
+        if bar.height
     )
+    return SafeString("".join(drawn))
 
 
 def high(value: float, top: float) -> float:
