@@ -206,7 +206,8 @@ def test_the_bars_of_a_row_are_its_own_exhausted_tasks_by_hour_also_as_text(clie
     for kind in (0, 1):
         seed.record(kind)
     now = seed.now().replace(minute=30, second=0, microsecond=0)
-    counted = {0: (2, 3), 1: (0, 4), 23: (7, 0), 24: (50, 0)}  # hours ago: the counts of two queues
+    # Hours ago: the counts of two queues. The last one is before the week that the text sums up.
+    counted = {0: (2, 3), 1: (0, 4), 23: (7, 0), 24: (50, 0), 72: (100, 1), 170: (1000, 0)}
     for hours, counts in counted.items():
         for queue, count in zip(("payments", "mail"), counts, strict=True):
             Tally.objects.create(
@@ -214,11 +215,12 @@ def test_the_bars_of_a_row_are_its_own_exhausted_tasks_by_hour_also_as_text(clie
                 exhausted=count, parked=9,
             )  # fmt: skip
     rows = client.get(GROUPS).context["cl"].result_list
-    exhausted = {group.pk: [hour.exhausted for hour in group.figures.hours[group.fingerprint]] for group in rows}
+    exhausted = {group.pk: [hour.exhausted for hour in group.figures.hours] for group in rows}
     assert exhausted[group_of(0).pk] == [7, *[0] * 21, 4, 5]
     assert exhausted[group_of(1).pk] == [0] * 24
     page = client.get(GROUPS).content.decode()
     assert f"the present hour last: 7, {'0, ' * 21}4, 5" in page
+    assert "167 in 7 days" in page
     assert page.count('<rect class="rmq-bar rmq-bar-exhausted"') >= 3
     assert faults(page) == []
 

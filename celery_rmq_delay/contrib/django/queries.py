@@ -9,7 +9,23 @@ from typing import Any
 
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
-from django.db.models import BooleanField, Count, F, Func, OrderBy, OuterRef, Q, QuerySet, Subquery, Sum, Value, Window
+from django.db.models import (
+    BooleanField,
+    Case,
+    Count,
+    DateTimeField,
+    F,
+    Func,
+    OrderBy,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Sum,
+    Value,
+    When,
+    Window,
+)
 from django.db.models.functions import Coalesce, RowNumber, TruncHour
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
@@ -114,6 +130,10 @@ def tiles(cap: int, now: datetime) -> Tiles:
     return Tiles(**counts, oldest=oldest[:1].first())
 
 
+#: The columns of a tally that charts show.
+_SERIES = ("parked", "exhausted", "recovered")
+
+
 @dataclass(frozen=True)
 class Hour:
     """The counts of the hour that begins at ``start``."""
@@ -130,14 +150,40 @@ def last_hours(now: datetime) -> list[Hour]:
     return _hours(now, rows)
 
 
-def group_hours(now: datetime, fingerprints: Iterable[str]) -> dict[str, list[Hour]]:
-    """Return the last 24 hours of each failure group, by fingerprint, in one query."""
-    wanted: dict[str, list[Any]] = {fingerprint: [] for fingerprint in fingerprints}
-    slots = Tally.objects.filter(fingerprint__in=list(wanted), slot__gte=_starts(now)[0]).order_by()
-    hours = slots.annotate(hour=TruncHour("slot", tzinfo=timezone.utc))
-    for fingerprint, *row in hours.values_list("fingerprint", "hour").annotate(*_hour_sums()):
-        wanted[fingerprint].append(row)
-    return {fingerprint: _hours(now, rows) for fingerprint, rows in wanted.items()}
+@dataclass(frozen=True)
+class GroupFigures:
+    """The tallies of a failure group: the last 24 hours, and how many tasks were exhausted in each window, by name."""
+
+    hours: list[Hour]
+    exhausted: dict[str, int]
+
+
+def group_figures(
+    now: datetime, fingerprints: Iterable[str], windows: Mapping[str, timedelta]
+) -> dict[str, GroupFigures]:
+    """Return the figures of failure groups by fingerprint, in one query; ``windows`` are periods that end now."""
+    first = _starts(now)[0]
+    # Of the time before the last 24 hours only the sums are needed: one row instead of one for each hour.
+    hour = Case(When(slot__gte=first, then=TruncHour("slot", tzinfo=timezone.utc)), output_field=DateTimeField())
+    sums = [Sum("exhausted", filter=Q(slot__gte=now - length), default=0) for length in windows.values()]
+    rows = (
+        Tally.objects.filter(fingerprint__in=list(fingerprints), slot__gte=min(first, now - max(windows.values())))
+        .order_by()
+        .annotate(its_hour=hour)
+        .values_list("fingerprint", "its_hour")
+        .annotate(*_hour_sums(), **dict(zip(windows, sums, strict=True)))
+    )
+    found: dict[str, list[Any]] = {fingerprint: [] for fingerprint in fingerprints}
+    for fingerprint, *row in rows:
+        found[fingerprint].append(row)
+    size = 1 + len(_SERIES)
+    return {
+        fingerprint: GroupFigures(
+            _hours(now, (row[:size] for row in rows if row[0] is not None)),
+            {name: sum(row[size + place] for row in rows) for place, name in enumerate(windows)},
+        )
+        for fingerprint, rows in found.items()
+    }
 
 
 def _starts(now: datetime) -> list[datetime]:
@@ -146,7 +192,7 @@ def _starts(now: datetime) -> list[datetime]:
 
 
 def _hour_sums() -> list[Sum]:
-    return [Sum(name) for name in ("parked", "exhausted", "recovered")]
+    return [Sum(name) for name in _SERIES]
 
 
 def _hours(now: datetime, rows: Iterable[Any]) -> list[Hour]:
@@ -165,19 +211,6 @@ def with_open_tasks(groups: QuerySet[Any]) -> QuerySet[Any]:
     counts = tasks.values("failure_group").annotate(count=Count("*")).values("count")
     annotated: QuerySet[Any] = groups.annotate(open_tasks=Coalesce(Subquery(counts), 0))
     return annotated
-
-
-def exhausted_since(fingerprints: Iterable[str], moments: Mapping[str, datetime]) -> dict[str, dict[str, int]]:
-    """Return how many tasks of each failure group were exhausted since each of ``moments``, by fingerprint and name."""
-    sums = {name: Sum("exhausted", filter=Q(slot__gte=moment), default=0) for name, moment in moments.items()}
-    rows = (
-        Tally.objects.filter(fingerprint__in=list(fingerprints), slot__gte=min(moments.values()))
-        .order_by()
-        .values("fingerprint")
-        .annotate(**sums)
-    )
-    counts: Iterable[Any] = rows
-    return {row["fingerprint"]: {name: row[name] for name in moments} for row in counts}
 
 
 def lookup_values() -> dict[str, list[str]]:

@@ -15,7 +15,6 @@ from django.utils.translation import gettext as _
 from ..queries import counted_page, has_plain_order, page_ids
 from .text import plain
 
-
 #: The most filters that an index of the tasks has, beside their state.
 MOST_INDEXED = 2
 
@@ -60,9 +59,9 @@ class SafeChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Find the rows of the page; of the first page where the list no longer has the requested one."""
         rows, size = self.queryset, self.list_per_page
-        pages = self.paginator = self.model_admin.get_paginator(request, rows, size)
+        pages: Any = self.model_admin.get_paginator(request, rows, size)
         is_plain, first = has_plain_order(rows), max(0, self.page_num - 1) * size
-        known = counted_page(rows, pages.cap, first, size) if is_plain and self._has_no_index() else None
+        known = counted_page(rows, pages.cap, first, size) if is_plain and not self._has_index() else None
         if known is not None:
             pages.capped = known[0]
         if not 1 <= self.page_num <= pages.num_pages:
@@ -72,15 +71,20 @@ class SafeChangeList(ChangeList):
             self.result_list = self.root_queryset.filter(pk__in=ids).order_by(*rows.query.order_by)
         else:
             self.result_list = rows[first : first + size]
-        self.result_count, self.multi_page = pages.count, pages.num_pages > 1
+        self.paginator, self.result_count, self.multi_page = pages, pages.count, pages.num_pages > 1
         # What else Django's templates read: these lists are never shown in full, or counted without their filters.
         self.can_show_all = self.show_full_result_count = False
         self.full_result_count = None
         self.show_admin_actions = True
 
-    def _has_no_index(self) -> bool:
-        """Return whether more is filtered than an index has, so that counting the rows means reading them."""
-        return len(self.filter_params) > MOST_INDEXED
+    def _has_index(self) -> bool:
+        """Return whether one index has all that is filtered; otherwise counting the rows means reading them."""
+        if self.refused:
+            return True
+        filters: Any = self.filter_specs
+        chosen = self.get_filters_params()
+        without = any(each.parameter_name in chosen for each in filters if not each.has_index)
+        return len(chosen) <= MOST_INDEXED and not without
 
 
 def named(name: str, value: str) -> str:

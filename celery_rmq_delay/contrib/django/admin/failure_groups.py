@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 from django import forms
@@ -20,7 +20,7 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from ..conf import conf
 from ..models import ExhaustedTask, FailureGroup, Operation, TaskRecord, TaskState
-from ..queries import Hour, exhausted_since, group_hours, grouped, with_open_tasks
+from ..queries import GroupFigures, group_figures, grouped, with_open_tasks
 from ..services.actors import note_done
 from . import group_acts, log_entries, text
 from .base import found, with_query
@@ -91,20 +91,10 @@ class NoteForm(forms.Form):
     )
 
 
-class Figures:
-    """The counters of the groups on a page, in two queries for all of them."""
-
-    def __init__(self, groups: Iterable[FailureGroup], now: datetime) -> None:
-        fingerprints = [row.fingerprint for row in groups]
-        moments = {name: now - length for name, length in WINDOWS.items()}
-        self.since: dict[str, dict[str, int]] = exhausted_since(fingerprints, moments)
-        self.hours: dict[str, list[Hour]] = group_hours(now, fingerprints)
-
-    def in_words(self, group: FailureGroup) -> str:
-        """Return how many tasks of a group were exhausted in each of `WINDOWS`."""
-        since = self.since.get(group.fingerprint, dict.fromkeys(WINDOWS, 0))
-        counts = {name: grouped(count) for name, count in since.items()}
-        return _("%(hour)s in 1 h, %(day)s in 24 h, %(week)s in 7 days") % counts
+def in_words(figures: GroupFigures) -> str:
+    """Return how many tasks of a group were exhausted in each of `WINDOWS`."""
+    counts = {name: grouped(count) for name, count in figures.exhausted.items()}
+    return _("%(hour)s in 1 h, %(day)s in 24 h, %(week)s in 7 days") % counts
 
 
 class FailureGroupAdmin(SummarizedAdmin):
@@ -133,9 +123,10 @@ class FailureGroupAdmin(SummarizedAdmin):
         """Return the list, with the figures and buttons of each row."""
         found = super().get_changelist_instance(request)
         found.result_list = list(found.result_list)
-        figures, acts = Figures(found.result_list, timezone.now()), group_acts.GroupActs(self, request)
+        fingerprints = [group.fingerprint for group in found.result_list]
+        figures, acts = group_figures(timezone.now(), fingerprints, WINDOWS), group_acts.GroupActs(self, request)
         for group in found.result_list:
-            group.figures, group.tasks_url = figures, acts.tasks_url(group)
+            group.figures, group.tasks_url = figures[group.fingerprint], acts.tasks_url(group)
             group.buttons = group_acts.in_row([*acts.on_tasks(group), *acts.on_alerts(group)], group)
         return found
 
@@ -163,8 +154,8 @@ class FailureGroupAdmin(SummarizedAdmin):
     @admin.display(description=gettext_lazy("exhausted"))
     def exhausted(self, group: Any) -> SafeString:
         """Return the last 24 hours as small bars; below, the sums of an hour, a day and a week."""
-        shown = small_chart(group.figures.hours[group.fingerprint])
-        return format_html('{}<span class="rmq-beneath">{}</span>', shown, group.figures.in_words(group))
+        shown = small_chart(group.figures.hours)
+        return format_html('{}<span class="rmq-beneath">{}</span>', shown, in_words(group.figures))
 
     @admin.display(description=gettext_lazy("last seen"))
     def seen(self, group: FailureGroup) -> SafeString:
@@ -242,7 +233,8 @@ class FailureGroupAdmin(SummarizedAdmin):
         group: Any = found(self.get_queryset(request), object_id)
         note = text.plain(group.note, MAX_NOTE)
         now = timezone.now()
-        figures, acts = Figures([group], now), group_acts.GroupActs(self, request)
+        figures = group_figures(now, [group.fingerprint], WINDOWS)[group.fingerprint]
+        acts = group_acts.GroupActs(self, request)
         context = self.page_context(
             request,
             text.plain(group, 120),
@@ -254,9 +246,9 @@ class FailureGroupAdmin(SummarizedAdmin):
             first=text.moment(group.first_seen, now),
             last=text.moment(group.last_seen, now),
             open_count=grouped(group.open_tasks),
-            exhausted=figures.in_words(group),
+            exhausted=in_words(figures),
             tasks_url=acts.tasks_url(group),
-            chart=chart(figures.hours[group.fingerprint]),
+            chart=chart(figures.hours),
             form=NoteForm(initial={"note": note}) if self.has_annotate_permission(request) else None,
             note=note,
             task_buttons=acts.on_tasks(group),

@@ -35,6 +35,8 @@ class OwnFilter(admin.SimpleListFilter):
     template = "admin/rmq_delay/filter.html"
     #: Parameters beside ``parameter_name``.
     more_parameters: tuple[str, ...] = ()
+    #: Whether an index has its column.
+    has_index = True
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep the rows of the chosen value; all rows if none is chosen."""
@@ -219,6 +221,7 @@ class ParkedWindow(WindowFilter):
     """By when it was parked."""
 
     title, field = _("parked"), "parked_at"
+    has_index = False
 
 
 class ExhaustedWindow(WindowFilter):
