@@ -11,7 +11,15 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from celery_rmq_delay.contrib.django.models import CollectorStatus, FailureGroup, LookupValue, TaskRecord, TaskState
+from celery_rmq_delay.contrib.django.models import (
+    CollectorStatus,
+    FailureGroup,
+    LookupValue,
+    Operation,
+    OperationItem,
+    TaskRecord,
+    TaskState,
+)
 from tests.support.django import seed
 from tests.support.django.admin_pages import BASE
 from tests.support.django.databases import ON_BOTH
@@ -177,6 +185,27 @@ def test_a_list_with_filters_that_no_index_has_together_is_read_once(client: Cli
             page = client.get(f"{BASE}/parkedtask/?{query}")
         assert rows(page)
         assert len([each for each in queries if condition in each["sql"]]) == 1, query
+
+
+@ON_BOTH
+@pytest.mark.parametrize("cap", [10, 10_000])
+def test_the_tasks_of_an_operation_are_read_once_for_their_count_and_order(
+    client: Client, settings: Any, cap: int
+) -> None:
+    settings.RMQ_DELAY = {"COUNT_CAP": cap}
+    seed.shop(parked=0, exhausted=130)
+    operation = Operation.objects.create(kind=Operation.Kind.REQUEUE, actor="bob", requested=110)
+    mine = list(TaskRecord.objects.order_by("pk")[10:120])
+    OperationItem.objects.bulk_create(
+        OperationItem(operation=operation, record=task, position=place, outcome="OK") for place, task in enumerate(mine)
+    )
+    expected = [task.pk for task in sorted(mine, key=lambda task: (task.exhausted_at, task.pk), reverse=True)]
+    for number in (1,) if cap == 10 else (1, 2, 3):
+        with CaptureQueriesContext(connection) as queries:
+            page = client.get(f"{BASE}/exhaustedtask/?operation={operation.pk}&p={number}")
+        assert [each.pk for each in rows(page)] == expected[50 * (number - 1) : 50 * number]
+        assert page.context["cl"].result_count == min(cap, 110)
+        assert len([each for each in queries if "operationitem" in each["sql"]]) == 1
 
 
 @ON_BOTH

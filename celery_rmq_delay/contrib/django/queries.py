@@ -10,9 +10,9 @@ from typing import Any
 from django.core.exceptions import EmptyResultSet
 from django.db import connections
 from django.db.models import (
+    BigIntegerField,
     BooleanField,
     Case,
-    Count,
     DateTimeField,
     F,
     Func,
@@ -26,7 +26,7 @@ from django.db.models import (
     When,
     Window,
 )
-from django.db.models.functions import Coalesce, RowNumber, TruncHour
+from django.db.models.functions import RowNumber, TruncHour
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
@@ -164,12 +164,12 @@ def group_figures(
     """Return the figures of failure groups by fingerprint, in one query; ``windows`` are periods that end now."""
     first = _starts(now)[0]
     # Of the time before the last 24 hours only the sums are needed: one row instead of one for each hour.
-    hour = Case(When(slot__gte=first, then=TruncHour("slot", tzinfo=timezone.utc)), output_field=DateTimeField())
+    recent = Case(When(slot__gte=first, then=F("slot")), output_field=DateTimeField())
     sums = [Sum("exhausted", filter=Q(slot__gte=now - length), default=0) for length in windows.values()]
     rows = (
         Tally.objects.filter(fingerprint__in=list(fingerprints), slot__gte=min(first, now - max(windows.values())))
         .order_by()
-        .annotate(its_hour=hour)
+        .annotate(its_hour=TruncHour(recent, tzinfo=timezone.utc))
         .values_list("fingerprint", "its_hour")
         .annotate(*_hour_sums(), **dict(zip(windows, sums, strict=True)))
     )
@@ -207,9 +207,9 @@ def _hours(now: datetime, rows: Iterable[Any]) -> list[Hour]:
 def with_open_tasks(groups: QuerySet[Any]) -> QuerySet[Any]:
     """Annotate failure groups with ``open_tasks``, how many of their tasks are exhausted; counted within one index."""
     tasks = TaskRecord.objects.filter(state=TaskState.EXHAUSTED, failure_group=OuterRef("pk")).order_by()
-    # COUNT(id) instead of COUNT(*) would read each row.
-    counts = tasks.values("failure_group").annotate(count=Count("*")).values("count")
-    annotated: QuerySet[Any] = groups.annotate(open_tasks=Coalesce(Subquery(counts), 0))
+    # Not Django's Count: it would group the tasks, which takes half as long again.
+    counted = Func(template="COUNT(*)", output_field=BigIntegerField())
+    annotated: QuerySet[Any] = groups.annotate(open_tasks=Subquery(tasks.values(count=counted)))
     return annotated
 
 
@@ -267,15 +267,17 @@ def page_ids(rows: QuerySet[Any], first: int, size: int, *, is_more: bool) -> Qu
     return found.values("pk")[first : first + size]
 
 
-def counted_page(rows: QuerySet[Any], cap: int, first: int, size: int) -> tuple[Capped, list[int]] | None:
+def counted_page(
+    rows: QuerySet[Any], cap: int, first: int, size: int, *, to_the_end: bool = False
+) -> tuple[Capped, list[int]] | None:
     """Return the count of ``rows``, which have a plain order, and the ids of a page, in one query.
 
-    None if there are more than ``cap``, so that all of them have to be sorted, or if the page has no row.
+    None if the page has no row, or if there are more than ``cap``, and not ``to_the_end``: the others are not read.
     """
     connection = connections[rows.db]
     names = [str(name) for name in rows.query.order_by]
     keys = {f"key{place}": F(name.lstrip("-")) for place, name in enumerate(names)}
-    found = rows.order_by().values(row_id=F("pk"), **keys)[: cap + 1]
+    found = rows.order_by().values(row_id=F("pk"), **keys)[: None if to_the_end else cap + 1]
     try:
         sql, params = found.query.get_compiler(connection=connection).as_sql()
     except EmptyResultSet:
@@ -285,7 +287,7 @@ def counted_page(rows: QuerySet[Any], cap: int, first: int, size: int) -> tuple[
     with connection.cursor() as cursor:
         cursor.execute(page, [*params, size, min(first, cap)])
         ids = cursor.fetchall()
-    if not ids or ids[0][1] > cap:
+    if not ids or (ids[0][1] > cap and not to_the_end):
         return None
     return Capped(ids[0][1], cap), [pk for pk, _ in ids]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import Any
 
 from django.contrib.admin.options import IncorrectLookupParameters
@@ -17,6 +18,17 @@ from .text import plain
 
 #: The most filters that an index of the tasks has, beside their state.
 MOST_INDEXED = 2
+
+
+class Reads(Enum):
+    """What a database reads to find the rows of a filter."""
+
+    #: An index, in which they are counted, and in many cases sorted.
+    INDEX = auto()
+    #: The rows, so that they are counted and sorted in one query, up to the cap of counts.
+    ROWS = auto()
+    #: All of the rows even for one page, as they are in no index's order.
+    ALL = auto()
 
 
 class RefusedFilterError(Exception):
@@ -61,7 +73,9 @@ class SafeChangeList(ChangeList):
         rows, size = self.queryset, self.list_per_page
         pages: Any = self.model_admin.get_paginator(request, rows, size)
         is_plain, first = has_plain_order(rows), max(0, self.page_num - 1) * size
-        known = counted_page(rows, pages.cap, first, size) if is_plain and not self._has_index() else None
+        reads = self._reads() if is_plain else Reads.INDEX
+        to_the_end = reads is Reads.ALL
+        known = None if reads is Reads.INDEX else counted_page(rows, pages.cap, first, size, to_the_end=to_the_end)
         if known is not None:
             pages.capped = known[0]
         if not 1 <= self.page_num <= pages.num_pages:
@@ -77,14 +91,16 @@ class SafeChangeList(ChangeList):
         self.full_result_count = None
         self.show_admin_actions = True
 
-    def _has_index(self) -> bool:
-        """Return whether one index has all that is filtered; otherwise counting the rows means reading them."""
+    def _reads(self) -> Reads:
+        """Return what has to be read to count the rows that are filtered."""
         if self.refused:
-            return True
+            return Reads.INDEX
         filters: Any = self.filter_specs
         chosen = self.get_filters_params()
-        without = any(each.parameter_name in chosen for each in filters if not each.has_index)
-        return len(chosen) <= MOST_INDEXED and not without
+        reads = {each.reads for each in filters if each.parameter_name in chosen}
+        if Reads.ALL in reads:
+            return Reads.ALL
+        return Reads.ROWS if Reads.ROWS in reads or len(chosen) > MOST_INDEXED else Reads.INDEX
 
 
 def named(name: str, value: str) -> str:

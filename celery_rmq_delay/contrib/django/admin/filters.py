@@ -18,7 +18,7 @@ from django.utils.translation import ngettext
 from ..models import LookupValue, TaskState
 from ..queries import MAX_CHOICES, due_soon, lookup_values, overdue
 from .base import EXHAUSTED_STATES
-from .changelist import named
+from .changelist import Reads, named
 from .text import plain
 
 _LOOKUPS = "_rmq_delay_lookups"
@@ -35,8 +35,7 @@ class OwnFilter(admin.SimpleListFilter):
     template = "admin/rmq_delay/filter.html"
     #: Parameters beside ``parameter_name``.
     more_parameters: tuple[str, ...] = ()
-    #: Whether an index has its column.
-    has_index = True
+    reads = Reads.INDEX
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep the rows of the chosen value; all rows if none is chosen."""
@@ -221,7 +220,7 @@ class ParkedWindow(WindowFilter):
     """By when it was parked."""
 
     title, field = _("parked"), "parked_at"
-    has_index = False
+    reads = Reads.ROWS
 
 
 class ExhaustedWindow(WindowFilter):

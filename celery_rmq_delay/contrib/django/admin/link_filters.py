@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from ..models import FailureGroup, Operation, OperationItem
 from ..queries import selected
-from .changelist import named
+from .changelist import Reads, named
 from .filters import OwnFilter, number_of
 from .text import plain
 
@@ -52,6 +52,7 @@ class OperationFilter(OwnFilter):
     title = _("operation")
     parameter_name = "operation"
     more_parameters = ("outcome",)
+    reads = Reads.ALL
     template = "admin/rmq_delay/no_choices.html"
 
     def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
