@@ -206,6 +206,8 @@ def test_the_tasks_of_an_operation_are_read_once_for_their_count_and_order(
         assert [each.pk for each in rows(page)] == expected[50 * (number - 1) : 50 * number]
         assert page.context["cl"].result_count == min(cap, 110)
         assert len([each for each in queries if "operationitem" in each["sql"]]) == 1
+    gone = client.get(f"{BASE}/exhaustedtask/?operation={operation.pk}&p=9")
+    assert [each.pk for each in rows(gone)] == expected[:50]
 
 
 @ON_BOTH

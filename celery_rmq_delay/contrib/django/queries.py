@@ -269,10 +269,11 @@ def page_ids(rows: QuerySet[Any], first: int, size: int, *, is_more: bool) -> Qu
 
 def counted_page(
     rows: QuerySet[Any], cap: int, first: int, size: int, *, to_the_end: bool = False
-) -> tuple[Capped, list[int]] | None:
+) -> tuple[Capped, list[int] | None] | None:
     """Return the count of ``rows``, which have a plain order, and the ids of a page, in one query.
 
-    None if the page has no row, or if there are more than ``cap``, and not ``to_the_end``: the others are not read.
+    The ids are None if there are more than ``cap``, as then the others are not read, except ``to_the_end``.
+    None alone if the page has no row.
     """
     connection = connections[rows.db]
     names = [str(name) for name in rows.query.order_by]
@@ -286,10 +287,11 @@ def counted_page(
     page = f"SELECT row_id, COUNT(*) OVER () FROM ({sql}) counted ORDER BY {order} LIMIT %s OFFSET %s"  # noqa: S608
     with connection.cursor() as cursor:
         cursor.execute(page, [*params, size, min(first, cap)])
-        ids = cursor.fetchall()
-    if not ids or (ids[0][1] > cap and not to_the_end):
+        found_rows = cursor.fetchall()
+    if not found_rows:
         return None
-    return Capped(ids[0][1], cap), [pk for pk, _ in ids]
+    count = Capped(found_rows[0][1], cap)
+    return count, [pk for pk, _ in found_rows] if to_the_end or not count.is_more else None
 
 
 def _found_before_sorted(rows: QuerySet[Any]) -> QuerySet[Any]:

@@ -74,14 +74,16 @@ class SafeChangeList(ChangeList):
         pages: Any = self.model_admin.get_paginator(request, rows, size)
         is_plain, first = has_plain_order(rows), max(0, self.page_num - 1) * size
         reads = self._reads() if is_plain else Reads.INDEX
-        to_the_end = reads is Reads.ALL
-        known = None if reads is Reads.INDEX else counted_page(rows, pages.cap, first, size, to_the_end=to_the_end)
-        if known is not None:
-            pages.capped = known[0]
+        ids: Any = None
+        if reads is not Reads.INDEX:
+            known = counted_page(rows, pages.cap, first, size, to_the_end=reads is Reads.ALL)
+            if known is not None:
+                pages.capped, ids = known
         if not 1 <= self.page_num <= pages.num_pages:
-            self.page_num, first = 1, 0
+            self.page_num, first, ids = 1, 0, None
         if is_plain:
-            ids: Any = known[1] if known is not None else page_ids(rows, first, size, is_more=pages.capped.is_more)
+            if ids is None:
+                ids = page_ids(rows, first, size, is_more=pages.capped.is_more)
             self.result_list = self.root_queryset.filter(pk__in=ids).order_by(*rows.query.order_by)
         else:
             self.result_list = rows[first : first + size]
