@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.contrib.admin.models import LogEntry
 from django.db import connection
 from django.test import Client, override_settings
 from django.test.utils import CaptureQueriesContext
@@ -199,6 +200,20 @@ def test_one_click_mutes_one_group_and_returns_to_the_list(client: Client) -> No
     assert client.post(url).status_code == 400
     assert client.get(url).status_code == 403
     assert people.staff("view_failuregroup").post(url, {"muted": "0"}).status_code == 403
+
+
+@ON_BOTH
+@override_settings(RMQ_DELAY={"INLINE_LIMIT": 20})
+def test_all_groups_of_a_list_are_muted_at_once(client: Client) -> None:
+    for number in range(30):
+        group = FailureGroup.objects.create(
+            fingerprint=f"{number:064x}", exception_type="E", first_seen=seed.now(), last_seen=seed.now()
+        )
+        seed.record(number, failure_group=group)
+    ticked = {"action": "mute", "select_across": "1", "_selected_action": [str(group.pk)]}
+    assert messages_of(client.post(GROUPS, ticked)) == ["30 groups muted."]
+    assert FailureGroup.objects.filter(muted=True).count() == 30
+    assert LogEntry.objects.filter(change_message="Muted").count() == 30
 
 
 @ON_BOTH

@@ -89,7 +89,7 @@ def test_a_group_filters_its_tasks(client: Client) -> None:
 def test_a_filter_that_makes_no_sense_shows_nothing_instead_of_everything(client: Client) -> None:
     seed.record(1, TaskState.PARKED)
     choices = ("state=NONE", "window=forever", "overdue=2", "requeued=x")
-    for query in (*choices, "attempts=0", "attempts=many", "group=x", "queue=a%00b"):
+    for query in (*choices, "state=", "attempts=0", "attempts=many", "group=x", "queue=a%00b"):
         page = client.get(f"{BASE}/parkedtask/?{query}")
         assert (page.status_code, rows(page)) == (400, []), query
 
@@ -138,6 +138,28 @@ def test_sqlite_finds_a_list_below_the_cap_by_its_filters_and_not_by_its_order(c
             plan = [row[-1] for row in cursor.fetchall()]
         assert any("rmq_delay_state_queue (state=? AND queue=?)" in step for step in plan), plan
     assert len(rows(client.get(f"{BASE}/taskrecord/?queue=rare&p=2"))) == 3  # of the first page
+
+
+@ON_BOTH
+@pytest.mark.parametrize("cap", [10, 49, 50, 51])
+def test_all_rows_can_be_selected_wherever_the_cap_is(client: Client, settings: Any, cap: int) -> None:
+    settings.RMQ_DELAY = {"COUNT_CAP": cap}
+    seed.shop(parked=0, exhausted=60)
+    assert f"Select all: more than {cap}" in client.get(f"{BASE}/exhaustedtask/").content.decode()
+
+
+@ON_BOTH
+def test_the_page_of_a_task_takes_the_same_queries_for_any_number_of_related_tasks(client: Client) -> None:
+    needed = []
+    for count in (2, 16):
+        task = seed.record(100 * count, root_id="root")
+        for number in range(1, count):
+            seed.record(100 * count + number, root_id="root")
+        client.get(f"{BASE}/exhaustedtask/{task.pk}/change/")
+        with CaptureQueriesContext(connection) as queries:
+            assert client.get(f"{BASE}/exhaustedtask/{task.pk}/change/").status_code == 200
+        needed.append(len(queries))
+    assert needed[0] == needed[1]
 
 
 @ON_BOTH

@@ -74,7 +74,7 @@ def test_one_bar_is_visible_among_thousands_and_zero_has_no_bar() -> None:
     assert tall > 80 > small >= 2
     assert none == [0, 0]
     assert [key.value for key in drawn.keys] == ["9,000", "1"]
-    assert [line.value for line in drawn.lines] == ["10000", "5000"]
+    assert [line.value for line in drawn.lines] == ["10,000", "5,000"]
     assert all(bar.y >= 0 and bar.y + bar.height <= drawn.height + 0.01 for bar in found)
 
 

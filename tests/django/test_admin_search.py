@@ -12,7 +12,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from celery_rmq_delay.contrib.django.models import TaskRecord, TaskState, search
+from celery_rmq_delay.contrib.django.models import LookupValue, TaskRecord, TaskState, search
 from celery_rmq_delay.contrib.django.services.prune import prune
 from celery_rmq_delay.contrib.django.services.searching import MAX_TERM, MAX_WORDS, searched, words_of
 from tests.support.django.admin_pages import BASE
@@ -166,6 +166,26 @@ def test_frequent_words_are_searched_in_the_first_rows_of_the_list(client: Clien
     assert listed(client, "decl*", more="&queue=mail") == [tasks[25].task_id]
     for complete in ("25", "declined&queue=mail"):
         assert "Many tasks" not in client.get(f"{BASE}/exhaustedtask/?q={complete}").content.decode()
+
+
+@ON_BOTH
+def test_a_beginning_of_more_names_than_are_searched_has_a_note(client: Client) -> None:
+    for number in range(60):
+        name = f"shop.task{number:02}"
+        LookupValue.objects.create(kind=LookupValue.Kind.TASK, value=name)
+        task(number, name=name)
+    for term, count, is_cut in (("shop.task", 50, True), ("shop.task0", 10, False)):
+        page = client.get(f"{BASE}/exhaustedtask/?q={term}")
+        assert page.context["cl"].result_count == count
+        assert ("More than 50 names of tasks and errors begin with this" in page.content.decode()) == is_cut
+
+
+@ON_BOTH
+def test_a_word_with_letters_beyond_ascii_is_found_in_any_case(client: Client) -> None:
+    for number, text in enumerate(("Über die Straße", "ÜBER ALLES", "über")):
+        task(number, exception_message=text)
+    for term in ("über", "Über", "ÜBER"):
+        assert len(listed(client, term)) == 3, term
 
 
 @ON_BOTH

@@ -255,6 +255,10 @@ class ReadOnlyAdmin(_ModelAdmin):
         return None
 
 
+#: The columns that `belongs` reads, beside the state.
+BELONGING = ("parked_at", "exhausted_at", "generation")
+
+
 def belongs(record: TaskRecord, model: type[Model]) -> bool:
     """Return whether a task is on the pages of a model: whether it is, or once was, parked or exhausted."""
     if model is ParkedTask:

@@ -17,7 +17,7 @@ from ....events.schema import DISCARDED, REQUEUED
 from ..models import Attempt, FailureGroup, Operation, OperationItem, TaskRecord, TaskState
 from . import text
 from .attempts import timeline
-from .base import ReadOnlyAdmin
+from .base import BELONGING, ReadOnlyAdmin
 from .tracebacks import parts
 
 #: Maximum number of each on the page.
@@ -162,7 +162,7 @@ def _relatives(admin: ReadOnlyAdmin, request: HttpRequest, record: TaskRecord) -
 def _found(key: str, value: str, record: TaskRecord) -> Iterator[TaskRecord]:
     wanted = Q(**{key: value}) | Q(task_id=value) if key == "root_id" else Q(**{key: value})
     rows = TaskRecord.objects.filter(wanted).exclude(pk=record.pk)
-    yield from rows.only("task_id", "name", "state").order_by("pk")[:MAX_RELATED]
+    yield from rows.only("task_id", "name", "state", *BELONGING).order_by("pk")[:MAX_RELATED]
 
 
 def _search_url(admin: ReadOnlyAdmin, request: HttpRequest, value: str) -> str | None:

@@ -18,9 +18,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from ..conf import conf
 from ..models import ExhaustedTask, FailureGroup, Operation, TaskRecord, TaskState
-from ..queries import GroupFigures, group_figures, grouped, with_open_tasks
+from ..queries import GroupFigures, among, group_figures, grouped, with_open_tasks
 from ..services.actors import note_done
 from . import group_acts, log_entries, text
 from .base import found, with_query
@@ -201,13 +200,13 @@ class FailureGroupAdmin(SummarizedAdmin):
         self._set_muted(request, queryset, muted=False)
 
     def _set_muted(self, request: HttpRequest, queryset: QuerySet[FailureGroup], *, muted: bool) -> None:
-        groups = list(queryset.exclude(muted=muted)[: conf().inline_limit])
-        FailureGroup.objects.filter(pk__in=[group.pk for group in groups]).update(muted=muted)
+        chosen = FailureGroup.objects.filter(pk__in=queryset.order_by().values("pk")).exclude(muted=muted)
+        groups = list(chosen.order_by("pk"))
+        numbers = [group.pk for group in groups]
         what = _("Muted") if muted else _("Unmuted")
-        for group in groups:
-            log_entries.log(request, group, what)
         if groups:
-            numbers = [group.pk for group in groups]
+            FailureGroup.objects.filter(among(numbers, chosen.db)).update(muted=muted)
+            log_entries.log_all(request, groups, what)
             note_done(
                 Operation.Kind.MUTE,
                 log_entries.actor(request),
@@ -222,7 +221,7 @@ class FailureGroupAdmin(SummarizedAdmin):
             if muted
             else ngettext("%(count)s group unmuted.", "%(count)s groups unmuted.", count)
         )
-        self.message_user(request, message % {"count": count}, messages.SUCCESS)
+        self.message_user(request, message % {"count": grouped(count)}, messages.SUCCESS)
 
     def get_urls(self) -> list[Any]:
         """Return Django's URLs, and those that save a note and mute."""

@@ -86,7 +86,7 @@ class StateFilter(OwnFilter):
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         """Keep the tasks of the chosen state, or of the default."""
-        return super().queryset(request, queryset) if self.value() else queryset.filter(state__in=self.default)
+        return queryset.filter(state__in=self.default) if self.value() is None else super().queryset(request, queryset)
 
     def chosen(self, queryset: QuerySet[Any], value: str) -> QuerySet[Any] | None:
         """Return the tasks of one state."""

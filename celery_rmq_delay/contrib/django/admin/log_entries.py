@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -26,8 +27,13 @@ def log_operation(request: HttpRequest, operation: Operation) -> None:
 
 def log(request: HttpRequest, row: Model, message: str) -> None:
     """Add an entry to the history of one row."""
+    log_all(request, [row], message)
+
+
+def log_all(request: HttpRequest, rows: Sequence[Model], message: str) -> None:
+    """Add an entry to the history of each of these rows."""
     user: Any = request.user
-    LogEntry.objects.log_actions(user.pk, [row], CHANGE, message)
+    LogEntry.objects.log_actions(user.pk, rows, CHANGE, message)
 
 
 def entry_text(operation: Operation) -> str:

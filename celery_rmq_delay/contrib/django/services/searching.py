@@ -41,12 +41,14 @@ class Words:
     def tsquery(self) -> str:
         """The words for PostgreSQL's ``to_tsquery``; they have no quotes and no backslashes.
 
-        In a database with the locale C, PostgreSQL compares letters beyond ASCII by case: there both cases are tried.
+        In a database with the locale C, PostgreSQL compares letters beyond ASCII by case: words with such letters are
+        tried as they are, in lower case, in upper case, and with a capital.
         """
         parts = []
         for number, word in enumerate(self.words, start=1):
             end = ":*" if self.is_open and number == len(self.words) else ""
-            forms = [word] if word.isascii() else dict.fromkeys([word, word.lower()])
+            cases = [] if word.isascii() else [word.lower(), word.upper(), word.capitalize()]
+            forms = dict.fromkeys([word, *cases])
             either = " | ".join(f"'{search.MARK}{form}'{end}" for form in forms)
             parts.append(f"({either})")
         return " & ".join(parts)
@@ -103,20 +105,27 @@ def searched(rows: QuerySet[Any], term: str) -> Found:
     own = Q(task_id=term) | Q(root_id=term)
     if TaskRecord.objects.using(rows.db).filter(own).exists():
         return Found(rows.filter(own))
-    ids, note = _with_words(rows, term)
-    return Found(rows.filter(_named(term) | among(ids, rows.db)), note)
+    named, of_names = _named(term)
+    ids, of_words = _with_words(rows, term)
+    return Found(rows.filter(named | among(ids, rows.db)), " ".join(filter(None, [of_names, of_words])))
 
 
-def _named(term: str) -> Q:
+def _named(term: str) -> tuple[Q, str]:
     """Return the condition of tasks whose name or error begins with ``term``, from the small table of recorded values.
 
-    Each part of the condition has an index.
+    Each part of the condition has an index. With it a note, where there are more than `_MATCHES` such names.
     """
-    starts = LookupValue.objects.filter(value__istartswith=term, kind__in=["task", "error"])
+    starts = LookupValue.objects.filter(value__istartswith=term, kind__in=["task", "error"]).order_by("value", "kind")
     found: dict[str, list[str]] = {"task": [], "error": []}
-    for kind, value in starts.values_list("kind", "value")[:_MATCHES]:
+    values = list(starts.values_list("kind", "value")[: _MATCHES + 1])
+    for kind, value in values[:_MATCHES]:
         found[kind].append(value)
-    return Q(name__in=found["task"]) | Q(exception_type__in=found["error"])
+    note = _(
+        "More than %(count)s names of tasks and errors begin with this: only the first were searched, in the order of "
+        "the alphabet. Enter more of the name."
+    )
+    condition = Q(name__in=found["task"]) | Q(exception_type__in=found["error"])
+    return condition, note % {"count": _MATCHES} if len(values) > _MATCHES else ""
 
 
 def _with_words(rows: QuerySet[Any], term: str) -> tuple[list[int], str]:

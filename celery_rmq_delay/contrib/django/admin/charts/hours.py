@@ -31,14 +31,15 @@ def chart(hours: Sequence[Hour]) -> Chart:
     levels = [top] if top == 1 else [top, -(-top // 2)]
     step = 100 / max(1, len(hours))
     rows = (
-        (h.start.isoformat(), f"{local(h.start):%Y-%m-%d %H:%M}", h.parked, h.exhausted, h.recovered) for h in hours
+        (h.start.isoformat(), f"{local(h.start):%Y-%m-%d %H:%M}", *map(grouped, (h.parked, h.exhausted, h.recovered)))
+        for h in hours
     )
     return Chart(
         name="hours",
         caption=_("The last 24 hours"),
         described=_("Parked and exhausted tasks by hour; the table below has the figures"),
         drawing=rectangles(bars(hours, top)),
-        lines=[Line(level(value, top), str(value)) for value in levels],
+        lines=[Line(level(value, top), grouped(value)) for value in levels],
         marks=[
             Mark(round(index * step, 2), f"{local(hours[index].start):%H:%M}", "start")
             for index in range(0, len(hours), MARKED)
@@ -56,7 +57,7 @@ def bars(hours: Sequence[Hour], top: int) -> list[Bar]:
     step = WIDTH / max(1, len(hours))
     found = []
     for index, hour in enumerate(hours):
-        title = f"{local(hour.start):%H:%M}: {hour.parked} / {hour.exhausted}"
+        title = f"{local(hour.start):%H:%M}: {grouped(hour.parked)} / {grouped(hour.exhausted)}"
         for place, series in enumerate(("parked", "exhausted")):
             tall = high(getattr(hour, series), top)
             x = index * step + step * (0.12 + 0.38 * place)
