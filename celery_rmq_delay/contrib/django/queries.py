@@ -159,7 +159,7 @@ class GroupFigures:
 
 
 def group_figures(
-    now: datetime, fingerprints: Iterable[str], windows: Mapping[str, timedelta]
+    now: datetime, fingerprints: Sequence[str], windows: Mapping[str, timedelta]
 ) -> dict[str, GroupFigures]:
     """Return the figures of failure groups by fingerprint, in one query; ``windows`` are periods that end now."""
     first = _starts(now)[0]
@@ -167,23 +167,20 @@ def group_figures(
     recent = Case(When(slot__gte=first, then=F("slot")), output_field=DateTimeField())
     sums = [Sum("exhausted", filter=Q(slot__gte=now - length), default=0) for length in windows.values()]
     rows = (
-        Tally.objects.filter(fingerprint__in=list(fingerprints), slot__gte=min(first, now - max(windows.values())))
+        Tally.objects.filter(fingerprint__in=fingerprints, slot__gte=min(first, now - max(windows.values())))
         .order_by()
         .annotate(its_hour=TruncHour(recent, tzinfo=timezone.utc))
         .values_list("fingerprint", "its_hour")
         .annotate(*_hour_sums(), **dict(zip(windows, sums, strict=True)))
     )
-    found: dict[str, list[Any]] = {fingerprint: [] for fingerprint in fingerprints}
-    for fingerprint, *row in rows:
-        found[fingerprint].append(row)
-    size = 1 + len(_SERIES)
-    return {
-        fingerprint: GroupFigures(
-            _hours(now, (row[:size] for row in rows if row[0] is not None)),
-            {name: sum(row[size + place] for row in rows) for place, name in enumerate(windows)},
-        )
-        for fingerprint, rows in found.items()
-    }
+    hours: dict[str, list[Any]] = {fingerprint: [] for fingerprint in fingerprints}
+    exhausted = {fingerprint: dict.fromkeys(windows, 0) for fingerprint in hours}
+    for fingerprint, its_hour, *numbers in rows:
+        if its_hour is not None:
+            hours[fingerprint].append((its_hour, *numbers[: len(_SERIES)]))
+        for name, count in zip(windows, numbers[len(_SERIES) :], strict=True):
+            exhausted[fingerprint][name] += count
+    return {each: GroupFigures(_hours(now, rows), exhausted[each]) for each, rows in hours.items()}
 
 
 def _starts(now: datetime) -> list[datetime]:
@@ -254,7 +251,12 @@ def collectors(now: datetime) -> Collectors:
 def has_plain_order(rows: QuerySet[Any]) -> bool:
     """Return whether ``rows`` are ordered by columns of their table alone."""
     fields = {field.name for field in rows.model._meta.concrete_fields}
-    return fields.issuperset(str(name).lstrip("-") for name in rows.query.order_by)
+    return fields.issuperset(name for name, _ in _order(rows))
+
+
+def _order(rows: QuerySet[Any]) -> list[tuple[str, bool]]:
+    """Return the columns of a plain order, each with whether it is descending."""
+    return [(name.lstrip("-"), name.startswith("-")) for name in map(str, rows.query.order_by)]
 
 
 def page_ids(rows: QuerySet[Any], first: int, size: int, *, is_more: bool) -> QuerySet[Any]:
@@ -276,15 +278,15 @@ def counted_page(
     None alone if the page has no row.
     """
     connection = connections[rows.db]
-    names = [str(name) for name in rows.query.order_by]
-    keys = {f"key{place}": F(name.lstrip("-")) for place, name in enumerate(names)}
+    order = _order(rows)
+    keys = {f"key{place}": F(name) for place, (name, _) in enumerate(order)}
     found = rows.order_by().values(row_id=F("pk"), **keys)[: None if to_the_end else cap + 1]
     try:
         sql, params = found.query.get_compiler(connection=connection).as_sql()
     except EmptyResultSet:
         return None
-    order = ", ".join(f"{key} DESC" if name[0] == "-" else key for key, name in zip(keys, names, strict=True))
-    page = f"SELECT row_id, COUNT(*) OVER () FROM ({sql}) counted ORDER BY {order} LIMIT %s OFFSET %s"  # noqa: S608
+    by = ", ".join(f"{key} DESC" if descending else key for key, (_, descending) in zip(keys, order, strict=True))
+    page = f"SELECT row_id, COUNT(*) OVER () FROM ({sql}) counted ORDER BY {by} LIMIT %s OFFSET %s"  # noqa: S608
     with connection.cursor() as cursor:
         cursor.execute(page, [*params, size, min(first, cap)])
         found_rows = cursor.fetchall()
@@ -301,8 +303,7 @@ def _found_before_sorted(rows: QuerySet[Any]) -> QuerySet[Any]:
     """
     if connections[rows.db].vendor != "sqlite":
         return rows
-    names = [str(name) for name in rows.query.order_by]
-    return rows.order_by(*(OrderBy(_Unindexed(F(name.lstrip("-"))), descending=name[0] == "-") for name in names))
+    return rows.order_by(*(OrderBy(_Unindexed(F(name)), descending=descending) for name, descending in _order(rows)))
 
 
 class _Unindexed(Func):

@@ -200,6 +200,7 @@ class FailureGroupAdmin(SummarizedAdmin):
         self._set_muted(request, queryset, muted=False)
 
     def _set_muted(self, request: HttpRequest, queryset: QuerySet[FailureGroup], *, muted: bool) -> None:
+        # By their ids, as the query of the list would count the open tasks of each group.
         chosen = FailureGroup.objects.filter(pk__in=queryset.order_by().values("pk")).exclude(muted=muted)
         groups = list(chosen.order_by("pk"))
         numbers = [group.pk for group in groups]
