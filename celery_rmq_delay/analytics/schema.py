@@ -17,6 +17,7 @@ from pyspark.sql.types import (
 )
 
 from ..history.columns import COLUMNS, Kind
+from .figures import BACKTEST_FIGURES, FIGURES
 
 _TYPES: dict[Kind, DataType] = {
     "text": StringType(),
@@ -184,9 +185,8 @@ HOURLY = StructType(
 
 
 def _figures(prefix: str) -> list[StructField]:
-    """Return the figures of a ladder, each with its bootstrap interval."""
-    names = ("recovery", "attempts", "median_s", "p95_s", "exhausted")
-    return [StructField(f"{prefix}{name}{end}", DoubleType()) for name in names for end in ("", "_low", "_high")]
+    """Return the figures of a ladder, each with its 95 % interval."""
+    return [StructField(f"{prefix}{name}{end}", DoubleType()) for name in FIGURES for end in ("", "_low", "_high")]
 
 
 LADDER_ADVICE = StructType(
@@ -195,15 +195,44 @@ LADDER_ADVICE = StructType(
         StructField("task", StringType()),
         StructField("enough_data", BooleanType()),
         StructField("reason", StringType()),
+        #: What would show more; null if the history shows enough.
+        StructField("learn", StringType()),
         StructField("episodes", LongType()),
         StructField("recoveries", LongType()),
         StructField("current_ms", ArrayType(LongType(), containsNull=False)),
         StructField("advised_ms", ArrayType(LongType(), containsNull=False)),
-        #: The best ladder found, and the counted recoveries that it may lose; null unless it is refused for them.
+        #: The best ladder found; null unless it failed its backtest, and is not advised for this reason.
         StructField("refused_ms", ArrayType(LongType(), containsNull=False)),
+        #: Counted recoveries that ``advised_ms`` may lose.
         StructField("lost", LongType()),
+        #: Failures with today's ladder of which ``current_*`` are counts; null if they are estimates.
+        StructField("counted", LongType()),
         *_figures("current_"),
         *_figures("advised_"),
+        #: The failures of the last days, unknown to the advice, and the figures of both ladders on them.
+        StructField("backtest_failures", LongType()),
+        *[
+            StructField(f"backtest_{which}_{name}", DoubleType())
+            for which in ("current", "advised")
+            for name in BACKTEST_FIGURES
+        ],
+    ]
+)
+
+EXCEPTION_ADVICE = StructType(
+    [
+        StructField("queue", StringType()),
+        StructField("task", StringType()),
+        StructField("exception_type", StringType()),
+        StructField("kind", StringType()),
+        StructField("failures", LongType()),
+        StructField("recovered", LongType()),
+        StructField("share_low", DoubleType()),
+        StructField("share_high", DoubleType()),
+        StructField("longest_s", DoubleType()),
+        StructField("needless_ms", ArrayType(LongType(), containsNull=False)),
+        StructField("retries", LongType()),
+        StructField("wasted_ms", LongType()),
     ]
 )
 

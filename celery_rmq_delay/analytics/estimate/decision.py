@@ -3,29 +3,34 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...durations import format_ms
-from .counted import lost_recoveries
-from .ladders import Summary, Today, figures, retry_times, summarise
+from .backtest import Backtest, backtest, split
+from .counted import least_reach, lost_recoveries
+from .intervals import Intervals
+from .ladders import Summary, Today, retry_times, summarise
 from .options import Options
-from .search import Limits, best_ladder
-from .shares import Floats, Intervals, Shares, shares
-
-Ladder = tuple[int, ...]
+from .search import Ladder, Limits, Search
+from .shares import Shares, shares
 
 #: Today's share of recoveries must be known to within this, apart from sampling error.
 _UNSEEN_TAIL = 0.05
+
+
+#: A ladder that ends after this part of today's ends when today's does.
+_SAME_END = 0.995
 
 
 @dataclass(frozen=True)
 class Decision:
     """Today's ladder, the advised one, and the reason. ``advised_ms`` is None if nothing is advised.
 
-    ``refused_ms``: the best ladder found, if it is not advised because it may lose ``lost`` of the counted recoveries,
-    more than is tolerated.
+    ``current``, ``advised``: the figures by the estimate. ``lost``: counted recoveries that the advised ladder may
+    lose. ``refused_ms``: the best ladder found, if it is not advised as it failed its ``backtest``. ``learn``: what
+    would show whether a better ladder exists; None if the history shows enough.
     """
 
     enough_data: bool
@@ -33,8 +38,10 @@ class Decision:
     current: Summary | None = None
     advised_ms: Ladder | None = None
     advised: Summary | None = None
-    refused_ms: Ladder | None = None
     lost: int | None = None
+    refused_ms: Ladder | None = None
+    backtest: Backtest | None = None
+    learn: str | None = None
 
 
 def lacking(intervals: Intervals, options: Options) -> str | None:
@@ -53,85 +60,94 @@ def lacking(intervals: Intervals, options: Options) -> str | None:
 
 def decide(intervals: Intervals, today: Today, options: Options) -> Decision:
     """Return the advice for failures with the ladder and overhead of ``today``."""
-    current_ms, overhead_s = today.ladder_ms, today.overhead_s
     too_few = lacking(intervals, options)
     if too_few:
         return Decision(False, too_few)
-    if not current_ms:
+    if not today.ladder_ms:
         return Decision(False, "not enough data: today's ladder is not known from any failure")
     if today.is_endless:
         return Decision(False, "today's last tier repeats without a limit: no ladder that ends recovers as much")
-    estimate = shares(intervals, options)
-    grid = options.grid
-    current = summarise(current_ms, estimate, grid, overhead_s)
-    last = _reach(current_ms, overhead_s, options)
+    estimate, overhead_s = shares(intervals, options), today.overhead_s
+    current = summarise(today.ladder_ms, estimate, options.grid, overhead_s)
+    last = _end(today.ladder_ms, overhead_s, options)
     if estimate.most[0, last] - estimate.least[0, last] > _UNSEEN_TAIL:
-        text = (
-            f"not enough data: too few failures reached the last tier of today's ladder ({format_ms(current_ms[-1])})"
-        )
+        tier = format_ms(today.ladder_ms[-1])
+        text = f"not enough data: too few failures reached the last tier of today's ladder ({tier})"
         return Decision(False, text, current)
-    current_figures = figures(*_retries(current_ms, estimate.least[0], overhead_s, options))
-    limits = Limits.of(current_figures, options)
-    best = best_ladder(estimate.least[0], grid, overhead_s, limits, options)
-    keeps = bool(limits.kept_by(current_figures))
+    known, later = split(intervals, options)
+    least_s = _least_end(intervals, estimate, today, options)
+    search = Search.of(estimate if later is None else shares(known, options), today, least_s, options)
+    found = _decided(search, current)
+    found = replace(found, learn=_learn(search, found.advised_ms or today.ladder_ms))
+    if found.advised_ms in (None, today.ladder_ms):
+        return found
+    trial = None if later is None else backtest(later, today, found.advised_ms, options)
+    if trial is not None and not trial.passed:
+        text = f"keep today's tiers: {_named(found.advised_ms)} failed its backtest, {trial.reason}"
+        return replace(found, reason=text, advised_ms=None, refused_ms=found.advised_ms, backtest=trial)
+    lost = lost_recoveries(intervals, estimate, _end(found.advised_ms, overhead_s, options), last)
+    advised = summarise(found.advised_ms, estimate, options.grid, overhead_s)
+    return replace(found, advised=advised, lost=math.ceil(lost), backtest=trial)
+
+
+def _decided(search: Search, current: Summary) -> Decision:
+    """Return the decision about the best ladder of a search, without its figures."""
+    keeps = bool(search.limits.kept_by(search.current)[0])
+    best = search.best()
     if best is None and not keeps:
-        return Decision(True, f"no ladder meets the limits, as far as the history shows: {_text(limits)}", current)
-    if best is None or best == current_ms:
-        return Decision(True, "today's ladder is the best, as far as the history shows", current, current_ms, current)
-    if keeps and not _is_better(best, current_ms, estimate, overhead_s, options):
-        text = "today's ladder is as good as any, as far as the history shows"
-        return Decision(True, text, current, current_ms, current)
-    lost = _lost(best, last, intervals, estimate, overhead_s, options)
-    if lost > options.recovery_tolerance * intervals.recoveries:
-        text = _refusal(best, lost, intervals.recoveries, overhead_s, options)
-        return Decision(False, text, current, refused_ms=best, lost=math.ceil(lost))
-    reason = "fewer retries within the limits" if keeps else f"today's ladder breaks the limits: {_text(limits)}"
-    return Decision(True, reason, current, best, summarise(best, estimate, grid, overhead_s))
+        return Decision(
+            True, f"no ladder meets the limits, as far as the history shows: {_text(search.limits)}", current
+        )
+    if best is not None and not keeps:
+        return Decision(True, f"today's ladder breaks the limits: {_text(search.limits)}", current, best)
+    if best is not None and best != search.today and _saves(search, best):
+        return Decision(True, "less retries and delay within the limits", current, best)
+    least = search.options.least_saving
+    reason = f"today's ladder is as good as any, as far as the history shows: no other saves {least:.0%} of its cost"
+    return Decision(True, reason, current, search.today, current)
 
 
-def _is_better(best: Ladder, current: Ladder, estimate: Shares, overhead_s: float, options: Options) -> bool:
-    """Return whether ``best`` needs fewer retries in the estimate, and in 97.5 % of the resampled histories."""
-    rounds = [
-        figures(*_retries(each, estimate.least, overhead_s, options)).attempts.reshape(-1) for each in (current, best)
-    ]
-    saved = rounds[0] - rounds[1]
-    return bool(saved[0] > 0 and (len(saved) < 2 or np.quantile(saved[1:], 0.025) > 0))
+def _saves(search: Search, ladder: Ladder) -> bool:
+    """Return whether a ladder saves enough in the estimate, and something in 97.5 % of the resampled histories."""
+    saved = search.saving(ladder)
+    return bool(saved[0] >= search.options.least_saving and (len(saved) < 2 or np.quantile(saved[1:], 0.025) > 0))
 
 
-def _lost(
-    best: Ladder, last: int, intervals: Intervals, estimate: Shares, overhead_s: float, options: Options
-) -> float:
-    """Return how many counted recoveries the ladder may lose that today's, which ends in the cell ``last``, does not.
+def _learn(search: Search, advised: Ladder) -> str | None:
+    """Return how to learn whether another ladder is better: it saves much more if failures end as in the estimate."""
+    best = replace(search, likely=search.likely[:1], prudent=search.likely[:1], least_s=0.0).best()
+    if best is None or search.saving(best)[0] - search.saving(advised)[0] < search.options.least_saving:
+        return None
+    question = f"attempts at other times would show whether {_named(best)} is better"
+    return f'{question}: set "jitter" of the queue to 0.2 for a week'
 
-    It is 0 if the ladder reaches as far as today's, or if the user has set ``min_recovery``.
+
+def _least_end(intervals: Intervals, estimate: Shares, today: Today, options: Options) -> float:
+    """Return the seconds after which a ladder must end so as not to lose more counted recoveries than is tolerated.
+
+    Today's ladder loses none. If the user has set the least share that is recovered, no recoveries are counted.
     """
-    reach = _reach(best, overhead_s, options)
-    if reach >= last or options.min_recovery is not None:
+    if options.min_recovery is not None:
         return 0.0
-    return lost_recoveries(intervals, estimate, reach)
+    # As many as exceed the tolerance by chance in 2.5 % of histories: the variance of a count is the count.
+    most = (math.sqrt(options.recovery_tolerance * intervals.recoveries + 1) - 1) ** 2
+    last = _end(today.ladder_ms, today.overhead_s, options)
+    reach = least_reach(intervals, estimate, last, most)
+    ends_s = float(retry_times(np.array(today.ladder_ms), today.overhead_s)[-1])
+    return ends_s * _SAME_END if reach == last else float(options.grid.times[reach])
 
 
-def _reach(ladder: Ladder, overhead_s: float, options: Options) -> int:
+def _end(ladder: Ladder, overhead_s: float, options: Options) -> int:
     """Return the cell of the grid in which the last retry ends."""
     return int(options.grid.cells(retry_times(np.array(ladder), overhead_s))[-1])
 
 
-def _refusal(best: Ladder, lost: float, recoveries: int, overhead_s: float, options: Options) -> str:
-    ends_s = retry_times(np.array(best), overhead_s)[-1]
-    return (
-        f"keep today's tiers: the best ladder found, {' '.join(map(format_ms, best))}, ends after {ends_s:.4g} s and "
-        f"may lose {math.ceil(lost):,} of the {recoveries:,} recoveries that were counted ({lost / recoveries:.2%}); "
-        f"at most {options.recovery_tolerance:.2%} is tolerated"
-    )
-
-
-def _retries(ladder: Ladder, share: Floats, overhead_s: float, options: Options) -> tuple[Floats, Floats]:
-    times = retry_times(np.array(ladder), overhead_s)
-    return share[..., options.grid.cells(times)], times
+def _named(ladder: Ladder) -> str:
+    return " ".join(map(format_ms, ladder))
 
 
 def _text(limits: Limits) -> str:
-    return (
-        f"at least {limits.recovery:.1%} recovered, median at most {limits.median_s:.4g} s, "
-        f"95th percentile at most {limits.p95_s:.4g} s"
+    most = ", ".join(
+        f"{name.removesuffix('_s')} at most {seconds.item(0):.4g} s" for name, seconds in limits.seconds.items()
     )
+    return f"at least {limits.recovery.item(0):.1%} recovered, {most}"

@@ -6,12 +6,15 @@ its tier's delay: the time that tasks waited for a worker and ran, as measured i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from ..figures import FIGURES, PERCENTILES
 from .grid import Grid
-from .shares import Floats, Ints, Shares
+from .intervals import Floats, Ints
+from .shares import Shares
 
 #: Shares that differ by less are the same.
 _ALIKE = 1e-9
@@ -51,24 +54,26 @@ class Figures:
     """Expected figures of ladders, all of one shape; NaN: nothing recovers.
 
     ``recovery``: share of failures that have ended by the last retry. ``attempts``: retries per failure - every attempt
-    after the first, successful or failed. ``median_s``, ``p95_s``: seconds to recovery, among those that recover.
-    ``exhausted``: the share that does not recover.
+    after the first, successful or failed. ``mean_s`` and the percentiles ``p25_s`` to ``p99_s``: seconds to recovery,
+    among those that recover. ``exhausted``: the share that does not recover.
     """
 
     recovery: Floats
     attempts: Floats
+    mean_s: Floats
+    p25_s: Floats
     median_s: Floats
+    p75_s: Floats
     p95_s: Floats
+    p99_s: Floats
     exhausted: Floats
-
-    NAMES = ("recovery", "attempts", "median_s", "p95_s", "exhausted")
 
 
 @dataclass(frozen=True)
 class Summary:
     """A ladder's figures with their 95 % intervals: name of a figure -> (figure, low, high)."""
 
-    figures: dict[str, tuple[float, float, float]]
+    figures: Mapping[str, tuple[float, float, float]]
 
     def value(self, name: str) -> float:
         """Return a figure."""
@@ -83,8 +88,16 @@ def retry_times(ladders_ms: Ints, overhead_s: float) -> Floats:
 def figures(share: Floats, times: Floats) -> Figures:
     """Return the figures of ladders from the ``share`` that has ended by each time, both (..., ladder, tier)."""
     recovery = share[..., -1]
-    attempts = 1.0 + (1.0 - share[..., :-1]).sum(axis=-1)
-    return Figures(recovery, attempts, _quantile(share, times, 0.5), _quantile(share, times, 0.95), 1.0 - recovery)
+    ends = np.diff(share, axis=-1, prepend=0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        mean = np.where(recovery > _ALIKE, (ends * times).sum(axis=-1) / recovery, np.nan)
+    return Figures(
+        recovery=recovery,
+        attempts=1.0 + (1.0 - share[..., :-1]).sum(axis=-1),
+        mean_s=mean,
+        exhausted=1.0 - recovery,
+        **{name: _quantile(share, times, part) for name, part in PERCENTILES.items()},
+    )
 
 
 def _quantile(share: Floats, times: Floats, part: float) -> Floats:
@@ -95,23 +108,21 @@ def _quantile(share: Floats, times: Floats, part: float) -> Floats:
 
 
 def summarise(ladder_ms: tuple[int, ...], shares: Shares, grid: Grid, overhead_s: float) -> Summary:
-    """Return the figures of one ladder, with intervals, assuming failures end as late as the history allows.
+    """Return the figures of one ladder with their intervals.
 
-    The intervals contain the figures of resampled histories, and those of failures that end as early as the history
-    allows: they are wide if a ladder retries at times at which today's ladder does not.
+    The intervals contain the figures of resampled histories, of failures that end as late and as early as the history
+    allows: they are wide if a ladder retries at times at which the history has no attempts.
     """
     times = retry_times(np.array([ladder_ms], dtype=np.int64), overhead_s)
     cells = grid.cells(times)
-    late = figures(shares.least[:, cells], times)
-    early = figures(shares.most[:, cells], times)
+    likely, late, early = (figures(each[:, cells], times) for each in (shares.likely, shares.least, shares.most))
+    low_share, high_share = (each[cells[0, -1]] for each in shares.band())
     by_name = {}
-    for name in Figures.NAMES:
-        both = np.stack([getattr(late, name)[:, 0], getattr(early, name)[:, 0]])
-        low, high = shares.interval(_least(both), -_least(-both))
-        by_name[name] = (float(both[0, 0]), float(low), float(high))
+    for name in FIGURES:
+        value = getattr(likely, name)[:, 0]
+        all_of_them = np.stack([value, getattr(late, name)[:, 0], getattr(early, name)[:, 0]])
+        low, high = shares.interval(np.fmin.reduce(all_of_them), np.fmax.reduce(all_of_them))
+        by_name[name] = (float(value[0]), float(low), float(high))
+    by_name["recovery"] = (by_name["recovery"][0], float(low_share), float(high_share))
+    by_name["exhausted"] = (by_name["exhausted"][0], float(1 - high_share), float(1 - low_share))
     return Summary(by_name)
-
-
-def _least(both: Floats) -> Floats:
-    least: Floats = np.fmin(both[0], both[1])
-    return least

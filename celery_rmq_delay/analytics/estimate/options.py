@@ -24,8 +24,9 @@ class Options:
     """Grid and bootstrap of the estimate, the data required for advice, and the limits of an advised ladder.
 
     Limits ``min_recovery`` (share), ``max_median_s`` and ``max_p95_s`` (seconds) that are None are taken from today's
-    ladder: an advised ladder recovers at most ``recovery_tolerance`` (share) less, and its median and 95th percentile
-    are at most ``time_tolerance`` (share of them) longer. Raises `SettingsError` for invalid values.
+    ladder, as those of the mean and of the other percentiles: an advised ladder recovers at most ``recovery_tolerance``
+    (share) less, and its times to recovery are at most ``time_tolerance`` (share of them) longer. Raises
+    `SettingsError` for invalid values.
     """
 
     #: Logarithmic grid of times, in seconds after the first failure's end.
@@ -45,7 +46,13 @@ class Options:
     max_median_s: float | None = None
     max_p95_s: float | None = None
     recovery_tolerance: float = 0.005
-    time_tolerance: float = 0.1
+    time_tolerance: float = 0.2
+    #: The cost of a ladder: retries per failure, plus this many for a mean time to recovery as long as today's.
+    delay_weight: float = 1.0
+    #: Least part of today's cost that another ladder must save.
+    least_saving: float = 0.1
+    #: Advice is tried on the failures of the last days, which it does not know: see `backtest`.
+    backtest_days: float = 7
     #: Ladders that are tried: all of these delays (milliseconds) that never decrease, with at most ``max_tiers`` tiers.
     max_tiers: int = 6
     delays_ms: Sequence[int] = tuple(parse_ms(each, "delays_ms") for each in HUMAN_DELAYS)
@@ -92,7 +99,14 @@ _WHOLE = (
     ("min_clusters", 1, 10**9),
     ("max_tiers", 1, 12),
 )
-_SHARES = (("min_recovery", 0, 1), ("recovery_tolerance", 0, 1), ("time_tolerance", 0, 10))
+_SHARES = (
+    ("min_recovery", 0, 1),
+    ("recovery_tolerance", 0, 1),
+    ("time_tolerance", 0, 10),
+    ("delay_weight", 0, 100),
+    ("least_saving", 0, 1),
+    ("backtest_days", 0, 366),
+)
 
 
 def _require_whole(name: str, value: object, least: int, most: int) -> None:

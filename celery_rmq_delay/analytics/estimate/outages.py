@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from .intervals import Intervals, Ints
 from .options import Options
-from .shares import Intervals, Ints
 
 
 def by_outage(hourly: Intervals, options: Options) -> Intervals:
@@ -34,7 +34,7 @@ def by_outage(hourly: Intervals, options: Options) -> Intervals:
     next_moment = np.append(moments, 0)[following]
     # Below every moment, so that the clusters stay distinct.
     cluster[~is_over] = np.where(following < len(moments), next_moment, began[~is_over] - 2**40)
-    return replace(hourly, cluster=cluster)
+    return replace(hourly, cluster=cluster, began=began)
 
 
 def _moments(first: Ints, until: Ints, count: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[Ints, Ints]:

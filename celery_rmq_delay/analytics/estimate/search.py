@@ -1,102 +1,172 @@
-"""Search for the best ladder that the history supports. Pure, and exhaustive: every candidate is tried.
+"""Search for the ladder that costs least within limits. Pure, and exhaustive: every candidate is considered.
 
-Objective: the fewest expected retries per failure (`Figures.attempts`), among ladders that
+The cost of a ladder is its retries per failure (`Figures.attempts`), plus a weight times its mean time to recovery as a
+part of today's. Its limits: the share that it recovers, the mean and the percentiles of its time to recovery.
 
-* recover at least `Limits.recovery`,
-* with a median time to recovery of at most `Limits.median_s`, and a 95th percentile of at most `Limits.p95_s`.
-
-If the history does not show when a failure ended, the latest possible time is assumed: a ladder gets no credit for
-recoveries that were not observed. Among ladders with equal retries, the one that recovers more is best, then the one
-with the shorter 95th percentile, the shorter median, fewer tiers, and shorter delays in their order: the result is
-deterministic.
+A limit must hold in the estimate, and in most resampled histories: there, both the limit and the ladder's figures
+differ. It must hold if failures between the known times end evenly over time (`Shares.prudent`); the cost is that of
+the estimate. Among ladders that cost the same, the one that recovers more is best, then the one with the shorter 95th
+percentile, the shorter median, fewer tiers, and shorter delays in their order: the result is deterministic.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from itertools import chain, combinations_with_replacement
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain, combinations_with_replacement, islice
 
 import numpy as np
 
-from .grid import Grid
-from .ladders import Figures, figures, retry_times
+from ..figures import TIMES
+from .intervals import Flags, Floats, Ints
+from .ladders import Figures, Today, figures, retry_times
 from .options import Options
-from .shares import Floats, Ints
+from .shares import Shares
 
 #: Shares, retries and seconds that differ by less are the same.
 _ALIKE = 1e-9
 
+#: The limits must hold in this part of the resampled histories. If today's times differ there, too, in this part: they
+#: are times of retries, and where a share is close to a percentile, it is another retry in every other history.
+_SURE, _SURE_OF_BOTH = 0.9, 0.6
+
+#: So many ladders are tried at once in the resampled histories, and so many at most.
+_AT_ONCE, _MOST_TRIED = 250, 50_000
+
+Ladder = tuple[int, ...]
+
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a ladder: the least share recovered, the longest median and 95th percentile in seconds."""
+    """Limits of a ladder: the least share recovered, and the most seconds of each of `TIMES`.
 
-    recovery: float
-    median_s: float
-    p95_s: float
+    Each is one number, or one for each of several histories: (history, 1).
+    """
+
+    recovery: Floats
+    seconds: Mapping[str, Floats]
 
     @classmethod
     def of(cls, today: Figures, options: Options) -> Limits:
         """Return the limits that ``options`` set; those not set are today's figures with the tolerance.
 
-        ``today``: the figures of one ladder, as scalars. A ladder that recovers nothing sets no time limit.
+        A ladder that recovers nothing sets no time limit.
         """
-        longer = 1 + options.time_tolerance
-        return cls(
-            recovery=_given(options.min_recovery, float(today.recovery) - options.recovery_tolerance),
-            median_s=_given(options.max_median_s, _or_endless(float(today.median_s) * longer)),
-            p95_s=_given(options.max_p95_s, _or_endless(float(today.p95_s) * longer)),
-        )
+        longest = {"median_s": options.max_median_s, "p95_s": options.max_p95_s}
+        seconds = {}
+        for name in TIMES:
+            found = np.asarray(getattr(today, name)) * (1 + options.time_tolerance)
+            given = longest.get(name)
+            seconds[name] = np.where(np.isnan(found), np.inf, found) if given is None else np.full_like(found, given)
+        recovery = np.asarray(today.recovery) - options.recovery_tolerance
+        return cls(recovery if options.min_recovery is None else np.full_like(recovery, options.min_recovery), seconds)
 
-    def kept_by(self, found: Figures) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    def kept_by(self, found: Figures) -> Flags:
         """Return which of the ladders meet the limits."""
-        return np.asarray(
-            (found.recovery >= self.recovery - _ALIKE)
-            & (found.median_s <= self.median_s + _ALIKE)
-            & (found.p95_s <= self.p95_s + _ALIKE)
-        )
+        kept = found.recovery >= self.recovery - _ALIKE
+        for name, most in self.seconds.items():
+            kept = kept & (getattr(found, name) <= most + _ALIKE)
+        return np.asarray(kept)
 
 
-def best_ladder(
-    share: Floats, grid: Grid, overhead_s: float, limits: Limits, options: Options
-) -> tuple[int, ...] | None:
-    """Return the best ladder in milliseconds; None: none meets the limits. ``share``: of each cell of the grid."""
-    best: tuple[tuple[float, ...], tuple[int, ...]] | None = None
-    for tiers in range(1, options.max_tiers + 1):
-        candidates = _ladders(tuple(options.delays_ms), tiers)
-        found = _best_of(candidates, share, grid, overhead_s, limits)
-        if found is not None and (best is None or found < best):
-            best = found
-    return best[1] if best else None
+@dataclass(frozen=True)
+class Search:
+    """What to search for, in an estimate (row 0) and in resampled histories (the other rows).
 
+    ``likely``, ``prudent``: (row, cell) as in `Shares`. ``today``: the ladder in milliseconds; ``current``: its
+    figures, (row, 1). ``least_s``: when the last retry must end, or later. It may end later than today's only by the
+    tolerance of times: the history does not show what happens then.
+    """
 
-def _best_of(
-    ladders: Ints, share: Floats, grid: Grid, overhead_s: float, limits: Limits
-) -> tuple[tuple[float, ...], tuple[int, ...]] | None:
-    """Return the best of ladders of one length, preceded by its criteria: less is better."""
-    times = retry_times(ladders, overhead_s)
-    found = figures(share[grid.cells(times)], times)
-    kept = np.flatnonzero(limits.kept_by(found))
-    if not len(kept):
+    likely: Floats
+    prudent: Floats
+    today: Ladder
+    overhead_s: float
+    least_s: float
+    options: Options
+
+    @classmethod
+    def of(cls, estimate: Shares, today: Today, least_s: float, options: Options) -> Search:
+        """Return the search for a better ladder than today's."""
+        return cls(estimate.likely, estimate.prudent, today.ladder_ms, today.overhead_s, least_s, options)
+
+    @cached_property
+    def current(self) -> Figures:
+        """The figures of today's ladder."""
+        return self.figures(np.array([self.today]))
+
+    @cached_property
+    def limits(self) -> Limits:
+        """The limits of a ladder in each row."""
+        return Limits.of(self.current, self.options)
+
+    def figures(self, ladders: Ints, *, is_prudent: bool = False) -> Figures:
+        """Return the figures (row, ladder) of ladders of one length: (ladder, tier)."""
+        times = retry_times(ladders, self.overhead_s)
+        share = self.prudent if is_prudent else self.likely
+        return figures(share[:, self.options.grid.cells(times)], times)
+
+    def keeps_limits(self, ladders: Ints) -> Flags:
+        """Return (row, ladder) whether ladders of one length meet the limits."""
+        return self.limits.kept_by(self.figures(ladders, is_prudent=True))
+
+    def cost(self, found: Figures) -> Floats:
+        """Return the costs of ladders, given their figures."""
+        today = self.current.mean_s
+        longer = np.divide(found.mean_s, today, out=np.ones_like(found.mean_s), where=today > 0)
+        return np.asarray(found.attempts + self.options.delay_weight * np.where(np.isnan(longer), np.inf, longer))
+
+    def best(self) -> Ladder | None:
+        """Return the ladder that costs least within the limits; None: there is none."""
+        ranked = self._estimated()._ranked()
+        while some := list(islice(ranked, _AT_ONCE)):
+            sure = self._are_sure(some)
+            if sure.any():
+                return some[int(np.argmax(sure))]
         return None
-    order = np.stack([found.attempts, -found.recovery, found.p95_s, found.median_s])[:, kept].round(9)
-    # Candidates are ordered by their delays, and the sort is stable.
-    at = kept[np.lexsort(order[::-1])[0]]
-    judged = (found.attempts[at], -found.recovery[at], found.p95_s[at], found.median_s[at])
-    return (*(round(float(each), 9) for each in judged), ladders.shape[1]), tuple(int(each) for each in ladders[at])
+
+    def saving(self, ladder: Ladder) -> Floats:
+        """Return (row) the part of today's cost that a ladder saves."""
+        today, found = self.cost(self.current), self.cost(self.figures(np.array([ladder])))
+        return np.asarray(1 - found / today)[:, 0]
+
+    def _estimated(self) -> Search:
+        """Return the search in the estimate alone."""
+        return replace(self, likely=self.likely[:1], prudent=self.prudent[:1])
+
+    def _ranked(self) -> Iterator[Ladder]:
+        """Yield the ladders that meet the limits in every row, the best in row 0 first."""
+        latest = retry_times(np.array(self.today), self.overhead_s)[-1] * (1 + self.options.time_tolerance)
+        found: list[Ladder] = []
+        criteria = []
+        for tiers in range(1, self.options.max_tiers + 1):
+            ladders = _ladders(tuple(self.options.delays_ms), tiers)
+            ends = retry_times(ladders, self.overhead_s)[:, -1]
+            ladders = ladders[(ends >= self.least_s) & (ends <= latest)]
+            ladders = ladders[self.keeps_limits(ladders).all(axis=0)]
+            each = self.figures(ladders)
+            order = [self.cost(each)[0], -each.recovery[0], each.p95_s[0], each.median_s[0]]
+            criteria.append(np.stack([*order, np.full(len(ladders), tiers)]).round(9))
+            found += map(tuple, ladders.tolist())
+        # Candidates are ordered by their tiers and delays, and the sort is stable.
+        yield from (found[at] for at in np.lexsort(np.concatenate(criteria, axis=1)[::-1])[:_MOST_TRIED])
+
+    def _are_sure(self, ladders: list[Ladder]) -> Flags:
+        """Return which of the ladders meet the limits in nearly all resampled histories."""
+        sure = np.ones(len(ladders), dtype=bool)
+        if len(self.likely) == 1:
+            return sure
+        for tiers in {len(each) for each in ladders}:
+            at = [index for index, each in enumerate(ladders) if len(each) == tiers]
+            found = self.figures(np.array([ladders[index] for index in at]), is_prudent=True)
+            stated = Limits(self.limits.recovery, {name: most[:1] for name, most in self.limits.seconds.items()})
+            sure[at] = stated.kept_by(found)[1:].mean(axis=0) >= _SURE
+            sure[at] &= self.limits.kept_by(found)[1:].mean(axis=0) >= _SURE_OF_BOTH
+        return sure
 
 
 def _ladders(delays_ms: tuple[int, ...], tiers: int) -> Ints:
     """Return every ladder of this many tiers whose delays never decrease: (ladder, tier)."""
-    count = math.comb(len(delays_ms) + tiers - 1, tiers)
-    flat = chain.from_iterable(combinations_with_replacement(delays_ms, tiers))
-    return np.fromiter(flat, dtype=np.int64, count=count * tiers).reshape(count, tiers)
-
-
-def _given(value: float | None, otherwise: float) -> float:
-    return otherwise if value is None else value
-
-
-def _or_endless(seconds: float) -> float:
-    return math.inf if math.isnan(seconds) else seconds
+    flat = list(chain.from_iterable(combinations_with_replacement(delays_ms, tiers)))
+    return np.array(flat, dtype=np.int64).reshape(-1, tiers)

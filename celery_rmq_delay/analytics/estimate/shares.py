@@ -1,4 +1,4 @@
-"""Estimate the shares of failures that have ended by each point of the grid, with bootstrap rounds. Pure numpy.
+"""Estimate the share of failures that have ended by each cell of the grid, with bootstrap rounds. Pure NumPy.
 
 Failures of one outage end together: treated as independent observations, they would make intervals far too narrow. So a
 bootstrap round draws whole clusters, with replacement: all failures that one outage can have caused (`outages`).
@@ -9,82 +9,41 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from ...exceptions import IntervalError
+from .intervals import Floats, Intervals, Ints, draws
+from .knots import Knots
+from .likelihood import maximise
 from .options import Options
-from .turnbull import turnbull
+from .wilson import independent, wilson
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-#: A few inspections at a time carry little information, but the likelihood can put all the mass of a long gap beside
-#: them. Inspections are few below this number, and below this share of the failures; in a small history, below
-#: `_SMALL_SHARE`.
-_FEW_INSPECTIONS = 20
-_FEW_INSPECTIONS_SHARE = 0.001
-_SMALL_SHARE = 0.05
-
-#: Cells with few inspections are pooled within this part of a decade.
-_NEAR_DECADES = 0.1
-
-#: Sufficient for a bootstrap round: its shares are accurate to about 0.001.
+#: Sufficient for a bootstrap round: the share of failures that another step would move.
 _ROUND_TOLERANCE = 1e-4
-_ROUND_STEPS = 100
 
-
-@dataclass(frozen=True)
-class Intervals:
-    """Failures by the grid cells between which they ended, and by cluster; `OPEN` as ``high``: end not observed.
-
-    A failure still lasted at ``low`` and had ended at ``high``; ``low < high``. Rows may repeat; ``count``: failures.
-    """
-
-    low: Ints
-    high: Ints
-    cluster: Ints
-    count: Floats
-
-    #: The cell of failures whose end was not observed: beyond every grid.
-    OPEN = 2**31 - 1
-
-    @property
-    def episodes(self) -> int:
-        """How many failures there are."""
-        return int(self.count.sum())
-
-    @property
-    def censored(self) -> int:
-        """How many failures there are whose end was not observed."""
-        return int(self.count[self.high == self.OPEN].sum())
-
-    @property
-    def recoveries(self) -> int:
-        """How many failures there are whose end was observed."""
-        return self.episodes - self.censored
-
-    @property
-    def clusters(self) -> int:
-        """How many clusters there are with a failure whose end was observed."""
-        return len(np.unique(self.cluster[self.high < self.OPEN]))
+#: With less failures than this on one side of a share, its variance is not known from the rounds.
+_FEWEST_EVENTS = 10
 
 
 @dataclass(frozen=True)
 class Shares:
     """The share that has ended by each grid cell: the estimate in row 0, a bootstrap round in each other row.
 
-    ``least`` and ``most`` differ where the history does not show when a failure ended. ``inspections``: attempts that
-    ended in each cell. ``horizon``: the last cell with inspections; from there on ``least`` is flat and ``most`` is 1,
-    unless all have ended. ``ends``: the cell by which the estimate takes the failures of each row of the intervals to
-    have ended, `OPEN` if it takes their end as not observed: not always the cell of the recovery, as cells with few
-    inspections are pooled.
+    ``likely`` is the estimate. The others differ from it where the history does not show when a failure ended, between
+    two knots and after the last one: ``least`` and ``most``, and ``prudent``, in which failures end evenly over time
+    instead of its logarithm, so later. ``seen``: the cells at which it does, ``sound``: those with enough attempts.
+    ``horizon``: the last one.
+    ``effective``: (cell) how many independent failures would be as informative. ``clusters``: independent groups.
     """
 
+    likely: Floats
+    prudent: Floats
     least: Floats
     most: Floats
-    inspections: Floats
-    ends: Ints
+    seen: Ints
+    sound: Ints
     horizon: int
-    converged: bool
+    effective: Floats
+    clusters: int
 
     def interval(self, low: Floats, high: Floats) -> tuple[Floats, Floats]:
         """Return the 95 % interval of figures of all rows: ``low`` computed from ``least``, ``high`` from ``most``.
@@ -97,97 +56,91 @@ class Shares:
         with np.errstate(invalid="ignore"):
             return np.quantile(low[1:], 0.025, axis=0), np.quantile(high[1:], 0.975, axis=0)
 
+    def band(self) -> tuple[Floats, Floats]:
+        """Return the 95 % interval of the share of every cell, as Wilson's; NaN without bootstrap rounds.
+
+        Quantiles of the rounds would be empty intervals where all failures or none have ended.
+        """
+        if len(self.likely) < 2:
+            unknown = np.full(self.likely.shape[1], np.nan)
+            return unknown, unknown
+        low, _ = wilson(self.least[0], self.effective, self.clusters)
+        _, high = wilson(self.most[0], self.effective, self.clusters)
+        return np.minimum(low, self.least[0]), np.maximum(high, self.most[0])
+
 
 def shares(intervals: Intervals, options: Options) -> Shares:
     """Return the estimate and its bootstrap rounds. Raises `IntervalError` if there is nothing to estimate from.
 
-    With less than `Options.min_clusters` clusters there are no rounds: they would all be alike.
+    With less than `Options.min_clusters` clusters there are no rounds: they would all be alike. At the least, those
+    failures have ended whose end was observed, and at the most all but those that were observed to last.
     """
-    cells = options.grid.points + 1
-    data, inspections = _pooled(intervals, cells, round(_NEAR_DECADES * options.grid.per_decade))
-    pairs, of = np.unique(data.low * (2**32) + data.high, return_inverse=True)
-    low, high = np.divmod(pairs, 2**32)
-    ends = np.where(high == data.OPEN, np.inf, high)
-    of = of.ravel()
-    estimate = turnbull(low, ends, np.bincount(of, data.count))
-    rounds = options.bootstrap_rounds if intervals.clusters >= options.min_clusters else 0
-    estimates = [estimate]
-    for weights in _draws(data, rounds, options.seed):
-        counts = np.bincount(of, weights)
-        estimates.append(turnbull(low, ends, counts, tolerance=_ROUND_TOLERANCE, most_steps=_ROUND_STEPS))
+    if not intervals.count.sum() > 0:
+        raise IntervalError("count", 0, "Give at least one observation.")
+    knots, times = Knots.of(intervals, options.grid), options.grid.times
+    cells = len(times)
+    likely = _curves(intervals, knots, options)
+    ended, lasting = _counted(intervals, cells)
+    likely[0] = np.clip(likely[0], ended, 1 - lasting)
     at = np.arange(cells)
-    return Shares(
-        least=np.array([each.least(at) for each in estimates]),
-        most=np.array([each.most(at) for each in estimates]),
-        inspections=inspections,
-        ends=data.high,
-        horizon=int(np.flatnonzero(inspections)[-1]),
-        converged=estimate.converged,
-    )
+    before = knots.seen[np.searchsorted(knots.seen, at, side="right") - 1]
+    after = np.searchsorted(knots.seen, at, side="left")
+    most = np.where(after < len(knots.seen), likely[:, knots.seen[np.minimum(after, len(knots.seen) - 1)]], 1.0)
+    least = likely[:, before]
+    least[0], most[0] = np.maximum(least[0], ended), np.minimum(most[0], 1 - lasting)
+    prudent = np.stack([np.interp(times, times[knots.seen], each[knots.seen]) for each in likely])
+    prudent = np.minimum(np.maximum(prudent, least), likely)
+    effective = _effective(likely, knots.seen, intervals)[before]
+    return Shares(likely, prudent, least, most, knots.seen, knots.sound, knots.horizon, effective, intervals.clusters)
 
 
-def _draws(data: Intervals, rounds: int, seed: int) -> list[Floats]:
-    """Return the rows' counts in each round: a cluster counts as often as it was drawn."""
-    names, of = np.unique(data.cluster, return_inverse=True)
-    random = np.random.default_rng(seed)
-    drawn = random.multinomial(len(names), np.full(len(names), 1 / len(names)), size=rounds)
-    return [data.count * times[of.ravel()] for times in drawn]
+def _curves(data: Intervals, knots: Knots, options: Options) -> Floats:
+    """Return (round, cell) the most likely share of each cell; row 0 is the estimate."""
+    pairs, of = np.unique(np.stack([data.low, data.high]), axis=1, return_inverse=True)
+    overlaps, of = knots.overlaps(*pairs), of.ravel()
+    estimate = maximise(overlaps, _counts(of, data.count, pairs.shape[1])[None, :])
+    rounds = options.bootstrap_rounds if data.clusters >= options.min_clusters else 0
+    mass = estimate
+    if rounds:
+        names, cluster = np.unique(data.cluster, return_inverse=True)
+        times, cluster = draws(len(names), rounds, options.seed), cluster.ravel()
+        drawn = np.stack([_counts(of, data.count * each[cluster], pairs.shape[1]) for each in times])
+        mass = np.concatenate([estimate, maximise(overlaps, drawn, estimate, _ROUND_TOLERANCE)])
+    share = np.minimum(np.concatenate([np.zeros((len(mass), 1)), np.cumsum(mass[:, :-1], axis=1)], axis=1), 1.0)
+    known = knots.place[knots.cells]
+    return np.stack([np.interp(knots.place, known, each) for each in share])
 
 
-def _pooled(data: Intervals, cells: int, near: int) -> tuple[Intervals, Floats]:
-    """Return the intervals between cells with enough inspections, and the inspections of each of these cells.
+def _counts(of: Ints, weights: Floats, size: int) -> Floats:
+    return np.bincount(of, weights, size).astype(np.float64)
 
-    Few inspections that are not near others are dropped: a failure there counts as observed at the inspection before,
-    and a recovery there at the inspection after; if there is none, its end counts as not observed.
+
+def _counted(data: Intervals, cells: int) -> tuple[Floats, Floats]:
+    """Return the share of failures whose end was observed by each cell, and of those observed to last until then."""
+    over, total = data.is_over, data.count.sum()
+    ended = np.cumsum(_counts(data.high[over], data.count[over], cells))
+    lasting = np.cumsum(_counts(data.low, data.count, cells)[::-1])[::-1]
+    lasting[0] = 0.0
+    return ended / total, lasting / total
+
+
+def _effective(likely: Floats, seen: Ints, data: Intervals) -> Floats:
+    """Return for every cell how many independent failures would vary as much as the rounds do.
+
+    Where hardly any failures have ended, or nearly all, few clusters decide the share, and rounds vary too little.
+    There it is at most the number at the nearest cell that is clear, and at most the number of clusters.
     """
-    inspections = _inspections(data, cells)
-    count = data.count.sum()
-    few = max(min(_FEW_INSPECTIONS, _SMALL_SHARE * count), _FEW_INSPECTIONS_SHARE * count)
-    place = _places(inspections, few, near)
-    pooled = np.bincount(place, inspections, cells)
-    kept = np.flatnonzero(pooled >= min(few, pooled.max()))
-    failed_at = np.concatenate(([0], kept))[np.searchsorted(kept, place, side="right")]
-    over_at = np.concatenate((kept, [data.OPEN]))[np.searchsorted(kept, place, side="left")]
-    high = np.where(data.high < data.OPEN, over_at[np.minimum(data.high, cells - 1)], data.OPEN)
-    # Both ends in one cell: the failure ended in the step before it.
-    low = np.minimum(failed_at[data.low], high - 1)
-    return Intervals(low, high, data.cluster, data.count), np.where(np.isin(np.arange(cells), kept), pooled, 0.0)
-
-
-def _places(inspections: Floats, few: float, near: int) -> Ints:
-    """Return the cell that represents each cell: cells with few inspections join others within ``near`` cells.
-
-    The fewest join first; they prefer others with few inspections, then the nearest. Two with few inspections are
-    represented by the later cell; one that joins a cell with many is represented by that cell.
-    """
-    at = [int(each) for each in np.flatnonzero(inspections)]
-    counts, members = [float(inspections[each]) for each in at], [[each] for each in at]
-    while pair := _fewest_and_nearest(at, counts, few, near):
-        one, other = pair
-        at[other] = at[other] if counts[other] >= few else max(at[one], at[other])
-        counts[other] += counts[one]
-        members[other] += members[one]
-        del at[one], counts[one], members[one]
-    place = np.arange(len(inspections))
-    for standing, pool in zip(at, members, strict=True):
-        place[pool] = standing
-    return place
-
-
-def _fewest_and_nearest(at: list[int], counts: list[float], few: float, near: int) -> tuple[int, int] | None:
-    """Return the first pool that must join another, and that other pool."""
-    for one in sorted(range(len(at)), key=counts.__getitem__):
-        if counts[one] >= few:
-            return None
-        sides = [each for each in (one - 1, one + 1) if 0 <= each < len(at) and abs(at[each] - at[one]) <= near]
-        if sides:
-            return one, min(sides, key=lambda each: (counts[each] >= few, abs(at[each] - at[one])))
-    return None
-
-
-def _inspections(data: Intervals, cells: int) -> Floats:
-    """Return how many attempts ended in each cell, except cell 0, the first failures."""
-    seen = data.high < data.OPEN
-    inspections = np.bincount(data.low, data.count, cells) + np.bincount(data.high[seen], data.count[seen], cells)
-    inspections[0] = 0
-    return inspections.astype(np.float64)
+    share, total = likely[0], data.count.sum()
+    variance = likely[1:].var(axis=0) if len(likely) > 2 else np.zeros_like(share)
+    fewer = np.minimum(share, 1 - share)
+    # Less than half a failure on one side of the share is none.
+    has_both = (variance > 0) & (fewer * total > 0.5)
+    own = np.minimum(independent(share, np.where(has_both, variance, 0.0)), total)
+    is_clear = has_both & (fewer * own >= _FEWEST_EVENTS)
+    clear = seen[is_clear[seen]]
+    most = np.full_like(own, max(data.clusters, 1))
+    if len(clear):
+        nearest = clear[np.abs(clear[None, :] - np.arange(len(share))[:, None]).argmin(axis=1)]
+        most = np.minimum(most, own[nearest])
+    found: Floats = np.where(is_clear, own, np.minimum(own, most))
+    return found

@@ -17,6 +17,7 @@ from ..storage.writers import Replacement, in_days
 from ..tables.attempts import Keep, attempts
 from ..tables.cleaning import clean, of_no_task
 from ..tables.episodes import ended, last_waits, open_episodes
+from ..tables.exception_advice import exception_advice
 from ..tables.failure_groups import failure_groups
 from ..tables.hourly import hourly
 from ..tables.incidents import incidents
@@ -105,6 +106,7 @@ def write_estimates(writing: Writing, episodes: DataFrame, estimate: Estimate, l
     last = F.lit(writing.plan.days.last).alias(DAY.name)
     writing.table("recovery_curve", recovery_curve(episodes, estimate).select("*", last))
     writing.table("ladder_advice", ladder_advice(episodes, estimate).select("*", last))
+    writing.table("exception_advice", exception_advice(episodes).select("*", last))
     if ladders:
         evaluated = writing.table("what_if", what_if(episodes, ladders, estimate).select("*", last))
         queues = {row["queue"] for row in evaluated.select("queue").distinct().collect()}

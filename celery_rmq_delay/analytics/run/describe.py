@@ -16,6 +16,7 @@ from ...exceptions import AnalyticsError
 from ...tables import table
 from ..days import Days, day_of
 from ..estimate.options import Options as Estimate
+from ..figures import FIGURES
 from ..schema import ATTEMPTS, EPISODES
 from ..session import prepare
 from ..storage.files import Storage
@@ -26,8 +27,6 @@ from ..tables.episodes import still_open
 from ..tables.what_if import unseen, what_if
 from .planning import Ladders, waiting_in
 from .report import RUNS
-
-_FIGURES = ("recovery", "attempts", "median_s", "p95_s", "exhausted")
 
 
 @dataclass(frozen=True)
@@ -101,11 +100,11 @@ def evaluate_ladders(spark: SparkSession, url: str, days: Days, ladders: Ladders
     episodes = read_table(spark, f"{storage.url}/episodes", EPISODES, days).unionByName(still_open(recent))
     found = what_if(episodes, ladders, estimate).orderBy("queue", "ladder_ms").collect()
     rows = tuple(
-        (row["queue"], _delays(row["ladder_ms"]), row["episodes"], *map(row.__getitem__, _FIGURES)) for row in found
+        (row["queue"], _delays(row["ladder_ms"]), row["episodes"], *map(row.__getitem__, FIGURES)) for row in found
     )
     few = [f"{row['queue']}: {row['reason']}" for row in found if not row["enough_data"]]
     notes = *unseen(ladders, {row["queue"] for row in found}), *dict.fromkeys(few)
-    return Description(("queue", "ladder", "episodes", *_FIGURES), rows, notes)
+    return Description(("queue", "ladder", "episodes", *FIGURES), rows, notes)
 
 
 def _delays(ladder_ms: Iterable[int]) -> str:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from ...events.schema import EXHAUSTED
+from ..estimate.intervals import Intervals
+from ..estimate.observed import Observed
 from ..estimate.options import Options
 from ..estimate.outages import by_outage
-from ..estimate.shares import Intervals
+from .attempts import NOT_RUN
 
 INTERVAL = ("low", "high", "cluster")
 
 
+def ladder_id() -> Column:
+    """Return a number for the ladder and the retries of a failure episode."""
+    return F.xxhash64("ladder_ms", "max_retries").alias("ladder")
+
+
 def counted_intervals(episodes: DataFrame, keys: list[str], options: Options) -> DataFrame:
-    """Return the intervals of `EPISODES`, one row each: keys, low, high (cells; `Intervals.OPEN`), cluster and count.
+    """Return the intervals of `EPISODES`: keys, low, high (cells; `Intervals.OPEN`), cluster, ladder, is_exhausted.
 
-    ``cluster`` is the time slot in which the failures began.
+    And for each of these, ``count``: failures, and the sum of their ``retries``. ``cluster`` is the time slot in which
+    the failures began, ``ladder`` is `ladder_id`.
 
-    Failure episodes without a retry that ended are left out: they carry no information about how long failures last.
-    A failure that ended beyond the grid counts as not observed to end.
+    Failure episodes without a retry that ended are left out: they carry no information about how long failures last. So
+    are replays of tasks (`first_runs`). A failure that ended beyond the grid counts as not observed to end.
     """
     grid = options.grid
     points = grid.points
@@ -35,20 +45,50 @@ def counted_intervals(episodes: DataFrame, keys: list[str], options: Options) ->
     high_cell = F.when(is_open, F.lit(Intervals.OPEN)).otherwise(step(high) + 1)
     cluster = F.floor(F.unix_timestamp("first_failed_at") / F.lit(options.cluster_s))
     return (
-        episodes.where((low > 0) | high.isNotNull())
+        first_runs(episodes)
+        .where((low > 0) | high.isNotNull())
         .select(
             *keys,
             # Both ends in one cell: the failure ended in the step before it.
             F.least(low_cell, high_cell - 1).cast("long").alias("low"),
             high_cell.cast("long").alias("high"),
             F.coalesce(cluster, F.lit(0)).cast("long").alias("cluster"),
+            ladder_id(),
+            ((F.col("outcome") == EXHAUSTED) & has_run()).alias("is_exhausted"),
+            (F.col("failed_attempts") - F.when(high.isNull(), 1).otherwise(0)).alias("retries"),
         )
-        .groupBy(*keys, *INTERVAL)
-        .agg(F.count("*").alias("count"))
+        .groupBy(*keys, *INTERVAL, "ladder", "is_exhausted")
+        .agg(F.count("*").alias("count"), F.sum("retries").alias("retries"))
     )
+
+
+def first_runs(episodes: DataFrame) -> DataFrame:
+    """Return the failure episodes of tasks that were not replayed by hand: these fail later, and for other reasons."""
+    return episodes.where(F.coalesce("generation", F.lit(0)) == 0)
+
+
+def has_run() -> Column:
+    """Return whether the last attempt of a failure episode ran."""
+    return ~F.coalesce(F.col("reason").isin(*NOT_RUN), F.lit(False))
 
 
 def intervals_of(rows: pd.DataFrame, options: Options) -> Intervals:
     """Return the rows of one group as intervals by outage, for the estimate."""
     low, high, cluster = (rows[name].to_numpy(dtype="int64") for name in INTERVAL)
     return by_outage(Intervals(low, high, cluster, rows["count"].to_numpy(dtype="float64")), options)
+
+
+def observed_of(rows: pd.DataFrame, intervals: Intervals, ladder: int, options: Options) -> Observed:
+    """Return the failures with a ladder that have ended; ``intervals``: those of the same rows.
+
+    Failures that began so late that others of their time can still be waiting are left out.
+    """
+    is_over, exhausted = intervals.is_over, rows["is_exhausted"].to_numpy(dtype=bool)
+    is_chosen = (rows["ladder"].to_numpy(dtype="int64") == ladder) & (is_over | exhausted)
+    if is_chosen.any():
+        longest = np.where(is_over, np.minimum(intervals.high, options.grid.points), intervals.low)[is_chosen].max()
+        slots = np.ceil(options.grid.times[longest] / options.cluster_s)
+        is_chosen &= intervals.began + slots <= intervals.began.max()
+    chosen = intervals.chosen(is_chosen)
+    retries = rows["retries"].to_numpy(dtype="float64")[is_chosen]
+    return Observed(chosen.high, exhausted[is_chosen], retries, chosen.count, chosen.cluster)

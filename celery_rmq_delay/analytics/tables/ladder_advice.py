@@ -10,10 +10,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ..estimate.decision import Decision, decide, lacking
-from ..estimate.ladders import Figures, Summary
+from ..estimate.ladders import Summary
 from ..estimate.options import Options
+from ..figures import BACKTEST_FIGURES, FIGURES
 from ..schema import LADDER_ADVICE
-from .aggregation import counted_intervals, intervals_of
+from .aggregation import counted_intervals, intervals_of, observed_of
 from .today import today_of, todays_ladders
 
 #: ``is_whole``: all tasks of the queue. A null task cannot mark it: null keys of the two sides would not match.
@@ -23,7 +24,9 @@ _KEYS = ["queue", "is_whole", "task"]
 def ladder_advice(episodes: DataFrame, options: Options) -> DataFrame:
     """Return `LADDER_ADVICE` of `EPISODES`: one row for each queue, and one for each task of it that has enough data.
 
-    ``advised_*`` is null if nothing is advised; ``reason`` states why. `search` describes the criteria.
+    The only task of a queue has no row of its own. ``current_*`` are counts of the failures with today's ladder, if
+    there are enough of them. ``advised_*`` is null if nothing is advised; ``reason`` states why. `search` describes the
+    criteria.
     """
 
     def of_group(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame) -> pd.DataFrame:
@@ -36,42 +39,64 @@ def ladder_advice(episodes: DataFrame, options: Options) -> DataFrame:
     exploded = episodes.withColumn("of", F.explode(F.array(*both)))
     each = exploded.withColumns({name: F.col("of")[name] for name in ("is_whole", "task")})
     rows, today = counted_intervals(each, _KEYS, options), todays_ladders(each, _KEYS)
+    rows = rows.join(F.broadcast(_several(rows)), "queue", "left").where(F.col("is_whole") | F.col("is_several"))
     return rows.groupBy(*_KEYS).cogroup(today.groupBy(*_KEYS)).applyInPandas(of_group, LADDER_ADVICE)
+
+
+def _several(rows: DataFrame) -> DataFrame:
+    """Return the queues with several tasks: the only task of a queue would have the same row as the queue."""
+    tasks = rows.where(~F.col("is_whole")).groupBy("queue").agg(F.countDistinct("task").alias("tasks"))
+    return tasks.where(F.col("tasks") > 1).select("queue", F.lit(True).alias("is_several"))
 
 
 def _advice(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame, options: Options) -> pd.DataFrame:
     queue, is_whole, task = key
     columns = LADDER_ADVICE.fieldNames()
     intervals = intervals_of(rows, options)
-    if not is_whole and lacking(intervals, options):
+    if not is_whole and (rows.empty or lacking(intervals, options)):
         return pd.DataFrame(columns=columns)
     current = today_of(today)
     decision = decide(intervals, current, options)
+    observed = None if today.empty else observed_of(rows, intervals, today["ladder"].iloc[0], options)
+    counted = observed and observed.summary(options)
     row: dict[str, object] = {
         "queue": queue,
         "task": None if is_whole else task,
         "enough_data": decision.enough_data,
         "reason": decision.reason,
+        "learn": decision.learn,
         "episodes": intervals.episodes,
         "recoveries": intervals.recoveries,
         "current_ms": list(current.ladder_ms) or None,
         "advised_ms": list(decision.advised_ms) if decision.advised_ms else None,
         "refused_ms": list(decision.refused_ms) if decision.refused_ms else None,
         "lost": decision.lost,
-        **_both(decision),
+        "counted": int(observed.count.sum()) if observed and counted else None,
+        **figure_columns("current_", counted or decision.current),
+        **figure_columns("advised_", decision.advised),
+        **_backtest(decision),
     }
     return pd.DataFrame([row], columns=columns)
 
 
-def _both(decision: Decision) -> dict[str, float | None]:
-    return {**figure_columns("current_", decision.current), **figure_columns("advised_", decision.advised)}
+def _backtest(decision: Decision) -> dict[str, object]:
+    found = decision.backtest
+    if found is None:
+        return {}
+    both = {"current": found.today, "advised": found.advised}
+    figures = {
+        f"backtest_{which}_{name}": _or_null(float(getattr(each, name)))
+        for which, each in both.items()
+        for name in BACKTEST_FIGURES
+    }
+    return {"backtest_failures": found.failures, **figures}
 
 
 def figure_columns(prefix: str, summary: Summary | None) -> Mapping[str, float | None]:
     """Return the columns of a ladder's figures with their intervals; null without a summary."""
     return {
         f"{prefix}{name}{end}": None if summary is None else _or_null(summary.figures[name][at])
-        for name in Figures.NAMES
+        for name in FIGURES
         for at, end in enumerate(("", "_low", "_high"))
     }
 

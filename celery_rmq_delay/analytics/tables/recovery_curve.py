@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ..estimate.options import Options
@@ -14,15 +13,19 @@ from .aggregation import INTERVAL, counted_intervals, intervals_of
 
 _SCOPES = {"task": "task", "exception": "exception_type"}
 
+#: Curves of fewer failures show nothing; there are at most so many of each scope.
+_LEAST_FAILURES, _MOST = 20, 100
+
 
 def recovery_curve(episodes: DataFrame, options: Options) -> DataFrame:
-    """Return `RECOVERY_CURVE` of `EPISODES`: for each task and exception, its points up to the last inspection.
+    """Return `RECOVERY_CURVE` of `EPISODES`: for each task and exception, its points up to the last attempt.
 
-    ``recovered_share`` is the share that has ended by then *at the least*: at times at which no attempt ended it keeps
-    the value of the last inspection, and ``share_high`` reaches up to the value of the next. The 95 % interval comes
-    from a bootstrap of whole outages, and is null if there are fewer than `Options.min_clusters` of them. There are no
-    rows after the last inspection. ``episodes`` counts those with a retry that ended, ``censored`` those whose end was
-    not observed.
+    ``recovered_share`` is the estimate of the share that has ended by then. Between the times at which attempts ended,
+    failures are taken to end evenly over the logarithm of time; ``share_low`` and ``share_high`` reach from the share
+    at the time before to that at the time after. They are a 95 % interval, and null if there are fewer than
+    `Options.min_clusters` outages. There are no rows after the last attempt. ``episodes`` counts those with a retry
+    that ended, ``censored`` those whose end was not observed. Tasks and exceptions with fewer than 20 failures have no
+    curve, and only the 100 most frequent of each have one.
     """
 
     def of_name(rows: pd.DataFrame) -> pd.DataFrame:
@@ -33,30 +36,41 @@ def recovery_curve(episodes: DataFrame, options: Options) -> DataFrame:
             *[F.struct(F.lit(scope).alias("scope"), F.col(column).alias("name")) for scope, column in _SCOPES.items()]
         )
     )
-    counted = counted_intervals(episodes, list(_SCOPES.values()), options)
-    return (
-        counted.select(names.alias("of"), *INTERVAL, "count")
+    counted = (
+        counted_intervals(episodes, list(_SCOPES.values()), options)
+        .select(names.alias("of"), *INTERVAL, "count")
         .select("of.scope", "of.name", *INTERVAL, "count")
         .where(F.col("name").isNotNull())
+    )
+    return (
+        counted.join(F.broadcast(_frequent(counted)), ["scope", "name"], "left_semi")
         .groupBy("scope", "name")
         .applyInPandas(of_name, RECOVERY_CURVE)
+    )
+
+
+def _frequent(counted: DataFrame) -> DataFrame:
+    """Return the tasks and exceptions that have a curve."""
+    failures = counted.groupBy("scope", "name").agg(F.sum("count").alias("failures"))
+    place = F.row_number().over(Window.partitionBy("scope").orderBy(F.desc("failures"), "name"))
+    return (
+        failures.where(F.col("failures") >= _LEAST_FAILURES).withColumn("place", place).where(F.col("place") <= _MOST)
     )
 
 
 def _points(rows: pd.DataFrame, options: Options) -> pd.DataFrame:
     intervals = intervals_of(rows, options)
     found = shares(intervals, options)
-    low, high = found.interval(found.least, found.most)
+    low, high = found.band()
     points = slice(1, found.horizon + 1)
     return pd.DataFrame(
         {
             "scope": rows["scope"].iloc[0],
             "name": rows["name"].iloc[0],
             "t_seconds": options.grid.times[points],
-            "recovered_share": found.least[0, points],
-            # A quantile of the rounds can be on the wrong side of the estimate by chance.
-            "share_low": np.minimum(low, found.least[0])[points],
-            "share_high": np.maximum(high, found.most[0])[points],
+            "recovered_share": found.likely[0, points],
+            "share_low": low[points],
+            "share_high": high[points],
             "episodes": intervals.episodes,
             "censored": intervals.censored,
         }

@@ -7,21 +7,21 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ..estimate.ladders import Today
-from .attempts import NOT_RUN
+from .aggregation import first_runs, has_run
 
 #: Hours of failures that determine today's ladder: the last one with a failure, and those before it.
 _LATEST_HOURS = 24
 
 
 def todays_ladders(episodes: DataFrame, keys: list[str]) -> DataFrame:
-    """Return keys, ``tiers_ms``, ``max_retries``, ``retries`` and ``overhead_s`` of `EPISODES`, for `today_of`.
+    """Return the ladder of each group of `EPISODES`, for `today_of`.
 
-    ``tiers_ms`` and ``max_retries`` are the most frequent ones of the last day with failures; of equally frequent ones
-    the first in order. ``retries``: the most that were observed with them. ``overhead_s``: the median time from the
-    planned delay to the end of a retry: waiting for a worker, and running. Tasks that never ran are ignored.
+    Columns: keys, ``ladder`` (`ladder_id`), ``tiers_ms``, ``max_retries``, ``retries``, ``overhead_s``. Tiers and
+    ``max_retries`` are the most frequent ones of the last day with failures; of equally frequent ones the first in
+    order. ``retries``: the most that were observed with them. ``overhead_s``: the median time from the planned delay to
+    the end of a retry: waiting for a worker, and running. Tasks that never ran are ignored, and so are replays.
     """
-    has_run = ~F.coalesce(F.col("reason").isin(*NOT_RUN), F.lit(False))
-    valid = episodes.where((F.size("ladder_ms") > 0) & has_run)
+    valid = first_runs(episodes).where((F.size("ladder_ms") > 0) & has_run())
     ladder = ("ladder_ms", "max_retries")
     hour = F.floor(F.unix_timestamp("first_failed_at") / 3600)
     hourly = valid.groupBy(*keys, *ladder, hour.alias("hour")).agg(
@@ -38,6 +38,7 @@ def todays_ladders(episodes: DataFrame, keys: list[str]) -> DataFrame:
     )
     overheads = valid.groupBy(*keys).agg(F.percentile_approx(_overhead(), 0.5).alias("overhead_s"))
     found = {
+        "ladder": F.xxhash64(F.col("found")["ladder_ms"], F.col("found")["max_retries"]),
         "tiers_ms": F.col("found")["ladder_ms"],
         "max_retries": F.col("found")["max_retries"],
         "retries": F.col("found")["retries"],

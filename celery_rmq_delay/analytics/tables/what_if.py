@@ -21,7 +21,7 @@ from .ladder_advice import figure_columns
 from .today import today_of, todays_ladders
 
 if TYPE_CHECKING:
-    from ..estimate.decision import Ladder
+    from ..estimate.search import Ladder
 
 
 def what_if(episodes: DataFrame, ladders: Mapping[str, Sequence[Ladder]], options: Options) -> DataFrame:

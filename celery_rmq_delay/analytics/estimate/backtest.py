@@ -1,0 +1,79 @@
+"""Try an advised ladder on failures that the advice does not know: those of the last days. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..figures import FIGURES
+from .intervals import Intervals
+from .ladders import Figures, Today
+from .options import Options
+from .search import Ladder, Search
+from .shares import shares
+
+_DAY_S = 24 * 3600
+
+#: The held-out part of a history that is shorter than twice `Options.backtest_days`.
+_PART = 0.25
+
+#: The limits must hold in this part of the resampled held-out failures, or in the estimate.
+_LIKELY = 0.2
+
+#: With less held-out failures than this, chance decides.
+_LEAST_FAILURES = 50
+
+
+@dataclass(frozen=True)
+class Backtest:
+    """Figures of today's and the advised ladder on ``failures`` that the advice does not know.
+
+    ``reason``: why the advised ladder failed; None: it passed.
+    """
+
+    failures: int
+    today: Figures
+    advised: Figures
+    reason: str | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the advised ladder meets the limits, and costs less than today's."""
+        return self.reason is None
+
+
+def split(intervals: Intervals, options: Options) -> tuple[Intervals, Intervals | None]:
+    """Return the failures that the advice may know, and those of the last `Options.backtest_days` that it may not.
+
+    Of a shorter history, the last quarter of its time. None: the history has too few failures for that.
+    """
+    first, last = int(intervals.began.min()), int(intervals.began.max())
+    held = min(options.backtest_days * _DAY_S / options.cluster_s, _PART * (last - first + 1))
+    is_late = intervals.began > last - held
+    known, later = intervals.chosen(~is_late), intervals.chosen(is_late)
+    is_enough = (
+        known.episodes >= options.min_episodes
+        and known.recoveries >= options.min_recovered
+        and known.clusters >= options.min_clusters
+        and later.episodes >= _LEAST_FAILURES
+    )
+    return (known, later) if is_enough else (intervals, None)
+
+
+def backtest(later: Intervals, today: Today, advised: Ladder, options: Options) -> Backtest:
+    """Return the result of both ladders on failures of the last days."""
+    search = Search.of(shares(later, options), today, 0.0, options)
+    found = search.figures(np.array([advised]))
+    kept = search.keeps_limits(np.array([advised]))[:, 0]
+    if not kept[0] and kept.mean() < _LIKELY:
+        reason = "the limits"
+    elif search.saving(advised)[0] <= 0:
+        reason = "it saves nothing"
+    else:
+        reason = None
+    return Backtest(later.episodes, _only(search.current), _only(found), reason)
+
+
+def _only(found: Figures) -> Figures:
+    return Figures(*(getattr(found, name)[0, 0] for name in FIGURES))

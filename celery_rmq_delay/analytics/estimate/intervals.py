@@ -1,0 +1,77 @@
+"""Failures as intervals between grid cells: what attempts show of when each failure ended. Pure NumPy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Failures by the grid cells between which they ended, and by cluster; `OPEN` as ``high``: end not observed.
+
+    A failure still lasted at ``low`` and had ended at ``high``; ``low < high``. Rows may repeat; ``count``: failures.
+    ``began``: the time slot in which they began, `Options.cluster_s` long; by default, it is the cluster.
+    """
+
+    low: Ints
+    high: Ints
+    cluster: Ints
+    count: Floats
+    began: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    #: The cell of failures whose end was not observed: beyond every grid.
+    OPEN = 2**31 - 1
+
+    def __post_init__(self) -> None:
+        if len(self.began) != len(self.cluster):
+            object.__setattr__(self, "began", self.cluster)
+
+    @property
+    def is_over(self) -> Flags:
+        """Which rows have an observed end."""
+        return self.high < self.OPEN
+
+    @property
+    def episodes(self) -> int:
+        """How many failures there are."""
+        return int(self.count.sum())
+
+    @property
+    def censored(self) -> int:
+        """How many failures there are whose end was not observed."""
+        return int(self.count[~self.is_over].sum())
+
+    @property
+    def recoveries(self) -> int:
+        """How many failures there are whose end was observed."""
+        return self.episodes - self.censored
+
+    @property
+    def clusters(self) -> int:
+        """How many clusters there are with a failure whose end was observed."""
+        return len(np.unique(self.cluster[self.is_over]))
+
+    def looks(self, cells: int) -> Floats:
+        """Return how many attempts ended in each cell, except cell 0, the first failures."""
+        ends = np.bincount(self.high[self.is_over], self.count[self.is_over], cells)
+        looks = np.bincount(self.low, self.count, cells) + ends
+        looks[0] = 0
+        return np.asarray(looks, dtype=np.float64)
+
+    def chosen(self, rows: Flags) -> Intervals:
+        """Return only these rows."""
+        return Intervals(self.low[rows], self.high[rows], self.cluster[rows], self.count[rows], self.began[rows])
+
+
+def draws(clusters: int, rounds: int, seed: int) -> Floats:
+    """Return (round, cluster) how often each cluster is drawn in bootstrap rounds."""
+    random = np.random.default_rng(seed)
+    drawn = random.multinomial(clusters, np.full(clusters, 1 / clusters), size=rounds)
+    return np.asarray(drawn, dtype=np.float64)
