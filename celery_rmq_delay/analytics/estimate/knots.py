@@ -46,8 +46,7 @@ class Knots:
         if groups:
             cells.append(int(groups[-1][-1]))
         sound = [each for each in groups if looks[each].sum() >= _ENOUGH_LOOKS]
-        seen, sound = (np.concatenate([[0], *each]).astype(np.int64) for each in (groups, sound))
-        return cls(np.unique(cells), seen, sound, _places(cells, grid))
+        return cls(np.unique(cells), _joined(groups), _joined(sound), _places(cells, grid))
 
     @property
     def horizon(self) -> int:
@@ -74,6 +73,10 @@ def _groups(cells: Ints, width: int) -> list[Ints]:
         else:
             groups.append([cell])
     return [np.array(each, dtype=np.int64) for each in groups]
+
+
+def _joined(groups: list[Ints]) -> Ints:
+    return np.concatenate([np.zeros(1, dtype=np.int64), *groups])
 
 
 def _is_enough(data: Intervals, looks: Floats, group: Ints) -> bool:
