@@ -211,7 +211,7 @@ def test_hostile_names_stay_text(database: Any, tmp_path: Path, text: str) -> No
     assert 'onmouseover="' not in page
     assert "49{%" not in page
     for name in ("rmq-snippet", "rmq-give-up"):
-        snippet = re.search(rf'<pre id="{name}" tabindex="0">(.*?)</pre>', page, re.DOTALL)
+        snippet = re.search(rf'<pre dir="ltr" id="{name}" tabindex="0">(.*?)</pre>', page, re.DOTALL)
         assert snippet and snippet[1].isascii()
     assert "give_up_on=(orders.Refused,)" in page
 
