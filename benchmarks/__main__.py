@@ -10,6 +10,7 @@ from benchmarks import (
     events_cost,
     exact_delays,
     history,
+    ladder_advice,
     long_haul,
     peers,
     pools,
@@ -29,6 +30,7 @@ _ALL = (
     collector,
     admin_pages,
     history,
+    ladder_advice,
 )
 NAMED = {each.__name__.removeprefix("benchmarks."): each for each in _ALL}
 

@@ -1,38 +1,37 @@
-"""Compare advised ladders, on outages unknown to the advice, with the best one, Celery's backoff and today's ladder.
+"""Compare advised ladders, on failures unknown to the advice, with the best ladder and today's; and measure intervals.
 
-    python -m benchmarks.ladder_advice                              # about a minute
-    python -m benchmarks.ladder_advice --seeds 10 --markdown table.md
+    python -m benchmarks ladder_advice                               # some minutes
+    python -m benchmarks ladder_advice --histories 40 --markdown table.md
+    python -m benchmarks ladder_advice --coverage
 
-A world is a distribution of how long failures last, and whether a dependency is down for all its tasks at once or
-failures are independent. The advice comes from the history of one seed and is tried on the truth of another one: how
-long its failures really lasted. The best ladder is found by trying every ladder of the search on that truth.
+The advice comes from one history and is tried on the true lengths of many other failures. The best ladder is found by
+trying all ladders of the search on these lengths, within the figures of today's ladder there; it does not end before
+today's, as no advice may lose recoveries of which the history does not show when they were possible.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-from celery_rmq_delay.analytics.estimate.decision import decide
+from benchmarks.advice_histories import LATE_S, TRUTHS, Failures, Floats, Seen, seen
+from celery_rmq_delay.analytics.estimate.decision import Decision, decide
+from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.ladders import Figures, Today, figures, retry_times
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.outages import by_outage
 from celery_rmq_delay.analytics.estimate.search import Limits
-from celery_rmq_delay.analytics.estimate.shares import Floats, Intervals
-from celery_rmq_delay.analytics.synth import NAMED, Dependency, Queue, Shop, Spec, Task
-from celery_rmq_delay.analytics.synth.failing import Episodes, draw_episodes
-from celery_rmq_delay.analytics.synth.spec import Outages
-from celery_rmq_delay.analytics.synth.world import world_of
-from celery_rmq_delay.durations import format_ms
+from celery_rmq_delay.analytics.estimate.shares import shares
+from celery_rmq_delay.analytics.figures import FIGURES
 
 OPTIONS = Options(bootstrap_rounds=100)
-ATTEMPTS, DAYS, OUTAGES_PER_DAY = 300_000, 90, 12.0
-HELD_OUT = 1_000
+FAILURES = 2_000
 
 TODAY = (5_000, 30_000, 120_000, 600_000, 3_600_000)
 #: Earlier ladders of the queue: with them and with jitter, the history covers the times between today's tiers.
@@ -44,202 +43,236 @@ PAST = (
     (100_000, 350_000, 1_800_000, 3_600_000),
     (200_000, 1_200_000, 7_200_000),
 )
-JITTER = 0.25
-#: Median seconds from the planned delay to the end of a retry: waiting for a worker, and running.
-LATE_S = 0.5
+#: What the history contains: ladders, and their jitter.
+HISTORIES = {
+    "one ladder, jitter 0.1": ((TODAY,), 0.1),
+    "one ladder, no jitter": ((TODAY,), 0.0),
+    "six ladders, jitter 0.25": (PAST, 0.25),
+}
 
-#: ``retry_backoff=True`` without its jitter, with the three retries of Celery's default.
-CELERY = (1_000, 2_000, 4_000)
-#: Celery's ``retry_backoff_max``, and a day of retries.
-_LONGEST_MS, _MOST_RETRIES = 600_000, 150
+#: Failures whose true lengths an advised ladder is tried on.
+_KNOWN = 400_000
+_KNOWN_AT_ONCE = 20_000
 
 
 @dataclass(frozen=True)
-class World:
-    """A distribution of how long failures last, and the share of them that never end."""
+class Truth:
+    """The sorted true lengths of many failures."""
 
-    name: str
-    distribution: str
-    outages: Outages
-    hard: float = 0.02
+    lasts: Floats
 
-    def failures(self, seed: int) -> Episodes:
-        """Return the failures of one history."""
-        dependency = Dependency(
-            "payments", NAMED[self.distribution], "ConnectionError", "refused", self.hard, OUTAGES_PER_DAY
-        )
-        shop = Shop((dependency,), (Queue("payments", TODAY),), (Task("pay", "payments", "payments"),))
-        spec = Spec(attempts=ATTEMPTS, days=DAYS, seed=seed, shop=shop, outages=self.outages)
-        found = draw_episodes(spec, world_of(spec), np.random.default_rng([seed, 7]), ATTEMPTS, (0.0, 1.0))
-        return found[found.is_informative]
+    def figures(self, ladders: Sequence[Sequence[int]]) -> Figures:
+        """Return the figures of ladders of one length."""
+        times = retry_times(np.array(ladders), LATE_S)
+        return figures(np.searchsorted(self.lasts, times, side="right") / len(self.lasts), times)
+
+    def cost(self, found: Figures, today: Sequence[int] = TODAY) -> Floats:
+        """Return the costs of ladders, as the search defines them."""
+        return np.asarray(found.attempts + OPTIONS.delay_weight * found.mean_s / self.figures([today]).mean_s)
+
+    def limits(self, today: Sequence[int] = TODAY) -> Limits:
+        """Return the limits of today's ladder."""
+        return Limits.of(self.figures([today]), OPTIONS)
+
+    def best(self, limits: Limits) -> tuple[int, ...] | None:
+        """Return the ladder that costs least within the limits and does not end before today's."""
+        ends_s = retry_times(np.array(TODAY), LATE_S)[-1] * 0.995
+        best: tuple[float, tuple[int, ...]] | None = None
+        for tiers in range(1, OPTIONS.max_tiers + 1):
+            ladders = np.array(list(itertools.combinations_with_replacement(OPTIONS.delays_ms, tiers)))
+            ladders = ladders[retry_times(ladders, LATE_S)[:, -1] >= ends_s]
+            found = self.figures(ladders)
+            cost = np.where(limits.kept_by(found), self.cost(found), np.inf)
+            at = int(np.argmin(cost)) if len(cost) else 0
+            if len(cost) and np.isfinite(cost[at]) and (best is None or cost[at] < best[0]):
+                best = float(cost[at]), tuple(int(each) for each in ladders[at])
+        return best[1] if best else None
 
 
-WORLDS = tuple(
-    World(f"{name}, {kind}", distribution, outages, hard)
-    for (name, distribution, hard), (kind, outages) in itertools.product(
-        (
-            ("exponential", "exponential", 0.02),
-            ("lognormal", "lognormal", 0.02),
-            ("bimodal", "bimodal", 0.02),
-            ("half hard", "exponential", 0.5),
-        ),
-        (("each on its own", "independent"), ("shared outages", "shared")),
-    )
-)
+@cache
+def truth_of(name: str) -> Truth:
+    """Return the true lengths of many failures, of other outages than those of any history."""
+    some = (TRUTHS[name](np.random.default_rng([seed, 99]), _KNOWN_AT_ONCE) for seed in range(_KNOWN // _KNOWN_AT_ONCE))
+    return Truth(np.sort(np.concatenate([each.lasts for each in some])))
+
+
+def intervals(failures: Failures, found: Seen, options: Options = OPTIONS) -> Intervals:
+    """Return what was seen as the intervals of the estimate, by outage."""
+    is_retried = ~np.isnan(found.high) | (found.low > 0)
+    low = options.grid.cells(found.low[is_retried])
+    high = found.high[is_retried]
+    highs = np.where(np.isnan(high), Intervals.OPEN, options.grid.cells(np.nan_to_num(high)))
+    began = (failures.began[is_retried] // options.cluster_s).astype(np.int64)
+    rows, counts = np.unique(np.column_stack([np.minimum(low, highs - 1), highs, began]), axis=0, return_counts=True)
+    return by_outage(Intervals(*rows.T, counts.astype(float)), options)
 
 
 @dataclass(frozen=True)
 class Tried:
-    """Results of ladders on one truth.
+    """The advice from one history, on the truth and on the very failures of the history."""
 
-    ``limits`` are those of the advice: the figures of today's ladder in the history. If no ladder meets them on the
-    truth, the best one is chosen within the figures of today's ladder there.
-    """
-
-    world: World
-    seed: int
-    advised_ms: tuple[int, ...] | None
-    limits: Limits
-    #: By name; without ``advised`` if nothing is advised.
-    found: dict[str, Figures]
+    decision: Decision
+    #: Costs, and retries per failure, as multiples of those of the best ladder; today's where nothing is advised.
+    cost: float
+    retries: float
+    #: Limits that are broken on the truth.
+    broken: tuple[str, ...]
+    #: Recoveries of the history that the advised ladder would lose, and all of them.
+    lost: int
+    recoveries: int
 
     @property
-    def ratio(self) -> float:
-        """Return the retries of the advised ladder as a multiple of the best one's."""
-        return float(self.found["advised"].attempts / self.found["best"].attempts)
+    def is_changed(self) -> bool:
+        """Whether another ladder than today's is advised."""
+        return self.decision.advised is not None and self.decision.advised is not self.decision.current
+
+    @property
+    def loses_too_much(self) -> bool:
+        """Whether more recoveries are lost than is tolerated."""
+        return self.lost > OPTIONS.recovery_tolerance * self.recoveries
 
 
-def history(
-    failures: Episodes, seed: int, ladders: Sequence[Sequence[int]] = PAST, jitter: float = JITTER
-) -> Intervals:
-    """Return the intervals that ladders (a random one for each failure) observe of failures, by outage."""
-    random = np.random.default_rng([seed, 8])
-    count, tiers = len(failures), max(map(len, ladders))
-    delays = np.array([[*ladder, *[np.nan] * (tiers - len(ladder))] for ladder in ladders])
-    steps = delays[random.integers(0, len(ladders), count)] / 1000
-    steps = steps * random.uniform(1 - jitter, 1 + jitter, steps.shape)
-    late = random.exponential(LATE_S / np.log(2), steps.shape)
-    ends = np.column_stack([np.zeros(count), np.cumsum(steps + late, axis=1), np.full(count, np.nan)])
-    # NaN: no attempt, the ladder has ended.
-    at = (ends < failures.lasts[:, None]).sum(axis=1)
-    every, grid = np.arange(count), OPTIONS.grid
-    low, high = ends[every, at - 1], ends[every, at]
-    lows = grid.cells(low)
-    highs = np.where(np.isnan(high), Intervals.OPEN, grid.cells(np.nan_to_num(high)))
-    began = (failures.origin // OPTIONS.cluster_s).astype(np.int64)
-    rows = np.column_stack([np.minimum(lows, highs - 1), highs, began])
-    different, counts = np.unique(rows, axis=0, return_counts=True)
-    return by_outage(Intervals(*different.T, counts.astype(float)), OPTIONS)
+def tried(
+    name: str,
+    seed: int,
+    count: int = FAILURES,
+    ladders: Sequence[Sequence[int]] = (TODAY,),
+    jitter: float = 0.0,
+    best: tuple[int, ...] | None = None,
+) -> Tried:
+    """Return the result of the advice from one history; the first of ``ladders`` is today's."""
+    random = np.random.default_rng([seed, count, 1])
+    failures, today, truth = TRUTHS[name](random, count), tuple(ladders[0]), truth_of(name)
+    found = seen(failures.lasts, random, ladders, jitter)
+    decision = decide(intervals(failures, found), Today(today, LATE_S), OPTIONS)
+    advised = decision.advised_ms or today
+    on_truth, best_found = truth.figures([advised]), truth.figures([best or today])
+    recovered = ~np.isnan(found.high)
+    end, todays_end = (retry_times(np.array(each), LATE_S)[-1] for each in (advised, today))
+    return Tried(
+        decision,
+        cost=float(truth.cost(on_truth, today)[0] / truth.cost(best_found, today)[0]),
+        retries=float(on_truth.attempts[0] / best_found.attempts[0]),
+        broken=_broken(on_truth, decision, truth.limits(today)) if decision.advised_ms else (),
+        lost=int((recovered & (failures.lasts > end) & (failures.lasts <= todays_end)).sum()),
+        recoveries=int(recovered.sum()),
+    )
 
 
-def tried(world: World, seed: int, ladders: Sequence[Sequence[int]] = PAST, jitter: float = JITTER) -> Tried:
-    """Return the results of ladders on the truth of a different seed than that of the advice."""
-    decision = decide(history(world.failures(seed), seed, ladders, jitter), Today(TODAY, LATE_S), OPTIONS)
-    limits = Limits.of(Figures(*(decision.current.value(name) for name in Figures.NAMES)), OPTIONS)
-    lasts = np.sort(world.failures(seed + HELD_OUT).lasts)
-    found = {
-        "today": on_truth(TODAY, lasts),
-        "Celery, 3 retries": on_truth(CELERY, lasts),
-        "Celery": celerys_backoff(lasts, limits),
-    }
-    if decision.advised_ms is not None:
-        found["advised"] = on_truth(decision.advised_ms, lasts)
-    best = best_on_truth(lasts, limits) or best_on_truth(lasts, _looser(limits, Limits.of(found["today"], OPTIONS)))
-    assert best is not None, "today's ladder is one of those that are tried"
-    found["best"] = on_truth(best, lasts)
-    return Tried(world, seed, decision.advised_ms, limits, found)
+def _broken(found: Figures, decision: Decision, own: Limits) -> tuple[str, ...]:
+    """Return the limits that a ladder breaks on the truth: worse than the advice states, and than today's ladder is."""
+    assert decision.current is not None
+    stated = Limits.of(Figures(*(np.array([decision.current.value(name)]) for name in FIGURES)), OPTIONS)
+    longer = (
+        name
+        for name in own.seconds
+        if getattr(found, name)[0] > max(stated.seconds[name][0], own.seconds[name][0]) + 1e-9
+    )
+    fewer = ("recovery",) if found.recovery[0] < min(stated.recovery[0], own.recovery[0]) - 1e-9 else ()
+    return (*longer, *fewer)
 
 
-def on_truth(ladder_ms: Sequence[int], lasts: Floats) -> Figures:
-    """Return the figures of one ladder, or of several of one length, for failures of these durations (sorted)."""
-    times = retry_times(np.array(ladder_ms), LATE_S)
-    return figures(np.searchsorted(lasts, times, side="right") / len(lasts), times)
+@dataclass(frozen=True)
+class Row:
+    """The results of all histories of one truth."""
+
+    name: str
+    best: tuple[int, ...]
+    found: list[Tried]
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row of the table."""
+        truth, changed = truth_of(self.name), [each for each in self.found if each.is_changed]
+        retries = [float(truth.figures([ladder]).attempts[0]) for ladder in (TODAY, self.best)]
+        costs, more = (np.array([getattr(each, what) for each in self.found]) for what in ("cost", "retries"))
+        return (
+            self.name,
+            f"{len(changed)} of {len(self.found)}",
+            *(f"{each:.2f}" for each in (*retries, np.median(costs), costs.max(), np.median(more))),
+            str(sum(bool(each.broken) for each in changed)),
+            str(sum(each.loses_too_much for each in changed)),
+        )
 
 
-def best_on_truth(lasts: Floats, limits: Limits) -> tuple[int, ...] | None:
-    """Return the ladder with the fewest retries within the limits, among all candidates of the search."""
-    best: tuple[float, tuple[int, ...]] | None = None
-    for tiers in range(1, OPTIONS.max_tiers + 1):
-        ladders = np.array(list(itertools.combinations_with_replacement(OPTIONS.delays_ms, tiers)))
-        found = on_truth(ladders, lasts)
-        attempts = np.where(limits.kept_by(found), found.attempts, np.inf)
-        at = int(np.argmin(attempts))
-        if np.isfinite(attempts[at]) and (best is None or attempts[at] < best[0]):
-            best = float(attempts[at]), tuple(int(each) for each in ladders[at])
-    return best[1] if best else None
+_HEAD = (
+    "failures last", "advised in", "retries, today", "retries, best", "cost, advised / best", "at worst",
+    "retries, advised / best", "limits broken", "recoveries lost",
+)  # fmt: skip
 
 
-def _looser(one: Limits, other: Limits) -> Limits:
-    return Limits(min(one.recovery, other.recovery), max(one.median_s, other.median_s), max(one.p95_s, other.p95_s))
+def advice_table(histories: int, ladders: Sequence[Sequence[int]], jitter: float, names: Sequence[str]) -> list[Row]:
+    """Return the results for some truths."""
+    rows = []
+    for name in names:
+        best = truth_of(name).best(truth_of(name).limits())
+        assert best is not None, "today's ladder is one of those that are tried"
+        found = [tried(name, seed, FAILURES, ladders, jitter, best) for seed in range(histories)]
+        rows.append(Row(name, best, found))
+    return rows
 
 
-def celerys_backoff(lasts: Floats, limits: Limits) -> Figures:
-    """Return the figures of Celery's backoff with the fewest retries that recover enough."""
-    ladder: list[int] = []
-    while len(ladder) < _MOST_RETRIES:
-        ladder.append(min(1000 * 2 ** len(ladder), _LONGEST_MS))
-        found = on_truth(ladder, lasts)
-        if found.recovery >= limits.recovery:
-            break
-    return found
+def coverage(name: str, count: int, jitter: float, histories: int) -> Floats:
+    """Return for each retry of today's ladder how many of the 95 % intervals contain the true share ended by then."""
+    cells = OPTIONS.grid.cells(retry_times(np.array(TODAY), LATE_S))
+    lasts = truth_of(name).lasts
+    true = np.searchsorted(lasts, OPTIONS.grid.times[cells], side="right") / len(lasts)
+    held = []
+    for seed in range(histories):
+        random = np.random.default_rng([seed, count, 2])
+        failures = TRUTHS[name](random, count)
+        low, high = shares(intervals(failures, seen(failures.lasts, random, (TODAY,), jitter)), OPTIONS).band()
+        held.append((low[cells] <= true + 1e-9) & (true <= high[cells] + 1e-9))
+    return np.mean(held, axis=0)
 
 
-def rows(each: Tried) -> Iterator[str]:
-    """Return the cells of a row of the table."""
-    found = each.found
-    yield each.world.name
-    yield str(each.seed)
-    yield " ".join(map(format_ms, each.advised_ms)) if each.advised_ms else "none"
-    for name in ("advised", "best", "Celery", "today"):
-        yield f"{found[name].attempts:.2f}" if name in found else "none"
-    for name in ("advised", "today", "Celery, 3 retries"):
-        yield f"{found[name].recovery:.1%}" if name in found else "none"
-    yield f"{found['advised'].p95_s:,.0f}" if "advised" in found else "none"
-    yield f"{each.limits.p95_s:,.0f}"
+def coverage_table(histories: int, names: Sequence[str]) -> str:
+    """Return the coverage for some truths, with and without jitter, of small and large histories."""
+    kinds = [(count, jitter) for count in (300, 2_000) for jitter in (0.0, 0.1)]
+    head = ("failures last", *(f"{count:,} failures, {_with(jitter)}" for count, jitter in kinds))
+    rows = ((name, *(f"{coverage(name, *kind, histories).mean():.3f}" for kind in kinds)) for name in names)
+    return table([head, ("---",) * len(head), *rows])
 
 
-HEAD = (
-    "failures last",
-    "seed",
-    "advised",
-    *(f"retries, {name}" for name in ("advised", "best", "Celery", "today")),
-    *(f"recovered, {name}" for name in ("advised", "today", "Celery's 3")),
-    "95th, s",
-    "limit",
-)
+def _with(jitter: float) -> str:
+    return f"jitter {jitter}" if jitter else "no jitter"
 
 
-def markdown(found: Sequence[Tried]) -> str:
-    """Return the table of every history."""
-    return _table([HEAD, ("---",) * len(HEAD), *(tuple(rows(each)) for each in found)])
-
-
-def summary(found: Sequence[Tried]) -> str:
-    """Return the table of retries per failure: for each world the medians of its histories, and the worst of them."""
-    names = ("advised", "best", "Celery", "today")
-    lines = [("failures last", *names, "advised / best, at worst"), ("---",) * (len(names) + 2)]
-    for name, each in itertools.groupby(found, key=lambda one: one.world.name):
-        some = [one for one in each if "advised" in one.found]
-        medians = [f"{np.median([one.found[which].attempts for one in some]):.2f}" for which in names if some]
-        lines.append((name, *medians, f"{max(one.ratio for one in some):.2f}" if some else "nothing is advised"))
-    return _table(lines)
-
-
-def _table(lines: Sequence[Sequence[str]]) -> str:
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def report(histories: int, names: Sequence[str]) -> str:
+    """Return the tables of all kinds of histories, and what all rows of each have in common."""
+    parts = []
+    for kind, (ladders, jitter) in HISTORIES.items():
+        rows = advice_table(histories, ladders, jitter, names)
+        every = [each for row in rows for each in row.found]
+        worst = max(np.median([each.cost for each in row.found]) for row in rows)
+        parts.append(
+            f"{kind}, {FAILURES:,} failures: cost advised / best {np.median([each.cost for each in every]):.2f} "
+            f"(median), {worst:.2f} (worst truth); limits broken in {sum(bool(each.broken) for each in every)}, too "
+            f"many recoveries lost in {sum(each.loses_too_much for each in every)} of {len(every)} histories\n\n"
+            + table([_HEAD, ("---",) * len(_HEAD), *(row.cells() for row in rows)])
+        )
+        print(parts[-1], flush=True)
+    return "\n".join(parts)
 
 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, help="Histories of each world.")
-    parser.add_argument("--no-jitter", action="store_true", help="Histories of today's ladder alone, without jitter.")
-    parser.add_argument("--markdown", type=Path, help="Also write the table to this file.")
+    parser.add_argument("--histories", type=int, default=20, help="Histories of each truth.")
+    parser.add_argument("--truth", action="append", choices=list(TRUTHS), help="Only this truth; may be repeated.")
+    parser.add_argument("--coverage", action="store_true", help="Measure the intervals instead.")
+    parser.add_argument("--markdown", type=Path, help="Also write the tables to this file.")
     given = parser.parse_args()
-    seen = ((TODAY,), 0.0) if given.no_jitter else (PAST, JITTER)
-    found = [tried(world, seed, *seen) for world in WORLDS for seed in range(1, given.seeds + 1)]
-    text = f"{markdown(found)}\n{summary(found)}"
-    print(text)
+    names = given.truth or list(TRUTHS)
+    if given.coverage:
+        text = coverage_table(given.histories, names)
+        print(text)
+    else:
+        text = report(given.histories, names)
     if given.markdown:
         given.markdown.write_text(text)
 

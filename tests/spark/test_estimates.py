@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 
 import numpy as np
 import pyarrow as pa
@@ -11,15 +11,16 @@ import pytest
 
 from celery_rmq_delay.analytics import synth
 from celery_rmq_delay.analytics.estimate.options import Options
-from celery_rmq_delay.analytics.schema import EPISODES, LADDER_ADVICE, RECOVERY_CURVE, WHAT_IF
+from celery_rmq_delay.analytics.schema import EPISODES, EXCEPTION_ADVICE, LADDER_ADVICE, RECOVERY_CURVE, WHAT_IF
 from celery_rmq_delay.analytics.synth.failing import RECOVERED, draw_episodes
 from celery_rmq_delay.analytics.synth.world import world_of
+from celery_rmq_delay.analytics.tables.exception_advice import exception_advice
 from celery_rmq_delay.analytics.tables.ladder_advice import ladder_advice
 from celery_rmq_delay.analytics.tables.recovery_curve import recovery_curve
 from celery_rmq_delay.analytics.tables.today import today_of, todays_ladders
 from celery_rmq_delay.analytics.tables.what_if import what_if
 from celery_rmq_delay.exceptions import SettingsError
-from tests.support.recoveries import TRUTHS, Seen, inspected, ms, seen
+from tests.support.recoveries import TRUTHS, Seen, exponential, inspected, ms, seen
 from tests.support.spark.reference_curve import reference_figures, reference_shares
 
 MARCH = datetime(2026, 3, 2, tzinfo=timezone.utc)
@@ -53,6 +54,7 @@ def table(found, ladders=LADDERS, **more):
 
 
 def stored(spark, folder, *tables):
+    folder.mkdir(exist_ok=True)
     for at, each in enumerate(tables):
         pq.write_table(each, folder / f"{at}.parquet")
     return spark.read.schema(EPISODES).parquet(str(folder))
@@ -125,7 +127,7 @@ def test_curves_and_figures_equal_a_plain_reference(spark, tmp_path):
     ladder, names = (10, 60, 300), [*TRUTHS, "small"]
     histories = {
         name: seen(
-            TRUTHS.get(name, TRUTHS["half hard"]), 300 if name in TRUTHS else 12, [ladder], seed=seed, clusters=20
+            TRUTHS.get(name, TRUTHS["half hard"]), 300 if name in TRUTHS else 24, [ladder], seed=seed, clusters=20
         )
         for seed, name in enumerate(names)
     }
@@ -141,33 +143,39 @@ def test_curves_and_figures_equal_a_plain_reference(spark, tmp_path):
         for t, share in zip(points["t_seconds"], points["recovered_share"], strict=True):
             assert share == pytest.approx(expected.at(t), abs=2e-3), (name, t)
         for figure, value in reference_figures(expected, found, ladder).items():
-            assert figures[name][figure] == pytest.approx(value, abs=1e-2), (name, figure)
+            assert figures[name][figure] == pytest.approx(value, abs=1e-2, rel=1e-2), (name, figure)
 
 
 def test_advice_for_a_queue_and_for_those_of_its_tasks_that_have_enough_data(spark, tmp_path):
     # Today's ladder comes last; earlier ladders had attempts between its tiers.
-    past = seen(TRUTHS["exponential"], 20_000, LADDERS, seed=4, clusters=100)
-    today = seen(TRUTHS["exponential"], 5000, [LADDERS[0]], seed=5, clusters=24)
+    past = seen(exponential(200), 20_000, LADDERS, seed=4, clusters=100)
+    today = seen(exponential(200), 5000, [LADDERS[0]], seed=5, clusters=24)
     late = table(today, [LADDERS[0]])
     begun = pa.array(late["first_failed_at"].to_numpy() + np.timedelta64(100, "h"), pa.timestamp("us", "UTC"))
     late = late.set_column(EPISODES.fieldNames().index("first_failed_at"), "first_failed_at", begun)
-    rare = seen(TRUTHS["exponential"], 30, LADDERS, seed=6, clusters=10)
-    other = seen(TRUTHS["exponential"], 30, LADDERS, seed=7, clusters=10)
+    rare = seen(exponential(200), 30, LADDERS, seed=6, clusters=10)
+    other = seen(exponential(200), 30, LADDERS, seed=7, clusters=10)
     episodes = stored(
         spark, tmp_path, table(past), late, table(rare, task="shop.rare"), table(other, queue="mails", task="shop.mail")
     )
     advice = ladder_advice(episodes, Options(bootstrap_rounds=50))
     assert advice.schema == LADDER_ADVICE
     rows = {(row.queue, row.task): row for row in advice.collect()}
+    # The only task of the queue mails has the same failures as the queue.
     assert set(rows) == {("payments", None), ("payments", "shop.pay"), ("mails", None)}
     whole = rows["payments", None]
     assert whole.enough_data
     assert whole.current_ms == list(ms(LADDERS[0]))
+    assert whole.counted > 4000
+    assert whole.current_attempts_low <= whole.current_attempts <= whole.current_attempts_high
     assert whole.advised_attempts < whole.current_attempts_low
     assert whole.advised_attempts_low <= whole.advised_attempts <= whole.advised_attempts_high
-    assert whole.advised_recovery >= whole.current_recovery - 0.005
-    assert whole.advised_p95_s <= 1.1 * whole.current_p95_s
-    assert (whole.refused_ms, whole.lost) == (None, None)
+    assert whole.advised_recovery >= whole.current_recovery - 0.01
+    assert whole.advised_mean_s <= 1.3 * whole.current_mean_s
+    assert whole.lost <= 0.005 * whole.recoveries
+    assert whole.backtest_failures > 50
+    assert whole.backtest_advised_attempts < whole.backtest_current_attempts
+    assert whole.refused_ms is None
     poor = rows["mails", None]
     assert not poor.enough_data
     assert "30 retried failures" in poor.reason
@@ -175,16 +183,87 @@ def test_advice_for_a_queue_and_for_those_of_its_tasks_that_have_enough_data(spa
     assert poor.advised_recovery is None
 
 
-def test_advice_that_may_lose_counted_recoveries_is_a_row_with_their_number_and_no_ladder(spark, tmp_path):
+def test_todays_figures_are_counts_of_the_failures_that_had_todays_ladder(spark, tmp_path):
     random, ladder = np.random.default_rng(1), (10, 60, 600, 3600)
-    lasts = np.concatenate([random.uniform(0.1, 7, 382), random.uniform(20, 3000, 18)])
+    # 382 recover at the first retry, 12 at the second one, 6 never: an estimate is not needed.
+    lasts = np.concatenate([np.full(382, 5.0), np.full(12, 50.0), np.full(6, np.inf)])
     found = inspected(lasts, random.integers(0, 200, 400), [ladder], random, jitter=0)
-    episodes = stored(spark, tmp_path, table(found, [ladder]))
-    (whole,) = ladder_advice(episodes, Options(bootstrap_rounds=20)).where("task is null").collect()
-    assert (whole.enough_data, whole.advised_ms, whole.advised_recovery) == (False, None, None)
-    assert (whole.episodes, whole.recoveries, whole.refused_ms, whole.lost) == (400, 400, [10_000], 18)
-    assert whole.reason.startswith("keep today's tiers: the best ladder found, 10s, ")
+    older = inspected(np.full(500, 4.0), random.integers(0, 100, 500), [(5, 30)], random, jitter=0)
+    episodes = stored(spark, tmp_path, table(found, [ladder]), table(older, [(5, 30)]))
+    (whole,) = ladder_advice(episodes, Options(bootstrap_rounds=50)).where("task is null").collect()
     assert whole.current_ms == list(ms(ladder))
+    assert 380 <= whole.counted <= 400
+    assert whole.current_recovery == pytest.approx(394 / 400, abs=0.003)
+    assert whole.current_attempts == pytest.approx((382 + 24 + 24) / 400, abs=0.02)
+    assert whole.current_mean_s == pytest.approx((382 * 10.2 + 12 * 70.4) / 394, rel=0.05)
+    assert whole.current_median_s == pytest.approx(10.2, rel=0.05)
+    assert whole.current_p99_s == pytest.approx(70.4, rel=0.05)
+    assert 0.95 < whole.current_recovery_low < whole.current_recovery < whole.current_recovery_high < 1
+
+
+def one_what_if(episodes, options):
+    return what_if(episodes, {"payments": [(60_000,)]}, options)
+
+
+def test_replays_are_in_no_curve_and_in_no_advice(spark, tmp_path):
+    first = seen(TRUTHS["exponential"], 400, LADDERS, seed=1)
+    replayed = table(seen(TRUTHS["half hard"], 400, LADDERS, seed=2))
+    generation = replayed.schema.get_field_index("generation")
+    replayed = replayed.set_column(generation, "generation", pa.array(np.ones(400), pa.int32()))
+    both = stored(spark, tmp_path / "both", table(first), replayed)
+    alone = stored(spark, tmp_path / "alone", table(first))
+    options = Options(bootstrap_rounds=0)
+    for make in (recovery_curve, ladder_advice, one_what_if):
+        one, other = (make(rows, options).toPandas() for rows in (both, alone))
+        columns = ["scope", "name", "t_seconds"] if "scope" in one else ["queue"]
+        one, other = (each.sort_values(columns, ignore_index=True) for each in (one, other))
+        assert len(one) > 0
+        assert one.to_json() == other.to_json()
+    assert exception_advice(both).collect() == exception_advice(alone).collect()
+
+
+def test_only_frequent_tasks_and_exceptions_have_a_curve(spark):
+    rows = [episode(at, exception_type=f"Error{at // 30}" if at < 3_600 else f"Rare{at}") for at in range(4_000)]
+    curve = recovery_curve(spark.createDataFrame(rows, EPISODES), Options(bootstrap_rounds=0)).toPandas()
+    names = curve[curve["scope"] == "exception"]["name"].unique()
+    assert len(names) == 100
+    assert all(name.startswith("Error") for name in names)
+
+
+def exceptions(spark):
+    """Return failure episodes of five days: some exceptions never recover, some always, one on one day only."""
+    never = {"outcome": "exhausted", "failed_attempts": 4, "high_seconds": None, "low_seconds": 635.0, "wasted_ms": 400}
+    stories = {
+        "KeyError": never,
+        "TimeoutError": {"failed_attempts": 1, "low_seconds": 0.0, "high_seconds": 5.5, "waited_ms": 5000},
+        "ConnectionError": {},
+        "OneDay": never,
+        "GaveUp": {**never, "failed_attempts": 1, "reason": "gave_up"},
+    }
+    rows = []
+    for name, story in stories.items():
+        for at in range(120):
+            began = MARCH + timedelta(days=0 if name == "OneDay" else at % 5)
+            of_it = never if name == "ConnectionError" and at < 10 else story
+            rows.append(episode(f"{name}-{at}", exception_type=name, first_failed_at=began, **of_it))
+    rows += [episode(f"few-{at}", exception_type="Few", **never) for at in range(99)]
+    return spark.createDataFrame(rows, EPISODES)
+
+
+def test_advice_about_exceptions_that_never_recover_and_those_that_need_no_late_tier(spark):
+    found = exception_advice(exceptions(spark))
+    assert [(each.name, each.dataType) for each in found.schema] == [
+        (each.name, each.dataType) for each in EXCEPTION_ADVICE
+    ]
+    rows = {row.exception_type: row for row in found.collect()}
+    assert set(rows) == {"KeyError", "TimeoutError"}
+    never, short = rows["KeyError"], rows["TimeoutError"]
+    assert (never.kind, never.failures, never.recovered, never.retries, never.wasted_ms) == (
+        "give_up", 120, 0, 360, 36_000,
+    )  # fmt: skip
+    assert 0.02 < never.share_high < 0.04
+    assert (short.kind, short.failures, short.recovered) == ("fewer_tiers", 120, 120)
+    assert (short.longest_s, short.needless_ms) == (5.5, [30_000, 600_000])
 
 
 def episode(number, **more):
@@ -248,9 +327,9 @@ def test_messages_without_a_task_do_not_count_in_the_advice_of_their_queue(spark
     lost = [episode(number, **UNDECODABLE) for number in range(500)]
     episodes = stored(spark, tmp_path, table(found, [LADDERS[0]])).unionByName(spark.createDataFrame(lost, EPISODES))
     rows = {row.task: row for row in ladder_advice(episodes, Options(bootstrap_rounds=0)).collect()}
-    assert set(rows) == {None, "shop.pay"}
+    assert set(rows) == {None}
     assert rows[None].enough_data
-    assert rows[None].episodes == rows["shop.pay"].episodes == 2000
+    assert rows[None].episodes == 2000
     assert rows[None].current_ms == list(ms(LADDERS[0]))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from celery_rmq_delay.analytics.estimate.grid import Grid
-from celery_rmq_delay.analytics.estimate.shares import Intervals
+from celery_rmq_delay.analytics.estimate.intervals import Intervals
 
 HARD = np.inf
 

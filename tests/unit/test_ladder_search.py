@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from celery_rmq_delay.analytics.estimate import search
 from celery_rmq_delay.analytics.estimate.decision import decide
 from celery_rmq_delay.analytics.estimate.grid import Grid
+from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.ladders import Today, figures, retry_times, summarise
 from celery_rmq_delay.analytics.estimate.options import Options
-from celery_rmq_delay.analytics.estimate.search import Limits, best_ladder
-from celery_rmq_delay.analytics.estimate.shares import Intervals, shares
+from celery_rmq_delay.analytics.estimate.search import Search
+from celery_rmq_delay.analytics.estimate.shares import shares
+from celery_rmq_delay.analytics.figures import TIMES
 from celery_rmq_delay.exceptions import SettingsError
 from tests.support.recoveries import TRUTHS, intervals, ms, seen
 
@@ -38,16 +39,15 @@ def test_figures_of_a_ladder_by_hand():
     assert found.recovery == 0.96
     assert found.exhausted == pytest.approx(0.04)
     assert found.attempts == pytest.approx(1 + 0.5 + 0.1)
-    assert found.median_s == 10
-    assert found.p95_s == 370
+    assert (found.p25_s, found.median_s, found.p75_s, found.p95_s, found.p99_s) == (10, 10, 70, 370, 370)
+    assert found.mean_s == pytest.approx((0.5 * 10 + 0.4 * 70 + 0.06 * 370) / 0.96)
 
 
 def test_a_ladder_that_recovers_nothing_has_no_time_to_recovery():
     found = figures(np.zeros(3), np.array([1.0, 2.0, 3.0]))
     assert found.attempts == 3
     assert found.exhausted == 1
-    assert np.isnan(found.median_s)
-    assert np.isnan(found.p95_s)
+    assert all(np.isnan(getattr(found, name)) for name in TIMES)
 
 
 @pytest.mark.parametrize(
@@ -78,35 +78,62 @@ def test_the_time_of_a_retry_is_the_sum_of_delays_and_lateness():
     assert retry_times(np.array([[1000, 2000]]), 0.5).tolist() == [[1.5, 4.0]]
 
 
-def brute_force(share, limits, options):
-    """Return the least retries of all ladders within the limits, by trying them one after the other."""
+def brute_force(search):
+    """Return the least cost of all ladders within the limits, by trying them one after the other."""
     best = None
-    for tiers in range(1, options.max_tiers + 1):
-        for ladder in itertools.combinations_with_replacement(options.delays_ms, tiers):
-            found = on_truth(ladder, share)
-            if limits.kept_by(found) and (best is None or found.attempts < best[0]):
-                best = found.attempts, ladder
+    for tiers in range(1, search.options.max_tiers + 1):
+        for ladder in itertools.combinations_with_replacement(search.options.delays_ms, tiers):
+            found = search.figures(np.array([ladder]))
+            ends_s = retry_times(np.array(ladder), LATE_S)[-1]
+            longest = 1.2 * retry_times(np.array(search.today), LATE_S)[-1]
+            if search.limits.kept_by(found).all() and search.least_s <= ends_s <= longest:
+                cost = float(search.cost(found)[0, 0])
+                best = cost if best is None else min(cost, best)
     return best
 
 
+def known(truth, options, today=TODAY, least_s=0.0):
+    """Return a search in a history that shows the truth at all times."""
+    share = TRUTHS[truth].share(GRID.times)[None, :]
+    return Search(share, share, ms(today), LATE_S, least_s, options)
+
+
+@pytest.mark.parametrize("least_s", [0.0, 600.0])
 @pytest.mark.parametrize("truth", TRUTHS)
-def test_the_search_finds_the_result_of_brute_force(truth):
-    options = Options(max_tiers=3, delays_ms=[1000, 5000, 10_000, 60_000, 300_000, 1_800_000], min_recovery=0.2)
-    share = TRUTHS[truth].share(GRID.times)
-    limits = Limits(0.2, 600, 4000)
-    found = best_ladder(share, GRID, LATE_S, limits, options)
-    attempts, _ = brute_force(lambda times: share[GRID.cells(times)], limits, options)
-    assert on_truth(found, lambda times: share[GRID.cells(times)]).attempts == pytest.approx(attempts)
+def test_the_search_finds_the_result_of_brute_force(truth, least_s):
+    delays = [1000, 5000, 10_000, 60_000, 300_000, 1_800_000]
+    search = known(truth, Options(max_tiers=3, delays_ms=delays, time_tolerance=1.0), (10, 60, 1800), least_s)
+    search = replace(search, options=replace(search.options, time_tolerance=0.2))
+    found = search.best()
+    assert found is not None
+    assert search.cost(search.figures(np.array([found])))[0, 0] == pytest.approx(brute_force(search))
 
 
-def test_a_ladder_gets_no_credit_for_times_without_an_attempt():
-    data = intervals(seen(TRUTHS["exponential"], 50_000, [(30, 300, 3600)], seed=1, jitter=0), GRID)
-    found = shares(data, OPTIONS)
-    between = summarise((60_000, 60_000), found, GRID, LATE_S)
-    recovery, low, high = between.figures["recovery"]
-    assert recovery == pytest.approx(TRUTHS["exponential"].share(30.3), abs=0.02)
-    assert low <= recovery
-    assert high > TRUTHS["exponential"].share(120.6)
+def test_the_weight_of_delay_decides_between_fewer_retries_and_earlier_ones():
+    found = []
+    for weight in (5.0, 0.0):
+        search = known("exponential", Options(delay_weight=weight))
+        found.append(search.figures(np.array([search.best()])))
+    early, few = found
+    assert early.mean_s < few.mean_s
+    assert early.attempts > few.attempts
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+def test_no_time_to_recovery_is_longer_than_todays_by_more_than_the_tolerance(truth):
+    search = known(truth, Options())
+    found, today = search.figures(np.array([search.best()])), search.current
+    for name in TIMES:
+        assert getattr(found, name) <= 1.2 * getattr(today, name) + 1e-6, name
+
+
+def test_the_interval_of_a_ladder_reaches_over_all_that_the_history_allows_between_its_attempts():
+    truth = TRUTHS["exponential"]
+    data = intervals(seen(truth, 50_000, [(30, 300, 3600)], seed=1, jitter=0), GRID)
+    recovery, low, high = summarise((60_000, 60_000), shares(data, OPTIONS), GRID, LATE_S).figures["recovery"]
+    assert low <= truth.share(30.3) + 0.02
+    assert high >= truth.share(330.6) - 0.02
+    assert recovery == pytest.approx(truth.share(120.6), abs=0.1)
 
 
 def test_the_same_history_gives_the_same_advice_in_any_order_and_number():
@@ -171,19 +198,6 @@ def test_failures_that_never_end_advise_nothing(count):
     decision = decide(data, Today(ms(TODAY), LATE_S), OPTIONS)
     assert not decision.enough_data
     assert "not enough data" in decision.reason
-
-
-def test_the_search_judges_all_ladders_of_a_length_at_once(monkeypatch):
-    judged = []
-
-    def noted(share, times):
-        judged.append(times.shape)
-        return figures(share, times)
-
-    monkeypatch.setattr(search, "figures", noted)
-    assert best_ladder(TRUTHS["bimodal"].share(GRID.times), GRID, LATE_S, Limits(0.9, 100, 5000), OPTIONS)
-    delays = len(OPTIONS.delays_ms)
-    assert judged == [(math.comb(delays + tiers - 1, tiers), tiers) for tiers in range(1, OPTIONS.max_tiers + 1)]
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from celery_rmq_delay.analytics.estimate.decision import decide
+from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.ladders import Today
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.outages import by_outage
-from celery_rmq_delay.analytics.estimate.shares import Intervals
 from tests.support.recoveries import exponential, inspected, intervals, seen
 
 OPTIONS = Options(bootstrap_rounds=50)

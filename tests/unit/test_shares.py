@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.options import Options
-from celery_rmq_delay.analytics.estimate.shares import Intervals, shares
+from celery_rmq_delay.analytics.estimate.shares import shares
 from celery_rmq_delay.exceptions import IntervalError
 from tests.support.recoveries import TRUTHS, exponential, intervals, seen, seen_outages
 
@@ -27,20 +28,32 @@ LOOKS = EPISODES // 1000
 @pytest.mark.parametrize("truth", TRUTHS)
 def test_the_truth_is_recovered_within_3_percent_wherever_the_ladder_sees(truth, ladders):
     jitter, tiers = LADDERS[ladders]
-    found = shares(intervals(seen(TRUTHS[truth], EPISODES, tiers, seed=7, jitter=jitter), GRID), OPTIONS)
-    visible = found.inspections >= LOOKS
-    error = np.abs(found.least[0] - TRUTHS[truth].share(GRID.times))[visible].max()
+    data = intervals(seen(TRUTHS[truth], EPISODES, tiers, seed=7, jitter=jitter), GRID)
+    found = shares(data, OPTIONS)
+    visible = data.looks(GRID.points + 1) >= LOOKS
+    error = np.abs(found.likely[0] - TRUTHS[truth].share(GRID.times))[visible].max()
     print(f"{truth}, {ladders}: {visible.sum()} points, error {error:.4f}")
-    assert found.converged
     assert visible.sum() >= 3
     assert error < 0.03
 
 
-def test_between_two_inspections_the_share_is_bounded_from_below_and_above():
-    found = shares(intervals(seen(TRUTHS["exponential"], EPISODES, [(30, 300)], seed=1, jitter=0), GRID), OPTIONS)
-    at = GRID.cells([100.0])[0]
-    assert found.least[0, at] < TRUTHS["exponential"].share(100.0) < found.most[0, at]
-    assert found.least[0, at] == pytest.approx(found.least[0, GRID.cells([40.0])[0]])
+def test_between_two_attempts_the_share_is_bounded_from_below_and_above():
+    truth = TRUTHS["exponential"]
+    found = shares(intervals(seen(truth, EPISODES, [(30, 300)], seed=1, jitter=0), GRID), OPTIONS)
+    at, before, after = GRID.cells([100.0, 31.0, 330.5])
+    assert found.least[0, at] < truth.share(100.0) < found.most[0, at]
+    assert found.least[0, at] == pytest.approx(truth.share(31.0), abs=0.02)
+    assert found.most[0, at] == pytest.approx(truth.share(330.0), abs=0.02)
+    assert found.least[0, before] == pytest.approx(found.likely[0, before])
+    assert found.most[0, after] == pytest.approx(found.likely[0, after])
+
+
+def test_between_two_attempts_failures_end_evenly_over_the_logarithm_of_time():
+    found = shares(rows((0, 100, 400), (100, 200, 600)), OPTIONS)
+    np.testing.assert_allclose(found.likely[0, [100, 125, 150, 200]], [0.4, 0.55, 0.7, 1.0], atol=1e-3)
+    # Evenly over time, fewer of them have ended in the middle of the logarithm.
+    middle = (GRID.times[150] - GRID.times[100]) / (GRID.times[200] - GRID.times[100])
+    assert found.prudent[0, 150] == pytest.approx(0.4 + 0.6 * middle, abs=1e-3)
 
 
 def sparse_last_tier():
@@ -49,38 +62,56 @@ def sparse_last_tier():
     return rows((0, cell(60), 250), (cell(60), cell(660), 32), (cell(660), cell(15_060), 18))
 
 
-def test_few_inspections_far_from_others_move_no_recovery_to_an_earlier_time():
+def test_few_attempts_of_a_last_tier_count_as_what_they_are():
     found = shares(sparse_last_tier(), OPTIONS)
-    share = found.least[0, GRID.cells([60, 660, 1500, 3600, 7200, 14_000, 15_060])]
-    np.testing.assert_allclose(share, [250 / 300, *[0.94] * 5, 1.0], atol=1e-3)
-    assert found.most[0, GRID.cells([1500])[0]] == pytest.approx(1.0)
+    at = GRID.cells([60, 660, 1500, 15_060])
+    np.testing.assert_allclose(found.likely[0, at[[0, 1, 3]]], [250 / 300, 0.94, 1.0], atol=1e-3)
+    assert found.least[0, at[2]] == pytest.approx(0.94, abs=1e-3)
+    assert found.most[0, at[2]] == pytest.approx(1.0)
 
 
-def test_a_single_inspection_in_a_long_gap_does_not_determine_where_failures_ended():
+def test_a_single_attempt_in_a_long_gap_does_not_determine_where_failures_ended():
     early, stray, late = GRID.cells([30, 100, 330])
     found = shares(rows((0, early, 400), (early, late, 600), (early, stray, 1)), OPTIONS)
-    assert found.least[0, stray] == pytest.approx(0.4, abs=0.01)
-    assert found.least[0, late] == pytest.approx(1.0)
-    assert np.flatnonzero(found.inspections).tolist() == [early, late]
+    assert found.seen.tolist() == [0, early, late]
+    assert found.likely[0, [early, late]] == pytest.approx([0.4, 1.0], abs=0.01)
+    assert found.likely[0, stray] == pytest.approx(0.4 + 0.6 * (stray - early) / (late - early), abs=0.01)
 
 
-def test_a_single_inspection_after_all_others_adds_nothing():
+def test_a_single_attempt_after_all_others_shows_nothing_about_the_others():
     early, last = GRID.cells([30, 86_400])
     found = shares(rows((0, early, 500), (early, Intervals.OPEN, 500), (early, last, 1)), OPTIONS)
     assert found.horizon == early
-    assert found.least[0, -1] == pytest.approx(0.5, abs=0.01)
+    # But the recovery that it saw is counted.
+    assert found.likely[0, last] == pytest.approx(501 / 1001)
 
 
-def test_few_inspections_near_each_other_count_at_the_latest_of_them():
-    first = int(GRID.cells([300])[0])
-    looks = [(0, first + at, 15) for at in range(4)]
-    found = shares(rows((0, 50, 1000), *looks), OPTIONS)
-    places = np.flatnonzero(found.inspections)
-    assert places.tolist() == [50, first + 1, first + 3]
-    assert found.inspections[places].tolist() == [1000, 30, 30]
+def test_no_share_is_below_the_failures_that_were_seen_to_end_or_above_those_not_seen_to_last():
+    data = intervals(seen(TRUTHS["bimodal"], 500, [(10, 60, 600)], seed=3), GRID)
+    found, cells = shares(data, OPTIONS), np.arange(GRID.points + 1)
+    ended = [(data.count[data.high <= cell]).sum() / data.episodes for cell in cells]
+    lasting = [(data.count[data.low >= cell]).sum() / data.episodes for cell in cells[1:]]
+    for each in (found.likely, found.least, found.most):
+        assert (each[0] >= np.array(ended) - 1e-9).all()
+        assert (each[0, 1:] <= 1 - np.array(lasting) + 1e-9).all()
 
 
-def test_after_the_last_inspection_nothing_is_claimed():
+@pytest.mark.parametrize(("share", "count"), [(1.0, 300), (0.02, 300), (0.997, 300)])
+def test_an_interval_of_a_share_near_0_or_1_is_not_empty(share, count):
+    over = round(share * count)
+    random = np.random.default_rng(1)
+    data = Intervals(
+        np.repeat([0, 100], [over, count - over]),
+        np.repeat([100, Intervals.OPEN], [over, count - over]),
+        random.permutation(count),
+        np.ones(count),
+    )
+    low, high = (each[100] for each in shares(data, Options()).band())
+    assert low <= share <= high
+    assert 0.005 < high - low < 0.1
+
+
+def test_after_the_last_attempt_nothing_is_claimed():
     found = shares(intervals(seen(TRUTHS["exponential"], EPISODES, [(10, 60)], seed=1), GRID), OPTIONS)
     assert GRID.times[found.horizon] < 100
     assert (found.least[0, found.horizon :] == found.least[0, found.horizon]).all()
@@ -93,7 +124,7 @@ def test_intervals_do_not_count_failures_of_one_outage_as_independent():
 
     def interval(data):
         found = shares(intervals(data, GRID), options)
-        return found.interval(found.least[:, at], found.most[:, at])
+        return tuple(each[at] for each in found.band())
 
     low, high = interval(seen(truth, 5000, ladders, seed=2, clusters=5000))
     shared = [interval(seen_outages(truth, 5000, ladders, seed=seed, outages=150)) for seed in range(10)]
@@ -104,7 +135,7 @@ def test_intervals_do_not_count_failures_of_one_outage_as_independent():
 
 def test_one_cluster_gives_no_interval():
     found = shares(intervals(seen(exponential(60), 1000, [(30, 60)], seed=1, clusters=1), GRID), Options())
-    low, high = found.interval(found.least, found.most)
+    low, high = found.band()
     assert np.isnan(low).all()
     assert np.isnan(high).all()
 
@@ -112,8 +143,8 @@ def test_one_cluster_gives_no_interval():
 def test_the_same_seed_gives_the_same_rounds():
     data = intervals(seen(exponential(60), 2000, [(30, 60)], seed=1), GRID)
     one, other = (shares(data, Options(bootstrap_rounds=20, seed=5)) for _ in range(2))
-    assert (one.least == other.least).all()
-    assert (one.least[1:] != shares(data, Options(bootstrap_rounds=20, seed=6)).least[1:]).any()
+    assert (one.likely == other.likely).all()
+    assert (one.likely[1:] != shares(data, Options(bootstrap_rounds=20, seed=6)).likely[1:]).any()
 
 
 def rows(*intervals_seen):
@@ -134,11 +165,11 @@ def rows(*intervals_seen):
 )
 def test_odd_data_give_shares_from_0_to_1_that_never_fall(data, last):
     found = shares(data, Options(bootstrap_rounds=10, min_clusters=1))
-    for each in (found.least, found.most):
+    for each in (found.likely, found.prudent, found.least, found.most):
         assert (np.diff(each, axis=1) >= 0).all()
         assert (each >= 0).all()
         assert (each <= 1).all()
-    assert found.least[0, -1] == pytest.approx(last, abs=1e-6)
+    assert found.least[0, -1] == pytest.approx(last, abs=1e-5)
 
 
 def test_no_failures_at_all_are_an_error():

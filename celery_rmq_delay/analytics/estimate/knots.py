@@ -18,6 +18,9 @@ _WIDTH_DECADES = 0.1
 #: Less looks than this share of the failures that had not ended by then are no knot: they show little about the others.
 _LEAST_SHARE = 0.05
 
+#: A cell with less than this share of the looks of its knot shows nothing about others: its tasks were very late.
+_OFTEN = 0.01
+
 #: With less looks than this, it is chance whether failures seem to end before or after them.
 _ENOUGH_LOOKS = 20
 
@@ -46,8 +49,8 @@ class Knots:
         if groups:
             cells.append(int(groups[-1][-1]))
         sound = [each for each in groups if looks[each].sum() >= _ENOUGH_LOOKS]
-        seen, sound = (np.concatenate([[0], *each]).astype(np.int64) for each in (groups, sound))
-        return cls(np.unique(cells), seen, sound, _places(cells, grid))
+        seen = [*(each[looks[each] >= _OFTEN * looks[each].sum()] for each in groups[:-1]), *groups[-1:]]
+        return cls(np.unique(cells), _joined(seen), _joined(sound), _places(cells, grid))
 
     @property
     def horizon(self) -> int:
@@ -74,6 +77,10 @@ def _groups(cells: Ints, width: int) -> list[Ints]:
         else:
             groups.append([cell])
     return [np.array(each, dtype=np.int64) for each in groups]
+
+
+def _joined(groups: list[Ints]) -> Ints:
+    return np.concatenate([np.zeros(1, dtype=np.int64), *groups])
 
 
 def _is_enough(data: Intervals, looks: Floats, group: Ints) -> bool:

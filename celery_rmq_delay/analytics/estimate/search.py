@@ -12,8 +12,7 @@ percentile, the shorter median, fewer tiers, and shorter delays in their order: 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from itertools import chain, combinations_with_replacement, islice
 
 import numpy as np
@@ -85,21 +84,18 @@ class Search:
     overhead_s: float
     least_s: float
     options: Options
+    current: Figures = field(init=False)
+    #: The limits of a ladder, in each row.
+    limits: Limits = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "current", self.figures(np.array([self.today])))
+        object.__setattr__(self, "limits", Limits.of(self.current, self.options))
 
     @classmethod
     def of(cls, estimate: Shares, today: Today, least_s: float, options: Options) -> Search:
         """Return the search for a better ladder than today's."""
         return cls(estimate.likely, estimate.prudent, today.ladder_ms, today.overhead_s, least_s, options)
-
-    @cached_property
-    def current(self) -> Figures:
-        """The figures of today's ladder."""
-        return self.figures(np.array([self.today]))
-
-    @cached_property
-    def limits(self) -> Limits:
-        """The limits of a ladder in each row."""
-        return Limits.of(self.current, self.options)
 
     def figures(self, ladders: Ints, *, is_prudent: bool = False) -> Figures:
         """Return the figures (row, ladder) of ladders of one length: (ladder, tier)."""

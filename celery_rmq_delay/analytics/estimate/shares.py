@@ -90,8 +90,9 @@ def shares(intervals: Intervals, options: Options) -> Shares:
     least[0], most[0] = np.maximum(least[0], ended), np.minimum(most[0], 1 - lasting)
     prudent = np.stack([np.interp(times, times[knots.seen], each[knots.seen]) for each in likely])
     prudent = np.minimum(np.maximum(prudent, least), likely)
-    effective = _effective(likely, knots.seen, intervals)[before]
-    return Shares(likely, prudent, least, most, knots.seen, knots.sound, knots.horizon, effective, intervals.clusters)
+    clusters = len(np.unique(intervals.cluster))
+    effective = _effective(likely, knots.seen, float(intervals.count.sum()), clusters)[before]
+    return Shares(likely, prudent, least, most, knots.seen, knots.sound, knots.horizon, effective, clusters)
 
 
 def _curves(data: Intervals, knots: Knots, options: Options) -> Floats:
@@ -124,13 +125,13 @@ def _counted(data: Intervals, cells: int) -> tuple[Floats, Floats]:
     return ended / total, lasting / total
 
 
-def _effective(likely: Floats, seen: Ints, data: Intervals) -> Floats:
+def _effective(likely: Floats, seen: Ints, total: float, clusters: int) -> Floats:
     """Return for every cell how many independent failures would vary as much as the rounds do.
 
     Where hardly any failures have ended, or nearly all, few clusters decide the share, and rounds vary too little.
     There it is at most the number at the nearest cell that is clear, and at most the number of clusters.
     """
-    share, total = likely[0], data.count.sum()
+    share = likely[0]
     variance = likely[1:].var(axis=0) if len(likely) > 2 else np.zeros_like(share)
     fewer = np.minimum(share, 1 - share)
     # Less than half a failure on one side of the share is none.
@@ -138,7 +139,7 @@ def _effective(likely: Floats, seen: Ints, data: Intervals) -> Floats:
     own = np.minimum(independent(share, np.where(has_both, variance, 0.0)), total)
     is_clear = has_both & (fewer * own >= _FEWEST_EVENTS)
     clear = seen[is_clear[seen]]
-    most = np.full_like(own, max(data.clusters, 1))
+    most = np.full_like(own, clusters)
     if len(clear):
         nearest = clear[np.abs(clear[None, :] - np.arange(len(share))[:, None]).argmin(axis=1)]
         most = np.minimum(most, own[nearest])

@@ -1,16 +1,17 @@
 """The curve and a ladder's figures in plain Python: plain expectation-maximisation, one loop for each sum.
 
-Written independently of the package's estimator, for small histories. Time is rounded as in `Grid`, and few looks are
-pooled as in `docs/explanation/ladder-advice.md`: both belong to the definition of the tables.
+Written independently of the package's estimator, for small histories. Time is rounded as in `Grid`, and knots are
+chosen as in `docs/explanation/ladder-advice.md`: both belong to the definition of the tables.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from dataclasses import dataclass
 
-FIRST_S, PER_DECADE, FEW = 0.1, 50, 20
+FIRST_S, PER_DECADE = 0.1, 50
 
 
 def step(seconds):
@@ -18,40 +19,60 @@ def step(seconds):
     return math.floor(math.log10(max(seconds, FIRST_S) / FIRST_S) * PER_DECADE + 0.5) + 1
 
 
+def seconds(point):
+    return 0.0 if point == 0 else FIRST_S * 10 ** ((point - 1) / PER_DECADE)
+
+
 @dataclass
 class Reference:
-    """The mass of the curve: the numbers of points, and their mass."""
+    """The curve: the knots, the mass of the step up to each of them, and the failures that it is made of."""
 
-    mass: dict[int, float]
+    knots: list[int]
+    mass: list[float]
+    pairs: list[tuple[int, float]]
 
-    def at(self, seconds):
-        return sum(mass for point, mass in self.mass.items() if point <= step(seconds))
+    def at(self, time):
+        """Return the share that has ended: what the steps have, but not less than was seen to end by then."""
+        point, total = step(time), len(self.pairs)
+        share = sum(
+            mass * part(0, point, *each, self.knots[1])
+            for mass, each in zip(self.mass, steps(self.knots), strict=False)
+        )
+        ended = sum(high <= point for _, high in self.pairs) / total
+        lasting = sum(low >= point for low, _ in self.pairs) / total
+        return min(max(share, ended), 1 - lasting)
 
 
-def counted(looks, total):
-    """Return the point at which each look counts, and the points with enough looks by then."""
-    few = max(min(20, total / 20), total / 1000)
-    groups = [[point, count, [point]] for point, count in sorted(looks.items())]
-    while True:
-        for group in sorted(groups, key=lambda group: group[1]):
-            at = groups.index(group)
-            near = [each for each in groups[max(at - 1, 0) : at + 2] if each is not group and apart(each, group) <= 5]
-            if group[1] < few and near:
-                break
+def steps(knots):
+    return list(itertools.pairwise(knots))
+
+
+def place(point, first):
+    """Return the coordinate in which failures end evenly: time before the first knot, then its logarithm."""
+    return seconds(point) / seconds(first) if point < first else 1 + point - first
+
+
+def part(low, high, begin, end, first):
+    """Return the part of a step between two knots that is in an interval."""
+    at, until, begin, end = (place(each, first) for each in (low, high, begin, end))
+    return max(0.0, min(until, end) - max(at, begin)) / (end - begin)
+
+
+def knots_of(pairs):
+    looks = Counter(point for pair in pairs for point in pair if 0 < point < math.inf)
+    groups = []
+    for point in sorted(looks):
+        if groups and point - groups[-1][0] < 5:
+            groups[-1].append(point)
         else:
-            break
-        into = min(near, key=lambda each: (each[1] >= few, apart(each, group)))
-        groups.remove(group)
-        into[0] = into[0] if into[1] >= few else max(into[0], group[0])
-        into[1] += group[1]
-        into[2] += group[2]
-    enough = min(few, max(count for _, count, _ in groups))
-    places = {point: place for place, _, points in groups for point in points}
-    return places, [place for place, count, _ in groups if count >= enough]
+            groups.append([point])
+    kept = [each for each in groups if looked(each, looks) >= 0.05 * sum(high >= each[0] for _, high in pairs)]
+    means = [round(sum(point * looks[point] for point in each) / looked(each, looks)) for each in kept]
+    return sorted({0, *means, kept[-1][-1]})
 
 
-def apart(one, other):
-    return abs(one[0] - other[0])
+def looked(group, looks):
+    return sum(looks[point] for point in group)
 
 
 def reference_shares(lows, highs, rounds=4000):
@@ -61,30 +82,27 @@ def reference_shares(lows, highs, rounds=4000):
         since = 0 if low <= 0 else step(low)
         if since or until < math.inf:
             pairs.append((min(since, until - 1), until))
-    looks = Counter(point for pair in pairs for point in pair if 0 < point < math.inf)
-    places, enough = counted(looks, len(pairs))
-    before = {point: max((each for each in enough if each <= place), default=0) for point, place in places.items()}
-    after = {
-        point: min((each for each in enough if each >= place), default=math.inf) for point, place in places.items()
+    knots = knots_of(pairs)
+    between = steps(knots)
+    counted = Counter(pairs)
+    # The last step is everything after the last knot.
+    parts = {
+        (low, high): [*(part(low, min(high, knots[-1]), *each, knots[1]) for each in between), float(high > knots[-1])]
+        for low, high in counted
     }
-    before[0], after[math.inf] = 0, math.inf
-    pairs = Counter((min(before[low], after[high] - 1), after[high]) for low, high in pairs)
-    lasts = sorted({high for _, high in pairs} | {math.inf})
-    mass = {last: 1 / len(lasts) for last in lasts}
-    total = sum(pairs.values())
+    mass = [1 / (len(between) + 1)] * (len(between) + 1)
     for _ in range(rounds):
-        new = dict.fromkeys(lasts, 0.0)
-        for (low, high), count in pairs.items():
-            inside = [last for last in lasts if low < last <= high]
-            chance = sum(mass[last] for last in inside)
-            for last in inside:
-                new[last] += count * mass[last] / chance / total
+        new = [0.0] * len(mass)
+        for pair, count in counted.items():
+            inside = [each * of for each, of in zip(mass, parts[pair], strict=True)]
+            for at, each in enumerate(inside):
+                new[at] += count * each / sum(inside) / len(pairs)
         mass = new
-    return Reference(mass)
+    return Reference(knots, mass, pairs)
 
 
 def reference_figures(shares, found, ladder):
-    """Return recovery, attempts, median_s, p95_s and exhausted; retries are late by the median of what was seen."""
+    """Return the figures of a ladder; retries are late by the median of what was seen."""
     lateness = []
     for low, high, failed, waited in zip(found.low, found.high, found.failed_attempts, found.waited, strict=True):
         retries = failed if not math.isnan(high) else failed - 1
@@ -102,10 +120,16 @@ def reference_figures(shares, found, ladder):
     def quantile(part):
         return next(time for time, share in recovered if share >= part * before - 1e-6)
 
+    ended = [share for _, share in recovered]
+    mean = sum(time * (share - earlier) for (time, share), earlier in zip(recovered, [0.0, *ended], strict=False))
     return {
         "recovery": before,
         "attempts": attempts,
+        "mean_s": mean / before,
+        "p25_s": quantile(0.25),
         "median_s": quantile(0.5),
+        "p75_s": quantile(0.75),
         "p95_s": quantile(0.95),
+        "p99_s": quantile(0.99),
         "exhausted": 1 - before,
     }
