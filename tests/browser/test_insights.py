@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -60,9 +61,13 @@ def test_charts_are_read_as_tables_curves_are_a_click_away_and_settings_can_be_c
         expect(chart.locator("tbody tr").first).to_be_visible()
     look(page, "insights-tables")
 
-    page.get_by_role("button", name="Copy").click()
-    expect(page.get_by_role("button", name="Copied")).to_be_visible()
-    assert '"payments": {"tiers": ["15s", "2m", "30m"]}' in page.evaluate("navigator.clipboard.readText()")
+    for section, code in (
+        ("#rmq-advice", '"payments": {"tiers": ["15s", "2m", "30m"]}'),
+        ("#rmq-errors", "give_up_on=(orders.errors.CardRefused,)"),
+    ):
+        page.locator(section).get_by_role("button", name="Copy").click()
+        expect(page.locator(section).get_by_role("button", name="Copied")).to_be_visible()
+        assert code in page.evaluate("navigator.clipboard.readText()")
 
     page.get_by_role("link", name="catalogue.tasks.import_prices").click()
     expect(page.get_by_role("heading", level=3, name="catalogue.tasks.import_prices")).to_be_visible()
@@ -75,6 +80,32 @@ def test_charts_are_read_as_tables_curves_are_a_click_away_and_settings_can_be_c
     look(page, "insights-run")
 
 
+@pytest.mark.parametrize(("width", "stacked"), [(1_440, False), (1_280, False), (390, True)])
+def test_advice_backtest_refusal_hint_and_errors_are_read_on_each_screen(
+    open_page: OpenPage, loaded: Shop, width: int, *, stacked: bool
+) -> None:
+    page = open_page(viewport={"width": width, "height": 844})
+    open_insights(page)
+    advice = page.locator("#rmq-advice")
+    figures = advice.get_by_role("region", name="payments", exact=True)
+    expect(figures.get_by_role("columnheader")).to_have_count(10)
+    expect(figures.get_by_role("rowheader")).to_contain_text(
+        [re.compile(r"Today.*5s, 30s, 5m.*counted, 8,102 failures"), re.compile(r"Advised.*15s, 2m, 30m.*estimated")]
+    )
+    today, advised = (figures.get_by_role("rowheader", name=name).bounding_box() for name in ("Today", "Advised"))
+    assert today and advised
+    assert (advised["x"] > today["x"], advised["y"] > today["y"]) == (stacked, not stacked)
+    assert figures.evaluate("each => each.scrollWidth <= each.clientWidth"), "all figures are seen without scrolling"
+    backtest = advice.get_by_role("region", name="Backtest: payments", exact=True)
+    expect(backtest.get_by_role("cell")).to_have_count(10)
+    expect(advice.locator(".rmq-warning")).to_contain_text("failed its backtest")
+    expect(advice.locator(".rmq-note", has_text="Hint:")).to_contain_text("jitter")
+    expect(page.locator("#rmq-errors li")).to_have_count(2)
+    figures.focus()
+    page.keyboard.press("Tab")
+    expect(backtest).to_be_focused()
+
+
 @pytest.mark.parametrize("mode", ["light", pytest.param("narrow", marks=pytest.mark.slow)])
 def test_hostile_names_stay_text(open_page: OpenPage, shop: Shop, look: Look, tmp_path: Path, mode: str) -> None:
     names = [seeds.HOSTILE[each] for each in ("script", "direction", "huge")]
@@ -83,6 +114,11 @@ def test_hostile_names_stay_text(open_page: OpenPage, shop: Shop, look: Look, tm
         rows += insights.curve("task", name, (name, *insights.TASKS[0][1:]))
     insights.write(tmp_path, "recovery_curve", TODAY, rows)
     advice = [{**insights.ladders()[0], "queue": name, "task": task} for name in names for task in (None, name)]
+    advice += [{**insights.ladders()[3], "queue": name, "task": "refused", "learn": name} for name in names]
+    errors = [
+        {**row, "queue": name, "task": name, "exception_type": name} for row in insights.exceptions() for name in names
+    ]
+    insights.write(tmp_path, "exception_advice", TODAY, errors)
     insights.write(tmp_path, "ladder_advice", TODAY, advice)
     outcome = insights.outcomes(1)[0]
     named = [{**outcome, "task": name, "queue": name, "exception_type": name} for name in names]

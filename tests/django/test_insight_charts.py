@@ -13,15 +13,16 @@ from hypothesis import strategies as st
 from celery_rmq_delay.contrib.django.admin import text
 from celery_rmq_delay.contrib.django.admin.charts.bursts import MOST_BARS, bursts_chart, slots
 from celery_rmq_delay.contrib.django.admin.charts.curves import Retries, curve_chart
+from celery_rmq_delay.contrib.django.admin.error_advice import error_advice, give_up_snippet
 from celery_rmq_delay.contrib.django.admin.ladders import advice, snippet
-from celery_rmq_delay.contrib.django.models import Incident, InsightHour, LadderAdvice
+from celery_rmq_delay.contrib.django.models import ExceptionAdvice, Incident, InsightHour, LadderAdvice
 from celery_rmq_delay.durations import parse_ms
 from tests.support.django.markup import faults
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=timezone.utc)
 TODAY = Retries("today", "today", [5_000, 30_000, 300_000])
 #: A third is over after 10 s, two thirds after 100 s, and the rest never.
-STEPS = [(1.0, 0.0, 0.0, 0.1), (10.0, 1 / 3, 0.3, 0.4), (100.0, 2 / 3, 0.6, 0.7), (1_000.0, 2 / 3, 0.6, 0.7)]
+POINTS = [(1.0, 0.0, 0.0, 0.1), (10.0, 1 / 3, 0.3, 0.4), (100.0, 2 / 3, 0.6, 0.7), (1_000.0, 2 / 3, 0.6, 0.7)]
 
 
 def drawn(points: Any, *ladders: Retries) -> Any:
@@ -36,7 +37,7 @@ def numbers(path: str) -> list[tuple[float, float]]:
 
 def test_retries_are_drawn_at_the_sum_of_the_delays_before_them() -> None:
     assert TODAY.moments == [5, 35, 335]
-    chart = drawn(STEPS, TODAY)
+    chart = drawn(POINTS, TODAY)
     titles = re.findall(r"<title>(.*?)</title>", chart.drawing)
     assert titles == [f"today: retry {n} after {at}" for n, at in ((1, "5s"), (2, "35s"), (3, "5m35s"))]
     places = [float(x) for x in re.findall(r'<line class="rmq-tier rmq-tier-today" x1="([\d.]+)"', chart.drawing)]
@@ -46,16 +47,41 @@ def test_retries_are_drawn_at_the_sum_of_the_delays_before_them() -> None:
 
 def test_the_table_has_the_share_at_every_retry() -> None:
     rows = re.findall(
-        r'<tr><th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>', drawn(STEPS, TODAY).table.rows
+        r'<tr><th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>',
+        drawn(POINTS, TODAY).table.rows,
     )
     by_time = {time: (share, retry) for time, share, _interval, retry in rows}
-    assert by_time["5s"] == ("0\N{NO-BREAK SPACE}%", "today, 1")
-    assert by_time["35s"] == ("33\N{NO-BREAK SPACE}%", "today, 2")
+    assert by_time["5s"] == ("23\N{NO-BREAK SPACE}%", "today, 1")
+    assert by_time["35s"] == ("51\N{NO-BREAK SPACE}%", "today, 2")
     assert by_time["5m35s"] == ("67\N{NO-BREAK SPACE}%", "today, 3")
 
 
+def test_shares_between_known_times_are_on_the_line_over_the_logarithm_of_time() -> None:
+    chart = drawn(POINTS, Retries("today", "today", [31_623]))
+    line = numbers(re.search(r'class="rmq-curve" d="(.*?)"', chart.drawing)[1])  # type: ignore[index]
+    assert len(line) == len(POINTS), "a line from point to point, without steps"
+    row = re.search(r'<th scope="row">32s</th><td>(.*?)</td><td>(.*?)</td>', chart.table.rows)
+    assert row
+    assert (row[1], row[2]) == ("50\N{NO-BREAK SPACE}%", "45\N{NO-BREAK SPACE}%\N{EN DASH}55\N{NO-BREAK SPACE}%")
+
+
+def test_the_band_is_a_line_through_both_ends_of_the_intervals() -> None:
+    chart = drawn(POINTS)
+    outline = numbers(re.search(r'class="rmq-band" d="M(.*?)Z"', chart.drawing)[1])  # type: ignore[index]
+    assert len(outline) == 2 * len(POINTS)
+    assert [x for x, _y in outline[:4]] == [x for x, _y in reversed(outline[4:])]
+    assert all(upper < lower for (_x, upper), (_, lower) in zip(outline[:4], reversed(outline[4:]), strict=True))
+
+
+def test_the_table_states_no_share_before_the_first_and_after_the_last_known_time() -> None:
+    chart = drawn(POINTS, Retries("today", "today", [500, 500, 2_000_000]))
+    found = dict(re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td>', chart.table.rows))
+    assert (found["500ms"], found["33m21s"]) == ("-", "-")
+    assert found["1s"] == "0\N{NO-BREAK SPACE}%"
+
+
 def test_the_description_states_which_share_was_over_at_which_time() -> None:
-    description = drawn(STEPS).described.replace("\N{NO-BREAK SPACE}", " ")
+    description = drawn(POINTS).described.replace("\N{NO-BREAK SPACE}", " ")
     assert description == (
         "Of the failures of orders.tasks.charge, 25 % had ended after 10s, 50 % had ended after 1m40s, "
         "67 % ended while observed."
@@ -188,10 +214,80 @@ def test_the_settings_to_copy_are_python_and_mean_the_advice() -> None:
 def test_advice_that_lacks_data_states_it_and_shows_the_known_figures() -> None:
     row = advised("few", [1_000], enough_data=False, reason="not enough data: 3 failures", current_ms=[2_000])
     shown = advice(row)
-    assert shown.verdict == "Not enough data: 3 failures"
-    assert [(row.ladder, [cell.value for cell in row.cells]) for row in shown.rows] == [("2s", ["-"] * 5)]
+    assert shown.basis == "500 failures: not enough data: 3 failures"
+    assert (shown.today, shown.table) == ("2s", None)
+    known = advised("few", [], enough_data=False, current_ms=[2_000], current={"recovery": [0.5, 0.4, 0.6]})
+    shown = advice(known)
+    assert shown.basis == "500 failures: not enough data"
+    assert shown.table
+    assert [(row.ladder, row.note, row.cells[0].value) for row in shown.table.rows] == [
+        ("2s", "estimated", "50\N{NO-BREAK SPACE}%")
+    ]
+    assert [cell.value for cell in shown.table.rows[0].cells[1:]] == ["-"] * 8
 
 
 @pytest.mark.parametrize(("ladder", "rows"), [([], 1), ([2_000], 1), ([3_000], 2)])
 def test_an_advised_ladder_is_shown_beside_todays_if_it_differs(ladder: list[int], rows: int) -> None:
-    assert len(advice(advised("x", ladder, current_ms=[2_000])).rows) == rows
+    table = advice(advised("x", ladder, current_ms=[2_000], current={"recovery": [1.0, None, None]})).table
+    assert table
+    assert len(table.rows) == rows
+
+
+@pytest.mark.parametrize(("lost", "advised_ms", "stated"), [(3, [1_000], True), (0, [1_000], False), (3, [], False)])
+def test_recoveries_that_may_be_lost_are_stated_if_a_ladder_is_advised(
+    lost: int, advised_ms: list[int], stated: bool
+) -> None:
+    text = "The advised ladder may lose 3 of the 1,700 counted recoveries."
+    shown = advice(advised("x", advised_ms, current_ms=[2_000], lost=lost, recoveries=1_700))
+    assert shown.lost == (text if stated else "")
+
+
+def test_a_refused_ladder_is_neither_advised_nor_in_the_settings() -> None:
+    row = advised("x", [], current_ms=[2_000], refused_ms=[1_000], reason="it failed its backtest", backtest_failures=1)
+    shown = advice(row)
+    assert (shown.basis, shown.refused) == ("500 failures", "It failed its backtest")
+    assert shown.tried == "Backtest: on the last failure, which the advice does not know:"
+    assert shown.backtest
+    assert [(each.label, each.ladder) for each in shown.backtest.rows] == [("Today", "2s"), ("Not advised", "1s")]
+    assert snippet([row]) == ""
+
+
+def hopeless(task: str, name: str, **more: Any) -> ExceptionAdvice:
+    values = {"queue": "q", "task": task, "exception_type": name, "kind": "give_up", "failures": 500, "recovered": 0}
+    return ExceptionAdvice(**{**values, "retries": 7, "wasted_ms": 1_000, "share_low": 0.0, "share_high": 0.01, **more})
+
+
+def test_the_code_to_give_up_names_each_exception_once_per_task_and_is_python() -> None:
+    rows = [
+        hopeless("a.charge", "a.Refused"),
+        hopeless("a.charge", "a.Refused", queue="other"),
+        hopeless("a.charge", "ValueError"),
+        hopeless("b\n@evil", "ValueError"),
+        hopeless("a.charge", "a.make.<locals>.Inner"),
+        hopeless("a.charge", "a.Refused,); evil("),
+        hopeless("a.charge", "class"),
+        hopeless("a.charge", "KeyError", kind="fewer_tiers"),
+    ]
+    assert give_up_snippet(rows).splitlines() == [
+        '# the task "a.charge"',
+        "@app.task(base=RetryableTask, give_up_on=(a.Refused, ValueError,))",
+        '# the task "b\\n@evil"',
+        "@app.task(base=RetryableTask, give_up_on=(ValueError,))",
+    ]
+    assert give_up_snippet([]) == give_up_snippet(rows[4:5]) == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "stated"),
+    [
+        ("give_up", 0.0, 0.0092, "95 % interval: at most 1.0 % recover"),
+        ("give_up", 0.0, 0.00001, "95 % interval: at most 0.1 % recover"),
+        ("give_up", None, None, ""),
+        ("fewer_tiers", 0.9926, 1.0, "95 % interval: at least 99.2 % recover"),
+    ],
+)
+def test_the_bound_of_a_share_is_rounded_to_the_side_of_caution(kind: str, low: Any, high: Any, stated: str) -> None:
+    row = hopeless("a", "b", kind=kind, share_low=low, share_high=high, needless_ms=[60_000, 3_600_000])
+    assert error_advice(row).interval.replace("\N{NO-BREAK SPACE}", " ") == stated
+    if kind == "fewer_tiers":
+        assert error_advice(row).to_do == "It does not need the tiers 1m, 1h."

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from datetime import datetime, timedelta, timezone
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pyarrow import fs
 
 from celery_rmq_delay.contrib.django.admin.outcomes import wilson
 from celery_rmq_delay.contrib.django.models import (
+    ExceptionAdvice,
     Incident,
     InsightHour,
     InsightRun,
@@ -30,7 +32,7 @@ from celery_rmq_delay.contrib.django.models import (
     WhatIf,
 )
 from celery_rmq_delay.contrib.django.services import insight_runs as service
-from celery_rmq_delay.contrib.django.services.insight_tables import TABLES
+from celery_rmq_delay.contrib.django.services.insight_tables import FIGURES, TABLES
 from celery_rmq_delay.exceptions import OutputError
 from celery_rmq_delay.ladders import Ladder
 from tests.support.django import insights, people
@@ -90,17 +92,35 @@ def test_a_finished_output_is_loaded(database: Any, output: Path) -> None:
     assert "secret" not in run.input_url
     assert "secret" not in str(run.report)
     assert run.report["quarantined"] == {"missing:task_id": 2}
-    counts = {model: model._default_manager.count() for model in (RecoveryCurve, TierOutcome, Incident, LadderAdvice)}
-    assert counts == {RecoveryCurve: 6, TierOutcome: 8, Incident: 2, LadderAdvice: 4}
+    models = (RecoveryCurve, TierOutcome, Incident, LadderAdvice, ExceptionAdvice)
+    counts = {model: model._default_manager.count() for model in models}
+    assert counts == {RecoveryCurve: 6, TierOutcome: 8, Incident: 2, LadderAdvice: 5, ExceptionAdvice: 2}
     assert InsightHour.objects.count() == 7 * 24
     first = TierOutcome.objects.all()[0]
     assert (first.task, first.tier, first.parked) == ("orders.tasks.charge", 1, 7 * (8_412 // 7))
     assert [row.tier for row in TierOutcome.objects.all()] == [1, 2, 3, 1, 2, 3, 1, 2]
-    assert [row.queue for row in LadderAdvice.objects.all()] == ["payments", "payments", "mail", "default"]
+    assert [row.queue for row in LadderAdvice.objects.all()] == ["payments", "payments", "mail", "reports", "default"]
     charge = RecoveryCurve.objects.get(name="orders.tasks.charge")
     assert charge.points[0][0] == pytest.approx(1)
     assert len(charge.points) == 291
     assert WhatIf.objects.get().figures["recovery"] == pytest.approx([0.95, 0.9215, 0.969])
+
+
+def test_figures_backtest_and_advice_per_exception_are_loaded(database: Any, output: Path) -> None:
+    service.load(str(output))
+    whole, charge, mail, refused, few = LadderAdvice.objects.all()
+    assert (whole.counted, whole.recoveries, whole.lost, charge.lost, mail.lost) == (8_102, 7_003, 12, 0, None)
+    assert set(whole.current) == set(whole.advised) == set(FIGURES)
+    assert whole.current["p25_s"] == pytest.approx([14, 13.58, 14.28])
+    assert whole.backtest_failures == 412
+    assert whole.backtest_current["mean_s"] == [61, None, None]
+    assert (mail.learn, mail.backtest_failures, mail.counted) == (insights.LEARN, None, None)
+    assert (refused.refused_ms, refused.advised_ms, refused.reason) == ([120_000, 120_000], [], insights.REFUSED)
+    assert set(few.current["recovery"]) == {None}
+    never, always = ExceptionAdvice.objects.all()
+    assert (never.kind, never.retries, never.wasted_ms, never.needless_ms) == ("give_up", 1_236, 7_560_000, [])
+    assert (always.kind, always.retries, always.needless_ms) == ("fewer_tiers", None, [3_600_000])
+    assert (always.share_low, always.longest_s) == (0.99255, 40.2)
 
 
 def test_an_output_on_an_object_store_is_loaded(sqlite: Any, output: Path, store: str) -> None:
@@ -124,8 +144,10 @@ def test_loading_again_replaces_everything_and_changes_nothing(sqlite: Any, outp
 def test_only_the_last_day_counts_where_each_day_has_all(sqlite: Any, output: Path) -> None:
     insights.write(output, "ladder_advice", TODAY - timedelta(days=1), insights.ladders() * 20)
     insights.write(output, "recovery_curve", TODAY - timedelta(days=1), insights.curve("task", "x", insights.TASKS[0]))
+    insights.write(output, "exception_advice", TODAY - timedelta(days=1), insights.exceptions() * 20)
     service.load(str(output))
-    assert LadderAdvice.objects.count() == 4
+    assert LadderAdvice.objects.count() == 5
+    assert ExceptionAdvice.objects.count() == 2
     assert not RecoveryCurve.objects.filter(name="x").exists()
 
 
@@ -137,6 +159,7 @@ def test_loaded_rows_are_bounded_and_the_page_states_how_many_are_left_out(sqlit
     many = [{**row, "share_low": None} for row in many] + insights.curve("task", "long", task) * 20
     insights.write(output, "recovery_curve", TODAY, many)
     insights.write(output, "ladder_advice", TODAY, insights.ladders() * 30)
+    insights.write(output, "exception_advice", TODAY, insights.exceptions() * 100)
     rows = [{**insights.outcomes(7)[0], "task": f"t{number}", "parked": number} for number in range(500)]
     insights.write(output, "tier_outcomes", TODAY, rows)
     insights.write(output, "incidents", TODAY, insights.incidents(TODAY) * 600)
@@ -147,17 +170,19 @@ def test_loaded_rows_are_bounded_and_the_page_states_how_many_are_left_out(sqlit
     assert TierOutcome.objects.count() == service.OUTCOMES
     assert Incident.objects.count() == service.INCIDENTS
     assert LadderAdvice.objects.count() == service.LADDERS
+    assert ExceptionAdvice.objects.count() == service.EXCEPTIONS
+    assert run.left_out["exceptionadvice"] == 200 - service.EXCEPTIONS
     page = shown()
     assert "31 more are left out" in page
     assert len(page) < 600_000
 
 
-def test_a_page_takes_at_most_twelve_queries(sqlite: Any, output: Path) -> None:
+def test_a_page_takes_at_most_thirteen_queries(sqlite: Any, output: Path) -> None:
     service.load(str(output))
     browser = people.staff(*people.VIEWS)
     with CaptureQueriesContext(connection) as queries:
         assert browser.get(PAGE).status_code == 200
-    assert len(queries) <= 12
+    assert len(queries) <= 13
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
@@ -165,8 +190,11 @@ def test_hostile_names_stay_text(database: Any, tmp_path: Path, text: str) -> No
     task = (text, text, text, *insights.TASKS[0][3:])
     insights.write(tmp_path, "recovery_curve", TODAY, [*insights.curve("task", text, task)])
     advice = {**insights.ladders()[0], "queue": text, "task": text, "reason": text}
-    refused = {**advice, "enough_data": False}
+    refused = {**insights.ladders()[3], "queue": text, "task": text, "reason": text, "learn": text}
     insights.write(tmp_path, "ladder_advice", TODAY, [{**advice, "task": None}, advice, refused])
+    errors = [{**row, "queue": text, "task": text, "exception_type": text} for row in insights.exceptions()]
+    errors.append({**errors[1], "exception_type": "orders.Refused"})
+    insights.write(tmp_path, "exception_advice", TODAY, errors)
     named = {"task": text, "queue": text, "exception_type": text}
     insights.write(tmp_path, "tier_outcomes", TODAY, [{**insights.outcomes(1)[0], **named}])
     insights.write(
@@ -182,8 +210,10 @@ def test_hostile_names_stay_text(database: Any, tmp_path: Path, text: str) -> No
     assert "<script>alert" not in page
     assert 'onmouseover="' not in page
     assert "49{%" not in page
-    snippet = re.search(r'<pre id="rmq-snippet" tabindex="0">(.*?)</pre>', page, re.DOTALL)
-    assert snippet and snippet[1].isascii()
+    for name in ("rmq-snippet", "rmq-give-up"):
+        snippet = re.search(rf'<pre dir="ltr" id="{name}" tabindex="0">(.*?)</pre>', page, re.DOTALL)
+        assert snippet and snippet[1].isascii()
+    assert "give_up_on=(orders.Refused,)" in page
 
 
 def test_an_empty_page_names_the_command_to_run(sqlite: Any) -> None:
@@ -199,11 +229,59 @@ def test_the_page_shows_curve_ladders_outcomes_and_incidents(sqlite: Any, output
     service.load(str(output))
     page = shown()
     assert page.count('class="rmq-tier rmq-tier-today"') == page.count('class="rmq-tier rmq-tier-advised"') == 3
-    for text in ("15s, 2m, 30m", "5s, 30s, 5m", insights.TOO_FEW[1:], "Today&#x27;s ladder is as good"):
+    for text in ("15s, 2m, 30m", "5s, 30s, 5m", insights.TOO_FEW, "2,120 failures: today&#x27;s ladder is as good"):
         assert text in page
     assert "&quot;payments&quot;: {&quot;tiers&quot;: [&quot;15s&quot;, &quot;2m&quot;, &quot;30m&quot;]}," in page
     assert "&quot;mail&quot;" not in page
     assert page.count('class="rmq-bar rmq-bar-incident"') == 2
+
+
+def words(page: str) -> str:
+    """Return the text of a page, with single spaces."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", page.replace("<wbr>", ""))).split())
+
+
+def test_the_page_states_which_figures_are_counted_and_shows_the_backtest(sqlite: Any, output: Path) -> None:
+    service.load(str(output))
+    shown_words = words(shown())
+    for text in (
+        "Today 5s, 30s, 5m counted, 8,102 failures 83 % 81 %\N{EN DASH}85 % 2.41",
+        "Advised 15s, 2m, 30m estimated 94 %",
+        "The advised ladder may lose 12 of the 7,003 counted recoveries.",
+        "Backtest: on the last 412 failures, which the advice does not know:",
+        "Today 5s, 30s, 5m 82 % 2.40 1m1s 5m35s 18 % Advised 15s, 2m, 30m 95 % 2.10 58s 32m15s 5 %",
+        'Hint: Attempts at other times would show whether 2m 30m is better: set "jitter" of the queue to 0.2',
+        "37 failures: not enough data: 37 retried failures, at least 200 are needed Today: 10s, 1m",
+        "Curves and advice do not include the retries of tasks that were requeued",
+    ):
+        assert text in shown_words
+    assert shown_words.count("counted recoveries") == 1
+
+
+def test_a_ladder_that_failed_its_backtest_is_shown_with_the_reason_and_not_advised(sqlite: Any, output: Path) -> None:
+    insights.write(output, "ladder_advice", TODAY, [insights.ladders()[3]])
+    service.load(str(output))
+    page = shown()
+    assert "Keep today's tiers: 2m 2m failed its backtest, the limits" in words(page)
+    assert "Today 30s, 5m 91 % 1.40 40s 5m30s 9 % Not advised 2m, 2m 74 % 1.30" in words(page)
+    assert 'id="rmq-snippet"' not in page
+    assert "Advised" not in words(page)
+
+
+def test_the_page_states_which_errors_no_retry_helps_and_which_need_no_long_tier(sqlite: Any, output: Path) -> None:
+    service.load(str(output))
+    page = shown()
+    assert (
+        "orders.errors.CardRefused never recovered in 412 failures (95 % interval: at most 1.0 % recover) . "
+        "Add it to give_up_on : that would have saved 1,236 retries and 2h6m of worker time. "
+        "orders.tasks.charge , payments "
+        "ConnectionResetError always recovered within 40s, in 512 failures "
+        "(95 % interval: at least 99.2 % recover) . It does not need the tier 1h."
+    ) in words(page)
+    assert "@app.task(base=RetryableTask, give_up_on=(orders.errors.CardRefused,))" in page
+    insights.write(output, "exception_advice", TODAY, [])
+    service.load(str(output))
+    assert 'id="rmq-errors"' not in shown("?task=none")
 
 
 @pytest.mark.parametrize(("jitter", "lanes"), [(0.0, 1), (0.1, 3), (0.2, 5), (0.5, 4), (0.3, 2)])
@@ -351,7 +429,7 @@ def test_a_missing_column_is_an_error_and_the_old_insights_stay(sqlite: Any, out
     service.load(str(output))
     schema = insights.SCHEMAS["incidents"]
     insights.write(output, "incidents", TODAY, [], schema.remove(schema.get_field_index("peak_per_minute")))
-    with pytest.raises(OutputError, match="'incidents' has no column 'peak_per_minute'"):
+    with pytest.raises(OutputError, match=r"'incidents' has no column 'peak_per_minute'.*Run the analytics again: `py"):
         service.load(str(output))
     assert InsightRun.objects.count() == 1
     assert Incident.objects.count() == 2
@@ -385,7 +463,7 @@ def test_a_database_error_leaves_the_old_insights(sqlite: Any, output: Path) -> 
         with connection.cursor() as cursor:
             cursor.execute("DROP TRIGGER refuse")
     assert InsightRun.objects.get() == before
-    assert LadderAdvice.objects.count() == 4
+    assert LadderAdvice.objects.count() == 5
 
 
 def test_an_incident_without_its_end_is_an_error(sqlite: Any, output: Path) -> None:

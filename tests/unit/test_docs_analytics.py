@@ -18,7 +18,7 @@ PAGE = (ROOT / "docs/reference/analytics.md").read_text()
 LEFT_OUT = {"synth"}
 TABLES = (
     "attempts", "episodes", "tier_outcomes", "incidents", "failure_groups", "hourly", "recovery_curve", "ladder_advice",
-    "what_if", "quarantine",
+    "exception_advice", "what_if", "quarantine",
 )  # fmt: skip
 
 

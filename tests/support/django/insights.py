@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from celery_rmq_delay.contrib.django.services.insight_tables import ENDS, FIGURES
+from celery_rmq_delay.contrib.django.services.insight_tables import BACKTEST_FIGURES, ENDS, FIGURES
 
 TEXT, WHOLE, SHORT, NUMBER, FLAG = pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.bool_()
 TIME, DELAYS, NAMES = pa.timestamp("us", "UTC"), pa.list_(pa.int64()), pa.list_(pa.string())
@@ -20,6 +20,10 @@ TIME, DELAYS, NAMES = pa.timestamp("us", "UTC"), pa.list_(pa.int64()), pa.list_(
 
 def _figures(prefix: str) -> list[tuple[str, Any]]:
     return [(f"{prefix}{name}{end}", NUMBER) for name in FIGURES for end in ENDS]
+
+
+def _backtest(which: str) -> list[tuple[str, Any]]:
+    return [(f"backtest_{which}_{name}", NUMBER) for name in BACKTEST_FIGURES]
 
 
 #: The columns as the pipeline writes them; a test compares them with the pipeline's schema.
@@ -46,9 +50,17 @@ SCHEMAS = {
     ),
     "ladder_advice": pa.schema(
         [
-            ("queue", TEXT), ("task", TEXT), ("enough_data", FLAG), ("reason", TEXT), ("episodes", WHOLE),
-            ("recoveries", WHOLE), ("current_ms", DELAYS), ("advised_ms", DELAYS), ("refused_ms", DELAYS),
-            ("lost", WHOLE), *_figures("current_"), *_figures("advised_"),
+            ("queue", TEXT), ("task", TEXT), ("enough_data", FLAG), ("reason", TEXT), ("learn", TEXT),
+            ("episodes", WHOLE), ("recoveries", WHOLE), ("current_ms", DELAYS), ("advised_ms", DELAYS),
+            ("refused_ms", DELAYS), ("lost", WHOLE), ("counted", WHOLE), *_figures("current_"), *_figures("advised_"),
+            ("backtest_failures", WHOLE), *_backtest("current"), *_backtest("advised"),
+        ]
+    ),
+    "exception_advice": pa.schema(
+        [
+            ("queue", TEXT), ("task", TEXT), ("exception_type", TEXT), ("kind", TEXT), ("failures", WHOLE),
+            ("recovered", WHOLE), ("share_low", NUMBER), ("share_high", NUMBER), ("longest_s", NUMBER),
+            ("needless_ms", DELAYS), ("retries", WHOLE), ("wasted_ms", WHOLE),
         ]
     ),
     "what_if": pa.schema(
@@ -71,10 +83,15 @@ TASKS = (
     ("orders.tasks.send_receipt", "mail", "smtplib.SMTPServerDisconnected", 2_120, 60.0, 5_400.0, 0.5),
     ("catalogue.tasks.import_prices", "default", "ValueError", 37, 900.0, 86_400.0, 0.8),
 )
-TODAY = {"payments": [5_000, 30_000, 300_000], "mail": [60_000, 600_000, 3_600_000], "default": [10_000, 60_000]}
+TODAY = {
+    "payments": [5_000, 30_000, 300_000], "mail": [60_000, 600_000, 3_600_000], "default": [10_000, 60_000],
+    "reports": [30_000, 300_000],
+}  # fmt: skip
 BEST = {"payments": [15_000, 120_000, 1_800_000], "mail": [120_000, 900_000, 7_200_000]}
 
 TOO_FEW = "not enough data: 37 retried failures, at least 200 are needed"
+REFUSED = "keep today's tiers: 2m 2m failed its backtest, the limits"
+LEARN = 'attempts at other times would show whether 2m 30m is better: set "jitter" of the queue to 0.2 for a week'
 
 Rows = list[dict[str, Any]]
 
@@ -96,6 +113,7 @@ def finished(folder: Path, last: date, days: int = 7) -> Path:
         write(folder, "incidents", day, incidents(day) if back in (1, 4) else [])
     write(folder, "recovery_curve", last, [row for each in curves() for row in each])
     write(folder, "ladder_advice", last, ladders())
+    write(folder, "exception_advice", last, exceptions())
     write(folder, "what_if", last, [{"queue": "payments", "enough_data": True, "episodes": 8_412, **what_if()}])
     report(folder, last, days)
     return folder
@@ -192,35 +210,71 @@ def incidents(day: date) -> Rows:
 
 def figures(prefix: str, recovery: float, attempts: float, median: float, p95: float) -> dict[str, float]:
     """Return the figures of a ladder with intervals of a few per cent."""
-    values = zip(FIGURES, (recovery, attempts, median, p95, 1 - recovery), strict=True)
+    times = (1.6 * median, 0.4 * median, median, 0.6 * p95, p95, 1.4 * p95)
     return {
         f"{prefix}{name}{end}": value * scale
-        for name, value in values
+        for name, value in zip(FIGURES, (recovery, attempts, *times, 1 - recovery), strict=True)
         for end, scale in zip(ENDS, (1, 0.97, 1.02), strict=True)
     }
 
 
+def backtest(failures: int, current: tuple[float, ...], advised: tuple[float, ...]) -> dict[str, float]:
+    """Return the result of today's and another ladder on the failures of the last days."""
+    both = zip((current, advised), ("current", "advised"), strict=True)
+    found = {
+        f"backtest_{which}_{name}": value
+        for values, which in both
+        for name, value in zip(BACKTEST_FIGURES, values, strict=True)
+    }
+    return {"backtest_failures": failures, **found}
+
+
 def ladders() -> Rows:
-    """Return advice for two queues and a task, and none for a third queue."""
+    """Return advice for two queues and a task, one that failed its backtest, and none for a fourth queue."""
     payments = {
         "queue": "payments", "reason": "today's ladder breaks the limits: at least 90.0% recovered",
-        "enough_data": True, "episodes": 8_412, "current_ms": TODAY["payments"],
-        **figures("current_", 0.83, 2.41, 35.0, 335.0),
+        "enough_data": True, "episodes": 8_412, "recoveries": 7_003, "current_ms": TODAY["payments"],
+        "counted": 8_102, **figures("current_", 0.83, 2.41, 35.0, 335.0),
     }  # fmt: skip
-    best = {"advised_ms": BEST["payments"], **figures("advised_", 0.94, 2.11, 38.2, 1_935.0)}
+    best = {
+        "advised_ms": BEST["payments"], **figures("advised_", 0.94, 2.11, 38.2, 1_935.0), "lost": 12,
+        **backtest(412, (0.82, 2.4, 61.0, 335.0, 0.18), (0.95, 2.1, 58.0, 1_935.0, 0.05)),
+    }  # fmt: skip
     mail = {
         "queue": "mail", "reason": "today's ladder is as good as any, as far as the history shows",
-        "enough_data": True, "episodes": 2_120, "current_ms": TODAY["mail"],
-        "advised_ms": TODAY["mail"],
+        "enough_data": True, "episodes": 2_120, "recoveries": 1_696, "current_ms": TODAY["mail"],
+        "advised_ms": TODAY["mail"], "learn": LEARN,
         **figures("current_", 0.8, 2.7, 660.0, 4_260.0), **figures("advised_", 0.8, 2.7, 660.0, 4_260.0),
+    }  # fmt: skip
+    refused = {
+        "queue": "reports", "reason": REFUSED, "enough_data": True, "episodes": 940, "recoveries": 846,
+        "current_ms": TODAY["reports"], "refused_ms": [120_000, 120_000], "counted": 940,
+        **figures("current_", 0.9, 1.4, 30.0, 330.0),
+        **backtest(96, (0.91, 1.4, 40.0, 330.0, 0.09), (0.74, 1.3, 120.0, 240.0, 0.26)),
     }  # fmt: skip
     few = {"queue": "default", "enough_data": False, "reason": TOO_FEW, "episodes": 37}
     return [
         {**payments, **best},
-        {**payments, **best, "task": "orders.tasks.charge", "advised_ms": [15_000, 120_000, 900_000]},
+        {**payments, **best, "task": "orders.tasks.charge", "advised_ms": [15_000, 120_000, 900_000], "lost": 0},
         mail,
+        refused,
         {**few, "current_ms": TODAY["default"]},
     ]
+
+
+def exceptions() -> Rows:
+    """Return advice to give up on an exception, and that another one needs no long tier."""
+    never = {
+        "queue": "payments", "task": "orders.tasks.charge", "exception_type": "orders.errors.CardRefused",
+        "kind": "give_up", "failures": 412, "recovered": 0, "share_low": 0.0, "share_high": 0.00924,
+        "retries": 1_236, "wasted_ms": 7_560_000,
+    }  # fmt: skip
+    always = {
+        "queue": "mail", "task": "orders.tasks.send_receipt", "exception_type": "ConnectionResetError",
+        "kind": "fewer_tiers", "failures": 512, "recovered": 512, "share_low": 0.99255, "share_high": 1.0,
+        "longest_s": 40.2, "needless_ms": [3_600_000],
+    }  # fmt: skip
+    return [always, never]
 
 
 def what_if() -> dict[str, Any]:

@@ -26,6 +26,7 @@ from . import text
 from .charts.bursts import bursts_chart
 from .charts.curves import Retries, curve_chart
 from .collector_pages import FactsAdmin
+from .error_advice import error_advice, give_up_snippet
 from .ladders import advice, differs, snippet, what_if
 from .outcomes import Outcome
 
@@ -53,7 +54,7 @@ class InsightRunAdmin(FactsAdmin):
         incidents = list(run.incidents.all())
         curves = list(run.recoverycurves.defer("points"))
         curve = _chosen(request, curves)
-        advised = [advice(row) for row in ladders]
+        exceptions = list(run.exceptionadvices.all())
         return {
             "notes": _notes(run),
             "run_text": _run_text(run),
@@ -62,9 +63,11 @@ class InsightRunAdmin(FactsAdmin):
             "curve": curve,
             "curve_text": curve and _curve_text(curve),
             "curve_chart": curve and curve_chart(curve.name, curve.points, _retries(curve, outcomes, ladders)),
-            "advice": advised,
+            "advice": [advice(row) for row in ladders],
             "snippet": snippet(ladders),
-            "what_if": [what_if(row) for row in run.whatifs.all()],
+            "error_advice": [error_advice(row) for row in exceptions],
+            "give_up_snippet": give_up_snippet(exceptions),
+            "what_if": what_if(run.whatifs.all()),
             "outcomes": [Outcome(row) for row in outcomes],
             "incidents": list(_incidents(incidents[:LISTED])),
             "listed": min(LISTED, len(incidents)),
@@ -116,7 +119,8 @@ def _run_text(run: InsightRun) -> str:
     begun = text.plain(run.report.get("advice_from") or "", 10)
     if begun and begun < f"{run.first_day:%Y-%m-%d}":
         found = f"{found} {_('Curves and advice use data since %(day)s.') % {'day': begun}}"
-    return found
+    replays = _("Curves and advice do not include the retries of tasks that were requeued after they were exhausted.")
+    return f"{found} {replays}"
 
 
 def _chosen(request: HttpRequest, curves: Sequence[RecoveryCurve]) -> RecoveryCurve | None:
@@ -167,7 +171,7 @@ def _retries(curve: RecoveryCurve, outcomes: Sequence[TierOutcome], ladders: Seq
     words = {"queue": text.plain(row.queue, 60)}
     found = [Retries("today", _("today (%(queue)s)") % words, row.current_ms)]
     if differs(row):
-        found.append(Retries("advised", _("best found"), row.advised_ms))
+        found.append(Retries("advised", _("advised"), row.advised_ms))
     return [each for each in found if each.delays_ms]
 
 

@@ -1,13 +1,15 @@
-"""Comparison of ladders: their figures, and the settings for the advised ones. No I/O."""
+"""Comparison of ladders: their figures, the backtest, and the settings for the advised ones. No I/O."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as _lazy
 from django.utils.translation import ngettext
 
 from ....durations import format_ms
@@ -22,14 +24,19 @@ def _plain(number: float | None) -> str:
     return text.EMPTY if number is None else f"{number:.2f}"
 
 
-#: The figures in the order of the columns, with their formats.
-_FORMS: Mapping[str, Callable[[float | None], str]] = {
-    "recovery": text.share,
-    "attempts": _plain,
-    "median_s": text.rough,
-    "p95_s": text.rough,
-    "exhausted": text.share,
+#: The figures in the order of the columns, with their headings and formats.
+_FORMS: Mapping[str, tuple[Any, Callable[[float | None], str]]] = {
+    "recovery": (_lazy("Recovered"), text.share),
+    "attempts": (_lazy("Retries per failure"), _plain),
+    "mean_s": (_lazy("Mean"), text.rough),
+    "p25_s": (_lazy("25\N{NO-BREAK SPACE}% within"), text.rough),
+    "median_s": (_lazy("Median"), text.rough),
+    "p75_s": (_lazy("75\N{NO-BREAK SPACE}% within"), text.rough),
+    "p95_s": (_lazy("95\N{NO-BREAK SPACE}% within"), text.rough),
+    "p99_s": (_lazy("99\N{NO-BREAK SPACE}% within"), text.rough),
+    "exhausted": (_lazy("Exhausted"), text.share),
 }
+_OF_BACKTEST = ("recovery", "attempts", "mean_s", "p95_s", "exhausted")
 
 
 @dataclass(frozen=True)
@@ -42,13 +49,22 @@ class Cell:
 
 @dataclass(frozen=True)
 class LadderRow:
-    """A ladder and its expected figures; ``label`` is its name, such as today's or the best found."""
+    """A ladder and its figures; ``label`` is its name, such as today's or the advised one."""
 
     label: str
     ladder: str
     cells: Sequence[Cell]
-    #: Why there are no figures.
-    verdict: str = ""
+    #: Whether the figures are counts or estimates, or why there are none.
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class LadderTable:
+    """Ladders in rows, figures in columns. ``label`` describes the table for screen readers."""
+
+    label: str
+    heads: Sequence[str]
+    rows: Sequence[LadderRow]
 
 
 @dataclass(frozen=True)
@@ -57,37 +73,107 @@ class Advice:
 
     queue: str
     task: str
-    #: The number of failures that it is based on, as text.
-    failures: str
-    rows: Sequence[LadderRow]
-    #: Why this ladder is advised, or none.
-    verdict: str
+    #: The number of failures that it is based on, and why this ladder is advised, or none.
+    basis: str
+    #: Why the best ladder found is not advised: it failed its backtest.
+    refused: str
+    #: Today's ladder, if no figure of it is known; `table` is then None.
+    today: str
+    table: LadderTable | None
+    #: The recoveries that the advised ladder may lose.
+    lost: str
+    #: The failures of the backtest, and its figures.
+    tried: str
+    backtest: LadderTable | None
+    #: What would show more.
+    learn: str
 
 
 def advice(row: LadderAdvice) -> Advice:
     """Return an advice as the page shows it."""
-    rows = [LadderRow(_("Today"), text.ladder(row.current_ms), cells(row.current))]
+    name = f"{row.queue} {row.task}".strip()
+    rows = [LadderRow(_("Today"), text.ladder(row.current_ms), cells(row.current), _origin(row.counted))]
     if differs(row):
-        rows.append(LadderRow(_("Best found"), text.ladder(row.advised_ms), cells(row.advised)))
-    failures = ngettext("%(count)s failure", "%(count)s failures", row.episodes) % {"count": grouped(row.episodes)}
-    return Advice(row.queue, row.task, failures, rows, _verdict(row))
+        rows.append(LadderRow(_("Advised"), text.ladder(row.advised_ms), cells(row.advised), _origin(None)))
+    is_known = any(figure[0] is not None for figure in row.current.values())
+    verdict = _verdict(row)
+    basis = failures(row.episodes)
+    return Advice(
+        queue=row.queue,
+        task=row.task,
+        basis=basis if row.refused_ms or not verdict else f"{basis}: {verdict}",
+        refused=capfirst(verdict) if row.refused_ms else "",
+        today="" if is_known else text.ladder(row.current_ms),
+        table=LadderTable(name, heads(), rows) if is_known else None,
+        lost=_lost(row) if differs(row) else "",
+        tried=_tried(row.backtest_failures or 0),
+        backtest=_backtest(row, name) if row.backtest_failures else None,
+        learn=capfirst(text.plain(row.learn, 300)),
+    )
 
 
-def what_if(row: WhatIf) -> LadderRow:
-    """Return the figures of a ladder that a user specified."""
-    figures = row.figures if row.enough_data else {}
-    return LadderRow(text.plain(row.queue, 120), text.ladder(row.ladder_ms), cells(figures), _verdict(row))
+def what_if(rows: Iterable[WhatIf]) -> LadderTable | None:
+    """Return the figures of the ladders that a user specified; None if there are none."""
+    found = [
+        LadderRow(
+            text.plain(row.queue, 120),
+            text.ladder(row.ladder_ms),
+            cells(row.figures if row.enough_data else {}),
+            _verdict(row),
+        )
+        for row in rows
+    ]
+    return LadderTable(_("What if"), heads(), found) if found else None
+
+
+def _origin(counted: int | None) -> str:
+    if counted is None:
+        return _("estimated")
+    return _("counted, %(failures)s") % {"failures": failures(counted)}
+
+
+def failures(count: int) -> str:
+    """Return a number of failures as text."""
+    return ngettext("%(count)s failure", "%(count)s failures", count) % {"count": grouped(count)}
+
+
+def _lost(row: LadderAdvice) -> str:
+    if not row.lost:
+        return ""
+    words = {"lost": grouped(row.lost), "of": grouped(row.recoveries)}
+    return _("The advised ladder may lose %(lost)s of the %(of)s counted recoveries.") % words
+
+
+def _tried(failures: int) -> str:
+    return ngettext(
+        "Backtest: on the last failure, which the advice does not know:",
+        "Backtest: on the last %(count)s failures, which the advice does not know:",
+        failures,
+    ) % {"count": grouped(failures)}
+
+
+def _backtest(row: LadderAdvice, name: str) -> LadderTable:
+    tried = (_("Not advised"), row.refused_ms) if row.refused_ms else (_("Advised"), row.advised_ms)
+    pairs = ((_("Today"), row.current_ms, row.backtest_current), (*tried, row.backtest_advised))
+    rows = [LadderRow(label, text.ladder(ladder), cells(figures, _OF_BACKTEST)) for label, ladder, figures in pairs]
+    return LadderTable(_("Backtest: %(name)s") % {"name": name}, heads(_OF_BACKTEST), rows)
 
 
 def _verdict(row: LadderAdvice | WhatIf) -> str:
-    reason = capfirst(text.plain(row.reason, 300))
-    return reason or ("" if row.enough_data else _("Not enough data."))
+    reason = text.plain(row.reason, 300)
+    return reason or ("" if row.enough_data else _("not enough data"))
 
 
-def cells(figures: Mapping[str, Figure]) -> list[Cell]:
+def heads(names: Iterable[str] = tuple(_FORMS)) -> list[str]:
+    """Return the headings of the columns of figures."""
+    return [str(_FORMS[name][0]) for name in names]
+
+
+def cells(figures: Mapping[str, Figure], names: Iterable[str] = tuple(_FORMS)) -> list[Cell]:
     """Return figures as the columns of a table."""
     found = []
-    for name, form in _FORMS.items():
+    for name in names:
+        _head, form = _FORMS[name]
         value, low, high = figures.get(name) or (None, None, None)
         found.append(Cell(form(value), text.interval(low, high, form)))
     return found
@@ -105,11 +191,11 @@ def snippet(rows: Iterable[LadderAdvice]) -> str:
     lines = []
     if queues := [row for row in whole.values() if differs(row)]:
         lines += ["# settings.py: the other keys stay as they are", "CELERY_RMQ_DELAY = {", '    "queues": {']
-        lines += [f'        {_literal(row.queue)}: {{"tiers": {_tiers(row)}}},' for row in queues]
+        lines += [f'        {literal(row.queue)}: {{"tiers": {_tiers(row)}}},' for row in queues]
         lines += ["    },", "}"]
     for row in rows:
         if row.task and differs(row) and not _follows(row, whole.get(row.queue)):
-            lines += [f"# the task {_literal(row.task)}, in the queue {_literal(row.queue)}"]
+            lines += [f"# the task {literal(row.task)}, in the queue {literal(row.queue)}"]
             lines += [f"@app.task(base=RetryableTask, tiers={_tiers(row)})"]
     return "\n".join(lines)
 
@@ -131,6 +217,6 @@ def _tiers(row: LadderAdvice) -> str:
     return json.dumps([format_ms(delay) for delay in row.advised_ms])
 
 
-def _literal(name: str) -> str:
+def literal(name: str) -> str:
     """Return a Python literal in ASCII, without characters that can be mistaken for others."""
     return json.dumps(name) if name.isascii() else ascii(name)

@@ -6,7 +6,16 @@ May import the modules at the top of the package.
 from .audit import Operation, OperationItem, OperatorStatus
 from .collectors import CollectorStatus, UnreadableMessage
 from .failures import CountedRollup, FailureGroup, LookupValue, Tally
-from .insights import Incident, InsightHour, InsightRun, LadderAdvice, RecoveryCurve, TierOutcome, WhatIf
+from .insights import (
+    ExceptionAdvice,
+    Incident,
+    InsightHour,
+    InsightRun,
+    LadderAdvice,
+    RecoveryCurve,
+    TierOutcome,
+    WhatIf,
+)
 from .tasks import Attempt, CollectedMessage, ExhaustedTask, ParkedTask, Payload, TaskRecord, TaskState
 
 __all__ = [
@@ -14,6 +23,7 @@ __all__ = [
     "CollectedMessage",
     "CollectorStatus",
     "CountedRollup",
+    "ExceptionAdvice",
     "ExhaustedTask",
     "FailureGroup",
     "Incident",

@@ -99,23 +99,66 @@ class Incident(_OfRun):
 
 
 class LadderAdvice(_OfRun):
-    """The present ladder of a queue, or of one task in it, and the best ladder that was found."""
+    """The present ladder of a queue, or of one task in it, and the advised one."""
 
     queue = models.TextField()
     #: Empty for the whole queue.
     task = models.TextField(blank=True)
     enough_data = models.BooleanField()
-    #: Why there is no advice.
+    #: Why this ladder is advised, or none.
     reason = models.TextField(blank=True)
+    #: What would show more; empty if the history shows enough.
+    learn = models.TextField(blank=True, default="")
     episodes = models.PositiveBigIntegerField()
+    recoveries = models.PositiveBigIntegerField(default=0)
     current_ms = models.JSONField(default=list)
+    #: Empty if nothing is advised.
     advised_ms = models.JSONField(default=list)
+    #: The best ladder found, if it failed its backtest and is not advised for this reason; else empty.
+    refused_ms = models.JSONField(default=list)
+    #: Of ``recoveries``, those that the advised ladder may lose.
+    lost = models.PositiveBigIntegerField(null=True)
+    #: Failures with today's ladder of which ``current`` are counts; null: they are estimates.
+    counted = models.PositiveBigIntegerField(null=True)
     #: By name: ``[value, low, high]``, each of them null where it is not known.
     current = models.JSONField(default=dict)
     advised = models.JSONField(default=dict)
+    #: Failures of the last days, which the advice does not know, and by name the figures of both ladders on them.
+    backtest_failures = models.PositiveBigIntegerField(null=True)
+    backtest_current = models.JSONField(default=dict)
+    backtest_advised = models.JSONField(default=dict)
 
     def __str__(self) -> str:
         return f"{self.queue} {self.task}".strip()
+
+
+class ExceptionAdvice(_OfRun):
+    """An exception of a task that no retry helps, or that needs no long tier."""
+
+    class Kind(models.TextChoices):
+        """The kinds of advice."""
+
+        GIVE_UP = "give_up", _("give up")
+        FEWER_TIERS = "fewer_tiers", _("fewer tiers")
+
+    queue = models.TextField()
+    task = models.TextField()
+    exception_type = models.TextField()
+    kind = models.CharField(max_length=11, choices=Kind.choices)
+    failures = models.PositiveBigIntegerField()
+    recovered = models.PositiveBigIntegerField()
+    #: The 95 % interval of the share that recovers.
+    share_low = models.FloatField(null=True)
+    share_high = models.FloatField(null=True)
+    #: ``FEWER_TIERS``: the time within which all recovered, and the tiers that none of them needed.
+    longest_s = models.FloatField(null=True)
+    needless_ms = models.JSONField(default=list)
+    #: ``GIVE_UP``: the retries and the worker time that giving up at once would have saved.
+    retries = models.PositiveBigIntegerField(null=True)
+    wasted_ms = models.PositiveBigIntegerField(null=True)
+
+    def __str__(self) -> str:
+        return f"{self.exception_type} {self.task} {self.queue}"
 
 
 class WhatIf(_OfRun):

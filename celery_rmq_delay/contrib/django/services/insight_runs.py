@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.db import router, transaction
+from django.db import models, router, transaction
 from django.utils import timezone
 
 from ....exceptions import OutputError
@@ -21,9 +21,18 @@ from ....headers import printable
 from ....history.url import shown, without_secrets
 from ....redaction import Redaction, shortened
 from ..conf import SETTING, conf
-from ..models import Incident, InsightHour, InsightRun, LadderAdvice, RecoveryCurve, TierOutcome, WhatIf
+from ..models import (
+    ExceptionAdvice,
+    Incident,
+    InsightHour,
+    InsightRun,
+    LadderAdvice,
+    RecoveryCurve,
+    TierOutcome,
+    WhatIf,
+)
 from .insight_lanes import of_tiers
-from .insight_tables import ENDS, FIGURES, Output, open_output
+from .insight_tables import BACKTEST_FIGURES, ENDS, FIGURES, TABLES, Kind, Output, open_output
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +44,7 @@ CURVES = 20
 OUTCOMES = 200
 INCIDENTS = 500
 LADDERS = 50
+EXCEPTIONS = 50
 POINTS = 400
 MAX_NAME = 255
 MAX_NAMES = 20
@@ -173,6 +183,7 @@ def _read(output: Output) -> _Found:
         _outcomes(output.read("tier_outcomes", window)),
         _incidents(output.read("incidents", window)),
         _advice(output.read("ladder_advice", [last])),
+        _exceptions(output.read("exception_advice", [last])),
         _what_if(output.read("what_if", [last])),
         _hours(output.read("hourly", window)),
     )
@@ -274,35 +285,36 @@ def _advice(table: pa.Table) -> _Rows:
         key=lambda row: (-busiest[row["queue"]], str(row["queue"]), row["task"] is not None, -_whole(row["episodes"]))
     )
     rows = [
-        LadderAdvice(
-            queue=_name(row["queue"]),
-            task=_name(row["task"]),
-            enough_data=bool(row["enough_data"]),
-            reason=_name(row["reason"]),
-            episodes=_whole(row["episodes"]),
-            current_ms=_delays(row["current_ms"]),
-            advised_ms=_delays(row["advised_ms"]),
+        _made(
+            LadderAdvice,
+            "ladder_advice",
+            row,
             current=_figures(row, "current_"),
             advised=_figures(row, "advised_"),
+            backtest_current=_figures(row, "backtest_current_", BACKTEST_FIGURES),
+            backtest_advised=_figures(row, "backtest_advised_", BACKTEST_FIGURES),
         )
         for row in found[:LADDERS]
     ]
     return rows, len(found) - len(rows)
 
 
+def _exceptions(table: pa.Table) -> _Rows:
+    """Return the advice per exception: those to give up on by the retries that it saves, then the others."""
+    kinds = ExceptionAdvice.Kind.values
+    known = [row for row in table.to_pylist() if row["kind"] in kinds]
+    known.sort(key=lambda row: (kinds.index(row["kind"]), -_whole(row["retries"]), -_whole(row["failures"]), _key(row)))
+    rows = [_made(ExceptionAdvice, "exception_advice", row) for row in known[:EXCEPTIONS]]
+    return rows, len(known) - len(rows)
+
+
+def _key(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(row[name]) for name in ("queue", "task", "exception_type"))
+
+
 def _what_if(table: pa.Table) -> _Rows:
     found = table.to_pylist()
-    rows = [
-        WhatIf(
-            queue=_name(row["queue"]),
-            ladder_ms=_delays(row["ladder_ms"]),
-            enough_data=bool(row["enough_data"]),
-            reason=_name(row["reason"]),
-            episodes=_whole(row["episodes"]),
-            figures=_figures(row, ""),
-        )
-        for row in found[:LADDERS]
-    ]
+    rows = [_made(WhatIf, "what_if", row, figures=_figures(row, "")) for row in found[:LADDERS]]
     return rows, len(found) - len(rows)
 
 
@@ -316,8 +328,19 @@ def _hours(table: pa.Table) -> _Rows:
     return rows, 0
 
 
-def _figures(row: dict[str, Any], prefix: str) -> dict[str, list[float | None]]:
-    return {name: [_number(row[f"{prefix}{name}{end}"]) for end in ENDS] for name in FIGURES}
+def _figures(row: dict[str, Any], prefix: str, names: Iterable[str] = FIGURES) -> dict[str, list[float | None]]:
+    """Return figures by name, each with both ends of its interval; a figure without one has two nulls."""
+    return {name: [_number(row.get(f"{prefix}{name}{end}")) for end in ENDS] for name in names}
+
+
+def _made(model: type[models.Model], table: str, row: dict[str, Any], **more: Any) -> Any:
+    """Return a row of a model: the columns of a table that have the names of its fields, and ``more``."""
+    values = dict(more)
+    for field in model._meta.concrete_fields:
+        if kind := TABLES[table].get(field.name):
+            value = row[field.name]
+            values[field.name] = None if value is None and field.null else _STORED[kind](value)
+    return model(**values)
 
 
 def _name(value: str | None) -> str:
@@ -339,3 +362,9 @@ def _whole(value: int | None) -> int:
 
 def _number(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+#: The values of the kinds of columns as a database can store them.
+_STORED: Mapping[Kind, Callable[[Any], Any]] = {
+    "text": _name, "names": _names, "delays": _delays, "whole": _whole, "number": _number, "flag": bool,
+}  # fmt: skip

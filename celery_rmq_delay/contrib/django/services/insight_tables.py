@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 Kind = Literal["text", "whole", "number", "flag", "time", "delays", "names"]
 
 #: The figures of a ladder, each with its interval in ``_low`` and ``_high``.
-FIGURES = ("recovery", "attempts", "median_s", "p95_s", "exhausted")
+FIGURES = ("recovery", "attempts", "mean_s", "p25_s", "median_s", "p75_s", "p95_s", "p99_s", "exhausted")
 ENDS = ("", "_low", "_high")
+#: The figures of a ladder in its backtest, without intervals.
+BACKTEST_FIGURES = ("recovery", "attempts", "mean_s", "p95_s", "exhausted")
 
 
 def _figures(prefix: str) -> dict[str, Kind]:
@@ -43,8 +45,15 @@ TABLES: Mapping[str, Mapping[str, Kind]] = {
         "tasks_touched": "whole", "recovered_share": "number", "wasted_ms": "whole",
     },
     "ladder_advice": {
-        "queue": "text", "task": "text", "enough_data": "flag", "reason": "text", "episodes": "whole",
-        "current_ms": "delays", "advised_ms": "delays", **_figures("current_"), **_figures("advised_"),
+        "queue": "text", "task": "text", "enough_data": "flag", "reason": "text", "learn": "text", "episodes": "whole",
+        "recoveries": "whole", "current_ms": "delays", "advised_ms": "delays", "refused_ms": "delays", "lost": "whole",
+        "counted": "whole", **_figures("current_"), **_figures("advised_"), "backtest_failures": "whole",
+        **{f"backtest_{which}_{name}": "number" for which in ("current", "advised") for name in BACKTEST_FIGURES},
+    },
+    "exception_advice": {
+        "queue": "text", "task": "text", "exception_type": "text", "kind": "text", "failures": "whole",
+        "recovered": "whole", "share_low": "number", "share_high": "number", "longest_s": "number",
+        "needless_ms": "delays", "retries": "whole", "wasted_ms": "whole",
     },
     "what_if": {
         "queue": "text", "ladder_ms": "delays", "enough_data": "flag", "reason": "text", "episodes": "whole",
@@ -67,7 +76,8 @@ _IN_WORDS: Mapping[Kind, str] = {
 #: The folder of the reports of finished runs.
 RUNS = "runs"
 _DAY = re.compile(r"/day=(\d{4}-\d{2}-\d{2})/")
-_HOW = "Run `python -m celery_rmq_delay.analytics run`, or `manage.py rmq_delay_insights` without --load-only."
+_COMMANDS = "`python -m celery_rmq_delay.analytics run`, or `manage.py rmq_delay_insights` without --load-only."
+_HOW = f"Run {_COMMANDS}"
 
 
 @dataclass(frozen=True)
@@ -222,8 +232,10 @@ def _check(table: str, path: str, schema: pa.Schema) -> None:
     for name, kind in TABLES[table].items():
         index = schema.get_field_index(name)
         if index < 0:
-            has = ", ".join(schema.names)
-            raise OutputError(f"The table {table!r} has no column {name!r} in {path}; it has {has}. {_HOW}")
+            raise OutputError(
+                f"The table {table!r} has no column {name!r} in {path}: an older version of the analytics may have "
+                f"written it. Run the analytics again: {_COMMANDS}"
+            )
         if not _fits(kind, schema.field(index).type):
             found, wanted = schema.field(index).type, _IN_WORDS[kind]
             raise OutputError(f"Column {name!r} of the table {table!r} is {found} in {path}, not {wanted}. {_HOW}")

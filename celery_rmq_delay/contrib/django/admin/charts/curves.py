@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -115,32 +116,32 @@ def _axis(points: Sequence[Point], moments: Sequence[float]) -> _Axis:
 
 
 def _within(points: Sequence[Point], axis: _Axis) -> list[Point]:
-    """Return the points that are on the axis, with the last one before it."""
-    before = [point for point in points if (point[0] or 0) <= axis.first]
-    return [*before[-1:], *(point for point in points if axis.first < (point[0] or 0) <= axis.last)]
+    """Return the points that are on the axis, with those of the line at its ends."""
+    inside = (point for point in points if axis.first < (point[0] or 0) < axis.last)
+    found = (_share_at(points, axis.first), *inside, _share_at(points, axis.last))
+    return [point for point in found if point[1] is not None]
 
 
 def _line(points: Sequence[Point], axis: _Axis) -> str:
-    return "M" + " ".join(_steps(points, axis, 1))
+    return "M" + " ".join(_places(points, axis, 1))
 
 
 def _band(points: Sequence[Point], axis: _Axis) -> SafeString:
     known = [point for point in points if point[2] is not None and point[3] is not None]
     if not known:
         return SafeString("")
-    outline = [*_steps(known, axis, 3), *reversed(list(_steps(known, axis, 2)))]
+    outline = [*_places(known, axis, 3), *reversed(list(_places(known, axis, 2)))]
     return format_html('<path class="rmq-band" d="M{}Z"></path>', " ".join(outline))
 
 
-def _steps(points: Sequence[Point], axis: _Axis, column: int) -> Iterator[str]:
-    """Yield the corners of a line that keeps the value of each point until the next one."""
+def _places(points: Sequence[Point], axis: _Axis, column: int) -> Iterator[str]:
+    """Yield the corners of a line through points. Two that are on one place are one."""
     before = None
     for point in _within(points, axis):
         x, y = axis.x(point[0] or axis.first), level(min(1.0, max(0.0, point[column] or 0.0)), 1)
-        if before is not None and before != y:
-            yield f"{x},{before}"
-        yield f"{x},{y}"
-        before = y
+        if (x, y) != before:
+            yield f"{x},{y}"
+        before = (x, y)
 
 
 def _retries(ladders: Sequence[Retries], axis: _Axis) -> SafeString:
@@ -172,13 +173,18 @@ def _apart(marks: Iterable[Mark]) -> list[Mark]:
 
 
 def _share_at(points: Sequence[Point], seconds: float) -> Point:
-    """Return the last point up to a time."""
-    found: Point = (seconds, 0.0, None, None)
-    for point in points:
-        if (point[0] or 0) > seconds * (1 + 1e-9):
-            break
-        found = point
-    return found
+    """Return a time's place on the line through points; its values are None before the first and after the last."""
+    after = bisect_left(points, seconds * (1 - 1e-9), key=lambda point: point[0] or 0.0)
+    if after == len(points) or (after == 0 and (points[0][0] or 0.0) > seconds * (1 + 1e-9)):
+        return (seconds, None, None, None)
+    low, high = points[max(0, after - 1)], points[after]
+    first, last = low[0] or 0.0, high[0] or 0.0
+    part = min(1.0, log(seconds / first) / log(last / first)) if first < last else 1.0
+    return (seconds, *(_between(low[column], high[column], part) for column in (1, 2, 3)))
+
+
+def _between(low: float | None, high: float | None, part: float) -> float | None:
+    return None if low is None or high is None else low + part * (high - low)
 
 
 def _rows(points: Sequence[Point], axis: _Axis, ladders: Sequence[Retries]) -> Iterator[tuple[str, str, str, str]]:
