@@ -18,7 +18,7 @@ from celery_rmq_delay.analytics.tables.incidents import incidents
 from celery_rmq_delay.analytics.tables.outcomes import tier_outcomes, wilson
 from celery_rmq_delay.exceptions import SettingsError
 from tests.support.spark import reference
-from tests.support.spark.frames import NOON, Row, assert_same, at, event, frame, rows
+from tests.support.spark.frames import NOON, Row, assert_same, at, event, frame, outage, rows
 from tests.support.spark.machine import SharedSpark
 
 MIDNIGHT = 12 * 3600
@@ -69,15 +69,6 @@ def test_a_wait_counts_under_the_exception_before_it_by_the_attempt_after_it(spa
 
 #: Days of the stories of incidents: so far apart that none depends on another one.
 PLAIN, BUSY, LATE, RATES, TWO, ENDLESS = range(0, 60, 10)
-
-
-def outage(day: int, start: float, minutes: int, per_minute: int, name: str = "t", **more: Any) -> list[Row]:
-    """Return first attempts that fail from ``start`` on, in seconds from noon, all minutes the same number."""
-    each = 60 / per_minute
-    return [
-        event("parked", day * 86_400 + start + number * each, f"{name}-{day}-{start}-{number}", **more)
-        for number in range(minutes * per_minute)
-    ]
 
 
 def stories() -> list[Row]:
