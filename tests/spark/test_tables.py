@@ -67,6 +67,20 @@ def test_a_wait_counts_under_the_exception_before_it_by_the_attempt_after_it(spa
     assert [row["delay_ms"] for row in found if row["tier"] is None] == [12_000]
 
 
+def test_a_task_that_waits_in_a_tier_again_and_again_counts_once_a_day(spark: SparkSession) -> None:
+    wait = {"tier": 2, "delay_ms": 60_000, "exception_type": "Timeout", "runtime_ms": 10}
+    events = [event("parked", 61 * number, "endless", attempt=number, **wait) for number in range(800)]
+    events += [event("parked", 0, f"t{number}", attempt=1, **wait) for number in range(3)]
+    events += [event("recovered", 61, f"t{number}", attempt=2) for number in range(3)]
+    events += [event("exhausted", 61 * 800, "endless", attempt=800, exception_type="Timeout", runtime_ms=10)]
+    found = sorted(rows(tier_outcomes(attempts(frame(spark, events)))), key=lambda row: row["day"])
+    counts = ("parked", "recovered", "exhausted", "rate", "wasted_ms")
+    assert [tuple(row[name] for name in counts) for row in found] == [
+        (4, 3, 0, 0.75, 10 * (MIDNIGHT // 61)),
+        (1, 0, 1, 0.0, 10 * (800 - MIDNIGHT // 61)),
+    ]
+
+
 #: Days of the stories of incidents: so far apart that none depends on another one.
 PLAIN, BUSY, LATE, RATES, TWO, ENDLESS = range(0, 60, 10)
 

@@ -213,15 +213,17 @@ def tier_outcomes(found: Sequence[Row]) -> list[Row]:
     waited = [row for row in found if row["outcome"] != "discarded" and (row["tier"], row["delay_ms"]) != (None, None)]
     rows = []
     for group, some in _grouped(waited, key).items():
-        recovered = _count(some, "recovered")
-        low, high = wilson(recovered, len(some))
+        tasks = _grouped(some, lambda row: (row["task_id"], row["generation"])).values()
+        last = [max(each, key=lambda row: row["attempt"]) for each in tasks]
+        recovered = _count(last, "recovered")
+        low, high = wilson(recovered, len(last))
         rows.append(
             {
                 **dict(zip(TIER_KEY, group, strict=True)),
-                "parked": len(some),
+                "parked": len(last),
                 "recovered": recovered,
-                "exhausted": _count(some, "exhausted"),
-                "rate": recovered / len(some),
+                "exhausted": _count(last, "exhausted"),
+                "rate": recovered / len(last),
                 "rate_low": low,
                 "rate_high": high,
                 "wasted_ms": _wasted(some),

@@ -39,7 +39,8 @@ TABLES: Mapping[str, Mapping[str, Kind]] = {
         "parked": "whole", "recovered": "whole", "exhausted": "whole", "wasted_ms": "whole",
     },
     "incidents": {
-        "started_at": "time", "ended_at": "time", "tasks": "names", "exceptions": "names", "peak_per_minute": "whole",
+        "started_at": "time", "ended_at": "time", "queues": "names", "tasks": "names", "exceptions": "names",
+        "peak_per_minute": "whole", "excess": "whole", "failure_rate": "number", "usual_rate": "number",
         "tasks_touched": "whole", "recovered_share": "number", "wasted_ms": "whole",
     },
     "ladder_advice": {
@@ -223,7 +224,10 @@ def _check(table: str, path: str, schema: pa.Schema) -> None:
         index = schema.get_field_index(name)
         if index < 0:
             has = ", ".join(schema.names)
-            raise OutputError(f"The table {table!r} has no column {name!r} in {path}; it has {has}. {_HOW}")
+            raise OutputError(
+                f"The table {table!r} has no column {name!r} in {path}; it has {has}. If an older version wrote it, compute"
+                f" all days up to now again, with --from. {_HOW}"
+            )
         if not _fits(kind, schema.field(index).type):
             found, wanted = schema.field(index).type, _IN_WORDS[kind]
             raise OutputError(f"Column {name!r} of the table {table!r} is {found} in {path}, not {wanted}. {_HOW}")

@@ -1,0 +1,14 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [
+        ("rmq_delay", "0009_open_groups"),
+    ]
+
+    operations = [
+        migrations.AddField(model_name="incident", name="queues", field=models.JSONField(default=list)),
+        migrations.AddField(model_name="incident", name="excess", field=models.PositiveBigIntegerField(default=0)),
+        migrations.AddField(model_name="incident", name="failure_rate", field=models.FloatField(null=True)),
+        migrations.AddField(model_name="incident", name="usual_rate", field=models.FloatField(null=True)),
+    ]
