@@ -10,6 +10,7 @@ from benchmarks import (
     events_cost,
     exact_delays,
     history,
+    incidents,
     long_haul,
     peers,
     pools,
@@ -29,6 +30,7 @@ _ALL = (
     collector,
     admin_pages,
     history,
+    incidents,
 )
 NAMED = {each.__name__.removeprefix("benchmarks."): each for each in _ALL}
 

@@ -6,10 +6,10 @@
 The histories come from `benchmarks.outage_loads`, which shares no code with the analytics. A run of the analytics reads
 them from files as it does in production.
 
-An incident *matches* an outage if they overlap in time and it names a task of which first attempts failed because of
-it. Each incident matches one outage at most and each outage one incident, those with the longest common time first: an
-outage that is reported in two parts, or two outages reported as one, are errors. Outages with fewer than 20 failed first
-attempts are no incidents by definition, and neither wrong nor missing.
+An incident *matches* an outage if they overlap in time and it names a task whose first attempts failed because of it.
+Each incident matches one outage at most and each outage one incident, those with the longest common time first: an
+outage that is reported in two parts, or two outages reported as one, are errors. Outages with fewer than 20 failed
+first attempts are no incidents by definition, and neither wrong nor missing.
 
 precision: incidents that match an outage. recall: outages that an incident matches. start error: seconds between the
 begin of the outage, which no attempt observes exactly, and the start of the incident that matches it. bystanders: tasks
@@ -19,13 +19,17 @@ that an incident names although none of their first attempts failed because of i
 from __future__ import annotations
 
 import argparse
+import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from pyarrow import dataset
 
 from benchmarks.outage_loads import APART, FIRST, LOADS, Load, Outage
 
@@ -95,3 +99,85 @@ class Score:
         large = [each for each in outages if sum(each.failures) >= LEAST]
         self.outages += len(large)
         self.missing += [each for each in large if id(each) not in taken]
+
+
+def score(load: str, seeds: Sequence[int], folder: Path) -> Score:
+    """Return the score of the analytics over histories of a load, all in one run: they are days apart."""
+    histories: dict[int, Load] = {seed: LOADS[load](seed) for seed in seeds}
+    for seed, history in histories.items():
+        history.write(folder / "history", FIRST + seed * APART, seed)
+    rows = incidents_of(folder / "history", folder / "output")
+    found = Score(load)
+    for seed, history in histories.items():
+        start = FIRST + seed * APART
+        own = [row for row in rows if start <= row["started_at"] < start + APART]
+        found.add(history.outages, [_found(row, start) for row in own])
+    return found
+
+
+def _found(row: dict[str, Any], start: datetime) -> Found:
+    begin, end = ((row[name] - start).total_seconds() for name in ("started_at", "ended_at"))
+    return Found(begin, end, frozenset(row["tasks"]))
+
+
+def incidents_of(history: Path, output: Path) -> list[dict[str, Any]]:
+    """Run the analytics over a history, and return the rows of the table."""
+    command = [sys.executable, "-m", "celery_rmq_delay.analytics", "run", "--no-advice", "--no-compact"]
+    subprocess.run([*command, "--input", str(history), "--output", str(output)], check=True, capture_output=True)
+    return dataset.dataset(output / "incidents", format="parquet").to_table().to_pylist()
+
+
+HEAD = (
+    "load",
+    "outages",
+    "incidents",
+    "precision",
+    "recall",
+    "start error, median s",
+    "90 %",
+    "bystanders",
+    "tasks named",
+)
+
+
+def markdown(scores: Iterable[Score]) -> str:
+    """Return the table of all loads."""
+    lines = [HEAD, ("---", *("---:",) * (len(HEAD) - 1))]
+    for each in scores:
+        errors = [f"{np.quantile(each.start_errors, part):.0f}" if each.start_errors else "" for part in (0.5, 0.9)]
+        counts = f"{each.outages}", f"{each.incidents}", f"{each.precision:.3f}", f"{each.recall:.3f}"
+        lines.append((each.load, *counts, *errors, str(each.bystanders), str(each.named)))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def faults(found: Score) -> Iterator[str]:
+    """Yield a line for each missing outage and each wrong incident."""
+    for outage in found.missing:
+        tasks = ", ".join(sorted(outage.tasks))
+        times = f"{outage.start / 3600:.2f} h to {outage.end / 3600:.2f} h"
+        yield f"missing: {outage.kind}, {outage.cause}, {times}: {tasks}"
+    for one in found.wrong:
+        yield f"wrong: {one.start / 3600:.2f} h to {one.end / 3600:.2f} h: {', '.join(sorted(one.tasks))}"
+
+
+def main() -> None:
+    """Print the table, and each fault."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=10, help="Histories of each load.")
+    parser.add_argument("--load", choices=LOADS, action="append", help="Only these loads.")
+    parser.add_argument("--markdown", type=Path, help="Also write the table to this file.")
+    given = parser.parse_args()
+    found = []
+    for load in given.load or LOADS:
+        with tempfile.TemporaryDirectory() as folder:
+            found.append(score(load, range(1, given.seeds + 1), Path(folder)))
+        for line in faults(found[-1]):
+            print(f"{load}: {line}")
+    text = markdown(found)
+    print(text)
+    if given.markdown:
+        given.markdown.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -29,8 +29,8 @@ SCHEMA = pa.schema(
 )  # fmt: skip
 
 MINUTE, HOUR, DAY = 60.0, 3_600.0, 86_400.0
-#: Seconds that a worker counts successes before it reports them.
-ROLLUP = 10
+#: Seconds that a worker counts successes before it reports them: more than the 10 of real ones, for smaller histories.
+ROLLUP = 30
 JITTER = 0.1
 
 
@@ -191,7 +191,9 @@ def _rows(
     values |= {"tier": [tier] * count, "delay_ms": [delays[tier - 1] if tier else None] * count}
     more = {"exception_type": exception, "fingerprint": fingerprint, "ok_count": ok_count, "reason": [reason] * count}
     values |= {name: value for name, value in more.items() if value is not None}
-    arrays = [pa.array(values[each.name], each.type) if each.name in values else pa.nulls(count, each.type) for each in SCHEMA]
+    arrays = [
+        pa.array(values[each.name], each.type) if each.name in values else pa.nulls(count, each.type) for each in SCHEMA
+    ]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
@@ -227,7 +229,7 @@ EXCEPTIONS = {
 
 
 def mixed(seed: int) -> Load:
-    """Return six queues and 20 tasks over three days, with outages of several kinds and traffic peaks without trouble."""
+    """Return six queues and 20 tasks over three days, outages of several kinds, and traffic peaks without trouble."""
     random = np.random.default_rng([seed, 3])
     names = list(EXCEPTIONS)
     tasks = [Task("feeds.fetch", "feeds", 600.0, (), 0.1, "httpx.ReadTimeout")]

@@ -173,7 +173,7 @@ def test_hostile_names_stay_text(database: Any, tmp_path: Path, text: str) -> No
         tmp_path,
         "incidents",
         TODAY,
-        [{**insights.incidents(TODAY)[0], **dict.fromkeys(("queues", "tasks", "exceptions"), [text])}],
+        [{**insights.incidents(TODAY)[0], **{name: [text] for name in ("queues", "tasks", "exceptions")}}],
     )
     insights.write(
         tmp_path, "what_if", TODAY, [{**insights.what_if(), "queue": text, "enough_data": True, "episodes": 1}]
@@ -369,7 +369,7 @@ def test_a_missing_column_is_an_error_and_the_old_insights_stay(sqlite: Any, out
     service.load(str(output))
     schema = insights.SCHEMAS["incidents"]
     insights.write(output, "incidents", TODAY, [], schema.remove(schema.get_field_index("peak_per_minute")))
-    with pytest.raises(OutputError, match="'incidents' has no column 'peak_per_minute' .* again, with --from"):
+    with pytest.raises(OutputError, match=r"'incidents' has no column 'peak_per_minute' .* again, with --from"):
         service.load(str(output))
     assert InsightRun.objects.count() == 1
     assert Incident.objects.count() == 2

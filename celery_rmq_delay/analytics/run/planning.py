@@ -64,7 +64,10 @@ class Plan:
         return self.read.last == date.max
 
     def renewed(self, present: Container[date]) -> Days:
-        """Return the days whose incidents a run writes: the computed ones, and those ``present`` that depend on them."""
+        """Return the days whose incidents a run writes: the computed ones, and those ``present`` that depend on them.
+
+        A day without failures ends the days that are renewed.
+        """
         first, last = self.days.first, self.days.last
         for day in reversed(list(Days(self.days.extended(DAYS_AFTER, 0).first, first))[:-1]):
             if day not in present:

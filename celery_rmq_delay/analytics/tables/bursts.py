@@ -35,9 +35,9 @@ _ROUNDS = 20
 class Bursts:
     """Definition of an incident. Raises `SettingsError`.
 
-    ``factor``: a burst has this many times the expected failures. ``evidence``: the least logarithm of how much more
-    likely its failures are then than at their usual rate. ``least``: the least number of failures beyond the expected
-    ones. Bursts of one series that are at most ``gap_minutes`` apart are one.
+    ``factor``: the failures of a burst, as a multiple of the expected ones. ``evidence``: the least logarithm of the
+    likelihood ratio of both. ``least``: the least number of failures beyond the expected ones. Bursts of one series
+    that are at most ``gap_minutes`` apart are one.
     """
 
     factor: float = 3.0
@@ -64,8 +64,8 @@ class Span:
 class Counts:
     """The failed first attempts of a day, by source and minute (0 to 1439), and the ``expected`` ones.
 
-    ``sources`` has the columns `SOURCE`, sorted. ``ok`` are the successful first attempts of a queue's task, NaN if they
-    are not known; ``attempts`` are they and all failed ones; ``pair`` is the row of both for each source.
+    ``sources`` has the columns `SOURCE`, sorted. ``ok`` are the successful first attempts of a queue's task, NaN if
+    they are not known; ``attempts`` are they and all failed ones; ``pair`` is the row of both for each source.
     """
 
     sources: pd.DataFrame
@@ -87,16 +87,15 @@ def counts_of(rows: pd.DataFrame, start: int) -> Counts:
     at = ordered["minute"].to_numpy(dtype=np.int64) - (start - MINUTES)
     is_failure = ordered["failed"].to_numpy() > 0
     pair_of, pairs = _numbered(ordered[["queue", "task"]])
-    shape = (len(pairs), 2 * MINUTES)
-    failed = _summed(pair_of, at, ordered["failed"], shape)
-    ok = _summed(pair_of, at, ordered["ok"], shape)
-    is_known = ok.any(axis=1) & ok[:, MINUTES:].any()
+    failed = _by_minute(pair_of, at, ordered["failed"], len(pairs))
+    ok = _by_minute(pair_of, at, ordered["ok"], len(pairs))
+    is_known = ok.any(axis=1, keepdims=True) if ok[:, MINUTES:].any() else np.zeros((len(pairs), 1), dtype=bool)
     failures = ordered[is_failure]
     source_of, sources = _numbered(failures[list(SOURCE)])
     pair = np.zeros(len(sources), dtype=np.int64)
     pair[source_of] = pair_of[is_failure]
-    by_source = _summed(source_of, at[is_failure], failures["failed"], (len(sources), 2 * MINUTES))
-    weights = np.where(is_known[:, None], failed + ok, 1.0)
+    by_source = _by_minute(source_of, at[is_failure], failures["failed"], len(sources))
+    weights = np.where(is_known, failed + ok, 1.0)
     if not (ok if is_known.any() else failed)[:, :MINUTES].any():
         # The day before has no data, which is no evidence that nothing failed.
         weights[:, :MINUTES] = 0.0
@@ -105,8 +104,8 @@ def counts_of(rows: pd.DataFrame, start: int) -> Counts:
         sources,
         by_source[:, MINUTES:],
         rates[:, None] * weights[pair, MINUTES:],
-        np.where(is_known[:, None], ok, np.nan)[:, MINUTES:],
-        np.where(is_known[:, None], weights, np.nan)[:, MINUTES:],
+        np.where(is_known, ok, np.nan)[:, MINUTES:],
+        np.where(is_known, weights, np.nan)[:, MINUTES:],
         pair,
     )
 
@@ -122,9 +121,10 @@ def usual_rates(failed: Floats, weights: Floats) -> Floats:
     sums = np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1)
     is_low = np.empty(failed.shape, dtype=bool)
     np.put_along_axis(is_low, order, sums <= sums[:, -1:] / 2, axis=1)
+    rates = np.zeros(len(failed))
     for _ in range(_ROUNDS):
         total = (weights * is_low).sum(axis=1)
-        rates = np.divide((failed * is_low).sum(axis=1), total, out=np.zeros(len(failed)), where=total > 0)
+        np.divide((failed * is_low).sum(axis=1), total, out=rates, where=total > 0)
         expected = rates[:, None] * weights
         agrees = (failed <= 2 * expected + 3 * np.sqrt(expected) + 3) & (weights > 0)
         if (agrees == is_low).all():
@@ -186,10 +186,11 @@ def _numbered(rows: pd.DataFrame) -> tuple[Ints, pd.DataFrame]:
     return grouped.ngroup().to_numpy(dtype=np.int64), grouped.size().reset_index()[list(rows.columns)]
 
 
-def _summed(row: Ints, minute: Ints, values: pd.Series[Any], shape: tuple[int, int]) -> Floats:
-    found = np.bincount(row * shape[1] + minute, values.to_numpy(dtype=np.float64), shape[0] * shape[1])
-    return found.reshape(shape)
+def _by_minute(row: Ints, minute: Ints, values: pd.Series[Any], rows: int) -> Floats:
+    found = np.zeros((rows, 2 * MINUTES))
+    np.add.at(found, (row, minute), values.to_numpy(dtype=np.float64))
+    return found
 
 
 def _blocks(minutes: Floats) -> Floats:
-    return minutes.reshape(len(minutes), -1, _BLOCK).sum(axis=2)
+    return np.asarray(minutes.reshape(len(minutes), -1, _BLOCK).sum(axis=2))

@@ -7,14 +7,22 @@ comes from the failed attempts in its scope, retries included.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, timedelta
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
-from pyspark.sql.types import ArrayType, DateType, DoubleType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from ...events.schema import RECOVERED
 from ..schema import INCIDENTS
@@ -27,8 +35,8 @@ from .outcomes import wasted_ms
 DEFAULT = Bursts()
 
 #: Exceptions of tasks that a day has series for, and fingerprints of them: those with the most failures. Failures with
-#: another fingerprint, or with one that is rare that day, are a series without a fingerprint. So the counts of a day are of
-#: bounded size.
+#: another fingerprint, or with one that is rare that day, are a series without a fingerprint. So the counts of a day
+#: are of bounded size.
 MOST_SOURCES = 1_000
 LEAST_OF_FINGERPRINT = 10
 
@@ -86,10 +94,7 @@ def days_of(counted: DataFrame) -> set[date]:
 def find(counted: DataFrame, ok: DataFrame, bursts: Bursts = DEFAULT) -> list[Incident]:
     """Return the incidents in the counts of `failed_firsts`: at most `MOST_INCIDENTS` of each day."""
     rows = _by_day(counted, ok).groupBy("of_day").applyInPandas(_finder(bursts), _FOUND).collect()
-    parts = [
-        Incident(**{**row.asDict(), "scope": frozenset(map(tuple, row["scope"])), "attempts": row["attempts"] or math.nan})
-        for row in rows
-    ]
+    parts = [Incident(**{**row.asDict(), "scope": frozenset(map(tuple, row["scope"]))}) for row in rows]
     return over_midnight(parts, bursts)
 
 
@@ -138,7 +143,7 @@ def _finder(bursts: Bursts) -> Callable[[pd.DataFrame], pd.DataFrame]:
 
 def _scopes(number: int, found: Incident) -> Iterator[tuple[object, ...]]:
     """Yield the rows of an incident: one for each queue, task and exception."""
-    rates = [None if math.isnan(found.attempts) else part / found.attempts for part in (found.failed, found.expected)]
+    rates = [part / found.attempts if found.attempts else None for part in (found.failed, found.expected)]
     for scope in sorted(found.scope):
         yield (number, _date(found.day), found.first, found.last, found.skip, *scope, round(found.excess), *rates)
 
@@ -176,8 +181,8 @@ def described(attempts: DataFrame, found: Sequence[Incident]) -> DataFrame:
     )
     touched = _touched(attempts, failed)
     share = F.when(F.col("ended") > 0, F.col("recovered") / F.col("ended"))
-    found = named.join(whole, "incident").join(touched, "incident").withColumn("recovered_share", share)
-    return found.select(*INCIDENTS.fieldNames(), "day")
+    complete = named.join(whole, "incident").join(touched, "incident").withColumn("recovered_share", share)
+    return complete.select(*INCIDENTS.fieldNames(), "day")
 
 
 def _touched(attempts: DataFrame, failed: DataFrame) -> DataFrame:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
-import pandas as pd
 
 from ..estimate.shares import Floats, Ints
 from .bursts import MINUTES, SOURCE, Bursts, Counts, Span, spans
@@ -25,7 +24,8 @@ MOST_BURSTS, MOST_INCIDENTS = 500, 200
 
 #: The part of the burst's excess that a source needs to be listed.
 _LEAST_PART = 0.01
-#: The least product of the parts of two failure rates that are left over the time of both bursts, if they are one incident.
+#: The least product of the parts of two failure rates that are left over the time of both bursts: then they are one
+#: incident.
 _LEAST_COMMON = 0.5
 
 
@@ -33,8 +33,9 @@ _LEAST_COMMON = 0.5
 class Incident:
     """An incident; minutes since the epoch, both included.
 
-    ``failed`` first attempts, ``expected`` ones, and all first ``attempts`` of its tasks (NaN if not known) by ``scope``:
-    queue, task and exception (empty: none). ``skip``: so many failures of its first minute came before it began.
+    ``scope``: queues, tasks and exceptions (empty: none). ``failed``: first attempts that failed, ``expected``: the
+    usual number, ``attempts``: all first attempts of the tasks, None if they are not known. ``skip``: so many failures
+    of its first minute came before it began.
     """
 
     first: int
@@ -44,7 +45,7 @@ class Incident:
     scope: frozenset[tuple[str, str, str]]
     failed: float
     expected: float
-    attempts: float
+    attempts: float | None
 
     @property
     def excess(self) -> float:
@@ -77,7 +78,7 @@ def of_day(counts: Counts, start: int, bursts: Bursts) -> list[Incident]:
 
 
 def over_midnight(incidents: Sequence[Incident], bursts: Bursts) -> list[Incident]:
-    """Join the incidents of consecutive days that go on over midnight, and return those with enough evidence and excess.
+    """Join the incidents that go on over midnight, and return those with enough evidence and excess.
 
     An incident belongs to the day on which it began, and goes on in the next day if something in its scope does. One
     that lasts for the whole day is not joined, so no incident has a part in more than two days.
@@ -97,8 +98,8 @@ def over_midnight(incidents: Sequence[Incident], bursts: Bursts) -> list[Inciden
     return sorted((each for each in joined if _is_enough(each, bursts)), key=_order)
 
 
-def _order(each: Incident) -> tuple[float, ...]:
-    return (-each.excess, each.first, each.last, sorted(each.scope))  # type: ignore[return-value]
+def _order(each: Incident) -> tuple[float, int, int, list[tuple[str, str, str]]]:
+    return -each.excess, each.first, each.last, sorted(each.scope)
 
 
 def _is_enough(each: Incident, bursts: Bursts) -> bool:
@@ -113,7 +114,7 @@ def _bursts(counts: Counts, bursts: Bursts) -> Iterator[_Burst]:
         order = np.argsort(group, kind="stable")
         for members in np.split(order, np.flatnonzero(np.diff(group[order])) + 1):
             series = failed[members], expected[members]
-            for span in spans(*(each.sum(axis=0) for each in series), bursts):
+            for span in spans(series[0].sum(axis=0), series[1].sum(axis=0), bursts):
                 inside = slice(span.first, span.last + 1)
                 excess = (series[0] - series[1])[:, inside].sum(axis=1)
                 own = _contributing(excess, series[1][:, inside].sum(axis=1))
@@ -200,7 +201,7 @@ def _incident(counts: Counts, some: Sequence[_Burst], start: int, bursts: Bursts
     first, last = min(each.span.first for each in some), max(each.span.last for each in some)
     evidence = sum(each.span.evidence for each in some)
     inside = slice(first, last + 1)
-    pairs = np.unique(counts.pair[own])
+    attempts = counts.attempts[np.unique(counts.pair[own]), inside].sum()
     scope = counts.sources.iloc[own][list(_SCOPE)].itertuples(index=False, name=None)
     found = Incident(
         start + first,
@@ -210,7 +211,7 @@ def _incident(counts: Counts, some: Sequence[_Burst], start: int, bursts: Bursts
         frozenset(scope),
         float(failed[inside].sum()),
         float(expected[inside].sum()),
-        float(counts.attempts[pairs, inside].sum()),
+        None if np.isnan(attempts) else float(attempts),
     )
     return found if _is_enough(found, bursts) or _touches(Span(first, last, evidence), bursts) else None
 
@@ -230,7 +231,9 @@ def _skipped(failed: Floats, expected: Floats, first: int) -> int:
 
 def _continues(one: Incident, other: Incident, bursts: Bursts) -> bool:
     midnight = other.day * MINUTES
-    is_whole = one.first < (one.day * MINUTES + bursts.gap_minutes) or other.last >= midnight + MINUTES - bursts.gap_minutes
+    is_whole = (
+        one.first < (one.day * MINUTES + bursts.gap_minutes) or other.last >= midnight + MINUTES - bursts.gap_minutes
+    )
     return not is_whole and other.first - one.last <= bursts.gap_minutes and bool(one.scope & other.scope)
 
 
@@ -242,5 +245,5 @@ def _joined(one: Incident, other: Incident) -> Incident:
         scope=one.scope | other.scope,
         failed=one.failed + other.failed,
         expected=one.expected + other.expected,
-        attempts=one.attempts + other.attempts,
+        attempts=None if one.attempts is None or other.attempts is None else one.attempts + other.attempts,
     )

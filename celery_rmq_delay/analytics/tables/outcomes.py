@@ -20,9 +20,9 @@ def tier_outcomes(attempts: DataFrame) -> DataFrame:
     """Return the outcomes of waits (`TIER_OUTCOMES` and ``day``), under the day on which the next attempt ended.
 
     ``parked`` counts the tasks (and replays) whose wait ended with an attempt; tasks that were discarded while they
-    waited are left out. A task that waits in a tier again and again counts once a day, with the last outcome of that day:
-    one that is retried without a limit would outweigh all others. ``wasted_ms`` is the sum of all its attempts. Exact
-    delays (``tier`` null) have their ``delay_ms`` rounded down to two digits.
+    waited are left out. A task that waits in a tier again and again counts once a day, with the last outcome of that
+    day: one that is retried without a limit would outweigh all others. ``wasted_ms`` is the sum of all its attempts.
+    Exact delays (``tier`` null) have their ``delay_ms`` rounded down to two digits.
     """
     waited = attempts.where(is_attempt() & (F.col("tier").isNotNull() | F.col("delay_ms").isNotNull()))
     low, high = wilson(F.col("recovered"), F.col("parked"))

@@ -185,7 +185,8 @@ def incidents(day: date) -> Rows:
         {
             "started_at": start, "ended_at": start + timedelta(minutes=47), "queues": ["mail", "payments"],
             "tasks": [task[0] for task in TASKS[:2]], "exceptions": ["httpx.ConnectTimeout"], "peak_per_minute": 212,
-            "failures": 4_031, "excess": 1_871, "failure_rate": 0.96, "usual_rate": 0.012, "tasks_touched": 1_904, "recovered_share": 0.93, "wasted_ms": 5_431_000,
+            "failures": 4_031, "excess": 1_871, "failure_rate": 0.96, "usual_rate": 0.012, "tasks_touched": 1_904,
+            "recovered_share": 0.93, "wasted_ms": 5_431_000,
         }
     ]  # fmt: skip
 

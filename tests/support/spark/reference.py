@@ -243,7 +243,7 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def counts(found: Sequence[Row], events: Iterable[Row]) -> dict[date, list[Row]]:
-    """Return by day the failed and the successful first attempts of it and of the day before, as `counts_of` needs them.
+    """Return by day the first attempts of it and of the day before, as `counts_of` needs them.
 
     Few enough that no fingerprint and no exception is too rare, or one too many.
     """
@@ -291,7 +291,6 @@ def incident(found: Sequence[Row], one: Any) -> Row:
         is_in_time = row["day"] <= day + timedelta(days=1)
         if is_in_time and row["outcome"] in ENDS and (row["task_id"], row["generation"]) in touched:
             ends[row["task_id"], row["generation"]].add(row["outcome"])
-    is_known = not math.isnan(one.attempts)
     return {
         "day": day,
         "started_at": starts[one.skip] if len(starts) > one.skip else min(row["ended_at"] for row in inside),
@@ -302,8 +301,8 @@ def incident(found: Sequence[Row], one: Any) -> Row:
         "peak_per_minute": max(Counter(_minute(row["ended_at"]) for row in inside).values()),
         "failures": len(inside),
         "excess": round(one.failed - one.expected),
-        "failure_rate": one.failed / one.attempts if is_known else None,
-        "usual_rate": one.expected / one.attempts if is_known else None,
+        "failure_rate": one.failed / one.attempts if one.attempts else None,
+        "usual_rate": one.expected / one.attempts if one.attempts else None,
         "tasks_touched": len({task_id for task_id, _ in touched}),
         "recovered_share": sum("recovered" in outcomes for outcomes in ends.values()) / len(ends) if ends else None,
         "wasted_ms": _wasted(inside),

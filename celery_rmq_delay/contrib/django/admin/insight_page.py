@@ -178,7 +178,10 @@ def _incidents(incidents: Sequence[Incident]) -> Iterator[dict[str, Any]]:
             "started_at": each.started_at,
             "started": text.absolute(each.started_at),
             "lasted": text.rough(lasted),
-            **{name: [text.dotted(one, 120) for one in getattr(each, name)] for name in ("queues", "tasks", "exceptions")},
+            **{
+                name: [text.dotted(one, 120) for one in getattr(each, name)]
+                for name in ("queues", "tasks", "exceptions")
+            },
             "excess": grouped(each.excess),
             "peak": grouped(each.peak_per_minute),
             "rate": text.share(each.failure_rate),

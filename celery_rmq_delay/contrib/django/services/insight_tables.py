@@ -225,8 +225,8 @@ def _check(table: str, path: str, schema: pa.Schema) -> None:
         if index < 0:
             has = ", ".join(schema.names)
             raise OutputError(
-                f"The table {table!r} has no column {name!r} in {path}; it has {has}. If an older version wrote it, compute"
-                f" all days up to now again, with --from. {_HOW}"
+                f"The table {table!r} has no column {name!r} in {path}; it has {has}. If an older version wrote it,"
+                f" compute all days up to now again, with --from. {_HOW}"
             )
         if not _fits(kind, schema.field(index).type):
             found, wanted = schema.field(index).type, _IN_WORDS[kind]
