@@ -7,8 +7,10 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
-        migrations.AddField(model_name="incident", name="queues", field=models.JSONField(default=list)),
-        migrations.AddField(model_name="incident", name="excess", field=models.PositiveBigIntegerField(default=0)),
+        migrations.AddField(model_name="incident", name="queues", field=models.JSONField(db_default=[], default=list)),
+        migrations.AddField(
+            model_name="incident", name="excess", field=models.PositiveBigIntegerField(db_default=0, default=0)
+        ),
         migrations.AddField(model_name="incident", name="failure_rate", field=models.FloatField(null=True)),
         migrations.AddField(model_name="incident", name="usual_rate", field=models.FloatField(null=True)),
     ]

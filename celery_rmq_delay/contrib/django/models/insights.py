@@ -86,12 +86,12 @@ class Incident(_OfRun):
 
     started_at = models.DateTimeField()
     ended_at = models.DateTimeField()
-    queues = models.JSONField(default=list)
+    queues = models.JSONField(default=list, db_default=[])
     tasks = models.JSONField(default=list)
     exceptions = models.JSONField(default=list)
     peak_per_minute = models.PositiveBigIntegerField()
     #: Failed first attempts beyond the usual number.
-    excess = models.PositiveBigIntegerField(default=0)
+    excess = models.PositiveBigIntegerField(default=0, db_default=0)
     #: The share of first attempts that failed, and the usual share; null where successful ones are not known.
     failure_rate = models.FloatField(null=True)
     usual_rate = models.FloatField(null=True)
