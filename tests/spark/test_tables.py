@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from celery_rmq_delay.analytics import tables
 from celery_rmq_delay.analytics.schema import DAY, FAILURE_GROUPS, HOURLY, INCIDENTS, TIER_OUTCOMES
 from celery_rmq_delay.analytics.tables.attempts import attempts
 from celery_rmq_delay.analytics.tables.bursts import Bursts
@@ -185,6 +186,25 @@ def test_outages_that_share_no_failures_are_two_incidents(found_incidents: dict[
 
 def test_one_task_that_is_retried_without_end_is_no_incident(found_incidents: dict[int, list[Row]]) -> None:
     assert not found_incidents[ENDLESS]
+
+
+def test_a_day_of_any_number_of_exceptions_and_fingerprints_has_a_bounded_number_of_series(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables.incidents, "MOST_SOURCES", 3)
+    monkeypatch.setattr(tables.incidents, "LEAST_OF_FINGERPRINT", 5)
+    names = [(f"E{number % 9}", f"f{number}", number * 7) for number in range(90)]
+    names += [("Down", "down" if number % 2 else f"rare{number}", 3_600 + number) for number in range(60)]
+    events = [
+        event("parked", at, f"t{number}", exception_type=exception, fingerprint=mark)
+        for number, (exception, mark, at) in enumerate(names)
+    ]
+    cleaned = frame(spark, events)
+    made, ok = attempts(cleaned), ok_counts(cleaned)
+    series = rows(tables.incidents.series_by_day(tables.incidents.failed_firsts(made), ok))
+    own = {(row["exception_type"], row["fingerprint"]) for row in series}
+    assert own == {("Down", "down"), ("Down", ""), ("E0", ""), ("E1", "")}
+    assert [row["exceptions"] for row in rows(incidents(made, ok))] == [["Down"]]
 
 
 @pytest.mark.parametrize("wrong", [{"least": 0}, {"factor": 1}, {"gap_minutes": 0}, {"evidence": float("nan")}])

@@ -93,13 +93,13 @@ def days_of(counted: DataFrame) -> set[date]:
 
 def find(counted: DataFrame, ok: DataFrame, bursts: Bursts = DEFAULT) -> list[Incident]:
     """Return the incidents in the counts of `failed_firsts`: at most `MOST_INCIDENTS` of each day."""
-    rows = _by_day(counted, ok).groupBy("of_day").applyInPandas(_finder(bursts), _FOUND).collect()
+    rows = series_by_day(counted, ok).groupBy("of_day").applyInPandas(_finder(bursts), _FOUND).collect()
     parts = [Incident(**{**row.asDict(), "scope": frozenset(map(tuple, row["scope"]))}) for row in rows]
     return over_midnight(parts, bursts)
 
 
-def _by_day(counted: DataFrame, ok: DataFrame) -> DataFrame:
-    """Return the rows of `counts_of` for each day: ``of_day`` with its own minutes and those of the day before."""
+def series_by_day(counted: DataFrame, ok: DataFrame) -> DataFrame:
+    """Return the rows of `counts_of` for each day: ``of_day`` has its own minutes and those of the day before."""
     scopes, prints = _frequent(counted, _SCOPE, 1), _frequent(counted, SOURCE, LEAST_OF_FINGERPRINT)
     none = F.lit("")
     named = prints.withColumn("named", F.col("fingerprint"))
