@@ -182,3 +182,8 @@ def test_what_is_joined_depends_on_the_days_before_and_after_only() -> None:
     for day in range(4):
         near = [each for each in days if abs(each.day - DAY - day) <= 1]
         assert {each.day: each for each in over_midnight(near, DEFAULT)}.get(DAY + day) == joined.get(DAY + day)
+
+
+def test_few_failures_at_midnight_are_no_incident_and_no_error() -> None:
+    rows = [*failing([0, 3, 1_437], 4), *at_random(2, 9, task="mail")]
+    assert not found(rows)

@@ -68,15 +68,12 @@ class Plan:
 
         A day without failures ends the days that are renewed.
         """
+        furthest, day = self.days.extended(DAYS_AFTER, DAYS_BEFORE), timedelta(days=1)
         first, last = self.days.first, self.days.last
-        for day in reversed(list(Days(self.days.extended(DAYS_AFTER, 0).first, first))[:-1]):
-            if day not in present:
-                break
-            first = day
-        for day in list(Days(last, self.days.extended(0, DAYS_BEFORE).last))[1:]:
-            if day not in present:
-                break
-            last = day
+        while first > furthest.first and first - day in present:
+            first -= day
+        while last < furthest.last and last + day in present:
+            last += day
         return Days(first, last)
 
     def earlier(self, days: Days) -> Days | None:

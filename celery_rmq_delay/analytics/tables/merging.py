@@ -1,4 +1,4 @@
-"""Merge bursts into incidents: of one day, and over midnight. Pure numpy and pandas.
+"""Merge bursts into incidents: of one day, and over midnight. Pure numpy.
 
 A burst is sought in ever larger series: one source, one exception of a task, one exception, one task, one queue.
 Failures of a burst that is found are removed from the larger series, so that these have a burst of their own only where
@@ -60,7 +60,7 @@ class Incident:
 
 @dataclass(frozen=True)
 class _Burst:
-    """A burst of some sources; ``excess`` by source."""
+    """A burst of its ``own`` sources; ``excess``: their failures beyond the expected ones."""
 
     span: Span
     own: Ints
@@ -119,7 +119,8 @@ def _bursts(counts: Counts, bursts: Bursts) -> Iterator[_Burst]:
                 excess = (series[0] - series[1])[:, inside].sum(axis=1)
                 own = _contributing(excess, series[1][:, inside].sum(axis=1))
                 one = _Burst(span, members[own], float(min(excess.sum(), excess[own].sum())))
-                if (span.evidence >= bursts.evidence and one.excess >= bursts.least) or _touches(span, bursts):
+                is_enough = span.evidence >= bursts.evidence and one.excess >= bursts.least
+                if len(own) and (is_enough or _touches(span, bursts)):
                     failed[one.own, inside] = expected[one.own, inside] = 0.0
                     yield one
 
@@ -230,11 +231,11 @@ def _skipped(failed: Floats, expected: Floats, first: int) -> int:
 
 
 def _continues(one: Incident, other: Incident, bursts: Bursts) -> bool:
-    midnight = other.day * MINUTES
-    is_whole = (
-        one.first < (one.day * MINUTES + bursts.gap_minutes) or other.last >= midnight + MINUTES - bursts.gap_minutes
-    )
-    return not is_whole and other.first - one.last <= bursts.gap_minutes and bool(one.scope & other.scope)
+    """Return whether an incident goes on in one of the next day, and neither lasts for its whole day."""
+    begins_at_midnight = one.first % MINUTES < bursts.gap_minutes
+    ends_at_midnight = other.last % MINUTES >= MINUTES - bursts.gap_minutes
+    is_near = other.first - one.last <= bursts.gap_minutes
+    return is_near and not (begins_at_midnight or ends_at_midnight) and bool(one.scope & other.scope)
 
 
 def _joined(one: Incident, other: Incident) -> Incident:
