@@ -193,7 +193,7 @@ def test_a_day_of_any_number_of_exceptions_and_fingerprints_has_a_bounded_number
 ) -> None:
     monkeypatch.setattr(tables.incidents, "MOST_SOURCES", 3)
     monkeypatch.setattr(tables.incidents, "LEAST_OF_FINGERPRINT", 5)
-    names = [(f"E{number % 9}", f"f{number}", number * 7) for number in range(90)]
+    names = [(f"E{number % 9}", f"f{number}", number * 7) for number in range(81)]
     names += [("Down", "down" if number % 2 else f"rare{number}", 3_600 + number) for number in range(60)]
     events = [
         event("parked", at, f"t{number}", exception_type=exception, fingerprint=mark)
