@@ -10,6 +10,7 @@ from benchmarks import (
     events_cost,
     exact_delays,
     history,
+    incidents,
     ladder_advice,
     long_haul,
     peers,
@@ -30,6 +31,7 @@ _ALL = (
     collector,
     admin_pages,
     history,
+    incidents,
     ladder_advice,
 )
 NAMED = {each.__name__.removeprefix("benchmarks."): each for each in _ALL}

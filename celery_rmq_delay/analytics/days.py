@@ -37,8 +37,12 @@ class Days:
 
     def since(self, earlier: timedelta) -> Days:
         """Return these days, extended into the past by ``earlier``, rounded up to whole days."""
-        reached = min(-(-earlier // timedelta(days=1)), (self.first - date.min).days)
-        return Days(self.first - timedelta(days=reached), self.last)
+        return self.extended(-(-earlier // timedelta(days=1)), 0)
+
+    def extended(self, before: int, after: int) -> Days:
+        """Return these days and so many before and after them, as far as there are any."""
+        first = self.first - timedelta(days=min(before, (self.first - date.min).days))
+        return Days(first, self.last + timedelta(days=min(after, (date.max - self.last).days)))
 
 
 def day_of(folder: str) -> date | None:

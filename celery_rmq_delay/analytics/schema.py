@@ -146,10 +146,16 @@ INCIDENTS = StructType(
     [
         StructField("started_at", TimestampType()),
         StructField("ended_at", TimestampType()),
+        StructField("queues", ArrayType(StringType(), containsNull=False)),
         StructField("tasks", ArrayType(StringType(), containsNull=False)),
         StructField("exceptions", ArrayType(StringType(), containsNull=False)),
         StructField("peak_per_minute", LongType()),
         StructField("failures", LongType()),
+        #: Failed first attempts beyond the usual number; their share of the first attempts, and the usual share: null
+        #: if successful ones are not known.
+        StructField("excess", LongType()),
+        StructField("failure_rate", DoubleType()),
+        StructField("usual_rate", DoubleType()),
         StructField("tasks_touched", LongType()),
         StructField("recovered_share", DoubleType()),
         StructField("wasted_ms", LongType()),

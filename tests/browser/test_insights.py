@@ -123,7 +123,7 @@ def test_hostile_names_stay_text(open_page: OpenPage, shop: Shop, look: Look, tm
     outcome = insights.outcomes(1)[0]
     named = [{**outcome, "task": name, "queue": name, "exception_type": name} for name in names]
     insights.write(tmp_path, "tier_outcomes", TODAY, named)
-    burst = {**insights.incidents(TODAY)[0], "tasks": names, "exceptions": names}
+    burst = {**insights.incidents(TODAY)[0], **dict.fromkeys(("queues", "tasks", "exceptions"), names)}
     insights.write(tmp_path, "incidents", TODAY, [burst])
     insights.write(tmp_path, "hourly", TODAY, insights.hours(TODAY))
     insights.report(tmp_path, TODAY)

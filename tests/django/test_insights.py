@@ -198,7 +198,10 @@ def test_hostile_names_stay_text(database: Any, tmp_path: Path, text: str) -> No
     named = {"task": text, "queue": text, "exception_type": text}
     insights.write(tmp_path, "tier_outcomes", TODAY, [{**insights.outcomes(1)[0], **named}])
     insights.write(
-        tmp_path, "incidents", TODAY, [{**insights.incidents(TODAY)[0], "tasks": [text], "exceptions": [text]}]
+        tmp_path,
+        "incidents",
+        TODAY,
+        [{**insights.incidents(TODAY)[0], **{name: [text] for name in ("queues", "tasks", "exceptions")}}],
     )
     insights.write(
         tmp_path, "what_if", TODAY, [{**insights.what_if(), "queue": text, "enough_data": True, "episodes": 1}]
@@ -282,6 +285,21 @@ def test_the_page_states_which_errors_no_retry_helps_and_which_need_no_long_tier
     insights.write(output, "exception_advice", TODAY, [])
     service.load(str(output))
     assert 'id="rmq-errors"' not in shown("?task=none")
+
+
+def test_incidents_are_in_the_order_of_their_failures_beyond_the_usual_number(sqlite: Any, output: Path) -> None:
+    row = insights.incidents(TODAY)[0]
+    later = {**row, "started_at": row["started_at"] + timedelta(hours=2), "queues": ["other"], "excess": 1_234_567}
+    rows = [row, {**later, "excess": 20}, {**later, "failure_rate": None, "usual_rate": None}]
+    insights.write(output, "incidents", TODAY, rows)
+    service.load(str(output))
+    found = Incident.objects.all()
+    assert [each.excess for each in found] == [1_234_567, 1_871, 1_871, 1_871, 20]
+    assert (found[0].failure_rate, found[0].usual_rate) == (None, None)
+    assert (found[1].queues, found[1].failure_rate, found[1].usual_rate) == (["mail", "payments"], 0.96, 0.012)
+    table = shown().split("More failures than usual")[1]
+    assert "usually 1\N{NO-BREAK SPACE}%" in table
+    assert table.index("<td>1,234,567</td>") < table.index("<td>1,871</td>") < table.index("<td>20</td>")
 
 
 @pytest.mark.parametrize(("jitter", "lanes"), [(0.0, 1), (0.1, 3), (0.2, 5), (0.5, 4), (0.3, 2)])
@@ -429,7 +447,7 @@ def test_a_missing_column_is_an_error_and_the_old_insights_stay(sqlite: Any, out
     service.load(str(output))
     schema = insights.SCHEMAS["incidents"]
     insights.write(output, "incidents", TODAY, [], schema.remove(schema.get_field_index("peak_per_minute")))
-    with pytest.raises(OutputError, match=r"'incidents' has no column 'peak_per_minute'.*Run the analytics again: `py"):
+    with pytest.raises(OutputError, match=r"'incidents' has no column 'peak_per_minute'.* again, with --from: `py"):
         service.load(str(output))
     assert InsightRun.objects.count() == 1
     assert Incident.objects.count() == 2

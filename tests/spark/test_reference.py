@@ -6,19 +6,22 @@ Spark reads all histories together: each has its own days, and no table has rows
 from __future__ import annotations
 
 from collections import Counter
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics.storage.readers import read_events
 from celery_rmq_delay.analytics.tables.attempts import attempts
+from celery_rmq_delay.analytics.tables.bursts import MINUTES, Bursts, counts_of
 from celery_rmq_delay.analytics.tables.cleaning import DUPLICATE, clean
 from celery_rmq_delay.analytics.tables.failure_groups import failure_groups
-from celery_rmq_delay.analytics.tables.hourly import hourly
-from celery_rmq_delay.analytics.tables.incidents import Bursts, incidents
+from celery_rmq_delay.analytics.tables.hourly import hourly, ok_counts
+from celery_rmq_delay.analytics.tables.incidents import incidents
+from celery_rmq_delay.analytics.tables.merging import Incident, of_day, over_midnight
 from celery_rmq_delay.analytics.tables.outcomes import tier_outcomes
 from tests.support.spark import reference
 from tests.support.spark.frames import all_episodes, assert_same, counted, rows
@@ -26,9 +29,11 @@ from tests.support.spark.machine import SharedSpark
 from tests.support.spark.random_files import NOW, Written, write
 from tests.support.spark.random_histories import DAYS, first_day
 
+Row = reference.Row
+
 HISTORIES = 30
 #: Low thresholds, so that small histories have many incidents.
-SMALL = Bursts(threshold=3, factor=2, gap_minutes=4)
+SMALL = Bursts(factor=6, evidence=4, least=3, gap_minutes=4)
 
 
 class Found:
@@ -38,15 +43,16 @@ class Found:
         read = read_events(spark, str(folder))
         cleaned = clean(read.events, NOW, partitions=2)
         cleaned.marked.cache()
+        ok = ok_counts(cleaned.events)
         made = attempts(cleaned.events).cache()
         frames = {
             "attempts": made,
             "episodes": all_episodes(made),
             "tier_outcomes": tier_outcomes(made),
-            "incidents": incidents(made),
-            "small_incidents": incidents(made, SMALL),
+            "incidents": incidents(made, ok),
+            "small_incidents": incidents(made, ok, SMALL),
             "failure_groups": failure_groups(made),
-            "hourly": hourly(made, cleaned.events),
+            "hourly": hourly(made, ok),
             "quarantine": cleaned.quarantine.unionByName(read.rejected),
         }
         self.tables = {name: rows(each) for name, each in frames.items()}
@@ -58,6 +64,19 @@ class Found:
         """Return the rows of a table on the days of a history."""
         days = {first_day(seed) + timedelta(days=number) for number in range(DAYS)}
         return [row for row in self.tables[table] if row["day"] in days]
+
+
+def expected_incidents(made: list[Row], events: list[Row], bursts: Bursts) -> list[Incident]:
+    """Return the incidents in the reference's counts."""
+    parts = []
+    for day, some in reference.counts(made, events).items():
+        start = (day - date(1970, 1, 1)).days * MINUTES
+        parts += of_day(counts_of(pd.DataFrame(some), start), start, bursts)
+    return over_midnight(parts, bursts)
+
+
+def described(made: list[Row], events: list[Row], bursts: Bursts) -> list[Row]:
+    return [reference.incident(made, one) for one in expected_incidents(made, events, bursts)]
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +100,8 @@ def test_every_table_equals_the_reference(found: Found, written: tuple[Path, lis
         ("attempts", made, reference.ATTEMPT_KEY),
         ("episodes", reference.episodes(made), reference.EPISODE_KEY),
         ("tier_outcomes", reference.tier_outcomes(made), reference.TIER_KEY),
-        ("incidents", reference.incidents(made, **vars(Bursts())), reference.INCIDENT_KEY),
-        ("small_incidents", reference.incidents(made, **vars(SMALL)), reference.INCIDENT_KEY),
+        ("incidents", described(made, events, Bursts()), reference.INCIDENT_KEY),
+        ("small_incidents", described(made, events, SMALL), reference.INCIDENT_KEY),
         ("failure_groups", reference.failure_groups(made), reference.GROUP_KEY),
         ("hourly", reference.hourly(made, events), reference.HOURLY_KEY),
     ):
@@ -109,9 +128,8 @@ def test_the_random_histories_contain_every_kind_of_fault(written: tuple[Path, l
             seen["failure episode of unknown origin"] += row["first_failed_at"] is None
             seen["failure episode of a replay"] += row["generation"] > 0
         seen["attempt of no failure episode"] += sum(row["episode"] is None for row in made)
-        bursts = reference.incidents(made, **vars(Bursts()))
-        seen["incident"] += len(bursts)
-        ends = [row["ended_at"] for row in bursts]
-        seen["incident at midnight"] += sum((at.hour, at.minute) >= (23, 58) for at in ends)
+        seen["incident"] += len(expected_incidents(made, events, Bursts()))
+        small = expected_incidents(made, events, SMALL)
+        seen["incident over midnight"] += sum(one.first // MINUTES < one.last // MINUTES for one in small)
     assert min(seen.values()) >= 2, seen
     assert len(seen) == 13 + 9, f"13 reasons and 9 others, found {sorted(seen)}"

@@ -9,25 +9,20 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from celery_rmq_delay.analytics import tables
 from celery_rmq_delay.analytics.schema import DAY, FAILURE_GROUPS, HOURLY, INCIDENTS, TIER_OUTCOMES
 from celery_rmq_delay.analytics.tables.attempts import attempts
+from celery_rmq_delay.analytics.tables.bursts import Bursts
 from celery_rmq_delay.analytics.tables.failure_groups import failure_groups
-from celery_rmq_delay.analytics.tables.hourly import hourly
-from celery_rmq_delay.analytics.tables.incidents import Bursts, incidents
+from celery_rmq_delay.analytics.tables.hourly import hourly, ok_counts
+from celery_rmq_delay.analytics.tables.incidents import incidents
 from celery_rmq_delay.analytics.tables.outcomes import tier_outcomes, wilson
 from celery_rmq_delay.exceptions import SettingsError
 from tests.support.spark import reference
-from tests.support.spark.frames import NOON, Row, assert_same, at, event, frame, rows
+from tests.support.spark.frames import NOON, Row, assert_same, at, event, frame, outage, rows
+from tests.support.spark.machine import SharedSpark
 
 MIDNIGHT = 12 * 3600
-
-
-def failures(start: float, count: int, name: str = "t", day: int = 0) -> list[Row]:
-    """Return so many tasks that fail within a minute from ``start``, in seconds from noon."""
-    return [
-        event("parked", day * 86_400 + start + number / 100, task_id=f"{name}-{day}-{start}-{number}")
-        for number in range(count)
-    ]
 
 
 def test_the_columns_are_those_of_the_schemas(spark: SparkSession) -> None:
@@ -35,9 +30,9 @@ def test_the_columns_are_those_of_the_schemas(spark: SparkSession) -> None:
     made = attempts(none)
     for found, schema in (
         (tier_outcomes(made), TIER_OUTCOMES),
-        (incidents(made), INCIDENTS),
+        (incidents(made, ok_counts(none)), INCIDENTS),
         (failure_groups(made), FAILURE_GROUPS),
-        (hourly(made, none), HOURLY),
+        (hourly(made, ok_counts(none)), HOURLY),
     ):
         assert [(field.name, field.dataType.simpleString()) for field in found.schema] == [
             (field.name, field.dataType.simpleString()) for field in [*schema, DAY]
@@ -73,43 +68,146 @@ def test_a_wait_counts_under_the_exception_before_it_by_the_attempt_after_it(spa
     assert [row["delay_ms"] for row in found if row["tier"] is None] == [12_000]
 
 
-def test_incidents_are_bursts_of_one_day(spark: SparkSession) -> None:
-    """One history of three days: close bursts, a burst over midnight, and a day that is bad all the time."""
-    counts = {0: 20, 50: 12}  # at least 10, but only 20 is five times the others' 3
-    bad_all_day = [
-        one for minute in range(-700, 700) for one in failures(minute * 60, counts.get(minute % 100, 3), "noise", day=2)
+def test_a_task_that_waits_in_a_tier_again_and_again_counts_once_a_day(spark: SparkSession) -> None:
+    wait = {"tier": 2, "delay_ms": 60_000, "exception_type": "Timeout", "runtime_ms": 10}
+    events = [event("parked", 61 * number, "endless", attempt=number, **wait) for number in range(800)]
+    events += [event("parked", 0, f"t{number}", attempt=1, **wait) for number in range(3)]
+    events += [event("recovered", 61, f"t{number}", attempt=2) for number in range(3)]
+    events += [event("exhausted", 61 * 800, "endless", attempt=800, exception_type="Timeout", runtime_ms=10)]
+    found = sorted(rows(tier_outcomes(attempts(frame(spark, events)))), key=lambda row: row["day"])
+    counts = ("parked", "recovered", "exhausted", "rate", "wasted_ms")
+    assert [tuple(row[name] for name in counts) for row in found] == [
+        (4, 3, 0, 0.75, 10 * (MIDNIGHT // 61)),
+        (1, 0, 1, 0.0, 10 * (800 - MIDNIGHT // 61)),
     ]
+
+
+#: Days of the stories of incidents: so far apart that none depends on another one.
+PLAIN, BUSY, LATE, RATES, TWO, ENDLESS = range(0, 60, 10)
+
+
+def stories() -> list[Row]:
+    """Return the events of all stories of incidents."""
+    down: dict[str, Any] = {"exception_type": "Down", "runtime_ms": 10}
+    busy: dict[str, Any] = {"queue": "feeds", "task": "feeds.fetch", "exception_type": "Timeout"}
+    plain, rates = PLAIN * 86_400, RATES * 86_400
+    return [
+        *outage(PLAIN, 30, 5, 10, **down),
+        *[event("exhausted", plain + 200 + number, f"t-0-30-{number}", attempt=1, **down) for number in range(4)],
+        event("recovered", plain + 900, "t-0-30-5", attempt=1),
+        event("recovered", plain + 86_400, "t-0-30-6", attempt=1),
+        event("recovered", plain + 2 * 86_400, "t-0-30-7", attempt=1),
+        *outage(PLAIN, 5_000, 5, 3, **down),  # too few
+        # An hour in one queue, while another one fails all day, more often by far.
+        *outage(BUSY, -MIDNIGHT, 1_440, 5, "busy", **busy),
+        *outage(BUSY, 7, 60, 10, **down),
+        *outage(LATE, MIDNIGHT - 1_200, 50, 5, **down),
+        # First more traffic, then more failures.
+        *outage(RATES, -3_600, 300, 2, "usual", **down),
+        *outage(RATES, 0, 10, 18, "peak", **down),
+        *outage(RATES, 7_200, 10, 18, "trouble", **down),
+        *[
+            event("rollup", rates + minute * 60, ok_count=180 if 0 <= minute < 10 else 18, event_id=f"ok-{minute}")
+            for minute in range(-60, 240)
+        ],
+        # Two queues at the same time, which have nothing in common; one of them in two tasks.
+        *outage(TWO, 0, 30, 5, "one", **down),
+        *outage(TWO, 13, 30, 3, "one-too", **{**down, "task": "shop.mail"}),
+        *outage(TWO, 25, 30, 4, "two", **{**busy, "exception_type": "Full"}),
+        # One task that fails every ten seconds.
+        *[event("parked", ENDLESS * 86_400 + 10 * number, "endless", attempt=number, **down) for number in range(700)],
+    ]
+
+
+@pytest.fixture(scope="module")
+def found_incidents(shared_spark: SharedSpark) -> dict[int, list[Row]]:
+    """The incidents by the story's day, those with the most excess first."""
+
+    def find(spark: SparkSession) -> list[Row]:
+        cleaned = frame(spark, stories())
+        return rows(incidents(attempts(cleaned).cache(), ok_counts(cleaned)))
+
+    found = sorted(shared_spark.run(find), key=lambda row: -row["excess"])
+    return {day: [row for row in found if row["day"] == (NOON + timedelta(days=day)).date()] for day in range(70)}
+
+
+def test_an_incident_is_described_by_the_failures_in_its_scope(found_incidents: dict[int, list[Row]]) -> None:
+    assert found_incidents[PLAIN] == [
+        {
+            "day": NOON.date(),
+            "started_at": at(30),
+            "ended_at": at(30 + 49 * 6),
+            "queues": ["payments"],
+            "tasks": ["shop.pay"],
+            "exceptions": ["Down"],
+            "peak_per_minute": 14,
+            "failures": 54,
+            "excess": 50,
+            "failure_rate": None,
+            "usual_rate": None,
+            "tasks_touched": 50,
+            "recovered_share": 2 / 6,  # of those that ended by the end of the next day
+            "wasted_ms": 540,
+        }
+    ]
+
+
+def test_an_outage_behind_a_busy_queue_is_found_without_that_queue(found_incidents: dict[int, list[Row]]) -> None:
+    (one,) = found_incidents[BUSY]
+    assert (one["queues"], one["tasks"], one["exceptions"]) == (["payments"], ["shop.pay"], ["Down"])
+    start = BUSY * 86_400 + 7
+    assert (one["started_at"], one["ended_at"]) == (at(start), at(start + 3_600 - 6))
+    assert (one["failures"], one["excess"]) == (600, 600)
+
+
+def test_an_incident_that_spans_midnight_belongs_to_the_day_on_which_it_began(
+    found_incidents: dict[int, list[Row]],
+) -> None:
+    (one,) = found_incidents[LATE]
+    start = LATE * 86_400 + MIDNIGHT - 1_200
+    assert (one["started_at"], one["ended_at"]) == (at(start), at(start + 3_000 - 12))
+    assert (one["failures"], found_incidents[LATE + 1]) == (250, [])
+
+
+def test_failures_are_compared_with_the_traffic(found_incidents: dict[int, list[Row]]) -> None:
+    (one,) = found_incidents[RATES]
+    assert one["started_at"] == at(RATES * 86_400 + 7_200)
+    assert one["usual_rate"] == pytest.approx(0.1, abs=0.01)
+    assert one["failure_rate"] == pytest.approx(20 / 38, abs=0.01)
+    assert one["excess"] == pytest.approx(200 - 38, abs=4)
+
+
+def test_outages_that_share_no_failures_are_two_incidents(found_incidents: dict[int, list[Row]]) -> None:
+    assert [(one["tasks"], one["exceptions"], one["failures"]) for one in found_incidents[TWO]] == [
+        (["shop.mail", "shop.pay"], ["Down"], 240),
+        (["feeds.fetch"], ["Full"], 120),
+    ]
+
+
+def test_one_task_that_is_retried_without_end_is_no_incident(found_incidents: dict[int, list[Row]]) -> None:
+    assert not found_incidents[ENDLESS]
+
+
+def test_a_day_of_any_number_of_exceptions_and_fingerprints_has_a_bounded_number_of_series(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tables.incidents, "MOST_SOURCES", 3)
+    monkeypatch.setattr(tables.incidents, "LEAST_OF_FINGERPRINT", 5)
+    names = [(f"E{number % 9}", f"f{number}", number * 7) for number in range(81)]
+    names += [("Down", "down" if number % 2 else f"rare{number}", 3_600 + number) for number in range(60)]
     events = [
-        *failures(0, 10),
-        *failures(300, 3),  # not hot, but between two hot minutes
-        *failures(600, 14),
-        *failures(600 + 660, 20, "other"),
-        *failures(3_600, 9),
-        *failures(MIDNIGHT - 60, 15, "late"),
-        *failures(MIDNIGHT, 11, "early"),
-        event("recovered", 900, task_id="t-0-0-0", attempt=1),
-        event("exhausted", 901, task_id="t-0-0-1", attempt=1, runtime_ms=3),
-        event("recovered", MIDNIGHT + 5, task_id="t-0-0-2", attempt=1),
-        *bad_all_day,
+        event("parked", at, f"t{number}", exception_type=exception, fingerprint=mark)
+        for number, (exception, mark, at) in enumerate(names)
     ]
-    made = attempts(frame(spark, events)).cache()
-    found = sorted(rows(incidents(made)), key=lambda row: row["started_at"])
-    columns = ("started_at", "failures", "peak_per_minute", "tasks_touched", "recovered_share")
-    assert [tuple(row[name] for name in columns) for row in found[:4]] == [
-        (at(0), 27, 14, 27, 0.5),
-        (at(1_260), 20, 20, 20, None),
-        (at(MIDNIGHT - 60), 15, 15, 15, None),
-        (at(MIDNIGHT), 11, 11, 11, None),
-    ]
-    noisy = found[4:]
-    assert {row["failures"] for row in noisy} == {20}, "only what stands out of a bad day"
-    assert len(noisy) == 14
-    long = rows(incidents(made, Bursts(threshold=9, gap_minutes=60)))
-    assert max(row["ended_at"] - row["started_at"] for row in long if row["day"] == NOON.date()) > timedelta(hours=1)
-    made.unpersist()
+    cleaned = frame(spark, events)
+    made, ok = attempts(cleaned), ok_counts(cleaned)
+    series = rows(tables.incidents.series_by_day(tables.incidents.failed_firsts(made), ok))
+    own = {(row["exception_type"], row["fingerprint"]) for row in series}
+    assert own == {("Down", "down"), ("Down", ""), ("E0", ""), ("E1", "")}
+    assert [row["exceptions"] for row in rows(incidents(made, ok))] == [["Down"]]
 
 
-@pytest.mark.parametrize("wrong", [{"threshold": 0}, {"factor": -1}, {"gap_minutes": 0}, {"factor": float("nan")}])
+@pytest.mark.parametrize("wrong", [{"least": 0}, {"factor": 1}, {"gap_minutes": 0}, {"evidence": float("nan")}])
 def test_invalid_thresholds_of_incidents_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(SettingsError, match=rf"Bursts\.{next(iter(wrong))}"):
         Bursts(**wrong)
@@ -154,7 +252,7 @@ def test_first_attempts_are_the_sum_of_successes_and_failures(spark: SparkSessio
         event("discarded", 7_300, task_id="c", attempt=1, first_failed_at=at(0)),
     ]
     cleaned = frame(spark, events)
-    found = sorted(rows(hourly(attempts(cleaned), cleaned)), key=lambda row: row["hour"])
+    found = sorted(rows(hourly(attempts(cleaned), ok_counts(cleaned))), key=lambda row: row["hour"])
     columns = ("hour", "first_attempts", "failures", "parked", "recovered", "exhausted")
     assert [tuple(row[name] for name in columns) for row in found] == [
         (at(0), 44, 3, 2, 0, 1),

@@ -10,6 +10,7 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from ..days import Days
 from ..estimate.options import Options as Estimate
 from ..schema import ATTEMPTS, DAY, EPISODES
 from ..storage.readers import Read
@@ -19,8 +20,8 @@ from ..tables.cleaning import clean, of_no_task
 from ..tables.episodes import ended, last_waits, open_episodes
 from ..tables.exception_advice import exception_advice
 from ..tables.failure_groups import failure_groups
-from ..tables.hourly import hourly
-from ..tables.incidents import incidents
+from ..tables.hourly import hourly, ok_counts
+from ..tables.incidents import days_of, described, failed_firsts, find
 from ..tables.ladder_advice import ladder_advice
 from ..tables.outcomes import tier_outcomes
 from ..tables.recovery_curve import recovery_curve
@@ -44,13 +45,13 @@ class Writing:
     report: Report
     log: Callable[[str], None]
 
-    def table(self, name: str, frame: DataFrame, *, is_large: bool = False) -> DataFrame:
-        """Write the days of a table, and return the table as it was written."""
+    def table(self, name: str, frame: DataFrame, *, is_large: bool = False, days: Days | None = None) -> DataFrame:
+        """Write the days of a table (None: the computed ones), and return the table as it was written."""
         cores = frame.sparkSession.sparkContext.defaultParallelism
         # A multiple of the cores, so that all are done at the same time.
         files = cores * max(1, round(self.partitions / _MERGED / cores)) if is_large else None
         with self.report.stage(name, self.log):
-            return self.replacement.write(frame, name, self.plan.days, files=files)
+            return self.replacement.write(frame, name, days or self.plan.days, files=files)
 
     def keeping(self, name: str) -> Keep:
         """Return a function that stores an intermediate result of a table, timed as part of the table's stage."""
@@ -79,10 +80,26 @@ def write_tables(writing: Writing, read: Read, attempt_rows: DataFrame, now: dat
     _write_quarantine(writing, read, now)
     known = writing.table(_EPISODES, ended(attempt_rows), is_large=True)
     writing.table("tier_outcomes", tier_outcomes(attempt_rows))
-    writing.table("incidents", incidents(attempt_rows, keep=writing.keeping("incidents")))
     writing.table("failure_groups", failure_groups(attempt_rows, writing.keeping("failure_groups")))
-    writing.table("hourly", hourly(attempt_rows, clean(of_no_task(read.events), now).events))
+    ok = writing.keeping("hourly")(ok_counts(clean(of_no_task(read.events), now).events))
+    writing.table("hourly", hourly(attempt_rows, ok))
+    _write_incidents(writing, attempt_rows, ok)
     return known
+
+
+def _write_incidents(writing: Writing, attempt_rows: DataFrame, ok: DataFrame) -> None:
+    """Write the incidents of the computed days, and of the days around them that depend on them.
+
+    Days without attempts in the output keep their incidents: their attempts may have been removed to save space.
+    """
+    plan, standing = writing.plan, writing.replacement.standing
+    for days in (plan.earlier(plan.around), plan.later(plan.around)):
+        if days is not None:
+            attempt_rows = attempt_rows.unionByName(standing(_ATTEMPTS, ATTEMPTS, days))
+    counted = writing.keeping("incidents")(failed_firsts(attempt_rows))
+    with writing.report.stage("incidents", writing.log):
+        days, found = plan.renewed(days_of(counted)), find(counted, ok)
+    writing.table("incidents", described(attempt_rows, found), days=days)
 
 
 def advised(writing: Writing, attempt_rows: DataFrame, known: DataFrame) -> DataFrame:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta, timezone
 
 from ..days import Days
 from ..estimate.options import Options as Estimate
+from ..tables.bursts import DAYS_AFTER, DAYS_BEFORE
 
 #: Queue -> ladders in ms.
 Ladders = Mapping[str, Sequence[tuple[int, ...]]]
 
 ADVICE_DAYS = 30
 LOOKBACK = timedelta(days=7)
+
+#: Incidents change on days that depend on a computed day, and these depend on days around them.
+DAYS_AROUND = DAYS_BEFORE + DAYS_AFTER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,15 +54,39 @@ class Plan:
     waiting: Days
 
     @property
+    def around(self) -> Days:
+        """The days on which the incidents depend that a run renews."""
+        return self.days.extended(DAYS_AROUND, DAYS_AROUND)
+
+    @property
     def is_newest(self) -> bool:
         """Whether the history has no later days: then the folders of all future days are read, too."""
         return self.read.last == date.max
 
+    def renewed(self, present: Container[date]) -> Days:
+        """Return the days whose incidents a run writes: the computed ones, and those ``present`` that depend on them.
+
+        A day without failures ends the days that are renewed.
+        """
+        furthest, day = self.days.extended(DAYS_AFTER, DAYS_BEFORE), timedelta(days=1)
+        first, last = self.days.first, self.days.last
+        while first > furthest.first and first - day in present:
+            first -= day
+        while last < furthest.last and last + day in present:
+            last += day
+        return Days(first, last)
+
     def earlier(self, days: Days) -> Days | None:
-        """Return the part of ``days`` that earlier runs have computed."""
+        """Return the part of ``days`` that is before the computed days."""
         if days.first >= self.days.first:
             return None
         return Days(days.first, self.days.first - timedelta(days=1))
+
+    def later(self, days: Days) -> Days | None:
+        """Return the part of ``days`` that is after the computed days."""
+        if days.last <= self.days.last:
+            return None
+        return Days(self.days.last + timedelta(days=1), days.last)
 
 
 def planned(present: Sequence[date], what: Run) -> Plan | None:
@@ -73,8 +101,9 @@ def planned(present: Sequence[date], what: Run) -> Plan | None:
     if first is None or last is None or (last < first and None in (what.first, what.last)):
         return None
     days, end = Days(first, last), Days(last, last)
-    # The outcome of an attempt of the last day may be in the folder of the next day.
-    until = last + timedelta(days=1) if last < max(by_now, default=date.min) else date.max
+    # The outcome of an attempt of the last day may be in the folder of the next day, and the incidents of the next days
+    # depend on the last one.
+    until = last + timedelta(days=DAYS_AROUND) if last < max(by_now, default=date.min) else date.max
     advice = end.since(timedelta(days=what.advice_days - 1))
     return Plan(days, Days(days.since(what.lookback).first, until), advice, waiting_in(advice, what.lookback))
 

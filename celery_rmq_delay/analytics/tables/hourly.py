@@ -10,16 +10,14 @@ from ..schema import HOURLY
 from .attempts import is_attempt, is_failed
 
 
-def hourly(attempts: DataFrame, events: DataFrame) -> DataFrame:
+def hourly(attempts: DataFrame, ok: DataFrame) -> DataFrame:
     """Return the series by queue and task (`HOURLY` and ``day``).
 
-    ``attempts`` count in the hour in which they ended. Of the cleaned ``events`` only rollups are read: counts of first
-    attempts that succeeded, in the hour in which the rollup began.
+    ``attempts`` count in the hour in which they ended; ``ok`` are the first attempts that succeeded (`ok_counts`).
     """
-    rollups = events.where(F.col("kind") == ROLLUP)
     counted = (
         attempts.where(is_attempt())
-        .groupBy(*_key("ended_at"))
+        .groupBy(F.date_trunc("hour", "ended_at").alias("hour"), "queue", "task")
         .agg(
             F.count_if(is_failed() & (F.col("attempt") == 0) & (F.col("generation") == 0)).alias("first_attempts"),
             F.count_if(is_failed()).alias("failures"),
@@ -28,11 +26,23 @@ def hourly(attempts: DataFrame, events: DataFrame) -> DataFrame:
             F.count_if(F.col("outcome") == EXHAUSTED).alias("exhausted"),
         )
     )
-    good = rollups.groupBy(*_key("occurred_at")).agg(F.sum("ok_count").alias("first_attempts"))
+    hour = F.date_trunc("hour", F.timestamp_seconds(F.col("minute") * 60)).alias("hour")
+    good = ok.groupBy(hour, "queue", "task").agg(F.sum("ok").alias("first_attempts"))
     both = counted.unionByName(good, allowMissingColumns=True).groupBy("hour", "queue", "task")
     sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in HOURLY.fieldNames()[3:]]
     return both.agg(*sums).withColumn("day", F.to_date("hour"))
 
 
-def _key(time: str) -> list[Column]:
-    return [F.date_trunc("hour", time).alias("hour"), F.col("queue"), F.col("task")]
+def ok_counts(events: DataFrame) -> DataFrame:
+    """Return the successful first attempts ``ok`` by ``minute``, queue and task, from the rollups of cleaned events.
+
+    A rollup counts in the minute in which it began.
+    """
+    rollups = events.where(F.col("kind") == ROLLUP)
+    key = minute_of("occurred_at").alias("minute"), "queue", "task"
+    return rollups.groupBy(*key).agg(F.sum("ok_count").alias("ok"))
+
+
+def minute_of(time: str) -> Column:
+    """Return the minute of a time, as minutes since the epoch."""
+    return F.floor(F.unix_micros(time) / 60_000_000)

@@ -1,142 +1,227 @@
-"""The table ``incidents``: bursts of failed attempts, over all queues and tasks.
+"""The table ``incidents``: bursts of failures of queues, tasks and exceptions, each compared with its usual failures.
 
-A minute is hot if it has many failed attempts, and many more than the day's median minute. Hot minutes close to each
-other are one incident, with all failures from the first of them to the last. Each day is computed separately, so its
-result does not depend on the other days of a run; an incident that spans midnight (UTC) becomes two.
+Spark counts the failed first attempts of each day by minute and source. Each day is then evaluated together with the
+day before it (`of_day`), and incidents are joined over midnight (`over_midnight`). What the table shows of an incident
+comes from the failed attempts in its scope, retries included.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date, timedelta
 
+import pandas as pd
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql.types import (
+    ArrayType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from ...events.schema import RECOVERED
-from ...exceptions import SettingsError
 from ..schema import INCIDENTS
-from .attempts import ENDS, Keep, is_failed, not_kept
+from .attempts import ENDS, is_failed
+from .bursts import MINUTES, SOURCE, Bursts, counts_of
+from .hourly import minute_of
+from .merging import Incident, of_day, over_midnight
 from .outcomes import wasted_ms
-
-_MINUTES_OF_A_DAY = 1440
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bursts:
-    """Definition of an incident: minutes of at least ``threshold`` failures, and ``factor`` times the median minute.
-
-    Hot minutes at most ``gap_minutes`` apart belong to one incident. Raises `SettingsError`.
-    """
-
-    threshold: int = 10
-    factor: float = 5.0
-    gap_minutes: int = 10
-
-    def __post_init__(self) -> None:
-        for name, least in (("threshold", 1), ("factor", 0), ("gap_minutes", 1)):
-            if not getattr(self, name) >= least:
-                raise SettingsError(f"Bursts.{name}", getattr(self, name), f"Use a number from {least} on.")
-
 
 DEFAULT = Bursts()
 
+#: Exceptions of tasks that a day has series for, and fingerprints of them: those with the most failures. Failures with
+#: another fingerprint, or with one that is rare that day, are a series without a fingerprint. So the counts of a day
+#: are of bounded size.
+MOST_SOURCES = 1_000
+LEAST_OF_FINGERPRINT = 10
 
-def incidents(attempts: DataFrame, bursts: Bursts = DEFAULT, keep: Keep = not_kept) -> DataFrame:
-    """Return the incidents of each day (`INCIDENTS` and ``day``).
+_SCOPE = SOURCE[:3]
+_FOUND = StructType(
+    [
+        StructField("first", LongType()),
+        StructField("last", LongType()),
+        StructField("evidence", DoubleType()),
+        StructField("skip", IntegerType()),
+        StructField("scope", ArrayType(StructType([StructField(name, StringType()) for name in _SCOPE]))),
+        StructField("failed", DoubleType()),
+        StructField("expected", DoubleType()),
+        StructField("attempts", DoubleType()),
+    ]
+)
+_SCOPES = StructType(
+    [
+        StructField("incident", LongType()),
+        StructField("day", DateType()),
+        StructField("first", LongType()),
+        StructField("last", LongType()),
+        StructField("skip", IntegerType()),
+        *[StructField(name, StringType()) for name in _SCOPE],
+        StructField("excess", LongType()),
+        StructField("failure_rate", DoubleType()),
+        StructField("usual_rate", DoubleType()),
+    ]
+)
 
-    ``recovered_share`` is the share among touched tasks (and replays) that ended by the end of that day; null if none
-    did.
+
+def incidents(attempts: DataFrame, ok: DataFrame, bursts: Bursts = DEFAULT) -> DataFrame:
+    """Return the incidents (`INCIDENTS` and ``day``, on which they began) of all days of ``attempts``.
+
+    ``ok`` has the successful first attempts of these days (`ok_counts`). ``recovered_share`` is the share among touched
+    tasks (and replays) that ended by the end of the next day; null if none did. The incidents of a day depend on
+    `DAYS_BEFORE` and `DAYS_AFTER` it.
     """
-    burning = keep(_burning(_minutes(attempts), bursts))
-    whole = burning.groupBy("day", "incident").agg(
-        F.min("started_at").alias("started_at"),
+    return described(attempts, find(failed_firsts(attempts), ok, bursts))
+
+
+def failed_firsts(attempts: DataFrame) -> DataFrame:
+    """Count the failed first attempts by minute and `SOURCE`; ``of_day``: days since the epoch."""
+    firsts = attempts.where(is_failed() & (F.col("attempt") == 0))
+    source = [F.coalesce(name, F.lit("")).alias(name) for name in SOURCE]
+    counted = firsts.groupBy(minute_of("ended_at").alias("minute"), *source).agg(F.count("*").alias("failed"))
+    return counted.withColumn("of_day", _day_of("minute"))
+
+
+def days_of(counted: DataFrame) -> set[date]:
+    """Return the days that have failed first attempts."""
+    return {_date(row["of_day"]) for row in counted.select("of_day").distinct().collect()}
+
+
+def find(counted: DataFrame, ok: DataFrame, bursts: Bursts = DEFAULT) -> list[Incident]:
+    """Return the incidents in the counts of `failed_firsts`: at most `MOST_INCIDENTS` of each day."""
+    rows = series_by_day(counted, ok).groupBy("of_day").applyInPandas(_finder(bursts), _FOUND).collect()
+    parts = [Incident(**{**row.asDict(), "scope": frozenset(map(tuple, row["scope"]))}) for row in rows]
+    return over_midnight(parts, bursts)
+
+
+def series_by_day(counted: DataFrame, ok: DataFrame) -> DataFrame:
+    """Return the rows of `counts_of` for each day: ``of_day`` has its own minutes and those of the day before."""
+    scopes, prints = _frequent(counted, _SCOPE, 1), _frequent(counted, SOURCE, LEAST_OF_FINGERPRINT)
+    none = F.lit("")
+    named = prints.withColumn("named", F.col("fingerprint"))
+    failed = (
+        _twice(counted)
+        .join(scopes, ["of_day", *_SCOPE], "left_semi")
+        .join(named, ["of_day", *SOURCE], "left")
+        .groupBy("minute", "of_day", *_SCOPE, F.coalesce("named", none).alias("fingerprint"))
+        .agg(F.sum("failed").alias("failed"), F.lit(0).cast("long").alias("ok"))
+    )
+    # A day without any failure may be one that is not in the output: it is no evidence that nothing failed.
+    known = ok.withColumn("of_day", _day_of("minute")).join(counted.select("of_day").distinct(), "of_day", "left_semi")
+    pairs = scopes.select("of_day", "queue", "task").distinct()
+    values = {"exception_type": none, "fingerprint": none, "failed": F.lit(0).cast("long")}
+    good = _twice(known).join(pairs, ["of_day", "queue", "task"], "left_semi").withColumns(values)
+    return failed.unionByName(good)
+
+
+def _twice(minutes: DataFrame) -> DataFrame:
+    """Return the minutes for their own day and for the next one."""
+    return minutes.withColumn("of_day", F.explode(F.array(F.col("of_day"), F.col("of_day") + 1)))
+
+
+def _frequent(counted: DataFrame, key: Sequence[str], least: int) -> DataFrame:
+    """Return the combinations of each day with the most failures, at least ``least``: at most `MOST_SOURCES`."""
+    totals = counted.groupBy("of_day", *key).agg(F.sum("failed").alias("total")).where(F.col("total") >= least)
+    rank = F.row_number().over(Window.partitionBy("of_day").orderBy(F.desc("total"), *key))
+    return totals.withColumn("rank", rank).where(F.col("rank") <= MOST_SOURCES).select("of_day", *key)
+
+
+def _finder(bursts: Bursts) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    """Return the function that finds the incidents of one day, in a worker of Spark."""
+
+    def found(rows: pd.DataFrame) -> pd.DataFrame:
+        start = int(rows["of_day"].iloc[0]) * MINUTES
+        values = [[*vars(each).values()] for each in of_day(counts_of(rows, start), start, bursts)]
+        return pd.DataFrame([[*some[:4], sorted(some[4]), *some[5:]] for some in values], columns=_FOUND.names)
+
+    return found
+
+
+def _scopes(number: int, found: Incident) -> Iterator[tuple[object, ...]]:
+    """Yield the rows of an incident: one for each queue, task and exception."""
+    rates = [part / found.attempts if found.attempts else None for part in (found.failed, found.expected)]
+    for scope in sorted(found.scope):
+        yield (number, _date(found.day), found.first, found.last, found.skip, *scope, round(found.excess), *rates)
+
+
+def described(attempts: DataFrame, found: Sequence[Incident]) -> DataFrame:
+    """Return the rows of the table for incidents; ``attempts`` has those of their days and of the next ones."""
+    rows = [row for number, each in enumerate(found) for row in _scopes(number, each)]
+    scopes = attempts.sparkSession.createDataFrame(rows, _SCOPES)
+    minute = minute_of("ended_at")
+    source = [F.coalesce(name, F.lit("")).alias(name) for name in _SCOPE]
+    columns = ("task_id", "generation", "ended_at", "runtime_ms", "outcome")
+    failed = (
+        attempts.where(is_failed())
+        .select(minute.alias("minute"), *source, *columns, (F.col("attempt") == 0).alias("is_first"))
+        .join(F.broadcast(scopes), list(_SCOPE))
+        .where(F.col("minute").between(F.col("first"), F.col("last")))
+    )
+    is_start = F.col("is_first") & (F.col("minute") == F.col("first"))
+    by_minute = failed.groupBy("incident", "skip", "minute").agg(
+        F.count("*").alias("failures"),
+        F.min("ended_at").alias("earliest"),
         F.max("ended_at").alias("ended_at"),
-        _texts("tasks"),
-        _texts("exceptions"),
+        F.sort_array(F.collect_list(F.when(is_start, F.col("ended_at")))).alias("starts"),
+        wasted_ms(),
+    )
+    whole = by_minute.groupBy("incident").agg(
+        F.coalesce(F.max(F.get("starts", F.col("skip"))), F.min("earliest")).alias("started_at"),
+        F.max("ended_at").alias("ended_at"),
         F.max("failures").alias("peak_per_minute"),
         F.sum("failures").alias("failures"),
         F.sum("wasted_ms").alias("wasted_ms"),
     )
-    touched = _touched(attempts, burning.select("day", "minute", "incident"))
+    named = scopes.groupBy("incident", "day", "excess", "failure_rate", "usual_rate").agg(
+        _texts("queue").alias("queues"), _texts("task").alias("tasks"), _texts("exception_type").alias("exceptions")
+    )
+    touched = _touched(attempts, failed)
     share = F.when(F.col("ended") > 0, F.col("recovered") / F.col("ended"))
-    found = whole.join(touched, ["day", "incident"]).withColumn("recovered_share", share)
-    return found.select(*INCIDENTS.fieldNames(), "day")
+    complete = named.join(whole, "incident").join(touched, "incident").withColumn("recovered_share", share)
+    return complete.select(*INCIDENTS.fieldNames(), "day")
 
 
-def _minutes(attempts: DataFrame) -> DataFrame:
-    """Return the minutes that have failed attempts: at most 1,440 rows a day."""
-    failed = attempts.where(is_failed())
-    by_task = failed.groupBy("day", _minute().alias("minute"), "task", "exception_type").agg(
-        F.count("*").alias("failures"),
-        F.min("ended_at").alias("started_at"),
-        F.max("ended_at").alias("ended_at"),
-        wasted_ms(),
+def _touched(attempts: DataFrame, failed: DataFrame) -> DataFrame:
+    """Return by incident how many tasks failed in it, and how many of their episodes ended and recovered in time."""
+    ends = attempts.where(F.col("outcome").isin(*ENDS)).select(
+        "task_id",
+        "generation",
+        F.col("day").alias("ended_on"),
+        F.when(F.col("outcome") == RECOVERED, F.col("day")).alias("recovered_on"),
     )
-    return by_task.groupBy("day", "minute").agg(
-        F.sum("failures").alias("failures"),
-        F.sum("wasted_ms").alias("wasted_ms"),
-        F.min("started_at").alias("started_at"),
-        F.max("ended_at").alias("ended_at"),
-        F.collect_set("task").alias("tasks"),
-        F.collect_set("exception_type").alias("exceptions"),
+    near = failed.select("task_id", "generation", "incident", F.col("day").alias("began_on"))
+    by_episode = (
+        near.unionByName(ends, allowMissingColumns=True)
+        .groupBy("task_id", "generation")
+        .agg(
+            F.collect_set(F.when(F.col("incident").isNotNull(), F.struct("incident", "began_on"))).alias("touched"),
+            F.min("ended_on").alias("ended_on"),
+            F.min("recovered_on").alias("recovered_on"),
+        )
+        .withColumn("touched", F.explode("touched"))
+        .select("task_id", "touched.*", "ended_on", "recovered_on")
     )
-
-
-def _burning(minutes: DataFrame, bursts: Bursts) -> DataFrame:
-    """Return the minutes of incidents, with the number of the ``incident`` in its day."""
-    day = Window.partitionBy("day")
-    # The 720th of the day's minutes ordered by failures; minutes without failures come first and have no row.
-    place = F.count("*").over(day) - _MINUTES_OF_A_DAY // 2
-    ranked = minutes.withColumns(
-        {"rank": F.row_number().over(day.orderBy("failures", "minute")), "median_rank": place},
-    )
-    median = F.coalesce(F.max(F.when(F.col("rank") == F.col("median_rank"), F.col("failures"))).over(day), F.lit(0))
-    hot = (F.col("failures") >= bursts.threshold) & (F.col("failures") >= median * bursts.factor)
-    hot_minute = F.when(F.col("is_hot"), F.col("minute"))
-    before = day.orderBy("minute").rowsBetween(Window.unboundedPreceding, -1)
-    since = F.col("minute") - F.col("hot_before")
-    is_start = F.col("is_hot") & (F.col("hot_before").isNull() | (since > bursts.gap_minutes))
-    numbered = (
-        ranked.withColumn("is_hot", hot)
-        .withColumn("hot_before", F.last(hot_minute, ignorenulls=True).over(before))
-        .withColumn("incident", F.count_if(is_start).over(day.orderBy("minute")))
-        .withColumn("last_hot", F.max(hot_minute).over(Window.partitionBy("day", "incident")))
-    )
-    return numbered.where((F.col("incident") > 0) & (F.col("minute") <= F.col("last_hot")))
-
-
-def _touched(attempts: DataFrame, burning: DataFrame) -> DataFrame:
-    """Return by incident how many tasks failed in it, and how many of their episodes ended and recovered that day."""
-    ends = F.col("outcome").isin(*ENDS)
-    near = (
-        attempts.where(is_failed() | ends)
-        .select("day", "task_id", "generation", "outcome", _minute().alias("minute"))
-        .join(F.broadcast(burning), ["day", "minute"], "left")
-        .withColumn("incident", F.when(is_failed(), F.col("incident")))
-        .where(F.col("incident").isNotNull() | ends)
-        .repartition("task_id")  # serves failure episodes and tasks
-    )
-    by_episode = near.groupBy("task_id", "day", "generation").agg(
-        F.collect_set("incident").alias("touched"),
-        F.max(ends.cast("int")).alias("ended"),
-        F.max((F.col("outcome") == RECOVERED).cast("int")).alias("recovered"),
-    )
-    by_task = (
-        by_episode.withColumn("incident", F.explode("touched"))
-        .groupBy("task_id", "day", "incident")
-        .agg(F.sum("ended").alias("ended"), F.sum("recovered").alias("recovered"))
-    )
-    return by_task.groupBy("day", "incident").agg(
-        F.count("*").alias("tasks_touched"),
-        F.sum("ended").alias("ended"),
-        F.sum("recovered").alias("recovered"),
+    by_task = by_episode.groupBy("incident", "task_id").agg(_in_time("ended"), _in_time("recovered"))
+    return by_task.groupBy("incident").agg(
+        F.count("*").alias("tasks_touched"), F.sum("ended").alias("ended"), F.sum("recovered").alias("recovered")
     )
 
 
-def _minute() -> Column:
-    """Return the minute in which an attempt ended, as minutes since the epoch."""
-    return F.floor(F.unix_micros("ended_at") / 60_000_000)
+def _in_time(name: str) -> Column:
+    return F.count_if(F.col(f"{name}_on") <= F.date_add("began_on", 1)).alias(name)
+
+
+def _date(day: int) -> date:
+    return date(1970, 1, 1) + timedelta(days=day)
+
+
+def _day_of(minute: str) -> Column:
+    return F.floor(F.col(minute) / MINUTES)
 
 
 def _texts(name: str) -> Column:
-    return F.array_sort(F.array_distinct(F.flatten(F.collect_list(name)))).alias(name)
+    return F.array_sort(F.array_remove(F.collect_set(name), ""))

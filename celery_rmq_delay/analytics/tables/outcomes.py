@@ -19,11 +19,17 @@ _DIGITS = 2
 def tier_outcomes(attempts: DataFrame) -> DataFrame:
     """Return the outcomes of waits (`TIER_OUTCOMES` and ``day``), under the day on which the next attempt ended.
 
-    ``parked`` counts the waits that ended with an attempt; tasks that were discarded while they waited are left out.
+    ``parked`` counts the tasks (and replays) whose wait ended with an attempt; tasks that were discarded while they
+    waited are left out. A task that waits in a tier again and again counts once a day, with the last outcome of that
+    day: one that is retried without a limit would outweigh all others. ``wasted_ms`` is the sum of all its attempts.
     Exact delays (``tier`` null) have their ``delay_ms`` rounded down to two digits.
     """
     waited = attempts.where(is_attempt() & (F.col("tier").isNotNull() | F.col("delay_ms").isNotNull()))
     low, high = wilson(F.col("recovered"), F.col("parked"))
+    key = ("day", *TIER_OUTCOMES.fieldNames()[:5])
+    code = F.when(F.col("outcome") == RECOVERED, 1).when(F.col("outcome") == EXHAUSTED, 2).otherwise(0)
+    # A number, as Spark would sort all rows to find the last of texts.
+    last = F.max(F.col("attempt").cast("long") * 3 + code) % 3
     counted = (
         waited.withColumns(
             {
@@ -31,12 +37,14 @@ def tier_outcomes(attempts: DataFrame) -> DataFrame:
                 "delay_ms": F.when(F.col("tier").isNull(), _rounded("delay_ms")).otherwise(F.col("delay_ms")),
             }
         )
-        .groupBy("day", "task", "queue", "exception_type", "tier", "delay_ms")
+        .groupBy(*key, "task_id", "generation")
+        .agg(last.alias("last"), wasted_ms())
+        .groupBy(*key)
         .agg(
             F.count("*").alias("parked"),
-            F.count_if(F.col("outcome") == RECOVERED).alias("recovered"),
-            F.count_if(F.col("outcome") == EXHAUSTED).alias("exhausted"),
-            wasted_ms(),
+            F.count_if(F.col("last") == 1).alias("recovered"),
+            F.count_if(F.col("last") == 2).alias("exhausted"),
+            F.sum("wasted_ms").alias("wasted_ms"),
         )
     )
     rates = {"rate": F.col("recovered") / F.col("parked"), "rate_low": low, "rate_high": high}

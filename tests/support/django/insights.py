@@ -43,9 +43,9 @@ SCHEMAS = {
     ),
     "incidents": pa.schema(
         [
-            ("started_at", TIME), ("ended_at", TIME), ("tasks", NAMES), ("exceptions", NAMES),
-            ("peak_per_minute", WHOLE), ("failures", WHOLE), ("tasks_touched", WHOLE), ("recovered_share", NUMBER),
-            ("wasted_ms", WHOLE),
+            ("started_at", TIME), ("ended_at", TIME), ("queues", NAMES), ("tasks", NAMES), ("exceptions", NAMES),
+            ("peak_per_minute", WHOLE), ("failures", WHOLE), ("excess", WHOLE), ("failure_rate", NUMBER),
+            ("usual_rate", NUMBER), ("tasks_touched", WHOLE), ("recovered_share", NUMBER), ("wasted_ms", WHOLE),
         ]
     ),
     "ladder_advice": pa.schema(
@@ -201,9 +201,10 @@ def incidents(day: date) -> Rows:
     start = datetime(day.year, day.month, day.day, 9, 4, tzinfo=timezone.utc)
     return [
         {
-            "started_at": start, "ended_at": start + timedelta(minutes=47), "tasks": [task[0] for task in TASKS[:2]],
-            "exceptions": ["httpx.ConnectTimeout"], "peak_per_minute": 212, "failures": 4_031,
-            "tasks_touched": 1_904, "recovered_share": 0.93, "wasted_ms": 5_431_000,
+            "started_at": start, "ended_at": start + timedelta(minutes=47), "queues": ["mail", "payments"],
+            "tasks": [task[0] for task in TASKS[:2]], "exceptions": ["httpx.ConnectTimeout"], "peak_per_minute": 212,
+            "failures": 4_031, "excess": 1_871, "failure_rate": 0.96, "usual_rate": 0.012, "tasks_touched": 1_904,
+            "recovered_share": 0.93, "wasted_ms": 5_431_000,
         }
     ]  # fmt: skip
 

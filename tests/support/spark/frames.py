@@ -58,6 +58,15 @@ def event(
     return {**found, **more}
 
 
+def outage(day: int, start: float, minutes: int, per_minute: int, name: str = "t", **more: Any) -> list[Row]:
+    """Return first attempts that fail from ``start`` on, in seconds from noon, all minutes the same number."""
+    each = 60 / per_minute
+    return [
+        event("parked", day * 86_400 + start + number * each, f"{name}-{day}-{start}-{number}", **more)
+        for number in range(minutes * per_minute)
+    ]
+
+
 def frame(spark: SparkSession, events: Iterable[Row]) -> DataFrame:
     """Return events as a frame of cleaned events."""
     return spark.createDataFrame([tuple(row[name] for name in EVENTS.fieldNames()) for row in events], EVENTS)

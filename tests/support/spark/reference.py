@@ -21,7 +21,7 @@ FAILED = ("parked", "exhausted")
 ATTEMPT_KEY = ("task_id", "generation", "attempt", "outcome")
 EPISODE_KEY = ("task_id", "generation")
 TIER_KEY = ("day", "task", "queue", "exception_type", "tier", "delay_ms")
-INCIDENT_KEY = ("day", "started_at")
+INCIDENT_KEY = ("day", "started_at", "queues", "tasks", "exceptions")
 GROUP_KEY = ("day", "fingerprint")
 HOURLY_KEY = ("hour", "queue", "task")
 
@@ -213,15 +213,17 @@ def tier_outcomes(found: Sequence[Row]) -> list[Row]:
     waited = [row for row in found if row["outcome"] != "discarded" and (row["tier"], row["delay_ms"]) != (None, None)]
     rows = []
     for group, some in _grouped(waited, key).items():
-        recovered = _count(some, "recovered")
-        low, high = wilson(recovered, len(some))
+        tasks = _grouped(some, lambda row: (row["task_id"], row["generation"])).values()
+        last = [max(each, key=lambda row: row["attempt"]) for each in tasks]
+        recovered = _count(last, "recovered")
+        low, high = wilson(recovered, len(last))
         rows.append(
             {
                 **dict(zip(TIER_KEY, group, strict=True)),
-                "parked": len(some),
+                "parked": len(last),
                 "recovered": recovered,
-                "exhausted": _count(some, "exhausted"),
-                "rate": recovered / len(some),
+                "exhausted": _count(last, "exhausted"),
+                "rate": recovered / len(last),
                 "rate_low": low,
                 "rate_high": high,
                 "wasted_ms": _wasted(some),
@@ -240,60 +242,75 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     return max(0.0, (centre - margin) / below), min(1.0, (centre + margin) / below)
 
 
-def incidents(found: Sequence[Row], threshold: int, factor: float, gap_minutes: int) -> list[Row]:
-    """Return the rows of `incidents` from those of `attempts`."""
-    rows = []
-    for day, some in _grouped(found, lambda row: row["day"]).items():
-        failed = [row for row in some if row["outcome"] in FAILED]
-        per_minute = [0] * 1440
-        for row in failed:
-            per_minute[_minute(row)] += 1
-        median = sorted(per_minute)[719]
-        hot = [
-            minute
-            for minute, count in enumerate(per_minute)
-            if count and count >= threshold and count >= factor * median
+def counts(found: Sequence[Row], events: Iterable[Row]) -> dict[date, list[Row]]:
+    """Return by day the first attempts of it and of the day before, as `counts_of` needs them.
+
+    Few enough that no fingerprint and no exception is too rare, or one too many.
+    """
+    firsts = [row for row in found if row["outcome"] in FAILED and row["attempt"] == 0]
+    names = ("queue", "task", "exception_type", "fingerprint")
+    of = {id(row): tuple(row[name] or "" for name in names) for row in firsts}
+    ok = [event for event in events if event["kind"] == "rollup"]
+    known = {row["day"] for row in firsts}
+    result = {}
+    for day, own in _grouped(firsts, lambda row: row["day"]).items():
+        often = {source for source, count in Counter(of[id(row)] for row in own).items() if count >= 10}
+        scopes = {of[id(row)][:3] for row in own}
+        near = (day - timedelta(days=1), day)
+        rows: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
+        for row in firsts:
+            source = of[id(row)]
+            if row["day"] in near and source[:3] in scopes:
+                rows[(_minute(row["ended_at"]), *(source if source in often else (*source[:3], "")))][0] += 1
+        for event in ok:
+            source = event["queue"], event["task"]
+            if event["occurred_at"].date() in {*near} & known and source in {scope[:2] for scope in scopes}:
+                rows[(_minute(event["occurred_at"]), *source, "", "")][1] += event["ok_count"]
+        result[day] = [
+            dict(zip(("minute", *names, "failed", "ok"), (*key, *both), strict=True)) for key, both in rows.items()
         ]
-        for first, last in _sessions(hot, gap_minutes):
-            inside = [row for row in failed if first <= _minute(row) <= last]
-            rows.append(_incident(day, inside, max(per_minute[first : last + 1]), some))
-    return rows
+    return result
 
 
-def _sessions(hot: list[int], gap: int) -> list[tuple[int, int]]:
-    sessions: list[tuple[int, int]] = []
-    for minute in hot:
-        if sessions and minute - sessions[-1][1] <= gap:
-            sessions[-1] = (sessions[-1][0], minute)
-        else:
-            sessions.append((minute, minute))
-    return sessions
+def incident(found: Sequence[Row], one: Any) -> Row:
+    """Return the row of `incidents` for an `Incident`."""
 
+    def scope(row: Row) -> tuple[str, ...]:
+        return row["queue"], row["task"], row["exception_type"] or ""
 
-def _incident(day: date, inside: list[Row], peak: int, of_the_day: list[Row]) -> Row:
+    inside = [
+        row
+        for row in found
+        if row["outcome"] in FAILED and scope(row) in one.scope and one.first <= _minute(row["ended_at"]) <= one.last
+    ]
+    starts = sorted(row["ended_at"] for row in inside if row["attempt"] == 0 and _minute(row["ended_at"]) == one.first)
+    day = date(1970, 1, 1) + timedelta(days=one.first // 1440)
     touched = {(row["task_id"], row["generation"]) for row in inside}
     ends: dict[tuple[str, int], set[str]] = defaultdict(set)
-    for row in of_the_day:
-        if row["outcome"] in ENDS and (row["task_id"], row["generation"]) in touched:
+    for row in found:
+        is_in_time = row["day"] <= day + timedelta(days=1)
+        if is_in_time and row["outcome"] in ENDS and (row["task_id"], row["generation"]) in touched:
             ends[row["task_id"], row["generation"]].add(row["outcome"])
-    good = sum("recovered" in outcomes for outcomes in ends.values())
     return {
         "day": day,
-        "started_at": min(row["ended_at"] for row in inside),
+        "started_at": starts[one.skip] if len(starts) > one.skip else min(row["ended_at"] for row in inside),
         "ended_at": max(row["ended_at"] for row in inside),
-        "tasks": sorted({row["task"] for row in inside}),
-        "exceptions": sorted({row["exception_type"] for row in inside} - {None}),
-        "peak_per_minute": peak,
+        "queues": sorted({queue for queue, _, _ in one.scope}),
+        "tasks": sorted({task for _, task, _ in one.scope}),
+        "exceptions": sorted({exception for _, _, exception in one.scope} - {""}),
+        "peak_per_minute": max(Counter(_minute(row["ended_at"]) for row in inside).values()),
         "failures": len(inside),
+        "excess": round(one.failed - one.expected),
+        "failure_rate": one.failed / one.attempts if one.attempts else None,
+        "usual_rate": one.expected / one.attempts if one.attempts else None,
         "tasks_touched": len({task_id for task_id, _ in touched}),
-        "recovered_share": good / len(ends) if ends else None,
+        "recovered_share": sum("recovered" in outcomes for outcomes in ends.values()) / len(ends) if ends else None,
         "wasted_ms": _wasted(inside),
     }
 
 
-def _minute(row: Row) -> int:
-    at: datetime = row["ended_at"]
-    return at.hour * 60 + at.minute
+def _minute(at: datetime) -> int:
+    return int(at.timestamp() // 60)
 
 
 def failure_groups(found: Sequence[Row]) -> list[Row]:

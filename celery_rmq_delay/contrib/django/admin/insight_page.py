@@ -182,9 +182,14 @@ def _incidents(incidents: Sequence[Incident]) -> Iterator[dict[str, Any]]:
             "started_at": each.started_at,
             "started": text.absolute(each.started_at),
             "lasted": text.rough(lasted),
-            "tasks": [text.dotted(name, 120) for name in each.tasks],
-            "exceptions": [text.dotted(name, 120) for name in each.exceptions],
+            **{
+                name: [text.dotted(one, 120) for one in getattr(each, name)]
+                for name in ("queues", "tasks", "exceptions")
+            },
+            "excess": grouped(each.excess),
             "peak": grouped(each.peak_per_minute),
+            "rate": text.share(each.failure_rate),
+            "usual": each.usual_rate is not None and _("usually %(share)s") % {"share": text.share(each.usual_rate)},
             "touched": ngettext("%(count)s task", "%(count)s tasks", each.tasks_touched)
             % {"count": grouped(each.tasks_touched)},
             "recovered": text.share(each.recovered_share),

@@ -82,13 +82,19 @@ class TierOutcome(_OfRun):
 
 
 class Incident(_OfRun):
-    """A burst of failures."""
+    """A burst of failures; the one with the most failures beyond the usual number is the first."""
 
     started_at = models.DateTimeField()
     ended_at = models.DateTimeField()
+    queues = models.JSONField(default=list, db_default=[])
     tasks = models.JSONField(default=list)
     exceptions = models.JSONField(default=list)
     peak_per_minute = models.PositiveBigIntegerField()
+    #: Failed first attempts beyond the usual number.
+    excess = models.PositiveBigIntegerField(default=0, db_default=0)
+    #: The share of first attempts that failed, and the usual share; null where successful ones are not known.
+    failure_rate = models.FloatField(null=True)
+    usual_rate = models.FloatField(null=True)
     tasks_touched = models.PositiveBigIntegerField()
     #: Null where no task has recovered or is exhausted.
     recovered_share = models.FloatField(null=True)

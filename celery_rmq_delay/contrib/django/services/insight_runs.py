@@ -257,20 +257,24 @@ def _outcomes(table: pa.Table) -> _Rows:
 
 
 def _incidents(table: pa.Table) -> _Rows:
-    """Return the incidents, the newest first."""
-    newest = table.sort_by([("started_at", "descending"), ("ended_at", "descending")]).slice(0, INCIDENTS)
+    """Return the incidents with the most failures beyond the usual number, and the number of others."""
+    order = [("excess", "descending"), ("started_at", "descending"), ("ended_at", "descending")]
     rows = [
         Incident(
             started_at=row["started_at"],
             ended_at=row["ended_at"],
+            queues=_names(row["queues"]),
             tasks=_names(row["tasks"]),
             exceptions=_names(row["exceptions"]),
             peak_per_minute=_whole(row["peak_per_minute"]),
+            excess=_whole(row["excess"]),
+            failure_rate=_number(row["failure_rate"]),
+            usual_rate=_number(row["usual_rate"]),
             tasks_touched=_whole(row["tasks_touched"]),
             recovered_share=_number(row["recovered_share"]),
             wasted_ms=_whole(row["wasted_ms"]),
         )
-        for row in newest.to_pylist()
+        for row in table.sort_by(order).slice(0, INCIDENTS).to_pylist()
     ]
     return rows, table.num_rows - len(rows)
 

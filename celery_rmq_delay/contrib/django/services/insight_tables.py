@@ -41,7 +41,8 @@ TABLES: Mapping[str, Mapping[str, Kind]] = {
         "parked": "whole", "recovered": "whole", "exhausted": "whole", "wasted_ms": "whole",
     },
     "incidents": {
-        "started_at": "time", "ended_at": "time", "tasks": "names", "exceptions": "names", "peak_per_minute": "whole",
+        "started_at": "time", "ended_at": "time", "queues": "names", "tasks": "names", "exceptions": "names",
+        "peak_per_minute": "whole", "excess": "whole", "failure_rate": "number", "usual_rate": "number",
         "tasks_touched": "whole", "recovered_share": "number", "wasted_ms": "whole",
     },
     "ladder_advice": {
@@ -234,7 +235,7 @@ def _check(table: str, path: str, schema: pa.Schema) -> None:
         if index < 0:
             raise OutputError(
                 f"The table {table!r} has no column {name!r} in {path}: an older version of the analytics may have "
-                f"written it. Run the analytics again: {_COMMANDS}"
+                f"written it. Compute all days up to now again, with --from: {_COMMANDS}"
             )
         if not _fits(kind, schema.field(index).type):
             found, wanted = schema.field(index).type, _IN_WORDS[kind]
