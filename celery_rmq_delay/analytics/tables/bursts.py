@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ...exceptions import SettingsError
-from ..estimate.shares import Floats, Ints
+from ..estimate.intervals import Floats, Ints
 
 MINUTES = 1440
 

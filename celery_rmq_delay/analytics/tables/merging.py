@@ -13,7 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
-from ..estimate.shares import Floats, Ints
+from ..estimate.intervals import Floats, Ints
 from .bursts import MINUTES, SOURCE, Bursts, Counts, Span, spans
 
 _SCOPE = SOURCE[:3]
