@@ -53,6 +53,10 @@ _ESTIMATE = (
         help="Longest 95th percentile of the time to recovery of an advised ladder.",
     ),
     click.option(
+        "--delay-weight", default=_DEFAULT.delay_weight, show_default=True, metavar="RETRIES",
+        help="How many retries per failure cost as much as today's mean time to recovery.",
+    ),
+    click.option(
         "--max-tiers", default=_DEFAULT.max_tiers, show_default=True, help="Most tiers of an advised ladder."
     ),
     click.option(
@@ -64,7 +68,16 @@ _ESTIMATE = (
     ),
     click.option("--seed", default=_DEFAULT.seed, show_default=True, help="The same seed produces the same intervals."),
 )  # fmt: skip
-_ESTIMATED = ("min_recovery", "max_median_s", "max_p95_s", "max_tiers", "min_episodes", "bootstrap_rounds", "seed")
+_ESTIMATED = (
+    "min_recovery",
+    "max_median_s",
+    "max_p95_s",
+    "delay_weight",
+    "max_tiers",
+    "min_episodes",
+    "bootstrap_rounds",
+    "seed",
+)
 
 _ON_SPARK = (
     click.option("--master", metavar="URL", help="The cluster, such as spark://host:7077; default: this machine."),

@@ -48,11 +48,10 @@ def maximise(overlaps: Floats, counts: Floats, start: Floats | None = None, tole
         active = active[np.abs(change).sum(axis=1) >= tolerance]
         if not len(active):
             break
-    return found
+    return np.asarray(found)
 
 
 def _renewed(mass: Floats, overlaps: Floats, weights: Floats) -> Floats:
     """Return the masses after a step of EM."""
     found = mass * ((weights / np.maximum(mass @ overlaps.T, _LEAST)) @ overlaps)
-    whole: Floats = found / found.sum(axis=1, keepdims=True)
-    return whole
+    return np.asarray(found / found.sum(axis=1, keepdims=True))
