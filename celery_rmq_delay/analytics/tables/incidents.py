@@ -179,31 +179,35 @@ def described(attempts: DataFrame, found: Sequence[Incident]) -> DataFrame:
     named = scopes.groupBy("incident", "day", "excess", "failure_rate", "usual_rate").agg(
         _texts("queue").alias("queues"), _texts("task").alias("tasks"), _texts("exception_type").alias("exceptions")
     )
-    touched = _touched(attempts, failed)
+    touched = _touched(attempts, failed, scopes.select("incident", F.col("day").alias("began_on")).distinct())
     share = F.when(F.col("ended") > 0, F.col("recovered") / F.col("ended"))
     complete = named.join(whole, "incident").join(touched, "incident").withColumn("recovered_share", share)
     return complete.select(*INCIDENTS.fieldNames(), "day")
 
 
-def _touched(attempts: DataFrame, failed: DataFrame) -> DataFrame:
-    """Return by incident how many tasks failed in it, and how many of their episodes ended and recovered in time."""
+def _touched(attempts: DataFrame, failed: DataFrame, began: DataFrame) -> DataFrame:
+    """Return by incident how many tasks failed in it, and how many of their episodes ended and recovered in time.
+
+    ``began``: the day ``began_on`` of each incident.
+    """
     ends = attempts.where(F.col("outcome").isin(*ENDS)).select(
         "task_id",
         "generation",
         F.col("day").alias("ended_on"),
         F.when(F.col("outcome") == RECOVERED, F.col("day")).alias("recovered_on"),
     )
-    near = failed.select("task_id", "generation", "incident", F.col("day").alias("began_on"))
+    near = failed.select("task_id", "generation", "incident")
     by_episode = (
         near.unionByName(ends, allowMissingColumns=True)
         .groupBy("task_id", "generation")
         .agg(
-            F.collect_set(F.when(F.col("incident").isNotNull(), F.struct("incident", "began_on"))).alias("touched"),
+            # Only numbers: Spark can collect equal structs twice, where it merges partial sets.
+            F.collect_set("incident").alias("touched"),
             F.min("ended_on").alias("ended_on"),
             F.min("recovered_on").alias("recovered_on"),
         )
-        .withColumn("touched", F.explode("touched"))
-        .select("task_id", "touched.*", "ended_on", "recovered_on")
+        .withColumn("incident", F.explode("touched"))
+        .join(F.broadcast(began), "incident")
     )
     by_task = by_episode.groupBy("incident", "task_id").agg(_in_time("ended"), _in_time("recovered"))
     return by_task.groupBy("incident").agg(
