@@ -67,9 +67,9 @@ def backtest(later: Intervals, today: Today, advised: Ladder, options: Options) 
     found = search.figures(np.array([advised]))
     kept = search.keeps_limits(np.array([advised]))[:, 0]
     if not kept[0] and kept.mean() < _LIKELY:
-        reason = "the limits"
+        reason = "breaks the limits"
     elif search.saving(advised)[0] <= 0:
-        reason = "it saves nothing"
+        reason = "saves nothing"
     else:
         reason = None
     return Backtest(later.episodes, _only(search.current), _only(found), reason)

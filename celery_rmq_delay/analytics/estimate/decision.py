@@ -83,7 +83,10 @@ def decide(intervals: Intervals, today: Today, options: Options) -> Decision:
         return found
     trial = None if later is None else backtest(later, today, found.advised_ms, options)
     if trial is not None and not trial.passed:
-        text = f"keep today's tiers: {_named(found.advised_ms)} failed its backtest, {trial.reason}"
+        text = (
+            f"keep today's tiers: {_named(found.advised_ms)} failed its backtest: on the last {trial.failures:,} "
+            f"failures, which the advice does not know, it {trial.reason}"
+        )
         return replace(found, reason=text, advised_ms=None, refused_ms=found.advised_ms, backtest=trial)
     lost = lost_recoveries(intervals, estimate, _end(found.advised_ms, overhead_s, options), last)
     advised = summarise(found.advised_ms, estimate, options.grid, overhead_s)
@@ -101,7 +104,7 @@ def _decided(search: Search, current: Summary) -> Decision:
     if best is not None and not keeps:
         return Decision(True, f"today's ladder breaks the limits: {_text(search.limits)}", current, best)
     if best is not None and best != search.today and _saves(search, best):
-        return Decision(True, "less retries and delay within the limits", current, best)
+        return Decision(True, "fewer retries or less delay, within the limits", current, best)
     least = search.options.least_saving
     reason = f"today's ladder is as good as any, as far as the history shows: no other saves {least:.0%} of its cost"
     return Decision(True, reason, current, search.today, current)

@@ -59,6 +59,10 @@ def _advice(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame, optio
     decision = decide(intervals, current, options)
     observed = None if today.empty else observed_of(rows, intervals, today["ladder"].iloc[0], options)
     counted = observed and observed.summary(options)
+    if counted and decision.current and not _agree(counted, decision.current):
+        # Failures were of another kind while another ladder was in force: only estimates can be compared.
+        counted = None
+    shown = counted or decision.current
     row: dict[str, object] = {
         "queue": queue,
         "task": None if is_whole else task,
@@ -72,11 +76,18 @@ def _advice(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame, optio
         "refused_ms": list(decision.refused_ms) if decision.refused_ms else None,
         "lost": decision.lost,
         "counted": int(observed.count.sum()) if observed and counted else None,
-        **figure_columns("current_", counted or decision.current),
-        **figure_columns("advised_", decision.advised),
+        **figure_columns("current_", shown),
+        **figure_columns("advised_", shown if decision.advised is decision.current else decision.advised),
         **_backtest(decision),
     }
     return pd.DataFrame([row], columns=columns)
+
+
+def _agree(counted: Summary, estimated: Summary) -> bool:
+    """Return whether a recovered share that was counted can be the estimated one: their intervals overlap."""
+    _, low, high = counted.figures["recovery"]
+    _, least, most = estimated.figures["recovery"]
+    return not (low > most or high < least)
 
 
 def _backtest(decision: Decision) -> dict[str, object]:
