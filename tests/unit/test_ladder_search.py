@@ -17,7 +17,7 @@ from celery_rmq_delay.analytics.estimate.search import Search
 from celery_rmq_delay.analytics.estimate.shares import shares
 from celery_rmq_delay.analytics.figures import TIMES
 from celery_rmq_delay.exceptions import SettingsError
-from tests.support.recoveries import TRUTHS, intervals, ms, seen
+from tests.support.recoveries import TRUTHS, exponential, intervals, ms, seen
 
 OPTIONS = Options(bootstrap_rounds=50)
 GRID = OPTIONS.grid
@@ -95,7 +95,8 @@ def brute_force(search):
 def known(truth, options, today=TODAY, least_s=0.0):
     """Return a search in a history that shows the truth at all times."""
     share = TRUTHS[truth].share(GRID.times)[None, :]
-    return Search(share, share, ms(today), LATE_S, least_s, options)
+    ends_s = sum(today) + len(today) * LATE_S
+    return Search(share, share, ms(today), LATE_S, least_s, 1.2 * ends_s, options)
 
 
 @pytest.mark.parametrize("least_s", [0.0, 600.0])
@@ -153,6 +154,20 @@ def test_limits_that_the_user_sets_are_kept():
     assert advised.value("recovery") >= 0.8
     assert advised.value("p95_s") <= 400
     assert advised.value("median_s") <= 200
+
+
+def test_a_ladder_that_costs_more_is_advised_if_todays_breaks_limits_that_the_user_sets():
+    # Today's ladder is short; earlier ones had attempts for an hour.
+    short = (5, 30)
+    data = intervals(seen(exponential(240), 20_000, [short, *PAST], seed=1), GRID)
+    options = Options(bootstrap_rounds=20, min_recovery=0.9, max_p95_s=4000.0)
+    decision = decide(data, Today(ms(short), LATE_S), options)
+    assert decision.reason.startswith("today's ladder breaks the limits: at least 90.0% recovered")
+    assert decision.advised is not None
+    assert decision.advised.value("recovery") >= 0.9
+    assert decision.advised.value("attempts") > decision.current.value("attempts")
+    assert decision.backtest is not None
+    assert decision.backtest.passed
 
 
 def test_limits_that_no_ladder_keeps_give_no_advice_and_a_reason():

@@ -39,7 +39,7 @@ class Backtest:
 
     @property
     def passed(self) -> bool:
-        """Whether the advised ladder meets the limits, and costs less than today's."""
+        """Whether the advised ladder meets the limits, and saves something if it must."""
         return self.reason is None
 
 
@@ -61,14 +61,17 @@ def split(intervals: Intervals, options: Options) -> tuple[Intervals, Intervals 
     return (known, later) if is_enough else (intervals, None)
 
 
-def backtest(later: Intervals, today: Today, advised: Ladder, options: Options) -> Backtest:
-    """Return the result of both ladders on failures of the last days."""
+def backtest(later: Intervals, today: Today, advised: Ladder, options: Options, *, must_save: bool) -> Backtest:
+    """Return the result of both ladders on failures of the last days.
+
+    ``must_save``: whether the advised ladder must cost less than today's.
+    """
     search = Search.of(shares(later, options), today, 0.0, options)
     found = search.figures(np.array([advised]))
     kept = search.keeps_limits(np.array([advised]))[:, 0]
     if not kept[0] and kept.mean() < _LIKELY:
         reason = "breaks the limits"
-    elif search.saving(advised)[0] <= 0:
+    elif must_save and search.saving(advised)[0] <= 0:
         reason = "saves nothing"
     else:
         reason = None

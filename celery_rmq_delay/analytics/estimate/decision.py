@@ -19,7 +19,6 @@ from .shares import Shares, shares
 #: Today's share of recoveries must be known to within this, apart from sampling error.
 _UNSEEN_TAIL = 0.05
 
-
 #: A ladder that ends after this part of today's ends when today's does.
 _SAME_END = 0.995
 
@@ -81,7 +80,7 @@ def decide(intervals: Intervals, today: Today, options: Options) -> Decision:
     found = replace(found, learn=_learn(search, found.advised_ms or today.ladder_ms))
     if found.advised_ms in (None, today.ladder_ms):
         return found
-    trial = None if later is None else backtest(later, today, found.advised_ms, options)
+    trial = None if later is None else backtest(later, today, found.advised_ms, options, must_save=search.is_within)
     if trial is not None and not trial.passed:
         text = (
             f"keep today's tiers: {_named(found.advised_ms)} failed its backtest: on the last {trial.failures:,} "
@@ -95,13 +94,12 @@ def decide(intervals: Intervals, today: Today, options: Options) -> Decision:
 
 def _decided(search: Search, current: Summary) -> Decision:
     """Return the decision about the best ladder of a search, without its figures."""
-    keeps = bool(search.limits.kept_by(search.current)[0])
     best = search.best()
-    if best is None and not keeps:
+    if best is None and not search.is_within:
         return Decision(
             True, f"no ladder meets the limits, as far as the history shows: {_text(search.limits)}", current
         )
-    if best is not None and not keeps:
+    if best is not None and not search.is_within:
         return Decision(True, f"today's ladder breaks the limits: {_text(search.limits)}", current, best)
     if best is not None and best != search.today and _saves(search, best):
         return Decision(True, "fewer retries or less delay, within the limits", current, best)
@@ -150,7 +148,9 @@ def _named(ladder: Ladder) -> str:
 
 
 def _text(limits: Limits) -> str:
-    most = ", ".join(
-        f"{name.removesuffix('_s')} at most {seconds.item(0):.4g} s" for name, seconds in limits.seconds.items()
+    most = (
+        f"{name.removesuffix('_s')} at most {seconds.item(0):.4g} s"
+        for name, seconds in limits.seconds.items()
+        if np.isfinite(seconds.item(0))
     )
-    return f"at least {limits.recovery.item(0):.1%} recovered, {most}"
+    return ", ".join([f"at least {limits.recovery.item(0):.1%} recovered", *most])

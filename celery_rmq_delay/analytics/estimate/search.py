@@ -50,14 +50,17 @@ class Limits:
     def of(cls, today: Figures, options: Options) -> Limits:
         """Return the limits that ``options`` set; those not set are today's figures with the tolerance.
 
-        A ladder that recovers nothing sets no time limit.
+        A ladder that recovers nothing, or less than ``Options.min_recovery``, sets no time limit: more recoveries take
+        longer.
         """
         longest = {"median_s": options.max_median_s, "p95_s": options.max_p95_s}
+        too_few = np.asarray(today.recovery) < (options.min_recovery or 0.0) - _ALIKE
         seconds = {}
         for name in TIMES:
             found = np.asarray(getattr(today, name)) * (1 + options.time_tolerance)
             given = longest.get(name)
-            seconds[name] = np.where(np.isnan(found), np.inf, found) if given is None else np.full_like(found, given)
+            unset = np.where(np.isnan(found) | too_few, np.inf, found)
+            seconds[name] = unset if given is None else np.full_like(found, given)
         recovery = np.asarray(today.recovery) - options.recovery_tolerance
         return cls(recovery if options.min_recovery is None else np.full_like(recovery, options.min_recovery), seconds)
 
@@ -74,8 +77,8 @@ class Search:
     """What to search for, in an estimate (row 0) and in resampled histories (the other rows).
 
     ``likely``, ``prudent``: (row, cell) as in `Shares`. ``today``: the ladder in milliseconds; ``current``: its
-    figures, (row, 1). ``least_s``: when the last retry must end, or later. It may end later than today's only by the
-    tolerance of times: the history does not show what happens then.
+    figures, (row, 1). ``least_s``: when the last retry must end, or later. ``latest_s``: when it must have ended, as
+    the history does not show what happens later.
     """
 
     likely: Floats
@@ -83,6 +86,7 @@ class Search:
     today: Ladder
     overhead_s: float
     least_s: float
+    latest_s: float
     options: Options
     current: Figures = field(init=False)
     #: The limits of a ladder, in each row.
@@ -94,8 +98,19 @@ class Search:
 
     @classmethod
     def of(cls, estimate: Shares, today: Today, least_s: float, options: Options) -> Search:
-        """Return the search for a better ladder than today's."""
-        return cls(estimate.likely, estimate.prudent, today.ladder_ms, today.overhead_s, least_s, options)
+        """Return the search for a better ladder than today's.
+
+        It ends in the time that the history shows, or later than today's by the tolerance of times.
+        """
+        ends_s = retry_times(np.array(today.ladder_ms), today.overhead_s)[-1]
+        latest_s = max(options.grid.times[estimate.horizon], ends_s * (1 + options.time_tolerance))
+        curves = estimate.likely, estimate.prudent
+        return cls(*curves, today.ladder_ms, today.overhead_s, least_s, float(latest_s), options)
+
+    @property
+    def is_within(self) -> bool:
+        """Whether today's ladder meets the limits: it breaks only those that the user has set."""
+        return bool(self.limits.kept_by(self.current)[0, 0])
 
     def figures(self, ladders: Ints, *, is_prudent: bool = False) -> Figures:
         """Return the figures (row, ladder) of ladders of one length: (ladder, tier)."""
@@ -133,13 +148,12 @@ class Search:
 
     def _ranked(self) -> Iterator[Ladder]:
         """Yield the ladders that meet the limits in every row, the best in row 0 first."""
-        latest = retry_times(np.array(self.today), self.overhead_s)[-1] * (1 + self.options.time_tolerance)
         found: list[Ladder] = []
         criteria = []
         for tiers in range(1, self.options.max_tiers + 1):
             ladders = _ladders(tuple(self.options.delays_ms), tiers)
             ends = retry_times(ladders, self.overhead_s)[:, -1]
-            ladders = ladders[(ends >= self.least_s) & (ends <= latest)]
+            ladders = ladders[(ends >= self.least_s) & (ends <= self.latest_s)]
             ladders = ladders[self.keeps_limits(ladders).all(axis=0)]
             each = self.figures(ladders)
             order = [self.cost(each)[0], -each.recovery[0], each.p95_s[0], each.median_s[0]]

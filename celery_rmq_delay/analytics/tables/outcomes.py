@@ -6,11 +6,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...events.schema import EXHAUSTED, RECOVERED
+from ..estimate.wilson import Z_95
 from ..schema import TIER_OUTCOMES
 from .attempts import is_attempt, is_failed
-
-#: The normal distribution's quantile for 95 %.
-Z_95 = 1.959963984540054
 
 #: Every message can have another exact delay: they are grouped by this many leading digits of their milliseconds.
 _DIGITS = 2
