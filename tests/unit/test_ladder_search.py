@@ -128,7 +128,7 @@ def test_no_time_to_recovery_is_longer_than_todays_by_more_than_the_tolerance(tr
         assert getattr(found, name) <= 1.2 * getattr(today, name) + 1e-6, name
 
 
-def test_the_interval_of_a_ladder_reaches_over_all_that_the_history_allows_between_its_attempts():
+def test_the_interval_of_a_ladder_reaches_over_all_that_the_history_allows():
     truth = TRUTHS["exponential"]
     data = intervals(seen(truth, 50_000, [(30, 300, 3600)], seed=1, jitter=0), GRID)
     recovery, low, high = summarise((60_000, 60_000), shares(data, OPTIONS), GRID, LATE_S).figures["recovery"]

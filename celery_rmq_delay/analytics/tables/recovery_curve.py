@@ -13,8 +13,8 @@ from .aggregation import INTERVAL, counted_intervals, intervals_of
 
 _SCOPES = {"task": "task", "exception": "exception_type"}
 
-#: Curves of fewer failures show nothing; there are at most so many of each scope.
-_LEAST_FAILURES, _MOST = 20, 100
+#: Most curves of each scope.
+_MOST = 100
 
 
 def recovery_curve(episodes: DataFrame, options: Options) -> DataFrame:
@@ -24,8 +24,8 @@ def recovery_curve(episodes: DataFrame, options: Options) -> DataFrame:
     failures are taken to end evenly over the logarithm of time; ``share_low`` and ``share_high`` reach from the share
     at the time before to that at the time after. They are a 95 % interval, and null if there are fewer than
     `Options.min_clusters` outages. There are no rows after the last attempt. ``episodes`` counts those with a retry
-    that ended, ``censored`` those whose end was not observed. Tasks and exceptions with fewer than 20 failures have no
-    curve, and only the 100 most frequent of each have one.
+    that ended, ``censored`` those whose end was not observed. Only the 100 most frequent tasks and exceptions have a
+    curve.
     """
 
     def of_name(rows: pd.DataFrame) -> pd.DataFrame:
@@ -53,9 +53,7 @@ def _frequent(counted: DataFrame) -> DataFrame:
     """Return the tasks and exceptions that have a curve."""
     failures = counted.groupBy("scope", "name").agg(F.sum("count").alias("failures"))
     place = F.row_number().over(Window.partitionBy("scope").orderBy(F.desc("failures"), "name"))
-    return (
-        failures.where(F.col("failures") >= _LEAST_FAILURES).withColumn("place", place).where(F.col("place") <= _MOST)
-    )
+    return failures.withColumn("place", place).where(F.col("place") <= _MOST)
 
 
 def _points(rows: pd.DataFrame, options: Options) -> pd.DataFrame:
