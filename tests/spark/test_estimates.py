@@ -219,7 +219,7 @@ def test_replays_are_in_no_curve_and_in_no_advice(spark, tmp_path):
         one, other = (each.sort_values(columns, ignore_index=True) for each in (one, other))
         assert len(one) > 0
         assert one.to_json() == other.to_json()
-    assert exception_advice(both).collect() == exception_advice(alone).collect()
+    assert exception_advice(both, 0.005).collect() == exception_advice(alone, 0.005).collect()
 
 
 def test_only_frequent_tasks_and_exceptions_have_a_curve(spark):
@@ -233,25 +233,32 @@ def test_only_frequent_tasks_and_exceptions_have_a_curve(spark):
 def exceptions(spark):
     """Return failure episodes of five days: some exceptions never recover, some always, one on one day only."""
     never = {"outcome": "exhausted", "failed_attempts": 4, "high_seconds": None, "low_seconds": 635.0, "wasted_ms": 400}
+    soon = {"failed_attempts": 1, "low_seconds": 0.0, "high_seconds": 5.5, "waited_ms": 5000}
     stories = {
         "KeyError": never,
-        "TimeoutError": {"failed_attempts": 1, "low_seconds": 0.0, "high_seconds": 5.5, "waited_ms": 5000},
+        "TimeoutError": soon,
+        "StillWaiting": soon,
+        "OtherLadder": soon,
+        "TooFew": soon,
         "ConnectionError": {},
         "OneDay": never,
         "GaveUp": {**never, "failed_attempts": 1, "reason": "gave_up"},
     }
     rows = []
     for name, story in stories.items():
-        for at in range(120):
+        for at in range(800 if story is soon and name != "TooFew" else 120):
             began = MARCH + timedelta(days=0 if name == "OneDay" else at % 5)
             of_it = never if name == "ConnectionError" and at < 10 else story
             rows.append(episode(f"{name}-{at}", exception_type=name, first_failed_at=began, **of_it))
     rows += [episode(f"few-{at}", exception_type="Few", **never) for at in range(99)]
+    waiting = {"outcome": "open", "ended_at": None, "failed_attempts": 3, "high_seconds": None, "waited_ms": None}
+    rows += [episode("waiting", exception_type="StillWaiting", **waiting)]
+    rows += [episode("other", exception_type="OtherLadder", **{**soon, "ladder_ms": [60_000, 3_600_000]})]
     return spark.createDataFrame(rows, EPISODES)
 
 
 def test_advice_about_exceptions_that_never_recover_and_those_that_need_no_late_tier(spark):
-    found = exception_advice(exceptions(spark))
+    found = exception_advice(exceptions(spark), 0.005)
     assert [(each.name, each.dataType) for each in found.schema] == [
         (each.name, each.dataType) for each in EXCEPTION_ADVICE
     ]
@@ -262,7 +269,7 @@ def test_advice_about_exceptions_that_never_recover_and_those_that_need_no_late_
         "give_up", 120, 0, 360, 36_000,
     )  # fmt: skip
     assert 0.02 < never.share_high < 0.04
-    assert (short.kind, short.failures, short.recovered) == ("fewer_tiers", 120, 120)
+    assert (short.kind, short.failures, short.recovered) == ("fewer_tiers", 800, 800)
     assert (short.longest_s, short.needless_ms) == (5.5, [30_000, 600_000])
 
 

@@ -120,7 +120,7 @@ def _learn(search: Search, advised: Ladder) -> str | None:
     if best is None or search.saving(best)[0] - search.saving(advised)[0] < search.options.least_saving:
         return None
     question = f"attempts at other times would show whether {_named(best)} is better"
-    return f'{question}: set "jitter" of the queue to 0.2 for a week'
+    return f'{question}: set "jitter" of the queue to 0.2 or more for a week, or use another ladder for a while'
 
 
 def _least_end(intervals: Intervals, estimate: Shares, today: Today, options: Options) -> float:

@@ -123,7 +123,7 @@ def write_estimates(writing: Writing, episodes: DataFrame, estimate: Estimate, l
     last = F.lit(writing.plan.days.last).alias(DAY.name)
     writing.table("recovery_curve", recovery_curve(episodes, estimate).select("*", last))
     writing.table("ladder_advice", ladder_advice(episodes, estimate).select("*", last))
-    writing.table("exception_advice", exception_advice(episodes).select("*", last))
+    writing.table("exception_advice", exception_advice(episodes, estimate.recovery_tolerance).select("*", last))
     if ladders:
         evaluated = writing.table("what_if", what_if(episodes, ladders, estimate).select("*", last))
         queues = {row["queue"] for row in evaluated.select("queue").distinct().collect()}

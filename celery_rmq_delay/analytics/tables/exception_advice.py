@@ -22,48 +22,56 @@ _MOST_ROWS = 200
 _KEY = ("queue", "task", "exception_type")
 
 
-def exception_advice(episodes: DataFrame) -> DataFrame:
+def exception_advice(episodes: DataFrame, tolerance: float) -> DataFrame:
     """Return `EXCEPTION_ADVICE` of `EPISODES`: a row for each exception of a task about which there is advice.
 
     ``give_up``: no failure with this exception has recovered, so add it to ``give_up_on``; ``retries`` and
     ``wasted_ms`` are what that would have saved. ``fewer_tiers``: all have recovered, within ``longest_s``, so the
-    tiers ``needless_ms`` were never used. Both need 100 failures, on 3 days. ``share_low`` and ``share_high``: the 95 %
-    interval of the share that recovers. The exception is that of the first failure.
+    tiers ``needless_ms`` were never used, also not by tasks that still wait or were discarded; there was one ladder,
+    and at most ``tolerance`` of failures can need more (95 %). Both need 100 failures, on 3 days. ``share_low`` and
+    ``share_high``: the 95 % interval of the share that recovers. The exception is that of the first failure.
     """
-    ended = first_runs(episodes).where(
-        F.col("outcome").isin(RECOVERED, EXHAUSTED) & F.col("exception_type").isNotNull() & has_run()
-    )
+    known = first_runs(episodes).where(F.col("exception_type").isNotNull() & has_run())
+    is_ended = F.col("outcome").isin(RECOVERED, EXHAUSTED)
     is_recovered = F.col("outcome") == RECOVERED
     # Every failed attempt but the first one was a retry, and so was the successful one.
     failed_retries = F.col("failed_attempts") - 1
     of_retries = F.col("wasted_ms") * failed_retries / F.greatest(F.col("failed_attempts"), F.lit(1))
     found = (
-        ended.groupBy(*_KEY)
+        known.groupBy(*_KEY)
         .agg(
-            F.count("*").alias("failures"),
+            F.count_if(is_ended).alias("failures"),
             F.count_if(is_recovered).alias("recovered"),
-            F.countDistinct(F.to_date("first_failed_at")).alias("days"),
+            F.countDistinct(F.when(is_ended, F.to_date("first_failed_at"))).alias("days"),
+            F.countDistinct("ladder_ms").alias("ladders"),
+            # Tasks that still wait, or were discarded, may need more retries than those that recovered.
+            F.coalesce(F.max(F.when(~is_ended, F.col("failed_attempts"))), F.lit(0)).alias("most_of_others"),
             F.max("high_seconds").alias("longest_s"),
             F.max(F.when(is_recovered, F.col("failed_attempts"))).alias("most_retries"),
-            F.sum(failed_retries).alias("retries"),
-            F.sum(of_retries).cast("long").alias("wasted_ms"),
+            F.sum(F.when(is_ended, failed_retries)).alias("retries"),
+            F.sum(F.when(is_ended, of_retries)).cast("long").alias("wasted_ms"),
             F.max_by("ladder_ms", F.struct("first_failed_at", "ladder_ms")).alias("ladder_ms"),
         )
         .where((F.col("failures") >= _LEAST_FAILURES) & (F.col("days") >= _LEAST_DAYS))
     )
     low, high = wilson(F.col("recovered"), F.col("failures"))
-    needless = F.slice("ladder_ms", F.col("most_retries") + 1, F.greatest(_unused(), F.lit(0)))
-    kind = F.when((F.col("recovered") == 0) & (F.col("retries") > 0), GIVE_UP).when(
-        (F.col("recovered") == F.col("failures")) & (_unused() > 0), FEWER_TIERS
+    is_short = (
+        (F.col("recovered") == F.col("failures"))
+        & (low >= 1 - tolerance)
+        & (F.col("most_of_others") <= F.col("most_retries"))
+        & (F.col("ladders") == 1)
+        & (_unused() > 0)
     )
+    needless = F.slice("ladder_ms", F.col("most_retries") + 1, F.greatest(_unused(), F.lit(0)))
+    kind = F.when((F.col("recovered") == 0) & (F.col("retries") > 0), GIVE_UP).when(is_short, FEWER_TIERS)
     advised = found.withColumns({"kind": kind, "share_low": low, "share_high": high}).where(F.col("kind").isNotNull())
-    is_short = F.col("kind") == FEWER_TIERS
+    is_of_tiers = F.col("kind") == FEWER_TIERS
     shown = advised.withColumns(
         {
-            "needless_ms": F.when(is_short, needless),
-            "longest_s": F.when(is_short, F.col("longest_s")),
-            "retries": F.when(~is_short, F.col("retries")),
-            "wasted_ms": F.when(~is_short, F.col("wasted_ms")),
+            "needless_ms": F.when(is_of_tiers, needless),
+            "longest_s": F.when(is_of_tiers, F.col("longest_s")),
+            "retries": F.when(~is_of_tiers, F.col("retries")),
+            "wasted_ms": F.when(~is_of_tiers, F.col("wasted_ms")),
         }
     )
     return shown.select(*EXCEPTION_ADVICE.fieldNames()).orderBy(F.desc("failures"), *_KEY).limit(_MOST_ROWS)
