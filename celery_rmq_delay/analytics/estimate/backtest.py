@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..figures import FIGURES
-from .intervals import Intervals
+from .intervals import Intervals, lacking
 from .ladders import Figures, Today
 from .options import Options
 from .search import Ladder, Search
@@ -52,12 +52,7 @@ def split(intervals: Intervals, options: Options) -> tuple[Intervals, Intervals 
     held = min(options.backtest_days * _DAY_S / options.cluster_s, _PART * (last - first + 1))
     is_late = intervals.began > last - held
     known, later = intervals.chosen(~is_late), intervals.chosen(is_late)
-    is_enough = (
-        known.episodes >= options.min_episodes
-        and known.recoveries >= options.min_recovered
-        and known.clusters >= options.min_clusters
-        and later.episodes >= _LEAST_FAILURES
-    )
+    is_enough = lacking(known, options) is None and later.episodes >= _LEAST_FAILURES
     return (known, later) if is_enough else (intervals, None)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from ...durations import format_ms
 from .backtest import Backtest, backtest, split
 from .counted import least_reach, lost_recoveries
-from .intervals import Intervals
+from .intervals import Intervals, lacking
 from .ladders import Summary, Today, retry_times, summarise
 from .options import Options
 from .search import Ladder, Limits, Search
@@ -41,20 +41,6 @@ class Decision:
     refused_ms: Ladder | None = None
     backtest: Backtest | None = None
     learn: str | None = None
-
-
-def lacking(intervals: Intervals, options: Options) -> str | None:
-    """Return a sentence about which data is insufficient; None: there is enough."""
-    for found, least, what in (
-        (intervals.episodes, options.min_episodes, "retried failures"),
-        (intervals.recoveries, options.min_recovered, "recoveries"),
-    ):
-        if found < least:
-            return f"not enough data: {found:,} {what}, at least {least:,} are needed"
-    if intervals.clusters < options.min_clusters:
-        few = "one outage" if intervals.clusters == 1 else f"as few as {intervals.clusters:,} outages"
-        return f"not enough data: {few} may have caused all failures, at least {options.min_clusters:,} are needed"
-    return None
 
 
 def decide(intervals: Intervals, today: Today, options: Options) -> Decision:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from .options import Options
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -68,6 +70,20 @@ class Intervals:
     def chosen(self, rows: Flags) -> Intervals:
         """Return only these rows."""
         return Intervals(self.low[rows], self.high[rows], self.cluster[rows], self.count[rows], self.began[rows])
+
+
+def lacking(intervals: Intervals, options: Options) -> str | None:
+    """Return a sentence about which data is insufficient; None: there is enough."""
+    for found, least, what in (
+        (intervals.episodes, options.min_episodes, "retried failures"),
+        (intervals.recoveries, options.min_recovered, "recoveries"),
+    ):
+        if found < least:
+            return f"not enough data: {found:,} {what}, at least {least:,} are needed"
+    if intervals.clusters < options.min_clusters:
+        few = "one outage" if intervals.clusters == 1 else f"as few as {intervals.clusters:,} outages"
+        return f"not enough data: {few} may have caused all failures, at least {options.min_clusters:,} are needed"
+    return None
 
 
 def draws(clusters: int, rounds: int, seed: int) -> Floats:

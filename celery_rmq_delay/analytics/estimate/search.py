@@ -163,7 +163,7 @@ class Search:
         yield from (found[at] for at in np.lexsort(np.concatenate(criteria, axis=1)[::-1])[:_MOST_TRIED])
 
     def _are_sure(self, ladders: list[Ladder]) -> Flags:
-        """Return which of the ladders meet the limits in nearly all resampled histories."""
+        """Return which of the ladders meet the limits in enough resampled histories."""
         sure = np.ones(len(ladders), dtype=bool)
         if len(self.likely) == 1:
             return sure

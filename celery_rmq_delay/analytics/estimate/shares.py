@@ -31,7 +31,6 @@ class Shares:
     ``likely`` is the estimate. The others differ from it where the history does not show when a failure ended, between
     two knots and after the last one: ``least`` and ``most``, and ``prudent``, in which failures end evenly over time
     instead of its logarithm, so later. ``seen``: the cells at which it does, ``sound``: those with enough attempts.
-    ``horizon``: the last one.
     ``effective``: (cell) how many independent failures would be as informative. ``clusters``: independent groups.
     """
 
@@ -41,9 +40,13 @@ class Shares:
     most: Floats
     seen: Ints
     sound: Ints
-    horizon: int
     effective: Floats
     clusters: int
+
+    @property
+    def horizon(self) -> int:
+        """The last cell about which the history shows anything."""
+        return int(self.seen[-1])
 
     def interval(self, low: Floats, high: Floats) -> tuple[Floats, Floats]:
         """Return the 95 % interval of figures of all rows: ``low`` computed from ``least``, ``high`` from ``most``.
@@ -92,7 +95,7 @@ def shares(intervals: Intervals, options: Options) -> Shares:
     prudent = np.minimum(np.maximum(prudent, least), likely)
     clusters = len(np.unique(intervals.cluster))
     effective = _effective(likely, knots.seen, float(intervals.count.sum()), clusters)[before]
-    return Shares(likely, prudent, least, most, knots.seen, knots.sound, knots.horizon, effective, clusters)
+    return Shares(likely, prudent, least, most, knots.seen, knots.sound, effective, clusters)
 
 
 def _curves(data: Intervals, knots: Knots, options: Options) -> Floats:

@@ -17,9 +17,9 @@ from .attempts import NOT_RUN
 INTERVAL = ("low", "high", "cluster")
 
 
-def ladder_id() -> Column:
-    """Return a number for the ladder and the retries of a failure episode."""
-    return F.xxhash64("ladder_ms", "max_retries").alias("ladder")
+def ladder_id(of: str = "") -> Column:
+    """Return a number for the ladder and the retries of a failure episode; ``of``: their struct, with a dot."""
+    return F.xxhash64(f"{of}ladder_ms", f"{of}max_retries").alias("ladder")
 
 
 def counted_intervals(episodes: DataFrame, keys: list[str], options: Options) -> DataFrame:

@@ -9,7 +9,8 @@ import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from ..estimate.decision import Decision, decide, lacking
+from ..estimate.decision import Decision, decide
+from ..estimate.intervals import lacking
 from ..estimate.ladders import Summary
 from ..estimate.options import Options
 from ..figures import BACKTEST_FIGURES, FIGURES

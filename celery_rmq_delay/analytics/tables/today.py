@@ -7,7 +7,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ..estimate.ladders import Today
-from .aggregation import first_runs, has_run
+from .aggregation import first_runs, has_run, ladder_id
 
 #: Hours of failures that determine today's ladder: the last one with a failure, and those before it.
 _LATEST_HOURS = 24
@@ -38,7 +38,7 @@ def todays_ladders(episodes: DataFrame, keys: list[str]) -> DataFrame:
     )
     overheads = valid.groupBy(*keys).agg(F.percentile_approx(_overhead(), 0.5).alias("overhead_s"))
     found = {
-        "ladder": F.xxhash64(F.col("found")["ladder_ms"], F.col("found")["max_retries"]),
+        "ladder": ladder_id("found."),
         "tiers_ms": F.col("found")["ladder_ms"],
         "max_retries": F.col("found")["max_retries"],
         "retries": F.col("found")["retries"],

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...durations import MAX_TTL_MS
 from ...exceptions import SettingsError
-from ..estimate.decision import lacking
+from ..estimate.intervals import lacking
 from ..estimate.ladders import summarise
 from ..estimate.options import Options
 from ..estimate.shares import shares
