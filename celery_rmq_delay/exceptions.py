@@ -169,7 +169,7 @@ class IntervalError(RmqDelayError, ValueError):
         super().__init__(f"{what}: found {found!r}. {hint}")
 
 
-class OutputError(RmqDelayError):
+class OutputError(AnalyticsError):
     """The output of the analytics cannot be loaded."""
 
 

@@ -72,6 +72,10 @@ main.add_command(synth)
     "--advice-days", type=click.IntRange(min=1), default=ADVICE_DAYS, show_default=True,
     help="Days that curves and advice cover, the last day included; days before --from are read from --output.",
 )  # fmt: skip
+@click.option(
+    "--keep-runs", default="1d", show_default=True,
+    help="How long the tables of a run can be read after another run was published.",
+)  # fmt: skip
 @ladder_option
 @estimate_options
 @click.option("--progress/--no-progress", default=None, help="Show Spark's progress bar; by default on a terminal.")
@@ -85,6 +89,7 @@ def run(
     no_compact: bool,
     no_advice: bool,
     advice_days: int,
+    keep_runs: str,
     ladders: dict[str, list[tuple[int, ...]]],
     estimate: Estimate,
     progress: bool | None,
@@ -92,7 +97,7 @@ def run(
     conf: dict[str, str],
     as_json: bool,
 ) -> None:
-    """Compute the tables for the selected days from the history, and replace exactly these days."""
+    """Compute the tables for the selected days from the history, and publish them: exactly these days are replaced."""
     what = Run(
         input=source,
         output=output,
@@ -102,6 +107,7 @@ def run(
         compact=not no_compact,
         estimate=None if no_advice else estimate,
         advice_days=advice_days,
+        keep_runs=timedelta(milliseconds=parse_ms(keep_runs, "--keep-runs")),
         ladders=ladders,
     )
     shown = sys.stderr.isatty() if progress is None else progress

@@ -7,9 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark import SparkContext, cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -22,6 +25,8 @@ from ..exceptions import AnalyticsError
 JAVA = 17
 _MOST_MEMORY_MB = 4096
 _LEAST_MEMORY_MB = 1024
+#: Seconds to wait for the end of jobs.
+_END_SECONDS = 10.0
 
 #: Settings that the pipeline needs and that can be set while a session runs.
 _SQL = {
@@ -44,7 +49,8 @@ _LOCAL = {
 }
 _OURS = {
     "spark.ui.enabled": "false",
-    "spark.log.level": "ERROR",
+    # Errors are reported by the pipeline, in one line: Spark would add pages of Java traces.
+    "spark.log.level": "OFF",
     "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
     "spark.rdd.compress": "true",
     # Hadoop's first committer moves every file twice; no other writer uses the staging folder.
@@ -86,6 +92,21 @@ def prepare(spark: SparkSession, conf: Mapping[str, str] | None = None) -> None:
         spark.conf.set(name, value)
     # The code for the nodes is sent with the job: they need neither this package nor Celery.
     cloudpickle.register_pickle_by_value(celery_rmq_delay)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def no_jobs_left(spark: SparkSession) -> Iterator[None]:
+    """End all jobs of the session if the block is interrupted or fails: they would go on writing."""
+    try:
+        yield
+    except BaseException:
+        with suppress(PySparkException, Py4JError, OSError):
+            spark.sparkContext.cancelAllJobs()
+            tracker = spark.sparkContext.statusTracker()
+            deadline = time.monotonic() + _END_SECONDS
+            while tracker.getActiveStageIds() and time.monotonic() < deadline:
+                time.sleep(0.05)
+        raise
 
 
 def submitted() -> bool:

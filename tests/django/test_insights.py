@@ -34,6 +34,7 @@ from celery_rmq_delay.contrib.django.models import (
 from celery_rmq_delay.contrib.django.services import insight_runs as service
 from celery_rmq_delay.contrib.django.services.insight_tables import FIGURES, TABLES
 from celery_rmq_delay.exceptions import OutputError
+from celery_rmq_delay.history.output import CURRENT, manifest_of
 from celery_rmq_delay.ladders import Ladder
 from tests.support.django import insights, people
 from tests.support.django.commands import manage
@@ -364,7 +365,7 @@ def test_an_output_with_nothing_but_a_curve_of_nothing_is_shown(sqlite: Any, tmp
 
 def test_an_empty_place_has_no_finished_run(sqlite: Any, tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "nothing"):
-        with pytest.raises(OutputError, match=r"no finished run in .*rmq_delay_insights"):
+        with pytest.raises(OutputError, match=r"no run has been published there.*rmq_delay_insights"):
             service.load(str(place))
 
 
@@ -378,10 +379,10 @@ def test_a_run_of_one_day_is_shown_with_the_incidents_of_the_days_before(sqlite:
 
 
 def test_a_later_run_of_an_old_day_takes_nothing_back(sqlite: Any, output: Path) -> None:
-    old = TODAY - timedelta(days=4)
-    insights.write(output, "recovery_curve", old, insights.curve("task", "x", insights.TASKS[0]))
-    insights.write(output, "incidents", old, [])
-    insights.report(output, old, name="99990101T000000Z-late", tables={"recovery_curve": 1, "incidents": 0})
+    old, late = TODAY - timedelta(days=4), "99990101T000000Z-late"
+    insights.write(output, "recovery_curve", old, insights.curve("task", "x", insights.TASKS[0]), run=late)
+    insights.write(output, "incidents", old, [], run=late)
+    insights.report(output, old, run=late)
     run = service.load(str(output))
     assert (run.first_day, run.last_day) == (TODAY - timedelta(days=6), TODAY)
     assert RecoveryCurve.objects.count() == 6
@@ -389,53 +390,51 @@ def test_a_later_run_of_an_old_day_takes_nothing_back(sqlite: Any, output: Path)
     assert Incident.objects.count() == 1, "what the late run changed is loaded"
 
 
-def test_a_later_run_that_found_no_files_takes_nothing_back(sqlite: Any, output: Path) -> None:
-    insights.report(output, TODAY, name="99990101T000000Z-empty", tables={}, first_day=None, last_day=None)
-    assert service.load(str(output)).last_day == TODAY
-
-
 def test_a_later_run_of_days_that_came_without_failures_is_the_newest(sqlite: Any, output: Path) -> None:
     tomorrow = TODAY + timedelta(days=1)
-    insights.write(output, "hourly", tomorrow, insights.hours(tomorrow))
-    insights.report(output, tomorrow, tables={"hourly": 1})
+    insights.write(output, "hourly", tomorrow, insights.hours(tomorrow), run="20260102T031700Z-1b2c3d4e")
+    insights.report(output, tomorrow, run="20260102T031700Z-1b2c3d4e")
     run = service.load(str(output))
     assert (run.first_day, run.last_day) == (tomorrow, tomorrow)
     assert not RecoveryCurve.objects.exists()
 
 
 def test_a_deleted_table_of_the_run_is_an_error(sqlite: Any, output: Path) -> None:
-    shutil.rmtree(output / "ladder_advice")
-    with pytest.raises(OutputError, match="The table 'ladder_advice' is missing"):
+    shutil.rmtree(insights.folder(output, "ladder_advice"))
+    with pytest.raises(OutputError, match=f"The table 'ladder_advice' of {TODAY} is missing"):
         service.load(str(output))
 
 
-def test_a_table_that_the_run_had_no_rows_for_is_empty(sqlite: Any, output: Path) -> None:
-    for table in ("incidents", "what_if"):
-        shutil.rmtree(output / table)
-    insights.report(output, TODAY, 7)
+def test_old_days_of_a_table_can_be_deleted(sqlite: Any, output: Path) -> None:
+    insights.report(output, TODAY)
+    shutil.rmtree(insights.folder(output, "incidents") / f"day={TODAY - timedelta(days=4)}")
     service.load(str(output))
-    assert Incident.objects.count() == 0
-    assert "No incident in these days" in shown()
+    assert Incident.objects.count() == 1
+
+
+@pytest.mark.parametrize("more", [{"first_day": None}, {"last_day": "Monday"}])
+def test_a_report_without_days_is_an_error(sqlite: Any, output: Path, more: dict[str, Any]) -> None:
+    insights.report(output, TODAY, **more)
+    with pytest.raises(OutputError, match="is damaged: its days are not dates"):
+        service.load(str(output))
 
 
 @pytest.mark.parametrize(
-    ("more", "error"),
+    ("text", "error"),
     [
-        ({"first_day": None, "last_day": None}, "have no days"),
-        ({"first_day": "Monday"}, "its days are not dates"),
-        ({"tables": None}, "does not list the tables"),
+        ('{"run": ', "was not written by the analytics, or was damaged"),
+        ('{"run": "../other", "earlier": {}}', "found the name '../other'"),
+        ('{"version": 2, "run": "x", "earlier": {}}', "found version 2, but this is version 1"),
+        ("[]", "was damaged"),
     ],
 )
-def test_an_incomplete_report_is_an_error(sqlite: Any, output: Path, more: dict[str, Any], error: str) -> None:
-    insights.report(output, TODAY, **more)
-    with pytest.raises(OutputError, match=error):
+@pytest.mark.parametrize("name", [CURRENT, manifest_of(insights.RUN)])
+def test_a_damaged_or_newer_output_is_an_error(sqlite: Any, output: Path, name: str, text: str, error: str) -> None:
+    text = text.replace("earlier", "tables") if name != CURRENT else text
+    (output / name).write_text(text)
+    with pytest.raises(OutputError, match=re.escape(error)) as raised:
         service.load(str(output))
-
-
-def test_a_truncated_report_is_an_error(sqlite: Any, output: Path) -> None:
-    (output / "runs" / "99990101T000000Z-x.json").write_text('{"tables": ')
-    with pytest.raises(OutputError, match=r"99990101T000000Z-x.json is not a report of a run"):
-        service.load(str(output))
+    assert name in str(raised.value)
 
 
 def test_an_unknown_scheme_is_an_error(sqlite: Any) -> None:

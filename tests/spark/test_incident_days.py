@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from celery_rmq_delay.analytics.run import pipeline
 from celery_rmq_delay.analytics.run.planning import Run
 from tests.support.spark.frames import NOON, Row, event, outage
-from tests.support.spark.history_files import contents, days_of, write
+from tests.support.spark.history_files import contents, days_of, shown, write
 
 DAY = NOON.date()
 NOW = NOON + timedelta(days=10)
@@ -67,7 +67,7 @@ def test_incidents_are_the_same_however_the_days_are_divided_into_runs(run: RunD
 @pytest.mark.slow
 def test_a_day_whose_attempts_were_removed_keeps_its_incidents(run: RunDays, tmp_path: Path) -> None:
     before = run("output", 0, 1)
-    shutil.rmtree(tmp_path / "output" / "attempts" / f"day={DAY}")
+    shutil.rmtree(tmp_path / "output" / shown(tmp_path / "output").folders("attempts")[DAY])
     after = run("output", 1, 1)
     assert after[f"incidents/day={DAY}"] == before[f"incidents/day={DAY}"]
     assert days_of(tmp_path / "output", "incidents") == [DAY, DAY + timedelta(days=1)]

@@ -26,14 +26,23 @@ from celery_rmq_delay.analytics.run.describe import evaluate_ladders
 from celery_rmq_delay.analytics.run.pipeline import broken_file, partitions_for
 from celery_rmq_delay.analytics.run.planning import ADVICE_DAYS, Run
 from celery_rmq_delay.analytics.run.report import Report
-from celery_rmq_delay.analytics.storage.files import Storage
 from celery_rmq_delay.analytics.storage.locking import LOCK, locked
 from celery_rmq_delay.exceptions import AnalyticsError
 from celery_rmq_delay.history.columns import day_folder
+from celery_rmq_delay.history.output import CURRENT, REPORT, RUNS
 from tests.support.spark import reference
 from tests.support.spark.cluster import STARTS_SOONER
 from tests.support.spark.frames import NOON, Row, event
-from tests.support.spark.history_files import contents, days_of, quarantined, write, write_day
+from tests.support.spark.history_files import (
+    contents,
+    days_of,
+    quarantined,
+    rows_of,
+    shown,
+    without,
+    write,
+    write_day,
+)
 from tests.support.spark.machine import SharedSpark
 from tests.support.spark.random_files import NOW as RANDOM_NOW
 from tests.support.spark.random_histories import DAYS, RandomHistory, first_day
@@ -127,20 +136,18 @@ def test_a_run_writes_all_days_of_all_tables_and_reports_it(output: Path) -> Non
     assert days_of(output, "attempts") == days_of(output, "hourly") == [DAY + timedelta(days=day) for day in range(4)]
     assert days_of(output, "recovery_curve") == days_of(output, "ladder_advice") == [DAY + timedelta(days=3)]
     assert [reason for reason, _ in quarantined(output)] == ["bad_count", "unreadable_file"]
-    assert not list(output.glob("_staging/*"))
-    assert not (output / LOCK).exists()
+    assert sorted(path.name for path in output.iterdir()) == [CURRENT, RUNS]
+    assert not list(output.glob(f"{RUNS}/*/_*"))
 
 
-def test_waiting_tasks_are_censored_in_the_curve_and_not_in_the_table_of_episodes(
-    spark: SparkSession, output: Path
-) -> None:
-    curve = spark.read.parquet(str(output / "recovery_curve")).where("scope = 'task'")
-    assert [tuple(row) for row in curve.select("episodes", "censored").distinct().collect()] == [(7, 1)]
-    assert spark.read.parquet(str(output / "episodes")).count() == 6
+def test_waiting_tasks_are_censored_in_the_curve_and_not_in_the_table_of_episodes(output: Path) -> None:
+    curve = {(row["episodes"], row["censored"]) for row in rows_of(output, "recovery_curve") if row["scope"] == "task"}
+    assert curve == {(7, 1)}
+    assert len(rows_of(output, "episodes")) == 6
 
 
 def test_a_run_reports_the_rows_it_read_and_wrote(output: Path) -> None:
-    (file,) = (output / "runs").glob("*.json")
+    (file,) = output.glob(f"{RUNS}/*/{REPORT}")
     saved = json.loads(file.read_text())
     assert (saved["first_day"], saved["last_day"], saved["read_from"]) == ("2026-03-02", "2026-03-05", "2026-02-23")
     assert (saved["rows_in"], saved["events"], saved["duplicates"]) == (21, 20, 0)
@@ -154,7 +161,7 @@ def test_a_run_reports_the_rows_it_read_and_wrote(output: Path) -> None:
 
 
 def test_no_dictionary_is_made_of_values_that_hardly_repeat(output: Path) -> None:
-    group = parquet.read_metadata(next((output / "attempts").rglob("*.parquet"))).row_group(0)
+    group = parquet.read_metadata(next(output.glob(f"{RUNS}/*/attempts/*/*.parquet"))).row_group(0)
     columns = [group.column(number) for number in range(group.num_columns)]
     has = {each.path_in_schema: each.has_dictionary_page for each in columns}
     assert has["task"]
@@ -179,12 +186,12 @@ def test_a_day_has_the_same_rows_when_it_is_run_alone_and_leaves_other_days_file
     together = contents(tmp_path / "output")
     assert len(days_of(tmp_path / "output", "attempts")) >= DAYS
     for day in days_of(tmp_path / "output", "attempts")[chosen]:
-        files = set((tmp_path / "output").glob("[a-z]*/day=*/*"))
+        before = shown(tmp_path / "output").used()
         pipeline.run(spark, Run(**settings, output=str(tmp_path / "output"), first=day, last=day))
         assert contents(tmp_path / "output") == together
-        gone = files - set((tmp_path / "output").glob("[a-z]*/day=*/*"))
+        gone = before - shown(tmp_path / "output").used()
         # Incidents of the days around it depend on it.
-        assert {file.parent.name for file in gone if file.parent.parent.name != "incidents"} == {f"day={day}"}
+        assert {each for _run, table, each in gone if table != "incidents"} == {day}
 
 
 def random_rows(histories: int) -> list[Row]:
@@ -232,8 +239,7 @@ def test_advice_of_a_day_that_is_run_alone_is_of_the_days_before_it_too(
 
     def curves() -> dict[tuple[str, str], tuple[int, int]]:
         """Return the numbers of failure episodes of the curves, and of those with an unknown end."""
-        (folder,) = (output / "recovery_curve").iterdir()
-        rows = [row for file in folder.glob("*.parquet") for row in parquet.ParquetFile(file).read().to_pylist()]
+        rows = rows_of(output, "recovery_curve")
         return {(row["scope"], row["name"]): (row["episodes"], row["censored"]) for row in rows}
 
     together = curves()
@@ -266,27 +272,10 @@ def test_ladders_are_estimated_without_tasks_whose_end_was_lost(
     assert [row[2] for row in found.rows] == [6]
 
 
-@pytest.mark.slow
-def test_late_events_count_when_their_day_is_run_again_even_if_the_next_run_has_to_complete_it(
-    run: Callable[..., Report], history: Path, output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_late_events_count_when_their_day_is_run_again(run: Callable[..., Report], history: Path, output: Path) -> None:
     before = contents(output)
     write(history, [event("parked", 100, "straggler")])
-    rename, renamed = Storage.rename, []
-
-    def fail_later(storage: Storage, source: str, target: str) -> None:
-        renamed.append(source)
-        if len(renamed) > 5:
-            raise AnalyticsError("no answer")
-        rename(storage, source, target)
-
-    with monkeypatch.context() as patch, pytest.raises(AnalyticsError, match="completes the replacement first"):
-        patch.setattr(Storage, "rename", fail_later)
-        run(0, 0)
-    (left,) = output.glob("_staging/*")
-    report = run(None, -5)
-    assert report.notes[0].startswith(f"completed the run {left.name}")
-    assert not list(output.glob("_staging/*"))
+    run(0, 0)
     after = contents(output)
     changed = {name for name in after if after[name] != before.get(name)}
     assert f"attempts/day={DAY}" in changed
@@ -314,8 +303,29 @@ def test_a_run_that_fails_leaves_the_output_as_it_was(
     with pytest.raises(RuntimeError, match="in the middle"):
         run()
     assert contents(output) == before
-    assert not list(output.glob("_staging/*"))
-    assert not (output / LOCK).exists()
+    assert sorted(path.name for path in output.iterdir()) == [CURRENT, RUNS]
+    assert len(list((output / RUNS).iterdir())) == 1
+
+
+def test_files_of_which_none_can_be_read_end_the_run_and_leave_the_output(
+    run: Callable[..., Report], history: Path, output: Path
+) -> None:
+    before = contents(output)
+    for file in history.glob("*/*.parquet"):
+        file.write_text("no table")
+    with pytest.raises(AnalyticsError, match=r"None of the \d+ files .* can be read: nothing was computed"):
+        run()
+    assert contents(output) == before
+
+
+def test_files_without_the_column_generation_are_read_as_first_runs(
+    run: Callable[..., Report], history: Path, output: Path
+) -> None:
+    late = write_day(history / f"day={DAY}", [event("parked", 5, "old")], without("generation"))
+    report = run(0, 0)
+    assert late.name not in {name for _reason, name in quarantined(output)}
+    assert report.left_out == {"unreadable_file": 1}
+    assert [row["generation"] for row in rows_of(output, "attempts") if row["task_id"] == "old"] == [0]
 
 
 def test_a_second_run_on_the_same_output_is_refused(
@@ -330,36 +340,36 @@ import os, signal, sys
 from datetime import datetime
 from celery_rmq_delay.analytics import session
 from celery_rmq_delay.analytics.run import pipeline, planning
-from celery_rmq_delay.analytics.storage import files, writers
+from celery_rmq_delay.analytics.storage import files
 
 moment, history, output, now, java = sys.argv[1:]
-rename, calls = files.Storage.rename, []
+write, name = files.Storage.write, moment.partition(" ")[2]
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
 
-def counted(self, source, target):
-    calls.append(source)
-    rename(self, source, target)
-    if len(calls) == {"journal": 1, "first": 2, "later": 9}.get(moment):
+def killed(self, path, text, *, replace=True):
+    if moment == f"before {path.rpartition('/')[2]}":
         die()
+    done = write(self, path, text, replace=replace)
+    if moment == f"after {path.rpartition('/')[2]}":
+        die()
+    return done
 
 def report(line):
     if line == moment:
         die()
 
-files.Storage.rename = counted
+files.Storage.write = killed
 conf = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": java, "spark.sql.shuffle.partitions": "2"}
 spark = session.open_session("local[2]", conf)
-if moment == "later":
-    writers.recover(spark, output)
 now = datetime.fromisoformat(now)
 pipeline.run(spark, planning.Run(input=history, output=output, now=now, estimate=None, compact=False), report)
 """
 
 
 def kill(moment: str, history: Path, output: Path) -> None:
-    """Run the pipeline in a process of its own that is killed at a moment: a stage, or a step of publishing."""
+    """Run the pipeline in a process of its own that is killed at a moment: a stage, or around the write of a file."""
     arguments = [moment, str(history), str(output), NOW.isoformat(), STARTS_SOONER]
     command = [sys.executable, "-c", KILLED, *arguments]
     killed = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=600)
@@ -367,37 +377,24 @@ def kill(moment: str, history: Path, output: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_leaves_the_output_whole_and_the_next_one_completes(
+def test_a_run_that_is_killed_before_it_is_published_changes_nothing_and_leaves_nothing_later(
     run: Callable[..., Report], history: Path, output: Path
 ) -> None:
-    """A kill during the computation changes nothing. After kills during publishing, the next runs complete it."""
     before = contents(output)
     write(history, [event("parked", 86_400 * day + 100, f"straggler{day}") for day in range(3)])
-    kill("hourly ...", history, output)
-    assert contents(output) == before
-    assert (output / LOCK).exists()
-    assert len(list(output.glob("_staging/*/new/*"))) >= len(TABLES) - 4
-
-    kill("first", history, output)  # takes over the lock of the dead run, and removes its files
-    (left,) = output.glob("_staging/*")
-    assert (left / "journal.json").exists()
-    kill("later", history, output)
-    assert contents(output) != before
-
-    report = run(0, 0)
-    assert report.notes[0].startswith(f"completed the run {left.name}")
+    for moment in ("hourly ...", "after manifest.json", "before current.json"):
+        kill(moment, history, output)
+        assert contents(output) == before
+        assert (output / LOCK).exists()
+        assert len(list((output / RUNS).iterdir())) == 2, "the next run has removed the files of the last one"
+    kill("after current.json", history, output)
     after = contents(output)
-    missing = [
-        day
-        for day in range(3)
-        if not any(f"straggler{day}" in row for row in after[f"attempts/day={DAY + timedelta(days=day)}"])
-    ]
-    assert missing == []
     assert before.keys() == after.keys()
-    assert not list(output.glob("_*/*"))
-    assert not (output / LOCK).exists()
-    run()
+    for day in range(3):
+        assert any(f"straggler{day}" in row for row in after[f"attempts/day={DAY + timedelta(days=day)}"])
+    assert run().notes == []
     assert contents(output) == after
+    assert not (output / LOCK).exists()
 
 
 def test_partitions_grow_with_the_rows_and_there_is_one_for_every_core() -> None:

@@ -1,192 +1,260 @@
-"""Replacing days: if any step fails, the output has all old days or gets all new ones."""
+"""Publishing a run: readers see all of the old days or all of the new ones, whatever fails, and old files go away."""
 
 from __future__ import annotations
 
-import shutil
+import threading
 from collections.abc import Callable
-from datetime import date
+from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
+from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from celery_rmq_delay.analytics.days import Days
 from celery_rmq_delay.analytics.storage.files import Storage
-from celery_rmq_delay.analytics.storage.writers import STAGING, Replacement, recover
+from celery_rmq_delay.analytics.storage.publishing import current_run, remove_unused, shown_tables
+from celery_rmq_delay.analytics.storage.writers import Replacement
 from celery_rmq_delay.exceptions import AnalyticsError
+from celery_rmq_delay.history.output import CURRENT, RUNS, open_tables, table_files
+from tests.support.spark.history_files import rows_of
 
-DAYS = Days(date(2026, 1, 1), date(2026, 1, 3))
-OLD = {f"{table}/day={day}": ["old"] for table in ("one", "two") for day in DAYS}
-#: The second day of a table ends empty; the first one changes in both tables.
-NEW = {f"{table}/day=2026-01-0{day}": ["new", "new too"] for table, day in (("one", 1), ("one", 3), ("two", 2))}
+FIRST = date(2026, 1, 1)
+NOW = datetime(2026, 2, 1, tzinfo=timezone.utc)
+KEEP = timedelta(days=1)
+COLUMNS = StructType([StructField("text", StringType()), StructField("day", DateType())])
 
 
 class Torn(Exception):
     """The error of a storage in the middle of its work."""
 
 
+def days(first: int, last: int) -> Days:
+    return Days(FIRST + timedelta(days=first), FIRST + timedelta(days=last))
+
+
 @pytest.fixture
-def half_done(spark: SparkSession, tmp_path: Path) -> Callable[[str], tuple[Path, Replacement]]:
-    """Return an output with the old days, and a run that has written the new ones and not decided yet."""
+def write(spark: SparkSession, tmp_path: Path) -> Callable[..., Replacement]:
+    """Write days of the tables ``one`` and ``two``, each with a row, in a run that is not published yet."""
 
-    def make(name: str) -> tuple[Path, Replacement]:
-        output = tmp_path / name
-        _fill(output, OLD)
-        replacement = Replacement(spark, str(output), "run")
+    def write(run: str, first: int, last: int) -> Replacement:
+        storage = Storage(spark, str(tmp_path))
+        replacement = Replacement(spark, str(tmp_path), run, shown_tables(storage))
         for table in ("one", "two"):
-            found = {place: texts for place, texts in NEW.items() if place.startswith(table)}
-            _fill(output / STAGING / "run" / "new", found)
-            replacement._days[table] = DAYS
-            replacement._written[table] = replacement._staged(table)
-        return output, replacement
+            rows = spark.createDataFrame([(run, day) for day in days(first, last)], COLUMNS)
+            replacement.write(rows, table, days(first, last))
+        return replacement
 
-    return make
-
-
-def _fill(folder: Path, contents: dict[str, list[str]]) -> None:
-    for place, texts in contents.items():
-        (folder / place).mkdir(parents=True)
-        for text in texts:
-            (folder / place / f"part-{text.replace(' ', '-')}.parquet").write_text(text)
+    return write
 
 
 def contents(output: Path) -> dict[str, list[str]]:
-    found = {
-        f"{day.parent.name}/{day.name}": sorted(file.read_text() for file in day.glob("*.parquet"))
-        for day in output.glob("[!_]*/day=*")
-    }
-    return {place: texts for place, texts in found.items() if texts}
+    """Return the run that wrote each day, by table."""
+    return {table: [row["text"] for row in rows_of(output, table)] for table in ("one", "two")}
 
 
-class Steps:
-    """A storage whose n-th step fails, done or not; without atomic moves of folders every file is a step."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, fails_at: int, *, is_done: bool, moves_folders: bool) -> None:
-        self.fails_at, self.is_done, self.count = fails_at, is_done, 0
-        rename, delete = Storage.rename, Storage.delete
-
-        def renamed(storage: Storage, source: str, target: str) -> None:
-            if moves_folders or not Path(_local(source)).is_dir():
-                self.step(lambda: rename(storage, source, target))
-                return
-            files = sorted(Path(_local(source)).iterdir())
-            for file in files:
-                self.step(lambda file=file: _copy(file, Path(_local(target))))  # type: ignore[misc]
-            for file in files:
-                self.step(file.unlink)
-            self.step(Path(_local(source)).rmdir)
-
-        monkeypatch.setattr(Storage, "rename", renamed)
-        monkeypatch.setattr(Storage, "delete", lambda storage, path: self.step(lambda: delete(storage, path)))
-
-    def step(self, do: Callable[[], None]) -> None:
-        self.count += 1
-        if self.count == self.fails_at and not self.is_done:
-            raise Torn
-        do()
-        if self.count == self.fails_at:
-            raise Torn
+def test_a_run_replaces_its_days_and_keeps_the_others(write: Callable[..., Replacement], tmp_path: Path) -> None:
+    write("a", 0, 2).publish("{}", NOW)
+    assert contents(tmp_path) == {"one": ["a"] * 3, "two": ["a"] * 3}
+    write("b", 1, 1).publish("{}", NOW)
+    assert contents(tmp_path) == {"one": ["a", "b", "a"], "two": ["a", "b", "a"]}
 
 
-def _local(path: str) -> str:
-    return path.removeprefix("file:")
-
-
-def _copy(file: Path, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(file, folder)
-
-
-@pytest.mark.parametrize(
-    ("is_done", "moves_folders"),
-    [
-        pytest.param(False, True, id="undone-renames"),
-        pytest.param(True, False, marks=pytest.mark.slow, id="done-copies and deletes"),
-        pytest.param(True, True, marks=pytest.mark.slow, id="done-renames"),
-        pytest.param(False, False, marks=pytest.mark.slow, id="undone-copies and deletes"),
-    ],
-)
-def test_after_a_failure_in_any_step_all_days_are_old_or_become_new(
-    spark: SparkSession,
-    half_done: Callable[[str], tuple[Path, Replacement]],
-    monkeypatch: pytest.MonkeyPatch,
-    is_done: bool,
-    moves_folders: bool,
+def test_a_day_without_rows_becomes_empty(
+    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path
 ) -> None:
-    """As in a run: a failure before the decision discards the days, and a later one leaves them to the next run."""
+    write("a", 0, 2).publish("{}", NOW)
+    late = write("b", 0, 0)
+    late.write(spark.createDataFrame([], COLUMNS), "one", days(0, 1))
+    late.publish("{}", NOW)
+    assert contents(tmp_path) == {"one": ["a"], "two": ["b", "a", "a"]}
+
+
+def test_the_days_that_a_run_shows_are_read_with_their_day(
+    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path
+) -> None:
+    write("a", 0, 2).publish("{}", NOW)
+    write("b", 1, 1).publish("{}", NOW)
+    found = write("c", 5, 5).standing("one", StructType([COLUMNS["text"]]), days(1, 9))
+    rows = found.where(F.col("day") <= FIRST + timedelta(days=9)).orderBy("day").collect()
+    assert [tuple(row) for row in rows] == [("b", FIRST + timedelta(days=1)), ("a", FIRST + timedelta(days=2))]
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["before", "after"])
+def test_after_an_error_in_any_write_or_removal_the_output_is_old_or_new_as_a_whole(
+    write: Callable[..., Replacement], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_done: bool
+) -> None:
+    write("a", 0, 2).publish("{}", NOW)
+    old, new = {"one": ["a"] * 3, "two": ["a"] * 3}, {"one": ["a", "b", "a"], "two": ["a", "b", "a"]}
     outcomes = []
-    for number in range(1, 100):
-        output, replacement = half_done(str(number))
+    for number in range(1, 20):
+        replacement, steps = write("b", 1, 1), [0]
         with monkeypatch.context() as patch:
-            steps = Steps(patch, number, is_done=is_done, moves_folders=moves_folders)
+            for name in ("write", "delete"):
+                patch.setattr(Storage, name, failing(getattr(Storage, name), steps, number, is_done=is_done))
             try:
-                try:
-                    replacement.decide()
-                except Torn:
-                    replacement.discard()
-                    raise
-                replacement.complete()
+                replacement.publish("{}", NOW)
             except Torn:
-                pass
-        recovered = recover(spark, str(output))
-        outcomes.append(contents(output))
-        assert outcomes[-1] in (OLD, NEW)
-        assert not list((output / STAGING).iterdir())
-        assert recover(spark, str(output)) == []
-        if steps.count < number:
+                replacement.discard()
+        outcomes.append(contents(tmp_path))
+        assert (tmp_path / RUNS / "b").exists() is (outcomes[-1] == new)
+        if outcomes[-1] == new:
             break
-        assert len(recovered) <= 1
-    assert steps.count < number, "not all steps were tried"
-    assert number > (8 if moves_folders else 20)
-    assert outcomes[-1] == NEW
-    first_new = outcomes.index(NEW)
-    assert first_new <= 1
-    assert all(each == NEW for each in outcomes[first_new:]), "decided once, it stays so"
+        assert outcomes[-1] == old
+    assert outcomes[-1] == new
+    assert len(outcomes) == 4 + (not is_done), "the temporary rows, the report, the manifest, the current run"
 
 
-def test_a_completion_that_fails_repeatedly_still_ends(
-    spark: SparkSession, half_done: Callable[[str], tuple[Path, Replacement]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output, replacement = half_done("output")
-    replacement.decide()
-    for _ in range(50):
-        with monkeypatch.context() as patch:
-            steps = Steps(patch, 2, is_done=False, moves_folders=False)
-            try:
-                recover(spark, str(output))
-            except Torn:
-                continue
-            break
-    assert steps.count <= 1
-    assert contents(output) == NEW
+def failing(call: Callable[..., bool], steps: list[int], at: int, *, is_done: bool) -> Callable[..., bool]:
+    """Return a method of a storage that fails in one of its steps, which is done or not."""
+
+    def step(*args: object, **more: object) -> bool:
+        steps[0] += 1
+        if steps[0] == at and not is_done:
+            raise Torn
+        found = call(*args, **more)
+        if steps[0] == at:
+            raise Torn
+        return found
+
+    return step
 
 
-def test_a_run_whose_files_were_removed_is_not_published(
-    half_done: Callable[[str], tuple[Path, Replacement]],
-) -> None:
-    output, replacement = half_done("output")
-    shutil.rmtree(output / STAGING)
+def test_a_run_whose_files_were_removed_is_not_published(write: Callable[..., Replacement], tmp_path: Path) -> None:
+    write("a", 0, 2).publish("{}", NOW)
+    replacement = write("b", 0, 0)
+    next((tmp_path / RUNS / "b" / "one").glob("*/*.parquet")).unlink()
     with pytest.raises(AnalyticsError, match="files of the table one disappeared before it was published"):
-        replacement.decide()
+        replacement.publish("{}", NOW)
     replacement.discard()
-    assert contents(output) == OLD
+    assert contents(tmp_path) == {"one": ["a"] * 3, "two": ["a"] * 3}
 
 
-def test_a_run_that_lost_its_lock_is_not_published(half_done: Callable[[str], tuple[Path, Replacement]]) -> None:
-    output, replacement = half_done("output")
+def test_a_run_that_lost_its_lock_is_not_published(write: Callable[..., Replacement], tmp_path: Path) -> None:
+    write("a", 0, 2).publish("{}", NOW)
+    replacement = write("b", 0, 0)
 
     def check() -> None:
         raise AnalyticsError("another run took over")
 
     with pytest.raises(AnalyticsError, match="took over"):
-        replacement.decide(check)
+        replacement.publish("{}", NOW, check)
     replacement.discard()
-    assert contents(output) == OLD
-    assert not list((output / STAGING).iterdir())
+    assert contents(tmp_path) == {"one": ["a"] * 3, "two": ["a"] * 3}
+    assert [path.name for path in (tmp_path / RUNS).iterdir()] == ["a"]
 
 
-def test_an_invalid_journal_is_reported(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / STAGING / "run").mkdir(parents=True)
-    (tmp_path / STAGING / "run" / "journal.json").write_text('[{"day": 1}]')
-    with pytest.raises(AnalyticsError, match=r"journal\.json: is not a journal of a run"):
-        recover(spark, str(tmp_path))
+def test_of_two_runs_that_began_with_the_same_tables_one_is_published(
+    write: Callable[..., Replacement], tmp_path: Path
+) -> None:
+    write("a", 0, 2).publish("{}", NOW)
+    slow, fast = write("b", 0, 0), write("c", 1, 1)
+    fast.publish("{}", NOW)
+    with pytest.raises(AnalyticsError, match=r"the run c was published while this one computed. Run again"):
+        slow.publish("{}", NOW)
+    assert contents(tmp_path)["one"] == ["a", "c", "a"]
+
+
+def test_a_reader_sees_the_days_of_one_run_while_others_are_published(
+    write: Callable[..., Replacement], tmp_path: Path
+) -> None:
+    write("a", 0, 2).publish("{}", NOW)
+    runs = [write(name, 0, 2) for name in "bcd"]
+    seen, done = set(), threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            files = [table_files(str(tmp_path), table) for table in ("one", "two")]
+            tables = open_tables(str(tmp_path))
+            both = [tables.files(table, day) for table in ("one", "two") for day in days(0, 2)]
+            seen.add(len({path.split("/")[-4] for each in both for path in each}))
+            seen.update(len({path.split("/")[-4] for path in each}) for each in files)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for replacement in runs:
+            replacement._shown = shown_tables(replacement._storage)
+            replacement.publish("{}", NOW)
+    finally:
+        done.set()
+        reader.join()
+    assert seen == {1}
+
+
+def test_files_that_no_run_shows_are_removed_when_nobody_can_read_them_any_more(
+    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path
+) -> None:
+    storage = Storage(spark, str(tmp_path))
+    for number, (run, first, last) in enumerate([("a", 0, 3), ("b", 1, 2), ("c", 2, 3), ("d", 0, 3)]):
+        write(run, first, last).publish("{}", NOW + number * KEEP)
+
+    def folders() -> dict[str, int]:
+        return {run.name: len(list(run.glob("one/day=*"))) for run in sorted((tmp_path / RUNS).iterdir())}
+
+    assert folders() == {"a": 4, "b": 2, "c": 2, "d": 4}
+    assert remove_unused(storage, KEEP, NOW + 2.5 * KEEP) == []
+    assert folders() == {"a": 2, "b": 2, "c": 2, "d": 4}, "the run b shows days 0 and 3 of the run a"
+    assert remove_unused(storage, KEEP, NOW + 3.5 * KEEP) == []
+    assert folders() == {"a": 1, "b": 1, "c": 2, "d": 4}
+    assert contents(tmp_path) == {"one": ["d"] * 4, "two": ["d"] * 4}
+    assert remove_unused(storage, KEEP, NOW + 5 * KEEP) == []
+    assert folders() == {"d": 4}
+    write("e", 3, 3).publish("{}", NOW + 6 * KEEP)
+    write("f", 3, 3)
+    assert remove_unused(storage, KEEP, NOW + 6 * KEEP) == ["removed the run f, which was not finished"]
+    assert contents(tmp_path)["one"] == ["d", "d", "d", "e"]
+    assert current_run(storage).earlier.keys() == {"d"}  # type: ignore[union-attr]
+
+
+def test_removing_goes_on_where_it_was_interrupted(
+    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Storage(spark, str(tmp_path))
+    for run, first, last in [("a", 0, 3), ("b", 1, 2), ("c", 2, 3)]:
+        write(run, first, last).publish("{}", NOW)
+    for number in range(1, 20):
+        with monkeypatch.context() as patch:
+            patch.setattr(Storage, "delete", failing(Storage.delete, [0], number, is_done=False))
+            try:
+                remove_unused(storage, KEEP, NOW + 3 * KEEP)
+            except Torn:
+                pass
+            else:
+                break
+        assert contents(tmp_path)["one"] == ["a", "b", "c", "c"]
+    assert number > 1
+    assert len(list((tmp_path / RUNS).glob("*/one/day=*"))) == 4
+
+
+def test_tables_of_an_earlier_version_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "attempts" / "day=2026-01-01").mkdir(parents=True)
+    with pytest.raises(AnalyticsError, match="has tables of an earlier version of celery-rmq-delay"):
+        shown_tables(Storage(spark, str(tmp_path)))
+
+
+def test_the_files_of_a_table_are_listed_for_other_programs(write: Callable[..., Replacement], tmp_path: Path) -> None:
+    with pytest.raises(AnalyticsError, match="no run has been published there"):
+        table_files(str(tmp_path), "one")
+    write("a", 0, 2).publish("{}", NOW)
+    write("b", 1, 1).publish("{}", NOW)
+    found = table_files(str(tmp_path), "one")
+    assert [path.split("/")[-4] for path in found] == ["a", "b", "a"]
+    assert all(Path(path).is_absolute() for path in found)
+    chosen = table_files(tmp_path.as_uri(), "one", FIRST, FIRST + timedelta(days=1))
+    assert chosen == [f"file://{path}" for path in found[:2]]
+    with pytest.raises(AnalyticsError, match=r"has no table 'three'\. Its tables: one, two"):
+        table_files(str(tmp_path), "three")
+
+
+def test_a_small_file_is_replaced_at_once_on_storage_that_is_not_local(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = Storage(spark, str(tmp_path))
+    monkeypatch.setattr(Storage, "local", lambda storage, path: None)
+    for text in ("one", "two"):
+        assert storage.write(f"{storage.url}/{CURRENT}", text)
+        assert storage.read(f"{storage.url}/{CURRENT}") == text
+    assert not storage.write(f"{storage.url}/{CURRENT}", "three", replace=False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f".{CURRENT}.crc", CURRENT]

@@ -9,24 +9,26 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from ...durations import format_ms
 from ...exceptions import AnalyticsError
+from ...history.output import REPORT, RUNS, Manifest
 from ...tables import table
-from ..days import Days, day_of
+from ..days import Days
 from ..estimate.options import Options as Estimate
 from ..figures import FIGURES
 from ..schema import ATTEMPTS, EPISODES
 from ..session import prepare
 from ..storage.files import Storage
 from ..storage.footers import Listed, read_footers
+from ..storage.publishing import shown_tables
 from ..storage.readers import read_events
 from ..storage.writers import read_table
 from ..tables.episodes import still_open
 from ..tables.what_if import unseen, what_if
 from .planning import Ladders, waiting_in
-from .report import RUNS
 
 
 @dataclass(frozen=True)
@@ -64,40 +66,37 @@ def describe_input(spark: SparkSession, url: str) -> Description:
 
 
 def describe_output(spark: SparkSession, url: str) -> Description:
-    """Return the tables of an output, and its last run. Raises `AnalyticsError` if there is no output."""
-    storage = Storage(spark, url)
-    if not storage.exists(storage.url):
-        raise AnalyticsError(f"{storage.url}: there is no such folder. Use the --output of a run.")
+    """Return the tables that an output shows, and the run. Raises `AnalyticsError` if there is no output."""
+    storage, shown = _output(spark, url)
     rows = []
-    for folder in storage.folders(storage.url):
-        days = {day: each.path for each in storage.folders(folder.path) if (day := day_of(each.name))}
-        if not days:
-            continue
+    for table_name, days in shown.tables.items():
         files = [
             Listed(entry.path, day, entry.size)
-            for day, path in days.items()
-            for entry in storage.entries(path)
+            for day, folder in shown.folders(table_name).items()
+            for entry in storage.entries(f"{storage.url}/{folder}")
             if not entry.hidden
         ]
         count = sum(each.rows for each in read_footers(spark, files))
         size = sum(each.size for each in files)
-        rows.append((folder.name, len(days), str(min(days)), str(max(days)), len(files), size, count))
+        rows.append((table_name, len(days), str(min(days)), str(max(days)), len(files), size, count))
     return Description(
-        ("table", "days", "first", "last", "files", "bytes", "rows"), tuple(rows), tuple(_last_run(storage))
+        ("table", "days", "first", "last", "files", "bytes", "rows"), tuple(rows), tuple(_run(storage, shown.run))
     )
 
 
 def evaluate_ladders(spark: SparkSession, url: str, days: Days, ladders: Ladders, estimate: Estimate) -> Description:
     """Return the estimated results of ladders, from the failure episodes of an output, open ones included."""
     prepare(spark)
-    storage = Storage(spark, url)
-    if not storage.exists(f"{storage.url}/episodes"):
+    storage, shown = _output(spark, url)
+    if "episodes" not in shown.tables:
         raise AnalyticsError(f"{storage.url}: has no table episodes. Use the --output of a run.")
-    attempts = f"{storage.url}/attempts"
-    written = (day_of(each.name) for each in storage.folders(attempts))
-    newest = max((day for day in written if day is not None and day in days), default=days.last)
-    recent = read_table(spark, attempts, ATTEMPTS, waiting_in(Days(days.first, newest)))
-    episodes = read_table(spark, f"{storage.url}/episodes", EPISODES, days).unionByName(still_open(recent))
+
+    def read(table: str, schema: StructType, days: Days) -> DataFrame:
+        return read_table(spark, storage, shown, table, schema, days)
+
+    newest = max(shown.folders("attempts", days), default=days.last)
+    recent = read("attempts", ATTEMPTS, waiting_in(Days(days.first, newest)))
+    episodes = read("episodes", EPISODES, days).unionByName(still_open(recent))
     found = what_if(episodes, ladders, estimate).orderBy("queue", "ladder_ms").collect()
     rows = tuple(
         (row["queue"], _delays(row["ladder_ms"]), row["episodes"], *map(row.__getitem__, FIGURES)) for row in found
@@ -111,9 +110,16 @@ def _delays(ladder_ms: Iterable[int]) -> str:
     return ",".join(map(format_ms, ladder_ms))
 
 
-def _last_run(storage: Storage) -> list[str]:
-    runs = [entry for entry in storage.entries(f"{storage.url}/{RUNS}") if not entry.hidden]
-    if not runs:
-        return ["no run has finished in this output"]
-    found = json.loads(storage.read(runs[-1].path))
+def _output(spark: SparkSession, url: str) -> tuple[Storage, Manifest]:
+    storage = Storage(spark, url)
+    if not storage.exists(storage.url):
+        raise AnalyticsError(f"{storage.url}: there is no such folder. Use the --output of a run.")
+    return storage, shown_tables(storage)
+
+
+def _run(storage: Storage, run: str) -> list[str]:
+    text = storage.read(f"{storage.url}/{RUNS}/{run}/{REPORT}") if run else None
+    if text is None:
+        return ["no run has been published in this output"]
+    found = json.loads(text)
     return [f"the last run began {found['started_at']} and computed {found['first_day']} to {found['last_day']}"]

@@ -1,26 +1,26 @@
-"""Run the pipeline: read and clean the history, compute every table, and replace the days at the end."""
+"""Run the pipeline: read and clean the history, compute every table, and publish all of them at the end."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 from urllib.parse import unquote
-from uuid import uuid4
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from ...exceptions import AnalyticsError
-from ..session import prepare
+from ..session import no_jobs_left, prepare
 from ..storage.addresses import address_of
 from ..storage.compaction import compact
-from ..storage.files import Storage
 from ..storage.footers import went_away
 from ..storage.locking import Lock, locked
+from ..storage.publishing import remove_unused, shown_tables
 from ..storage.readers import Read, list_days, read_events
-from ..storage.writers import Replacement, recover
+from ..storage.writers import Replacement
 from .computing import Writing, advised, write_attempts, write_estimates, write_tables
 from .planning import Plan, Run, planned
 from .report import Report
@@ -39,30 +39,48 @@ Log = Callable[[str], None]
 
 
 def run(spark: SparkSession, what: Run, log: Log = lambda line: None) -> Report:
-    """Compute the tables for the days and replace these days.
+    """Compute the tables for the days, and publish them: all readers see all new days, or none.
 
-    Raises `AnalyticsError`. The output is then unchanged; but if the storage fails while days are being replaced, the
-    next run completes the replacement.
+    Raises `AnalyticsError`. The output is then unchanged.
     """
     prepare(spark)
-    report = Report(uuid4().hex, address_of(what.input).url, address_of(what.output).url, what.now)
+    report = Report.of(address_of(what.input).url, address_of(what.output).url, what.now)
     present = list_days(spark, what.input)
     with locked(spark, what.output, report.run) as lock:
-        report.notes += recover(spark, what.output)
+        storage = lock.storage
+        shown = shown_tables(storage)
+        report.notes += remove_unused(storage, what.keep_runs, _time(lock))
         plan = planned(present, what)
         if plan is None:
             report.notes.append("The history has no files of these days: nothing was computed.")
-        else:
-            report.first_day, report.last_day = str(plan.days.first), str(plan.days.last)
-            replacement = Replacement(spark, what.output, report.run)
-            read = _compute(spark, what, plan, replacement, lock, report, log)
+            return report
+        report.first_day, report.last_day = str(plan.days.first), str(plan.days.last)
+        replacement = Replacement(spark, what.output, report.run, shown)
+        with _undone_after_an_error(replacement), no_jobs_left(spark):
+            read = _compute(spark, what, plan, replacement, report, log)
             with report.stage("publish", log):
-                _publish(replacement)
+                replacement.publish(report.json(), _time(lock), lock.check)
+        if what.compact:
             _compact(spark, what, read, report, log)
-        storage = Storage(spark, what.output)
-        name, text = report.file()
-        storage.write_whole(f"{storage.url}/{name}", text)
+        replacement.write_report(report.json())
     return report
+
+
+def _time(lock: Lock) -> datetime:
+    return datetime.fromtimestamp(lock.now_ms() / 1000, timezone.utc)
+
+
+@contextmanager
+def _undone_after_an_error(replacement: Replacement) -> Iterator[None]:
+    """Remove what was written, if it is not published; explain Spark's errors."""
+    try:
+        yield
+    except BaseException as error:
+        with suppress(AnalyticsError, Py4JError, OSError):  # the next run removes it
+            replacement.discard()
+        if isinstance(error, (PySparkException, Py4JError)):
+            raise AnalyticsError(_explained(error)) from error
+        raise
 
 
 def partitions_for(rows: int, cores: int) -> int:
@@ -70,50 +88,30 @@ def partitions_for(rows: int, cores: int) -> int:
     return min(_MOST_PARTITIONS, max(cores, -(-rows // ROWS_OF_PARTITION)))
 
 
-def _compute(
-    spark: SparkSession, what: Run, plan: Plan, replacement: Replacement, lock: Lock, report: Report, log: Log
-) -> Read:
-    """Write all tables and commit the replacement; return what was read. After an error the output is unchanged."""
-    try:
-        with report.stage("read footers", log):
-            read = read_events(spark, what.input, plan.read)
-        partitions = partitions_for(read.rows, spark.sparkContext.defaultParallelism)
-        with _shuffling(spark, partitions):
-            writing = Writing(replacement, plan, partitions, report, log)
-            read, attempt_rows = _attempts(spark, what, read, writing)
-            known = write_tables(writing, read, attempt_rows, what.now)
-            if what.estimate is not None:
-                write_estimates(writing, advised(writing, attempt_rows, known), what.estimate, what.ladders)
-        report.bytes_written = replacement.size()
-        for swap in replacement.decide(lock.check):
-            report.tables[swap.table] = report.tables.get(swap.table, 0) + bool(swap.files)
-    except (PySparkException, Py4JJavaError) as error:
-        replacement.discard()
-        raise AnalyticsError(_explained(error)) from error
-    except BaseException:
-        replacement.discard()
-        raise
+def _compute(spark: SparkSession, what: Run, plan: Plan, replacement: Replacement, report: Report, log: Log) -> Read:
+    """Write all tables; return what was read."""
+    with report.stage("read footers", log):
+        read = read_events(spark, what.input, plan.read)
+    partitions = partitions_for(read.rows, spark.sparkContext.defaultParallelism)
+    with _shuffling(spark, partitions):
+        writing = Writing(replacement, plan, partitions, report, log)
+        read, attempt_rows = _attempts(spark, what, read, writing)
+        known = write_tables(writing, read, attempt_rows, what.now)
+        if what.estimate is not None:
+            write_estimates(writing, advised(writing, attempt_rows, known), what.estimate, what.ladders)
+    report.bytes_written, report.tables = replacement.size(), replacement.days_with_rows()
     return read
-
-
-def _publish(replacement: Replacement) -> None:
-    try:
-        replacement.complete()
-    except AnalyticsError as error:
-        raise AnalyticsError(
-            f"{error} - All tables are computed, but only some of their days are replaced. Correct the error and run"
-            " again: the next run, for any days, completes the replacement first."
-        ) from error
 
 
 def _attempts(spark: SparkSession, what: Run, read: Read, writing: Writing) -> tuple[Read, DataFrame]:
     """Write the attempts, and return them. If a file turns out to be broken, read again without it."""
     broken: list[str] = []
     while True:
+        _check_files(read)
         try:
             attempt_rows = write_attempts(writing, read, what.now)
             break
-        except (PySparkException, Py4JJavaError) as error:
+        except (PySparkException, Py4JError) as error:
             path = broken_file(str(error))
             if path is None or path in broken or len(broken) == _MOST_BROKEN:
                 raise
@@ -129,15 +127,24 @@ def _attempts(spark: SparkSession, what: Run, read: Read, writing: Writing) -> t
     return read, attempt_rows
 
 
+def _check_files(read: Read) -> None:
+    """Raise `AnalyticsError` if there are files, and none of them can be read."""
+    if read.left_out and not read.files:
+        first = read.left_out[0]
+        count = len(read.left_out)
+        raise AnalyticsError(
+            f"None of the {count} files of these days can be read: nothing was computed, and the output is unchanged."
+            f" The first one: {first.file.path}: {first.reason}: {first.error}"
+        )
+
+
 def _compact(spark: SparkSession, what: Run, read: Read, report: Report, log: Log) -> None:
     """Merge small files of the history. An error here is reported and does not affect the computed tables."""
-    if not what.compact:
-        return
     try:
         with report.stage("compact", log), locked(spark, what.input, report.run):
             done = compact(spark, what.input, read, what.now.date())
         report.compacted = {"files": done.before, "into": done.after} if done.before else {}
-    except (AnalyticsError, PySparkException, Py4JJavaError) as error:
+    except (AnalyticsError, PySparkException, Py4JError) as error:
         report.notes.append(f"small files were not merged: {_explained(error)}")
 
 

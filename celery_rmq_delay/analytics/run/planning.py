@@ -15,6 +15,7 @@ Ladders = Mapping[str, Sequence[tuple[int, ...]]]
 
 ADVICE_DAYS = 30
 LOOKBACK = timedelta(days=7)
+KEEP_RUNS = timedelta(days=1)
 
 #: Incidents change on days that depend on a computed day, and these depend on days around them.
 DAYS_AROUND = DAYS_BEFORE + DAYS_AFTER
@@ -27,6 +28,7 @@ class Run:
     ``lookback``: how far before ``first`` files are read, for tasks that failed earlier.
     ``estimate``: None omits curves and advice, which cover the ``advice_days`` days up to and including the last one.
     ``ladders``: queues and their ladders in ms for ``what_if``.
+    ``keep_runs``: how long the tables of a run remain readable after another one was published.
     """
 
     input: str
@@ -38,6 +40,7 @@ class Run:
     estimate: Estimate | None = field(default_factory=Estimate)
     advice_days: int = ADVICE_DAYS
     ladders: Ladders = field(default_factory=dict)
+    keep_runs: timedelta = KEEP_RUNS
     now: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
 
 

@@ -1,4 +1,4 @@
-"""The report of a run: as text, as JSON for ``<output>/runs/``, and as progress lines."""
+"""The report of a run: as text, as JSON for ``<output>/runs/<run>/``, and as progress lines."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
+from uuid import uuid4
 
 from ...tables import table
-
-RUNS = "runs"
 
 
 @dataclass
@@ -39,6 +38,11 @@ class Report:
     compacted: dict[str, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, source: str, output: str, now: datetime) -> Report:
+        """Return the report of a run that begins ``now``, with a name of its own."""
+        return cls(f"{now:%Y%m%dT%H%M%SZ}-{uuid4().hex[:8]}", source, output, now)
 
     @contextmanager
     def stage(self, name: str, log: Callable[[str], None] = lambda line: None) -> Iterator[None]:
@@ -75,6 +79,6 @@ class Report:
         lines = [table(("run", self.run), facts, right={self.run})]
         return "\n".join([*lines, *[f"note: {note}" for note in self.notes]])
 
-    def file(self) -> tuple[str, str]:
-        """Return the name of the report's file below the output, and its text."""
-        return f"{RUNS}/{self.started_at:%Y%m%dT%H%M%SZ}-{self.run[:8]}.json", json.dumps(self.to_json(), indent=2)
+    def json(self) -> str:
+        """Return the report as JSON."""
+        return json.dumps(self.to_json(), indent=2)

@@ -15,7 +15,8 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from ...exceptions import AnalyticsError
-from .files import Storage, parent_of
+from ..session import no_jobs_left
+from .files import Entry, Storage, parent_of
 from .footers import Footer, Listed, read_footers
 from .readers import Read
 
@@ -54,7 +55,7 @@ def mergeable(files: tuple[Footer, ...], today: date) -> Iterator[list[Footer]]:
     alike: dict[tuple[date, str], list[Footer]] = defaultdict(list)
     for each in files:
         # Times in nanoseconds would be written as plain numbers.
-        if each.file.day < today and each.file.size < SMALL_BYTES and "(TIMESTAMP(NANOS" not in each.columns:
+        if each.file.day < today and each.file.size < SMALL_BYTES and not each.nanoseconds:
             alike[each.file.day, each.columns].append(each)
     return (found for found in alike.values() if len(found) >= LEAST_FILES)
 
@@ -62,16 +63,24 @@ def mergeable(files: tuple[Footer, ...], today: date) -> Iterator[list[Footer]]:
 def _merge(spark: SparkSession, storage: Storage, files: list[Footer]) -> Compacted:
     folder = parent_of(files[0].file.path)
     unfinished = f"{folder}/{_UNFINISHED}{uuid4().hex}"
-    parts = 1 + sum(each.file.size for each in files) // MERGED_BYTES
-    spark.read.parquet(*[each.file.path for each in files]).coalesce(parts).write.parquet(unfinished)
-    written = [entry for entry in storage.entries(unfinished) if not entry.hidden]
-    _check_rows(spark, [Listed(entry.path, files[0].file.day, entry.size) for entry in written], files)
-    for entry in written:
-        storage.rename(entry.path, f"{folder}/part-{uuid4().hex}.parquet")
-    for each in files:
-        storage.delete(each.file.path)
-    storage.delete(unfinished)
+    try:
+        with no_jobs_left(spark):
+            written = _write_merged(spark, storage, files, unfinished)
+        for entry in written:
+            storage.rename(entry.path, f"{folder}/part-{uuid4().hex}.parquet")
+        for each in files:
+            storage.delete(each.file.path)
+    finally:
+        storage.delete(unfinished)
     return Compacted(len(files), len(written))
+
+
+def _write_merged(spark: SparkSession, storage: Storage, files: list[Footer], folder: str) -> list[Entry]:
+    parts = 1 + sum(each.file.size for each in files) // MERGED_BYTES
+    spark.read.parquet(*[each.file.path for each in files]).coalesce(parts).write.parquet(folder)
+    written = [entry for entry in storage.entries(folder) if not entry.hidden]
+    _check_rows(spark, [Listed(entry.path, files[0].file.day, entry.size) for entry in written], files)
+    return written
 
 
 def _check_rows(spark: SparkSession, written: list[Listed], files: list[Footer]) -> None:

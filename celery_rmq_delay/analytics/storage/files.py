@@ -5,10 +5,14 @@ Spark's reads and writes use the same way, so that one set of credentials and se
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyspark
 from py4j.protocol import Py4JJavaError
@@ -16,6 +20,9 @@ from pyspark.sql import SparkSession
 
 from ...exceptions import AnalyticsError
 from .addresses import address_of, connector_hint
+
+#: Storage where a file appears when its writer closes it, and replaces the one of the same name at once.
+_OBJECT_STORES = {"s3a", "s3", "s3n", "gs"}
 
 
 @dataclass(frozen=True)
@@ -50,11 +57,13 @@ class Storage:
         self.url = address.url
         self._jvm: Any = spark._jvm
         context: Any = spark.sparkContext
+        self._gateway = context._gateway
         # Set here, they appear neither in Java's command line nor in the settings that Spark shows.
         for name, value in address.settings.items():
             context._jsc.hadoopConfiguration().set(name, value)
         with hadoop_errors(self.url):
             self._files = self._path(self.url).getFileSystem(hadoop_configuration(spark))
+            self._scheme = str(self._files.getUri().getScheme())
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
@@ -103,41 +112,48 @@ class Storage:
             if not self._files.rename(self._path(source), self._path(target)):
                 raise AnalyticsError(f"{source}: could not be renamed to {target}. Check that you may write there.")
 
-    def move_into(self, source: str, target: str) -> None:
-        """Rename a folder to ``target``, or if that exists, move its files into it one by one.
-
-        If renaming a folder means copying and deleting, as on object stores, this completes an interrupted move: a file
-        in both folders has been copied, and only has to be deleted in ``source``.
-        """
-        if not self.exists(target):
-            self.rename(source, target)
-            return
-        copied = {entry.name: entry.size for entry in self.entries(target)}
-        for entry in self.entries(source):
-            if copied.get(entry.name) == entry.size:
-                self.delete(entry.path)
-                continue
-            if entry.name in copied:
-                self.delete(f"{target}/{entry.name}")
-            self.rename(entry.path, f"{target}/{entry.name}")
-        self.delete(source)
-
     def delete(self, path: str) -> None:
         """Remove a file, or a folder with its contents; does nothing if it does not exist."""
         with hadoop_errors(path):
             self._files.delete(self._path(path), True)
 
-    def read(self, path: str) -> str:
-        """Return the text of a small file."""
+    def read(self, path: str) -> str | None:
+        """Return the text of a small file, or None if there is none."""
         with hadoop_errors(path):
-            stream = self._files.open(self._path(path))
+            try:
+                stream = self._files.open(self._path(path))
+            except Py4JJavaError as error:
+                if is_a(error, "FileNotFoundException"):
+                    return None
+                raise
             try:
                 return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
             finally:
                 stream.close()
 
     def write(self, path: str, text: str, *, replace: bool = True) -> bool:
-        """Write a small file; return False if it exists and ``replace`` is false."""
+        """Write a small file at once: no reader sees a part of it. Return False if it exists and ``replace`` is false.
+
+        Object stores show a file when it is complete. On other storage it is written beside, and renamed; a file that
+        must not exist yet is created, and then filled.
+        """
+        if (local := self.local(path)) is not None:
+            with _system_errors(path):
+                return _write_local(local, text, replace=replace)
+        if not replace or self._scheme in _OBJECT_STORES:
+            return self._create(path, text, replace=replace)
+        unfinished = f"{parent_of(path)}/_{path.rpartition('/')[2]}.{uuid4().hex}"
+        self._create(unfinished, text)
+        with hadoop_errors(path):
+            hadoop = self._jvm.org.apache.hadoop.fs
+            rename = getattr(hadoop, "Options$Rename")
+            options = self._gateway.new_array(rename, 1)
+            options[0] = rename.OVERWRITE
+            context = hadoop.FileContext.getFileContext(self._files.getUri(), self._files.getConf())
+            context.rename(self._path(unfinished), self._path(path), options)
+        return True
+
+    def _create(self, path: str, text: str, *, replace: bool = True) -> bool:
         with hadoop_errors(path):
             try:
                 stream = self._files.create(self._path(path), replace)
@@ -151,11 +167,87 @@ class Storage:
                 stream.close()
             return True
 
-    def write_whole(self, path: str, text: str) -> None:
-        """Write a small file atomically, so that no reader sees a part of it. The name must be free."""
-        unfinished = f"{parent_of(path)}/_{path.rpartition('/')[2]}.unfinished"
-        self.write(unfinished, text)
-        self.rename(unfinished, path)
+    def local(self, path: str) -> Path | None:
+        """Return the path of a file or folder on a disk of this machine; None on any other storage."""
+        if self._scheme != "file":
+            return None
+        return Path(self._files.makeQualified(self._path(path)).toUri().getPath())
+
+    def flush(self, paths: Iterable[str]) -> None:
+        """Let these files survive a power failure, if they are on a local disk; other storage does so by itself."""
+        for path in paths:
+            if (local := self.local(path)) is not None:
+                with _system_errors(path):
+                    _flush(local)
+
+    @contextmanager
+    def alone(self, folder: str) -> Iterator[bool]:
+        """Let only one process into the block, and yield True; yield False where the storage cannot do that.
+
+        Locks a folder on a local disk until the block ends, also if the process is killed.
+        """
+        local = self.local(folder)
+        held = None if local is None else _held(local)
+        try:
+            yield held is not None
+        finally:
+            if held is not None:
+                os.close(held)
+
+
+def local_path(url: str) -> str | None:
+    """Return the local path of a Hadoop URL such as ``file:/a b``, as `Entry.path` has it; None for other storage."""
+    return url.removeprefix("file:").replace("//", "/") if url.startswith("file:/") else None
+
+
+def _write_local(path: Path, text: str, *, replace: bool) -> bool:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not replace:
+        try:
+            with path.open("x") as file:
+                file.write(text)
+        except FileExistsError:
+            return False
+        return True
+    unfinished = path.with_name(f"_{path.name}.{uuid4().hex}")
+    try:
+        unfinished.write_text(text)
+        _flush(unfinished)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    _flush(path.parent)
+    return True
+
+
+def _flush(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _held(folder: Path) -> int | None:
+    """Return a descriptor that holds the lock of a folder; None if the file system has no such locks."""
+    try:
+        opened = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+    except OSError:
+        os.close(opened)
+        return None
+    return opened
+
+
+@contextmanager
+def _system_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise AnalyticsError(f"{path}: {error.strerror or error}") from error
 
 
 def hadoop_configuration(spark: SparkSession) -> Any:

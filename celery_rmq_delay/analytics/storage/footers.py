@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
+from itertools import islice
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyarrow import ArrowException, parquet
 from pyspark.sql import SparkSession
 
 from ...exceptions import AnalyticsError
-from .files import hadoop_configuration, is_a, java_message
+from .files import hadoop_configuration, is_a, java_message, local_path
 
 _THREADS = 8
+_AT_ONCE = 256
+#: Columns whose times are in nanoseconds, in the words of PyArrow and of Parquet's Java library.
+_NANOS = re.compile(r" (\w+) \(Timestamp\([^)]*timeUnit=nanoseconds")
+_JAVA_NANOS = re.compile(r" (\w+) \(TIMESTAMP\(NANOS")
 
 
 @dataclass(frozen=True)
@@ -28,16 +35,51 @@ class Listed:
 
 @dataclass(frozen=True)
 class Footer:
-    """The footer of a file: columns as Parquet writes them, and number of rows. ``error``: why there is none."""
+    """The footer of a file: its columns in words of Parquet, and the number of rows. ``error``: why there is none.
+
+    ``nanoseconds``: the columns whose times are in nanoseconds.
+    """
 
     file: Listed
     columns: str = ""
+    nanoseconds: frozenset[str] = frozenset()
     rows: int = 0
     error: str | None = None
 
 
 def read_footers(spark: SparkSession, files: Iterable[Listed]) -> Iterator[Footer]:
-    """Yield the footer of every file, in order. Two small reads per file, several files at once."""
+    """Yield the footer of every file, in order.
+
+    On a local disk PyArrow reads them, and Hadoop only those that PyArrow cannot read. On other storage Hadoop does,
+    with two small reads per file, several files at once.
+    """
+    through_hadoop = _hadoop_reader(spark)
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="footers") as threads:
+        for some in _in_parts(files):
+            waiting = [_read_local(file) or threads.submit(through_hadoop, file) for file in some]
+            yield from (each if isinstance(each, Footer) else each.result() for each in waiting)
+
+
+def _in_parts(files: Iterable[Listed]) -> Iterator[list[Listed]]:
+    left = iter(files)
+    while some := list(islice(left, _AT_ONCE)):
+        yield some
+
+
+def _read_local(file: Listed) -> Footer | None:
+    """Return the footer of a file on a local disk; None if PyArrow cannot read it, or it is elsewhere."""
+    path = local_path(file.path)
+    if path is None:
+        return None
+    try:
+        found = parquet.read_metadata(path)
+        columns = str(found.schema).partition("\n")[2]  # the first line has an address in memory
+    except (ArrowException, OSError, ValueError):
+        return None
+    return Footer(file, columns, frozenset(_NANOS.findall(columns)), found.num_rows)
+
+
+def _hadoop_reader(spark: SparkSession) -> Callable[[Listed], Footer]:
     jvm: Any = spark._jvm
     conf = hadoop_configuration(spark)
     reader = jvm.org.apache.parquet.hadoop.ParquetFileReader
@@ -49,7 +91,7 @@ def read_footers(spark: SparkSession, files: Iterable[Listed]) -> Iterator[Foote
             opened = reader.open(source.fromPath(path(file.path), conf))
             try:
                 columns = opened.getFileMetaData().getSchema().toString()
-                return Footer(file, columns, opened.getRecordCount())
+                return Footer(file, columns, frozenset(_JAVA_NANOS.findall(columns)), opened.getRecordCount())
             finally:
                 opened.close()
         except Py4JJavaError as error:
@@ -57,8 +99,7 @@ def read_footers(spark: SparkSession, files: Iterable[Listed]) -> Iterator[Foote
                 raise went_away(java_message(error)) from error
             return Footer(file, error=java_message(error))
 
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="footers") as threads:
-        yield from threads.map(read, files)
+    return read
 
 
 def went_away(what: str) -> AnalyticsError:

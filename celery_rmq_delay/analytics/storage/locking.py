@@ -1,7 +1,8 @@
 """Lock an output for one run: a file names the run that writes, and the file's age shows whether the run is alive.
 
 The age is computed from the storage's times of the file's last change and of the present, so the clocks of machines do
-not matter, and a lock that cannot be read while it is being written has its true age.
+not matter, and a lock that cannot be read while it is being written has its true age. On a local disk only one process
+at a time takes, renews or removes a lock, so exactly one run gets it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,8 @@ LOCK = "_lock.json"
 #: Seconds between two heartbeats, and seconds after the last one when the writer is considered dead.
 BEAT = 20.0
 DEAD_AFTER = 180.0
-#: Seconds after which two runs that take over the same lock at the same time check which one holds it.
+#: Seconds after which two runs that take over the same lock at the same time check which one holds it, on storage where
+#: this is not exact.
 SETTLED = 2.0
 _READS, _BETWEEN_READS = 4, 0.1
 
@@ -48,6 +50,21 @@ class Lock:
 
     def check(self) -> None:
         """Write a heartbeat. Raises `AnalyticsError` if this run no longer holds the lock, or it cannot be read."""
+        with self._alone():
+            self._check()
+
+    def now_ms(self) -> int:
+        """Return the time by the storage's clock, in ms since the epoch."""
+        probe = f"{self.path}.{self.run}"
+        self.storage.write(probe, "")
+        entry = self.storage.find(probe)
+        self.storage.delete(probe)
+        return entry.modified_ms if entry is not None else round(time.time() * 1000)
+
+    def _alone(self) -> AbstractContextManager[bool]:
+        return self.storage.alone(self.storage.url)
+
+    def _check(self) -> None:
         found = _find(self.storage, self.path)
         if found is None or found.holder.get("run") != self.run:
             raise AnalyticsError(
@@ -64,7 +81,8 @@ class Lock:
                 self.check()
 
     def _release(self) -> None:
-        with suppress(AnalyticsError):  # the next run takes it over when it is old enough
+        # If that fails, the next run takes it over when it is old enough.
+        with suppress(AnalyticsError), self._alone():
             found = _find(self.storage, self.path)
             if found is not None and found.holder.get("run") == self.run:
                 self.storage.delete(self.path)
@@ -77,7 +95,7 @@ def locked(
     """Hold the lock of the output. Raises `AnalyticsError`, which names the holder, if another run holds it.
 
     A lock is taken over if its process ran on this machine and has ended, or if it has no heartbeat for `DEAD_AFTER`
-    seconds. On object stores two runs that start at the same time can both get it.
+    seconds. On object stores two runs that start at the same time can both get it; only one of them can publish.
     """
     storage = Storage(spark, output)
     lock = Lock(storage, f"{storage.url}/{LOCK}", run)
@@ -95,12 +113,26 @@ def locked(
 
 
 def _take(lock: Lock, settled: float) -> None:
+    with lock._alone() as is_exact:
+        if _try(lock):
+            if is_exact:
+                return
+            # Another run may have found the same old lock, and removed this one instead.
+            time.sleep(settled)
+            again = _find(lock.storage, lock.path)
+            if again is not None and again.holder.get("run") == lock.run:
+                return
+    raise AnalyticsError(f"{lock.path}: another run took the lock at the same time. Wait for it.")
+
+
+def _try(lock: Lock) -> bool:
+    """Write the lock if there is none, or a dead one. Raises `AnalyticsError` if a run holds it."""
     storage, path = lock.storage, lock.path
     if storage.write(path, _text(lock.run), replace=False):
-        return
+        return True
     found = _find(storage, path)
     if found is not None:
-        age = (_present_ms(lock) - found.modified_ms) / 1000
+        age = (lock.now_ms() - found.modified_ms) / 1000
         if age < DEAD_AFTER and not _has_ended(found.holder):
             raise AnalyticsError(
                 f"{path}: the run {found.holder.get('run', '?')} (process {found.holder.get('pid', '?')}) writes there;"
@@ -109,22 +141,7 @@ def _take(lock: Lock, settled: float) -> None:
             )
         if _find(storage, path) == found:
             storage.delete(path)
-    if storage.write(path, _text(lock.run), replace=False):
-        # Another run may have found the same old lock, and removed this one instead.
-        time.sleep(settled)
-        again = _find(storage, path)
-        if again is not None and again.holder.get("run") == lock.run:
-            return
-    raise AnalyticsError(f"{path}: another run took the lock at the same time. Wait for it.")
-
-
-def _present_ms(lock: Lock) -> int:
-    """Return the time by the storage's clock."""
-    probe = f"{lock.path}.{lock.run}"
-    lock.storage.write(probe, "")
-    entry = lock.storage.find(probe)
-    lock.storage.delete(probe)
-    return entry.modified_ms if entry is not None else round(time.time() * 1000)
+    return storage.write(path, _text(lock.run), replace=False)
 
 
 def _text(run: str) -> str:
@@ -153,7 +170,7 @@ def _find(storage: Storage, path: str) -> _Found | None:
 
 def _read_holder(storage: Storage, path: str) -> dict[str, Any]:
     try:
-        found = json.loads(storage.read(path))
+        found = json.loads(storage.read(path) or "")
     except (AnalyticsError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

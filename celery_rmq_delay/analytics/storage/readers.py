@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +34,9 @@ ORIGIN = (
     StructField("raw", StringType()),
 )
 
-_REQUIRED = [column.name for column in COLUMNS if column.required]
+#: Values of required columns that files of early versions lack.
+_WITHOUT = {"generation": 0}
+_REQUIRED = [column.name for column in COLUMNS if column.required and column.name not in _WITHOUT]
 
 
 @dataclass(frozen=True)
@@ -144,14 +145,13 @@ def _scan(spark: SparkSession, footers: list[Footer]) -> DataFrame | Rejected:
         return Rejected(first, WRONG_SCHEMA, " ".join(str(error).split())[:300])
     if missing := next((name for name in _REQUIRED if name not in found.names), None):
         return Rejected(first, f"missing:{missing}", f"The column {missing} is missing.")
-    nanoseconds = set(re.findall(r" (\w+) \(TIMESTAMP\(NANOS", footers[0].columns))
     values, wrong = [], []
     for field in EVENTS:
         if field.name not in found.names:
-            values.append(F.lit(None).cast(field.dataType).alias(field.name))
+            values.append(F.lit(_WITHOUT.get(field.name)).cast(field.dataType).alias(field.name))
             continue
         kind = found[field.name].dataType
-        way = converted(field.name, kind, field.dataType, nanoseconds=field.name in nanoseconds)
+        way = converted(field.name, kind, field.dataType, nanoseconds=field.name in footers[0].nanoseconds)
         if way is None:
             what = f"The column {field.name} is {kind.simpleString()}, not {field.dataType.simpleString()}."
             return Rejected(first, WRONG_SCHEMA, what)

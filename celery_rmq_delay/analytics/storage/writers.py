@@ -1,30 +1,27 @@
-"""Replace days of tables: everything that a run computed, or nothing.
+"""Write the tables of a run below ``<output>/runs/<run>/``, and publish all of them at once, or nothing.
 
-A run writes into ``<output>/_staging/<run>/`` first. When everything is written, it commits by writing a journal. Then
-folders are replaced by renaming. A run that is killed before the commit leaves the output unchanged; one that is killed
-later is completed by the next run (`recover`), and its folder is never removed before.
+Until the run is published, readers see the tables of the run before. A run that is killed earlier leaves files that
+nobody sees, which the next run removes.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
-from uuid import uuid4
+from collections.abc import Callable
+from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DoubleType, StructType, TimestampType
 
 from ...exceptions import AnalyticsError
+from ...history.output import REPORT, RUNS, Manifest
 from ..days import Days, day_of
 from ..schema import DAY
-from .files import Storage
+from .files import Storage, parent_of
+from .publishing import current_run, publish
 
-STAGING = "_staging"
-_JOURNAL = "journal.json"
-_OLD, _NEW = "old", "new"
+#: The folder of temporary rows.
+_KEPT = "_temporary"
 
 _UNLIKE = (DoubleType, TimestampType)
 _UNLIKE_NAMES = ("task_id", "runtime_ms", "wasted_ms")
@@ -33,22 +30,13 @@ _UNLIKE_NAMES = ("task_id", "runtime_ms", "wasted_ms")
 _Files = dict[str, dict[str, int]]
 
 
-@dataclass(frozen=True)
-class Swap:
-    """A day of a table that changes; ``files``: the names of its new files. Without files the day becomes empty."""
-
-    table: str
-    day: str
-    files: list[str]
-
-
 class Replacement:
-    """The days that one run replaces: `write` each table, then `decide`, then `complete`."""
+    """The days that one run replaces: `write` each table, then `publish`. ``shown``: the tables of the run before."""
 
-    def __init__(self, spark: SparkSession, output: str, run: str | None = None) -> None:
-        self._spark, self.run = spark, run or uuid4().hex
-        self._storage = Storage(spark, output)
-        self._folder = f"{self._storage.url}/{STAGING}/{self.run}"
+    def __init__(self, spark: SparkSession, output: str, run: str, shown: Manifest) -> None:
+        self._spark, self.run = spark, run
+        self._storage, self._shown = Storage(spark, output), shown
+        self._folder = f"{self._storage.url}/{RUNS}/{run}"
         self._days: dict[str, Days] = {}
         self._written: dict[str, _Files] = {}
 
@@ -59,62 +47,72 @@ class Replacement:
         """
         rows = frame.where(in_days(days))
         rows = rows.coalesce(files) if files else rows
-        where = f"{self._folder}/{_NEW}/{table}"
+        where = f"{self._folder}/{table}"
         rows.write.options(**_encodings(frame.schema)).partitionBy(DAY.name).mode("overwrite").parquet(where)
-        self._days[table], self._written[table] = days, self._staged(table)
-        return read_table(self._spark, where, StructType([each for each in frame.schema if each.name != DAY.name]))
+        self._days[table], self._written[table] = days, self._found(table)
+        return read_folder(self._spark, where, StructType([each for each in frame.schema if each.name != DAY.name]))
 
     def standing(self, table: str, schema: StructType, days: Days) -> DataFrame:
         """Return the rows of a table in the output, as they are before this run."""
-        return read_table(self._spark, f"{self._storage.url}/{table}", schema, days)
+        return read_table(self._spark, self._storage, self._shown, table, schema, days)
 
     def keep(self, frame: DataFrame, name: str) -> DataFrame:
         """Write temporary rows that are needed again, and return them; they are removed when the run ends."""
-        where = f"{self._folder}/{name}"
+        where = f"{self._folder}/{_KEPT}/{name}"
         frame.write.mode("overwrite").parquet(where)
         return self._spark.read.schema(frame.schema).parquet(where)
 
-    def decide(self, check: Callable[[], None] = lambda: None) -> list[Swap]:
-        """Commit: write the journal, after which the replacement is always completed. Returns the changes.
+    def publish(self, report: str, now: datetime, check: Callable[[], None] = lambda: None) -> None:
+        """Let the output show the tables of this run. ``report``: content of its report.
 
         ``check`` is called just before, and raises if this run no longer holds the output. Raises `AnalyticsError` if a
-        written file is missing.
+        written file is missing, or another run was published since this one began.
         """
-        swaps = [swap for table in self._days for swap in self._swaps(table)]
+        for table, files in self._written.items():
+            if self._found(table) != files:
+                raise AnalyticsError(
+                    f"{self._folder}: files of the table {table} disappeared before it was published. Another run has"
+                    " considered this one dead, or they were removed. The output is unchanged: run again."
+                )
+        self._storage.delete(f"{self._folder}/{_KEPT}")
+        self.write_report(report)
+        self._flush()
         check()
-        self._storage.write_whole(f"{self._folder}/{_JOURNAL}", json.dumps([asdict(swap) for swap in swaps]))
-        return swaps
+        days = {
+            table: (self._days[table], [day for folder in files if (day := day_of(folder))])
+            for table, files in self._written.items()
+        }
+        publish(self._storage, self._shown, self._shown.replaced(self.run, days), now)
 
-    def complete(self) -> None:
-        """Replace the days by what was committed. After a failure `recover` completes it."""
-        _complete(self._storage, self._folder)
+    def write_report(self, text: str) -> None:
+        """Write the report of this run, or replace it."""
+        self._storage.write(f"{self._folder}/{REPORT}", text)
 
     def discard(self) -> None:
-        """Remove what was written; does nothing after the commit."""
-        if not self._storage.exists(f"{self._folder}/{_JOURNAL}"):
+        """Remove what was written, unless the output shows it, or that cannot be found out."""
+        current = current_run(self._storage)
+        if current is None or current.run != self.run:
             self._storage.delete(self._folder)
+
+    def days_with_rows(self) -> dict[str, int]:
+        """Return the number of days with rows by table."""
+        return {table: len(files) for table, files in self._written.items()}
 
     def size(self) -> int:
         """Return the number of bytes written."""
         return sum(sum(files.values()) for days in self._written.values() for files in days.values())
 
-    def _staged(self, table: str) -> _Files:
+    def _found(self, table: str) -> _Files:
         return {
             folder.name: {file.name: file.size for file in self._storage.entries(folder.path) if not file.hidden}
-            for folder in self._storage.folders(f"{self._folder}/{_NEW}/{table}")
+            for folder in self._storage.folders(f"{self._folder}/{table}")
         }
 
-    def _swaps(self, table: str) -> Iterator[Swap]:
-        new = self._staged(table)
-        if new != self._written[table]:
-            raise AnalyticsError(
-                f"{self._folder}: files of the table {table} disappeared before it was published. Another run has"
-                " considered this one dead, or they were removed. The output is unchanged: run again."
-            )
-        old = [folder.name for folder in self._storage.folders(f"{self._storage.url}/{table}")]
-        ends = {name for name in old if (day := day_of(name)) and day in self._days[table]}
-        for name in sorted(new.keys() | ends):
-            yield Swap(table, name, sorted(new.get(name, ())))
+    def _flush(self) -> None:
+        for table, days in self._written.items():
+            for folder, files in days.items():
+                path = f"{self._folder}/{table}/{folder}"
+                self._storage.flush([*(f"{path}/{name}" for name in files), path, parent_of(path)])
 
 
 def _encodings(schema: StructType, within: str = "") -> dict[str, str]:
@@ -128,14 +126,26 @@ def _encodings(schema: StructType, within: str = "") -> dict[str, str]:
     return found
 
 
-def read_table(spark: SparkSession, where: str, schema: StructType, days: Days | None = None) -> DataFrame:
-    """Return a table of an output (``<output>/<table>``) with its ``day``; no rows if it does not exist yet."""
+def read_table(
+    spark: SparkSession, storage: Storage, shown: Manifest, table: str, schema: StructType, days: Days
+) -> DataFrame:
+    """Return the rows of a table that an output shows, with their ``day``; folders that were removed have no rows."""
+    folders = [f"{storage.url}/{folder}" for folder in shown.folders(table, days).values()]
+    if not (present := [folder for folder in folders if storage.exists(folder)]):
+        return spark.createDataFrame([], StructType([*schema, DAY]))
+    # The folders of several runs have no root in common that Spark could find the days from.
+    rows = spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*present)
+    day = F.regexp_extract("_metadata.file_path", r".*/day=(\d{4}-\d{2}-\d{2})/", 1).cast(DAY.dataType)
+    return rows.withColumn(DAY.name, day)
+
+
+def read_folder(spark: SparkSession, where: str, schema: StructType) -> DataFrame:
+    """Return the rows of a table in the folder of one run, with their ``day``; no rows if it has no day."""
     storage = Storage(spark, where)
     columns = StructType([*schema, DAY])
     if not storage.folders(storage.url):
         return spark.createDataFrame([], columns)
-    rows = spark.read.schema(columns).parquet(storage.url)
-    return rows if days is None else rows.where(in_days(days))
+    return spark.read.schema(columns).parquet(storage.url)
 
 
 def in_days(days: Days) -> Column:
@@ -143,43 +153,3 @@ def in_days(days: Days) -> Column:
     # As strings: Spark's conversion of dates drops the zeros of early years.
     first, last = (F.lit(day.isoformat()).cast(DAY.dataType) for day in (days.first, days.last))
     return F.col(DAY.name).between(first, last)
-
-
-def recover(spark: SparkSession, output: str) -> list[str]:
-    """Complete the runs that were killed after their commit, remove the others; return what was done.
-
-    No other process may write to the output meanwhile.
-    """
-    storage, done = Storage(spark, output), []
-    for run in storage.entries(f"{storage.url}/{STAGING}"):
-        if storage.exists(f"{run.path}/{_JOURNAL}"):
-            _complete(storage, run.path)
-            done.append(f"completed the run {run.name}, which was killed while it replaced days")
-        else:
-            storage.delete(run.path)
-            done.append(f"removed the run {run.name}, which was killed before it was complete")
-    return done
-
-
-def _complete(storage: Storage, folder: str) -> None:
-    """Carry out the journal from where it was interrupted."""
-    for swap in _journal(storage, f"{folder}/{_JOURNAL}"):
-        place = f"{swap.table}/{swap.day}"
-        live, new, old = f"{storage.url}/{place}", f"{folder}/{_NEW}/{place}", f"{folder}/{_OLD}/{place}"
-        present = {entry.name for entry in storage.entries(live)}
-        # File names are unique: if one of the new files is there, the old ones have been moved away.
-        if present and present.isdisjoint(swap.files):
-            storage.move_into(live, old)
-        if swap.files and storage.exists(new):
-            storage.move_into(new, live)
-    storage.delete(folder)
-
-
-def _journal(storage: Storage, path: str) -> Iterable[Swap]:
-    try:
-        found: Any = json.loads(storage.read(path))
-        return [Swap(**each) for each in found]
-    except (ValueError, TypeError) as error:
-        raise AnalyticsError(
-            f"{path}: is not a journal of a run ({error}). Remove its folder to discard that run."
-        ) from error

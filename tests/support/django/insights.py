@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from celery_rmq_delay.contrib.django.services.insight_tables import BACKTEST_FIGURES, ENDS, FIGURES
+from celery_rmq_delay.history.output import CURRENT, MANIFEST, REPORT, RUNS, Current, Manifest, folder_of, manifest_of
 
 TEXT, WHOLE, SHORT, NUMBER, FLAG = pa.string(), pa.int64(), pa.int32(), pa.float64(), pa.bool_()
 TIME, DELAYS, NAMES = pa.timestamp("us", "UTC"), pa.list_(pa.int64()), pa.list_(pa.string())
@@ -96,14 +97,23 @@ REFUSED = (
 )
 LEARN = 'attempts at other times would show whether 2m 30m is better: set "jitter" of the queue to 0.2 for a week'
 
+#: The run that writes all tables, unless a test says otherwise.
+RUN = "20260101T031700Z-0a1b2c3d"
+
 Rows = list[dict[str, Any]]
 
 
-def write(folder: Path, table: str, day: date, rows: Rows, schema: pa.Schema | None = None) -> Path:
-    """Write rows of a table for a day; return the file."""
-    path = folder / table / f"day={day}" / "part-0.parquet"
+def write(folder: Path, table: str, day: date, rows: Rows, schema: pa.Schema | None = None, *, run: str = RUN) -> Path:
+    """Write rows of a table for a day, and publish them with all other days; return the file."""
+    shown = Manifest()
+    if (folder / CURRENT).exists():
+        before = Current.parse((folder / CURRENT).read_text(), CURRENT)
+        shown = Manifest.parse((folder / manifest_of(before.run)).read_text(), MANIFEST)
+    path = folder / folder_of(run, table, day) / "part-0.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pa.Table.from_pylist(rows, schema=schema or SCHEMAS[table]), path)
+    (folder / manifest_of(run)).write_text(shown.replaced(run, {table: ((day,), (day,))}).text())
+    (folder / CURRENT).write_text(Current(run).text())
     return path
 
 
@@ -122,16 +132,19 @@ def finished(folder: Path, last: date, days: int = 7) -> Path:
     return folder
 
 
-def report(folder: Path, last: date, days: int = 1, *, name: str | None = None, **more: Any) -> None:
-    """Write the report of a finished run into a file of this name, or one named after the last day."""
+def report(folder: Path, last: date, days: int = 1, *, run: str = RUN, **more: Any) -> None:
+    """Write the report of a run."""
     values = {
         "first_day": str(last - timedelta(days=days - 1)), "last_day": str(last),
         "output": "s3://key:secret@shop/insights", "rows_in": 91_204, "duplicates": 31,
-        "quarantined": {"missing:task_id": 2}, "tables": {path.name: days for path in folder.iterdir()}, **more,
+        "quarantined": {"missing:task_id": 2}, **more,
     }  # fmt: skip
-    path = folder / "runs" / f"{name or f'{last:%Y%m%d}T031700Z-0a1b2c3d'}.json"
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(values))
+    (folder / RUNS / run / REPORT).write_text(json.dumps(values))
+
+
+def folder(output: Path, table: str) -> Path:
+    """Return the folder of a table."""
+    return output / RUNS / RUN / table
 
 
 def over(seconds: float, task: tuple[Any, ...]) -> float:

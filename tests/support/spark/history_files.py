@@ -13,6 +13,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from celery_rmq_delay.history.columns import COLUMNS, day_folder
+from celery_rmq_delay.history.output import CURRENT, Current, Manifest, manifest_of
 from tests.support.spark.frames import Row
 
 _TYPES = {
@@ -51,23 +52,37 @@ def changed(column: str, kind: pa.DataType) -> pa.Schema:
     return SCHEMA.set(SCHEMA.get_field_index(column), pa.field(column, kind))
 
 
+def shown(output: Path) -> Manifest:
+    """Return the tables that an output shows."""
+    run = Current.parse((output / CURRENT).read_text(), CURRENT).run
+    return Manifest.parse((output / manifest_of(run)).read_text(), run)
+
+
 def contents(output: Path) -> dict[str, list[str]]:
-    """Return the rows of all days of all tables, each as text, in their order."""
+    """Return the rows of all days of all tables that an output shows, each as text, in their order."""
+    manifest = shown(output)
     return {
-        f"{day.parent.name}/{day.name}": sorted(
-            repr(row) for file in day.glob("[!._]*.parquet") for row in parquet.ParquetFile(file).read().to_pylist()
-        )
-        for day in output.glob("[!_]*/day=*")
+        f"{table}/day={day}": sorted(map(repr, _rows(output / folder)))
+        for table in manifest.tables
+        for day, folder in manifest.folders(table).items()
     }
 
 
 def days_of(output: Path, table: str) -> list[date]:
     """Return the days that a table has."""
-    return sorted(date.fromisoformat(day.name.removeprefix("day=")) for day in (output / table).glob("day=*"))
+    return sorted(shown(output).tables.get(table, {}))
+
+
+def rows_of(output: Path, table: str) -> list[dict[str, Any]]:
+    """Return the rows of a table, of all days."""
+    return [row for folder in shown(output).folders(table).values() for row in _rows(output / folder)]
 
 
 def quarantined(output: Path) -> list[tuple[str, str]]:
     """Return the reasons of the bad rows, with the names of their files."""
-    files: list[Any] = list((output / "quarantine").glob("day=*/*.parquet"))
-    rows = [row for file in files for row in parquet.ParquetFile(file).read().to_pylist()]
-    return sorted((row["reason"], row["file"].rpartition("/")[2]) for row in rows)
+    return sorted((row["reason"], row["file"].rpartition("/")[2]) for row in rows_of(output, "quarantine"))
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    files = sorted(folder.glob("[!._]*.parquet"))
+    return [row for file in files for row in parquet.ParquetFile(file).read().to_pylist()]

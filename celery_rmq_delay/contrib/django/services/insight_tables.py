@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
-from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ....exceptions import OutputError
+from ....history.output import Tables, open_tables
 from ....history.url import shown, without_secrets
 
 if TYPE_CHECKING:
@@ -74,46 +71,50 @@ _IN_WORDS: Mapping[Kind, str] = {
     "delays": "a list of whole numbers",
     "names": "a list of texts",
 }
-#: The folder of the reports of finished runs.
-RUNS = "runs"
-_DAY = re.compile(r"/day=(\d{4}-\d{2}-\d{2})/")
 _COMMANDS = "`python -m celery_rmq_delay.analytics run`, or `manage.py rmq_delay_insights` without --load-only."
 _HOW = f"Run {_COMMANDS}"
 
 
 @dataclass(frozen=True)
 class Output:
-    """The output of the analytics under a URL or a path: the files of its tables by day."""
+    """The output of the analytics under a URL or a path."""
 
     url: str
-    #: The days of the last run about the newest day that any table has.
+    #: The days of the run that wrote the newest day of any table.
     first_day: date
     last_day: date
     #: The report of this run.
     report: Mapping[str, Any]
-    _filesystem: Any
-    _files: Mapping[str, Mapping[date, list[str]]]
+    _tables: Tables
 
     def days(self, table: str) -> list[date]:
         """Return the days for which a table has rows, in order."""
-        return sorted(self._files[table])
+        return sorted(self._tables.manifest.tables.get(table, {}))
 
     def read(self, table: str, days: Iterable[date]) -> pa.Table:
         """Return a table's rows of some days, in the columns of `TABLES`. Raises `OutputError`."""
         import pyarrow
 
         schema = _schema(TABLES[table])
-        parts = [
-            self._read_file(table, path, schema) for day in days for path in sorted(self._files[table].get(day, ()))
-        ]
+        try:
+            paths = [path for day in days for path in self._files(table, day)]
+        except (pyarrow.ArrowException, OSError) as error:
+            raise _not_opened(self.url, error) from error
+        parts = [self._read_file(table, path, schema) for path in paths]
         return pyarrow.concat_tables(parts) if parts else schema.empty_table()
+
+    def _files(self, table: str, day: date) -> list[str]:
+        found = self._tables.files(table, day)
+        if not found and day in self.days(table) and self.first_day <= day <= self.last_day:
+            raise OutputError(f"The table {table!r} of {day} is missing in {shown(self.url)}. {_HOW}")
+        return found
 
     def _read_file(self, table: str, path: str, schema: pa.Schema) -> pa.Table:
         import pyarrow
         from pyarrow import compute, parquet
 
         try:
-            with self._filesystem.open_input_file(path) as file:
+            with self._tables.filesystem.open_input_file(path) as file:
                 opened = parquet.ParquetFile(file)
                 _check(table, path, opened.schema_arrow)
                 found = opened.read(columns=list(TABLES[table]))
@@ -130,87 +131,37 @@ def open_output(url: str) -> Output:
     """Open the output under a path, or a URL that ``pyarrow.fs`` supports. Raises `OutputError`."""
     try:
         import pyarrow
-        from pyarrow import fs
     except ImportError as error:
         raise OutputError(
             "Insights need PyArrow, which is not installed: run pip install 'celery-rmq-delay[history]'."
         ) from error
     try:
-        filesystem, root = fs.FileSystem.from_uri(url if "://" in url else str(Path(url).absolute()))
-        root = root.rstrip("/")
-        runs = _finished_runs(filesystem, root, url)
-        latest = next(runs)
-        files = {table: _files_of(filesystem, f"{root}/{table}") for table in TABLES}
-        newest = max((day for days in files.values() for day in days), default=latest.last)
-        run = next((each for each in chain([latest], runs) if each.first <= newest <= each.last), latest)
+        tables = open_tables(url)
+        run = _newest_run(tables)
+        report = tables.report(run)
     except (pyarrow.ArrowException, OSError) as error:
-        text = without_secrets(str(error), url)
-        raise OutputError(
-            f"The output {shown(url)} cannot be opened: {text}. Check address and credentials."
-        ) from error
-    for table, days in files.items():
-        if latest.report["tables"].get(table) and not any(latest.first <= day <= latest.last for day in days):
-            raise OutputError(f"The table {table!r} is missing in {shown(url)}, but the last run wrote it. {_HOW}")
-    return Output(url, run.first, run.last, run.report, filesystem, files)
+        raise _not_opened(url, error) from error
+    except OutputError as error:
+        raise OutputError(f"{error} {_HOW}") from error
+    where = f"The report of the run {run} in {shown(url)}"
+    try:
+        first, last = (date.fromisoformat(report[name]) for name in ("first_day", "last_day"))
+    except (KeyError, TypeError, ValueError) as error:
+        raise OutputError(f"{where} is damaged: its days are not dates. {_HOW}") from error
+    return Output(url, first, last, report, tables)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A finished run: its days and its report."""
-
-    first: date
-    last: date
-    report: Mapping[str, Any]
-
-
-def _finished_runs(filesystem: Any, root: str, url: str) -> Iterator[_Run]:
-    """Yield the runs that have days, the newest first: at least one. Raises `OutputError`."""
-    names = sorted((path for path in _list(filesystem, f"{root}/{RUNS}") if path.endswith(".json")), reverse=True)
-    if not names:
-        raise OutputError(f"There is no finished run in {shown(url)}: {RUNS}/ has no reports. {_HOW}")
-    known = False
-    for name in names:
-        report = _report(filesystem, name)
-        if report.get("first_day") and report.get("last_day"):
-            known = True
-            try:
-                yield _Run(date.fromisoformat(report["first_day"]), date.fromisoformat(report["last_day"]), report)
-            except (TypeError, ValueError) as error:
-                raise OutputError(f"{name} is not a report of a run: its days are not dates. {_HOW}") from error
-    if not known:
-        raise OutputError(
-            f"The runs in {shown(url)} have no days: the history had no events of the requested days. "
-            "Wait until the collector has written events, or select other days with --from and --to."
-        )
+def _newest_run(tables: Tables) -> str:
+    """Return the run that wrote the newest day of any table."""
+    newest = max(
+        ((day, run) for table in TABLES for day, run in tables.manifest.tables.get(table, {}).items()), default=None
+    )
+    return newest[1] if newest else tables.manifest.run
 
 
-def _report(filesystem: Any, name: str) -> dict[str, Any]:
-    """Return the report of a finished run."""
-    with filesystem.open_input_file(name) as file:
-        try:
-            report = json.loads(file.read())
-        except ValueError as error:
-            raise OutputError(f"{name} is not a report of a run: {error}. {_HOW}") from error
-    if not isinstance(report, dict) or not isinstance(report.get("tables"), dict):
-        raise OutputError(f"{name} is not a report of a run: it does not list the tables. {_HOW}")
-    return report
-
-
-def _files_of(filesystem: Any, folder: str) -> dict[date, list[str]]:
-    found: dict[date, list[str]] = {}
-    for path in _list(filesystem, folder):
-        day = _DAY.match(path[len(folder) :])
-        if day and not path.rpartition("/")[2].startswith(("_", ".")):
-            found.setdefault(date.fromisoformat(day[1]), []).append(path)
-    return found
-
-
-def _list(filesystem: Any, folder: str) -> list[str]:
-    """Return the files of a folder that may be missing."""
-    from pyarrow import fs
-
-    infos = filesystem.get_file_info(fs.FileSelector(folder, recursive=True, allow_not_found=True))
-    return [info.path for info in infos if info.type == fs.FileType.File]
+def _not_opened(url: str, error: Exception) -> OutputError:
+    text = without_secrets(str(error), url)
+    return OutputError(f"The output {shown(url)} cannot be opened: {text}. Check address and credentials.")
 
 
 def _schema(columns: Mapping[str, Kind]) -> pa.Schema:

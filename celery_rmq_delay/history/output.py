@@ -1,0 +1,196 @@
+"""The output of the analytics: which run it shows, and in which folders the tables are.
+
+A run writes below ``runs/<run>/`` and changes no table there later. Its ``manifest.json`` lists for each table which
+days are in the folder of which run, and ``current.json`` names the run to read: replacing this one small file publishes
+a run. A reader that has read both files sees the tables of one run, even while another run is published.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..exceptions import OutputError
+from .url import scheme_of, shown, without_secrets
+
+CURRENT, RUNS, MANIFEST, REPORT = "current.json", "runs", "manifest.json", "report.json"
+#: The version of the layout. A reader refuses a newer one.
+VERSION = 1
+
+_Parsed = TypeVar("_Parsed")
+
+_RUN = re.compile(r"\w+(?:-\w+)*")
+_TABLE = re.compile(r"[a-z_]+")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The tables that a run shows: for each table and day, the run whose folder has the files."""
+
+    run: str = ""
+    tables: Mapping[str, Mapping[date, str]] = field(default_factory=dict)
+
+    def folders(self, table: str, days: Container[date] | None = None) -> dict[date, str]:
+        """Return the folders of a table's days, by day, relative to the output; ``days`` None: all of them."""
+        found = sorted(self.tables.get(table, {}).items())
+        return {day: folder_of(run, table, day) for day, run in found if days is None or day in days}
+
+    def used(self) -> set[tuple[str, str, date]]:
+        """Return the run, the table and the day of every folder."""
+        return {(run, table, day) for table, days in self.tables.items() for day, run in days.items()}
+
+    def replaced(self, run: str, written: Mapping[str, tuple[Container[date], Iterable[date]]]) -> Manifest:
+        """Return the tables after a run: by table, the days that it replaces, and those of them that have rows."""
+        tables = {table: dict(days) for table, days in self.tables.items()}
+        for table, (days, with_rows) in written.items():
+            kept = {day: earlier for day, earlier in tables.get(table, {}).items() if day not in days}
+            tables[table] = kept | dict.fromkeys(with_rows, run)
+        return Manifest(run, {table: days for table, days in tables.items() if days})
+
+    def text(self) -> str:
+        """Return the content of the file."""
+        tables: dict[str, dict[str, list[str]]] = {}
+        for table, days in sorted(self.tables.items()):
+            for day, run in sorted(days.items()):
+                tables.setdefault(table, {}).setdefault(run, []).append(day.isoformat())
+        return json.dumps({"version": VERSION, "run": self.run, "tables": tables}, indent=1)
+
+    @classmethod
+    def parse(cls, text: str | bytes, where: str) -> Manifest:
+        """Return the manifest in a file. Raises `OutputError`, which names ``where``."""
+        return _parsed(text, where, lambda found: cls(_named(found["run"], _RUN), _tables(found["tables"])))
+
+
+@dataclass(frozen=True)
+class Current:
+    """The run that an output shows, and those that it showed before, with the time when each was replaced (UTC)."""
+
+    run: str
+    earlier: Mapping[str, datetime] = field(default_factory=dict)
+
+    def text(self) -> str:
+        """Return the content of the file."""
+        earlier = {run: replaced.isoformat() for run, replaced in self.earlier.items()}
+        return json.dumps({"version": VERSION, "run": self.run, "earlier": earlier}, indent=1)
+
+    @classmethod
+    def parse(cls, text: str | bytes, where: str) -> Current:
+        """Return what a file says. Raises `OutputError`, which names ``where``."""
+
+        def build(found: Any) -> Current:
+            earlier = {_named(run, _RUN): datetime.fromisoformat(at) for run, at in found["earlier"].items()}
+            return cls(_named(found["run"], _RUN), earlier)
+
+        return _parsed(text, where, build)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The files of an output, in a file system of PyArrow."""
+
+    url: str
+    manifest: Manifest
+    filesystem: Any
+    _root: str
+
+    def report(self, run: str) -> dict[str, Any]:
+        """Return the report of a run. Raises `OutputError`."""
+        where = f"{self._root}/{RUNS}/{run}/{REPORT}"
+        return _parsed(_read(self.filesystem, where), where, dict)
+
+    def files(self, table: str, day: date) -> list[str]:
+        """Return the files of a day, as paths in the file system; none if its folder was removed."""
+        from pyarrow import fs
+
+        folder = self.manifest.folders(table, (day,)).get(day)
+        if folder is None:
+            return []
+        found = self.filesystem.get_file_info(fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True))
+        return sorted(each.path for each in found if each.is_file and not each.base_name.startswith((".", "_")))
+
+
+def open_tables(output: str) -> Tables:
+    """Return the tables under a path, or a URL that ``pyarrow.fs`` supports.
+
+    Raises `OutputError` if no run has been published there or a file is damaged, and ``pyarrow.ArrowException`` or
+    `OSError` as the file system does.
+    """
+    from pyarrow import fs
+
+    filesystem, root = fs.FileSystem.from_uri(output if scheme_of(output) else str(Path(output).absolute()))
+    root = root.rstrip("/")
+    try:
+        current = Current.parse(_read(filesystem, f"{root}/{CURRENT}"), f"{root}/{CURRENT}")
+    except FileNotFoundError:
+        raise OutputError(f"{shown(output)}: has no {CURRENT}, so no run has been published there.") from None
+    where = f"{root}/{manifest_of(current.run)}"
+    return Tables(output, Manifest.parse(_read(filesystem, where), where), filesystem, root)
+
+
+def table_files(output: str, table: str, first: date = date.min, last: date = date.max) -> list[str]:
+    """Return the files of a table, for DuckDB, pandas, Polars or PyArrow.
+
+    ``output`` is the ``--output`` of a run; the days from ``first`` to ``last`` (UTC) are included. For a path the
+    files are absolute paths, for a URL they are URLs without keys. A file's day is in its path (``day=2026-01-31``).
+    Files remain readable for ``--keep-runs`` after another run was published. Raises `OutputError` if the output cannot
+    be read, or has no such table.
+    """
+    from pyarrow import ArrowException
+
+    try:
+        tables = open_tables(output)
+        if table not in tables.manifest.tables:
+            found = ", ".join(sorted(tables.manifest.tables))
+            raise OutputError(f"{shown(output)}: has no table {table!r}. Its tables: {found}.")
+        days = [day for day in sorted(tables.manifest.tables[table]) if first <= day <= last]
+        scheme = scheme_of(output)
+        start = "" if scheme is None else "file://" if scheme == "file" else f"{scheme}://"
+        return [f"{start}{path}" for day in days for path in tables.files(table, day)]
+    except (ArrowException, OSError) as error:
+        raise OutputError(f"{shown(output)}: cannot be read: {without_secrets(str(error), output)}") from error
+
+
+def folder_of(run: str, table: str, day: date) -> str:
+    """Return the folder of a table's day, relative to the output."""
+    return f"{RUNS}/{run}/{table}/day={day.isoformat()}"
+
+
+def manifest_of(run: str) -> str:
+    """Return the file with the tables that a run shows, relative to the output."""
+    return f"{RUNS}/{run}/{MANIFEST}"
+
+
+def _tables(found: Any) -> dict[str, dict[date, str]]:
+    return {
+        _named(table, _TABLE): {date.fromisoformat(day): _named(run, _RUN) for run in runs for day in runs[run]}
+        for table, runs in found.items()
+    }
+
+
+def _named(name: Any, pattern: re.Pattern[str]) -> str:
+    if not isinstance(name, str) or not pattern.fullmatch(name):
+        raise ValueError(f"found the name {name!r}")
+    return name
+
+
+def _parsed(text: str | bytes, where: str, build: Callable[[Any], _Parsed]) -> _Parsed:
+    try:
+        found = json.loads(text)
+        if isinstance(found, dict) and found.get("version", VERSION) != VERSION:
+            raise OutputError(
+                f"{where}: found version {found['version']!r}, but this is version {VERSION}. Use the version of"
+                " celery-rmq-delay that wrote it, or another output."
+            )
+        return build(found)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise OutputError(f"{where}: was not written by the analytics, or was damaged ({error!r}).") from error
+
+
+def _read(filesystem: Any, path: str) -> bytes:
+    with filesystem.open_input_file(path) as file:
+        return bytes(file.read())
