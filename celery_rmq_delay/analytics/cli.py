@@ -1,6 +1,6 @@
 """``python -m celery_rmq_delay.analytics``: run, what-if, synth, describe.
 
-Exit codes: 0 success; 2 an error that the user can correct, reported in one line.
+Exit codes: 0 success; 2 an error that the user can correct, reported in one line; 130 and 143 after SIGINT and SIGTERM.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .run.describe import describe_input, describe_output, evaluate_ladders
 from .run.pipeline import run as run_pipeline
 from .run.planning import ADVICE_DAYS, Run
 from .session import open_session
+from .stopping import Stoppable
 from .synth.command import synth
 
 
@@ -35,8 +36,9 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
+        ctx.obj = work = Stoppable(lambda: super(Command, self).invoke(ctx))
         try:
-            return super().invoke(ctx)
+            return work.run()
         except RmqDelayError as error:
             raise Failure(" ".join(str(error).split())) from error
 
@@ -112,8 +114,14 @@ def run(
     )
     shown = sys.stderr.isatty() if progress is None else progress
     spark = open_session(master, conf, progress=shown)
-    report = run_pipeline(spark, what, lambda line: click.echo(line, err=True))
+    report = run_pipeline(spark, what, _progress)
     click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.text())
+
+
+def _progress(line: str) -> None:
+    """Print that a stage begins or has ended; end the run here if a signal has come."""
+    click.get_current_context().obj.check()
+    click.echo(line, err=True)
 
 
 @main.command(name="what-if", cls=Command)

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics.storage.files import Storage
+from celery_rmq_delay.analytics.storage.local import LocalStorage
 from celery_rmq_delay.analytics.storage.locking import DEAD_AFTER, LOCK, Lock, locked
 from celery_rmq_delay.exceptions import AnalyticsError
 from tests.support.waiting import wait_for
@@ -95,7 +96,7 @@ def test_the_lock_is_refreshed_after_the_storage_failed(
 
     with locked(spark, str(tmp_path), "first", beat=0.01):
         with monkeypatch.context() as patch:
-            patch.setattr(Storage, "find", fail)
+            patch.setattr(LocalStorage, "find", fail)
             wait_for(lambda: len(failed) > 2, "failures")
         path = aged(tmp_path / LOCK, 100)
         wait_for(lambda: time.time() - path.stat().st_mtime < 50, "a heartbeat")
@@ -121,9 +122,9 @@ def test_the_later_of_two_runs_that_take_over_a_lock_holds_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The slower run has checked the old lock, and removes the lock of the faster one: possible on object stores."""
-    monkeypatch.setattr(Storage, "alone", lambda storage, folder: nullcontext(False))
+    monkeypatch.setattr(LocalStorage, "alone", lambda storage, folder: nullcontext(False))
     held_elsewhere(tmp_path, age=DEAD_AFTER + 10)
-    write = Storage.write
+    write = LocalStorage.write
 
     def overtaken(storage: Storage, path: str, text: str, *, replace: bool = True) -> bool:
         done = write(storage, path, text, replace=replace)
@@ -131,7 +132,7 @@ def test_the_later_of_two_runs_that_take_over_a_lock_holds_it(
             write(storage, path, text.replace("faster", "slower"))
         return done
 
-    monkeypatch.setattr(Storage, "write", overtaken)
+    monkeypatch.setattr(LocalStorage, "write", overtaken)
     with pytest.raises(AnalyticsError, match="another run took"), locked(spark, str(tmp_path), "faster", settled=0):
         pass
     assert holder(tmp_path) == "slower"

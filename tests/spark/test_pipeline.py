@@ -340,10 +340,10 @@ import os, signal, sys
 from datetime import datetime
 from celery_rmq_delay.analytics import session
 from celery_rmq_delay.analytics.run import pipeline, planning
-from celery_rmq_delay.analytics.storage import files
+from celery_rmq_delay.analytics.storage import local
 
 moment, history, output, now, java = sys.argv[1:]
-write, name = files.Storage.write, moment.partition(" ")[2]
+write, name = local.LocalStorage.write, moment.partition(" ")[2]
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -360,7 +360,7 @@ def report(line):
     if line == moment:
         die()
 
-files.Storage.write = killed
+local.LocalStorage.write = killed
 conf = {"spark.driver.memory": "1g", "spark.driver.extraJavaOptions": java, "spark.sql.shuffle.partitions": "2"}
 spark = session.open_session("local[2]", conf)
 now = datetime.fromisoformat(now)

@@ -14,6 +14,7 @@ from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from celery_rmq_delay.analytics.days import Days
 from celery_rmq_delay.analytics.storage.files import Storage
+from celery_rmq_delay.analytics.storage.local import LocalStorage, open_storage
 from celery_rmq_delay.analytics.storage.publishing import current_run, remove_unused, shown_tables
 from celery_rmq_delay.analytics.storage.writers import Replacement
 from celery_rmq_delay.exceptions import AnalyticsError
@@ -39,7 +40,7 @@ def write(spark: SparkSession, tmp_path: Path) -> Callable[..., Replacement]:
     """Write days of the tables ``one`` and ``two``, each with a row, in a run that is not published yet."""
 
     def write(run: str, first: int, last: int) -> Replacement:
-        storage = Storage(spark, str(tmp_path))
+        storage = open_storage(spark, str(tmp_path))
         replacement = Replacement(spark, str(tmp_path), run, shown_tables(storage))
         for table in ("one", "two"):
             rows = spark.createDataFrame([(run, day) for day in days(first, last)], COLUMNS)
@@ -92,7 +93,7 @@ def test_after_an_error_in_any_write_or_removal_the_output_is_old_or_new_as_a_wh
         replacement, steps = write("b", 1, 1), [0]
         with monkeypatch.context() as patch:
             for name in ("write", "delete"):
-                patch.setattr(Storage, name, failing(getattr(Storage, name), steps, number, is_done=is_done))
+                patch.setattr(LocalStorage, name, failing(getattr(LocalStorage, name), steps, number, is_done=is_done))
             try:
                 replacement.publish("{}", NOW)
             except Torn:
@@ -186,7 +187,7 @@ def test_a_reader_sees_the_days_of_one_run_while_others_are_published(
 def test_files_that_no_run_shows_are_removed_when_nobody_can_read_them_any_more(
     spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path
 ) -> None:
-    storage = Storage(spark, str(tmp_path))
+    storage = open_storage(spark, str(tmp_path))
     for number, (run, first, last) in enumerate([("a", 0, 3), ("b", 1, 2), ("c", 2, 3), ("d", 0, 3)]):
         write(run, first, last).publish("{}", NOW + number * KEEP)
 
@@ -211,12 +212,12 @@ def test_files_that_no_run_shows_are_removed_when_nobody_can_read_them_any_more(
 def test_removing_goes_on_where_it_was_interrupted(
     spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    storage = Storage(spark, str(tmp_path))
+    storage = open_storage(spark, str(tmp_path))
     for run, first, last in [("a", 0, 3), ("b", 1, 2), ("c", 2, 3)]:
         write(run, first, last).publish("{}", NOW)
     for number in range(1, 20):
         with monkeypatch.context() as patch:
-            patch.setattr(Storage, "delete", failing(Storage.delete, [0], number, is_done=False))
+            patch.setattr(LocalStorage, "delete", failing(LocalStorage.delete, [0], number, is_done=False))
             try:
                 remove_unused(storage, KEEP, NOW + 3 * KEEP)
             except Torn:
@@ -231,7 +232,7 @@ def test_removing_goes_on_where_it_was_interrupted(
 def test_tables_of_an_earlier_version_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "attempts" / "day=2026-01-01").mkdir(parents=True)
     with pytest.raises(AnalyticsError, match="has tables of an earlier version of celery-rmq-delay"):
-        shown_tables(Storage(spark, str(tmp_path)))
+        shown_tables(open_storage(spark, str(tmp_path)))
 
 
 def test_the_files_of_a_table_are_listed_for_other_programs(write: Callable[..., Replacement], tmp_path: Path) -> None:
@@ -248,11 +249,8 @@ def test_the_files_of_a_table_are_listed_for_other_programs(write: Callable[...,
         table_files(str(tmp_path), "three")
 
 
-def test_a_small_file_is_replaced_at_once_on_storage_that_is_not_local(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_file_is_replaced_at_once_on_storage_that_is_not_local(spark: SparkSession, tmp_path: Path) -> None:
     storage = Storage(spark, str(tmp_path))
-    monkeypatch.setattr(Storage, "local", lambda storage, path: None)
     for text in ("one", "two"):
         assert storage.write(f"{storage.url}/{CURRENT}", text)
         assert storage.read(f"{storage.url}/{CURRENT}") == text

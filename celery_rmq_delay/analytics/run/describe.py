@@ -23,6 +23,7 @@ from ..schema import ATTEMPTS, EPISODES
 from ..session import prepare
 from ..storage.files import Storage
 from ..storage.footers import Listed, read_footers
+from ..storage.local import open_storage
 from ..storage.publishing import shown_tables
 from ..storage.readers import read_events
 from ..storage.writers import read_table
@@ -111,7 +112,7 @@ def _delays(ladder_ms: Iterable[int]) -> str:
 
 
 def _output(spark: SparkSession, url: str) -> tuple[Storage, Manifest]:
-    storage = Storage(spark, url)
+    storage = open_storage(spark, url)
     if not storage.exists(storage.url):
         raise AnalyticsError(f"{storage.url}: there is no such folder. Use the --output of a run.")
     return storage, shown_tables(storage)

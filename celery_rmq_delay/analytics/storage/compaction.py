@@ -18,6 +18,7 @@ from ...exceptions import AnalyticsError
 from ..session import no_jobs_left
 from .files import Entry, Storage, parent_of
 from .footers import Footer, Listed, read_footers
+from .local import open_storage
 from .readers import Read
 
 #: Files of at least this many bytes are not merged; merged files have about `MERGED_BYTES`.
@@ -42,7 +43,7 @@ class Compacted:
 
 def compact(spark: SparkSession, url: str, read: Read, today: date) -> Compacted:
     """Merge the small files of the days before ``today`` (UTC). Raises `AnalyticsError` if that fails."""
-    storage, done = Storage(spark, url), Compacted()
+    storage, done = open_storage(spark, url), Compacted()
     for day in (day for day in read.days if day < today):
         _remove_unfinished(storage, f"{storage.url}/day={day}")
     for files in mergeable(read.files, today):

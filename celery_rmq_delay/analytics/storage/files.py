@@ -5,12 +5,9 @@ Spark's reads and writes use the same way, so that one set of credentials and se
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -50,6 +47,7 @@ class Storage:
     """The file system of a URL. Methods raise `AnalyticsError` with the path and the error of the file system.
 
     Keys and endpoints in the URL are set in the session, also for Spark's reads and writes; ``url`` is without them.
+    ``scheme``: that of the URL, as Hadoop understands it. Open one with `local.open_storage`.
     """
 
     def __init__(self, spark: SparkSession, url: str) -> None:
@@ -63,7 +61,9 @@ class Storage:
             context._jsc.hadoopConfiguration().set(name, value)
         with hadoop_errors(self.url):
             self._files = self._path(self.url).getFileSystem(hadoop_configuration(spark))
-            self._scheme = str(self._files.getUri().getScheme())
+            self.scheme = str(self._files.getUri().getScheme())
+            if self.scheme == "file":
+                self.url = str(self._files.makeQualified(self._path(self.url)).toString())
 
     def _path(self, path: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(path)
@@ -137,10 +137,7 @@ class Storage:
         Object stores show a file when it is complete. On other storage it is written beside, and renamed; a file that
         must not exist yet is created, and then filled.
         """
-        if (local := self.local(path)) is not None:
-            with _system_errors(path):
-                return _write_local(local, text, replace=replace)
-        if not replace or self._scheme in _OBJECT_STORES:
+        if not replace or self.scheme in _OBJECT_STORES:
             return self._create(path, text, replace=replace)
         unfinished = f"{parent_of(path)}/_{path.rpartition('/')[2]}.{uuid4().hex}"
         self._create(unfinished, text)
@@ -167,87 +164,18 @@ class Storage:
                 stream.close()
             return True
 
-    def local(self, path: str) -> Path | None:
-        """Return the path of a file or folder on a disk of this machine; None on any other storage."""
-        if self._scheme != "file":
-            return None
-        return Path(self._files.makeQualified(self._path(path)).toUri().getPath())
-
     def flush(self, paths: Iterable[str]) -> None:
-        """Let these files survive a power failure, if they are on a local disk; other storage does so by itself."""
-        for path in paths:
-            if (local := self.local(path)) is not None:
-                with _system_errors(path):
-                    _flush(local)
+        """Let files and folders survive a power failure; does nothing where the storage does so by itself."""
 
     @contextmanager
     def alone(self, folder: str) -> Iterator[bool]:
-        """Let only one process into the block, and yield True; yield False where the storage cannot do that.
-
-        Locks a folder on a local disk until the block ends, also if the process is killed.
-        """
-        local = self.local(folder)
-        held = None if local is None else _held(local)
-        try:
-            yield held is not None
-        finally:
-            if held is not None:
-                os.close(held)
+        """Let only one process into the block, and yield True; yield False where the storage cannot do that."""
+        yield False
 
 
 def local_path(url: str) -> str | None:
     """Return the local path of a Hadoop URL such as ``file:/a b``, as `Entry.path` has it; None for other storage."""
     return url.removeprefix("file:").replace("//", "/") if url.startswith("file:/") else None
-
-
-def _write_local(path: Path, text: str, *, replace: bool) -> bool:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if not replace:
-        try:
-            with path.open("x") as file:
-                file.write(text)
-        except FileExistsError:
-            return False
-        return True
-    unfinished = path.with_name(f"_{path.name}.{uuid4().hex}")
-    try:
-        unfinished.write_text(text)
-        _flush(unfinished)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    _flush(path.parent)
-    return True
-
-
-def _flush(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
-
-
-def _held(folder: Path) -> int | None:
-    """Return a descriptor that holds the lock of a folder; None if the file system has no such locks."""
-    try:
-        opened = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-    except OSError:
-        os.close(opened)
-        return None
-    return opened
-
-
-@contextmanager
-def _system_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise AnalyticsError(f"{path}: {error.strerror or error}") from error
 
 
 def hadoop_configuration(spark: SparkSession) -> Any:

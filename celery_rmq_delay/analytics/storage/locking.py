@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 
 from ...exceptions import AnalyticsError
 from .files import Storage
+from .local import open_storage
 
 LOCK = "_lock.json"
 #: Seconds between two heartbeats, and seconds after the last one when the writer is considered dead.
@@ -97,7 +98,7 @@ def locked(
     A lock is taken over if its process ran on this machine and has ended, or if it has no heartbeat for `DEAD_AFTER`
     seconds. On object stores two runs that start at the same time can both get it; only one of them can publish.
     """
-    storage = Storage(spark, output)
+    storage = open_storage(spark, output)
     lock = Lock(storage, f"{storage.url}/{LOCK}", run)
     storage.make_folder(storage.url)
     _take(lock, settled)

@@ -20,8 +20,8 @@ from ..days import Days, day_of
 from ..schema import DAY, EVENTS, QUARANTINE
 from ..session import prepare
 from .conversions import converted
-from .files import Storage
 from .footers import Footer, Listed, read_footers, went_away
+from .local import open_storage
 
 #: Reasons for which a whole file is left out, besides ``missing:<column>``.
 UNREADABLE, WRONG_SCHEMA = "unreadable_file", "wrong_schema"
@@ -80,7 +80,7 @@ class Read:
 
 def list_days(spark: SparkSession, url: str) -> list[date]:
     """Return the days for which a history has folders. Raises `AnalyticsError` if the URL is not that of a history."""
-    storage = Storage(spark, url)
+    storage = open_storage(spark, url)
     folders = storage.folders(storage.url)
     days = sorted(day for folder in folders if (day := day_of(folder.name)))
     if days:
@@ -95,7 +95,7 @@ def list_days(spark: SparkSession, url: str) -> list[date]:
 
 def list_files(spark: SparkSession, url: str, days: Iterable[date]) -> list[Listed]:
     """Return the files of these days, by day and name, without hidden ones."""
-    storage = Storage(spark, url)
+    storage = open_storage(spark, url)
     return [
         Listed(entry.path, day, entry.size)
         for day in days

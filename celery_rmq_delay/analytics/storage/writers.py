@@ -18,6 +18,7 @@ from ...history.output import REPORT, RUNS, Manifest
 from ..days import Days, day_of
 from ..schema import DAY
 from .files import Storage, parent_of
+from .local import open_storage
 from .publishing import current_run, publish
 
 #: The folder of temporary rows.
@@ -35,7 +36,7 @@ class Replacement:
 
     def __init__(self, spark: SparkSession, output: str, run: str, shown: Manifest) -> None:
         self._spark, self.run = spark, run
-        self._storage, self._shown = Storage(spark, output), shown
+        self._storage, self._shown = open_storage(spark, output), shown
         self._folder = f"{self._storage.url}/{RUNS}/{run}"
         self._days: dict[str, Days] = {}
         self._written: dict[str, _Files] = {}
@@ -141,7 +142,7 @@ def read_table(
 
 def read_folder(spark: SparkSession, where: str, schema: StructType) -> DataFrame:
     """Return the rows of a table in the folder of one run, with their ``day``; no rows if it has no day."""
-    storage = Storage(spark, where)
+    storage = open_storage(spark, where)
     columns = StructType([*schema, DAY])
     if not storage.folders(storage.url):
         return spark.createDataFrame([], columns)

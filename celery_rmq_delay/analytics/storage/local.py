@@ -1,0 +1,135 @@
+"""Storage on a disk of this machine: exact locks, files that are replaced at once, and no Java for small files."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+from pyspark.sql import SparkSession
+
+from ...exceptions import AnalyticsError
+from .files import Entry, Storage
+
+
+def open_storage(spark: SparkSession, url: str) -> Storage:
+    """Return the storage of a URL or a path. Raises `AnalyticsError` if Hadoop has no file system for it."""
+    storage = Storage(spark, url)
+    return LocalStorage(storage) if storage.scheme == "file" else storage
+
+
+class LocalStorage(Storage):
+    """A local disk. Small files and locks work even when Java has ended."""
+
+    def __init__(self, hadoop: Storage) -> None:
+        vars(self).update(vars(hadoop))
+
+    def find(self, path: str) -> Entry | None:
+        """Return the file or folder of this name, or None."""
+        with _system_errors(path):
+            try:
+                found = _local(path).stat()
+            except FileNotFoundError:
+                return None
+            is_folder = _local(path).is_dir()
+            return Entry(path, path.rpartition("/")[2], found.st_size, is_folder, found.st_mtime_ns // 1_000_000)
+
+    def make_folder(self, path: str) -> None:
+        """Create a folder and its parents."""
+        with _system_errors(path):
+            _local(path).mkdir(parents=True, exist_ok=True)
+
+    def delete(self, path: str) -> None:
+        """Remove a file, or a folder with its contents; does nothing if it does not exist."""
+        local = _local(path)
+        with _system_errors(path):
+            try:
+                if local.is_dir() and not local.is_symlink():
+                    shutil.rmtree(local)
+                else:
+                    local.unlink()
+            except FileNotFoundError:
+                pass
+
+    def read(self, path: str) -> str | None:
+        """Return the text of a small file, or None if there is none."""
+        with _system_errors(path):
+            try:
+                return _local(path).read_text()
+            except FileNotFoundError:
+                return None
+
+    def write(self, path: str, text: str, *, replace: bool = True) -> bool:
+        """Write a small file by renaming a complete one; a file that must not exist yet is created, and then filled."""
+        local = _local(path)
+        with _system_errors(path):
+            local.parent.mkdir(parents=True, exist_ok=True)
+            if replace:
+                _replace(local, text)
+                return True
+            try:
+                with local.open("x") as file:
+                    file.write(text)
+            except FileExistsError:
+                return False
+            return True
+
+    def flush(self, paths: Iterable[str]) -> None:
+        """Let files and folders survive a power failure."""
+        for path in paths:
+            with _system_errors(path):
+                _flush(_local(path))
+
+    @contextmanager
+    def alone(self, folder: str) -> Iterator[bool]:
+        """Let only one process into the block, by a lock of the folder, which ends with the process."""
+        with _system_errors(folder):
+            opened = os.open(_local(folder), os.O_RDONLY)
+        try:
+            yield _is_locked(opened)
+        finally:
+            os.close(opened)
+
+
+def _local(path: str) -> Path:
+    return Path(path.removeprefix("file:"))
+
+
+def _replace(path: Path, text: str) -> None:
+    unfinished = path.with_name(f"_{path.name}.{uuid4().hex}")
+    try:
+        unfinished.write_text(text)
+        _flush(unfinished)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+    _flush(path.parent)
+
+
+def _flush(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+
+
+def _is_locked(opened: int) -> bool:
+    """Lock an open folder until it is closed; return False if its file system has no such locks."""
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def _system_errors(path: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise AnalyticsError(f"{path}: {error.strerror or error}") from error
