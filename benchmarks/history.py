@@ -32,6 +32,7 @@ from benchmarks.output import print_closing, print_tables, table_lines, terminal
 from benchmarks.processes import resident, usage
 from benchmarks.report import machine
 from celery_rmq_delay.analytics import synth
+from celery_rmq_delay.history.output import open_tables, table_files
 
 #: Aims, on two cores: cost of 100 million attempts against 10 million, seconds and bytes for 100 million.
 RATIO, SECONDS, BYTES = 11.0, 1_800.0, 8 * 1024**3
@@ -155,18 +156,22 @@ def run_size(attempts: int, folder: Path, options: argparse.Namespace) -> list[R
 
     run = [sys.executable, "-m", "celery_rmq_delay.analytics", "run", "--master", f"local[{CORES}]", "--no-compact"]
     cost = measure([*run, "--input", str(history), "--output", str(ours), *options.run], folder / "run.log")
-    [report] = (json.loads(path.read_text()) for path in (ours / "runs").glob("*.json"))
+    tables = open_tables(str(ours))
+    report = tables.report(tables.manifest.run)
     expected = {"rows_in": rows, "duplicates": counts["duplicates"], "events": rows - counts["duplicates"]}
     wrong = [f"{name}: {report[name]:,}, made {made:,}" for name, made in expected.items() if report[name] != made]
     found = [Row("pipeline", attempts, cost, rows, bytes_in, _bytes_of(ours), report["seconds"], wrong)]
     _log(_summary(found[0]))
+
+    def ours_by_table(table: str) -> list[str]:
+        return table_files(str(ours), table)
 
     if attempts <= options.duckdb_up_to:
         engine = [sys.executable, "-m", "benchmarks.history_duckdb", "--threads", str(CORES)]
         cost = measure([*engine, "--input", str(history), "--output", str(theirs)], folder / "duckdb.log")
         stages = json.loads((folder / "duckdb.log").read_text())
         found.append(
-            Row("DuckDB", attempts, cost, rows, bytes_in, _bytes_of(theirs), stages, differences(ours, theirs))
+            Row("DuckDB", attempts, cost, rows, bytes_in, _bytes_of(theirs), stages, differences(ours_by_table, theirs))
         )
         _log(_summary(found[1]))
         _log("The tables agree." if not found[1].errors else "\n".join(found[1].errors[:20]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
@@ -147,15 +148,18 @@ SAME = {
 }
 
 
-def differences(ours: Path, theirs: Path) -> list[str]:
-    """Return the differences between the pipeline's tables and DuckDB's: by table, the rows that only one has."""
+def differences(ours: Callable[[str], list[str]], theirs: Path) -> list[str]:
+    """Return the differences between the pipeline's tables and DuckDB's: by table, the rows that only one has.
+
+    ``ours`` returns the files of a table.
+    """
     found = []
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         for table, columns in SAME.items():
-            query = f"SELECT {columns} FROM read_parquet('{{}}') GROUP BY ALL"
-            mine = query.format(ours / table / "day=*" / "*.parquet")
-            other = query.format(theirs / f"{table}.parquet")
+            query = f"SELECT {columns} FROM read_parquet({{}}) GROUP BY ALL"
+            mine = query.format(ours(table))
+            other = query.format([str(theirs / f"{table}.parquet")])
             for whose, only in (("the pipeline", f"{mine} EXCEPT {other}"), ("DuckDB", f"{other} EXCEPT {mine}")):
                 found += [f"{table}, only by {whose}: {row}" for row in connection.execute(only).fetchall()]
     return found

@@ -32,6 +32,7 @@ import numpy as np
 from pyarrow import dataset
 
 from benchmarks.outage_loads import APART, FIRST, LOADS, Load, Outage
+from celery_rmq_delay.history.output import table_files
 
 LEAST = 20
 
@@ -124,7 +125,7 @@ def incidents_of(history: Path, output: Path) -> list[dict[str, Any]]:
     """Run the analytics over a history, and return the rows of the table."""
     command = [sys.executable, "-m", "celery_rmq_delay.analytics", "run", "--no-advice", "--no-compact"]
     subprocess.run([*command, "--input", str(history), "--output", str(output)], check=True, capture_output=True)
-    return dataset.dataset(output / "incidents", format="parquet").to_table().to_pylist()
+    return dataset.dataset(table_files(str(output), "incidents"), format="parquet").to_table().to_pylist()
 
 
 HEAD = (
