@@ -80,7 +80,7 @@ class Current:
 
     @classmethod
     def parse(cls, text: str | bytes, where: str) -> Current:
-        """Return what a file says. Raises `OutputError`, which names ``where``."""
+        """Return the content of a file. Raises `OutputError`, which names ``where``."""
 
         def build(found: Any) -> Current:
             earlier = {_named(run, _RUN): datetime.fromisoformat(at) for run, at in found["earlier"].items()}

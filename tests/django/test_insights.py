@@ -31,6 +31,7 @@ from celery_rmq_delay.contrib.django.models import (
     TierOutcome,
     WhatIf,
 )
+from celery_rmq_delay.contrib.django.services import insight_rows
 from celery_rmq_delay.contrib.django.services import insight_runs as service
 from celery_rmq_delay.contrib.django.services.insight_tables import FIGURES, TABLES
 from celery_rmq_delay.exceptions import OutputError
@@ -165,14 +166,14 @@ def test_loaded_rows_are_bounded_and_the_page_states_how_many_are_left_out(sqlit
     insights.write(output, "tier_outcomes", TODAY, rows)
     insights.write(output, "incidents", TODAY, insights.incidents(TODAY) * 600)
     run = service.load(str(output))
-    assert run.left_out["recoverycurve"] == 51 - service.CURVES
-    assert RecoveryCurve.objects.count() == service.CURVES
-    assert len(RecoveryCurve.objects.get(name="long").points) <= service.POINTS + 1
-    assert TierOutcome.objects.count() == service.OUTCOMES
-    assert Incident.objects.count() == service.INCIDENTS
-    assert LadderAdvice.objects.count() == service.LADDERS
-    assert ExceptionAdvice.objects.count() == service.EXCEPTIONS
-    assert run.left_out["exceptionadvice"] == 200 - service.EXCEPTIONS
+    assert run.left_out["recoverycurve"] == 51 - insight_rows.CURVES
+    assert RecoveryCurve.objects.count() == insight_rows.CURVES
+    assert len(RecoveryCurve.objects.get(name="long").points) <= insight_rows.POINTS + 1
+    assert TierOutcome.objects.count() == insight_rows.OUTCOMES
+    assert Incident.objects.count() == insight_rows.INCIDENTS
+    assert LadderAdvice.objects.count() == insight_rows.LADDERS
+    assert ExceptionAdvice.objects.count() == insight_rows.EXCEPTIONS
+    assert run.left_out["exceptionadvice"] == 200 - insight_rows.EXCEPTIONS
     page = shown()
     assert "31 more are left out" in page
     assert len(page) < 600_000

@@ -184,7 +184,7 @@ def test_a_reader_sees_the_days_of_one_run_while_others_are_published(
     assert seen == {1}
 
 
-def test_files_that_no_run_shows_are_removed_when_nobody_can_read_them_any_more(
+def test_files_that_no_run_shows_are_removed_when_no_program_can_need_them_any_more(
     spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path
 ) -> None:
     storage = open_storage(spark, str(tmp_path))

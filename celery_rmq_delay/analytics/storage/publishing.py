@@ -57,7 +57,7 @@ def publish(storage: Storage, shown: Manifest, new: Manifest, now: datetime) -> 
 def remove_unused(storage: Storage, keep: timedelta, now: datetime) -> list[str]:
     """Remove runs that were not finished, and files that no run shows; return what was removed, in words.
 
-    The runs that were replaced within ``keep`` before ``now`` keep their files: somebody may be reading them. No other
+    The runs that were replaced within ``keep`` before ``now`` keep their files: programs may be reading them. No other
     process may write to the output meanwhile.
     """
     present = [folder.name for folder in storage.folders(f"{storage.url}/{RUNS}")]

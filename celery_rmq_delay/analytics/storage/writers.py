@@ -1,7 +1,7 @@
 """Write the tables of a run below ``<output>/runs/<run>/``, and publish all of them at once, or nothing.
 
-Until the run is published, readers see the tables of the run before. A run that is killed earlier leaves files that
-nobody sees, which the next run removes.
+Until the run is published, readers see the tables of the run before. A run that is killed earlier leaves files that no
+reader sees, which the next run removes.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ REFUSED = (
 )
 LEARN = 'attempts at other times would show whether 2m 30m is better: set "jitter" of the queue to 0.2 for a week'
 
-#: The run that writes all tables, unless a test says otherwise.
+#: The run that writes all tables, unless a test names another.
 RUN = "20260101T031700Z-0a1b2c3d"
 
 Rows = list[dict[str, Any]]
