@@ -9,6 +9,7 @@ from celery_rmq_delay.analytics.estimate.backtest import split
 from celery_rmq_delay.analytics.estimate.decision import decide
 from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.ladders import Today
+from celery_rmq_delay.analytics.estimate.lateness import Lateness
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.outages import by_outage
 from tests.support.recoveries import inspected, intervals, ms
@@ -16,7 +17,7 @@ from tests.support.recoveries import inspected, intervals, ms
 OPTIONS = Options(bootstrap_rounds=40)
 TODAY = (5, 30, 120, 600, 3600)
 HOURS = 30 * 24
-LATE_S = 0.3
+LATE = Lateness.always(0.3)
 
 
 def history(early, late=None, count=4_000):
@@ -30,7 +31,7 @@ def history(early, late=None, count=4_000):
 
 
 def advice(data, options=OPTIONS):
-    return decide(data, Today(ms(TODAY), LATE_S), options)
+    return decide(data, Today(ms(TODAY), LATE), options)
 
 
 def test_advice_that_holds_in_the_last_week_is_given_with_its_backtest():

@@ -70,7 +70,7 @@ def test_a_long_outage_beside_failures_every_hour_is_one_of_many():
 def test_one_outage_is_too_few_data_however_many_tasks_it_touched(hours):
     data = by_outage(intervals(outage(hours, 3000, seed=1), GRID), OPTIONS)
     assert data.clusters == 1
-    decision = decide(data, Today((60_000, 300_000, 900_000, 3_600_000, 14_400_000, 28_800_000), 0.3), OPTIONS)
+    decision = decide(data, Today((60_000, 300_000, 900_000, 3_600_000, 14_400_000, 28_800_000)), OPTIONS)
     assert not decision.enough_data
     assert decision.advised_ms is None
     assert decision.reason == "not enough data: one outage may have caused all failures, at least 5 are needed"

@@ -19,7 +19,8 @@ import numpy as np
 
 from ..figures import TIMES
 from .intervals import Flags, Floats, Ints
-from .ladders import Figures, Today, figures, retry_times
+from .ladders import Figures, Today, ends, expected, retry_times
+from .lateness import Lateness
 from .options import Options
 from .shares import Shares
 
@@ -77,15 +78,15 @@ class Search:
     """What to search for, in an estimate (row 0) and in resampled histories (the other rows).
 
     ``likely``, ``prudent``: (row, cell) as in `Shares`. ``today``: the ladder in milliseconds; ``current``: its
-    figures, (row, 1). ``least_s``: when the last retry must end, or later. ``latest_s``: when it must have ended, as
-    the history does not show what happens later.
+    figures, (row, 1). ``least_s``: when the last retry must end, or later, at each point of the lateness.
+    ``latest_s``: when it must have ended (median), as the history does not show what happens later.
     """
 
     likely: Floats
     prudent: Floats
     today: Ladder
-    overhead_s: float
-    least_s: float
+    late: Lateness
+    least_s: Floats | float
     latest_s: float
     options: Options
     current: Figures = field(init=False)
@@ -97,15 +98,15 @@ class Search:
         object.__setattr__(self, "limits", Limits.of(self.current, self.options))
 
     @classmethod
-    def of(cls, estimate: Shares, today: Today, least_s: float, options: Options) -> Search:
+    def of(cls, estimate: Shares, today: Today, least_s: Floats | float, options: Options) -> Search:
         """Return the search for a better ladder than today's.
 
         It ends in the time that the history shows, or later than today's by the tolerance of times.
         """
-        ends_s = retry_times(np.array(today.ladder_ms), today.overhead_s)[-1]
+        ends_s = retry_times(np.array(today.ladder_ms), today.late)[-1]
         latest_s = max(options.grid.times[estimate.horizon], ends_s * (1 + options.time_tolerance))
         curves = estimate.likely, estimate.prudent
-        return cls(*curves, today.ladder_ms, today.overhead_s, least_s, float(latest_s), options)
+        return cls(*curves, today.ladder_ms, today.late, least_s, float(latest_s), options)
 
     @property
     def is_within(self) -> bool:
@@ -114,9 +115,7 @@ class Search:
 
     def figures(self, ladders: Ints, *, is_prudent: bool = False) -> Figures:
         """Return the figures (row, ladder) of ladders of one length: (ladder, tier)."""
-        times = retry_times(ladders, self.overhead_s)
-        share = self.prudent if is_prudent else self.likely
-        return figures(share[:, self.options.grid.cells(times)], times)
+        return expected(self.prudent if is_prudent else self.likely, ladders, self.late, self.options.grid)
 
     def keeps_limits(self, ladders: Ints) -> Flags:
         """Return (row, ladder) whether ladders of one length meet the limits."""
@@ -152,8 +151,8 @@ class Search:
         criteria = []
         for tiers in range(1, self.options.max_tiers + 1):
             ladders = _ladders(tuple(self.options.delays_ms), tiers)
-            ends = retry_times(ladders, self.overhead_s)[:, -1]
-            ladders = ladders[(ends >= self.least_s) & (ends <= self.latest_s)]
+            is_late_enough = (ends(ladders, self.late) >= np.reshape(self.least_s, (-1, 1))).all(axis=0)
+            ladders = ladders[is_late_enough & (retry_times(ladders, self.late)[:, -1] <= self.latest_s)]
             ladders = ladders[self.keeps_limits(ladders).all(axis=0)]
             each = self.figures(ladders)
             order = [self.cost(each)[0], -each.recovery[0], each.p95_s[0], each.median_s[0]]
