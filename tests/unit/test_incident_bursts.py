@@ -149,6 +149,25 @@ def test_a_usual_rate_leaves_out_blocks_with_many_more_failures() -> None:
     assert usual_rates(failed, np.zeros(failed.shape)).tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_batch_that_runs_once_a_day_and_fails_as_always_is_no_incident(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = []
+    for day in (-1, 0):
+        batch = range(day * MINUTES + 120, day * MINUTES + 145)
+        for minute in batch:
+            attempts = int(random.poisson(40))
+            failures = int(random.binomial(attempts, 0.3))
+            rows += failing([minute], failures) + succeeding([minute], attempts - failures)
+        rows += succeeding(range(day * MINUTES + 600, day * MINUTES + 620), 1)
+    assert not found(rows)
+
+
+def test_a_usual_rate_of_a_block_with_most_of_the_traffic_is_its_own() -> None:
+    rates = usual_rates(np.array([[300.0, 0.0, 0.0]]), np.array([[1000.0, 5.0, 5.0]]))
+    assert rates.tolist() == pytest.approx([300 / 1010])
+
+
 def test_the_evidence_of_a_span_is_its_log_likelihood_ratio() -> None:
     failed = np.array([0.0, 0.0, 12.0, 9.0, 0.0])
     (one,) = spans(failed, np.full(5, 2.0), DEFAULT)

@@ -113,14 +113,15 @@ def counts_of(rows: pd.DataFrame, start: int) -> Counts:
 def usual_rates(failed: Floats, weights: Floats) -> Floats:
     """Return the usual failures per weight of each row: of its blocks without those that have many more failures.
 
-    It begins with the half of the weight that has the lowest rates, and then takes all blocks that agree with the rate
-    found so far, until they no longer change.
+    It begins with the blocks of the lowest rates that have half of the weight, or as little more as possible, and then
+    takes all blocks that agree with the rate found so far, until they no longer change.
     """
     rate = np.divide(failed, weights, out=np.full(failed.shape, np.inf), where=weights > 0)
     order = np.argsort(rate, axis=1, kind="stable")
-    sums = np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1)
+    ordered = np.take_along_axis(weights, order, axis=1)
+    before = np.cumsum(ordered, axis=1) - ordered
     is_low = np.empty(failed.shape, dtype=bool)
-    np.put_along_axis(is_low, order, sums <= sums[:, -1:] / 2, axis=1)
+    np.put_along_axis(is_low, order, before < weights.sum(axis=1, keepdims=True) / 2, axis=1)
     rates = np.zeros(len(failed))
     for _ in range(_ROUNDS):
         total = (weights * is_low).sum(axis=1)
