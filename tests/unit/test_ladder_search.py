@@ -18,7 +18,7 @@ from celery_rmq_delay.analytics.estimate.search import Search
 from celery_rmq_delay.analytics.estimate.shares import shares
 from celery_rmq_delay.analytics.figures import TIMES
 from celery_rmq_delay.exceptions import SettingsError
-from tests.support.recoveries import TRUTHS, exponential, intervals, ms, seen
+from tests.support.recoveries import NEVER, TRUTHS, exponential, intervals, mixed, ms, seen
 
 OPTIONS = Options(bootstrap_rounds=50)
 GRID = OPTIONS.grid
@@ -169,6 +169,28 @@ def test_a_ladder_that_costs_more_is_advised_if_todays_breaks_limits_that_the_us
     assert decision.advised.value("attempts") > decision.current.value("attempts")
     assert decision.backtest is not None
     assert decision.backtest.passed
+
+
+def test_a_limit_of_no_recoveries_states_how_many_the_advised_ladder_loses():
+    data = intervals(seen(TRUTHS["exponential"], 20_000, PAST, seed=1), GRID)
+    decision = decide(data, Today(ms(TODAY), LATE), Options(bootstrap_rounds=20, min_recovery=0))
+    recovery = decision.advised.value("recovery")
+    assert recovery < 0.9
+    assert (
+        f"{recovery:.1%} of the failures recover instead of {decision.current.value('recovery'):.1%}" in decision.reason
+    )
+    assert decision.reason.endswith('which "min_recovery" allows')
+    assert decision.lost == pytest.approx((1 - recovery) * data.recoveries, rel=0.05)
+
+
+@pytest.mark.parametrize("never", [0.97, 0.5])
+def test_a_ladder_that_recovers_hardly_anything_has_a_note_that_more_tiers_do_not_help(never):
+    truth = mixed(never, NEVER, exponential(120))
+    data = intervals(seen(truth, 20_000, [TODAY], seed=1), GRID)
+    decision = decide(data, Today(ms(TODAY), LATE), OPTIONS)
+    share = decision.current.value("recovery")
+    assert ("more tiers will not help" in decision.reason) == (never == 0.97)
+    assert (f"recovers only {share:.1%} of the failures" in decision.reason) == (never == 0.97)
 
 
 def test_limits_that_no_ladder_keeps_give_no_advice_and_a_reason():

@@ -20,6 +20,9 @@ from .shares import Shares, shares
 #: Today's share of recoveries must be known to within this, apart from sampling error.
 _UNSEEN_TAIL = 0.05
 
+#: If today's ladder recovers less than this, no ladder helps.
+_HARDLY = 0.05
+
 #: A ladder that ends after this part of today's ends when today's does.
 _SAME_END = 0.995
 
@@ -60,6 +63,21 @@ def decide(
     ``retries``: those of the same rows, from which the lateness follows; None: that of ``today``. ``counted``: today's
     figures as the history counts them. ``is_only_ladder``: all failures had today's ladder.
     """
+    found = _decision(intervals, today, options, retries, counted, is_only_ladder)
+    if found.current is None or found.current.value("recovery") >= _HARDLY:
+        return found
+    return replace(found, reason=f"{found.reason}; {_useless(found.current)}")
+
+
+def _decision(
+    intervals: Intervals,
+    today: Today,
+    options: Options,
+    retries: LateRetries | None,
+    counted: Summary | None,
+    is_only_ladder: bool,
+) -> Decision:
+    """Return the advice, without the note that retries do not help."""
     too_few = lacking(intervals, options)
     if too_few:
         return Decision(False, too_few, counted, is_counted=counted is not None)
@@ -78,6 +96,13 @@ def decide(
     # Else failures were of another kind while another ladder was in force: only estimates can be compared.
     shown = counted if counted is not None and is_counted else current
     return replace(_advised(intervals, estimate, today, shown, options), is_counted=is_counted)
+
+
+def _useless(current: Summary) -> str:
+    return (
+        f"today's ladder recovers only {current.value('recovery'):.1%} of the failures: more tiers will not help, so "
+        'add these exceptions to "give_up_on" or fix their cause'
+    )
 
 
 def _agree(counted: Summary, estimated: Summary) -> bool:
@@ -122,7 +147,11 @@ def _advised(intervals: Intervals, estimate: Shares, today: Today, current: Summ
     pairs = set(zip(reach.tolist(), last.tolist(), strict=True))
     lost = sum(lost_recoveries(intervals, estimate, *each) for each in pairs)
     advised = summarise(found.advised_ms, estimate, options.grid, late)
-    return replace(found, advised=advised, lost=math.ceil(lost), backtest=trial)
+    reason = found.reason
+    if advised.value("recovery") < current.value("recovery") - options.recovery_tolerance:
+        fewer = f"{advised.value('recovery'):.1%} of the failures recover instead of {current.value('recovery'):.1%}"
+        reason += f'; {fewer}, which "min_recovery" allows'
+    return replace(found, reason=reason, advised=advised, lost=math.ceil(lost), backtest=trial)
 
 
 def _decided(search: Search, current: Summary) -> Decision:
