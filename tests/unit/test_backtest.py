@@ -57,6 +57,19 @@ def test_advice_that_fails_in_the_last_week_is_not_given_and_states_why():
     assert decision.reason.endswith(("it breaks the limits", "it saves nothing"))
 
 
+def test_if_the_best_ladder_fails_its_backtest_a_runner_up_that_passes_is_advised():
+    # Failures became shorter: a first retry after two minutes is too late for them, one after 30 s is not.
+    decision = advice(history(240, late=40))
+    assert decision.refused_ms is not None
+    assert decision.advised_ms not in (None, ms(TODAY), decision.refused_ms)
+    assert decision.advised_ms[0] < decision.refused_ms[0]
+    assert decision.advised.value("attempts") < decision.current.value("attempts")
+    assert decision.lost is not None
+    assert decision.backtest.passed
+    assert decision.backtest.advised.attempts < decision.backtest.today.attempts
+    assert decision.reason.endswith("costs less, but failed its backtest")
+
+
 def test_the_last_seven_days_are_held_out_and_of_a_short_history_the_last_quarter():
     for days, held in ((30, 7), (60, 7), (8, 2)):
         began = np.repeat(np.arange(days * 24), 60)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from .shares import Shares, shares
 #: Today's share of recoveries must be known to within this, apart from sampling error.
 _UNSEEN_TAIL = 0.05
 
+#: If the best ladder fails its backtest, so many are tried at most, of so many that cost least.
+_MOST_TRIALS, _MOST_RUNNERS_UP = 5, 500
+
 #: If today's ladder recovers less than this, no ladder helps.
 _HARDLY = 0.05
 
@@ -33,8 +37,8 @@ class Decision:
 
     ``current``, ``advised``: the figures by the estimate; those of ``current`` are counts if ``is_counted``. ``lost``:
     counted recoveries that the advised ladder may lose. ``refused_ms``: the best ladder found, if it is not advised as
-    it failed its ``backtest``. ``learn``: what would show whether a better ladder exists; None if the history shows
-    enough.
+    it failed its backtest. ``backtest``: that of the advised ladder, else of the refused one. ``learn``: what would
+    show whether a better ladder exists; None if the history shows enough.
     """
 
     enough_data: bool
@@ -133,16 +137,11 @@ def _advised(intervals: Intervals, estimate: Shares, today: Today, current: Summ
     least_s = _least_end(intervals, estimate, today, options)
     search = Search.of(estimate if later is None else shares(known, options), today, least_s, options)
     found = _decided(search, current)
-    found = replace(found, learn=_learn(search, found.advised_ms or today.ladder_ms))
+    if later is not None and found.advised_ms and found.advised_ms != today.ladder_ms:
+        found = _tried(found, found.advised_ms, search, later, today)
+    found = replace(found, learn=_learn(search, found.advised_ms or found.refused_ms or today.ladder_ms))
     if found.advised_ms in (None, today.ladder_ms):
         return found
-    trial = None if later is None else backtest(later, today, found.advised_ms, options, must_save=search.is_within)
-    if trial is not None and not trial.passed:
-        text = (
-            f"keep today's tiers: {_named(found.advised_ms)} failed its backtest: on the last {trial.failures:,} "
-            f"failures, which the advice does not know, it {trial.reason}"
-        )
-        return replace(found, reason=text, advised_ms=None, refused_ms=found.advised_ms, backtest=trial)
     reach = _end(found.advised_ms, late, options)
     pairs = set(zip(reach.tolist(), last.tolist(), strict=True))
     lost = sum(lost_recoveries(intervals, estimate, *each) for each in pairs)
@@ -151,7 +150,7 @@ def _advised(intervals: Intervals, estimate: Shares, today: Today, current: Summ
     if advised.value("recovery") < current.value("recovery") - options.recovery_tolerance:
         fewer = f"{advised.value('recovery'):.1%} of the failures recover instead of {current.value('recovery'):.1%}"
         reason += f'; {fewer}, which "min_recovery" allows'
-    return replace(found, reason=reason, advised=advised, lost=math.ceil(lost), backtest=trial)
+    return replace(found, reason=reason, advised=advised, lost=math.ceil(lost))
 
 
 def _decided(search: Search, current: Summary) -> Decision:
@@ -168,6 +167,35 @@ def _decided(search: Search, current: Summary) -> Decision:
     least = search.options.least_saving
     reason = f"today's ladder is as good as any, as far as the history shows: no other saves {least:.0%} of its cost"
     return Decision(True, reason, current, search.today, current)
+
+
+def _tried(found: Decision, best: Ladder, search: Search, later: Intervals, today: Today) -> Decision:
+    """Return a decision for the ``best`` ladder after its backtest, or that for the first runner-up that passes one.
+
+    Runner-ups have another first tier or number of tiers than those that failed: others would fail, too.
+    """
+    trials: dict[int, Backtest] = {}
+    for ladder in islice(search.within_limits(), _MOST_RUNNERS_UP):
+        first = ladder[0]
+        if first in trials or ladder == search.today:
+            continue
+        if search.is_within and not _saves(search, ladder):
+            break
+        trial = backtest(later, today, ladder, search.options, must_save=search.is_within)
+        if trial.passed and ladder == best:
+            return replace(found, backtest=trial)
+        if trial.passed:
+            reason = f"{found.reason}; {_named(best)} costs less, but failed its backtest"
+            return replace(found, reason=reason, advised_ms=ladder, refused_ms=best, backtest=trial)
+        trials[first] = trial
+        if len(trials) == _MOST_TRIALS:
+            break
+    trial = trials[best[0]]
+    reason = (
+        f"keep today's tiers: {_named(best)} failed its backtest: on the last {trial.failures:,} failures, which the "
+        f"advice does not know, it {trial.reason}"
+    )
+    return replace(found, reason=reason, advised_ms=None, refused_ms=best, backtest=trial)
 
 
 def _saves(search: Search, ladder: Ladder) -> bool:

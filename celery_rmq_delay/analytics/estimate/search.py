@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations_with_replacement, islice
+from itertools import chain, combinations_with_replacement, compress, islice
 
 import numpy as np
 
@@ -129,12 +129,13 @@ class Search:
 
     def best(self) -> Ladder | None:
         """Return the ladder that costs least within the limits; None: there is none."""
+        return next(self.within_limits(), None)
+
+    def within_limits(self) -> Iterator[Ladder]:
+        """Yield the ladders within the limits, the one that costs least first."""
         ranked = self._estimated()._ranked()
         while some := list(islice(ranked, _AT_ONCE)):
-            sure = self._are_sure(some)
-            if sure.any():
-                return some[int(np.argmax(sure))]
-        return None
+            yield from compress(some, self._are_sure(some))
 
     def saving(self, ladder: Ladder) -> Floats:
         """Return (row) the part of today's cost that a ladder saves."""
