@@ -29,7 +29,10 @@ _ALIKE = 1e-9
 
 #: The limits must hold in this part of the resampled histories. If today's times differ there, too, in this part: they
 #: are times of retries, and where a share is close to a percentile, it is another retry in every other history.
-_SURE, _SURE_OF_BOTH = 0.9, 0.6
+_SURE = (0.9, 0.6)
+
+#: With fewer outages of equal size than this, resampled histories vary less than other histories do: more must hold.
+_FEW, _SURE_OF_FEW = 30, (0.975, 0.8)
 
 #: So many ladders are tried at once in the resampled histories, and so many at most.
 _AT_ONCE, _MOST_TRIED = 250, 50_000
@@ -80,6 +83,7 @@ class Search:
     ``likely``, ``prudent``: (row, cell) as in `Shares`. ``today``: the ladder in milliseconds; ``current``: its
     figures, (row, 1). ``least_s``: when the last retry must end, or later, at each point of the lateness.
     ``latest_s``: when it must have ended (median), as the history does not show what happens later.
+    ``sure``: the parts of the resampled histories in which the limits must hold.
     """
 
     likely: Floats
@@ -89,6 +93,7 @@ class Search:
     least_s: Floats | float
     latest_s: float
     options: Options
+    sure: tuple[float, float] = _SURE
     current: Figures = field(init=False)
     #: The limits of a ladder, in each row.
     limits: Limits = field(init=False)
@@ -106,7 +111,8 @@ class Search:
         ends_s = retry_times(np.array(today.ladder_ms), today.late)[-1]
         latest_s = max(options.grid.times[estimate.horizon], ends_s * (1 + options.time_tolerance))
         curves = estimate.likely, estimate.prudent
-        return cls(*curves, today.ladder_ms, today.late, least_s, float(latest_s), options)
+        sure = _SURE_OF_FEW if estimate.equal_clusters < _FEW else _SURE
+        return cls(*curves, today.ladder_ms, today.late, least_s, float(latest_s), options, sure)
 
     @property
     def is_within(self) -> bool:
@@ -171,8 +177,8 @@ class Search:
             at = [index for index, each in enumerate(ladders) if len(each) == tiers]
             found = self.figures(np.array([ladders[index] for index in at]), is_prudent=True)
             stated = Limits(self.limits.recovery, {name: most[:1] for name, most in self.limits.seconds.items()})
-            sure[at] = stated.kept_by(found)[1:].mean(axis=0) >= _SURE
-            sure[at] &= self.limits.kept_by(found)[1:].mean(axis=0) >= _SURE_OF_BOTH
+            sure[at] = stated.kept_by(found)[1:].mean(axis=0) >= self.sure[0]
+            sure[at] &= self.limits.kept_by(found)[1:].mean(axis=0) >= self.sure[1]
         return sure
 
 

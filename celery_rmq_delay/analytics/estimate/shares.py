@@ -31,7 +31,8 @@ class Shares:
     ``likely`` is the estimate. The others differ from it where the history does not show when a failure ended, between
     two knots and after the last one: ``least`` and ``most``, and ``prudent``, in which failures end evenly over time
     instead of its logarithm, so later. ``seen``: the cells at which it does, ``sound``: those with enough attempts.
-    ``effective``: (cell) how many independent failures would be as informative. ``clusters``: independent groups.
+    ``effective``: (cell) how many independent failures would be as informative. ``clusters``: independent groups,
+    ``equal_clusters``: those of equal size that would be as informative (`Intervals.effective_clusters`).
     """
 
     likely: Floats
@@ -42,6 +43,7 @@ class Shares:
     sound: Ints
     effective: Floats
     clusters: int
+    equal_clusters: float
 
     @property
     def horizon(self) -> int:
@@ -95,7 +97,8 @@ def shares(intervals: Intervals, options: Options) -> Shares:
     prudent = np.minimum(np.maximum(prudent, least), likely)
     clusters = len(np.unique(intervals.cluster))
     effective = _effective(likely, knots.seen, float(intervals.count.sum()), clusters)[before]
-    return Shares(likely, prudent, least, most, knots.seen, knots.sound, effective, clusters)
+    equal = intervals.effective_clusters
+    return Shares(likely, prudent, least, most, knots.seen, knots.sound, effective, clusters, equal)
 
 
 def _curves(data: Intervals, knots: Knots, options: Options) -> Floats:
