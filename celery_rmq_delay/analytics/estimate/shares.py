@@ -88,10 +88,13 @@ def shares(intervals: Intervals, options: Options) -> Shares:
     ended, lasting = _counted(intervals, cells)
     likely[0] = np.clip(likely[0], ended, 1 - lasting)
     at = np.arange(cells)
-    before = knots.seen[np.searchsorted(knots.seen, at, side="right") - 1]
+    # Of a knot, only the share at all its attempts together is known.
+    first, last = np.minimum(knots.seen, knots.knot_of), np.maximum(knots.seen, knots.knot_of)
+    number = np.searchsorted(knots.seen, at, side="right") - 1
+    before = knots.seen[number]
     after = np.searchsorted(knots.seen, at, side="left")
-    most = np.where(after < len(knots.seen), likely[:, knots.seen[np.minimum(after, len(knots.seen) - 1)]], 1.0)
-    least = likely[:, before]
+    most = np.where(after < len(knots.seen), likely[:, last[np.minimum(after, len(knots.seen) - 1)]], 1.0)
+    least = likely[:, first[number]]
     least[0], most[0] = np.maximum(least[0], ended), np.minimum(most[0], 1 - lasting)
     prudent = np.stack([np.interp(times, times[knots.seen], each[knots.seen]) for each in likely])
     prudent = np.minimum(np.maximum(prudent, least), likely)
