@@ -181,7 +181,8 @@ def _tried(found: Decision, best: Ladder, search: Search, later: Intervals, toda
             continue
         if search.is_within and not _saves(search, ladder):
             break
-        trial = backtest(later, today, ladder, search.options, must_save=search.is_within)
+        kind = {"must_save": search.is_within, "is_runner_up": ladder != best}
+        trial = backtest(later, today, ladder, search.options, **kind)
         if trial.passed and ladder == best:
             return replace(found, backtest=trial)
         if trial.passed:
