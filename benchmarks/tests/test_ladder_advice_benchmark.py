@@ -19,7 +19,8 @@ from benchmarks.ladder_advice import (
     truth_of,
 )
 from celery_rmq_delay.analytics.estimate.decision import decide
-from celery_rmq_delay.analytics.estimate.ladders import Today
+from celery_rmq_delay.analytics.estimate.ladders import Today, retry_times
+from celery_rmq_delay.analytics.estimate.shares import shares
 from celery_rmq_delay.analytics.figures import TIMES
 
 #: Ladders of random histories.
@@ -90,6 +91,30 @@ def test_advice_from_few_outages_rarely_makes_recoveries_later_than_allowed(outa
         later += [name for name in TIMES if getattr(found, name)[0] > 1.2 * getattr(today, name)[0] + 1e-6]
     print(f"{outages} outages, {spread}: advised in {advised} of 40, later {later}")
     assert len(later) <= 4
+
+
+def with_background(random, outages):
+    """Return 300 failures: half of them of outages, and the others unrelated and short."""
+    starts, lasting = random.uniform(0, 30 * 86_400, outages), random.lognormal(np.log(900), 1.2, outages)
+    of = random.choice(outages, 300, p=lasting / lasting.sum())
+    passed, is_alone = random.random(300) * lasting[of], random.random(300) < 0.5
+    began = np.where(is_alone, random.uniform(0, 30 * 86_400, 300), starts[of] + passed)
+    return Failures(began, np.where(is_alone, random.exponential(30, 300), lasting[of] - passed))
+
+
+@pytest.mark.parametrize("outages", [10, 30])
+def test_intervals_of_outages_with_unrelated_failures_contain_the_true_share(outages):
+    many = [with_background(np.random.default_rng([seed, 9]), outages).lasts for seed in range(3_000)]
+    cells = OPTIONS.grid.cells(retry_times(np.array(TODAY), LATE))
+    true = np.mean(np.concatenate(many)[:, None] <= OPTIONS.grid.times[cells], axis=0)
+    held = []
+    for seed in range(60):
+        random = np.random.default_rng([seed, 300, 4])
+        failures = with_background(random, outages)
+        low, high = shares(intervals(failures, seen(failures.lasts, random, (TODAY,), 0.1)), OPTIONS).band()
+        held.append((low[cells] <= true) & (true <= high[cells]))
+    print(f"{outages} outages: {np.mean(held, axis=0).round(2)}")
+    assert np.mean(held, axis=0).min() >= 0.85
 
 
 def test_a_history_shows_between_which_attempts_a_failure_ended():

@@ -62,9 +62,17 @@ class Intervals:
 
     @property
     def effective_clusters(self) -> float:
-        """How many clusters of equal size would be as informative as those of `clusters` (Kish, L. (1965))."""
-        sizes = np.bincount(np.unique(self.cluster[self.is_over], return_inverse=True)[1], self.count[self.is_over])
-        return float(sizes.sum() ** 2 / (sizes**2).sum()) if len(sizes) else 0.0
+        """How many clusters of equal size would be as informative as those of `clusters` (Kish, L. (1965)).
+
+        They are the clusters with a failure whose end was observed.
+        """
+        return self.effective(self.is_over)
+
+    def effective(self, rows: Flags) -> float:
+        """Return how many clusters of equal size would be as informative as those of these rows; 0: there are none."""
+        of = np.unique(self.cluster[rows], return_inverse=True)[1].ravel()
+        sizes = np.bincount(of, self.count[rows])
+        return float(sizes.sum() ** 2 / (sizes**2).sum()) if sizes.any() else 0.0
 
     def looks(self, cells: int) -> Floats:
         """Return how many attempts ended in each cell, except cell 0, the first failures."""

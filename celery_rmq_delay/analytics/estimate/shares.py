@@ -99,8 +99,10 @@ def shares(intervals: Intervals, options: Options) -> Shares:
     prudent = np.stack([np.interp(times, times[knots.seen], each[knots.seen]) for each in likely])
     prudent = np.minimum(np.maximum(prudent, least), likely)
     clusters = len(np.unique(intervals.cluster))
-    effective = _effective(likely, knots.seen, float(intervals.count.sum()), clusters)[before]
     equal = intervals.effective_clusters
+    every = intervals.effective(intervals.count > 0)
+    effective = _effective(likely, knots.seen, float(intervals.count.sum()), every)
+    effective = np.minimum(effective, _rare(intervals, likely[0], knots.seen))[before]
     return Shares(likely, prudent, least, most, knots.seen, knots.sound, effective, clusters, equal)
 
 
@@ -134,11 +136,11 @@ def _counted(data: Intervals, cells: int) -> tuple[Floats, Floats]:
     return ended / total, lasting / total
 
 
-def _effective(likely: Floats, seen: Ints, total: float, clusters: int) -> Floats:
+def _effective(likely: Floats, seen: Ints, total: float, clusters: float) -> Floats:
     """Return for every cell how many independent failures would vary as much as the rounds do.
 
     Where hardly any failures have ended, or nearly all, few clusters decide the share, and rounds vary too little.
-    There it is at most the number at the nearest cell that is clear, and at most the number of clusters.
+    There it is at most the number at the nearest cell that is clear, and at most the effective number of clusters.
     """
     share = likely[0]
     variance = likely[1:].var(axis=0) if len(likely) > 2 else np.zeros_like(share)
@@ -153,4 +155,19 @@ def _effective(likely: Floats, seen: Ints, total: float, clusters: int) -> Float
         nearest = clear[np.abs(clear[None, :] - np.arange(len(share))[:, None]).argmin(axis=1)]
         most = np.minimum(most, own[nearest])
     found: Floats = np.where(is_clear, own, np.minimum(own, most))
+    return found
+
+
+def _rare(data: Intervals, share: Floats, seen: Ints) -> Floats:
+    """Return for every cell how many independent failures have as many on the rarer side of the share as clusters.
+
+    The failures that last longest can be those of one outage, and all others unrelated: the rounds do not show that
+    another history has two such outages, or none.
+    """
+    found = np.full_like(share, np.inf)
+    for cell in seen[1:].tolist():
+        rare = data.high <= cell if share[cell] < 0.5 else data.low >= cell
+        fewer, clusters = min(share[cell], 1 - share[cell]), data.effective(rare)
+        if fewer > 0 and clusters > 0:
+            found[cell] = clusters / fewer
     return found
