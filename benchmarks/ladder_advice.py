@@ -24,6 +24,7 @@ from benchmarks.advice_histories import LATE_S, TRUTHS, Failures, Floats, Seen, 
 from celery_rmq_delay.analytics.estimate.decision import Decision, decide
 from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.ladders import Figures, Today, figures, retry_times
+from celery_rmq_delay.analytics.estimate.lateness import Lateness
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.outages import by_outage
 from celery_rmq_delay.analytics.estimate.search import Limits
@@ -32,6 +33,7 @@ from celery_rmq_delay.analytics.figures import FIGURES
 
 OPTIONS = Options(bootstrap_rounds=100)
 FAILURES = 2_000
+LATE = Lateness.always(LATE_S)
 
 TODAY = (5_000, 30_000, 120_000, 600_000, 3_600_000)
 #: Earlier ladders of the queue: with them and with jitter, the history covers the times between today's tiers.
@@ -63,7 +65,7 @@ class Truth:
 
     def figures(self, ladders: Sequence[Sequence[int]]) -> Figures:
         """Return the figures of ladders of one length."""
-        times = retry_times(np.array(ladders), LATE_S)
+        times = retry_times(np.array(ladders), LATE)
         return figures(np.searchsorted(self.lasts, times, side="right") / len(self.lasts), times)
 
     def cost(self, found: Figures, today: Sequence[int] = TODAY) -> Floats:
@@ -76,11 +78,11 @@ class Truth:
 
     def best(self, limits: Limits) -> tuple[int, ...] | None:
         """Return the ladder that costs least within the limits and does not end before today's."""
-        ends_s = retry_times(np.array(TODAY), LATE_S)[-1] * 0.995
+        ends_s = retry_times(np.array(TODAY), LATE)[-1] * 0.995
         best: tuple[float, tuple[int, ...]] | None = None
         for tiers in range(1, OPTIONS.max_tiers + 1):
             ladders = np.array(list(itertools.combinations_with_replacement(OPTIONS.delays_ms, tiers)))
-            ladders = ladders[retry_times(ladders, LATE_S)[:, -1] >= ends_s]
+            ladders = ladders[retry_times(ladders, LATE)[:, -1] >= ends_s]
             found = self.figures(ladders)
             cost = np.where(limits.kept_by(found), self.cost(found), np.inf)
             at = int(np.argmin(cost)) if len(cost) else 0
@@ -144,11 +146,11 @@ def tried(
     random = np.random.default_rng([seed, count, 1])
     failures, today, truth = TRUTHS[name](random, count), tuple(ladders[0]), truth_of(name)
     found = seen(failures.lasts, random, ladders, jitter)
-    decision = decide(intervals(failures, found), Today(today, LATE_S), OPTIONS)
+    decision = decide(intervals(failures, found), Today(today, LATE), OPTIONS)
     advised = decision.advised_ms or today
     on_truth, best_found = truth.figures([advised]), truth.figures([best or today])
     recovered = ~np.isnan(found.high)
-    end, todays_end = (retry_times(np.array(each), LATE_S)[-1] for each in (advised, today))
+    end, todays_end = (retry_times(np.array(each), LATE)[-1] for each in (advised, today))
     return Tried(
         decision,
         cost=float(truth.cost(on_truth, today)[0] / truth.cost(best_found, today)[0]),
@@ -213,7 +215,7 @@ def advice_table(histories: int, ladders: Sequence[Sequence[int]], jitter: float
 
 def coverage(name: str, count: int, jitter: float, histories: int) -> Floats:
     """Return for each retry of today's ladder how many of the 95 % intervals contain the true share ended by then."""
-    cells = OPTIONS.grid.cells(retry_times(np.array(TODAY), LATE_S))
+    cells = OPTIONS.grid.cells(retry_times(np.array(TODAY), LATE))
     lasts = truth_of(name).lasts
     true = np.searchsorted(lasts, OPTIONS.grid.times[cells], side="right") / len(lasts)
     held = []

@@ -11,9 +11,11 @@ import pytest
 
 from celery_rmq_delay.analytics import synth
 from celery_rmq_delay.analytics.estimate.options import Options
+from celery_rmq_delay.analytics.estimate.shares import shares
 from celery_rmq_delay.analytics.schema import EPISODES, EXCEPTION_ADVICE, LADDER_ADVICE, RECOVERY_CURVE, WHAT_IF
 from celery_rmq_delay.analytics.synth.failing import RECOVERED, draw_episodes
 from celery_rmq_delay.analytics.synth.world import world_of
+from celery_rmq_delay.analytics.tables.aggregation import counted_intervals, intervals_of, late_retries_of
 from celery_rmq_delay.analytics.tables.exception_advice import exception_advice
 from celery_rmq_delay.analytics.tables.ladder_advice import ladder_advice
 from celery_rmq_delay.analytics.tables.recovery_curve import recovery_curve
@@ -303,17 +305,17 @@ UNDECODABLE = {"task": "", "ladder_ms": [], "max_retries": None, "outcome": "exh
     "waited_ms": None,
 }
 STORIES = {
-    "plain": ([{}], (5000, 30_000, 600_000), 0.5),
-    "fewer retries than tiers": ([{"max_retries": 2}], (5000, 30_000), 0.5),
-    "a last tier that repeats": ([{"max_retries": 4}], (5000, 30_000, 600_000, 600_000), 0.5),
+    "plain": ([{}], (5000, 30_000, 600_000), 1.0),
+    "fewer retries than tiers": ([{"max_retries": 2}], (5000, 30_000), 1.0),
+    "a last tier that repeats": ([{"max_retries": 4}], (5000, 30_000, 600_000, 600_000), 1.0),
     "no limit of retries": ([{"max_retries": None, "failed_attempts": 5, "waited_ms": None}], None, 0.0),
     # The ladder has 35 s, but tasks asked for 100 s and 200 s.
     "exact delays": (
         [{"waited_ms": 300_000, "low_seconds": 101.0, "high_seconds": 302.0}],
         (5000, 30_000, 600_000),
-        1.0,
+        2.0,
     ),
-    "more undecodable messages than tasks": ([UNDECODABLE, UNDECODABLE, {}], (5000, 30_000, 600_000), 0.5),
+    "more undecodable messages than tasks": ([UNDECODABLE, UNDECODABLE, {}], (5000, 30_000, 600_000), 1.0),
     "undecodable messages only": ([UNDECODABLE], (), 0.0),
     "retried by hand at once": ([{"low_seconds": 1.0, "high_seconds": 2.0}], (5000, 30_000, 600_000), 0.0),
 }
@@ -321,12 +323,23 @@ STORIES = {
 
 def test_the_ladder_of_a_queue_is_derived_from_its_history(spark):
     rows = [episode(at, queue=queue, **more) for queue, story in STORIES.items() for at, more in enumerate(story[0])]
-    found = todays_ladders(spark.createDataFrame(rows, EPISODES), ["queue"]).toPandas()
-    for queue, (_, ladder_ms, overhead_s) in STORIES.items():
+    episodes = spark.createDataFrame(rows, EPISODES)
+    found = todays_ladders(episodes, ["queue"]).toPandas()
+    counted = counted_intervals(episodes, ["queue"], Options(bootstrap_rounds=0)).toPandas()
+    for queue, (_, ladder_ms, late_s) in STORIES.items():
         today = today_of(found[found["queue"] == queue])
         assert today.is_endless == (ladder_ms is None), queue
         assert ladder_ms in (None, today.ladder_ms), queue
-        assert today.overhead_s == pytest.approx(overhead_s), queue
+        assert late_after_two(counted[counted["queue"] == queue]) == pytest.approx(late_s), queue
+
+
+def late_after_two(rows):
+    """Return the median lateness of two retries by the rows of a queue; 0 if it is not known."""
+    if rows.empty:
+        return 0.0
+    options = Options(bootstrap_rounds=0)
+    intervals = intervals_of(rows, options)
+    return late_retries_of(rows).lateness(intervals, shares(intervals, options)).median(2)[1]
 
 
 def test_messages_without_a_task_do_not_count_in_the_advice_of_their_queue(spark, tmp_path):

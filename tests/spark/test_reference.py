@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics.storage.readers import read_events
 from celery_rmq_delay.analytics.tables.attempts import attempts
-from celery_rmq_delay.analytics.tables.bursts import MINUTES, Bursts, counts_of
+from celery_rmq_delay.analytics.tables.bursts import MINUTES, Bursts
 from celery_rmq_delay.analytics.tables.cleaning import DUPLICATE, clean
 from celery_rmq_delay.analytics.tables.failure_groups import failure_groups
 from celery_rmq_delay.analytics.tables.hourly import hourly, ok_counts
@@ -71,7 +71,7 @@ def expected_incidents(made: list[Row], events: list[Row], bursts: Bursts) -> li
     parts = []
     for day, some in reference.counts(made, events).items():
         start = (day - date(1970, 1, 1)).days * MINUTES
-        parts += of_day(counts_of(pd.DataFrame(some), start), start, bursts)
+        parts += of_day(pd.DataFrame(some), start, bursts)
     return over_midnight(parts, bursts)
 
 

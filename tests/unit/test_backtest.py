@@ -9,6 +9,7 @@ from celery_rmq_delay.analytics.estimate.backtest import split
 from celery_rmq_delay.analytics.estimate.decision import decide
 from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.ladders import Today
+from celery_rmq_delay.analytics.estimate.lateness import Lateness
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.outages import by_outage
 from tests.support.recoveries import inspected, intervals, ms
@@ -16,7 +17,7 @@ from tests.support.recoveries import inspected, intervals, ms
 OPTIONS = Options(bootstrap_rounds=40)
 TODAY = (5, 30, 120, 600, 3600)
 HOURS = 30 * 24
-LATE_S = 0.3
+LATE = Lateness.always(0.3)
 
 
 def history(early, late=None, count=4_000):
@@ -30,7 +31,7 @@ def history(early, late=None, count=4_000):
 
 
 def advice(data, options=OPTIONS):
-    return decide(data, Today(ms(TODAY), LATE_S), options)
+    return decide(data, Today(ms(TODAY), LATE), options)
 
 
 def test_advice_that_holds_in_the_last_week_is_given_with_its_backtest():
@@ -54,6 +55,19 @@ def test_advice_that_fails_in_the_last_week_is_not_given_and_states_why():
     assert not decision.backtest.passed
     assert "failed its backtest: on the last" in decision.reason
     assert decision.reason.endswith(("it breaks the limits", "it saves nothing"))
+
+
+def test_if_the_best_ladder_fails_its_backtest_a_runner_up_that_passes_is_advised():
+    # Failures became shorter: a first retry after two minutes is too late for them, one after 30 s is not.
+    decision = advice(history(240, late=40))
+    assert decision.refused_ms is not None
+    assert decision.advised_ms not in (None, ms(TODAY), decision.refused_ms)
+    assert decision.advised_ms[0] < decision.refused_ms[0]
+    assert decision.advised.value("attempts") < decision.current.value("attempts")
+    assert decision.lost is not None
+    assert decision.backtest.passed
+    assert decision.backtest.advised.attempts < decision.backtest.today.attempts
+    assert decision.reason.endswith("costs less, but failed its backtest")
 
 
 def test_the_last_seven_days_are_held_out_and_of_a_short_history_the_last_quarter():

@@ -9,6 +9,7 @@ from celery_rmq_delay.analytics.estimate.counted import least_reach, lost_recove
 from celery_rmq_delay.analytics.estimate.decision import decide
 from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.ladders import Today, retry_times
+from celery_rmq_delay.analytics.estimate.lateness import Lateness
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.shares import shares
 from tests.support.recoveries import TRUTHS, inspected, intervals, ms
@@ -17,7 +18,7 @@ OPTIONS = Options(bootstrap_rounds=20)
 GRID = OPTIONS.grid
 TODAY = (10, 60, 600, 3600)
 OTHERS = [(30, 300, 3600), (5, 30, 120, 600, 3600)]
-LATE_S = 0.2
+LATE = Lateness.always(0.2)
 
 
 def with_tail(count, tail, ladders=(TODAY,), jitter=0.0):
@@ -28,7 +29,7 @@ def with_tail(count, tail, ladders=(TODAY,), jitter=0.0):
 
 
 def advice(found, options=OPTIONS, ladder=TODAY):
-    return decide(intervals(found, GRID), Today(ms(ladder), LATE_S), options)
+    return decide(intervals(found, GRID), Today(ms(ladder), LATE), options)
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.1, 0.25])
@@ -38,7 +39,7 @@ def test_a_short_ladder_that_would_lose_the_tail_is_never_advised(count, tail, j
     decision = advice(found)
     assert decision.enough_data
     assert decision.advised_ms is not None
-    lost = (found.high > retry_times(np.array(decision.advised_ms), LATE_S)[-1] * (1.01 + jitter)).sum()
+    lost = (found.high > retry_times(np.array(decision.advised_ms), LATE)[-1] * (1.01 + jitter)).sum()
     assert lost <= 0.005 * count
     # One retry recovers nearly all: no other ladder saves a tenth of the cost.
     assert len(decision.advised_ms) > 1
@@ -115,6 +116,6 @@ def test_attempts_of_other_ladders_allow_advice_that_ends_between_todays_retries
     found = inspected(lasts, random.integers(0, 200, 20_000), ladders, random)
     decision = advice(found, ladder=today)
     assert decision.advised_ms is not None
-    ends_s = retry_times(np.array(decision.advised_ms), LATE_S)[-1]
+    ends_s = retry_times(np.array(decision.advised_ms), LATE)[-1]
     recovered = ~np.isnan(found.high)
     assert (recovered & (lasts > ends_s)).sum() <= 0.005 * recovered.sum()

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from celery_rmq_delay.analytics.tables.bursts import MINUTES, SOURCE, Bursts, counts_of, spans, usual_rates
+from celery_rmq_delay.analytics.tables.bursts import MINUTES, SOURCE, Bursts, spans, usual_rates
 from celery_rmq_delay.analytics.tables.merging import Incident, of_day, over_midnight
 
 DAY = 20_000
@@ -39,7 +39,7 @@ def at_random(mean: float, seed: int, **more: Any) -> Rows:
 
 
 def found(rows: Rows, bursts: Bursts = DEFAULT) -> list[Incident]:
-    return over_midnight(of_day(counts_of(pd.DataFrame(rows), START), START, bursts), bursts)
+    return over_midnight(of_day(pd.DataFrame(rows), START, bursts), bursts)
 
 
 def times(incidents: Iterable[Incident]) -> list[tuple[int, int]]:
@@ -149,6 +149,25 @@ def test_a_usual_rate_leaves_out_blocks_with_many_more_failures() -> None:
     assert usual_rates(failed, np.zeros(failed.shape)).tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_batch_that_runs_once_a_day_and_fails_as_always_is_no_incident(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = []
+    for day in (-1, 0):
+        batch = range(day * MINUTES + 120, day * MINUTES + 145)
+        for minute in batch:
+            attempts = int(random.poisson(40))
+            failures = int(random.binomial(attempts, 0.3))
+            rows += failing([minute], failures) + succeeding([minute], attempts - failures)
+        rows += succeeding(range(day * MINUTES + 600, day * MINUTES + 620), 1)
+    assert not found(rows)
+
+
+def test_a_usual_rate_of_a_block_with_most_of_the_traffic_is_its_own() -> None:
+    rates = usual_rates(np.array([[300.0, 0.0, 0.0]]), np.array([[1000.0, 5.0, 5.0]]))
+    assert rates.tolist() == pytest.approx([300 / 1010])
+
+
 def test_the_evidence_of_a_span_is_its_log_likelihood_ratio() -> None:
     failed = np.array([0.0, 0.0, 12.0, 9.0, 0.0])
     (one,) = spans(failed, np.full(5, 2.0), DEFAULT)
@@ -174,6 +193,35 @@ def test_an_incident_that_lasts_for_a_whole_day_is_cut_at_midnight() -> None:
     days = [part(0, 900, 1439), part(1, 0, 1439), part(2, 0, 300)]
     assert len(over_midnight(days, DEFAULT)) == 3
     assert len(over_midnight([*days[:1], part(1, 0, 1_000)], DEFAULT)) == 1
+
+
+def long_outage(begins: int, hours: int) -> list[Incident]:
+    """Return the incidents of an outage of a task with 5 attempts a minute, of which usually 5 % fail."""
+    random = np.random.default_rng(hours)
+    share = lambda minute: 0.9 if begins <= minute < begins + 60 * hours else 0.05  # noqa: E731
+    failed = {minute: int(random.binomial(5, share(minute))) for minute in range(-2 * MINUTES, 4 * MINUTES)}
+    rows = [
+        row
+        for minute, count in failed.items()
+        for row in [*failing([minute] * bool(count), count), *succeeding([minute], 5 - count)]
+    ]
+    days = [of_day(pd.DataFrame(rows), START + day * MINUTES, DEFAULT) for day in range(4)]
+    return over_midnight([each for day in days for each in day], DEFAULT)
+
+
+@pytest.mark.parametrize("hours", [20, 26, 30, 36, 40])
+def test_an_outage_of_more_than_a_day_ends_when_it_does_and_not_at_midnight(hours: int) -> None:
+    (one,) = long_outage(7 * 60, hours)
+    assert abs(one.first - START - 7 * 60) <= 5
+    assert abs(one.last - START - (7 + hours) * 60) <= 5
+
+
+def test_an_outage_of_several_days_is_listed_until_its_second_midnight() -> None:
+    parts = sorted(times(long_outage(20 * 60, 70)))
+    assert [(abs(first - (20 * 60, MINUTES)[at]) <= 5, last) for at, (first, last) in enumerate(parts[:2])] == [
+        (True, MINUTES - 1),
+        (True, 2 * MINUTES - 1),
+    ]
 
 
 def test_what_is_joined_depends_on_the_days_before_and_after_only() -> None:

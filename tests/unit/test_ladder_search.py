@@ -12,24 +12,25 @@ from celery_rmq_delay.analytics.estimate.decision import decide
 from celery_rmq_delay.analytics.estimate.grid import Grid
 from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.ladders import Today, figures, retry_times, summarise
+from celery_rmq_delay.analytics.estimate.lateness import Lateness
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.search import Search
 from celery_rmq_delay.analytics.estimate.shares import shares
 from celery_rmq_delay.analytics.figures import TIMES
 from celery_rmq_delay.exceptions import SettingsError
-from tests.support.recoveries import TRUTHS, exponential, intervals, ms, seen
+from tests.support.recoveries import NEVER, TRUTHS, exponential, intervals, mixed, ms, seen
 
 OPTIONS = Options(bootstrap_rounds=50)
 GRID = OPTIONS.grid
 TODAY = (5, 30, 120, 600, 3600)
 #: Earlier ladders of the queue: with them, the history has attempts between today's tiers.
 PAST = [TODAY, (30, 300, 3600), (10, 60, 600, 1800), (15, 1200, 2400)]
-LATE_S = 0.3
+LATE = Lateness.always(0.3)
 
 
 def on_truth(ladder_ms, share):
     """Return figures of one ladder over a known share, as plain numbers."""
-    times = retry_times(np.array(ladder_ms), LATE_S)
+    times = retry_times(np.array(ladder_ms), LATE)
     return figures(share(times), times)
 
 
@@ -63,19 +64,19 @@ def test_a_ladder_that_recovers_nothing_has_no_time_to_recovery():
     ],
 )
 def test_the_ladder_in_force_ends_with_the_retries_that_a_task_has(max_retries, retries, ladder, is_endless):
-    today = Today.of((1, 2, 3), max_retries, retries, 0.5)
-    assert (today.ladder_ms, today.is_endless, today.overhead_s) == (ladder, is_endless, 0.5)
+    today = Today.of((1, 2, 3), max_retries, retries)
+    assert (today.ladder_ms, today.is_endless) == (ladder, is_endless)
 
 
 def test_a_ladder_that_never_ends_is_not_advised_away():
     data = intervals(seen(TRUTHS["exponential"], 20_000, PAST, seed=1), GRID)
-    decision = decide(data, Today(ms(TODAY), LATE_S, is_endless=True), OPTIONS)
+    decision = decide(data, Today(ms(TODAY), LATE, is_endless=True), OPTIONS)
     assert decision.advised_ms is None
     assert "repeats without a limit" in decision.reason
 
 
 def test_the_time_of_a_retry_is_the_sum_of_delays_and_lateness():
-    assert retry_times(np.array([[1000, 2000]]), 0.5).tolist() == [[1.5, 4.0]]
+    assert retry_times(np.array([[1000, 2000]]), Lateness.always(0.5)).tolist() == [[1.5, 4.0]]
 
 
 def brute_force(search):
@@ -84,8 +85,8 @@ def brute_force(search):
     for tiers in range(1, search.options.max_tiers + 1):
         for ladder in itertools.combinations_with_replacement(search.options.delays_ms, tiers):
             found = search.figures(np.array([ladder]))
-            ends_s = retry_times(np.array(ladder), LATE_S)[-1]
-            longest = 1.2 * retry_times(np.array(search.today), LATE_S)[-1]
+            ends_s = retry_times(np.array(ladder), LATE)[-1]
+            longest = 1.2 * retry_times(np.array(search.today), LATE)[-1]
             if search.limits.kept_by(found).all() and search.least_s <= ends_s <= longest:
                 cost = float(search.cost(found)[0, 0])
                 best = cost if best is None else min(cost, best)
@@ -95,8 +96,8 @@ def brute_force(search):
 def known(truth, options, today=TODAY, least_s=0.0):
     """Return a search in a history that shows the truth at all times."""
     share = TRUTHS[truth].share(GRID.times)[None, :]
-    ends_s = sum(today) + len(today) * LATE_S
-    return Search(share, share, ms(today), LATE_S, least_s, 1.2 * ends_s, options)
+    ends_s = retry_times(np.array(ms(today)), LATE)[-1]
+    return Search(share, share, ms(today), LATE, least_s, 1.2 * ends_s, options)
 
 
 @pytest.mark.parametrize("least_s", [0.0, 600.0])
@@ -131,7 +132,7 @@ def test_no_time_to_recovery_is_longer_than_todays_by_more_than_the_tolerance(tr
 def test_the_interval_of_a_ladder_reaches_over_all_that_the_history_allows():
     truth = TRUTHS["exponential"]
     data = intervals(seen(truth, 50_000, [(30, 300, 3600)], seed=1, jitter=0), GRID)
-    recovery, low, high = summarise((60_000, 60_000), shares(data, OPTIONS), GRID, LATE_S).figures["recovery"]
+    recovery, low, high = summarise((60_000, 60_000), shares(data, OPTIONS), GRID, LATE).figures["recovery"]
     assert low <= truth.share(30.3) + 0.02
     assert high >= truth.share(330.6) - 0.02
     assert recovery == pytest.approx(truth.share(120.6), abs=0.1)
@@ -141,7 +142,7 @@ def test_the_same_history_gives_the_same_advice_in_any_order_and_number():
     data = intervals(seen(TRUTHS["bimodal"], 20_000, PAST, seed=1), GRID)
     order = np.random.default_rng(0).permutation(len(data.low))
     other = Intervals(data.low[order], data.high[order], data.cluster[order], data.count[order])
-    one, two = (decide(each, Today(ms(TODAY), LATE_S), OPTIONS) for each in (data, other))
+    one, two = (decide(each, Today(ms(TODAY), LATE), OPTIONS) for each in (data, other))
     assert one.advised_ms == two.advised_ms
     for name, figure in one.advised.figures.items():
         assert two.advised.figures[name] == pytest.approx(figure, abs=1e-3)
@@ -150,7 +151,7 @@ def test_the_same_history_gives_the_same_advice_in_any_order_and_number():
 def test_limits_that_the_user_sets_are_kept():
     data = intervals(seen(TRUTHS["exponential"], 50_000, PAST, seed=1), GRID)
     options = Options(bootstrap_rounds=20, min_recovery=0.8, max_p95_s=400.0, max_median_s=200.0)
-    advised = decide(data, Today(ms(TODAY), LATE_S), options).advised
+    advised = decide(data, Today(ms(TODAY), LATE), options).advised
     assert advised.value("recovery") >= 0.8
     assert advised.value("p95_s") <= 400
     assert advised.value("median_s") <= 200
@@ -161,7 +162,7 @@ def test_a_ladder_that_costs_more_is_advised_if_todays_breaks_limits_that_the_us
     short = (5, 30)
     data = intervals(seen(exponential(240), 20_000, [short, *PAST], seed=1), GRID)
     options = Options(bootstrap_rounds=20, min_recovery=0.9, max_p95_s=4000.0)
-    decision = decide(data, Today(ms(short), LATE_S), options)
+    decision = decide(data, Today(ms(short), LATE), options)
     assert decision.reason.startswith("today's ladder breaks the limits: at least 90.0% recovered")
     assert decision.advised is not None
     assert decision.advised.value("recovery") >= 0.9
@@ -170,9 +171,31 @@ def test_a_ladder_that_costs_more_is_advised_if_todays_breaks_limits_that_the_us
     assert decision.backtest.passed
 
 
+def test_a_limit_of_no_recoveries_states_how_many_the_advised_ladder_loses():
+    data = intervals(seen(TRUTHS["exponential"], 20_000, PAST, seed=1), GRID)
+    decision = decide(data, Today(ms(TODAY), LATE), Options(bootstrap_rounds=20, min_recovery=0))
+    recovery = decision.advised.value("recovery")
+    assert recovery < 0.9
+    assert (
+        f"{recovery:.1%} of the failures recover instead of {decision.current.value('recovery'):.1%}" in decision.reason
+    )
+    assert decision.reason.endswith('which "min_recovery" allows')
+    assert decision.lost == pytest.approx((1 - recovery) * data.recoveries, rel=0.05)
+
+
+@pytest.mark.parametrize("never", [0.97, 0.5])
+def test_a_ladder_that_recovers_hardly_anything_has_a_note_that_more_tiers_do_not_help(never):
+    truth = mixed(never, NEVER, exponential(120))
+    data = intervals(seen(truth, 20_000, [TODAY], seed=1), GRID)
+    decision = decide(data, Today(ms(TODAY), LATE), OPTIONS)
+    share = decision.current.value("recovery")
+    assert ("more tiers will not help" in decision.reason) == (never == 0.97)
+    assert (f"recovers only {share:.1%} of the failures" in decision.reason) == (never == 0.97)
+
+
 def test_limits_that_no_ladder_keeps_give_no_advice_and_a_reason():
     data = intervals(seen(TRUTHS["half hard"], 20_000, PAST, seed=1), GRID)
-    decision = decide(data, Today(ms(TODAY), LATE_S), Options(bootstrap_rounds=20, min_recovery=0.9))
+    decision = decide(data, Today(ms(TODAY), LATE), Options(bootstrap_rounds=20, min_recovery=0.9))
     assert decision.enough_data
     assert decision.advised_ms is None
     assert "no ladder meets the limits" in decision.reason
@@ -182,7 +205,7 @@ def test_limits_that_no_ladder_keeps_give_no_advice_and_a_reason():
 def test_a_ladder_that_cannot_be_improved_stays():
     # There were no attempts between the tiers, and the first one recovers most: no other ladder is known to be better.
     data = intervals(seen(TRUTHS["exponential"], 20_000, [(300,)], seed=1, jitter=0), GRID)
-    decision = decide(data, Today((300_000,), LATE_S), OPTIONS)
+    decision = decide(data, Today((300_000,), LATE), OPTIONS)
     assert decision.enough_data
     assert decision.advised_ms == (300_000,)
     assert "today's ladder is" in decision.reason
@@ -199,7 +222,7 @@ def test_a_ladder_that_cannot_be_improved_stays():
     ],
 )
 def test_too_few_data_give_no_advice_and_a_reason(data, ladder, error):
-    decision = decide(intervals(data(), GRID), Today(ms(ladder), LATE_S), OPTIONS)
+    decision = decide(intervals(data(), GRID), Today(ms(ladder), LATE), OPTIONS)
     assert not decision.enough_data
     assert decision.advised_ms is None
     assert decision.advised is None
@@ -210,7 +233,7 @@ def test_too_few_data_give_no_advice_and_a_reason(data, ladder, error):
 def test_failures_that_never_end_advise_nothing(count):
     never = np.full(count, 100)
     data = Intervals(never, np.full(count, Intervals.OPEN), np.arange(count), np.ones(count))
-    decision = decide(data, Today(ms(TODAY), LATE_S), OPTIONS)
+    decision = decide(data, Today(ms(TODAY), LATE), OPTIONS)
     assert not decision.enough_data
     assert "not enough data" in decision.reason
 

@@ -70,10 +70,35 @@ def test_a_long_outage_beside_failures_every_hour_is_one_of_many():
 def test_one_outage_is_too_few_data_however_many_tasks_it_touched(hours):
     data = by_outage(intervals(outage(hours, 3000, seed=1), GRID), OPTIONS)
     assert data.clusters == 1
-    decision = decide(data, Today((60_000, 300_000, 900_000, 3_600_000, 14_400_000, 28_800_000), 0.3), OPTIONS)
+    decision = decide(data, Today((60_000, 300_000, 900_000, 3_600_000, 14_400_000, 28_800_000)), OPTIONS)
     assert not decision.enough_data
     assert decision.advised_ms is None
     assert decision.reason == "not enough data: one outage may have caused all failures, at least 5 are needed"
+
+
+def uneven(most, seed):
+    """Return the failures of an outage with this part of them, and of 300 short ones in the days after it."""
+    random = np.random.default_rng(seed)
+    count = 3_000
+    of = np.where(random.random(count) < most, 0, random.integers(1, 301, count))
+    lasts = np.where(of == 0, random.uniform(60, 1_200, count), random.exponential(200, count))
+    return by_outage(intervals(inspected(lasts, 3 * of, [(5, 30, 120, 600, 3600)], random), GRID), OPTIONS)
+
+
+@pytest.mark.parametrize(("most", "is_enough"), [(0.9, False), (0.6, False), (0.3, True)])
+def test_an_outage_with_most_of_the_failures_gives_no_advice_however_many_others_there_are(most, is_enough):
+    data = uneven(most, seed=1)
+    assert data.clusters > 100
+    decision = decide(data, Today((5_000, 30_000, 120_000, 600_000, 3_600_000)), OPTIONS)
+    assert decision.enough_data == is_enough
+    if not is_enough:
+        assert decision.reason.startswith("not enough data: few outages may have caused most failures")
+
+
+def test_the_effective_number_of_outages_is_that_of_equal_ones():
+    assert spans(*[(10 * number, 0.5, 1.5) for number in range(20)]).effective_clusters == pytest.approx(20)
+    assert spans(*[(0, 0.5, 1.5)] * 30, *[(20, 0.5, 1.5)] * 10).effective_clusters == pytest.approx(1.6)
+    assert spans((0, 1, None)).effective_clusters == 0
 
 
 def test_outages_of_100_000_failures_keep_all_of_them():

@@ -40,7 +40,7 @@ def test_all_days_by_now_are_computed_unless_some_are_named() -> None:
 def test_the_days_after_the_last_are_read_that_depend_on_it_and_for_the_newest_all_later_days() -> None:
     closed, newest, named = plan(last=1), plan(), plan(first=2, last=2)
     assert closed is not None
-    assert (str(closed.read), closed.is_newest) == ("2026-02-23 to 2026-03-06", False)
+    assert (str(closed.read), closed.is_newest) == ("2026-02-23 to 2026-03-07", False)
     assert newest is not None
     assert (newest.read, newest.is_newest) == (Days(DAY - timedelta(days=7), date.max), True)
     assert named is not None
@@ -81,12 +81,12 @@ def test_tasks_that_still_wait_are_read_from_the_last_week() -> None:
 def test_incidents_are_renewed_on_the_days_around_that_have_failures() -> None:
     one = planned(PRESENT, Run(input="", output="", now=NOW, first=DAY, last=DAY))
     assert one is not None
-    assert str(one.around) == "2026-02-27 to 2026-03-05"
+    assert str(one.around) == "2026-02-26 to 2026-03-06"
     assert (str(one.earlier(one.around)), str(one.later(one.around))) == (
-        "2026-02-27 to 2026-03-01",
-        "2026-03-03 to 2026-03-05",
+        "2026-02-26 to 2026-03-01",
+        "2026-03-03 to 2026-03-06",
     )
     near = [DAY + timedelta(days=number) for number in range(-3, 4)]
-    assert str(one.renewed(near)) == "2026-03-01 to 2026-03-04"
+    assert str(one.renewed(near)) == "2026-03-01 to 2026-03-05"
     assert str(one.renewed([DAY, DAY + timedelta(days=2)])) == "2026-03-02"
     assert one.later(one.days) is None

@@ -9,7 +9,7 @@ from celery_rmq_delay.analytics.estimate.intervals import Intervals
 from celery_rmq_delay.analytics.estimate.options import Options
 from celery_rmq_delay.analytics.estimate.shares import shares
 from celery_rmq_delay.exceptions import IntervalError
-from tests.support.recoveries import TRUTHS, exponential, intervals, seen, seen_outages
+from tests.support.recoveries import TRUTHS, exponential, inspected, intervals, seen, seen_outages
 
 OPTIONS = Options(bootstrap_rounds=0)
 GRID = OPTIONS.grid
@@ -40,7 +40,7 @@ def test_the_truth_is_recovered_within_3_percent_wherever_the_ladder_sees(truth,
 def test_between_two_attempts_the_share_is_bounded_from_below_and_above():
     truth = TRUTHS["exponential"]
     found = shares(intervals(seen(truth, EPISODES, [(30, 300)], seed=1, jitter=0), GRID), OPTIONS)
-    at, before, after = GRID.cells([100.0, 31.0, 330.5])
+    at, before, after = GRID.cells([100.0, 30.2, 330.5])
     assert found.least[0, at] < truth.share(100.0) < found.most[0, at]
     assert found.least[0, at] == pytest.approx(truth.share(31.0), abs=0.02)
     assert found.most[0, at] == pytest.approx(truth.share(330.0), abs=0.02)
@@ -60,6 +60,18 @@ def sparse_last_tier():
     """Return 300 failures: 250 over by a minute, 32 by 11 minutes, 18 still failing then and over 4 hours later."""
     cell = lambda seconds: int(GRID.cells([seconds])[0])  # noqa: E731
     return rows((0, cell(60), 250), (cell(60), cell(660), 32), (cell(660), cell(15_060), 18))
+
+
+@pytest.mark.parametrize("length", [32.5, 31.0, 29.5, 28.0])
+def test_the_band_beside_a_knot_contains_failures_of_one_exact_length(length):
+    random = np.random.default_rng(1)
+    found = inspected(np.full(2_000, length), random.integers(0, 200, 2_000), [(30, 300)], random, jitter=0.1)
+    low, high = shares(intervals(found, GRID), Options(bootstrap_rounds=50)).band()
+    # None has ended before the attempts at 27 to 33 s, and all have ended after them.
+    before, after = GRID.cells([24.0, 40.0])
+    assert low[before] <= 1e-9
+    assert low[after] < high[after]
+    assert high[after] == pytest.approx(1.0)
 
 
 def test_few_attempts_of_a_last_tier_count_as_what_they_are():

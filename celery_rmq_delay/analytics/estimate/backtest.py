@@ -18,8 +18,9 @@ _DAY_S = 24 * 3600
 #: The held-out part of a history that is shorter than twice `Options.backtest_days`.
 _PART = 0.25
 
-#: The limits must hold in this part of the resampled held-out failures, or in the estimate.
-_LIKELY = 0.2
+#: The limits must hold in this part of the resampled held-out failures, or in the estimate. For a runner-up in most
+#: of them, whatever the estimate is: of several ladders one can pass by chance.
+_LIKELY, _LIKELY_OF_RUNNER_UP = 0.2, 0.6
 
 #: With less held-out failures than this, chance decides.
 _LEAST_FAILURES = 50
@@ -56,15 +57,18 @@ def split(intervals: Intervals, options: Options) -> tuple[Intervals, Intervals 
     return (known, later) if is_enough else (intervals, None)
 
 
-def backtest(later: Intervals, today: Today, advised: Ladder, options: Options, *, must_save: bool) -> Backtest:
+def backtest(
+    later: Intervals, today: Today, advised: Ladder, options: Options, *, must_save: bool, is_runner_up: bool
+) -> Backtest:
     """Return the result of both ladders on failures of the last days.
 
-    ``must_save``: whether the advised ladder must cost less than today's.
+    ``must_save``: whether the advised ladder must cost less than today's. ``is_runner_up``: a better one has failed.
     """
     search = Search.of(shares(later, options), today, 0.0, options)
     found = search.figures(np.array([advised]))
     kept = search.keeps_limits(np.array([advised]))[:, 0]
-    if not kept[0] and kept.mean() < _LIKELY:
+    is_likely = kept.mean() >= (_LIKELY_OF_RUNNER_UP if is_runner_up else _LIKELY)
+    if not (is_likely or (kept[0] and not is_runner_up)):
         reason = "breaks the limits"
     elif must_save and search.saving(advised)[0] <= 0:
         reason = "saves nothing"

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
 from ...durations import format_ms
 from .backtest import Backtest, backtest, split
 from .counted import least_reach, lost_recoveries
-from .intervals import Intervals, lacking
-from .ladders import Summary, Today, retry_times, summarise
+from .intervals import Floats, Intervals, Ints, lacking
+from .ladders import Summary, Today, ends, summarise
+from .lateness import Lateness, LateRetries
 from .options import Options
 from .search import Ladder, Limits, Search
 from .shares import Shares, shares
 
 #: Today's share of recoveries must be known to within this, apart from sampling error.
 _UNSEEN_TAIL = 0.05
+
+#: If the best ladder fails its backtest, so many are tried at most, of so many that cost least.
+_MOST_TRIALS, _MOST_RUNNERS_UP = 5, 500
+
+#: If today's ladder recovers less than this, no ladder helps.
+_HARDLY = 0.05
 
 #: A ladder that ends after this part of today's ends when today's does.
 _SAME_END = 0.995
@@ -27,9 +35,10 @@ _SAME_END = 0.995
 class Decision:
     """Today's ladder, the advised one, and the reason. ``advised_ms`` is None if nothing is advised.
 
-    ``current``, ``advised``: the figures by the estimate. ``lost``: counted recoveries that the advised ladder may
-    lose. ``refused_ms``: the best ladder found, if it is not advised as it failed its ``backtest``. ``learn``: what
-    would show whether a better ladder exists; None if the history shows enough.
+    ``current``, ``advised``: the figures by the estimate; those of ``current`` are counts if ``is_counted``. ``lost``:
+    counted recoveries that the advised ladder may lose. ``refused_ms``: the best ladder found, if it is not advised as
+    it failed its backtest. ``backtest``: that of the advised ladder, else of the refused one. ``learn``: what would
+    show whether a better ladder exists; None if the history shows enough.
     """
 
     enough_data: bool
@@ -41,21 +50,86 @@ class Decision:
     refused_ms: Ladder | None = None
     backtest: Backtest | None = None
     learn: str | None = None
+    is_counted: bool = False
 
 
-def decide(intervals: Intervals, today: Today, options: Options) -> Decision:
-    """Return the advice for failures with the ladder and overhead of ``today``."""
+def decide(
+    intervals: Intervals,
+    today: Today,
+    options: Options,
+    *,
+    retries: LateRetries | None = None,
+    counted: Summary | None = None,
+    is_only_ladder: bool = False,
+) -> Decision:
+    """Return the advice for failures with the ladder of ``today``.
+
+    ``retries``: those of the same rows, from which the lateness follows; None: that of ``today``. ``counted``: today's
+    figures as the history counts them. ``is_only_ladder``: all failures had today's ladder.
+    """
+    found = _decision(intervals, today, options, retries, counted, is_only_ladder)
+    if found.current is None or found.current.value("recovery") >= _HARDLY:
+        return found
+    return replace(found, reason=f"{found.reason}; {_useless(found.current)}")
+
+
+def _decision(
+    intervals: Intervals,
+    today: Today,
+    options: Options,
+    retries: LateRetries | None,
+    counted: Summary | None,
+    is_only_ladder: bool,
+) -> Decision:
+    """Return the advice, without the note that retries do not help."""
     too_few = lacking(intervals, options)
     if too_few:
-        return Decision(False, too_few)
+        return Decision(False, too_few, counted, is_counted=counted is not None)
     if not today.ladder_ms:
         return Decision(False, "not enough data: today's ladder is not known from any failure")
     if today.is_endless:
-        return Decision(False, "today's last tier repeats without a limit: no ladder that ends recovers as much")
-    estimate, overhead_s = shares(intervals, options), today.overhead_s
-    current = summarise(today.ladder_ms, estimate, options.grid, overhead_s)
-    last = _end(today.ladder_ms, overhead_s, options)
-    if estimate.most[0, last] - estimate.least[0, last] > _UNSEEN_TAIL:
+        reason = "today's last tier repeats without a limit: no ladder that ends recovers as much"
+        return Decision(False, reason, counted, is_counted=counted is not None)
+    estimate = shares(intervals, options)
+    if retries is not None:
+        today = replace(today, late=retries.lateness(intervals, estimate))
+    current = summarise(today.ladder_ms, estimate, options.grid, today.late)
+    is_counted = counted is not None and _agree(counted, current)
+    if counted is not None and not is_counted and is_only_ladder:
+        return Decision(False, _contradiction(counted, current), counted, is_counted=True)
+    # Else failures were of another kind while another ladder was in force: only estimates can be compared.
+    shown = counted if counted is not None and is_counted else current
+    return replace(_advised(intervals, estimate, today, shown, options), is_counted=is_counted)
+
+
+def _useless(current: Summary) -> str:
+    return (
+        f"today's ladder recovers only {current.value('recovery'):.1%} of the failures: more tiers will not help, so "
+        'add these exceptions to "give_up_on" or fix their cause'
+    )
+
+
+def _agree(counted: Summary, estimated: Summary) -> bool:
+    """Return whether a recovered share that was counted can be the estimated one: their intervals overlap."""
+    _, low, high = counted.figures["recovery"]
+    _, least, most = estimated.figures["recovery"]
+    return not (low > most or high < least)
+
+
+def _contradiction(counted: Summary, estimated: Summary) -> str:
+    found, (likely, low, high) = counted.value("recovery"), estimated.figures["recovery"]
+    return (
+        f"with today's ladder {found:.1%} of the failures recovered, but {likely:.1%} by the estimate ({low:.1%} to "
+        f"{high:.1%}): other ladders cannot be estimated either. A usual cause are retries that end much later than "
+        "planned, for example as workers are busy during an outage"
+    )
+
+
+def _advised(intervals: Intervals, estimate: Shares, today: Today, current: Summary, options: Options) -> Decision:
+    """Return the advice from an estimate; ``current``: today's figures, as they are shown."""
+    late = today.late
+    last = _end(today.ladder_ms, late, options)
+    if (estimate.most[0, last] - estimate.least[0, last]).mean() > _UNSEEN_TAIL:
         tier = format_ms(today.ladder_ms[-1])
         text = f"not enough data: too few failures reached the last tier of today's ladder ({tier})"
         return Decision(False, text, current)
@@ -63,19 +137,20 @@ def decide(intervals: Intervals, today: Today, options: Options) -> Decision:
     least_s = _least_end(intervals, estimate, today, options)
     search = Search.of(estimate if later is None else shares(known, options), today, least_s, options)
     found = _decided(search, current)
-    found = replace(found, learn=_learn(search, found.advised_ms or today.ladder_ms))
+    if later is not None and found.advised_ms and found.advised_ms != today.ladder_ms:
+        found = _tried(found, found.advised_ms, search, later, today)
+    found = replace(found, learn=_learn(search, found.advised_ms or found.refused_ms or today.ladder_ms))
     if found.advised_ms in (None, today.ladder_ms):
         return found
-    trial = None if later is None else backtest(later, today, found.advised_ms, options, must_save=search.is_within)
-    if trial is not None and not trial.passed:
-        text = (
-            f"keep today's tiers: {_named(found.advised_ms)} failed its backtest: on the last {trial.failures:,} "
-            f"failures, which the advice does not know, it {trial.reason}"
-        )
-        return replace(found, reason=text, advised_ms=None, refused_ms=found.advised_ms, backtest=trial)
-    lost = lost_recoveries(intervals, estimate, _end(found.advised_ms, overhead_s, options), last)
-    advised = summarise(found.advised_ms, estimate, options.grid, overhead_s)
-    return replace(found, advised=advised, lost=math.ceil(lost), backtest=trial)
+    reach = _end(found.advised_ms, late, options)
+    pairs = set(zip(reach.tolist(), last.tolist(), strict=True))
+    lost = sum(lost_recoveries(intervals, estimate, *each) for each in pairs)
+    advised = summarise(found.advised_ms, estimate, options.grid, late)
+    reason = found.reason
+    if advised.value("recovery") < current.value("recovery") - options.recovery_tolerance:
+        fewer = f"{advised.value('recovery'):.1%} of the failures recover instead of {current.value('recovery'):.1%}"
+        reason += f'; {fewer}, which "min_recovery" allows'
+    return replace(found, reason=reason, advised=advised, lost=math.ceil(lost))
 
 
 def _decided(search: Search, current: Summary) -> Decision:
@@ -94,6 +169,36 @@ def _decided(search: Search, current: Summary) -> Decision:
     return Decision(True, reason, current, search.today, current)
 
 
+def _tried(found: Decision, best: Ladder, search: Search, later: Intervals, today: Today) -> Decision:
+    """Return a decision for the ``best`` ladder after its backtest, or that for the first runner-up that passes one.
+
+    Runner-ups have another first tier or number of tiers than those that failed: others would fail, too.
+    """
+    trials: dict[int, Backtest] = {}
+    for ladder in islice(search.within_limits(), _MOST_RUNNERS_UP):
+        first = ladder[0]
+        if first in trials or ladder == search.today:
+            continue
+        if search.is_within and not _saves(search, ladder):
+            break
+        kind = {"must_save": search.is_within, "is_runner_up": ladder != best}
+        trial = backtest(later, today, ladder, search.options, **kind)
+        if trial.passed and ladder == best:
+            return replace(found, backtest=trial)
+        if trial.passed:
+            reason = f"{found.reason}; {_named(best)} costs less, but failed its backtest"
+            return replace(found, reason=reason, advised_ms=ladder, refused_ms=best, backtest=trial)
+        trials[first] = trial
+        if len(trials) == _MOST_TRIALS:
+            break
+    trial = trials[best[0]]
+    reason = (
+        f"keep today's tiers: {_named(best)} failed its backtest: on the last {trial.failures:,} failures, which the "
+        f"advice does not know, it {trial.reason}"
+    )
+    return replace(found, reason=reason, advised_ms=None, refused_ms=best, backtest=trial)
+
+
 def _saves(search: Search, ladder: Ladder) -> bool:
     """Return whether a ladder saves enough in the estimate, and something in 97.5 % of the resampled histories."""
     saved = search.saving(ladder)
@@ -109,24 +214,28 @@ def _learn(search: Search, advised: Ladder) -> str | None:
     return f'{question}: set "jitter" of the queue to 0.2 or more for a week, or use another ladder for a while'
 
 
-def _least_end(intervals: Intervals, estimate: Shares, today: Today, options: Options) -> float:
+def _least_end(intervals: Intervals, estimate: Shares, today: Today, options: Options) -> Floats:
     """Return the seconds after which a ladder must end so as not to lose more counted recoveries than is tolerated.
 
-    Today's ladder loses none. If the user has set the least share that is recovered, no recoveries are counted.
+    They differ with the lateness of tasks: one number for each of its points. Today's ladder loses none. If the user
+    has set the least share that is recovered, no recoveries are counted.
     """
     if options.min_recovery is not None:
-        return 0.0
+        return np.zeros(1)
     # As many as exceed the tolerance by chance in 2.5 % of histories: the variance of a count is the count.
     most = (math.sqrt(options.recovery_tolerance * intervals.recoveries + 1) - 1) ** 2
-    last = _end(today.ladder_ms, today.overhead_s, options)
-    reach = least_reach(intervals, estimate, last, most)
-    ends_s = float(retry_times(np.array(today.ladder_ms), today.overhead_s)[-1])
-    return ends_s * _SAME_END if reach == last else float(options.grid.times[reach])
+    last = _end(today.ladder_ms, today.late, options)
+    cells = set(last.tolist())
+    # Few tasks are as late as a point: what all of them lose is the sum.
+    reach = {each: least_reach(intervals, estimate, each, most / len(cells)) for each in cells}
+    found = np.array([reach[each] for each in last.tolist()])
+    ends_s = ends(np.array(today.ladder_ms), today.late)[:, 0]
+    return np.where(found == last, ends_s * _SAME_END, options.grid.times[found])
 
 
-def _end(ladder: Ladder, overhead_s: float, options: Options) -> int:
-    """Return the cell of the grid in which the last retry ends."""
-    return int(options.grid.cells(retry_times(np.array(ladder), overhead_s))[-1])
+def _end(ladder: Ladder, late: Lateness, options: Options) -> Ints:
+    """Return the cell of the grid in which the last retry ends, at each point of the lateness."""
+    return options.grid.cells(ends(np.array(ladder), late)[:, 0])
 
 
 def _named(ladder: Ladder) -> str:

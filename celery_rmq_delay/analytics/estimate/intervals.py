@@ -60,6 +60,20 @@ class Intervals:
         """How many clusters there are with a failure whose end was observed."""
         return len(np.unique(self.cluster[self.is_over]))
 
+    @property
+    def effective_clusters(self) -> float:
+        """How many clusters of equal size would be as informative as those of `clusters` (Kish, L. (1965)).
+
+        They are the clusters with a failure whose end was observed.
+        """
+        return self.effective(self.is_over)
+
+    def effective(self, rows: Flags) -> float:
+        """Return how many clusters of equal size would be as informative as those of these rows; 0: there are none."""
+        of = np.unique(self.cluster[rows], return_inverse=True)[1].ravel()
+        sizes = np.bincount(of, self.count[rows])
+        return float(sizes.sum() ** 2 / (sizes**2).sum()) if sizes.any() else 0.0
+
     def looks(self, cells: int) -> Floats:
         """Return how many attempts ended in each cell, except cell 0, the first failures."""
         ends = np.bincount(self.high[self.is_over], self.count[self.is_over], cells)
@@ -83,6 +97,11 @@ def lacking(intervals: Intervals, options: Options) -> str | None:
     if intervals.clusters < options.min_clusters:
         few = "one outage" if intervals.clusters == 1 else f"as few as {intervals.clusters:,} outages"
         return f"not enough data: {few} may have caused all failures, at least {options.min_clusters:,} are needed"
+    if intervals.effective_clusters < options.min_clusters:
+        return (
+            "not enough data: few outages may have caused most failures, which show as much as "
+            f"{intervals.effective_clusters:.1f} outages of equal size, at least {options.min_clusters:,} are needed"
+        )
     return None
 
 

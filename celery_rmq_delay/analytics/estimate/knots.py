@@ -27,7 +27,8 @@ _ENOUGH_LOOKS = 20
 
 @dataclass(frozen=True)
 class Knots:
-    """``cells``: the grid cell of each knot, ascending, 0 first. ``seen``: the cells in which attempts count as seen.
+    """``cells``: the grid cell of each knot, ascending, 0 first. ``seen``: the cells in which attempts count as seen;
+    ``knot_of``: the knot of each of them.
 
     ``sound``: those of ``seen`` with enough attempts at about the same time to conclude that failures have ended.
 
@@ -36,6 +37,7 @@ class Knots:
 
     cells: Ints
     seen: Ints
+    knot_of: Ints
     sound: Ints
     place: Floats
 
@@ -50,7 +52,8 @@ class Knots:
             cells.append(int(groups[-1][-1]))
         sound = [each for each in groups if looks[each].sum() >= _ENOUGH_LOOKS]
         seen = [*(each[looks[each] >= _OFTEN * looks[each].sum()] for each in groups[:-1]), *groups[-1:]]
-        return cls(np.unique(cells), _joined(seen), _joined(sound), _places(cells, grid))
+        knot_of = np.repeat(cells[: len(seen) + 1], [1, *map(len, seen)])
+        return cls(np.unique(cells), _joined(seen), knot_of, _joined(sound), _places(cells, grid))
 
     @property
     def horizon(self) -> int:

@@ -1,7 +1,7 @@
 """Figures of ladders, from the estimated shares of failures that have ended by each time. Pure, for many at once.
 
-Times are measured from the end of the first failed attempt to the end of a later one. A retry ends ``overhead_s`` after
-its tier's delay: the time that tasks waited for a worker and ran, as measured in the history (median).
+Times are measured from the end of the first failed attempt to the end of a later one. A retry ends later than its
+tier's delay: tasks wait for a worker, and run. Shares are the mean over the `Lateness` of the history.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from ..figures import FIGURES, PERCENTILES
 from .grid import Grid
 from .intervals import Floats, Ints
+from .lateness import ON_TIME, Lateness
 from .shares import Shares
 
 #: Shares that differ by less are the same.
@@ -25,28 +26,28 @@ _MOST_RETRIES = 100
 
 @dataclass(frozen=True)
 class Today:
-    """The delays of a task's retries in milliseconds, and the seconds that a retry ends after its delay.
+    """The delays of a task's retries in milliseconds, and how late these end.
 
     ``is_endless``: the last tier repeats without a limit. No delays: the ladder is not known from any failure.
     """
 
     ladder_ms: tuple[int, ...] = ()
-    overhead_s: float = 0.0
+    late: Lateness = ON_TIME
     is_endless: bool = False
 
     @classmethod
-    def of(cls, tiers_ms: tuple[int, ...], max_retries: int | None, retries: int, overhead_s: float) -> Today:
+    def of(cls, tiers_ms: tuple[int, ...], max_retries: int | None, retries: int) -> Today:
         """Return the delays of all retries, from tiers and the number of retries.
 
         With fewer ``max_retries`` than tiers a task stops before the last ones; with more, the last tier repeats. None:
         the history contains no limit. Then the tier repeats without a limit if there were more ``retries`` than tiers.
         """
         if max_retries is None:
-            return cls(tiers_ms, overhead_s, is_endless=retries > len(tiers_ms))
+            return cls(tiers_ms, is_endless=retries > len(tiers_ms))
         if max_retries > max(_MOST_RETRIES, len(tiers_ms)):
-            return cls(tiers_ms, overhead_s, is_endless=True)
+            return cls(tiers_ms, is_endless=True)
         repeated = tiers_ms[-1:] * (max_retries - len(tiers_ms))
-        return cls(tiers_ms[:max_retries] + repeated, overhead_s)
+        return cls(tiers_ms[:max_retries] + repeated)
 
 
 @dataclass(frozen=True)
@@ -80,17 +81,39 @@ class Summary:
         return self.figures[name][0]
 
 
-def retry_times(ladders_ms: Ints, overhead_s: float) -> Floats:
-    """Return the seconds at which each retry ends. ``ladders_ms``: (ladder, tier); one length for all."""
-    return np.cumsum(ladders_ms / 1000.0 + overhead_s, axis=-1)
+def retry_times(ladders_ms: Ints, late: Lateness) -> Floats:
+    """Return the median seconds at which each retry ends. ``ladders_ms``: (ladder, tier); one length for all."""
+    return _planned(ladders_ms) + late.median(ladders_ms.shape[-1])
 
 
-def figures(share: Floats, times: Floats) -> Figures:
-    """Return the figures of ladders from the ``share`` that has ended by each time, both (..., ladder, tier)."""
+def ends(ladders_ms: Ints, late: Lateness) -> Floats:
+    """Return (point, ladder) the seconds at which the last retry ends: at each point of the lateness."""
+    tiers = ladders_ms.shape[-1]
+    planned_s = np.asarray(ladders_ms.sum(axis=-1) / 1000.0, dtype=np.float64)
+    return np.asarray(late.after(tiers)[:, -1, None] + planned_s.reshape(1, -1))
+
+
+def expected(curve: Floats, ladders_ms: Ints, late: Lateness, grid: Grid) -> Figures:
+    """Return the figures (row, ladder) of ladders of one length, from the share (row, cell) that has ended."""
+    planned, points = _planned(ladders_ms), late.after(ladders_ms.shape[-1])
+    share = spent = np.zeros(())
+    for each in points:
+        times = planned + each
+        ended = curve[:, grid.cells(times)]
+        share = share + ended / len(points)
+        spent = spent + _spent(ended, times) / len(points)
+    return figures(share, retry_times(ladders_ms, late), spent)
+
+
+def figures(share: Floats, times: Floats, spent: Floats | None = None) -> Figures:
+    """Return the figures of ladders from the ``share`` that has ended by each time, both (..., ladder, tier).
+
+    ``spent``: the mean time to recovery, times the share that recovers, if times vary.
+    """
     recovery = share[..., -1]
-    ends = np.diff(share, axis=-1, prepend=0.0)
+    spent = _spent(share, times) if spent is None else spent
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.where(recovery > _ALIKE, (ends * times).sum(axis=-1) / recovery, np.nan)
+        mean = np.where(recovery > _ALIKE, spent / recovery, np.nan)
     return Figures(
         recovery=recovery,
         attempts=1.0 + (1.0 - share[..., :-1]).sum(axis=-1),
@@ -100,6 +123,14 @@ def figures(share: Floats, times: Floats) -> Figures:
     )
 
 
+def _planned(ladders_ms: Ints) -> Floats:
+    return np.asarray(np.cumsum(ladders_ms / 1000.0, axis=-1))
+
+
+def _spent(share: Floats, times: Floats) -> Floats:
+    return np.asarray((np.diff(share, axis=-1, prepend=0.0) * times).sum(axis=-1))
+
+
 def _quantile(share: Floats, times: Floats, part: float) -> Floats:
     """Return the time of the first retry by which this part of the recovering failures has recovered."""
     at = np.argmax(share >= part * share[..., -1:] - _ALIKE, axis=-1)
@@ -107,22 +138,20 @@ def _quantile(share: Floats, times: Floats, part: float) -> Floats:
     return np.where(share[..., -1] > _ALIKE, found, np.nan)
 
 
-def summarise(ladder_ms: tuple[int, ...], shares: Shares, grid: Grid, overhead_s: float) -> Summary:
+def summarise(ladder_ms: tuple[int, ...], shares: Shares, grid: Grid, late: Lateness) -> Summary:
     """Return the figures of one ladder with their intervals.
 
     The intervals contain the figures of resampled histories, of failures that end as late and as early as the history
     allows: they are wide if a ladder retries at times at which the history has no attempts.
     """
-    times = retry_times(np.array([ladder_ms], dtype=np.int64), overhead_s)
-    cells = grid.cells(times)
-    likely, late, early = (figures(each[:, cells], times) for each in (shares.likely, shares.least, shares.most))
-    low_share, high_share = (each[cells[0, -1]] for each in shares.band())
+    ladder = np.array([ladder_ms], dtype=np.int64)
+    low_share, high_share = (expected(each[None, :], ladder, late, grid).recovery[0, 0] for each in shares.band())
+    found = [expected(each, ladder, late, grid) for each in (shares.likely, shares.least, shares.most)]
     by_name = {}
     for name in FIGURES:
-        value = getattr(likely, name)[:, 0]
-        all_of_them = np.stack([value, getattr(late, name)[:, 0], getattr(early, name)[:, 0]])
-        low, high = shares.interval(np.fmin.reduce(all_of_them), np.fmax.reduce(all_of_them))
-        by_name[name] = (float(value[0]), float(low), float(high))
+        each = np.stack([getattr(one, name)[:, 0] for one in found])
+        low, high = shares.interval(np.fmin.reduce(each), np.fmax.reduce(each))
+        by_name[name] = (float(each[0, 0]), float(low), float(high))
     by_name["recovery"] = (by_name["recovery"][0], float(low_share), float(high_share))
     by_name["exhausted"] = (by_name["exhausted"][0], float(1 - high_share), float(1 - low_share))
     return Summary(by_name)

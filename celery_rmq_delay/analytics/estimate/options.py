@@ -38,7 +38,7 @@ class Options:
     seed: int = 1
     #: Failures of one queue or task that can have ended within this many seconds are one outage: see `outages`.
     cluster_s: int = 3600
-    #: With less than any of these there is no advice.
+    #: With less than any of these there is no advice; clusters are those of equal size that would be as informative.
     min_episodes: int = 200
     min_recovered: int = 50
     min_clusters: int = 5

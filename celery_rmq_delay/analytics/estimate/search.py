@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, combinations_with_replacement, islice
+from itertools import chain, combinations_with_replacement, compress, islice
 
 import numpy as np
 
 from ..figures import TIMES
 from .intervals import Flags, Floats, Ints
-from .ladders import Figures, Today, figures, retry_times
+from .ladders import Figures, Today, ends, expected, retry_times
+from .lateness import Lateness
 from .options import Options
 from .shares import Shares
 
@@ -28,7 +29,10 @@ _ALIKE = 1e-9
 
 #: The limits must hold in this part of the resampled histories. If today's times differ there, too, in this part: they
 #: are times of retries, and where a share is close to a percentile, it is another retry in every other history.
-_SURE, _SURE_OF_BOTH = 0.9, 0.6
+_SURE = (0.9, 0.6)
+
+#: With fewer outages of equal size than this, resampled histories vary less than other histories do: more must hold.
+_FEW, _SURE_OF_FEW = 30, (0.975, 0.8)
 
 #: So many ladders are tried at once in the resampled histories, and so many at most.
 _AT_ONCE, _MOST_TRIED = 250, 50_000
@@ -77,17 +81,19 @@ class Search:
     """What to search for, in an estimate (row 0) and in resampled histories (the other rows).
 
     ``likely``, ``prudent``: (row, cell) as in `Shares`. ``today``: the ladder in milliseconds; ``current``: its
-    figures, (row, 1). ``least_s``: when the last retry must end, or later. ``latest_s``: when it must have ended, as
-    the history does not show what happens later.
+    figures, (row, 1). ``least_s``: when the last retry must end, or later, at each point of the lateness.
+    ``latest_s``: when it must have ended (median), as the history does not show what happens later.
+    ``sure``: the parts of the resampled histories in which the limits must hold.
     """
 
     likely: Floats
     prudent: Floats
     today: Ladder
-    overhead_s: float
-    least_s: float
+    late: Lateness
+    least_s: Floats | float
     latest_s: float
     options: Options
+    sure: tuple[float, float] = _SURE
     current: Figures = field(init=False)
     #: The limits of a ladder, in each row.
     limits: Limits = field(init=False)
@@ -97,15 +103,16 @@ class Search:
         object.__setattr__(self, "limits", Limits.of(self.current, self.options))
 
     @classmethod
-    def of(cls, estimate: Shares, today: Today, least_s: float, options: Options) -> Search:
+    def of(cls, estimate: Shares, today: Today, least_s: Floats | float, options: Options) -> Search:
         """Return the search for a better ladder than today's.
 
         It ends in the time that the history shows, or later than today's by the tolerance of times.
         """
-        ends_s = retry_times(np.array(today.ladder_ms), today.overhead_s)[-1]
+        ends_s = retry_times(np.array(today.ladder_ms), today.late)[-1]
         latest_s = max(options.grid.times[estimate.horizon], ends_s * (1 + options.time_tolerance))
         curves = estimate.likely, estimate.prudent
-        return cls(*curves, today.ladder_ms, today.overhead_s, least_s, float(latest_s), options)
+        sure = _SURE_OF_FEW if estimate.equal_clusters < _FEW else _SURE
+        return cls(*curves, today.ladder_ms, today.late, least_s, float(latest_s), options, sure)
 
     @property
     def is_within(self) -> bool:
@@ -114,9 +121,7 @@ class Search:
 
     def figures(self, ladders: Ints, *, is_prudent: bool = False) -> Figures:
         """Return the figures (row, ladder) of ladders of one length: (ladder, tier)."""
-        times = retry_times(ladders, self.overhead_s)
-        share = self.prudent if is_prudent else self.likely
-        return figures(share[:, self.options.grid.cells(times)], times)
+        return expected(self.prudent if is_prudent else self.likely, ladders, self.late, self.options.grid)
 
     def keeps_limits(self, ladders: Ints) -> Flags:
         """Return (row, ladder) whether ladders of one length meet the limits."""
@@ -130,12 +135,13 @@ class Search:
 
     def best(self) -> Ladder | None:
         """Return the ladder that costs least within the limits; None: there is none."""
+        return next(self.within_limits(), None)
+
+    def within_limits(self) -> Iterator[Ladder]:
+        """Yield the ladders within the limits, the one that costs least first."""
         ranked = self._estimated()._ranked()
         while some := list(islice(ranked, _AT_ONCE)):
-            sure = self._are_sure(some)
-            if sure.any():
-                return some[int(np.argmax(sure))]
-        return None
+            yield from compress(some, self._are_sure(some))
 
     def saving(self, ladder: Ladder) -> Floats:
         """Return (row) the part of today's cost that a ladder saves."""
@@ -152,8 +158,8 @@ class Search:
         criteria = []
         for tiers in range(1, self.options.max_tiers + 1):
             ladders = _ladders(tuple(self.options.delays_ms), tiers)
-            ends = retry_times(ladders, self.overhead_s)[:, -1]
-            ladders = ladders[(ends >= self.least_s) & (ends <= self.latest_s)]
+            is_late_enough = (ends(ladders, self.late) >= np.reshape(self.least_s, (-1, 1))).all(axis=0)
+            ladders = ladders[is_late_enough & (retry_times(ladders, self.late)[:, -1] <= self.latest_s)]
             ladders = ladders[self.keeps_limits(ladders).all(axis=0)]
             each = self.figures(ladders)
             order = [self.cost(each)[0], -each.recovery[0], each.p95_s[0], each.median_s[0]]
@@ -171,8 +177,8 @@ class Search:
             at = [index for index, each in enumerate(ladders) if len(each) == tiers]
             found = self.figures(np.array([ladders[index] for index in at]), is_prudent=True)
             stated = Limits(self.limits.recovery, {name: most[:1] for name, most in self.limits.seconds.items()})
-            sure[at] = stated.kept_by(found)[1:].mean(axis=0) >= _SURE
-            sure[at] &= self.limits.kept_by(found)[1:].mean(axis=0) >= _SURE_OF_BOTH
+            sure[at] = stated.kept_by(found)[1:].mean(axis=0) >= self.sure[0]
+            sure[at] &= self.limits.kept_by(found)[1:].mean(axis=0) >= self.sure[1]
         return sure
 
 

@@ -31,7 +31,8 @@ class Shares:
     ``likely`` is the estimate. The others differ from it where the history does not show when a failure ended, between
     two knots and after the last one: ``least`` and ``most``, and ``prudent``, in which failures end evenly over time
     instead of its logarithm, so later. ``seen``: the cells at which it does, ``sound``: those with enough attempts.
-    ``effective``: (cell) how many independent failures would be as informative. ``clusters``: independent groups.
+    ``effective``: (cell) how many independent failures would be as informative. ``clusters``: independent groups,
+    ``equal_clusters``: those of equal size that would be as informative (`Intervals.effective_clusters`).
     """
 
     likely: Floats
@@ -42,6 +43,7 @@ class Shares:
     sound: Ints
     effective: Floats
     clusters: int
+    equal_clusters: float
 
     @property
     def horizon(self) -> int:
@@ -86,16 +88,22 @@ def shares(intervals: Intervals, options: Options) -> Shares:
     ended, lasting = _counted(intervals, cells)
     likely[0] = np.clip(likely[0], ended, 1 - lasting)
     at = np.arange(cells)
-    before = knots.seen[np.searchsorted(knots.seen, at, side="right") - 1]
+    # Of a knot, only the share at all its attempts together is known.
+    first, last = np.minimum(knots.seen, knots.knot_of), np.maximum(knots.seen, knots.knot_of)
+    number = np.searchsorted(knots.seen, at, side="right") - 1
+    before = knots.seen[number]
     after = np.searchsorted(knots.seen, at, side="left")
-    most = np.where(after < len(knots.seen), likely[:, knots.seen[np.minimum(after, len(knots.seen) - 1)]], 1.0)
-    least = likely[:, before]
+    most = np.where(after < len(knots.seen), likely[:, last[np.minimum(after, len(knots.seen) - 1)]], 1.0)
+    least = likely[:, first[number]]
     least[0], most[0] = np.maximum(least[0], ended), np.minimum(most[0], 1 - lasting)
     prudent = np.stack([np.interp(times, times[knots.seen], each[knots.seen]) for each in likely])
     prudent = np.minimum(np.maximum(prudent, least), likely)
     clusters = len(np.unique(intervals.cluster))
-    effective = _effective(likely, knots.seen, float(intervals.count.sum()), clusters)[before]
-    return Shares(likely, prudent, least, most, knots.seen, knots.sound, effective, clusters)
+    equal = intervals.effective_clusters
+    every = intervals.effective(intervals.count > 0)
+    effective = _effective(likely, knots.seen, float(intervals.count.sum()), every)
+    effective = np.minimum(effective, _rare(intervals, likely[0], knots.seen))[before]
+    return Shares(likely, prudent, least, most, knots.seen, knots.sound, effective, clusters, equal)
 
 
 def _curves(data: Intervals, knots: Knots, options: Options) -> Floats:
@@ -128,11 +136,11 @@ def _counted(data: Intervals, cells: int) -> tuple[Floats, Floats]:
     return ended / total, lasting / total
 
 
-def _effective(likely: Floats, seen: Ints, total: float, clusters: int) -> Floats:
+def _effective(likely: Floats, seen: Ints, total: float, clusters: float) -> Floats:
     """Return for every cell how many independent failures would vary as much as the rounds do.
 
     Where hardly any failures have ended, or nearly all, few clusters decide the share, and rounds vary too little.
-    There it is at most the number at the nearest cell that is clear, and at most the number of clusters.
+    There it is at most the number at the nearest cell that is clear, and at most the effective number of clusters.
     """
     share = likely[0]
     variance = likely[1:].var(axis=0) if len(likely) > 2 else np.zeros_like(share)
@@ -147,4 +155,19 @@ def _effective(likely: Floats, seen: Ints, total: float, clusters: int) -> Float
         nearest = clear[np.abs(clear[None, :] - np.arange(len(share))[:, None]).argmin(axis=1)]
         most = np.minimum(most, own[nearest])
     found: Floats = np.where(is_clear, own, np.minimum(own, most))
+    return found
+
+
+def _rare(data: Intervals, share: Floats, seen: Ints) -> Floats:
+    """Return for every cell how many independent failures have as many on the rarer side of the share as clusters.
+
+    The failures that last longest can be those of one outage, and all others unrelated: the rounds do not show that
+    another history has two such outages, or none.
+    """
+    found = np.full_like(share, np.inf)
+    for cell in seen[1:].tolist():
+        rare = data.high <= cell if share[cell] < 0.5 else data.low >= cell
+        fewer, clusters = min(share[cell], 1 - share[cell]), data.effective(rare)
+        if fewer > 0 and clusters > 0:
+            found[cell] = clusters / fewer
     return found

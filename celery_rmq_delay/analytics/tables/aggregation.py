@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...events.schema import EXHAUSTED
 from ..estimate.intervals import Intervals
+from ..estimate.lateness import LateRetries
 from ..estimate.observed import Observed
 from ..estimate.options import Options
 from ..estimate.outages import by_outage
@@ -25,7 +26,8 @@ def ladder_id(of: str = "") -> Column:
 def counted_intervals(episodes: DataFrame, keys: list[str], options: Options) -> DataFrame:
     """Return the intervals of `EPISODES`: keys, low, high (cells; `Intervals.OPEN`), cluster, ladder, is_exhausted.
 
-    And for each of these, ``count``: failures, and the sum of their ``retries``. ``cluster`` is the time slot in which
+    And for each of these, ``count``: failures, the sum of their ``retries``, and ``late_s``: the mean seconds by which
+    the last attempt ended after its planned delays, null if these are not known. ``cluster`` is the time slot in which
     the failures began, ``ladder`` is `ladder_id`.
 
     Failure episodes without a retry that ended are left out: they carry no information about how long failures last. So
@@ -56,9 +58,12 @@ def counted_intervals(episodes: DataFrame, keys: list[str], options: Options) ->
             ladder_id(),
             ((F.col("outcome") == EXHAUSTED) & has_run()).alias("is_exhausted"),
             (F.col("failed_attempts") - F.when(high.isNull(), 1).otherwise(0)).alias("retries"),
+            (F.coalesce(high, low) - F.col("waited_ms") / 1000).alias("late_s"),
         )
         .groupBy(*keys, *INTERVAL, "ladder", "is_exhausted")
-        .agg(F.count("*").alias("count"), F.sum("retries").alias("retries"))
+        .agg(
+            F.count("*").alias("count"), F.sum("retries").alias("retries"), F.round(F.avg("late_s"), 3).alias("late_s")
+        )
     )
 
 
@@ -76,6 +81,12 @@ def intervals_of(rows: pd.DataFrame, options: Options) -> Intervals:
     """Return the rows of one group as intervals by outage, for the estimate."""
     low, high, cluster = (rows[name].to_numpy(dtype="int64") for name in INTERVAL)
     return by_outage(Intervals(low, high, cluster, rows["count"].to_numpy(dtype="float64")), options)
+
+
+def late_retries_of(rows: pd.DataFrame) -> LateRetries:
+    """Return what the rows of one group show of the lateness of retries."""
+    retries, count, seconds = (rows[name].to_numpy(dtype="float64") for name in ("retries", "count", "late_s"))
+    return LateRetries(retries / count, seconds)
 
 
 def observed_of(rows: pd.DataFrame, intervals: Intervals, ladder: int, options: Options) -> Observed:

@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 
 from ...exceptions import SettingsError
-from ..estimate.intervals import Floats, Ints
+from ..estimate.intervals import Flags, Floats, Ints
 
 MINUTES = 1440
 
 #: The incidents of a day depend on the failures of so many days before it and after it.
-DAYS_BEFORE, DAYS_AFTER = 2, 1
+DAYS_BEFORE, DAYS_AFTER = 3, 1
 
 #: What fails together: a source is one combination of these. Missing values are empty texts.
 SOURCE = ("queue", "task", "exception_type", "fingerprint")
@@ -64,7 +64,8 @@ class Span:
 class Counts:
     """The failed first attempts of a day, by source and minute (0 to 1439), and the ``expected`` ones.
 
-    ``sources`` has the columns `SOURCE`, sorted. ``ok`` are the successful first attempts of a queue's task, NaN if
+    ``sources`` has the columns `SOURCE`, sorted, ``usual``: failures per attempt, and ``is_share``: it is per minute if
+    this is false, as attempts are not known. ``ok`` are the successful first attempts of a queue's task, NaN if
     they are not known; ``attempts`` are they and all failed ones; ``pair`` is the row of both for each source.
     """
 
@@ -76,20 +77,24 @@ class Counts:
     pair: Ints
 
 
-def counts_of(rows: pd.DataFrame, start: int) -> Counts:
+def counts_of(rows: pd.DataFrame, start: int, carried: pd.DataFrame | None = None) -> Counts:
     """Return the counts of the day that begins in the minute ``start`` (since the epoch).
 
-    ``rows``: `SOURCE`, ``minute``, ``failed`` and ``ok`` (first attempts) of this day and the day before. Rows with
-    ``ok`` have no exception. The usual failure rate of a source is that of both days, without the blocks of 30 minutes
-    that have many more failures than the others; it is a rate per minute where successes are not known.
+    ``rows``: `SOURCE`, ``minute``, ``failed`` and ``ok`` (first attempts) of this day and the day before; others are
+    left out. Rows with ``ok`` have no exception. The usual failure rate of a source is that of both days, without the
+    blocks of 30 minutes that have many more failures than the others; it is a rate per minute where successes are not
+    known. ``carried``: sources of the day before, as in `Counts`; their usual rates are used if they are lower.
     """
-    ordered = rows.sort_values([*SOURCE, "minute"], kind="stable")
+    near = rows[rows["minute"].between(start - MINUTES, start + MINUTES - 1)]
+    ordered = near.sort_values([*SOURCE, "minute"], kind="stable")
     at = ordered["minute"].to_numpy(dtype=np.int64) - (start - MINUTES)
     is_failure = ordered["failed"].to_numpy() > 0
     pair_of, pairs = _numbered(ordered[["queue", "task"]])
     failed = _by_minute(pair_of, at, ordered["failed"], len(pairs))
     ok = _by_minute(pair_of, at, ordered["ok"], len(pairs))
-    is_known = ok.any(axis=1, keepdims=True) if ok[:, MINUTES:].any() else np.zeros((len(pairs), 1), dtype=bool)
+    is_known: Flags = np.zeros((len(pairs), 1), dtype=bool)
+    if ok[:, MINUTES:].any():
+        is_known = np.asarray(ok.any(axis=1, keepdims=True))
     failures = ordered[is_failure]
     source_of, sources = _numbered(failures[list(SOURCE)])
     pair = np.zeros(len(sources), dtype=np.int64)
@@ -99,7 +104,12 @@ def counts_of(rows: pd.DataFrame, start: int) -> Counts:
     if not (ok if is_known.any() else failed)[:, :MINUTES].any():
         # The day before has no data, which is no evidence that nothing failed.
         weights[:, :MINUTES] = 0.0
-    rates = usual_rates(_blocks(by_source), _blocks(weights)[pair])
+    sources["is_share"] = is_known[pair, 0]
+    sources["usual"] = usual_rates(_blocks(by_source), _blocks(weights)[pair])
+    if carried is not None:
+        both = sources.merge(carried, "left", [*SOURCE, "is_share"], suffixes=("", "_before"))
+        sources["usual"] = both[["usual", "usual_before"]].min(axis=1)
+    rates = sources["usual"].to_numpy()
     return Counts(
         sources,
         by_source[:, MINUTES:],
@@ -113,14 +123,15 @@ def counts_of(rows: pd.DataFrame, start: int) -> Counts:
 def usual_rates(failed: Floats, weights: Floats) -> Floats:
     """Return the usual failures per weight of each row: of its blocks without those that have many more failures.
 
-    It begins with the half of the weight that has the lowest rates, and then takes all blocks that agree with the rate
-    found so far, until they no longer change.
+    It begins with the blocks of the lowest rates that have half of the weight, or as little more as possible, and then
+    takes all blocks that agree with the rate found so far, until they no longer change.
     """
     rate = np.divide(failed, weights, out=np.full(failed.shape, np.inf), where=weights > 0)
     order = np.argsort(rate, axis=1, kind="stable")
-    sums = np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1)
+    ordered = np.take_along_axis(weights, order, axis=1)
+    before = np.cumsum(ordered, axis=1) - ordered
     is_low = np.empty(failed.shape, dtype=bool)
-    np.put_along_axis(is_low, order, sums <= sums[:, -1:] / 2, axis=1)
+    np.put_along_axis(is_low, order, before < weights.sum(axis=1, keepdims=True) / 2, axis=1)
     rates = np.zeros(len(failed))
     for _ in range(_ROUNDS):
         total = (weights * is_low).sum(axis=1)
@@ -193,4 +204,4 @@ def _by_minute(row: Ints, minute: Ints, values: pd.Series[Any], rows: int) -> Fl
 
 
 def _blocks(minutes: Floats) -> Floats:
-    return np.asarray(minutes.reshape(len(minutes), -1, _BLOCK).sum(axis=2))
+    return np.asarray(minutes.reshape(len(minutes), minutes.shape[1] // _BLOCK, _BLOCK).sum(axis=2))

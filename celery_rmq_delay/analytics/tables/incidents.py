@@ -1,8 +1,8 @@
 """The table ``incidents``: bursts of failures of queues, tasks and exceptions, each compared with its usual failures.
 
 Spark counts the failed first attempts of each day by minute and source. Each day is then evaluated together with the
-day before it (`of_day`), and incidents are joined over midnight (`over_midnight`). What the table shows of an incident
-comes from the failed attempts in its scope, retries included.
+two days before it (`of_day`), and incidents are joined over midnight (`over_midnight`). What the table shows of an
+incident comes from the failed attempts in its scope, retries included.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 from ...events.schema import RECOVERED
 from ..schema import INCIDENTS
 from .attempts import ENDS, is_failed
-from .bursts import MINUTES, SOURCE, Bursts, counts_of
+from .bursts import MINUTES, SOURCE, Bursts
 from .hourly import minute_of
 from .merging import Incident, of_day, over_midnight
 from .outcomes import wasted_ms
@@ -99,12 +99,12 @@ def find(counted: DataFrame, ok: DataFrame, bursts: Bursts = DEFAULT) -> list[In
 
 
 def series_by_day(counted: DataFrame, ok: DataFrame) -> DataFrame:
-    """Return the rows of `counts_of` for each day: ``of_day`` has its own minutes and those of the day before."""
+    """Return the rows of `counts_of` for each day: ``of_day`` has its own minutes and those of the two days before."""
     scopes, prints = _frequent(counted, _SCOPE, 1), _frequent(counted, SOURCE, LEAST_OF_FINGERPRINT)
     none = F.lit("")
     named = prints.withColumn("named", F.col("fingerprint"))
     failed = (
-        _twice(counted)
+        _thrice(counted)
         .join(scopes, ["of_day", *_SCOPE], "left_semi")
         .join(named, ["of_day", *SOURCE], "left")
         .groupBy("minute", "of_day", *_SCOPE, F.coalesce("named", none).alias("fingerprint"))
@@ -114,13 +114,13 @@ def series_by_day(counted: DataFrame, ok: DataFrame) -> DataFrame:
     known = ok.withColumn("of_day", _day_of("minute")).join(counted.select("of_day").distinct(), "of_day", "left_semi")
     pairs = scopes.select("of_day", "queue", "task").distinct()
     values = {"exception_type": none, "fingerprint": none, "failed": F.lit(0).cast("long")}
-    good = _twice(known).join(pairs, ["of_day", "queue", "task"], "left_semi").withColumns(values)
+    good = _thrice(known).join(pairs, ["of_day", "queue", "task"], "left_semi").withColumns(values)
     return failed.unionByName(good)
 
 
-def _twice(minutes: DataFrame) -> DataFrame:
-    """Return the minutes for their own day and for the next one."""
-    return minutes.withColumn("of_day", F.explode(F.array(F.col("of_day"), F.col("of_day") + 1)))
+def _thrice(minutes: DataFrame) -> DataFrame:
+    """Return the minutes for their own day and for the next two."""
+    return minutes.withColumn("of_day", F.explode(F.array(*[F.col("of_day") + later for later in range(3)])))
 
 
 def _frequent(counted: DataFrame, key: Sequence[str], least: int) -> DataFrame:
@@ -135,7 +135,7 @@ def _finder(bursts: Bursts) -> Callable[[pd.DataFrame], pd.DataFrame]:
 
     def found(rows: pd.DataFrame) -> pd.DataFrame:
         start = int(rows["of_day"].iloc[0]) * MINUTES
-        values = [[*vars(each).values()] for each in of_day(counts_of(rows, start), start, bursts)]
+        values = [[*vars(each).values()] for each in of_day(rows, start, bursts)]
         return pd.DataFrame([[*some[:4], sorted(some[4]), *some[5:]] for some in values], columns=_FOUND.names)
 
     return found

@@ -15,7 +15,7 @@ from ..estimate.ladders import Summary
 from ..estimate.options import Options
 from ..figures import BACKTEST_FIGURES, FIGURES
 from ..schema import LADDER_ADVICE
-from .aggregation import counted_intervals, intervals_of, observed_of
+from .aggregation import counted_intervals, intervals_of, late_retries_of, observed_of
 from .today import today_of, todays_ladders
 
 #: ``is_whole``: all tasks of the queue. A null task cannot mark it: null keys of the two sides would not match.
@@ -57,13 +57,15 @@ def _advice(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame, optio
     if not is_whole and (rows.empty or lacking(intervals, options)):
         return pd.DataFrame(columns=columns)
     current = today_of(today)
-    decision = decide(intervals, current, options)
     observed = None if today.empty else observed_of(rows, intervals, today["ladder"].iloc[0], options)
-    counted = observed and observed.summary(options)
-    if counted and decision.current and not _agree(counted, decision.current):
-        # Failures were of another kind while another ladder was in force: only estimates can be compared.
-        counted = None
-    shown = counted or decision.current
+    decision = decide(
+        intervals,
+        current,
+        options,
+        retries=late_retries_of(rows),
+        counted=observed.summary(options) if observed else None,
+        is_only_ladder=rows["ladder"].nunique() == 1,
+    )
     row: dict[str, object] = {
         "queue": queue,
         "task": None if is_whole else task,
@@ -76,19 +78,12 @@ def _advice(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame, optio
         "advised_ms": list(decision.advised_ms) if decision.advised_ms else None,
         "refused_ms": list(decision.refused_ms) if decision.refused_ms else None,
         "lost": decision.lost,
-        "counted": int(observed.count.sum()) if observed and counted else None,
-        **figure_columns("current_", shown),
-        **figure_columns("advised_", shown if decision.advised is decision.current else decision.advised),
+        "counted": int(observed.count.sum()) if observed and decision.is_counted else None,
+        **figure_columns("current_", decision.current),
+        **figure_columns("advised_", decision.advised),
         **_backtest(decision),
     }
     return pd.DataFrame([row], columns=columns)
-
-
-def _agree(counted: Summary, estimated: Summary) -> bool:
-    """Return whether a recovered share that was counted can be the estimated one: their intervals overlap."""
-    _, low, high = counted.figures["recovery"]
-    _, least, most = estimated.figures["recovery"]
-    return not (low > most or high < least)
 
 
 def _backtest(decision: Decision) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Merge bursts into incidents: of one day, and over midnight. Pure numpy.
+"""Merge bursts into incidents: of one day, and over midnight. Pure numpy and pandas.
 
 A burst is sought in ever larger series: one source, one exception of a task, one exception, one task, one queue.
 Failures of a burst that is found are removed from the larger series, so that these have a burst of their own only where
@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
+import pandas as pd
 
 from ..estimate.intervals import Floats, Ints
-from .bursts import MINUTES, SOURCE, Bursts, Counts, Span, spans
+from .bursts import MINUTES, SOURCE, Bursts, Counts, Span, counts_of, spans
 
 _SCOPE = SOURCE[:3]
 _LEVELS = (SOURCE, _SCOPE, ("exception_type",), ("task",), ("queue",))
@@ -67,14 +68,27 @@ class _Burst:
     excess: float
 
 
-def of_day(counts: Counts, start: int, bursts: Bursts) -> list[Incident]:
+def of_day(rows: pd.DataFrame, start: int, bursts: Bursts) -> list[Incident]:
     """Return the incidents of the day that begins in the minute ``start``: the largest excess first.
 
-    Those that touch midnight may have less evidence and excess than an incident needs: see `over_midnight`.
+    ``rows``: as in `counts_of`, of this day and the two days before it. If an outage lasts for more than a day, most of
+    this day and the day before can be part of it; so while it goes on, the usual rates of its sources are those of the
+    day before. Incidents that touch midnight may have less evidence and excess than one needs: see `over_midnight`.
     """
+    counts = counts_of(rows, start, _going_on(counts_of(rows, start - MINUTES), bursts))
     found = sorted(_bursts(counts, bursts), key=lambda one: -one.excess)[:MOST_BURSTS]
     merged = [_incident(counts, some, start, bursts) for some in _clusters(counts, found)]
     return sorted((each for each in merged if each is not None), key=_order)[:MOST_INCIDENTS]
+
+
+def _going_on(before: Counts, bursts: Bursts) -> pd.DataFrame:
+    """Return the sources of a day's bursts that touch its end."""
+    lasting = [
+        one.own
+        for one in _bursts(before, bursts)
+        if one.span.last >= MINUTES - bursts.gap_minutes and _is_clear(one, bursts)
+    ]
+    return before.sources.iloc[np.unique(np.concatenate([np.empty(0, dtype=np.int64), *lasting]))]
 
 
 def over_midnight(incidents: Sequence[Incident], bursts: Bursts) -> list[Incident]:
@@ -119,10 +133,13 @@ def _bursts(counts: Counts, bursts: Bursts) -> Iterator[_Burst]:
                 excess = (series[0] - series[1])[:, inside].sum(axis=1)
                 own = _contributing(excess, series[1][:, inside].sum(axis=1))
                 one = _Burst(span, members[own], float(min(excess.sum(), excess[own].sum())))
-                is_enough = span.evidence >= bursts.evidence and one.excess >= bursts.least
-                if len(own) and (is_enough or _touches(span, bursts)):
+                if len(own) and (_is_clear(one, bursts) or _touches(span, bursts)):
                     failed[one.own, inside] = expected[one.own, inside] = 0.0
                     yield one
+
+
+def _is_clear(one: _Burst, bursts: Bursts) -> bool:
+    return one.span.evidence >= bursts.evidence and one.excess >= bursts.least
 
 
 def _touches(span: Span, bursts: Bursts) -> bool:

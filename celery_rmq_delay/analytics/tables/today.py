@@ -1,4 +1,4 @@
-"""Today's ladder of a queue, from its failure episodes, and how long after its planned delay a retry ends."""
+"""Today's ladder of a queue, from its failure episodes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ _LATEST_HOURS = 24
 def todays_ladders(episodes: DataFrame, keys: list[str]) -> DataFrame:
     """Return the ladder of each group of `EPISODES`, for `today_of`.
 
-    Columns: keys, ``ladder`` (`ladder_id`), ``tiers_ms``, ``max_retries``, ``retries``, ``overhead_s``. Tiers and
-    ``max_retries`` are the most frequent ones of the last day with failures; of equally frequent ones the first in
-    order. ``retries``: the most that were observed with them. ``overhead_s``: the median time from the planned delay to
-    the end of a retry: waiting for a worker, and running. Tasks that never ran are ignored, and so are replays.
+    Columns: keys, ``ladder`` (`ladder_id`), ``tiers_ms``, ``max_retries``, ``retries``. Tiers and ``max_retries`` are
+    the most frequent ones of the last day with failures; of equally frequent ones the first in order. ``retries``: the
+    most that were observed with them. Tasks that never ran are ignored, and so are replays.
     """
     valid = first_runs(episodes).where((F.size("ladder_ms") > 0) & has_run())
     ladder = ("ladder_ms", "max_retries")
@@ -36,19 +35,16 @@ def todays_ladders(episodes: DataFrame, keys: list[str]) -> DataFrame:
         .groupBy(*keys)
         .agg(F.min(F.struct("rarity", *ladder, "retries")).alias("found"))
     )
-    overheads = valid.groupBy(*keys).agg(F.percentile_approx(_overhead(), 0.5).alias("overhead_s"))
     found = {
         "ladder": ladder_id("found."),
         "tiers_ms": F.col("found")["ladder_ms"],
         "max_retries": F.col("found")["max_retries"],
         "retries": F.col("found")["retries"],
-        # Tasks that are released manually before their delay is over can make it negative.
-        "overhead_s": F.greatest(F.coalesce("overhead_s", F.lit(0.0)), F.lit(0.0)),
     }
     # New columns: otherwise Spark cannot distinguish them from those of the failure episodes, with which they are
     # cogrouped.
     renewed = [F.col(name).alias(name) for name in keys]
-    return frequent.join(overheads, keys).select(*renewed, *[column.alias(name) for name, column in found.items()])
+    return frequent.select(*renewed, *[column.alias(name) for name, column in found.items()])
 
 
 def today_of(rows: pd.DataFrame) -> Today:
@@ -58,15 +54,9 @@ def today_of(rows: pd.DataFrame) -> Today:
     row = rows.iloc[0]
     most = None if pd.isna(row["max_retries"]) else int(row["max_retries"])
     ladder = tuple(int(each) for each in row["tiers_ms"])
-    return Today.of(ladder, most, int(row["retries"]), float(row["overhead_s"]))
+    return Today.of(ladder, most, int(row["retries"]))
 
 
 def _retries() -> Column:
     """Return how many retries of a failure episode are known to have ended."""
     return F.col("failed_attempts") - F.when(F.col("high_seconds").isNotNull(), 0).otherwise(1)
-
-
-def _overhead() -> Column:
-    """Return the seconds per retry by which an episode's last known attempt ended after its delays; null: not known."""
-    ended = F.coalesce("high_seconds", "low_seconds")
-    return F.when(_retries() > 0, (ended - F.col("waited_ms") / 1000) / _retries())

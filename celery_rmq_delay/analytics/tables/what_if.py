@@ -16,9 +16,8 @@ from ..estimate.ladders import summarise
 from ..estimate.options import Options
 from ..estimate.shares import shares
 from ..schema import WHAT_IF
-from .aggregation import counted_intervals, intervals_of
+from .aggregation import counted_intervals, intervals_of, late_retries_of
 from .ladder_advice import figure_columns
-from .today import today_of, todays_ladders
 
 if TYPE_CHECKING:
     from ..estimate.search import Ladder
@@ -35,13 +34,11 @@ def what_if(episodes: DataFrame, ladders: Mapping[str, Sequence[Ladder]], option
             _check(queue, each)
     wanted = {queue: [tuple(each) for each in named] for queue, named in ladders.items()}
 
-    def of_queue(key: tuple[Any, ...], rows: pd.DataFrame, today: pd.DataFrame) -> pd.DataFrame:
-        return _rows(key[0], rows, today, wanted[key[0]], options)
+    def of_queue(key: tuple[Any, ...], rows: pd.DataFrame) -> pd.DataFrame:
+        return _rows(key[0], rows, wanted[key[0]], options)
 
     chosen = episodes.where(F.col("queue").isin(list(wanted)))
-    counted = counted_intervals(chosen, ["queue"], options)
-    today = todays_ladders(chosen, ["queue"])
-    return counted.groupBy("queue").cogroup(today.groupBy("queue")).applyInPandas(of_queue, WHAT_IF)
+    return counted_intervals(chosen, ["queue"], options).groupBy("queue").applyInPandas(of_queue, WHAT_IF)
 
 
 def unseen(ladders: Mapping[str, Sequence[Ladder]], seen: Collection[str]) -> list[str]:
@@ -54,18 +51,14 @@ def _check(queue: str, ladder: Ladder) -> None:
         raise SettingsError(f"ladder of {queue}", ladder, "Give at least one delay, each of 1 ms to ten years.")
 
 
-def _rows(
-    queue: str, rows: pd.DataFrame, today: pd.DataFrame, ladders: Sequence[Ladder], options: Options
-) -> pd.DataFrame:
-    if rows.empty:
-        return pd.DataFrame(columns=WHAT_IF.fieldNames())
+def _rows(queue: str, rows: pd.DataFrame, ladders: Sequence[Ladder], options: Options) -> pd.DataFrame:
     intervals = intervals_of(rows, options)
     too_few = lacking(intervals, options)
     estimate = None if too_few else shares(intervals, options)
-    overhead = today_of(today).overhead_s
+    late = estimate and late_retries_of(rows).lateness(intervals, estimate)
     found = []
     for each in ladders:
-        summary = None if estimate is None else summarise(each, estimate, options.grid, overhead)
+        summary = summarise(each, estimate, options.grid, late) if estimate and late else None
         row = {
             "queue": queue,
             "ladder_ms": list(each),

@@ -243,7 +243,7 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def counts(found: Sequence[Row], events: Iterable[Row]) -> dict[date, list[Row]]:
-    """Return by day the first attempts of it and of the day before, as `counts_of` needs them.
+    """Return by day the first attempts of it and of the two days before, as `of_day` needs them.
 
     Few enough that no fingerprint and no exception is too rare, or one too many.
     """
@@ -256,7 +256,7 @@ def counts(found: Sequence[Row], events: Iterable[Row]) -> dict[date, list[Row]]
     for day, own in _grouped(firsts, lambda row: row["day"]).items():
         often = {source for source, count in Counter(of[id(row)] for row in own).items() if count >= 10}
         scopes = {of[id(row)][:3] for row in own}
-        near = (day - timedelta(days=1), day)
+        near = (day - timedelta(days=2), day - timedelta(days=1), day)
         rows: dict[tuple[Any, ...], list[int]] = defaultdict(lambda: [0, 0])
         for row in firsts:
             source = of[id(row)]

@@ -153,7 +153,7 @@ def _tried(failures: int) -> str:
 
 
 def _backtest(row: LadderAdvice, name: str) -> LadderTable:
-    tried = (_("Not advised"), row.refused_ms) if row.refused_ms else (_("Advised"), row.advised_ms)
+    tried = (_("Advised"), row.advised_ms) if row.advised_ms else (_("Not advised"), row.refused_ms)
     pairs = ((_("Today"), row.current_ms, row.backtest_current), (*tried, row.backtest_advised))
     rows = [LadderRow(label, text.ladder(ladder), cells(figures, _OF_BACKTEST)) for label, ladder, figures in pairs]
     return LadderTable(_("Backtest: %(name)s") % {"name": name}, heads(_OF_BACKTEST), rows)
