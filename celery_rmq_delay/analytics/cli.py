@@ -11,6 +11,8 @@ from datetime import date, timedelta
 from typing import Any
 
 import click
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 
 from ..durations import parse_ms
 from ..exceptions import RmqDelayError
@@ -18,6 +20,7 @@ from .cli_options import estimate_options, ladder_option, on_spark
 from .days import Days, parse_day
 from .estimate.options import Options as Estimate
 from .run.describe import describe_input, describe_output, evaluate_ladders
+from .run.pipeline import explained
 from .run.pipeline import run as run_pipeline
 from .run.planning import ADVICE_DAYS, Run
 from .session import open_session
@@ -41,6 +44,8 @@ class Command(click.Command):
             return work.run()
         except RmqDelayError as error:
             raise Failure(" ".join(str(error).split())) from error
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            raise Failure(explained(error)) from error
 
 
 @click.group()
@@ -105,17 +110,21 @@ def run(
         output=output,
         first=parse_day(first, "--from") if first else None,
         last=parse_day(last, "--to") if last else None,
-        lookback=timedelta(milliseconds=parse_ms(lookback, "--lookback")),
+        lookback=_delay(lookback, "--lookback"),
         compact=not no_compact,
         estimate=None if no_advice else estimate,
         advice_days=advice_days,
-        keep_runs=timedelta(milliseconds=parse_ms(keep_runs, "--keep-runs")),
+        keep_runs=timedelta() if keep_runs in ("0", "0s") else _delay(keep_runs, "--keep-runs"),
         ladders=ladders,
     )
     shown = sys.stderr.isatty() if progress is None else progress
     spark = open_session(master, conf, progress=shown)
     report = run_pipeline(spark, what, _progress)
     click.echo(json.dumps(report.to_json(), indent=2) if as_json else report.text())
+
+
+def _delay(text: str, option: str) -> timedelta:
+    return timedelta(milliseconds=parse_ms(text, option))
 
 
 def _progress(line: str) -> None:

@@ -11,9 +11,10 @@ import json
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
 from ..exceptions import OutputError
 from .url import scheme_of, shown, without_secrets
@@ -50,20 +51,27 @@ class Manifest:
         for table, (days, with_rows) in written.items():
             kept = {day: earlier for day, earlier in tables.get(table, {}).items() if day not in days}
             tables[table] = kept | dict.fromkeys(with_rows, run)
-        return Manifest(run, {table: days for table, days in tables.items() if days})
+        return Manifest(run, tables)
 
     def text(self) -> str:
         """Return the content of the file."""
         tables: dict[str, dict[str, list[str]]] = {}
         for table, days in sorted(self.tables.items()):
+            tables[table] = {}
             for day, run in sorted(days.items()):
-                tables.setdefault(table, {}).setdefault(run, []).append(day.isoformat())
+                tables[table].setdefault(run, []).append(day.isoformat())
         return json.dumps({"version": VERSION, "run": self.run, "tables": tables}, indent=1)
 
     @classmethod
-    def parse(cls, text: str | bytes, where: str) -> Manifest:
-        """Return the manifest in a file. Raises `OutputError`, which names ``where``."""
-        return _parsed(text, where, lambda found: cls(_named(found["run"], _RUN), _tables(found["tables"])))
+    def parse(cls, text: str | bytes, where: str, run: str) -> Manifest:
+        """Return the manifest of a run from its file. Raises `OutputError`, which names ``where``."""
+
+        def build(found: Any) -> Manifest:
+            if found["run"] != run:
+                raise ValueError(f"found the run {found['run']!r}")
+            return cls(run, _tables(found["tables"]))
+
+        return _parsed(text, where, build)
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,7 @@ class Current:
         """Return the content of a file. Raises `OutputError`, which names ``where``."""
 
         def build(found: Any) -> Current:
-            earlier = {_named(run, _RUN): datetime.fromisoformat(at) for run, at in found["earlier"].items()}
+            earlier = {_named(run, _RUN): _time(at) for run, at in found["earlier"].items()}
             return cls(_named(found["run"], _RUN), earlier)
 
         return _parsed(text, where, build)
@@ -100,8 +108,8 @@ class Tables:
 
     def report(self, run: str) -> dict[str, Any]:
         """Return the report of a run. Raises `OutputError`."""
-        where = f"{self._root}/{RUNS}/{run}/{REPORT}"
-        return _parsed(_read(self.filesystem, where), where, dict)
+        where = f"{self._root}/{report_of(run)}"
+        return parse_report(_read(self.filesystem, where), where)
 
     def files(self, table: str, day: date) -> list[str]:
         """Return the files of a day, as paths in the file system; none if its folder was removed."""
@@ -122,21 +130,26 @@ def open_tables(output: str) -> Tables:
     """
     from pyarrow import fs
 
-    filesystem, root = fs.FileSystem.from_uri(output if scheme_of(output) else str(Path(output).absolute()))
+    local = _local(output)
+    filesystem, root = fs.FileSystem.from_uri(output.strip() if local is None else str(local.absolute()))
     root = root.rstrip("/")
+    where = f"{root}/{CURRENT}"
     try:
-        current = Current.parse(_read(filesystem, f"{root}/{CURRENT}"), f"{root}/{CURRENT}")
+        run = Current.parse(_read(filesystem, where), where).run
     except FileNotFoundError:
         raise OutputError(f"{shown(output)}: has no {CURRENT}, so no run has been published there.") from None
-    where = f"{root}/{manifest_of(current.run)}"
-    return Tables(output, Manifest.parse(_read(filesystem, where), where), filesystem, root)
+    where = f"{root}/{manifest_of(run)}"
+    try:
+        return Tables(output, Manifest.parse(_read(filesystem, where), where, run), filesystem, root)
+    except FileNotFoundError:
+        raise lost_manifest(where) from None
 
 
 def table_files(output: str, table: str, first: date = date.min, last: date = date.max) -> list[str]:
     """Return the files of a table, for DuckDB, pandas, Polars or PyArrow.
 
-    ``output`` is the ``--output`` of a run; the days from ``first`` to ``last`` (UTC) are included. For a path the
-    files are absolute paths, for a URL they are URLs without keys. A file's day is in its path (``day=2026-01-31``).
+    ``output`` is the ``--output`` of a run; the days from ``first`` to ``last`` (UTC) are included. On a disk the
+    files are absolute paths, elsewhere URLs without keys. A file's day is in its path (``day=2026-01-31``).
     Files remain readable for ``--keep-runs`` after another run was published. Raises `OutputError` if the output cannot
     be read, or has no such table.
     """
@@ -148,8 +161,7 @@ def table_files(output: str, table: str, first: date = date.min, last: date = da
             found = ", ".join(sorted(tables.manifest.tables))
             raise OutputError(f"{shown(output)}: has no table {table!r}. Its tables: {found}.")
         days = [day for day in sorted(tables.manifest.tables[table]) if first <= day <= last]
-        scheme = scheme_of(output)
-        start = "" if scheme is None else "file://" if scheme == "file" else f"{scheme}://"
+        start = "" if _local(output) is not None else f"{scheme_of(output.strip())}://"
         return [f"{start}{path}" for day in days for path in tables.files(table, day)]
     except (ArrowException, OSError) as error:
         raise OutputError(f"{shown(output)}: cannot be read: {without_secrets(str(error), output)}") from error
@@ -163,6 +175,34 @@ def folder_of(run: str, table: str, day: date) -> str:
 def manifest_of(run: str) -> str:
     """Return the file with the tables that a run shows, relative to the output."""
     return f"{RUNS}/{run}/{MANIFEST}"
+
+
+def report_of(run: str) -> str:
+    """Return the report of a run, relative to the output."""
+    return f"{RUNS}/{run}/{REPORT}"
+
+
+def parse_report(text: str | bytes, where: str) -> dict[str, Any]:
+    """Return the report of a run from its file. Raises `OutputError`, which names ``where``."""
+    return _parsed(text, where, dict)
+
+
+def lost_manifest(where: str) -> OutputError:
+    """Return the error for a manifest that is missing."""
+    return OutputError(f"{where}: is missing. Restore it, or use another output and compute all days again.")
+
+
+def _local(output: str) -> Path | None:
+    """Return the path of an output on a disk of this machine, from a path or a URL; None for other storage."""
+    output = output.strip()
+    if output.lower().startswith("file:/"):
+        return Path(unquote(urlsplit(output).path))
+    return None if scheme_of(output) else Path(output)
+
+
+def _time(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
 
 
 def _tables(found: Any) -> dict[str, dict[date, str]]:
@@ -187,7 +227,7 @@ def _parsed(text: str | bytes, where: str, build: Callable[[Any], _Parsed]) -> _
                 " celery-rmq-delay that wrote it, or another output."
             )
         return build(found)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise OutputError(f"{where}: was not written by the analytics, or was damaged ({error!r}).") from error
 
 

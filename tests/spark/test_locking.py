@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from celery_rmq_delay.analytics.storage import local
 from celery_rmq_delay.analytics.storage.files import Storage
 from celery_rmq_delay.analytics.storage.local import LocalStorage
 from celery_rmq_delay.analytics.storage.locking import DEAD_AFTER, LOCK, Lock, locked
@@ -178,6 +179,27 @@ def test_one_of_many_that_take_over_a_dead_lock_at_the_same_time_gets_it(spark: 
             thread.join()
         assert len(winners) == 1
         assert list(output.iterdir()) == []
+
+
+def test_a_suspended_run_cannot_lose_its_lock_while_it_publishes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_MOMENTS", 0.2)
+    with locked(spark, str(tmp_path), "slow", beat=1000) as lock:
+        with lock.held():
+            aged(tmp_path / LOCK, DEAD_AFTER + 10)
+            with (
+                pytest.raises(AnalyticsError, match=r"another run has locked this folder .* and may be suspended"),
+                locked(spark, str(tmp_path), "fast"),
+            ):
+                pass
+        assert holder(tmp_path) == "slow"
+
+
+def test_a_lock_that_cannot_be_written_is_not_left_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(TypeError):
+        local._create(tmp_path / LOCK, None)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
 
 
 def _wake(lock: Lock, output: Path) -> int:

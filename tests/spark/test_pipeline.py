@@ -310,12 +310,25 @@ def test_a_run_that_fails_leaves_the_output_as_it_was(
 def test_files_of_which_none_can_be_read_end_the_run_and_leave_the_output(
     run: Callable[..., Report], history: Path, output: Path
 ) -> None:
+    """The files of the days before it, which are read too, are whole."""
     before = contents(output)
-    for file in history.glob("*/*.parquet"):
+    for file in (history / f"day={DAY + timedelta(days=2)}").glob("*.parquet"):
         file.write_text("no table")
-    with pytest.raises(AnalyticsError, match=r"None of the \d+ files .* can be read: nothing was computed"):
-        run()
+    with pytest.raises(AnalyticsError, match=r"None of the \d+ files of 2026-03-04 can be read: nothing was computed"):
+        run(2, 2)
     assert contents(output) == before
+
+
+def test_days_without_files_are_left_as_they_are_or_named(
+    run: Callable[..., Report], history: Path, output: Path
+) -> None:
+    """A day that the retention of the history removed: alone, and with others."""
+    before = contents(output)
+    shutil.rmtree(history / f"day={DAY}")
+    assert run(-9, -9).notes == ["The history has no files of these days: nothing was computed."]
+    assert contents(output) == before
+    assert run(0, 1).notes[0] == f"The history has no files of {DAY}: these days are now empty."
+    assert DAY not in days_of(output, "attempts")
 
 
 def test_files_without_the_column_generation_are_read_as_first_runs(

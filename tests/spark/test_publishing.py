@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -18,12 +20,13 @@ from celery_rmq_delay.analytics.storage.local import LocalStorage, open_storage
 from celery_rmq_delay.analytics.storage.publishing import current_run, remove_unused, shown_tables
 from celery_rmq_delay.analytics.storage.writers import Replacement
 from celery_rmq_delay.exceptions import AnalyticsError
-from celery_rmq_delay.history.output import CURRENT, RUNS, open_tables, table_files
+from celery_rmq_delay.history.output import CURRENT, RUNS, Current, manifest_of, open_tables, table_files
 from tests.support.spark.history_files import rows_of
 
 FIRST = date(2026, 1, 1)
 NOW = datetime(2026, 2, 1, tzinfo=timezone.utc)
 KEEP = timedelta(days=1)
+UNFINISHED = "20260201T031700Z-0a1b2c3d"
 COLUMNS = StructType([StructField("text", StringType()), StructField("day", DateType())])
 
 
@@ -136,11 +139,13 @@ def test_a_run_that_lost_its_lock_is_not_published(write: Callable[..., Replacem
     write("a", 0, 2).publish("{}", NOW)
     replacement = write("b", 0, 0)
 
-    def check() -> None:
+    @contextmanager
+    def held() -> Iterator[None]:
         raise AnalyticsError("another run took over")
+        yield
 
     with pytest.raises(AnalyticsError, match="took over"):
-        replacement.publish("{}", NOW, check)
+        replacement.publish("{}", NOW, held)
     replacement.discard()
     assert contents(tmp_path) == {"one": ["a"] * 3, "two": ["a"] * 3}
     assert [path.name for path in (tmp_path / RUNS).iterdir()] == ["a"]
@@ -203,8 +208,10 @@ def test_files_that_no_run_shows_are_removed_when_no_program_can_need_them_any_m
     assert remove_unused(storage, KEEP, NOW + 5 * KEEP) == []
     assert folders() == {"d": 4}
     write("e", 3, 3).publish("{}", NOW + 6 * KEEP)
-    write("f", 3, 3)
-    assert remove_unused(storage, KEEP, NOW + 6 * KEEP) == ["removed the run f, which was not finished"]
+    write(UNFINISHED, 3, 3)
+    shutil.copytree(tmp_path / RUNS / "d", tmp_path / RUNS / "a copy")
+    assert remove_unused(storage, KEEP, NOW + 6 * KEEP) == [f"removed the run {UNFINISHED}, which was not finished"]
+    shutil.rmtree(tmp_path / RUNS / "a copy")
     assert contents(tmp_path)["one"] == ["d", "d", "d", "e"]
     assert current_run(storage).earlier.keys() == {"d"}  # type: ignore[union-attr]
 
@@ -229,6 +236,60 @@ def test_removing_goes_on_where_it_was_interrupted(
     assert len(list((tmp_path / RUNS).glob("*/one/day=*"))) == 4
 
 
+def test_an_output_that_lost_its_pointer_is_refused_and_keeps_its_files(
+    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path
+) -> None:
+    for run in (UNFINISHED, UNFINISHED.replace("03", "04")):
+        write(run, 0, 2).publish("{}", NOW)
+    (tmp_path / CURRENT).unlink()
+    storage = open_storage(spark, str(tmp_path))
+    with pytest.raises(AnalyticsError, match=r"has 2 runs, but current.json, .* is missing") as raised:
+        shown_tables(storage)
+    (tmp_path / CURRENT).write_text(str(raised.value).partition("content ")[2].rpartition(" to read")[0])
+    assert contents(tmp_path)["one"] == [UNFINISHED.replace("03", "04")] * 3
+
+
+def test_a_removal_that_was_killed_goes_on_even_if_the_clock_goes_back(
+    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = open_storage(spark, str(tmp_path))
+    for run, first, last in [("a", 0, 3), ("b", 0, 3)]:
+        write(run, first, last).publish("{}", NOW)
+    with monkeypatch.context() as patch, pytest.raises(Torn):
+        patch.setattr(LocalStorage, "delete", failing(LocalStorage.delete, [0], 1, is_done=True))
+        remove_unused(storage, KEEP, NOW + 2 * KEEP)
+    assert remove_unused(storage, KEEP, NOW - KEEP) == []
+    assert [path.name for path in (tmp_path / RUNS).iterdir()] == ["b"]
+    assert contents(tmp_path)["one"] == ["b"] * 4
+
+
+def test_a_table_without_any_row_has_no_files(
+    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path
+) -> None:
+    late = write("a", 0, 0)
+    late.write(spark.createDataFrame([], COLUMNS), "three", days(0, 1))
+    late.publish("{}", NOW)
+    assert table_files(str(tmp_path), "three") == []
+
+
+@pytest.mark.parametrize(
+    "text", [b"\xff\xfe\x00", b"[" * 100_000, b"{}", b'{"run": 1, "earlier": {}, "tables": {}}'], ids=str
+)
+@pytest.mark.parametrize("name", [CURRENT, manifest_of("a")])
+def test_a_damaged_file_is_an_error_that_names_it(
+    spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path, name: str, text: bytes
+) -> None:
+    write("a", 0, 0).publish("{}", NOW)
+    (tmp_path / name).write_bytes(text)
+    for read in (lambda: shown_tables(open_storage(spark, str(tmp_path))), lambda: table_files(str(tmp_path), "one")):
+        with pytest.raises(AnalyticsError, match=f"{name}: was not written by the analytics, or was damaged"):
+            read()
+
+
+def test_times_without_a_zone_are_in_utc() -> None:
+    assert Current.parse('{"run": "b", "earlier": {"a": "2026-02-01"}}', CURRENT).earlier == {"a": NOW}
+
+
 def test_tables_of_an_earlier_version_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "attempts" / "day=2026-01-01").mkdir(parents=True)
     with pytest.raises(AnalyticsError, match="has tables of an earlier version of celery-rmq-delay"):
@@ -244,7 +305,9 @@ def test_the_files_of_a_table_are_listed_for_other_programs(write: Callable[...,
     assert [path.split("/")[-4] for path in found] == ["a", "b", "a"]
     assert all(Path(path).is_absolute() for path in found)
     chosen = table_files(tmp_path.as_uri(), "one", FIRST, FIRST + timedelta(days=1))
-    assert chosen == [f"file://{path}" for path in found[:2]]
+    assert chosen == found[:2]
+    for same in (f"file:{tmp_path}", f"FILE://localhost{tmp_path}/", f"{tmp_path} "):
+        assert table_files(same, "one") == found
     with pytest.raises(AnalyticsError, match=r"has no table 'three'\. Its tables: one, two"):
         table_files(str(tmp_path), "three")
 

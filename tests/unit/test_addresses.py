@@ -94,3 +94,10 @@ def test_a_connector_that_is_missing_is_named(url: str, error: str, package: str
     assert hint is not None
     assert hint.endswith(package)
     assert connector_hint(url, "connection refused", "4.0.1") is None
+
+
+@pytest.mark.parametrize("place", ["/srv/h[1]", "file:///srv/a%7Bb%7D", "s3://shop/h*", "hdfs://[::1]:8020/a\\b"])
+def test_a_folder_that_spark_takes_for_a_pattern_is_refused(place: str) -> None:
+    with pytest.raises(AnalyticsError, match="which Spark takes for a pattern of names"):
+        address_of(place)
+    assert address_of("hdfs://[::1]:8020/history").url == "hdfs://[::1]:8020/history"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from ...durations import format_ms
-from ...exceptions import AnalyticsError
-from ...history.output import REPORT, RUNS, Manifest
+from ...exceptions import AnalyticsError, OutputError
+from ...history.output import Manifest, parse_report, report_of
 from ...tables import table
 from ..days import Days
 from ..estimate.options import Options as Estimate
@@ -79,7 +78,8 @@ def describe_output(spark: SparkSession, url: str) -> Description:
         ]
         count = sum(each.rows for each in read_footers(spark, files))
         size = sum(each.size for each in files)
-        rows.append((table_name, len(days), str(min(days)), str(max(days)), len(files), size, count))
+        ends = (str(min(days)), str(max(days))) if days else ("", "")
+        rows.append((table_name, len(days), *ends, len(files), size, count))
     return Description(
         ("table", "days", "first", "last", "files", "bytes", "rows"), tuple(rows), tuple(_run(storage, shown.run))
     )
@@ -89,7 +89,7 @@ def evaluate_ladders(spark: SparkSession, url: str, days: Days, ladders: Ladders
     """Return the estimated results of ladders, from the failure episodes of an output, open ones included."""
     prepare(spark)
     storage, shown = _output(spark, url)
-    if "episodes" not in shown.tables:
+    if not shown.tables.get("episodes"):
         raise AnalyticsError(f"{storage.url}: has no table episodes. Use the --output of a run.")
 
     def read(table: str, schema: StructType, days: Days) -> DataFrame:
@@ -119,8 +119,13 @@ def _output(spark: SparkSession, url: str) -> tuple[Storage, Manifest]:
 
 
 def _run(storage: Storage, run: str) -> list[str]:
-    text = storage.read(f"{storage.url}/{RUNS}/{run}/{REPORT}") if run else None
-    if text is None:
+    if not run:
         return ["no run has been published in this output"]
-    found = json.loads(text)
-    return [f"the last run began {found['started_at']} and computed {found['first_day']} to {found['last_day']}"]
+    where = f"{storage.url}/{report_of(run)}"
+    try:
+        found = parse_report(storage.read(where) or "", where)
+        return [f"the last run began {found['started_at']} and computed {found['first_day']} to {found['last_day']}"]
+    except OutputError as error:
+        return [str(error)]
+    except KeyError as error:
+        return [f"{where}: the report of the run has no {error}"]

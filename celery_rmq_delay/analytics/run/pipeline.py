@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JError
@@ -13,6 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from ...exceptions import AnalyticsError
+from ...history.output import Manifest
+from ..days import Days
 from ..session import no_jobs_left, prepare
 from ..storage.addresses import address_of
 from ..storage.compaction import compact
@@ -35,6 +37,9 @@ _MOST_NAMED = 20
 
 _BROKEN = re.compile(r"FAILED_READ_FILE\.(\w+)\][^\n]*? file (\S+?)\.? ")
 
+#: Where the lines of Java's trace begin in the text of an error.
+_TRACE = re.compile(r"\s+at (?:org|java|scala|jdk|sun)\.")
+
 Log = Callable[[str], None]
 
 
@@ -55,15 +60,22 @@ def run(spark: SparkSession, what: Run, log: Log = lambda line: None) -> Report:
             report.notes.append("The history has no files of these days: nothing was computed.")
             return report
         report.first_day, report.last_day = str(plan.days.first), str(plan.days.last)
+        report.notes += _emptied(plan.days, present, shown)
         replacement = Replacement(spark, what.output, report.run, shown)
         with _undone_after_an_error(replacement), no_jobs_left(spark):
             read = _compute(spark, what, plan, replacement, report, log)
             with report.stage("publish", log):
-                replacement.publish(report.json(), _time(lock), lock.check)
+                replacement.publish(report.json(), _time(lock), lock.held)
         if what.compact:
             _compact(spark, what, read, report, log)
         replacement.write_report(report.json())
     return report
+
+
+def _emptied(days: Days, present: Collection[date], shown: Manifest) -> list[str]:
+    """Return a note that names the days whose rows are removed, as the history has no files of them any more."""
+    gone = [str(day) for day in shown.folders("attempts", days) if day not in present]
+    return [f"The history has no files of {', '.join(gone)}: these days are now empty."] if gone else []
 
 
 def _time(lock: Lock) -> datetime:
@@ -79,7 +91,7 @@ def _undone_after_an_error(replacement: Replacement) -> Iterator[None]:
         with suppress(AnalyticsError, Py4JError, OSError):  # the next run removes it
             replacement.discard()
         if isinstance(error, (PySparkException, Py4JError)):
-            raise AnalyticsError(_explained(error)) from error
+            raise AnalyticsError(explained(error)) from error
         raise
 
 
@@ -107,7 +119,7 @@ def _attempts(spark: SparkSession, what: Run, read: Read, writing: Writing) -> t
     """Write the attempts, and return them. If a file turns out to be broken, read again without it."""
     broken: list[str] = []
     while True:
-        _check_files(read)
+        _check_files(read, writing.plan.days)
         try:
             attempt_rows = write_attempts(writing, read, what.now)
             break
@@ -127,13 +139,13 @@ def _attempts(spark: SparkSession, what: Run, read: Read, writing: Writing) -> t
     return read, attempt_rows
 
 
-def _check_files(read: Read) -> None:
-    """Raise `AnalyticsError` if there are files, and none of them can be read."""
-    if read.left_out and not read.files:
-        first = read.left_out[0]
-        count = len(read.left_out)
+def _check_files(read: Read, days: Days) -> None:
+    """Raise `AnalyticsError` if there are files of the computed days, and none of them can be read."""
+    left_out = [each for each in read.left_out if each.file.day in days]
+    if left_out and not any(each.file.day in days for each in read.files):
+        first = left_out[0]
         raise AnalyticsError(
-            f"None of the {count} files of these days can be read: nothing was computed, and the output is unchanged."
+            f"None of the {len(left_out)} files of {days} can be read: nothing was computed, the output is unchanged."
             f" The first one: {first.file.path}: {first.reason}: {first.error}"
         )
 
@@ -145,7 +157,7 @@ def _compact(spark: SparkSession, what: Run, read: Read, report: Report, log: Lo
             done = compact(spark, what.input, read, what.now.date())
         report.compacted = {"files": done.before, "into": done.after} if done.before else {}
     except (AnalyticsError, PySparkException, Py4JError) as error:
-        report.notes.append(f"small files were not merged: {_explained(error)}")
+        report.notes.append(f"small files were not merged: {explained(error)}")
 
 
 @contextmanager
@@ -169,12 +181,14 @@ def broken_file(error: str) -> str | None:
     return unquote(match[2]).replace("file:///", "file:/")
 
 
-def _explained(error: Exception) -> str:
-    text = " ".join(str(error).split())
+def explained(error: Exception) -> str:
+    """Return an error of Spark in one line, with a hint where its cause is known."""
+    text = _TRACE.split(" ".join(str(error).split()))[0]
     if "FILE_NOT_EXIST" in text or "FileNotFoundException" in text:
         return str(went_away(text))
     if "No space left on device" in text:
-        return f"The disk is full. Set Spark's temporary folder with --conf spark.local.dir=FOLDER. ({text[:300]})"
+        where = "--output, or --conf spark.local.dir=FOLDER for Spark's temporary files"
+        return f"A disk is full. Use another one with {where}. ({text[:300]})"
     if "OutOfMemoryError" in text:
         return f"Java ran out of memory. Use --conf spark.driver.memory=8g, or a cluster. ({text[:300]})"
     return text[:1000]

@@ -95,8 +95,8 @@ class Plan:
 def planned(present: Sequence[date], what: Run) -> Plan | None:
     """Return the plan for a history with folders for the days ``present``; None if there is nothing to compute.
 
-    Days set explicitly are computed even if they have no files: the result is empty. Raises `AnalyticsError` if the
-    first day is after the last.
+    Of days set explicitly those without files become empty, if the history has files of any of them or of the days
+    after them, which can have late events. Raises `AnalyticsError` if the first day is after the last.
     """
     by_now = [day for day in present if day <= what.now.date()]
     first = what.first or min(by_now, default=None)
@@ -107,6 +107,8 @@ def planned(present: Sequence[date], what: Run) -> Plan | None:
     # The outcome of an attempt of the last day may be in the folder of the next day, and the incidents of the next days
     # depend on the last one.
     until = last + timedelta(days=DAYS_AROUND) if last < max(by_now, default=date.min) else date.max
+    if not any(day in Days(first, until) for day in present):
+        return None
     advice = end.since(timedelta(days=what.advice_days - 1))
     return Plan(days, Days(days.since(what.lookback).first, until), advice, waiting_in(advice, what.lookback))
 

@@ -10,6 +10,8 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from ...exceptions import AnalyticsError
 from ...history.url import scheme_of, shown
 
+#: Characters of a path that Hadoop takes for a pattern.
+PATTERN = re.compile(r"[*\[\]{}\\]")
 _BUCKET = re.compile(r"[A-Za-z0-9._-]+")
 
 #: Query parameters for pyarrow that Hadoop does not need: Hadoop creates no buckets.
@@ -43,12 +45,22 @@ def address_of(url: str) -> Address:
     url = url.strip()
     scheme = scheme_of(url)
     if scheme is None:
-        return Address(url.rstrip("/") or url)
+        return _plain(Address(url.rstrip("/") or url), url)
     try:
         parts = urlsplit(url)
     except ValueError as error:
         raise AnalyticsError(f"{shown(url)}: is not a URL. Write one such as s3://bucket/history.") from error
-    return _PARSERS.get(scheme.lower(), _as_it_is)(url, parts)
+    address = _PARSERS.get(scheme.lower(), _as_it_is)(url, parts)
+    return _plain(address, address.url.partition("://")[2].partition("/")[2])
+
+
+def _plain(address: Address, path: str) -> Address:
+    """Return the address if Spark takes its path as it is."""
+    if found := PATTERN.search(path):
+        raise AnalyticsError(
+            f"{address.url}: contains {found[0]!r}, which Spark takes for a pattern of names. Use another folder."
+        )
+    return address
 
 
 def connector_hint(url: str, error: str, spark: str) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pyspark
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from ...exceptions import AnalyticsError
@@ -127,7 +127,7 @@ class Storage:
                     return None
                 raise
             try:
-                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode()
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream)).decode(errors="replace")
             finally:
                 stream.close()
 
@@ -203,6 +203,8 @@ def hadoop_errors(path: str) -> Iterator[None]:
     except Py4JJavaError as error:
         found = f"{error.java_exception.getClass().getSimpleName()}: {java_message(error)}"
         raise AnalyticsError(f"{path}: {connector_hint(path, found, pyspark.__version__) or found}") from error
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise AnalyticsError(f"{path}: cannot be used, as the Java process of Spark has ended.") from error
 
 
 def _entry(status: Any) -> Entry:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,18 +17,18 @@ from pyspark.sql import SparkSession
 from ...exceptions import AnalyticsError
 from .files import Entry, Storage
 
+#: Seconds to wait for a process that takes, renews or removes the lock of a run, or publishes.
+_MOMENTS = 20.0
+
 
 def open_storage(spark: SparkSession, url: str) -> Storage:
     """Return the storage of a URL or a path. Raises `AnalyticsError` if Hadoop has no file system for it."""
     storage = Storage(spark, url)
-    return LocalStorage(storage) if storage.scheme == "file" else storage
+    return LocalStorage(spark, url) if storage.scheme == "file" else storage
 
 
 class LocalStorage(Storage):
     """A local disk. Small files and locks work even when Java has ended."""
-
-    def __init__(self, hadoop: Storage) -> None:
-        vars(self).update(vars(hadoop))
 
     def find(self, path: str) -> Entry | None:
         """Return the file or folder of this name, or None."""
@@ -35,7 +37,7 @@ class LocalStorage(Storage):
                 found = _local(path).stat()
             except FileNotFoundError:
                 return None
-            is_folder = _local(path).is_dir()
+            is_folder = stat.S_ISDIR(found.st_mode)
             return Entry(path, path.rpartition("/")[2], found.st_size, is_folder, found.st_mtime_ns // 1_000_000)
 
     def make_folder(self, path: str) -> None:
@@ -59,7 +61,7 @@ class LocalStorage(Storage):
         """Return the text of a small file, or None if there is none."""
         with _system_errors(path):
             try:
-                return _local(path).read_text()
+                return _local(path).read_text(errors="replace")
             except FileNotFoundError:
                 return None
 
@@ -71,12 +73,7 @@ class LocalStorage(Storage):
             if replace:
                 _replace(local, text)
                 return True
-            try:
-                with local.open("x") as file:
-                    file.write(text)
-            except FileExistsError:
-                return False
-            return True
+            return _create(local, text)
 
     def flush(self, paths: Iterable[str]) -> None:
         """Let files and folders survive a power failure."""
@@ -90,13 +87,28 @@ class LocalStorage(Storage):
         with _system_errors(folder):
             opened = os.open(_local(folder), os.O_RDONLY)
         try:
-            yield _is_locked(opened)
+            yield _is_locked(opened, folder)
         finally:
             os.close(opened)
 
 
 def _local(path: str) -> Path:
     return Path(path.removeprefix("file:"))
+
+
+def _create(path: Path, text: str) -> bool:
+    """Write a file; return False if it exists. After an error there is none."""
+    try:
+        file = path.open("x")
+    except FileExistsError:
+        return False
+    try:
+        with file:
+            file.write(text)
+    except BaseException:
+        path.unlink()
+        raise
+    return True
 
 
 def _replace(path: Path, text: str) -> None:
@@ -118,10 +130,28 @@ def _flush(path: Path) -> None:
         os.close(opened)
 
 
-def _is_locked(opened: int) -> bool:
-    """Lock an open folder until it is closed; return False if its file system has no such locks."""
+def _is_locked(opened: int, folder: str) -> bool:
+    """Lock an open folder until it is closed; return False if its file system has no such locks.
+
+    Raises `AnalyticsError` if another process does not release it: it only holds it for moments.
+    """
+    deadline = time.monotonic() + _MOMENTS
+    while time.monotonic() < deadline:
+        found = _try_lock(opened)
+        if found is not None:
+            return found
+        time.sleep(0.02)
+    raise AnalyticsError(
+        f"{folder}: another run has locked this folder for {_MOMENTS:.0f} s and may be suspended. End it, or wait."
+    )
+
+
+def _try_lock(opened: int) -> bool | None:
+    """Lock an open folder; return None if another process holds the lock, and False if there are no locks."""
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
     except OSError:
         return False
     return True

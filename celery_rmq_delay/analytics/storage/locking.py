@@ -51,8 +51,18 @@ class Lock:
 
     def check(self) -> None:
         """Write a heartbeat. Raises `AnalyticsError` if this run no longer holds the lock, or it cannot be read."""
+        with self.held():
+            pass
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Write a heartbeat; on a local disk no other run can take over the lock during the block.
+
+        Raises `AnalyticsError` if this run no longer holds the lock, or it cannot be read.
+        """
         with self._alone():
             self._check()
+            yield
 
     def now_ms(self) -> int:
         """Return the time by the storage's clock, in ms since the epoch."""
@@ -185,12 +195,13 @@ def _has_ended(holder: dict[str, Any]) -> bool:
         os.kill(holder["pid"], 0)
     except ProcessLookupError:
         return True
-    except PermissionError:
+    except (PermissionError, OverflowError):
         return False
     return False
 
 
 def _machine() -> str:
-    """Return a name of this machine; two containers have two names, as they do not see each other's processes."""
-    space = Path("/proc/self/ns/pid")
-    return f"{socket.gethostname()} {space.readlink() if space.exists() else ''}".strip()
+    """Return a name of this machine since its start; containers do not see each other's processes, and differ."""
+    space, start = Path("/proc/self/ns/pid"), Path("/proc/sys/kernel/random/boot_id")
+    known = (space.readlink() if space.exists() else "", start.read_text() if start.exists() else "")
+    return " ".join([socket.gethostname(), *map(str.strip, map(str, known))]).strip()

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import re
+from collections.abc import Iterable
+from datetime import date, datetime, timedelta, timezone
 
 from ...exceptions import AnalyticsError, OutputError
-from ...history.output import CURRENT, RUNS, Current, Manifest, folder_of, manifest_of
+from ...history.output import CURRENT, RUNS, Current, Manifest, folder_of, lost_manifest, manifest_of
 from .files import Storage
+
+#: The name of a run: other folders are not removed.
+_NAME = re.compile(r"\d{8}T\d{6}Z-\w{8}")
+#: Files that a process was writing when it was killed.
+_LEFTOVER = re.compile(r"_+(?:current|lock)\.json\..+")
 
 
 def current_run(storage: Storage) -> Current | None:
@@ -20,23 +27,35 @@ def read_manifest(storage: Storage, run: str) -> Manifest:
     """Return the tables that a run shows. Raises `AnalyticsError` if its manifest is missing or damaged."""
     path = f"{storage.url}/{manifest_of(run)}"
     if (text := storage.read(path)) is None:
-        raise OutputError(f"{path}: is missing. Restore it, or use another --output and compute all days again.")
-    return Manifest.parse(text, path)
+        raise lost_manifest(path)
+    return Manifest.parse(text, path, run)
 
 
 def shown_tables(storage: Storage) -> Manifest:
     """Return the tables that the output shows: none if no run has been published.
 
-    Raises `AnalyticsError` if that cannot be read, or the output has tables of a version that replaced them in place.
+    Raises `AnalyticsError` if that cannot be read or is missing, or the output has tables of a version that replaced
+    them in place.
     """
     if (current := current_run(storage)) is not None:
         return read_manifest(storage, current.run)
+    complete = [run for run in _runs(storage) if storage.exists(f"{storage.url}/{manifest_of(run)}")]
+    if complete:
+        text = Current(complete[-1]).text().replace("\n", "")
+        raise OutputError(
+            f"{storage.url}: has {len(complete)} runs, but {CURRENT}, which names the run to read, is missing. Restore"
+            f" it, or write it with the content {text} to read the last run."
+        )
     if storage.exists(f"{storage.url}/attempts"):
         raise OutputError(
             f"{storage.url}: has tables of an earlier version of celery-rmq-delay. Use another --output, or remove this"
             " folder, and compute all days again."
         )
     return Manifest()
+
+
+def _runs(storage: Storage) -> list[str]:
+    return [folder.name for folder in storage.folders(f"{storage.url}/{RUNS}")]
 
 
 def publish(storage: Storage, shown: Manifest, new: Manifest, now: datetime) -> None:
@@ -60,31 +79,44 @@ def remove_unused(storage: Storage, keep: timedelta, now: datetime) -> list[str]
     The runs that were replaced within ``keep`` before ``now`` keep their files: programs may be reading them. No other
     process may write to the output meanwhile.
     """
-    present = [folder.name for folder in storage.folders(f"{storage.url}/{RUNS}")]
-    current = current_run(storage)
-    kept: dict[str, datetime] = {}
-    shown: list[Manifest] = []
-    expired: list[str] = []
-    if current is not None:
-        kept = {run: replaced for run, replaced in current.earlier.items() if replaced + keep >= now and run in present}
-        shown = [read_manifest(storage, run) for run in (current.run, *kept)]
-        expired = [run for run in current.earlier if run not in kept]
+    present, current = _runs(storage), current_run(storage)
+    for entry in storage.entries(storage.url):
+        if _LEFTOVER.fullmatch(entry.name):
+            storage.delete(entry.path)
+    if current is None:
+        return _remove_runs(storage, filter(_NAME.fullmatch, present), "which was not finished")
+    kept = {run: replaced for run, replaced in current.earlier.items() if replaced + keep >= now and run in present}
+    expired = [run for run in current.earlier if run not in kept]
+    if expired:
+        # From now on no program may read them, even if the clock goes back.
+        gone = dict.fromkeys(expired, datetime.fromtimestamp(0, timezone.utc))
+        storage.write(f"{storage.url}/{CURRENT}", Current(current.run, kept | gone).text())
+    shown = [read_manifest(storage, run) for run in (current.run, *kept)]
     used = {folder for manifest in shown for folder in manifest.used()}
     runs = {manifest.run for manifest in shown} | {run for run, _table, _day in used}
-    replaced = set(expired)
-    for name in expired:
-        path = f"{storage.url}/{manifest_of(name)}"
-        if (text := storage.read(path)) is not None:
-            folders = Manifest.parse(text, path).used() - used
-            replaced |= {run for run, _table, _day in folders}
-            for folder in sorted(folders):
-                if folder[0] in runs:
-                    storage.delete(f"{storage.url}/{folder_of(*folder)}")
-    notes = []
-    for name in present:
-        if name not in runs:
-            storage.delete(f"{storage.url}/{RUNS}/{name}")
-            notes += [] if name in replaced else [f"removed the run {name}, which was not finished"]
-    if current is not None and expired:
+    unused = {folder for run in expired for folder in _folders(storage, run)} - used
+    for folder in sorted(unused):
+        if folder[0] in runs:
+            storage.delete(f"{storage.url}/{folder_of(*folder)}")
+    replaced = {*expired, *(run for run, _table, _day in unused)} - runs
+    _remove_runs(storage, replaced.intersection(present), "which was replaced")
+    left = (run for run in present if _NAME.fullmatch(run) and run not in runs | replaced)
+    notes = _remove_runs(storage, left, "which was not finished")
+    if expired:
         storage.write(f"{storage.url}/{CURRENT}", Current(current.run, kept).text())
+    return notes
+
+
+def _folders(storage: Storage, run: str) -> set[tuple[str, str, date]]:
+    """Return the folders with the tables of a run; none if it has no manifest any more."""
+    path = f"{storage.url}/{manifest_of(run)}"
+    text = storage.read(path)
+    return set() if text is None else Manifest.parse(text, path, run).used()
+
+
+def _remove_runs(storage: Storage, runs: Iterable[str], why: str) -> list[str]:
+    notes = []
+    for run in sorted(runs):
+        storage.delete(f"{storage.url}/{RUNS}/{run}")
+        notes.append(f"removed the run {run}, {why}")
     return notes

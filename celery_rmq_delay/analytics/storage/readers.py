@@ -19,6 +19,7 @@ from ...history.columns import COLUMNS
 from ..days import Days, day_of
 from ..schema import DAY, EVENTS, QUARANTINE
 from ..session import prepare
+from .addresses import PATTERN
 from .conversions import converted
 from .footers import Footer, Listed, read_footers, went_away
 from .local import open_storage
@@ -116,7 +117,10 @@ def read_events(spark: SparkSession, url: str, days: Days | None = None, without
     by_columns: dict[str, list[Footer]] = defaultdict(list)
     left_out = []
     for footer in read_footers(spark, list_files(spark, url, wanted)):
-        if footer.file.path in without:
+        if special := PATTERN.search(footer.file.path):
+            error = f"Its name contains {special[0]!r}, which Spark takes for a pattern of names."
+            left_out.append(Rejected(footer.file, UNREADABLE, error))
+        elif footer.file.path in without:
             left_out.append(Rejected(footer.file, UNREADABLE, "Its footer is complete, but its rows are broken."))
         elif footer.error is not None:
             left_out.append(Rejected(footer.file, UNREADABLE, footer.error))

@@ -7,6 +7,7 @@ reader sees, which the next run removes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -63,27 +64,33 @@ class Replacement:
         frame.write.mode("overwrite").parquet(where)
         return self._spark.read.schema(frame.schema).parquet(where)
 
-    def publish(self, report: str, now: datetime, check: Callable[[], None] = lambda: None) -> None:
+    def publish(
+        self, report: str, now: datetime, held: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> None:
         """Let the output show the tables of this run. ``report``: content of its report.
 
-        ``check`` is called just before, and raises if this run no longer holds the output. Raises `AnalyticsError` if a
-        written file is missing, or another run was published since this one began.
+        ``held`` is entered while that is decided, and raises if this run no longer holds the output. Raises
+        `AnalyticsError` if a written file is missing, or another run was published since this one began.
         """
+        self._storage.delete(f"{self._folder}/{_KEPT}")
+        self._check_files()
+        self._flush()
+        with held():
+            self._check_files()
+            self.write_report(report)
+            days = {
+                table: (self._days[table], [day for folder in files if (day := day_of(folder))])
+                for table, files in self._written.items()
+            }
+            publish(self._storage, self._shown, self._shown.replaced(self.run, days), now)
+
+    def _check_files(self) -> None:
         for table, files in self._written.items():
             if self._found(table) != files:
                 raise AnalyticsError(
                     f"{self._folder}: files of the table {table} disappeared before it was published. Another run has"
                     " considered this one dead, or they were removed. The output is unchanged: run again."
                 )
-        self._storage.delete(f"{self._folder}/{_KEPT}")
-        self.write_report(report)
-        self._flush()
-        check()
-        days = {
-            table: (self._days[table], [day for folder in files if (day := day_of(folder))])
-            for table, files in self._written.items()
-        }
-        publish(self._storage, self._shown, self._shown.replaced(self.run, days), now)
 
     def write_report(self, text: str) -> None:
         """Write the report of this run, or replace it."""

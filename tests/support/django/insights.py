@@ -108,7 +108,7 @@ def write(folder: Path, table: str, day: date, rows: Rows, schema: pa.Schema | N
     shown = Manifest()
     if (folder / CURRENT).exists():
         before = Current.parse((folder / CURRENT).read_text(), CURRENT)
-        shown = Manifest.parse((folder / manifest_of(before.run)).read_text(), MANIFEST)
+        shown = Manifest.parse((folder / manifest_of(before.run)).read_text(), MANIFEST, before.run)
     path = folder / folder_of(run, table, day) / "part-0.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     parquet.write_table(pa.Table.from_pylist(rows, schema=schema or SCHEMAS[table]), path)

@@ -55,7 +55,7 @@ def changed(column: str, kind: pa.DataType) -> pa.Schema:
 def shown(output: Path) -> Manifest:
     """Return the tables that an output shows."""
     run = Current.parse((output / CURRENT).read_text(), CURRENT).run
-    return Manifest.parse((output / manifest_of(run)).read_text(), run)
+    return Manifest.parse((output / manifest_of(run)).read_text(), run, run)
 
 
 def contents(output: Path) -> dict[str, list[str]]:
