@@ -424,7 +424,7 @@ def test_a_report_without_days_is_an_error(sqlite: Any, output: Path, more: dict
     ("text", "error"),
     [
         ('{"run": ', "was not written by the analytics, or was damaged"),
-        ('{"run": "../other", "earlier": {}}', "found the name '../other'"),
+        ('{"run": "../other", "earlier": {}}', "'../other'"),
         ('{"version": 2, "run": "x", "earlier": {}}', "found version 2, but this is version 1"),
         ("[]", "was damaged"),
     ],
