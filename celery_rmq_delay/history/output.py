@@ -153,8 +153,7 @@ def table_files(output: str, table: str, first: date = date.min, last: date = da
     Files remain readable for ``--keep-runs`` after another run was published. Raises `OutputError` if the output cannot
     be read, or has no such table.
     """
-    from pyarrow import ArrowException
-
+    pyarrow = arrow()
     try:
         tables = open_tables(output)
         if table not in tables.manifest.tables:
@@ -163,8 +162,19 @@ def table_files(output: str, table: str, first: date = date.min, last: date = da
         days = [day for day in sorted(tables.manifest.tables[table]) if first <= day <= last]
         start = "" if _local(output) is not None else f"{scheme_of(output.strip())}://"
         return [f"{start}{path}" for day in days for path in tables.files(table, day)]
-    except (ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError) as error:
         raise OutputError(f"{shown(output)}: cannot be read: {without_secrets(str(error), output)}") from error
+
+
+def arrow() -> Any:
+    """Return the module of PyArrow. Raises `OutputError` if it is not installed."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise OutputError(
+            "Tables are read with PyArrow, which is not installed: run pip install 'celery-rmq-delay[history]'."
+        ) from error
+    return pyarrow
 
 
 def folder_of(run: str, table: str, day: date) -> str:

@@ -35,7 +35,7 @@ from celery_rmq_delay.contrib.django.services import insight_rows
 from celery_rmq_delay.contrib.django.services import insight_runs as service
 from celery_rmq_delay.contrib.django.services.insight_tables import FIGURES, TABLES
 from celery_rmq_delay.exceptions import OutputError
-from celery_rmq_delay.history.output import CURRENT, manifest_of
+from celery_rmq_delay.history.output import CURRENT, manifest_of, table_files
 from celery_rmq_delay.ladders import Ladder
 from tests.support.django import insights, people
 from tests.support.django.commands import manage
@@ -436,6 +436,15 @@ def test_a_damaged_or_newer_output_is_an_error(sqlite: Any, output: Path, name: 
     with pytest.raises(OutputError, match=re.escape(error)) as raised:
         service.load(str(output))
     assert name in str(raised.value)
+
+
+def test_without_pyarrow_the_error_names_what_to_install(
+    sqlite: Any, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for read in (service.load, lambda place: table_files(place, "incidents")):
+        with pytest.raises(OutputError, match=r"pip install 'celery-rmq-delay\[history\]'"):
+            read(str(output))
 
 
 def test_an_unknown_scheme_is_an_error(sqlite: Any) -> None:

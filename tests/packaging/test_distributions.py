@@ -41,6 +41,7 @@ EXTRAS = {
     "contrib/django/prometheus.py": {"django", "prometheus"},
     "contrib/django": {"django", "history", "management"},
     "analytics": {"history", "spark"},
+    "history/output.py": {"history"},
     "history/schema.py": {"history"},
     "management": {"management"},
 }

@@ -8,7 +8,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any, Literal
 
 from ....exceptions import OutputError
-from ....history.output import Tables, open_tables
+from ....history.output import Tables, arrow, open_tables
 from ....history.url import shown, without_secrets
 
 if TYPE_CHECKING:
@@ -129,12 +129,7 @@ class Output:
 
 def open_output(url: str) -> Output:
     """Open the output under a path, or a URL that ``pyarrow.fs`` supports. Raises `OutputError`."""
-    try:
-        import pyarrow
-    except ImportError as error:
-        raise OutputError(
-            "Insights need PyArrow, which is not installed: run pip install 'celery-rmq-delay[history]'."
-        ) from error
+    pyarrow = arrow()
     try:
         tables = open_tables(url)
         run = _newest_run(tables)
