@@ -53,7 +53,7 @@ _OURS = {
     "spark.log.level": "OFF",
     "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
     "spark.rdd.compress": "true",
-    # Hadoop's first committer moves every file twice; no other writer uses the staging folder.
+    # Hadoop's first committer moves every file twice; no other writer uses the folder of a run.
     "spark.hadoop.mapreduce.fileoutputcommitter.algorithm.version": "2",
     # Bytes that each open file may hold in memory.
     "spark.hadoop.parquet.block.size": str(16 * 2**20),

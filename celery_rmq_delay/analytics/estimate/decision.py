@@ -172,7 +172,7 @@ def _decided(search: Search, current: Summary) -> Decision:
 def _tried(found: Decision, best: Ladder, search: Search, later: Intervals, today: Today) -> Decision:
     """Return a decision for the ``best`` ladder after its backtest, or that for the first runner-up that passes one.
 
-    Runner-ups have another first tier or number of tiers than those that failed: others would fail, too.
+    Runner-ups have another first tier than those that failed: others would fail, too.
     """
     trials: dict[int, Backtest] = {}
     for ladder in islice(search.within_limits(), _MOST_RUNNERS_UP):

@@ -175,7 +175,7 @@ class Storage:
 
 def local_path(url: str) -> str | None:
     """Return the local path of a Hadoop URL such as ``file:/a b``, as `Entry.path` has it; None for other storage."""
-    return url.removeprefix("file:").replace("//", "/") if url.startswith("file:/") else None
+    return url.removeprefix("file:") if url.startswith("file:/") else None
 
 
 def hadoop_configuration(spark: SparkSession) -> Any:

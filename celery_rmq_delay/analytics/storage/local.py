@@ -15,7 +15,7 @@ from uuid import uuid4
 from pyspark.sql import SparkSession
 
 from ...exceptions import AnalyticsError
-from .files import Entry, Storage
+from .files import Entry, Storage, local_path
 
 #: Seconds to wait for a process that takes, renews or removes the lock of a run, or publishes.
 _MOMENTS = 20.0
@@ -93,7 +93,7 @@ class LocalStorage(Storage):
 
 
 def _local(path: str) -> Path:
-    return Path(path.removeprefix("file:"))
+    return Path(local_path(path) or path)
 
 
 def _create(path: Path, text: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import date, datetime, timedelta, timezone
+from datetime import datetime, timedelta, timezone
 
 from ...exceptions import AnalyticsError, OutputError
 from ...history.output import CURRENT, RUNS, Current, Manifest, folder_of, lost_manifest, manifest_of
@@ -25,10 +25,9 @@ def current_run(storage: Storage) -> Current | None:
 
 def read_manifest(storage: Storage, run: str) -> Manifest:
     """Return the tables that a run shows. Raises `AnalyticsError` if its manifest is missing or damaged."""
-    path = f"{storage.url}/{manifest_of(run)}"
-    if (text := storage.read(path)) is None:
-        raise lost_manifest(path)
-    return Manifest.parse(text, path, run)
+    if (found := _find_manifest(storage, run)) is None:
+        raise lost_manifest(f"{storage.url}/{manifest_of(run)}")
+    return found
 
 
 def shown_tables(storage: Storage) -> Manifest:
@@ -94,7 +93,9 @@ def remove_unused(storage: Storage, keep: timedelta, now: datetime) -> list[str]
     shown = [read_manifest(storage, run) for run in (current.run, *kept)]
     used = {folder for manifest in shown for folder in manifest.used()}
     runs = {manifest.run for manifest in shown} | {run for run, _table, _day in used}
-    unused = {folder for run in expired for folder in _folders(storage, run)} - used
+    # A removal that was interrupted has removed some of their manifests.
+    earlier = [found for run in expired if (found := _find_manifest(storage, run))]
+    unused = {folder for manifest in earlier for folder in manifest.used()} - used
     for folder in sorted(unused):
         if folder[0] in runs:
             storage.delete(f"{storage.url}/{folder_of(*folder)}")
@@ -107,11 +108,10 @@ def remove_unused(storage: Storage, keep: timedelta, now: datetime) -> list[str]
     return notes
 
 
-def _folders(storage: Storage, run: str) -> set[tuple[str, str, date]]:
-    """Return the folders with the tables of a run; none if it has no manifest any more."""
+def _find_manifest(storage: Storage, run: str) -> Manifest | None:
     path = f"{storage.url}/{manifest_of(run)}"
     text = storage.read(path)
-    return set() if text is None else Manifest.parse(text, path, run).used()
+    return None if text is None else Manifest.parse(text, path, run)
 
 
 def _remove_runs(storage: Storage, runs: Iterable[str], why: str) -> list[str]:

@@ -105,6 +105,11 @@ def list_files(spark: SparkSession, url: str, days: Iterable[date]) -> list[List
     ]
 
 
+def day_of_file(path: str) -> Column:
+    """Return the day of the folder that a file is in, from the column with its path; null: there is none."""
+    return F.regexp_extract(path, r".*/day=(\d{4}-\d{2}-\d{2})/", 1).try_cast(DAY.dataType)
+
+
 def read_events(spark: SparkSession, url: str, days: Days | None = None, without: Sequence[str] = ()) -> Read:
     """Return the events in the folders of these days; of all days for None.
 

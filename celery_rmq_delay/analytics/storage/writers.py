@@ -21,6 +21,7 @@ from ..schema import DAY
 from .files import Storage, parent_of
 from .local import open_storage
 from .publishing import current_run, publish
+from .readers import day_of_file
 
 #: The folder of temporary rows.
 _KEPT = "_temporary"
@@ -52,7 +53,11 @@ class Replacement:
         where = f"{self._folder}/{table}"
         rows.write.options(**_encodings(frame.schema)).partitionBy(DAY.name).mode("overwrite").parquet(where)
         self._days[table], self._written[table] = days, self._found(table)
-        return read_folder(self._spark, where, StructType([each for each in frame.schema if each.name != DAY.name]))
+        self._flush(table)
+        columns = StructType([*(each for each in frame.schema if each.name != DAY.name), DAY])
+        if not self._written[table]:
+            return self._spark.createDataFrame([], columns)
+        return self._spark.read.schema(columns).parquet(where)
 
     def standing(self, table: str, schema: StructType, days: Days) -> DataFrame:
         """Return the rows of a table in the output, as they are before this run."""
@@ -73,8 +78,6 @@ class Replacement:
         `AnalyticsError` if a written file is missing, or another run was published since this one began.
         """
         self._storage.delete(f"{self._folder}/{_KEPT}")
-        self._check_files()
-        self._flush()
         with held():
             self._check_files()
             self.write_report(report)
@@ -116,11 +119,10 @@ class Replacement:
             for folder in self._storage.folders(f"{self._folder}/{table}")
         }
 
-    def _flush(self) -> None:
-        for table, days in self._written.items():
-            for folder, files in days.items():
-                path = f"{self._folder}/{table}/{folder}"
-                self._storage.flush([*(f"{path}/{name}" for name in files), path, parent_of(path)])
+    def _flush(self, table: str) -> None:
+        for folder, files in self._written[table].items():
+            path = f"{self._folder}/{table}/{folder}"
+            self._storage.flush([*(f"{path}/{name}" for name in files), path, parent_of(path)])
 
 
 def _encodings(schema: StructType, within: str = "") -> dict[str, str]:
@@ -143,17 +145,7 @@ def read_table(
         return spark.createDataFrame([], StructType([*schema, DAY]))
     # The folders of several runs have no root in common that Spark could find the days from.
     rows = spark.read.schema(schema).option("recursiveFileLookup", "true").parquet(*present)
-    day = F.regexp_extract("_metadata.file_path", r".*/day=(\d{4}-\d{2}-\d{2})/", 1).cast(DAY.dataType)
-    return rows.withColumn(DAY.name, day)
-
-
-def read_folder(spark: SparkSession, where: str, schema: StructType) -> DataFrame:
-    """Return the rows of a table in the folder of one run, with their ``day``; no rows if it has no day."""
-    storage = open_storage(spark, where)
-    columns = StructType([*schema, DAY])
-    if not storage.folders(storage.url):
-        return spark.createDataFrame([], columns)
-    return spark.read.schema(columns).parquet(storage.url)
+    return rows.withColumn(DAY.name, day_of_file("_metadata.file_path"))
 
 
 def in_days(days: Days) -> Column:

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from ...events.schema import KINDS, ROLLUP
 from ...history.columns import COLUMNS
 from ..schema import DAY, EVENTS, QUARANTINE
-from ..storage.readers import ORIGIN
+from ..storage.readers import ORIGIN, day_of_file
 
 #: How far a worker's clock may be ahead of the clock of this machine.
 AHEAD = timedelta(hours=1)
@@ -47,8 +47,7 @@ class Cleaned:
         """The bad rows (`QUARANTINE` and ``day``, the day of their folder)."""
         bad = self.judged.where(F.col("verdict").isNotNull())
         raw = F.coalesce("raw", F.to_json(F.struct(*EVENTS.names)))
-        day = F.regexp_extract("file", r".*/day=(\d{4}-\d{2}-\d{2})/", 1).try_cast("date")
-        values = {"reason": F.col("verdict"), "file": F.col("file"), "row": raw, DAY.name: day}
+        values = {"reason": F.col("verdict"), "file": F.col("file"), "row": raw, DAY.name: day_of_file("file")}
         return bad.select(*[values[name].alias(name) for name in (*QUARANTINE.names, DAY.name)])
 
     def counted(self, counts: Observation) -> Cleaned:
