@@ -139,6 +139,11 @@ def _master(master: str | None, conf: Mapping[str, str]) -> str:
     return master or conf.get("spark.master") or os.environ.get("MASTER") or "local[*]"
 
 
+def is_local(spark: SparkSession) -> bool:
+    """Return whether Spark runs on this machine only."""
+    return _is_local(spark.sparkContext.master)
+
+
 def _is_local(master: str) -> bool:
     return master.startswith("local")
 

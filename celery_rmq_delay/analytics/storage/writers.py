@@ -6,19 +6,22 @@ reader sees, which the next run removes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
+from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
-from pyspark.sql.types import DoubleType, StructType, TimestampType
+from pyspark.sql.types import ArrayType, DoubleType, StructType, TimestampType
 
 from ...exceptions import AnalyticsError
 from ...history.output import REPORT, RUNS, Manifest
 from ..days import Days, day_of
 from ..schema import DAY
-from .files import Storage, parent_of
+from ..session import is_local
+from .day_files import write_days
+from .files import Storage, local_path, parent_of
 from .local import open_storage
 from .publishing import current_run, publish
 from .readers import day_of_file
@@ -51,13 +54,21 @@ class Replacement:
         rows = frame.where(in_days(days))
         rows = rows.coalesce(files) if files else rows
         where = f"{self._folder}/{table}"
-        rows.write.options(**_encodings(frame.schema)).partitionBy(DAY.name).mode("overwrite").parquet(where)
+        self._write(rows, where)
         self._days[table], self._written[table] = days, self._found(table)
         self._flush(table)
         columns = StructType([*(each for each in frame.schema if each.name != DAY.name), DAY])
         if not self._written[table]:
             return self._spark.createDataFrame([], columns)
         return self._spark.read.schema(columns).parquet(where)
+
+    def _write(self, rows: DataFrame, where: str) -> None:
+        columns, local = dict(_columns(rows.schema)), local_path(where)
+        if local is not None and is_local(self._spark):
+            write_days(rows, Path(local), [path for path, repeats in columns.items() if repeats])
+            return
+        plain = {f"parquet.enable.dictionary#{path}": "false" for path, repeats in columns.items() if not repeats}
+        rows.write.options(**plain).partitionBy(DAY.name).mode("overwrite").parquet(where)
 
     def standing(self, table: str, schema: StructType, days: Days) -> DataFrame:
         """Return the rows of a table in the output, as they are before this run."""
@@ -125,15 +136,16 @@ class Replacement:
             self._storage.flush([*(f"{path}/{name}" for name in files), path, parent_of(path)])
 
 
-def _encodings(schema: StructType, within: str = "") -> dict[str, str]:
-    """Return Parquet options that disable the dictionary for columns whose values hardly repeat: it would cost more."""
-    found = {}
+def _columns(schema: StructType, within: str = "") -> Iterator[tuple[str, bool]]:
+    """Yield Parquet's paths of the columns, and whether their values repeat: for others a dictionary costs more."""
     for field in schema:
+        path = f"{within}{field.name}"
         if isinstance(field.dataType, StructType):
-            found.update(_encodings(field.dataType, f"{within}{field.name}."))
-        elif isinstance(field.dataType, _UNLIKE) or field.name in _UNLIKE_NAMES:
-            found[f"parquet.enable.dictionary#{within}{field.name}"] = "false"
-    return found
+            yield from _columns(field.dataType, f"{path}.")
+        elif isinstance(field.dataType, ArrayType):
+            yield f"{path}.list.element", True
+        else:
+            yield path, not isinstance(field.dataType, _UNLIKE) and field.name not in _UNLIKE_NAMES
 
 
 def read_table(

@@ -13,9 +13,11 @@ from ..estimate.lateness import LateRetries
 from ..estimate.observed import Observed
 from ..estimate.options import Options
 from ..estimate.outages import by_outage
-from .attempts import NOT_RUN
+from .along import NOT_RUN
 
 INTERVAL = ("low", "high", "cluster")
+
+_PER_CORE = 4
 
 
 def ladder_id(of: str = "") -> Column:
@@ -65,6 +67,14 @@ def counted_intervals(episodes: DataFrame, keys: list[str], options: Options) ->
             F.count("*").alias("count"), F.sum("retries").alias("retries"), F.round(F.avg("late_s"), 3).alias("late_s")
         )
     )
+
+
+def spread(rows: DataFrame, *keys: str) -> DataFrame:
+    """Return the rows moved by their keys to several partitions for each core.
+
+    Spark merges small partitions into one, but an estimate from few rows can take seconds.
+    """
+    return rows.repartition(_PER_CORE * rows.sparkSession.sparkContext.defaultParallelism, *keys)
 
 
 def first_runs(episodes: DataFrame) -> DataFrame:

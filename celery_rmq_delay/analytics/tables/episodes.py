@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...events.schema import DISCARDED, PARKED, RECOVERED
 from ..schema import EPISODE_SO_FAR, EPISODES
-from .attempts import ENDS
+from .along import ENDS
 
 OPEN = "open"
 

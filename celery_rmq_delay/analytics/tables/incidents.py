@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, timedelta
+from itertools import product
 
 import pandas as pd
 from pyspark.sql import Column, DataFrame, Window
@@ -26,7 +27,9 @@ from pyspark.sql.types import (
 
 from ...events.schema import RECOVERED
 from ..schema import INCIDENTS
-from .attempts import ENDS, is_failed
+from .aggregation import spread
+from .along import ENDS
+from .attempts import is_failed
 from .bursts import MINUTES, SOURCE, Bursts
 from .hourly import minute_of
 from .merging import Incident, of_day, over_midnight
@@ -41,6 +44,7 @@ MOST_SOURCES = 1_000
 LEAST_OF_FINGERPRINT = 10
 
 _SCOPE = SOURCE[:3]
+_EPISODE = ("task_id", "generation")
 _FOUND = StructType(
     [
         StructField("first", LongType()),
@@ -57,6 +61,7 @@ _SCOPES = StructType(
     [
         StructField("incident", LongType()),
         StructField("day", DateType()),
+        StructField("of_day", LongType()),
         StructField("first", LongType()),
         StructField("last", LongType()),
         StructField("skip", IntegerType()),
@@ -93,7 +98,8 @@ def days_of(counted: DataFrame) -> set[date]:
 
 def find(counted: DataFrame, ok: DataFrame, bursts: Bursts = DEFAULT) -> list[Incident]:
     """Return the incidents in the counts of `failed_firsts`: at most `MOST_INCIDENTS` of each day."""
-    rows = series_by_day(counted, ok).groupBy("of_day").applyInPandas(_finder(bursts), _FOUND).collect()
+    series = spread(series_by_day(counted, ok), "of_day")
+    rows = series.groupBy("of_day").applyInPandas(_finder(bursts), _FOUND).collect()
     parts = [Incident(**{**row.asDict(), "scope": frozenset(map(tuple, row["scope"]))}) for row in rows]
     return over_midnight(parts, bursts)
 
@@ -142,10 +148,11 @@ def _finder(bursts: Bursts) -> Callable[[pd.DataFrame], pd.DataFrame]:
 
 
 def _scopes(number: int, found: Incident) -> Iterator[tuple[object, ...]]:
-    """Yield the rows of an incident: one for each queue, task and exception."""
+    """Yield the rows of an incident: for each day of it, one for each queue, task and exception."""
     rates = [part / found.attempts if found.attempts else None for part in (found.failed, found.expected)]
-    for scope in sorted(found.scope):
-        yield (number, _date(found.day), found.first, found.last, found.skip, *scope, round(found.excess), *rates)
+    span = found.first, found.last, found.skip
+    for day, scope in product(range(found.day, found.last // MINUTES + 1), sorted(found.scope)):
+        yield (number, _date(found.day), day, *span, *scope, round(found.excess), *rates)
 
 
 def described(attempts: DataFrame, found: Sequence[Incident]) -> DataFrame:
@@ -154,11 +161,13 @@ def described(attempts: DataFrame, found: Sequence[Incident]) -> DataFrame:
     scopes = attempts.sparkSession.createDataFrame(rows, _SCOPES)
     minute = minute_of("ended_at")
     source = [F.coalesce(name, F.lit("")).alias(name) for name in _SCOPE]
-    columns = ("task_id", "generation", "ended_at", "runtime_ms", "outcome")
+    columns = (*_EPISODE, "ended_at", "runtime_ms", "outcome")
     failed = (
         attempts.where(is_failed())
         .select(minute.alias("minute"), *source, *columns, (F.col("attempt") == 0).alias("is_first"))
-        .join(F.broadcast(scopes), list(_SCOPE))
+        # By day, too: otherwise each failure would be joined with all incidents of its task.
+        .withColumn("of_day", _day_of("minute"))
+        .join(F.broadcast(scopes), ["of_day", *_SCOPE])
         .where(F.col("minute").between(F.col("first"), F.col("last")))
     )
     is_start = F.col("is_first") & (F.col("minute") == F.col("first"))
@@ -190,23 +199,15 @@ def _touched(attempts: DataFrame, failed: DataFrame, began: DataFrame) -> DataFr
 
     ``began``: the day ``began_on`` of each incident.
     """
-    ends = attempts.where(F.col("outcome").isin(*ENDS)).select(
-        "task_id",
-        "generation",
-        F.col("day").alias("ended_on"),
-        F.when(F.col("outcome") == RECOVERED, F.col("day")).alias("recovered_on"),
+    ends = attempts.where(F.col("outcome").isin(*ENDS)).select(*_EPISODE, "outcome", F.col("day").alias("ended_on"))
+    first_ends = ends.groupBy(*_EPISODE).agg(
+        F.min("ended_on").alias("ended_on"),
+        F.min(F.when(F.col("outcome") == RECOVERED, F.col("ended_on"))).alias("recovered_on"),
     )
-    near = failed.select("task_id", "generation", "incident")
     by_episode = (
-        near.unionByName(ends, allowMissingColumns=True)
-        .groupBy("task_id", "generation")
-        .agg(
-            # Only numbers: Spark can collect equal structs twice, where it merges partial sets.
-            F.collect_set("incident").alias("touched"),
-            F.min("ended_on").alias("ended_on"),
-            F.min("recovered_on").alias("recovered_on"),
-        )
-        .withColumn("incident", F.explode("touched"))
+        failed.select("incident", *_EPISODE)
+        .distinct()
+        .join(first_ends.hint("shuffle_hash"), list(_EPISODE), "left")
         .join(F.broadcast(began), "incident")
     )
     by_task = by_episode.groupBy("incident", "task_id").agg(_in_time("ended"), _in_time("recovered"))

@@ -15,7 +15,7 @@ from ..estimate.ladders import Summary
 from ..estimate.options import Options
 from ..figures import BACKTEST_FIGURES, FIGURES
 from ..schema import LADDER_ADVICE
-from .aggregation import counted_intervals, intervals_of, late_retries_of, observed_of
+from .aggregation import counted_intervals, intervals_of, late_retries_of, observed_of, spread
 from .today import today_of, todays_ladders
 
 #: ``is_whole``: all tasks of the queue. A null task cannot mark it: null keys of the two sides would not match.
@@ -41,7 +41,8 @@ def ladder_advice(episodes: DataFrame, options: Options) -> DataFrame:
     each = exploded.withColumns({name: F.col("of")[name] for name in ("is_whole", "task")})
     rows, today = counted_intervals(each, _KEYS, options), todays_ladders(each, _KEYS)
     rows = rows.join(F.broadcast(_several(rows)), "queue", "left").where(F.col("is_whole") | F.col("is_several"))
-    return rows.groupBy(*_KEYS).cogroup(today.groupBy(*_KEYS)).applyInPandas(of_group, LADDER_ADVICE)
+    counted, ladders = (spread(frame, *_KEYS).groupBy(*_KEYS) for frame in (rows, today))
+    return counted.cogroup(ladders).applyInPandas(of_group, LADDER_ADVICE)
 
 
 def _several(rows: DataFrame) -> DataFrame:

@@ -9,7 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from ..estimate.options import Options
 from ..estimate.shares import shares
 from ..schema import RECOVERY_CURVE
-from .aggregation import INTERVAL, counted_intervals, intervals_of
+from .aggregation import INTERVAL, counted_intervals, intervals_of, spread
 
 _SCOPES = {"task": "task", "exception": "exception_type"}
 
@@ -42,11 +42,8 @@ def recovery_curve(episodes: DataFrame, options: Options) -> DataFrame:
         .select("of.scope", "of.name", *INTERVAL, "count")
         .where(F.col("name").isNotNull())
     )
-    return (
-        counted.join(F.broadcast(_frequent(counted)), ["scope", "name"], "left_semi")
-        .groupBy("scope", "name")
-        .applyInPandas(of_name, RECOVERY_CURVE)
-    )
+    frequent = counted.join(F.broadcast(_frequent(counted)), ["scope", "name"], "left_semi")
+    return spread(frequent, "scope", "name").groupBy("scope", "name").applyInPandas(of_name, RECOVERY_CURVE)
 
 
 def _frequent(counted: DataFrame) -> DataFrame:

@@ -16,7 +16,7 @@ from ..estimate.ladders import summarise
 from ..estimate.options import Options
 from ..estimate.shares import shares
 from ..schema import WHAT_IF
-from .aggregation import counted_intervals, intervals_of, late_retries_of
+from .aggregation import counted_intervals, intervals_of, late_retries_of, spread
 from .ladder_advice import figure_columns
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def what_if(episodes: DataFrame, ladders: Mapping[str, Sequence[Ladder]], option
         return _rows(key[0], rows, wanted[key[0]], options)
 
     chosen = episodes.where(F.col("queue").isin(list(wanted)))
-    return counted_intervals(chosen, ["queue"], options).groupBy("queue").applyInPandas(of_queue, WHAT_IF)
+    counted = spread(counted_intervals(chosen, ["queue"], options), "queue")
+    return counted.groupBy("queue").applyInPandas(of_queue, WHAT_IF)
 
 
 def unseen(ladders: Mapping[str, Sequence[Ladder]], seen: Collection[str]) -> list[str]:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from celery_rmq_delay.analytics.schema import EVENTS
 from celery_rmq_delay.analytics.tables.episodes import ended, still_open
@@ -68,8 +69,9 @@ def outage(day: int, start: float, minutes: int, per_minute: int, name: str = "t
 
 
 def frame(spark: SparkSession, events: Iterable[Row]) -> DataFrame:
-    """Return events as a frame of cleaned events."""
-    return spark.createDataFrame([tuple(row[name] for name in EVENTS.fieldNames()) for row in events], EVENTS)
+    """Return events as a frame of cleaned events, which are partitioned by their task."""
+    found = spark.createDataFrame([tuple(row[name] for name in EVENTS.fieldNames()) for row in events], EVENTS)
+    return found.repartition(2, F.coalesce("task_id", "event_id"))
 
 
 def rows(found: DataFrame) -> list[dict[str, Any]]:

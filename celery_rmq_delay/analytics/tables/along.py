@@ -1,0 +1,245 @@
+"""The rows of ``attempts`` from the columns of events: what depends on the earlier attempts of a task.
+
+Pure numpy, pandas and PyArrow, over many tasks at once. Windows of Spark take several times as long: they copy each row
+several times, and each task is a window of a few rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyarrow import compute
+
+from ...events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED
+from ..estimate.intervals import Flags, Floats, Ints
+
+#: Outcomes of failed attempts, and all that end a failure episode.
+FAILED = (PARKED, EXHAUSTED)
+ENDS = (RECOVERED, EXHAUSTED, DISCARDED)
+
+#: Reasons of exhausted tasks whose last attempt did not run: their end is no evidence about the failure.
+NOT_RUN = ("expired", "unknown_task", "undecodable")
+
+#: If an attempt has several events, the one that comes last here is its outcome.
+_RANKED = (PARKED, EXHAUSTED, RECOVERED, DISCARDED)
+
+#: Rows that are computed at once, if the last task of them has no more.
+_ROWS = 100_000
+_US_PER_DAY = 86_400_000_000
+
+
+def whole_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield tables of about 100,000 rows that have all rows of their tasks. In ``batches`` a task's rows are together.
+
+    All rows of one task are in memory.
+    """
+    waiting: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= _ROWS and batch.num_rows:
+            table = pa.Table.from_batches(waiting).combine_chunks()
+            end = int(np.flatnonzero(_starts(table["task_id"]))[-1])
+            if end:
+                yield table.slice(0, end)
+            waiting = table.slice(end).to_batches()
+            rows -= end
+    if rows:
+        yield pa.Table.from_batches(waiting).combine_chunks()
+
+
+def attempts_of(events: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the attempts of whole tasks: the columns of ``schema``, by name.
+
+    ``events``: events with an outcome; the rows of a task are together, sorted by ``event_id``.
+    """
+    rows, waits = _merged(events)
+    found = _Along(events, rows, waits)
+    computed = found.columns()
+    arrays = [computed[each.name] if each.name in computed else found.taken(each.name) for each in schema]
+    table = pa.table([each.cast(field.type) for each, field in zip(arrays, schema, strict=True)], schema)
+    # A task that is discarded after its end, or before its first failure, ends no failure episode.
+    return table.filter(pa.array(~found.is_discard | found.is_of_episode))
+
+
+def _merged(events: pa.Table) -> tuple[Ints, Ints]:
+    """Return the row of the outcome of each attempt, and that of its first parked event; -1: it has none.
+
+    In the order of tasks, generations and attempts; a discarded task follows the attempt after which it waited.
+    """
+    outcome = _codes(events["outcome"], _RANKED)
+    is_discard = outcome == _RANKED.index(DISCARDED)
+    task, generation, attempt = np.cumsum(_starts(events["task_id"])), *_ints(events, "generation", "attempt")
+    (ended,) = _ints(events, "ended_at")
+    key = (task, generation, attempt, is_discard)
+    order = np.lexsort((_sorted_codes(events["worker"]), _sorted_codes(events["kind"]), ended, -outcome, *key[::-1]))
+    starts = np.flatnonzero(_changes(*[each[order] for each in key]))
+    first_parked = _first_of_each(outcome[order] == _RANKED.index(PARKED), starts)
+    return order[starts], np.where(first_parked < 0, -1, order[first_parked])
+
+
+class _Along:
+    """The attempts ``rows`` of events, in order, with what is known along each task and generation (a *run*).
+
+    ``waits``: the row of the event that parked the task after each attempt; -1: none.
+    """
+
+    def __init__(self, events: pa.Table, rows: Ints, waits: Ints) -> None:
+        self._events, self._rows = events, pa.array(rows)
+        size = len(rows)
+        self._index = np.arange(size)
+        outcome = _codes(self.taken("outcome"), _RANKED)
+        self.is_discard: Flags = outcome == _RANKED.index(DISCARDED)
+        self._is_failed = np.isin(outcome, [_RANKED.index(each) for each in FAILED])
+        (generation, self._attempt) = (_numbers(self.taken(name)) for name in ("generation", "attempt"))
+        task = np.cumsum(_starts(events["task_id"]))[rows]
+        is_start = _changes(task, generation)
+        starts = np.flatnonzero(is_start)
+        self._run = np.cumsum(is_start) - 1
+        self._start = starts[self._run]
+        self._ended = _numbers(self.taken("ended_at"))
+        self._origin, self._has_origin = self._origins(starts)
+        is_end = np.isin(outcome, [_RANKED.index(each) for each in ENDS])
+        #: Whether the failure episode was over before the attempt.
+        self._is_over = self._sum_before(is_end) > 0
+        is_timed = ~self._is_over & ~self.is_discard & self._has_origin
+        elapsed = np.maximum((self._ended - self._origin) / 1e6, 0.0)
+        self._seconds: Floats = np.where(is_timed, elapsed, np.nan)
+        self._counts = self._is_failed & ~self._is_over
+        self._failed_attempts = self._sum_so_far(self._counts)
+        self.is_of_episode = ~self._is_over & ((self._attempt > 0) | (self._failed_attempts > 0))
+        self._wait = pa.array(waits, mask=waits < 0)
+
+    def taken(self, name: str) -> pa.ChunkedArray:
+        """Return a column of the attempts."""
+        return self._events[name].take(self._rows)
+
+    def columns(self) -> dict[str, pa.Array]:
+        """Return the computed columns of the table."""
+        previous = self._previous()
+        longest = self._longest(self._seconds)
+        before = np.where(self._index > self._start, np.roll(longest, 1), np.nan)
+        delay, tier = (self._events[name].take(self._wait) for name in ("delay_ms", "tier"))
+        return {
+            "tier": tier.take(previous),
+            "delay_ms": delay.take(previous),
+            "previous_exception_type": self.taken("exception_type").take(previous),
+            "t_seconds": pa.array(longest, from_pandas=True),
+            "previous_t_seconds": pa.array(before, mask=self._is_over | ~_valid(previous) | np.isnan(before)),
+            "episode": self._episode(delay),
+            "day": pa.array((self._ended // _US_PER_DAY).astype(np.int32), pa.date32()),
+        }
+
+    def _origins(self, starts: Ints) -> tuple[Ints, Flags]:
+        """Return the end of the first failure of each run, and whether it is known.
+
+        It is the end of attempt 0, or as recorded with the first later attempt.
+        """
+        recorded = self.taken("first_failed_at")
+        is_first, is_recorded = self._is_failed & (self._attempt == 0), _valid(recorded)
+        known = np.where(is_recorded, _numbers(recorded), self._ended)
+        first = _first_of_each(is_recorded | is_first, starts)[self._run]
+        return known[first], first >= 0
+
+    def _previous(self) -> pa.Array:
+        """Return the index of the attempt before each one, null if it is not known or did not fail."""
+        index = np.where(self.is_discard, -1, self._index)
+        last = np.concatenate([[-1], np.maximum.accumulate(index)[:-1]]) if len(index) else index
+        is_known = (last >= self._start) & (self._attempt[last] == self._attempt - 1) & self._is_failed[last]
+        return pa.array(last, mask=~is_known)
+
+    def _episode(self, delay: pa.ChunkedArray) -> pa.Array:
+        """Return the failure episodes up to each attempt."""
+        runtime = _numbers(self.taken("runtime_ms"))
+        exception, reason = self.taken("exception_type"), self.taken("reason")
+        starts = np.unique(self._start)
+        first = _first_of_each(self._counts & _valid(exception), starts)[self._run]
+        not_run = _flags(compute.is_in(reason, pa.array(NOT_RUN)))
+        has_run = self._is_failed & ~not_run & ~np.isnan(self._seconds)
+        is_waited = _valid(delay)
+        waits = self._sum_before(is_waited)
+        knows_waits = (waits == self._attempt) & (waits > 0) & ~self.is_discard
+        fields: dict[str, Any] = {
+            "first_failed_at": pa.array(self._origin, pa.timestamp("us", "UTC"), mask=~self._has_origin),
+            "exception_type": exception.take(pa.array(first, mask=(first < 0) | (first > self._index))),
+            "failed_attempts": pa.array(self._failed_attempts.astype(np.int32)),
+            "wasted_ms": pa.array(self._sum_so_far(np.where(self._counts, runtime, 0))),
+            "low_seconds": pa.array(self._longest(np.where(has_run, self._seconds, 0.0))),
+            "waited_ms": pa.array(self._sum_before(_numbers(delay)), mask=~knows_waits),
+        }
+        arrays = [each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in fields.values()]
+        return pa.StructArray.from_arrays(arrays, names=list(fields), mask=pa.array(~self.is_of_episode))
+
+    def _sum_so_far(self, values: Any) -> Ints:
+        total: Ints = np.cumsum(values, dtype=np.int64)
+        return total - (total - values)[self._start]
+
+    def _sum_before(self, values: Any) -> Ints:
+        return self._sum_so_far(values) - values
+
+    def _longest(self, seconds: Floats) -> Floats:
+        """Return the longest seconds of the run so far; NaN where there are none."""
+        return pd.Series(seconds).groupby(self._run).cummax().to_numpy(dtype=np.float64)
+
+
+def _first_of_each(holds: Flags, starts: Ints) -> Ints:
+    """Return the first index of each segment at which something holds; -1 for none."""
+    if not len(starts):
+        return np.empty(0, dtype=np.int64)
+    size = len(holds)
+    found = np.minimum.reduceat(np.where(holds, np.arange(size), size), starts)
+    return np.where(found == size, -1, found)
+
+
+def _changes(*columns: Any) -> Flags:
+    """Return where a row differs from the row before it; the first one does."""
+    found = np.ones(len(columns[0]), dtype=bool)
+    if len(found):
+        found[1:] = np.any([each[1:] != each[:-1] for each in columns], axis=0)
+    return found
+
+
+def _starts(task_ids: pa.ChunkedArray) -> Flags:
+    found = np.ones(len(task_ids), dtype=bool)
+    if len(found) > 1:
+        found[1:] = _flags(compute.not_equal(task_ids.slice(1), task_ids.slice(0, len(found) - 1)))
+    return found
+
+
+def _codes(values: pa.ChunkedArray, names: tuple[str, ...]) -> Ints:
+    """Return the place of each value in ``names``."""
+    return _numbers(compute.index_in(values, pa.array(names)))
+
+
+def _sorted_codes(values: pa.ChunkedArray) -> Ints:
+    """Return numbers in the order of the texts' bytes; nulls come first."""
+    encoded = values.combine_chunks().dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    place = {name: number for number, name in enumerate(sorted(names, key=str.encode))}
+    codes = np.array([place[name] for name in names], dtype=np.int64)
+    indices = _numbers(encoded.indices)
+    return np.where(_valid(encoded), codes[indices] if len(codes) else indices, -1)
+
+
+def _ints(events: pa.Table, *names: str) -> list[Ints]:
+    return [_numbers(events[name]) for name in names]
+
+
+def _numbers(values: Any) -> Ints:
+    """Return the values as 64-bit numbers, times as microseconds; 0 for nulls."""
+    if pa.types.is_timestamp(values.type):
+        values = values.cast(pa.int64())
+    return compute.fill_null(values.cast(pa.int64()), 0).to_numpy()
+
+
+def _valid(values: Any) -> Flags:
+    return _flags(compute.is_valid(values))
+
+
+def _flags(values: Any) -> Flags:
+    return np.asarray(values, dtype=bool)
