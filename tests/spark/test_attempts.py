@@ -16,7 +16,7 @@ story = Stories()
 
 @pytest.fixture(scope="module")
 def all_found(shared_spark: SharedSpark) -> list[dict[str, Any]]:
-    return shared_spark.run(lambda spark: rows(attempts(story.frame(spark))))
+    return shared_spark.run(lambda spark: rows(attempts(story.frame(spark)).to_frame()))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_an_attempt_has_the_wait_before_it_and_the_duration_of_the_failure(found
 
 
 def test_the_columns_are_those_of_the_schema(spark: SparkSession) -> None:
-    found = attempts(frame(spark, []))
+    found = attempts(frame(spark, [])).to_frame()
     assert [(field.name, field.dataType) for field in found.schema] == [
         (field.name, field.dataType) for field in [*ATTEMPTS, DAY]
     ]
@@ -155,4 +155,4 @@ def test_an_attempt_belongs_to_the_day_on_which_it_ended(found: list[Row]) -> No
 
 
 def test_events_that_are_partitioned_by_task_are_not_moved_again(spark: SparkSession) -> None:
-    assert exchanges(attempts(frame(spark, [event("parked", 0)]))) == 1
+    assert exchanges(attempts(frame(spark, [event("parked", 0)])).to_frame()) == 1

@@ -154,7 +154,7 @@ def found(shared_spark: SharedSpark, written: Written) -> Found:
     def work(spark: SparkSession) -> Found:
         read, cleaned = read_and_clean(spark, written.folder)
         some = cleaned.events.where(F.col("task_id").isin("skewed", "late"))
-        frames = (read.rejected, cleaned.marked, cleaned.quarantine, attempts(some))
+        frames = (read.rejected, cleaned.marked, cleaned.quarantine, attempts(some).to_frame())
         return Found(read, *map(rows, frames))
 
     return shared_spark.run(work)
@@ -245,7 +245,7 @@ def test_an_empty_day_and_a_file_without_rows(spark: SparkSession, tmp_path: Pat
     write_day(tmp_path / FOLDER, [])
     found, cleaned = read_and_clean(spark, tmp_path)
     assert (found.days, found.rows, kinds(cleaned)) == ((DAY,), 0, [])
-    assert attempts(cleaned.events).collect() == []
+    assert attempts(cleaned.events).to_frame().collect() == []
 
 
 def test_clocks_that_differ_between_workers_turn_no_time_backwards(found: Found) -> None:

@@ -15,7 +15,7 @@ story = Stories()
 
 @pytest.fixture(scope="module")
 def all_found(shared_spark: SharedSpark) -> list[dict[str, Any]]:
-    return shared_spark.run(lambda spark: rows(all_episodes(attempts(story.frame(spark)))))
+    return shared_spark.run(lambda spark: rows(all_episodes(attempts(story.frame(spark)).to_frame())))
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_failure_ends_between_the_last_failed_attempt_and_the_good_one(found: 
 
 
 def test_the_columns_are_those_of_the_schema(spark: SparkSession) -> None:
-    found = all_episodes(attempts(frame(spark, [])))
+    found = all_episodes(attempts(frame(spark, [])).to_frame())
     assert [(field.name, field.dataType) for field in found.schema] == [
         (field.name, field.dataType) for field in [*EPISODES, DAY]
     ]

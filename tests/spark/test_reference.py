@@ -44,7 +44,7 @@ class Found:
         cleaned = clean(read.events, NOW, partitions=2)
         cleaned.marked.cache()
         ok = ok_counts(cleaned.events)
-        made = attempts(cleaned.events).cache()
+        made = attempts(cleaned.events).to_frame().cache()
         frames = {
             "attempts": made,
             "episodes": all_episodes(made),

@@ -27,7 +27,7 @@ MIDNIGHT = 12 * 3600
 
 def test_the_columns_are_those_of_the_schemas(spark: SparkSession) -> None:
     none = frame(spark, [])
-    made = attempts(none)
+    made = attempts(none).to_frame()
     for found, schema in (
         (tier_outcomes(made), TIER_OUTCOMES),
         (incidents(made, ok_counts(none)), INCIDENTS),
@@ -60,7 +60,7 @@ def test_a_wait_counts_under_the_exception_before_it_by_the_attempt_after_it(spa
         event("parked", 0, task_id="exact", delay_ms=12_345),
         event("recovered", 13, task_id="exact", attempt=1),
     ]
-    found = rows(tier_outcomes(attempts(frame(spark, events))))
+    found = rows(tier_outcomes(attempts(frame(spark, events)).to_frame()))
     counts = ("exception_type", "tier", "delay_ms", "parked", "recovered", "exhausted", "wasted_ms")
     assert sorted(tuple(row[name] for name in counts) for row in found if row["tier"]) == [
         ("Timeout", 1, 10_000, 2, 1, 1, 70)
@@ -74,7 +74,7 @@ def test_a_task_that_waits_in_a_tier_again_and_again_counts_once_a_day(spark: Sp
     events += [event("parked", 0, f"t{number}", attempt=1, **wait) for number in range(3)]
     events += [event("recovered", 61, f"t{number}", attempt=2) for number in range(3)]
     events += [event("exhausted", 61 * 800, "endless", attempt=800, exception_type="Timeout", runtime_ms=10)]
-    found = sorted(rows(tier_outcomes(attempts(frame(spark, events)))), key=lambda row: row["day"])
+    found = sorted(rows(tier_outcomes(attempts(frame(spark, events)).to_frame())), key=lambda row: row["day"])
     counts = ("parked", "recovered", "exhausted", "rate", "wasted_ms")
     assert [tuple(row[name] for name in counts) for row in found] == [
         (4, 3, 0, 0.75, 10 * (MIDNIGHT // 61)),
@@ -125,7 +125,7 @@ def found_incidents(shared_spark: SharedSpark) -> dict[int, list[Row]]:
 
     def find(spark: SparkSession) -> list[Row]:
         cleaned = frame(spark, stories())
-        return rows(incidents(attempts(cleaned).cache(), ok_counts(cleaned)))
+        return rows(incidents(attempts(cleaned).to_frame().cache(), ok_counts(cleaned)))
 
     found = sorted(shared_spark.run(find), key=lambda row: -row["excess"])
     return {day: [row for row in found if row["day"] == (NOON + timedelta(days=day)).date()] for day in range(70)}
@@ -200,7 +200,7 @@ def test_a_day_of_any_number_of_exceptions_and_fingerprints_has_a_bounded_number
         for number, (exception, mark, at) in enumerate(names)
     ]
     cleaned = frame(spark, events)
-    made, ok = attempts(cleaned), ok_counts(cleaned)
+    made, ok = attempts(cleaned).to_frame().to_frame(), ok_counts(cleaned)
     series = rows(tables.incidents.series_by_day(tables.incidents.failed_firsts(made), ok))
     own = {(row["exception_type"], row["fingerprint"]) for row in series}
     assert own == {("Down", "down"), ("Down", ""), ("E0", ""), ("E1", "")}
@@ -225,7 +225,7 @@ def test_a_group_shows_its_first_failure_of_the_day(spark: SparkSession) -> None
         failed(9, "a", "again", attempt=1),
         event("parked", 1, task_id="d"),
     ]
-    (group,) = rows(failure_groups(attempts(frame(spark, events))))
+    (group,) = rows(failure_groups(attempts(frame(spark, events)).to_frame()))
     assert group == {
         "day": NOON.date(),
         "fingerprint": "f",
@@ -252,7 +252,7 @@ def test_first_attempts_are_the_sum_of_successes_and_failures(spark: SparkSessio
         event("discarded", 7_300, task_id="c", attempt=1, first_failed_at=at(0)),
     ]
     cleaned = frame(spark, events)
-    found = sorted(rows(hourly(attempts(cleaned), ok_counts(cleaned))), key=lambda row: row["hour"])
+    found = sorted(rows(hourly(attempts(cleaned).to_frame(), ok_counts(cleaned))), key=lambda row: row["hour"])
     columns = ("hour", "first_attempts", "failures", "parked", "recovered", "exhausted")
     assert [tuple(row[name] for name in columns) for row in found] == [
         (at(0), 44, 3, 2, 0, 1),

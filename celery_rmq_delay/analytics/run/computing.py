@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from ..days import Days
 from ..estimate.options import Options as Estimate
 from ..schema import ATTEMPTS, DAY, EPISODES
+from ..storage.day_files import Rows
 from ..storage.readers import Read
 from ..storage.writers import Replacement, in_days
 from ..tables.attempts import Keep, attempts
@@ -45,13 +46,14 @@ class Writing:
     report: Report
     log: Callable[[str], None]
 
-    def table(self, name: str, frame: DataFrame, *, is_large: bool = False, days: Days | None = None) -> DataFrame:
+    def table(self, name: str, rows: DataFrame | Rows, *, is_large: bool = False, days: Days | None = None) -> DataFrame:
         """Write the days of a table (None: the computed ones), and return the table as it was written."""
-        cores = frame.sparkSession.sparkContext.defaultParallelism
+        rows = rows if isinstance(rows, Rows) else Rows(rows)
+        cores = rows.frame.sparkSession.sparkContext.defaultParallelism
         # A multiple of the cores, so that all are done at the same time.
         files = cores * max(1, round(self.partitions / _MERGED / cores)) if is_large else None
         with self.report.stage(name, self.log):
-            return self.replacement.write(frame, name, days or self.plan.days, files=files)
+            return self.replacement.write(rows, name, days or self.plan.days, files=files)
 
     def keeping(self, name: str) -> Keep:
         """Return a function that stores an intermediate result of a table, timed as part of the table's stage."""

@@ -30,6 +30,8 @@ from .report import Report
 #: Rows of one partition of the shuffle: a worker can sort this many in little memory.
 ROWS_OF_PARTITION = 400_000
 _MOST_PARTITIONS = 4_000
+#: Partitions per core that are few.
+_FEW_PARTITIONS = 4
 #: Broken files found while rows are read: after this many the run fails, as the cause is not the files.
 _MOST_BROKEN = 100
 #: Most files that the report names one by one.
@@ -162,14 +164,22 @@ def _compact(spark: SparkSession, what: Run, read: Read, report: Report, log: Lo
 
 @contextmanager
 def _shuffling(spark: SparkSession, partitions: int) -> Iterator[None]:
-    """Set the number of partitions of every shuffle."""
-    name = "spark.sql.shuffle.partitions"
-    before = spark.conf.get(name)
-    spark.conf.set(name, str(partitions))
+    """Set the number of partitions of every shuffle.
+
+    With few of them Spark does not plan again after each stage: it has nothing to gain there.
+    """
+    is_small = partitions <= _FEW_PARTITIONS * spark.sparkContext.defaultParallelism
+    settings = {"spark.sql.shuffle.partitions": str(partitions)}
+    if is_small:
+        settings["spark.sql.adaptive.enabled"] = "false"
+    before = {name: spark.conf.get(name) for name in settings}
     try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
         yield
     finally:
-        spark.conf.set(name, str(before))
+        for name, earlier in before.items():
+            spark.conf.set(name, str(earlier))
 
 
 def broken_file(error: str) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from uuid import uuid4
@@ -18,31 +19,55 @@ from pyarrow import compute, parquet
 from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StructField, StructType
 
+from ..days import Days
 from ..schema import DAY
 
 #: Bytes of rows that a task keeps before it writes them: a row group for each day.
 _MOST_BYTES = 192 * 2**20
 
+_Batches = Iterator[pa.RecordBatch]
+
 _WRITTEN = StructType([StructField("files", LongType())])
 
 
-def write_days(frame: DataFrame, folder: Path, repeating: Sequence[str]) -> None:
+@dataclass(frozen=True)
+class Rows:
+    """Rows with a column ``day``: those of a ``frame``, or what ``make`` makes of the batches of each partition of it.
+
+    ``schema``: of the rows; None for that of the frame. So made rows are written where they are made: moving them to
+    Java and back takes as long as making them.
+    """
+
+    frame: DataFrame
+    make: Callable[[_Batches], _Batches] | None = None
+    schema: StructType | None = None
+
+    def to_frame(self) -> DataFrame:
+        """Return the rows as a frame."""
+        if self.make is None or self.schema is None:
+            return self.frame
+        return self.frame.mapInArrow(self.make, self.schema)
+
+
+def write_days(rows: Rows, folder: Path, days: Days, repeating: Sequence[str]) -> None:
     """Write ``<folder>/day=YYYY-MM-DD/*.parquet``: at most one file per day and partition of the frame.
 
-    ``frame`` has a column ``day``, which files do not contain. ``repeating``: Parquet's paths of the columns whose
-    values repeat, which get a dictionary. The folder is created here, and not by the tasks: one that ends late
-    cannot create it again.
+    Files do not contain the column ``day``; rows of other days than ``days`` are left out. ``repeating``: Parquet's
+    paths of the columns whose values repeat, which get a dictionary. The folder is created here, and not by the tasks:
+    one that ends late cannot create it again.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    frame.mapInArrow(_writer(str(folder), list(repeating)), _WRITTEN).collect()
+    rows.frame.mapInArrow(_writer(str(folder), days, list(repeating), rows.make), _WRITTEN).collect()
 
 
-def _writer(folder: str, repeating: list[str]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _writer(
+    folder: str, days: Days, repeating: list[str], make: Callable[[_Batches], _Batches] | None
+) -> Callable[[_Batches], _Batches]:
     """Return the function that writes the rows of one partition, in a worker of Spark."""
 
-    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with _DayFiles(Path(folder), repeating) as files:
-            for batch in batches:
+    def write(batches: _Batches) -> _Batches:
+        with _DayFiles(Path(folder), days, repeating) as files:
+            for batch in make(batches) if make else batches:
                 files.add(batch)
             files.write()
         yield pa.RecordBatch.from_pydict({"files": [len(files.writers)]})
@@ -53,8 +78,8 @@ def _writer(folder: str, repeating: list[str]) -> Callable[[Iterator[pa.RecordBa
 class _DayFiles:
     """The files of one task, by day. Rows are collected until there are enough for a row group of each day."""
 
-    def __init__(self, folder: Path, repeating: list[str]) -> None:
-        self._folder, self._repeating = folder, repeating
+    def __init__(self, folder: Path, days: Days, repeating: list[str]) -> None:
+        self._folder, self._days, self._repeating = folder, days, repeating
         self.writers: dict[date, parquet.ParquetWriter] = {}
         self._rows: dict[date, list[pa.RecordBatch]] = defaultdict(list)
         self._bytes = 0
@@ -74,8 +99,8 @@ class _DayFiles:
         numbers = days.cast(pa.int32()).to_numpy()
         starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
         for first, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
-            if end > first:
-                self._rows[days[first].as_py()].append(rows.slice(first, end - first))
+            if end > first and (day := days[first].as_py()) in self._days:
+                self._rows[day].append(rows.slice(first, end - first))
         self._bytes += rows.nbytes
         if self._bytes >= _MOST_BYTES:
             self.write()

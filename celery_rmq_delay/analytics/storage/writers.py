@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from ...history.output import REPORT, RUNS, Manifest
 from ..days import Days, day_of
 from ..schema import DAY
 from ..session import is_local
-from .day_files import write_days
+from .day_files import Rows, write_days
 from .files import Storage, local_path, parent_of
 from .local import open_storage
 from .publishing import current_run, publish
@@ -46,29 +47,34 @@ class Replacement:
         self._days: dict[str, Days] = {}
         self._written: dict[str, _Files] = {}
 
-    def write(self, frame: DataFrame, table: str, days: Days, *, files: int | None = None) -> DataFrame:
+    def write(self, rows: Rows, table: str, days: Days, *, files: int | None = None) -> DataFrame:
         """Write the rows of these days, and return them as they were written.
 
-        ``frame`` has a column ``day``. ``files``: at most this many per day; None: Spark decides.
+        ``files``: at most this many per day; None: Spark decides.
         """
-        rows = frame.where(in_days(days))
-        rows = rows.coalesce(files) if files else rows
         where = f"{self._folder}/{table}"
-        self._write(rows, where)
+        columns = self._write(rows, where, days, files)
         self._days[table], self._written[table] = days, self._found(table)
         self._flush(table)
-        columns = StructType([*(each for each in frame.schema if each.name != DAY.name), DAY])
         if not self._written[table]:
             return self._spark.createDataFrame([], columns)
         return self._spark.read.schema(columns).parquet(where)
 
-    def _write(self, rows: DataFrame, where: str) -> None:
-        columns, local = dict(_columns(rows.schema)), local_path(where)
-        if local is not None and is_local(self._spark):
-            write_days(rows, Path(local), [path for path, repeats in columns.items() if repeats])
-            return
-        plain = {f"parquet.enable.dictionary#{path}": "false" for path, repeats in columns.items() if not repeats}
-        rows.write.options(**plain).partitionBy(DAY.name).mode("overwrite").parquet(where)
+    def _write(self, rows: Rows, where: str, days: Days, files: int | None) -> StructType:
+        """Write the files, and return the columns with the day as the last one."""
+        local = local_path(where) if is_local(self._spark) else None
+        if local is None or rows.make is None:
+            rows = Rows(rows.to_frame().where(in_days(days)))
+        if files:
+            rows = replace(rows, frame=rows.frame.coalesce(files))
+        schema = rows.schema or rows.frame.schema
+        columns = dict(_columns(schema))
+        if local is not None:
+            write_days(rows, Path(local), days, [path for path, repeats in columns.items() if repeats])
+        else:
+            plain = {f"parquet.enable.dictionary#{path}": "false" for path, repeats in columns.items() if not repeats}
+            rows.frame.write.options(**plain).partitionBy(DAY.name).mode("overwrite").parquet(where)
+        return StructType([*(each for each in schema if each.name != DAY.name), DAY])
 
     def standing(self, table: str, schema: StructType, days: Days) -> DataFrame:
         """Return the rows of a table in the output, as they are before this run."""

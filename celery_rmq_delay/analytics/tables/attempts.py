@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from ...events.schema import DISCARDED, EXHAUSTED, FORWARDED, PARKED, RECOVERED
 from ..schema import ATTEMPTS, DAY
+from ..storage.day_files import Rows
 from .along import FAILED, attempts_of, whole_tasks
 
 #: Stores a small result that is needed more than once, and returns the stored result.
@@ -40,12 +41,12 @@ _NEEDED = (
 )
 
 
-def attempts(events: DataFrame) -> DataFrame:
+def attempts(events: DataFrame) -> Rows:
     """Return the attempts of cleaned events (`ATTEMPTS` and ``day``, on which the attempt ended).
 
     The events must be hash-partitioned by ``coalesce(task_id, event_id)``, as those of `clean` are: they are not moved.
     """
-    return _outcomes(events).mapInArrow(_of_partition, _WITH_DAY)
+    return Rows(_outcomes(events), _of_partition, _WITH_DAY)
 
 
 def is_failed() -> Column:
