@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from celery_rmq_delay.analytics.schema import ATTEMPTS, DAY
 from celery_rmq_delay.analytics.tables.attempts import attempts

@@ -26,6 +26,7 @@ from celery_rmq_delay.analytics.run.describe import evaluate_ladders
 from celery_rmq_delay.analytics.run.pipeline import broken_file, partitions_for
 from celery_rmq_delay.analytics.run.planning import ADVICE_DAYS, Run
 from celery_rmq_delay.analytics.run.report import Report
+from celery_rmq_delay.analytics.storage import writers
 from celery_rmq_delay.analytics.storage.locking import LOCK, locked
 from celery_rmq_delay.exceptions import AnalyticsError
 from celery_rmq_delay.history.columns import day_folder
@@ -166,6 +167,24 @@ def test_no_dictionary_is_made_of_values_that_hardly_repeat(output: Path) -> Non
     has = {each.path_in_schema: each.has_dictionary_page for each in columns}
     assert has["task"]
     assert not (has["task_id"] or has["ended_at"] or has["t_seconds"] or has["episode.low_seconds"])
+
+
+def test_spark_writes_the_same_tables_if_its_tasks_can_run_on_other_machines(
+    run: Callable[..., Report], output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run()
+    of_one_machine = contents(output)
+    monkeypatch.setattr(writers, "is_local", lambda spark: False)
+    run()
+    assert contents(output) == of_one_machine
+    names = shown_names(output, "attempts")
+    assert names
+    assert all(".zstd." in name for name in names)
+
+
+def shown_names(output: Path, table: str) -> list[str]:
+    run = shown(output).run
+    return [path.name for path in output.glob(f"{RUNS}/{run}/{table}/*/*.parquet")]
 
 
 @pytest.mark.slow
@@ -410,8 +429,9 @@ def test_a_run_that_is_killed_before_it_is_published_changes_nothing_and_leaves_
     assert not (output / LOCK).exists()
 
 
-def test_partitions_grow_with_the_rows_and_there_is_one_for_every_core() -> None:
-    assert [partitions_for(rows, 2) for rows in (0, 400_000, 100_000_000, 10**12)] == [2, 2, 250, 4_000]
+def test_partitions_grow_with_the_rows_and_are_a_multiple_of_the_cores() -> None:
+    rows = (0, 400_000, 800_001, 100_000_000, 10**12)
+    assert [partitions_for(each, 2) for each in rows] == [2, 2, 4, 250, 4_000]
 
 
 def test_the_broken_file_is_found_in_spark_s_error() -> None:

@@ -46,7 +46,9 @@ class Writing:
     report: Report
     log: Callable[[str], None]
 
-    def table(self, name: str, rows: DataFrame | Rows, *, is_large: bool = False, days: Days | None = None) -> DataFrame:
+    def table(
+        self, name: str, rows: DataFrame | Rows, *, is_large: bool = False, days: Days | None = None
+    ) -> DataFrame:
         """Write the days of a table (None: the computed ones), and return the table as it was written."""
         rows = rows if isinstance(rows, Rows) else Rows(rows)
         cores = rows.frame.sparkSession.sparkContext.defaultParallelism

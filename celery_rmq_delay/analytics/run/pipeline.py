@@ -98,7 +98,7 @@ def _undone_after_an_error(replacement: Replacement) -> Iterator[None]:
 
 
 def partitions_for(rows: int, cores: int) -> int:
-    """Return the number of shuffle partitions: each small enough to be sorted in memory, and a multiple of the cores."""
+    """Return the number of shuffle partitions: a multiple of the cores, each small enough to be sorted in memory."""
     return min(_MOST_PARTITIONS, cores * max(1, -(-rows // (ROWS_OF_PARTITION * cores))))
 
 

@@ -38,17 +38,19 @@ def whole_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     All rows of one task are in memory.
     """
     waiting: list[pa.RecordBatch] = []
-    rows = 0
+    rows, wanted = 0, _ROWS
     for batch in batches:
         waiting.append(batch)
         rows += batch.num_rows
-        if rows >= _ROWS and batch.num_rows:
+        if rows >= wanted:
             table = pa.Table.from_batches(waiting).combine_chunks()
             end = int(np.flatnonzero(_starts(table["task_id"]))[-1])
             if end:
                 yield table.slice(0, end)
             waiting = table.slice(end).to_batches()
             rows -= end
+            # Twice as many rows each time, so that a task of millions of attempts is not copied with each batch.
+            wanted = max(_ROWS, 2 * rows)
     if rows:
         yield pa.Table.from_batches(waiting).combine_chunks()
 

@@ -37,20 +37,31 @@ def exception_advice(episodes: DataFrame, tolerance: float) -> DataFrame:
     # Every failed attempt but the first one was a retry, and so was the successful one.
     failed_retries = F.col("failed_attempts") - 1
     of_retries = F.col("wasted_ms") * failed_retries / F.greatest(F.col("failed_attempts"), F.lit(1))
+    # By day and ladder first: Spark would sort all failures to find the ladder of the last one, and to count days.
+    by_day = known.groupBy(*_KEY, "ladder_ms", F.to_date("first_failed_at").alias("failed_on")).agg(
+        F.count_if(is_ended).alias("failures"),
+        F.count_if(is_recovered).alias("recovered"),
+        F.max("first_failed_at").alias("last_failed_at"),
+        # Tasks that still wait, or were discarded, may need more retries than those that recovered.
+        F.max(F.when(~is_ended, F.col("failed_attempts"))).alias("most_of_others"),
+        F.max("high_seconds").alias("longest_s"),
+        F.max(F.when(is_recovered, F.col("failed_attempts"))).alias("most_retries"),
+        F.sum(F.when(is_ended, failed_retries)).alias("retries"),
+        F.sum(F.when(is_ended, of_retries)).alias("wasted_ms"),
+    )
     found = (
-        known.groupBy(*_KEY)
+        by_day.groupBy(*_KEY)
         .agg(
-            F.count_if(is_ended).alias("failures"),
-            F.count_if(is_recovered).alias("recovered"),
-            F.countDistinct(F.when(is_ended, F.to_date("first_failed_at"))).alias("days"),
+            F.sum("failures").alias("failures"),
+            F.sum("recovered").alias("recovered"),
+            F.countDistinct(F.when(F.col("failures") > 0, F.col("failed_on"))).alias("days"),
             F.countDistinct("ladder_ms").alias("ladders"),
-            # Tasks that still wait, or were discarded, may need more retries than those that recovered.
-            F.coalesce(F.max(F.when(~is_ended, F.col("failed_attempts"))), F.lit(0)).alias("most_of_others"),
-            F.max("high_seconds").alias("longest_s"),
-            F.max(F.when(is_recovered, F.col("failed_attempts"))).alias("most_retries"),
-            F.sum(F.when(is_ended, failed_retries)).alias("retries"),
-            F.sum(F.when(is_ended, of_retries)).cast("long").alias("wasted_ms"),
-            F.max_by("ladder_ms", F.struct("first_failed_at", "ladder_ms")).alias("ladder_ms"),
+            F.coalesce(F.max("most_of_others"), F.lit(0)).alias("most_of_others"),
+            F.max("longest_s").alias("longest_s"),
+            F.max("most_retries").alias("most_retries"),
+            F.sum("retries").alias("retries"),
+            F.sum("wasted_ms").cast("long").alias("wasted_ms"),
+            F.max_by("ladder_ms", F.struct("last_failed_at", "ladder_ms")).alias("ladder_ms"),
         )
         .where((F.col("failures") >= _LEAST_FAILURES) & (F.col("days") >= _LEAST_DAYS))
     )

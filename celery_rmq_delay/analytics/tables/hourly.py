@@ -17,7 +17,7 @@ def hourly(attempts: DataFrame, ok: DataFrame) -> DataFrame:
     """
     counted = (
         attempts.where(is_attempt())
-        .groupBy(F.date_trunc("hour", "ended_at").alias("hour"), "queue", "task")
+        .groupBy(_hour_of(minute_of("ended_at")), "queue", "task")
         .agg(
             F.count_if(is_failed() & (F.col("attempt") == 0) & (F.col("generation") == 0)).alias("first_attempts"),
             F.count_if(is_failed()).alias("failures"),
@@ -26,9 +26,9 @@ def hourly(attempts: DataFrame, ok: DataFrame) -> DataFrame:
             F.count_if(F.col("outcome") == EXHAUSTED).alias("exhausted"),
         )
     )
-    hour = F.date_trunc("hour", F.timestamp_seconds(F.col("minute") * 60)).alias("hour")
-    good = ok.groupBy(hour, "queue", "task").agg(F.sum("ok").alias("first_attempts"))
-    both = counted.unionByName(good, allowMissingColumns=True).groupBy("hour", "queue", "task")
+    good = ok.groupBy(_hour_of(F.col("minute")), "queue", "task").agg(F.sum("ok").alias("first_attempts"))
+    hour = F.timestamp_seconds(F.col("of_hour") * 3600).alias("hour")
+    both = counted.unionByName(good, allowMissingColumns=True).groupBy(hour, "queue", "task")
     sums = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in HOURLY.fieldNames()[3:]]
     return both.agg(*sums).withColumn("day", F.to_date("hour"))
 
@@ -46,3 +46,8 @@ def ok_counts(events: DataFrame) -> DataFrame:
 def minute_of(time: str) -> Column:
     """Return the minute of a time, as minutes since the epoch."""
     return F.floor(F.unix_micros(time) / 60_000_000)
+
+
+def _hour_of(minute: Column) -> Column:
+    """Return the hour of a minute, as hours since the epoch."""
+    return F.floor(minute / 60).alias("of_hour")

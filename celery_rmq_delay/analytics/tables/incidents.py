@@ -170,13 +170,22 @@ def described(attempts: DataFrame, found: Sequence[Incident]) -> DataFrame:
         .join(F.broadcast(scopes), ["of_day", *_SCOPE])
         .where(F.col("minute").between(F.col("first"), F.col("last")))
     )
-    is_start = F.col("is_first") & (F.col("minute") == F.col("first"))
-    by_minute = failed.groupBy("incident", "skip", "minute").agg(
+    start = F.when(F.col("is_first") & (F.col("minute") == F.col("first")), F.col("ended_at"))
+    # By start first: Spark would sort all failures to collect the starts.
+    by_start = failed.groupBy("incident", "skip", "minute", start.alias("start")).agg(
         F.count("*").alias("failures"),
         F.min("ended_at").alias("earliest"),
         F.max("ended_at").alias("ended_at"),
-        F.sort_array(F.collect_list(F.when(is_start, F.col("ended_at")))).alias("starts"),
         wasted_ms(),
+    )
+    repeated = F.array_repeat("start", F.col("failures").cast("int"))
+    starts = F.flatten(F.collect_list(F.when(F.col("start").isNotNull(), repeated)))
+    by_minute = by_start.groupBy("incident", "skip", "minute").agg(
+        F.sum("failures").alias("failures"),
+        F.min("earliest").alias("earliest"),
+        F.max("ended_at").alias("ended_at"),
+        F.sort_array(starts).alias("starts"),
+        F.sum("wasted_ms").alias("wasted_ms"),
     )
     whole = by_minute.groupBy("incident").agg(
         F.coalesce(F.max(F.get("starts", F.col("skip"))), F.min("earliest")).alias("started_at"),

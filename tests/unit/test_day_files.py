@@ -1,0 +1,64 @@
+"""The files that a task of Spark writes: rows of a day are in its folder, and only those."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import date, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from celery_rmq_delay.analytics.days import Days
+from celery_rmq_delay.analytics.storage import day_files
+
+FIRST = date(2026, 3, 1)
+DAYS = Days(FIRST, FIRST + timedelta(days=3))
+
+
+def batches(seed: int) -> Iterator[pa.RecordBatch]:
+    """Batches with rows of six days, the last two of which are not written."""
+    numbers = random.Random(seed)
+    for size in (0, 1, 50, 200):
+        days = [FIRST + timedelta(days=numbers.randrange(6)) for _ in range(size)]
+        names = [str(each) for each in days]
+        yield pa.RecordBatch.from_arrays(
+            [pa.array(names, pa.string()), pa.array(days, pa.date32()), pa.array(range(size), pa.int64())],
+            names=["name", "day", "number"],
+        )
+
+
+def write(folder: Path, seed: int) -> None:
+    list(day_files._writer(str(folder), DAYS, ["name"], None)(batches(seed)))
+
+
+@pytest.mark.parametrize("most_bytes", [1, 2_000, 10**9])
+def test_every_row_is_in_the_file_of_its_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int) -> None:
+    monkeypatch.setattr(day_files, "_MOST_BYTES", most_bytes)
+    write(tmp_path, 3)
+    found = [
+        (folder.name, *row.values())
+        for folder in tmp_path.iterdir()
+        for file in folder.iterdir()
+        for row in parquet.ParquetFile(file).read().to_pylist()
+    ]
+    rows = [row for batch in batches(3) for row in batch.to_pylist()]
+    assert sorted(found) == sorted(
+        (f"day={row['day']}", row["name"], row["number"]) for row in rows if row["day"] in DAYS
+    )
+    assert all(len(list(folder.iterdir())) == 1 for folder in tmp_path.iterdir())
+
+
+def test_only_columns_whose_values_repeat_have_a_dictionary(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    (file, *_) = tmp_path.glob("*/*.parquet")
+    columns = parquet.ParquetFile(file).metadata.row_group(0)
+    assert [columns.column(at).has_dictionary_page for at in range(2)] == [True, False]
+
+
+def test_a_task_that_ends_late_does_not_create_the_removed_folder_again(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write(tmp_path / "removed", 3)
+    assert not (tmp_path / "removed").exists()
