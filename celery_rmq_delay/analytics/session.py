@@ -158,7 +158,7 @@ def _master(master: str | None, conf: Mapping[str, str]) -> str:
 
 def is_local(spark: SparkSession) -> bool:
     """Return whether Spark runs on this machine only."""
-    return _is_local(spark.sparkContext.master)
+    return _is_local(spark.sparkContext.master or "")
 
 
 def _is_local(master: str) -> bool:

@@ -200,7 +200,7 @@ def test_a_day_of_any_number_of_exceptions_and_fingerprints_has_a_bounded_number
         for number, (exception, mark, at) in enumerate(names)
     ]
     cleaned = frame(spark, events)
-    made, ok = attempts(cleaned).to_frame().to_frame(), ok_counts(cleaned)
+    made, ok = attempts(cleaned).to_frame(), ok_counts(cleaned)
     series = rows(tables.incidents.series_by_day(tables.incidents.failed_firsts(made), ok))
     own = {(row["exception_type"], row["fingerprint"]) for row in series}
     assert own == {("Down", "down"), ("Down", ""), ("E0", ""), ("E1", "")}

@@ -41,11 +41,12 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 def events(seed: int, tasks: int) -> pa.Table:
     """Events of tasks of up to 60 attempts; those of a task are together, by event id."""
     numbers = random.Random(seed)
-    began, found = datetime(2026, 3, 2, tzinfo=timezone.utc), []
+    began = datetime(2026, 3, 2, tzinfo=timezone.utc)
+    found: list[dict[str, object]] = []
     for task in range(tasks):
         for attempt in range(numbers.choice([1, 2, 3, 60])):
             for outcome in numbers.sample(OUTCOMES, k=numbers.choice([1, 1, 2])):
-                row = dict.fromkeys(EVENTS.names)
+                row: dict[str, object] = dict.fromkeys(EVENTS.names)
                 row.update(
                     task_id=f"task-{task}",
                     event_id=f"{len(found):06}",
@@ -95,7 +96,12 @@ def test_the_attempts_of_all_parts_are_those_of_the_whole_table(seed: int) -> No
 def test_a_task_of_many_attempts_is_copied_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[int] = []
     starts = along._starts
-    monkeypatch.setattr(along, "_starts", lambda ids: (copies.append(len(ids)), starts(ids))[1])
+
+    def counted(ids: pa.ChunkedArray) -> along.Flags:
+        copies.append(len(ids))
+        return starts(ids)
+
+    monkeypatch.setattr(along, "_starts", counted)
     table = pa.concat_tables([events(seed, 1).slice(0, 1) for seed in range(3_000)])
     (whole,) = along.whole_tasks(iter(table.to_batches()))
     assert len(whole) == 3_000

@@ -177,16 +177,17 @@ class _Along:
         arrays = [each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in fields.values()]
         return pa.StructArray.from_arrays(arrays, names=list(fields), mask=pa.array(~self.is_of_episode))
 
-    def _sum_so_far(self, values: Any) -> Ints:
+    def _sum_so_far(self, values: Ints | Flags) -> Ints:
         total: Ints = np.cumsum(values, dtype=np.int64)
-        return total - (total - values)[self._start]
+        before: Ints = (total - values)[self._start]
+        return np.asarray(total - before)
 
-    def _sum_before(self, values: Any) -> Ints:
-        return self._sum_so_far(values) - values
+    def _sum_before(self, values: Ints | Flags) -> Ints:
+        return np.asarray(self._sum_so_far(values) - values)
 
     def _longest(self, seconds: Floats) -> Floats:
         """Return the longest seconds of the run so far; NaN where there are none."""
-        return pd.Series(seconds).groupby(self._run).cummax().to_numpy(dtype=np.float64)
+        return np.asarray(pd.Series(seconds).groupby(self._run).cummax(), dtype=np.float64)
 
 
 def _first_of_each(holds: Flags, starts: Ints) -> Ints:
@@ -236,7 +237,7 @@ def _numbers(values: Any) -> Ints:
     """Return the values as 64-bit numbers, times as microseconds; 0 for nulls."""
     if pa.types.is_timestamp(values.type):
         values = values.cast(pa.int64())
-    return compute.fill_null(values.cast(pa.int64()), 0).to_numpy()
+    return np.asarray(compute.fill_null(values.cast(pa.int64()), 0))
 
 
 def _valid(values: Any) -> Flags:
