@@ -34,21 +34,35 @@ def write(folder: Path, seed: int) -> None:
     list(day_files._writer(str(folder), DAYS, ["name"], None)(batches(seed)))
 
 
+def rows_in(folder: Path) -> list[tuple[str, str, int]]:
+    """Return the rows of all files, with the names of their folders."""
+    return [
+        (of_day.name, row["name"], row["number"])
+        for of_day in folder.iterdir()
+        for file in of_day.iterdir()
+        for row in parquet.ParquetFile(file).read().to_pylist()
+    ]
+
+
+def expected(seed: int) -> list[tuple[str, str, int]]:
+    rows = [row for batch in batches(seed) for row in batch.to_pylist()]
+    return sorted((f"day={row['day']}", row["name"], row["number"]) for row in rows if row["day"] in DAYS)
+
+
 @pytest.mark.parametrize("most_bytes", [1, 2_000, 10**9])
 def test_every_row_is_in_the_file_of_its_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int) -> None:
     monkeypatch.setattr(day_files, "_MOST_BYTES", most_bytes)
     write(tmp_path, 3)
-    found = [
-        (folder.name, *row.values())
-        for folder in tmp_path.iterdir()
-        for file in folder.iterdir()
-        for row in parquet.ParquetFile(file).read().to_pylist()
-    ]
-    rows = [row for batch in batches(3) for row in batch.to_pylist()]
-    assert sorted(found) == sorted(
-        (f"day={row['day']}", row["name"], row["number"]) for row in rows if row["day"] in DAYS
-    )
+    assert sorted(rows_in(tmp_path)) == expected(3)
     assert all(len(list(folder.iterdir())) == 1 for folder in tmp_path.iterdir())
+
+
+def test_more_days_than_files_may_be_open_have_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(day_files, "_MOST_OPEN", 2)
+    monkeypatch.setattr(day_files, "_MOST_BYTES", 1)
+    write(tmp_path, 3)
+    assert len(list(tmp_path.glob("*/*"))) > len(DAYS)
+    assert sorted(rows_in(tmp_path)) == expected(3)
 
 
 def test_only_columns_whose_values_repeat_have_a_dictionary(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ from ..schema import DAY
 #: Bytes of rows that a task keeps before it writes them: a row group for each day.
 _MOST_BYTES = 192 * 2**20
 
+#: Files that a task has open at once: a process may usually have 1,024.
+_MOST_OPEN = 500
+
 _Batches = Iterator[pa.RecordBatch]
 
 _WRITTEN = StructType([StructField("files", LongType())])
@@ -50,7 +53,7 @@ class Rows:
 
 
 def write_days(rows: Rows, folder: Path, days: Days, repeating: Sequence[str]) -> None:
-    """Write ``<folder>/day=YYYY-MM-DD/*.parquet``: at most one file per day and partition of the frame.
+    """Write ``<folder>/day=YYYY-MM-DD/*.parquet``: one file per day and partition of the frame.
 
     Files do not contain the column ``day``; rows of other days than ``days`` are left out. ``repeating``: Parquet's
     paths of the columns whose values repeat, which get a dictionary. The folder is created here, and not by the tasks:
@@ -70,17 +73,21 @@ def _writer(
             for batch in make(batches) if make else batches:
                 files.add(batch)
             files.write()
-        yield pa.RecordBatch.from_pydict({"files": [len(files.writers)]})
+        yield pa.RecordBatch.from_pydict({"files": [files.count]})
 
     return write
 
 
 class _DayFiles:
-    """The files of one task, by day. Rows are collected until there are enough for a row group of each day."""
+    """The files of one task, by day. Rows are collected until there are enough for a row group of each day.
+
+    A history of more days than files may be open has several files per day.
+    """
 
     def __init__(self, folder: Path, days: Days, repeating: list[str]) -> None:
         self._folder, self._days, self._repeating = folder, days, repeating
-        self.writers: dict[date, parquet.ParquetWriter] = {}
+        self.count = 0
+        self._writers: dict[date, parquet.ParquetWriter] = {}
         self._rows: dict[date, list[pa.RecordBatch]] = defaultdict(list)
         self._bytes = 0
         self._open = ExitStack()
@@ -113,10 +120,14 @@ class _DayFiles:
         self._bytes = 0
 
     def _writer_of(self, day: date, schema: pa.Schema) -> parquet.ParquetWriter:
-        if day not in self.writers:
+        if day not in self._writers:
+            if len(self._writers) == _MOST_OPEN:
+                self._open.close()
+                self._writers.clear()
             folder = self._folder / f"{DAY.name}={day.isoformat()}"
             folder.mkdir(exist_ok=True)
             path = folder / f"part-{uuid4().hex}.parquet"
             writer = parquet.ParquetWriter(path, schema, compression="zstd", use_dictionary=self._repeating)
-            self.writers[day] = self._open.enter_context(writer)
-        return self.writers[day]
+            self._writers[day] = self._open.enter_context(writer)
+            self.count += 1
+        return self._writers[day]
