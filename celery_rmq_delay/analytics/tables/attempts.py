@@ -65,7 +65,7 @@ def not_kept(frame: DataFrame) -> DataFrame:
 
 
 def _outcomes(events: DataFrame) -> DataFrame:
-    """Return the events that end attempts or failure episodes, those of a task together; sorted already by `clean`."""
+    """Return the events that end attempts or failure episodes, those of a task together, by their id."""
     outcome = F.when(F.col("kind") == FORWARDED, PARKED).otherwise(F.col("kind")).alias("outcome")
     task_id = F.coalesce("task_id", "event_id").alias("task_id")
     ending = events.where(F.col("kind").isin(FORWARDED, PARKED, EXHAUSTED, RECOVERED, DISCARDED))
