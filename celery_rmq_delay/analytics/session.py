@@ -48,7 +48,6 @@ _SQL = {
 #: times as often as by default; the rest is left to the fast compiler.
 _JAVA = (
     "-XX:+IgnoreUnrecognizedVMOptions",
-    "-XX:+UseParallelGC",
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=6000",
     "-XX:Tier4CompileThreshold=150000",
@@ -59,7 +58,7 @@ _JAVA = (
 _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": " ".join(_JAVA),
+    "spark.driver.defaultJavaOptions": " ".join(_JAVA),
     # Checksums of rows are for stages that run again after a machine was lost.
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "false",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "false",

@@ -65,6 +65,29 @@ def test_more_days_than_files_may_be_open_have_several_files(tmp_path: Path, mon
     assert sorted(rows_in(tmp_path)) == expected(3)
 
 
+def test_rows_of_days_that_python_has_no_dates_for_are_left_out(tmp_path: Path) -> None:
+    numbers = pa.array([-800_000, 20_000], pa.int32())
+    batch = pa.RecordBatch.from_arrays([pa.array(["a", "b"]), numbers.cast(pa.date32())], names=["name", "day"])
+    list(day_files._writer(str(tmp_path), DAYS, ["name"], None)(iter([batch])))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_returns_its_files_and_those_of_failed_tasks_are_removed(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="the disk is full"):
+        list(day_files._writer(str(tmp_path), DAYS, ["name"], failing)(batches(2)))
+    (tmp_path / "day=2026-02-01").mkdir()
+    (tmp_path / "day=2026-02-01" / "part-of-a-killed-worker.parquet").write_text("")
+    found = list(day_files._writer(str(tmp_path), DAYS, ["name"], None)(batches(3)))
+    day_files._remove_others(tmp_path, {name for each in found for name in each["file"].to_pylist()})
+    assert sorted(rows_in(tmp_path)) == expected(3)
+    assert not (tmp_path / "day=2026-02-01").exists()
+
+
+def failing(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from rows
+    raise OSError("the disk is full")
+
+
 def test_only_columns_whose_values_repeat_have_a_dictionary(tmp_path: Path) -> None:
     write(tmp_path, 3)
     (file, *_) = tmp_path.glob("*/*.parquet")

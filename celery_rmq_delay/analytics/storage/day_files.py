@@ -6,7 +6,7 @@ Spark's writer converts one value at a time, which took longer than computing th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
@@ -17,20 +17,24 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute, parquet
 from pyspark.sql import DataFrame
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 from ..days import Days
 from ..schema import DAY
 
 #: Bytes of rows that a task keeps before it writes them: a row group for each day.
 _MOST_BYTES = 192 * 2**20
+#: Pieces of batches that a task keeps: with many days they are small, and take more memory than their rows.
+_MOST_SLICES = 20_000
 
 #: Files that a task has open at once: a process may usually have 1,024.
 _MOST_OPEN = 500
 
+_EPOCH = date(1970, 1, 1)
+
 _Batches = Iterator[pa.RecordBatch]
 
-_WRITTEN = StructType([StructField("files", LongType())])
+_WRITTEN = StructType([StructField("file", StringType())])
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,16 @@ def write_days(rows: Rows, folder: Path, days: Days, repeating: Sequence[str]) -
     one that ends late cannot create it again.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    rows.frame.mapInArrow(_writer(str(folder), days, list(repeating), rows.make), _WRITTEN).collect()
+    written = rows.frame.mapInArrow(_writer(str(folder), days, list(repeating), rows.make), _WRITTEN).collect()
+    _remove_others(folder, {row["file"] for row in written})
+
+
+def _remove_others(folder: Path, written: Collection[str]) -> None:
+    """Remove the files of tasks that failed and were run again, which some masters do."""
+    for of_day in folder.iterdir():
+        left = [path.unlink() for path in of_day.iterdir() if str(path) not in written]
+        if left and not any(of_day.iterdir()):
+            of_day.rmdir()
 
 
 def _writer(
@@ -73,7 +86,7 @@ def _writer(
             for batch in make(batches) if make else batches:
                 files.add(batch)
             files.write()
-        yield pa.RecordBatch.from_pydict({"files": [files.count]})
+        yield pa.RecordBatch.from_pydict({"file": files.names}, pa.schema([("file", pa.string())]))
 
     return write
 
@@ -85,11 +98,12 @@ class _DayFiles:
     """
 
     def __init__(self, folder: Path, days: Days, repeating: list[str]) -> None:
-        self._folder, self._days, self._repeating = folder, days, repeating
-        self.count = 0
+        self._folder, self._repeating = folder, repeating
+        self._first, self._last = ((day - _EPOCH).days for day in (days.first, days.last))
+        self.names: list[str] = []
         self._writers: dict[date, parquet.ParquetWriter] = {}
         self._rows: dict[date, list[pa.RecordBatch]] = defaultdict(list)
-        self._bytes = 0
+        self._bytes = self._slices = 0
         self._open = ExitStack()
 
     def __enter__(self) -> _DayFiles:
@@ -106,10 +120,12 @@ class _DayFiles:
         numbers = days.cast(pa.int32()).to_numpy()
         starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
         for first, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
-            if end > first and (day := days[first].as_py()) in self._days:
-                self._rows[day].append(rows.slice(first, end - first))
+            # As numbers: Python has no dates before the year 1.
+            if end > first and self._first <= numbers[first] <= self._last:
+                self._rows[days[first].as_py()].append(rows.slice(first, end - first))
+                self._slices += 1
         self._bytes += rows.nbytes
-        if self._bytes >= _MOST_BYTES:
+        if self._bytes >= _MOST_BYTES or self._slices >= _MOST_SLICES:
             self.write()
 
     def write(self) -> None:
@@ -117,7 +133,7 @@ class _DayFiles:
         for day, batches in self._rows.items():
             self._writer_of(day, batches[0].schema).write_table(pa.Table.from_batches(batches))
         self._rows.clear()
-        self._bytes = 0
+        self._bytes = self._slices = 0
 
     def _writer_of(self, day: date, schema: pa.Schema) -> parquet.ParquetWriter:
         if day not in self._writers:
@@ -129,5 +145,5 @@ class _DayFiles:
             path = folder / f"part-{uuid4().hex}.parquet"
             writer = parquet.ParquetWriter(path, schema, compression="zstd", use_dictionary=self._repeating)
             self._writers[day] = self._open.enter_context(writer)
-            self.count += 1
+            self.names.append(str(path))
         return self._writers[day]
