@@ -71,8 +71,10 @@ def write_days(rows: Rows, folder: Path, days: Days, repeating: Sequence[str]) -
 def _remove_others(folder: Path, written: Collection[str]) -> None:
     """Remove the files of tasks that failed and were run again, which some masters do."""
     for of_day in folder.iterdir():
-        left = [path.unlink() for path in of_day.iterdir() if str(path) not in written]
-        if left and not any(of_day.iterdir()):
+        files = set(map(str, of_day.iterdir()))
+        for path in files - set(written):
+            Path(path).unlink()
+        if not files & set(written):
             of_day.rmdir()
 
 
