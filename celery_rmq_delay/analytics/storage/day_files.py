@@ -6,7 +6,7 @@ Spark's writer converts one value at a time, which took longer than computing th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
@@ -68,13 +68,13 @@ def write_days(rows: Rows, folder: Path, days: Days, repeating: Sequence[str]) -
     _remove_others(folder, {row["file"] for row in written})
 
 
-def _remove_others(folder: Path, written: Collection[str]) -> None:
+def _remove_others(folder: Path, written: set[str]) -> None:
     """Remove the files of tasks that failed and were run again, which some masters do."""
     for of_day in folder.iterdir():
         files = set(map(str, of_day.iterdir()))
-        for path in files - set(written):
+        for path in files - written:
             Path(path).unlink()
-        if not files & set(written):
+        if not files & written:
             of_day.rmdir()
 
 

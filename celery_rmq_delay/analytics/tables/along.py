@@ -60,8 +60,9 @@ def attempts_of(events: pa.Table, schema: pa.Schema) -> pa.Table:
 
     ``events``: events with an outcome; the rows of a task are together, sorted by ``event_id``.
     """
-    rows, waits = _merged(events)
-    found = _Along(events, rows, waits)
+    tasks: Ints = np.cumsum(_starts(events["task_id"]), dtype=np.int64)
+    rows, waits = _merged(events, tasks)
+    found = _Along(events, tasks, rows, waits)
     computed = found.columns()
     arrays = [computed[each.name] if each.name in computed else found.taken(each.name) for each in schema]
     table = pa.table([each.cast(field.type) for each, field in zip(arrays, schema, strict=True)], schema)
@@ -69,16 +70,16 @@ def attempts_of(events: pa.Table, schema: pa.Schema) -> pa.Table:
     return table.filter(pa.array(~found.is_discard | found.is_of_episode))
 
 
-def _merged(events: pa.Table) -> tuple[Ints, Ints]:
+def _merged(events: pa.Table, tasks: Ints) -> tuple[Ints, Ints]:
     """Return the row of the outcome of each attempt, and that of its first parked event; -1: it has none.
 
-    In the order of tasks, generations and attempts; a discarded task follows the attempt after which it waited.
+    In the order of ``tasks`` (a number per event), generations and attempts; a discarded task follows the attempt after
+    which it waited.
     """
     outcome = _codes(events["outcome"], _RANKED)
     is_discard = outcome == _RANKED.index(DISCARDED)
-    task, generation, attempt = np.cumsum(_starts(events["task_id"])), *_ints(events, "generation", "attempt")
-    (ended,) = _ints(events, "ended_at")
-    key = (task, generation, attempt, is_discard)
+    generation, attempt, ended = (_numbers(events[name]) for name in ("generation", "attempt", "ended_at"))
+    key = (tasks, generation, attempt, is_discard)
     order = np.lexsort((_sorted_codes(events["worker"]), _sorted_codes(events["kind"]), ended, -outcome, *key[::-1]))
     starts = np.flatnonzero(_changes(*[each[order] for each in key]))
     first_parked = _first_of_each(outcome[order] == _RANKED.index(PARKED), starts)
@@ -91,7 +92,7 @@ class _Along:
     ``waits``: the row of the event that parked the task after each attempt; -1: none.
     """
 
-    def __init__(self, events: pa.Table, rows: Ints, waits: Ints) -> None:
+    def __init__(self, events: pa.Table, tasks: Ints, rows: Ints, waits: Ints) -> None:
         self._events, self._rows = events, pa.array(rows)
         size = len(rows)
         self._index = np.arange(size)
@@ -99,8 +100,7 @@ class _Along:
         self.is_discard: Flags = outcome == _RANKED.index(DISCARDED)
         self._is_failed = np.isin(outcome, [_RANKED.index(each) for each in FAILED])
         (generation, self._attempt) = (_numbers(self.taken(name)) for name in ("generation", "attempt"))
-        task = np.cumsum(_starts(events["task_id"]))[rows]
-        is_start = _changes(task, generation)
+        is_start = _changes(tasks[rows], generation)
         starts = np.flatnonzero(is_start)
         self._run = np.cumsum(is_start) - 1
         self._start = starts[self._run]
@@ -227,10 +227,6 @@ def _sorted_codes(values: pa.ChunkedArray) -> Ints:
     codes = np.array([place[name] for name in names], dtype=np.int64)
     indices = _numbers(encoded.indices)
     return np.where(_valid(encoded), codes[indices] if len(codes) else indices, -1)
-
-
-def _ints(events: pa.Table, *names: str) -> list[Ints]:
-    return [_numbers(events[name]) for name in names]
 
 
 def _numbers(values: Any) -> Ints:
