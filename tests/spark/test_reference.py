@@ -19,12 +19,11 @@ from celery_rmq_delay.analytics.tables.attempts import attempts
 from celery_rmq_delay.analytics.tables.bursts import MINUTES, Bursts
 from celery_rmq_delay.analytics.tables.cleaning import DUPLICATE, clean
 from celery_rmq_delay.analytics.tables.failure_groups import failure_groups
-from celery_rmq_delay.analytics.tables.hourly import hourly, ok_counts
-from celery_rmq_delay.analytics.tables.incidents import incidents
+from celery_rmq_delay.analytics.tables.hourly import hourly
 from celery_rmq_delay.analytics.tables.merging import Incident, of_day, over_midnight
 from celery_rmq_delay.analytics.tables.outcomes import tier_outcomes
 from tests.support.spark import reference
-from tests.support.spark.frames import all_episodes, assert_same, counted, rows
+from tests.support.spark.frames import all_episodes, assert_same, counted, incidents, rows
 from tests.support.spark.machine import SharedSpark
 from tests.support.spark.random_files import NOW, Written, write
 from tests.support.spark.random_histories import DAYS, first_day
@@ -43,20 +42,21 @@ class Found:
         read = read_events(spark, str(folder))
         cleaned = clean(read.events, NOW, partitions=2)
         cleaned.marked.cache()
-        ok = ok_counts(cleaned.events)
-        made = attempts(cleaned.events).to_frame().cache()
+        both = attempts(cleaned.events)
+        made, counts = both.to_frame().cache(), both.to_counts().cache()
         frames = {
             "attempts": made,
             "episodes": all_episodes(made),
-            "tier_outcomes": tier_outcomes(made),
-            "incidents": incidents(made, ok),
-            "small_incidents": incidents(made, ok, SMALL),
-            "failure_groups": failure_groups(made),
-            "hourly": hourly(made, ok),
+            "tier_outcomes": tier_outcomes(counts),
+            "incidents": incidents(made, counts),
+            "small_incidents": incidents(made, counts, SMALL),
+            "failure_groups": failure_groups(counts),
+            "hourly": hourly(counts),
             "quarantine": cleaned.quarantine.unionByName(read.rejected),
         }
         self.tables = {name: rows(each) for name, each in frames.items()}
         self.verdicts = counted(cleaned.marked, "verdict")
+        counts.unpersist()
         made.unpersist()
         cleaned.marked.unpersist()
 

@@ -15,24 +15,23 @@ from celery_rmq_delay.analytics.tables.attempts import attempts
 from celery_rmq_delay.analytics.tables.bursts import Bursts
 from celery_rmq_delay.analytics.tables.failure_groups import failure_groups
 from celery_rmq_delay.analytics.tables.hourly import hourly, ok_counts
-from celery_rmq_delay.analytics.tables.incidents import incidents
 from celery_rmq_delay.analytics.tables.outcomes import tier_outcomes, wilson
 from celery_rmq_delay.exceptions import SettingsError
 from tests.support.spark import reference
-from tests.support.spark.frames import NOON, Row, assert_same, at, event, frame, outage, rows
+from tests.support.spark.frames import NOON, Row, assert_same, at, event, frame, incidents, outage, rows
 from tests.support.spark.machine import SharedSpark
 
 MIDNIGHT = 12 * 3600
 
 
 def test_the_columns_are_those_of_the_schemas(spark: SparkSession) -> None:
-    none = frame(spark, [])
-    made = attempts(none).to_frame()
+    made = attempts(frame(spark, []))
+    counts = made.to_counts()
     for found, schema in (
-        (tier_outcomes(made), TIER_OUTCOMES),
-        (incidents(made, ok_counts(none)), INCIDENTS),
-        (failure_groups(made), FAILURE_GROUPS),
-        (hourly(made, ok_counts(none)), HOURLY),
+        (tier_outcomes(counts), TIER_OUTCOMES),
+        (incidents(made.to_frame(), counts), INCIDENTS),
+        (failure_groups(counts), FAILURE_GROUPS),
+        (hourly(counts), HOURLY),
     ):
         assert [(field.name, field.dataType.simpleString()) for field in found.schema] == [
             (field.name, field.dataType.simpleString()) for field in [*schema, DAY]
@@ -60,7 +59,7 @@ def test_a_wait_counts_under_the_exception_before_it_by_the_attempt_after_it(spa
         event("parked", 0, task_id="exact", delay_ms=12_345),
         event("recovered", 13, task_id="exact", attempt=1),
     ]
-    found = rows(tier_outcomes(attempts(frame(spark, events)).to_frame()))
+    found = rows(tier_outcomes(attempts(frame(spark, events)).to_counts()))
     counts = ("exception_type", "tier", "delay_ms", "parked", "recovered", "exhausted", "wasted_ms")
     assert sorted(tuple(row[name] for name in counts) for row in found if row["tier"]) == [
         ("Timeout", 1, 10_000, 2, 1, 1, 70)
@@ -74,7 +73,7 @@ def test_a_task_that_waits_in_a_tier_again_and_again_counts_once_a_day(spark: Sp
     events += [event("parked", 0, f"t{number}", attempt=1, **wait) for number in range(3)]
     events += [event("recovered", 61, f"t{number}", attempt=2) for number in range(3)]
     events += [event("exhausted", 61 * 800, "endless", attempt=800, exception_type="Timeout", runtime_ms=10)]
-    found = sorted(rows(tier_outcomes(attempts(frame(spark, events)).to_frame())), key=lambda row: row["day"])
+    found = sorted(rows(tier_outcomes(attempts(frame(spark, events)).to_counts())), key=lambda row: row["day"])
     counts = ("parked", "recovered", "exhausted", "rate", "wasted_ms")
     assert [tuple(row[name] for name in counts) for row in found] == [
         (4, 3, 0, 0.75, 10 * (MIDNIGHT // 61)),
@@ -124,8 +123,8 @@ def found_incidents(shared_spark: SharedSpark) -> dict[int, list[Row]]:
     """The incidents by the story's day, those with the most excess first."""
 
     def find(spark: SparkSession) -> list[Row]:
-        cleaned = frame(spark, stories())
-        return rows(incidents(attempts(cleaned).to_frame().cache(), ok_counts(cleaned)))
+        made = attempts(frame(spark, stories()))
+        return rows(incidents(made.to_frame().cache(), made.to_counts().cache()))
 
     found = sorted(shared_spark.run(find), key=lambda row: -row["excess"])
     return {day: [row for row in found if row["day"] == (NOON + timedelta(days=day)).date()] for day in range(70)}
@@ -199,12 +198,12 @@ def test_a_day_of_any_number_of_exceptions_and_fingerprints_has_a_bounded_number
         event("parked", at, f"t{number}", exception_type=exception, fingerprint=mark)
         for number, (exception, mark, at) in enumerate(names)
     ]
-    cleaned = frame(spark, events)
-    made, ok = attempts(cleaned).to_frame(), ok_counts(cleaned)
-    series = rows(tables.incidents.series_by_day(tables.incidents.failed_firsts(made), ok))
+    both = attempts(frame(spark, events))
+    made, counts = both.to_frame(), both.to_counts()
+    series = rows(tables.incidents.series_by_day(tables.incidents.failed_firsts(made), ok_counts(counts)))
     own = {(row["exception_type"], row["fingerprint"]) for row in series}
     assert own == {("Down", "down"), ("Down", ""), ("E0", ""), ("E1", "")}
-    assert [row["exceptions"] for row in rows(incidents(made, ok))] == [["Down"]]
+    assert [row["exceptions"] for row in rows(incidents(made, counts))] == [["Down"]]
 
 
 @pytest.mark.parametrize("wrong", [{"least": 0}, {"factor": 1}, {"gap_minutes": 0}, {"evidence": float("nan")}])
@@ -225,7 +224,7 @@ def test_a_group_shows_its_first_failure_of_the_day(spark: SparkSession) -> None
         failed(9, "a", "again", attempt=1),
         event("parked", 1, task_id="d"),
     ]
-    (group,) = rows(failure_groups(attempts(frame(spark, events)).to_frame()))
+    (group,) = rows(failure_groups(attempts(frame(spark, events)).to_counts()))
     assert group == {
         "day": NOON.date(),
         "fingerprint": "f",
@@ -251,8 +250,7 @@ def test_first_attempts_are_the_sum_of_successes_and_failures(spark: SparkSessio
         event("recovered", 3_700, attempt=2),
         event("discarded", 7_300, task_id="c", attempt=1, first_failed_at=at(0)),
     ]
-    cleaned = frame(spark, events)
-    found = sorted(rows(hourly(attempts(cleaned).to_frame(), ok_counts(cleaned))), key=lambda row: row["hour"])
+    found = sorted(rows(hourly(attempts(frame(spark, events)).to_counts())), key=lambda row: row["hour"])
     columns = ("hour", "first_attempts", "failures", "parked", "recovered", "exhausted")
     assert [tuple(row[name] for name in columns) for row in found] == [
         (at(0), 44, 3, 2, 0, 1),

@@ -95,13 +95,13 @@ def test_the_attempts_of_all_parts_are_those_of_the_whole_table(seed: int) -> No
 
 def test_a_task_of_many_attempts_is_copied_few_times(monkeypatch: pytest.MonkeyPatch) -> None:
     copies: list[int] = []
-    starts = along._starts
+    starts = along.changes_of
 
     def counted(ids: pa.ChunkedArray) -> along.Flags:
         copies.append(len(ids))
         return starts(ids)
 
-    monkeypatch.setattr(along, "_starts", counted)
+    monkeypatch.setattr(along, "changes_of", counted)
     table = pa.concat_tables([events(seed, 1).slice(0, 1) for seed in range(3_000)])
     (whole,) = along.whole_tasks(iter(table.to_batches()))
     assert len(whole) == 3_000

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from celery_rmq_delay.analytics.days import Days
 from celery_rmq_delay.analytics.storage import day_files
+from celery_rmq_delay.analytics.storage.made import Batches, Count
 
 FIRST = date(2026, 3, 1)
 DAYS = Days(FIRST, FIRST + timedelta(days=3))
@@ -30,8 +33,27 @@ def batches(seed: int) -> Iterator[pa.RecordBatch]:
         )
 
 
+def unchanged(rows: Batches, count: Count) -> Batches:
+    return rows
+
+
+def counting(rows: Batches, count: Count) -> Batches:
+    """Count the rows of each batch."""
+    for each in rows:
+        count(pa.table({"number": [each.num_rows]}))
+        yield each
+
+
 def write(folder: Path, seed: int) -> None:
-    list(day_files._writer(str(folder), DAYS, ["name"], None)(batches(seed)))
+    run(folder, batches(seed))
+
+
+def run(
+    folder: Path, rows: Iterator[pa.RecordBatch], make: Callable[[Batches, Count], Batches] = unchanged, **counted: Any
+) -> set[str]:
+    """Run a task of Spark, and return its files."""
+    write = day_files._writer(day_files._Folder(folder, DAYS, ["name"], **counted), make)
+    return {name for each in write(rows) for name in each["file"].to_pylist()}
 
 
 def rows_in(folder: Path) -> list[tuple[str, str, int]]:
@@ -68,24 +90,34 @@ def test_more_days_than_files_may_be_open_have_several_files(tmp_path: Path, mon
 def test_rows_of_days_that_python_has_no_dates_for_are_left_out(tmp_path: Path) -> None:
     numbers = pa.array([-800_000, 20_000], pa.int32())
     batch = pa.RecordBatch.from_arrays([pa.array(["a", "b"]), numbers.cast(pa.date32())], names=["name", "day"])
-    list(day_files._writer(str(tmp_path), DAYS, ["name"], None)(iter([batch])))
+    run(tmp_path, iter([batch]))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_task_returns_its_files_and_those_of_failed_tasks_are_removed(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="the disk is full"):
-        list(day_files._writer(str(tmp_path), DAYS, ["name"], failing)(batches(2)))
+        run(tmp_path, batches(2), failing)
     (tmp_path / "day=2026-02-01").mkdir()
     (tmp_path / "day=2026-02-01" / "part-of-a-killed-worker.parquet").write_text("")
-    found = list(day_files._writer(str(tmp_path), DAYS, ["name"], None)(batches(3)))
-    day_files._remove_others(tmp_path, {name for each in found for name in each["file"].to_pylist()})
+    day_files._remove_others(tmp_path, run(tmp_path, batches(3)))
     assert sorted(rows_in(tmp_path)) == expected(3)
     assert not (tmp_path / "day=2026-02-01").exists()
 
 
-def failing(rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def failing(rows: Batches, count: Count) -> Batches:
     yield from rows
     raise OSError("the disk is full")
+
+
+def test_counts_are_in_a_file_of_their_own_with_all_their_columns(tmp_path: Path) -> None:
+    days, counts = tmp_path / "days", tmp_path / "counts"
+    for each in (days, counts):
+        each.mkdir()
+    columns = StructType([StructField("of", StringType()), StructField("number", LongType())])
+    files = run(days, batches(3), counting, counts=counts, counted=columns)
+    (file,) = (name for name in files if Path(name).parent == counts)
+    assert parquet.ParquetFile(file).read().to_pylist() == [{"of": None, "number": size} for size in (0, 1, 50, 200)]
+    assert sorted(rows_in(days)) == expected(3)
 
 
 def test_only_columns_whose_values_repeat_have_a_dictionary(tmp_path: Path) -> None:

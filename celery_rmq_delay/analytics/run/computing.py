@@ -13,16 +13,16 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from ..days import Days
 from ..estimate.options import Options as Estimate
 from ..schema import ATTEMPTS, DAY, EPISODES
-from ..storage.day_files import Rows
+from ..storage.made import Made
 from ..storage.readers import Read
 from ..storage.writers import Replacement, in_days
-from ..tables.attempts import Keep, attempts
-from ..tables.cleaning import clean, of_no_task
+from ..tables.attempts import attempts
+from ..tables.cleaning import clean
 from ..tables.episodes import ended, last_waits, open_episodes
 from ..tables.exception_advice import exception_advice
 from ..tables.failure_groups import failure_groups
 from ..tables.hourly import hourly, ok_counts
-from ..tables.incidents import days_of, described, failed_firsts, find
+from ..tables.incidents import days_of, described, failed_firsts, failures_in, find
 from ..tables.ladder_advice import ladder_advice
 from ..tables.outcomes import tier_outcomes
 from ..tables.recovery_curve import recovery_curve
@@ -46,64 +46,61 @@ class Writing:
     report: Report
     log: Callable[[str], None]
 
-    def table(
-        self, name: str, rows: DataFrame | Rows, *, is_large: bool = False, days: Days | None = None
-    ) -> DataFrame:
+    def table(self, name: str, rows: DataFrame, *, is_large: bool = False, days: Days | None = None) -> DataFrame:
         """Write the days of a table (None: the computed ones), and return the table as it was written."""
-        rows = rows if isinstance(rows, Rows) else Rows(rows)
-        cores = rows.frame.sparkSession.sparkContext.defaultParallelism
-        # A multiple of the cores, so that all are done at the same time.
-        files = cores * max(1, round(self.partitions / _MERGED / cores)) if is_large else None
         with self.report.stage(name, self.log):
+            files = self._files(rows) if is_large else None
             return self.replacement.write(rows, name, days or self.plan.days, files=files)
 
-    def keeping(self, name: str) -> Keep:
-        """Return a function that stores an intermediate result of a table, timed as part of the table's stage."""
+    def made(self, name: str, rows: Made) -> tuple[DataFrame, DataFrame]:
+        """Write the computed days of a table, and return it as it was written, and the counts made beside it."""
+        with self.report.stage(name, self.log):
+            return self.replacement.write_made(rows, name, self.plan.days, files=self._files(rows.frame))
 
-        def keep(frame: DataFrame) -> DataFrame:
-            with self.report.stage(name, self.log):
-                return self.replacement.keep(frame, f"_{name}")
+    def _files(self, rows: DataFrame) -> int:
+        """Return the number of files of a day: a multiple of the cores, so that all are done at the same time."""
+        cores = rows.sparkSession.sparkContext.defaultParallelism
+        return cores * max(1, round(self.partitions / _MERGED / cores))
 
-        return keep
 
-
-def write_attempts(writing: Writing, read: Read, now: datetime) -> DataFrame:
-    """Clean the events, write the attempts and return them. Rows are read once and counted meanwhile."""
+def write_attempts(writing: Writing, read: Read, now: datetime) -> tuple[DataFrame, DataFrame]:
+    """Clean the events, write the attempts, and return them and their counts. Rows are read once, counted meanwhile."""
     counts = Observation()
     cleaned = clean(read.events, now, writing.partitions).counted(counts)
-    attempt_rows = writing.table(_ATTEMPTS, attempts(cleaned.events), is_large=True)
+    made = writing.made(_ATTEMPTS, attempts(cleaned.events))
     # Without rows Spark runs no job, so there are no counts.
     found = counts.get if read.rows else {"rows": 0, "events": 0, "duplicates": 0}
     report = writing.report
     report.rows_in, report.events, report.duplicates = found["rows"], found["events"], found["duplicates"]
-    return attempt_rows
+    return made
 
 
-def write_tables(writing: Writing, read: Read, attempt_rows: DataFrame, now: datetime) -> DataFrame:
-    """Write the other tables of the days from the written attempts; return the failure episodes."""
+def write_tables(writing: Writing, read: Read, attempt_rows: DataFrame, counts: DataFrame, now: datetime) -> DataFrame:
+    """Write the other tables of the days from the written attempts and their counts; return the failure episodes."""
     _write_quarantine(writing, read, now)
     known = writing.table(_EPISODES, ended(attempt_rows), is_large=True)
-    writing.table("tier_outcomes", tier_outcomes(attempt_rows))
-    writing.table("failure_groups", failure_groups(attempt_rows, writing.keeping("failure_groups")))
-    ok = writing.keeping("hourly")(ok_counts(clean(of_no_task(read.events), now).events))
-    writing.table("hourly", hourly(attempt_rows, ok))
-    _write_incidents(writing, attempt_rows, ok)
+    writing.table("tier_outcomes", tier_outcomes(counts))
+    writing.table("failure_groups", failure_groups(counts))
+    writing.table("hourly", hourly(counts))
+    _write_incidents(writing, attempt_rows, known, ok_counts(counts))
     return known
 
 
-def _write_incidents(writing: Writing, attempt_rows: DataFrame, ok: DataFrame) -> None:
+def _write_incidents(writing: Writing, attempt_rows: DataFrame, known: DataFrame, ok: DataFrame) -> None:
     """Write the incidents of the computed days, and of the days around them that depend on them.
 
     Days without attempts in the output keep their incidents: their attempts may have been removed to save space.
     """
-    plan, standing = writing.plan, writing.replacement.standing
+    plan, replacement = writing.plan, writing.replacement
     for days in (plan.earlier(plan.around), plan.later(plan.around)):
         if days is not None:
-            attempt_rows = attempt_rows.unionByName(standing(_ATTEMPTS, ATTEMPTS, days))
-    counted = writing.keeping("incidents")(failed_firsts(attempt_rows))
+            attempt_rows = attempt_rows.unionByName(replacement.standing(_ATTEMPTS, ATTEMPTS, days))
+            known = known.unionByName(replacement.standing(_EPISODES, EPISODES, days))
     with writing.report.stage("incidents", writing.log):
+        counted = replacement.keep(failed_firsts(attempt_rows), "counted")
         days, found = plan.renewed(days_of(counted)), find(counted, ok)
-    writing.table("incidents", described(attempt_rows, found), days=days)
+        failed = replacement.keep(failures_in(attempt_rows, found), "failed")
+    writing.table("incidents", described(failed, known, found), days=days)
 
 
 def advised(writing: Writing, attempt_rows: DataFrame, known: DataFrame) -> DataFrame:

@@ -109,21 +109,21 @@ def _compute(spark: SparkSession, what: Run, plan: Plan, replacement: Replacemen
     partitions = partitions_for(read.rows, spark.sparkContext.defaultParallelism)
     with _shuffling(spark, partitions):
         writing = Writing(replacement, plan, partitions, report, log)
-        read, attempt_rows = _attempts(spark, what, read, writing)
-        known = write_tables(writing, read, attempt_rows, what.now)
+        read, attempt_rows, counts = _attempts(spark, what, read, writing)
+        known = write_tables(writing, read, attempt_rows, counts, what.now)
         if what.estimate is not None:
             write_estimates(writing, advised(writing, attempt_rows, known), what.estimate, what.ladders)
     report.bytes_written, report.tables = replacement.size(), replacement.days_with_rows()
     return read
 
 
-def _attempts(spark: SparkSession, what: Run, read: Read, writing: Writing) -> tuple[Read, DataFrame]:
-    """Write the attempts, and return them. If a file turns out to be broken, read again without it."""
+def _attempts(spark: SparkSession, what: Run, read: Read, writing: Writing) -> tuple[Read, DataFrame, DataFrame]:
+    """Write the attempts, and return them and their counts. If a file turns out to be broken, read again without it."""
     broken: list[str] = []
     while True:
         _check_files(read, writing.plan.days)
         try:
-            attempt_rows = write_attempts(writing, read, what.now)
+            attempt_rows, counts = write_attempts(writing, read, what.now)
             break
         except (PySparkException, Py4JError) as error:
             path = broken_file(str(error))
@@ -138,7 +138,7 @@ def _attempts(spark: SparkSession, what: Run, read: Read, writing: Writing) -> t
     report.notes += [f"left out {each.file.path}: {each.reason}: {each.error}" for each in read.left_out[:_MOST_NAMED]]
     if len(read.left_out) > _MOST_NAMED:
         report.notes.append(f"left out {len(read.left_out) - _MOST_NAMED} more files: see the table quarantine")
-    return read, attempt_rows
+    return read, attempt_rows, counts
 
 
 def _check_files(read: Read, days: Days) -> None:

@@ -6,7 +6,7 @@ Spark's writer converts one value at a time, which took longer than computing th
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
@@ -17,10 +17,12 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute, parquet
 from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from ..days import Days
 from ..schema import DAY
+from .made import Batches, Count, Made, with_columns
 
 #: Bytes of rows that a task keeps before it writes them: a row group for each day.
 _MOST_BYTES = 192 * 2**20
@@ -32,40 +34,45 @@ _MOST_OPEN = 500
 
 _EPOCH = date(1970, 1, 1)
 
-_Batches = Iterator[pa.RecordBatch]
+_Make = Callable[[Batches, Count], Batches]
 
 _WRITTEN = StructType([StructField("file", StringType())])
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Rows with a column ``day``: those of a ``frame``, or what ``make`` makes of the batches of each partition of it.
-
-    ``schema``: of the rows; None for that of the frame. So made rows are written where they are made: moving them to
-    Java and back takes as long as making them.
-    """
-
-    frame: DataFrame
-    make: Callable[[_Batches], _Batches] | None = None
-    schema: StructType | None = None
-
-    def to_frame(self) -> DataFrame:
-        """Return the rows as a frame."""
-        if self.make is None or self.schema is None:
-            return self.frame
-        return self.frame.mapInArrow(self.make, self.schema)
-
-
-def write_days(rows: Rows, folder: Path, days: Days, repeating: Sequence[str]) -> None:
-    """Write ``<folder>/day=YYYY-MM-DD/*.parquet``: one file per day and partition of the frame.
+def write_days(rows: DataFrame, folder: Path, days: Days, repeating: Sequence[str]) -> None:
+    """Write ``<folder>/day=YYYY-MM-DD/*.parquet`` of rows with a column ``day``: one file per day and partition.
 
     Files do not contain the column ``day``; rows of other days than ``days`` are left out. ``repeating``: Parquet's
     paths of the columns whose values repeat, which get a dictionary. The folder is created here, and not by the tasks:
     one that ends late cannot create it again.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    written = rows.frame.mapInArrow(_writer(str(folder), days, list(repeating), rows.make), _WRITTEN).collect()
-    _remove_others(folder, {row["file"] for row in written})
+    _write(rows, _Folder(folder, days, list(repeating)), lambda batches, count: batches)
+
+
+def write_made(made: Made, folder: Path, days: Days, repeating: Sequence[str], counts: Path) -> list[str]:
+    """Write made rows as `write_days` does, and their counts into files in the folder ``counts``; return these."""
+    counts.mkdir(parents=True, exist_ok=True)
+    written = _write(made.frame, _Folder(folder, days, list(repeating), counts, made.counts), made.make)
+    return [name for name in written if Path(name).parent == counts]
+
+
+@dataclass(frozen=True)
+class _Folder:
+    """What the tasks write: rows of the ``days`` into ``path``, and counts (columns ``counted``) into ``counts``."""
+
+    path: Path
+    days: Days
+    repeating: list[str]
+    counts: Path | None = None
+    counted: StructType | None = None
+
+
+def _write(frame: DataFrame, folder: _Folder, make: _Make) -> set[str]:
+    """Write what ``make`` makes of each partition, and return the files."""
+    folder.path.mkdir(parents=True, exist_ok=True)
+    written = {row["file"] for row in frame.mapInArrow(_writer(folder, make), _WRITTEN).collect()}
+    _remove_others(folder.path, written)
+    return written
 
 
 def _remove_others(folder: Path, written: set[str]) -> None:
@@ -78,14 +85,12 @@ def _remove_others(folder: Path, written: set[str]) -> None:
             of_day.rmdir()
 
 
-def _writer(
-    folder: str, days: Days, repeating: list[str], make: Callable[[_Batches], _Batches] | None
-) -> Callable[[_Batches], _Batches]:
+def _writer(folder: _Folder, make: _Make) -> Callable[[Batches], Batches]:
     """Return the function that writes the rows of one partition, in a worker of Spark."""
 
-    def write(batches: _Batches) -> _Batches:
-        with _DayFiles(Path(folder), days, repeating) as files:
-            for batch in make(batches) if make else batches:
+    def write(batches: Batches) -> Batches:
+        with _DayFiles(folder) as files:
+            for batch in make(batches, files.count):
                 files.add(batch)
             files.write()
         yield pa.RecordBatch.from_pydict({"file": files.names}, pa.schema([("file", pa.string())]))
@@ -99,20 +104,34 @@ class _DayFiles:
     A history of more days than files may be open has several files per day.
     """
 
-    def __init__(self, folder: Path, days: Days, repeating: list[str]) -> None:
-        self._folder, self._repeating = folder, repeating
-        self._first, self._last = ((day - _EPOCH).days for day in (days.first, days.last))
+    def __init__(self, folder: _Folder) -> None:
+        self._folder = folder
+        self._first, self._last = ((day - _EPOCH).days for day in (folder.days.first, folder.days.last))
         self.names: list[str] = []
         self._writers: dict[date, parquet.ParquetWriter] = {}
         self._rows: dict[date, list[pa.RecordBatch]] = defaultdict(list)
         self._bytes = self._slices = 0
         self._open = ExitStack()
+        self._counts: parquet.ParquetWriter | None = None
 
     def __enter__(self) -> _DayFiles:
         return self
 
     def __exit__(self, *error: object) -> None:
         self._open.close()
+        if self._counts is not None:
+            self._counts.close()
+
+    def count(self, found: pa.Table) -> None:
+        """Write counts."""
+        if self._folder.counts is None or self._folder.counted is None:
+            raise TypeError("rows that are written without counts")
+        schema = to_arrow_schema(self._folder.counted, timezone="UTC")
+        if self._counts is None:
+            path = self._folder.counts / f"part-{uuid4().hex}.parquet"
+            self._counts = parquet.ParquetWriter(path, schema, compression="zstd")
+            self.names.append(str(path))
+        self._counts.write_table(with_columns(found, schema))
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows; they are sorted by day once, so that those of a day are a slice."""
@@ -142,10 +161,10 @@ class _DayFiles:
             if len(self._writers) == _MOST_OPEN:
                 self._open.close()
                 self._writers.clear()
-            folder = self._folder / f"{DAY.name}={day.isoformat()}"
+            folder = self._folder.path / f"{DAY.name}={day.isoformat()}"
             folder.mkdir(exist_ok=True)
             path = folder / f"part-{uuid4().hex}.parquet"
-            writer = parquet.ParquetWriter(path, schema, compression="zstd", use_dictionary=self._repeating)
+            writer = parquet.ParquetWriter(path, schema, compression="zstd", use_dictionary=self._folder.repeating)
             self._writers[day] = self._open.enter_context(writer)
             self.names.append(str(path))
         return self._writers[day]

@@ -6,12 +6,13 @@ reader sees, which the next run removes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import ArrayType, DoubleType, StructType, TimestampType
@@ -21,9 +22,10 @@ from ...history.output import REPORT, RUNS, Manifest
 from ..days import Days, day_of
 from ..schema import DAY
 from ..session import is_local
-from .day_files import Rows, write_days
+from .day_files import write_days, write_made
 from .files import Storage, local_path, parent_of
 from .local import open_storage
+from .made import Made
 from .publishing import current_run, publish
 from .readers import day_of_file
 
@@ -47,34 +49,54 @@ class Replacement:
         self._days: dict[str, Days] = {}
         self._written: dict[str, _Files] = {}
 
-    def write(self, rows: Rows, table: str, days: Days, *, files: int | None = None) -> DataFrame:
+    def write(self, rows: DataFrame, table: str, days: Days, *, files: int | None = None) -> DataFrame:
         """Write the rows of these days, and return them as they were written.
 
         ``files``: at most this many per day; None: Spark decides.
         """
         where = f"{self._folder}/{table}"
-        columns = self._write(rows, where, days, files)
-        self._days[table], self._written[table] = days, self._found(table)
-        self._flush(table)
-        if not self._written[table]:
-            return self._spark.createDataFrame([], columns)
-        return self._spark.read.schema(columns).parquet(where)
-
-    def _write(self, rows: Rows, where: str, days: Days, files: int | None) -> StructType:
-        """Write the files, and return the columns with the day as the last one."""
-        local = local_path(where) if is_local(self._spark) else None
-        if local is None or rows.make is None:
-            rows = Rows(rows.to_frame().where(in_days(days)))
+        rows = rows.where(in_days(days))
         if files:
-            rows = replace(rows, frame=rows.frame.coalesce(files))
-        schema = rows.schema or rows.frame.schema
-        columns = dict(_columns(schema))
-        if local is not None:
-            write_days(rows, Path(local), days, [path for path, repeats in columns.items() if repeats])
+            rows = rows.coalesce(files)
+        columns = dict(_columns(rows.schema))
+        if (local := self._local(where)) is not None:
+            write_days(rows, local, days, [path for path, repeats in columns.items() if repeats])
         else:
             plain = {f"parquet.enable.dictionary#{path}": "false" for path, repeats in columns.items() if not repeats}
-            rows.frame.write.options(**plain).partitionBy(DAY.name).mode("overwrite").parquet(where)
-        return StructType([*(each for each in schema if each.name != DAY.name), DAY])
+            rows.write.options(**plain).partitionBy(DAY.name).mode("overwrite").parquet(where)
+        return self._as_written(table, days, rows.schema)
+
+    def write_made(self, made: Made, table: str, days: Days, *, files: int) -> tuple[DataFrame, DataFrame]:
+        """Write made rows as `write` does, and keep their counts; return both."""
+        local, kept = (self._local(f"{self._folder}/{each}") for each in (table, f"{_KEPT}/{table}"))
+        if local is not None and kept is not None:
+            repeating = [path for path, repeats in _columns(made.schema) if repeats]
+            made = replace(made, frame=made.frame.coalesce(files))
+            counts = write_made(made, local, days, repeating, kept)
+            return self._as_written(table, days, made.schema), self._read(counts, made.counts)
+        both = made.both().persist(StorageLevel.DISK_ONLY)
+        try:
+            rows = self.write(made.rows_of(both), table, days, files=files)
+            return rows, self.keep(made.counts_of(both), table)
+        finally:
+            both.unpersist()
+
+    def _local(self, where: str) -> Path | None:
+        """Return the path of a folder that Spark's workers can write themselves."""
+        local = local_path(where) if is_local(self._spark) else None
+        return None if local is None else Path(local)
+
+    def _as_written(self, table: str, days: Days, schema: StructType) -> DataFrame:
+        """Note the written files of a table, and return its rows, with the day as the last column."""
+        self._days[table], self._written[table] = days, self._found(table)
+        self._flush(table)
+        columns = StructType([*(each for each in schema if each.name != DAY.name), DAY])
+        return self._read([f"{self._folder}/{table}"] if self._written[table] else [], columns)
+
+    def _read(self, paths: Sequence[str], schema: StructType) -> DataFrame:
+        if not paths:
+            return self._spark.createDataFrame([], schema)
+        return self._spark.read.schema(schema).parquet(*paths)
 
     def standing(self, table: str, schema: StructType, days: Days) -> DataFrame:
         """Return the rows of a table in the output, as they are before this run."""

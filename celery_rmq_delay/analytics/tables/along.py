@@ -44,7 +44,7 @@ def whole_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         rows += batch.num_rows
         if rows >= wanted:
             table = pa.Table.from_batches(waiting).combine_chunks()
-            end = int(np.flatnonzero(_starts(table["task_id"]))[-1])
+            end = int(np.flatnonzero(changes_of(table["task_id"]))[-1])
             if end:
                 yield table.slice(0, end)
             waiting = table.slice(end).to_batches()
@@ -60,7 +60,7 @@ def attempts_of(events: pa.Table, schema: pa.Schema) -> pa.Table:
 
     ``events``: events with an outcome; the rows of a task are together, sorted by ``event_id``.
     """
-    tasks: Ints = np.cumsum(_starts(events["task_id"]), dtype=np.int64)
+    tasks: Ints = np.cumsum(changes_of(events["task_id"]), dtype=np.int64)
     rows, waits = _merged(events, tasks)
     found = _Along(events, tasks, rows, waits)
     computed = found.columns()
@@ -78,7 +78,7 @@ def _merged(events: pa.Table, tasks: Ints) -> tuple[Ints, Ints]:
     """
     outcome = _codes(events["outcome"], _RANKED)
     is_discard = outcome == _RANKED.index(DISCARDED)
-    generation, attempt, ended = (_numbers(events[name]) for name in ("generation", "attempt", "ended_at"))
+    generation, attempt, ended = (numbers(events[name]) for name in ("generation", "attempt", "ended_at"))
     key = (tasks, generation, attempt, is_discard)
     order = np.lexsort((_sorted_codes(events["worker"]), _sorted_codes(events["kind"]), ended, -outcome, *key[::-1]))
     starts = np.flatnonzero(_changes(*[each[order] for each in key]))
@@ -99,12 +99,12 @@ class _Along:
         outcome = _codes(self.taken("outcome"), _RANKED)
         self.is_discard: Flags = outcome == _RANKED.index(DISCARDED)
         self._is_failed = np.isin(outcome, [_RANKED.index(each) for each in FAILED])
-        (generation, self._attempt) = (_numbers(self.taken(name)) for name in ("generation", "attempt"))
+        (generation, self._attempt) = (numbers(self.taken(name)) for name in ("generation", "attempt"))
         is_start = _changes(tasks[rows], generation)
         starts = np.flatnonzero(is_start)
         self._run = np.cumsum(is_start) - 1
         self._start = starts[self._run]
-        self._ended = _numbers(self.taken("ended_at"))
+        self._ended = numbers(self.taken("ended_at"))
         self._origin, self._has_origin = self._origins(starts)
         is_end = np.isin(outcome, [_RANKED.index(each) for each in ENDS])
         #: Whether the failure episode was over before the attempt.
@@ -132,7 +132,7 @@ class _Along:
             "delay_ms": delay.take(previous),
             "previous_exception_type": self.taken("exception_type").take(previous),
             "t_seconds": pa.array(longest, from_pandas=True),
-            "previous_t_seconds": pa.array(before, mask=self._is_over | ~_valid(previous) | np.isnan(before)),
+            "previous_t_seconds": pa.array(before, mask=self._is_over | ~valid(previous) | np.isnan(before)),
             "episode": self._episode(delay),
             "day": pa.array((self._ended // _US_PER_DAY).astype(np.int32), pa.date32()),
         }
@@ -143,8 +143,8 @@ class _Along:
         It is the end of attempt 0, or as recorded with the first later attempt.
         """
         recorded = self.taken("first_failed_at")
-        is_first, is_recorded = self._is_failed & (self._attempt == 0), _valid(recorded)
-        known = np.where(is_recorded, _numbers(recorded), self._ended)
+        is_first, is_recorded = self._is_failed & (self._attempt == 0), valid(recorded)
+        known = np.where(is_recorded, numbers(recorded), self._ended)
         first = _first_of_each(is_recorded | is_first, starts)[self._run]
         return known[first], first >= 0
 
@@ -157,13 +157,13 @@ class _Along:
 
     def _episode(self, delay: pa.ChunkedArray) -> pa.Array:
         """Return the failure episodes up to each attempt."""
-        runtime = _numbers(self.taken("runtime_ms"))
+        runtime = numbers(self.taken("runtime_ms"))
         exception, reason = self.taken("exception_type"), self.taken("reason")
         starts = np.unique(self._start)
-        first = _first_of_each(self._counts & _valid(exception), starts)[self._run]
-        not_run = _flags(compute.is_in(reason, pa.array(NOT_RUN)))
+        first = _first_of_each(self._counts & valid(exception), starts)[self._run]
+        not_run = flags(compute.is_in(reason, pa.array(NOT_RUN)))
         has_run = self._is_failed & ~not_run & ~np.isnan(self._seconds)
-        is_waited = _valid(delay)
+        is_waited = valid(delay)
         waits = self._sum_before(is_waited)
         knows_waits = (waits == self._attempt) & (waits > 0) & ~self.is_discard
         fields: dict[str, Any] = {
@@ -172,7 +172,7 @@ class _Along:
             "failed_attempts": pa.array(self._failed_attempts.astype(np.int32)),
             "wasted_ms": pa.array(self._sum_so_far(np.where(self._counts, runtime, 0))),
             "low_seconds": pa.array(self._longest(np.where(has_run, self._seconds, 0.0))),
-            "waited_ms": pa.array(self._sum_before(_numbers(delay)), mask=~knows_waits),
+            "waited_ms": pa.array(self._sum_before(numbers(delay)), mask=~knows_waits),
         }
         arrays = [each.combine_chunks() if isinstance(each, pa.ChunkedArray) else each for each in fields.values()]
         return pa.StructArray.from_arrays(arrays, names=list(fields), mask=pa.array(~self.is_of_episode))
@@ -207,16 +207,17 @@ def _changes(*columns: Any) -> Flags:
     return found
 
 
-def _starts(task_ids: pa.ChunkedArray) -> Flags:
+def changes_of(task_ids: pa.ChunkedArray) -> Flags:
+    """Return where a task begins; the rows of a task are together."""
     found = np.ones(len(task_ids), dtype=bool)
     if len(found) > 1:
-        found[1:] = _flags(compute.not_equal(task_ids.slice(1), task_ids.slice(0, len(found) - 1)))
+        found[1:] = flags(compute.not_equal(task_ids.slice(1), task_ids.slice(0, len(found) - 1)))
     return found
 
 
 def _codes(values: pa.ChunkedArray, names: tuple[str, ...]) -> Ints:
     """Return the place of each value in ``names``."""
-    return _numbers(compute.index_in(values, pa.array(names)))
+    return numbers(compute.index_in(values, pa.array(names)))
 
 
 def _sorted_codes(values: pa.ChunkedArray) -> Ints:
@@ -225,20 +226,22 @@ def _sorted_codes(values: pa.ChunkedArray) -> Ints:
     names = encoded.dictionary.to_pylist()
     place = {name: number for number, name in enumerate(sorted(names, key=str.encode))}
     codes = np.array([place[name] for name in names], dtype=np.int64)
-    indices = _numbers(encoded.indices)
-    return np.where(_valid(encoded), codes[indices] if len(codes) else indices, -1)
+    indices = numbers(encoded.indices)
+    return np.where(valid(encoded), codes[indices] if len(codes) else indices, -1)
 
 
-def _numbers(values: Any) -> Ints:
+def numbers(values: Any) -> Ints:
     """Return the values as 64-bit numbers, times as microseconds; 0 for nulls."""
     if pa.types.is_timestamp(values.type):
         values = values.cast(pa.int64())
     return np.asarray(compute.fill_null(values.cast(pa.int64()), 0))
 
 
-def _valid(values: Any) -> Flags:
-    return _flags(compute.is_valid(values))
+def valid(values: Any) -> Flags:
+    """Return which values are not null."""
+    return flags(compute.is_valid(values))
 
 
-def _flags(values: Any) -> Flags:
+def flags(values: Any) -> Flags:
+    """Return truth values as a NumPy array."""
     return np.asarray(values, dtype=bool)

@@ -77,11 +77,6 @@ def clean(events: DataFrame, now: datetime, partitions: int | None = None) -> Cl
     return Cleaned(judged, copies.withColumn("verdict", verdict).drop("copy", "tie"))
 
 
-def of_no_task(events: DataFrame) -> DataFrame:
-    """Return the rows identified by their event's id, rollups included: cleaned alone, they have the same result."""
-    return events.where(F.coalesce("task_id", "event_id") == F.col("event_id"))
-
-
 def _verdict(now: datetime) -> Column:
     """Return why a row is bad: the first reason that holds; null where none does."""
     return F.coalesce(F.col("problem"), *[F.when(holds, reason) for reason, holds in _reasons(now)])

@@ -12,7 +12,7 @@ from datetime import date, timedelta
 from itertools import product
 
 import pandas as pd
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import (
     ArrayType,
@@ -28,12 +28,10 @@ from pyspark.sql.types import (
 from ...events.schema import RECOVERED
 from ..schema import INCIDENTS
 from .aggregation import spread
-from .along import ENDS
 from .attempts import is_failed
 from .bursts import MINUTES, SOURCE, Bursts
 from .hourly import minute_of
 from .merging import Incident, of_day, over_midnight
-from .outcomes import wasted_ms
 
 DEFAULT = Bursts()
 
@@ -44,7 +42,6 @@ MOST_SOURCES = 1_000
 LEAST_OF_FINGERPRINT = 10
 
 _SCOPE = SOURCE[:3]
-_EPISODE = ("task_id", "generation")
 _FOUND = StructType(
     [
         StructField("first", LongType()),
@@ -71,16 +68,6 @@ _SCOPES = StructType(
         StructField("usual_rate", DoubleType()),
     ]
 )
-
-
-def incidents(attempts: DataFrame, ok: DataFrame, bursts: Bursts = DEFAULT) -> DataFrame:
-    """Return the incidents (`INCIDENTS` and ``day``, on which they began) of all days of ``attempts``.
-
-    ``ok`` has the successful first attempts of these days (`ok_counts`). ``recovered_share`` is the share among touched
-    tasks (and replays) that ended by the end of the next day; null if none did. The incidents of a day depend on
-    `DAYS_BEFORE` and `DAYS_AFTER` it.
-    """
-    return described(attempts, find(failed_firsts(attempts), ok, bursts))
 
 
 def failed_firsts(attempts: DataFrame) -> DataFrame:
@@ -155,28 +142,43 @@ def _scopes(number: int, found: Incident) -> Iterator[tuple[object, ...]]:
         yield (number, _date(found.day), day, *span, *scope, round(found.excess), *rates)
 
 
-def described(attempts: DataFrame, found: Sequence[Incident]) -> DataFrame:
-    """Return the rows of the table for incidents; ``attempts`` has those of their days and of the next ones."""
-    rows = [row for number, each in enumerate(found) for row in _scopes(number, each)]
-    scopes = attempts.sparkSession.createDataFrame(rows, _SCOPES)
-    minute = minute_of("ended_at")
+def failures_in(attempts: DataFrame, found: Sequence[Incident]) -> DataFrame:
+    """Return the failed attempts in the scopes of incidents, by the number of the incident in ``found``.
+
+    ``task_number`` and ``run`` stand for a task's id, and for this id with a generation: hashes of 64 bits, of which
+    those of a billion tasks differ with a probability of 97 %. Numbers are moved and compared much faster than texts.
+    """
     source = [F.coalesce(name, F.lit("")).alias(name) for name in _SCOPE]
-    columns = (*_EPISODE, "ended_at", "runtime_ms", "outcome")
-    failed = (
-        attempts.where(is_failed())
-        .select(minute.alias("minute"), *source, *columns, (F.col("attempt") == 0).alias("is_first"))
-        # By day, too: otherwise each failure would be joined with all incidents of its task.
-        .withColumn("of_day", _day_of("minute"))
-        .join(F.broadcast(scopes), ["of_day", *_SCOPE])
-        .where(F.col("minute").between(F.col("first"), F.col("last")))
+    failed = attempts.where(is_failed()).select(
+        minute_of("ended_at").alias("minute"),
+        *source,
+        *("ended_at", "runtime_ms"),
+        (F.col("attempt") == 0).alias("is_first"),
+        F.xxhash64("task_id").alias("task_number"),
+        _run(),
     )
+    scopes = F.broadcast(_scopes_of(attempts.sparkSession, found))
+    # By day, too: otherwise each failure would be joined with all incidents of its task.
+    inside = failed.withColumn("of_day", _day_of("minute")).join(scopes, ["of_day", *_SCOPE])
+    columns = ("incident", "skip", "first", "minute", "ended_at", "runtime_ms", "is_first", "task_number", "run")
+    return inside.where(F.col("minute").between(F.col("first"), F.col("last"))).select(*columns)
+
+
+def described(failed: DataFrame, episodes: DataFrame, found: Sequence[Incident]) -> DataFrame:
+    """Return the incidents ``found`` (`INCIDENTS` and ``day``, on which they began).
+
+    ``failed``: `failures_in` them. ``episodes``: the failure episodes that ended on their days or the next ones.
+    ``recovered_share`` is the share of episodes that recovered, of those with a failure in the incident that ended by
+    the end of the day after its begin; null if there are none.
+    """
+    scopes = _scopes_of(episodes.sparkSession, found)
     start = F.when(F.col("is_first") & (F.col("minute") == F.col("first")), F.col("ended_at"))
     # By start first: Spark would sort all failures to collect the starts.
     by_start = failed.groupBy("incident", "skip", "minute", start.alias("start")).agg(
         F.count("*").alias("failures"),
         F.min("ended_at").alias("earliest"),
         F.max("ended_at").alias("ended_at"),
-        wasted_ms(),
+        F.coalesce(F.sum("runtime_ms"), F.lit(0)).alias("wasted_ms"),
     )
     repeated = F.array_repeat("start", F.col("failures").cast("int"))
     starts = F.flatten(F.collect_list(F.when(F.col("start").isNotNull(), repeated)))
@@ -197,32 +199,38 @@ def described(attempts: DataFrame, found: Sequence[Incident]) -> DataFrame:
     named = scopes.groupBy("incident", "day", "excess", "failure_rate", "usual_rate").agg(
         _texts("queue").alias("queues"), _texts("task").alias("tasks"), _texts("exception_type").alias("exceptions")
     )
-    touched = _touched(attempts, failed, scopes.select("incident", F.col("day").alias("began_on")).distinct())
+    touched = _touched(failed, episodes, scopes.select("incident", F.col("day").alias("began_on")).distinct())
     share = F.when(F.col("ended") > 0, F.col("recovered") / F.col("ended"))
     complete = named.join(whole, "incident").join(touched, "incident").withColumn("recovered_share", share)
     return complete.select(*INCIDENTS.fieldNames(), "day")
 
 
-def _touched(attempts: DataFrame, failed: DataFrame, began: DataFrame) -> DataFrame:
+def _touched(failed: DataFrame, episodes: DataFrame, began: DataFrame) -> DataFrame:
     """Return by incident how many tasks failed in it, and how many of their episodes ended and recovered in time.
 
     ``began``: the day ``began_on`` of each incident.
     """
-    ends = attempts.where(F.col("outcome").isin(*ENDS)).select(*_EPISODE, "outcome", F.col("day").alias("ended_on"))
-    first_ends = ends.groupBy(*_EPISODE).agg(
-        F.min("ended_on").alias("ended_on"),
-        F.min(F.when(F.col("outcome") == RECOVERED, F.col("ended_on"))).alias("recovered_on"),
-    )
+    ended_on = F.min("day").alias("ended_on")
+    recovered_on = F.min(F.when(F.col("outcome") == RECOVERED, F.col("day"))).alias("recovered_on")
+    ends = episodes.groupBy(_run()).agg(ended_on, recovered_on)
     by_episode = (
-        failed.select("incident", *_EPISODE)
+        failed.select("incident", "task_number", "run")
         .distinct()
-        .join(first_ends.hint("shuffle_hash"), list(_EPISODE), "left")
+        .join(ends.hint("shuffle_hash"), "run", "left")
         .join(F.broadcast(began), "incident")
     )
-    by_task = by_episode.groupBy("incident", "task_id").agg(_in_time("ended"), _in_time("recovered"))
+    by_task = by_episode.groupBy("incident", "task_number").agg(_in_time("ended"), _in_time("recovered"))
     return by_task.groupBy("incident").agg(
         F.count("*").alias("tasks_touched"), F.sum("ended").alias("ended"), F.sum("recovered").alias("recovered")
     )
+
+
+def _run() -> Column:
+    return F.xxhash64("task_id", "generation").alias("run")
+
+
+def _scopes_of(spark: SparkSession, found: Sequence[Incident]) -> DataFrame:
+    return spark.createDataFrame([row for number, each in enumerate(found) for row in _scopes(number, each)], _SCOPES)
 
 
 def _in_time(name: str) -> Column:

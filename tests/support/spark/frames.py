@@ -12,7 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from celery_rmq_delay.analytics.schema import EVENTS
+from celery_rmq_delay.analytics.tables.bursts import Bursts
 from celery_rmq_delay.analytics.tables.episodes import ended, still_open
+from celery_rmq_delay.analytics.tables.hourly import ok_counts
+from celery_rmq_delay.analytics.tables.incidents import DEFAULT, described, failed_firsts, failures_in, find
 from celery_rmq_delay.events.schema import ROLLUP, event_id
 
 Row = Mapping[str, Any]
@@ -27,6 +30,12 @@ _MOST_SHOWN = 20
 def all_episodes(attempts: DataFrame) -> DataFrame:
     """Return the failure episodes that ended, and the open ones."""
     return ended(attempts).unionByName(still_open(attempts))
+
+
+def incidents(attempts: DataFrame, counts: DataFrame, bursts: Bursts = DEFAULT) -> DataFrame:
+    """Return the incidents of all days of attempts."""
+    found = find(failed_firsts(attempts), ok_counts(counts), bursts)
+    return described(failures_in(attempts, found), ended(attempts), found)
 
 
 def at(seconds: float) -> datetime:

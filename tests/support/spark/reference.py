@@ -289,7 +289,8 @@ def incident(found: Sequence[Row], one: Any) -> Row:
     ends: dict[tuple[str, int], set[str]] = defaultdict(set)
     for row in found:
         is_in_time = row["day"] <= day + timedelta(days=1)
-        if is_in_time and row["outcome"] in ENDS and (row["task_id"], row["generation"]) in touched:
+        is_end = row["episode"] is not None and row["outcome"] in ENDS
+        if is_in_time and is_end and (row["task_id"], row["generation"]) in touched:
             ends[row["task_id"], row["generation"]].add(row["outcome"])
     return {
         "day": day,
