@@ -42,6 +42,8 @@ _SQL = {
     "spark.sql.maxConcurrentOutputFileWriters": "64",
     # Rows are small, and 10,000 of them are a batch: computing the size of each one takes as long as converting it.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+    # What Spark infers from the checks of rows grows exponentially with the columns, and saves nothing here.
+    "spark.sql.constraintPropagation.enabled": "false",
 }
 
 #: Java's best compiler took a third of the CPU time of a run over a million attempts. It compiles only what runs ten

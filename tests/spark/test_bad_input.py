@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -17,13 +16,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from celery_rmq_delay.analytics.days import Days
+from celery_rmq_delay.analytics.schema import EVENTS
 from celery_rmq_delay.analytics.storage import readers
 from celery_rmq_delay.analytics.storage.readers import Read, read_events
 from celery_rmq_delay.analytics.tables.attempts import attempts
-from celery_rmq_delay.analytics.tables.cleaning import Cleaned, clean
+from celery_rmq_delay.analytics.tables.cleaning import Cleaned, by_task, clean
 from celery_rmq_delay.exceptions import AnalyticsError
 from tests.support.spark import reference
-from tests.support.spark.frames import NOON, Row, assert_same, at, counted, event, frame, rows
+from tests.support.spark.frames import NOON, Row, assert_same, at, counted, event, plain_frame, rows, without_copies
 from tests.support.spark.history_files import SCHEMA, changed, without, write, write_day
 from tests.support.spark.machine import SharedSpark
 from tests.support.spark.random_histories import RandomHistory
@@ -96,13 +96,14 @@ class Found:
 
     read: Read
     rejected: list[Row]
-    marked: list[Row]
+    judged: list[Row]
+    events: list[Row]
     quarantine: list[Row]
     attempts: list[Row]
 
     def of(self, task_id: str) -> list[Row]:
         """Return the rows of a task with their verdicts."""
-        return sorted((row for row in self.marked if row["task_id"] == task_id), key=lambda row: row["occurred_at"])
+        return sorted((row for row in self.judged if row["task_id"] == task_id), key=lambda row: row["occurred_at"])
 
 
 @pytest.fixture(scope="module")
@@ -153,8 +154,10 @@ def spoilt(day: Path) -> dict[str, Path]:
 def found(shared_spark: SharedSpark, written: Written) -> Found:
     def work(spark: SparkSession) -> Found:
         read, cleaned = read_and_clean(spark, written.folder)
-        some = cleaned.events.where(F.col("task_id").isin("skewed", "late"))
-        frames = (read.rejected, cleaned.marked, cleaned.quarantine, attempts(some).to_frame())
+        events = by_task(cleaned.events, partitions=2)
+        some = events.where(F.col("task_id").isin("skewed", "late"))
+        unique, made = without_copies(events), attempts(some).to_frame()
+        frames = (read.rejected, cleaned.judged.select(*EVENTS.names, "verdict"), unique, cleaned.quarantine, made)
         return Found(read, *map(rows, frames))
 
     return shared_spark.run(work)
@@ -162,7 +165,7 @@ def found(shared_spark: SharedSpark, written: Written) -> Found:
 
 def read_and_clean(spark: SparkSession, history: Path, days: Days | None = None) -> tuple[Read, Cleaned]:
     found = read_events(spark, str(history), days)
-    return found, clean(found.events, NOW, partitions=2)
+    return found, clean(found.events, NOW)
 
 
 def kinds(cleaned: Cleaned) -> list[str]:
@@ -208,7 +211,7 @@ def test_a_file_that_another_run_has_merged_meanwhile_is_no_bad_file(
 
 @pytest.mark.parametrize("number", range(len(FITTING)), ids=lambda number: "-".join(map(str, FITTING[number])))
 def test_a_value_that_fits_the_type_of_its_column_is_read(found: Found, number: int) -> None:
-    (row,) = [row for row in found.marked if row["event_id"] == f"fits {number}"]
+    (row,) = [row for row in found.judged if row["event_id"] == f"fits {number}"]
     assert_same([row], [{**fitting_row(number), "verdict": None}], ["event_id"])
 
 
@@ -233,7 +236,7 @@ def test_a_value_that_does_not_fit_its_type_puts_the_row_aside(found: Found, wri
 @pytest.mark.parametrize("number", range(len(BAD_ROWS)), ids=lambda number: str(BAD_ROWS[number][0]))
 def test_a_row_that_no_worker_writes_is_put_aside_with_the_reason(found: Found, number: int) -> None:
     reason = BAD_ROWS[number][1]
-    assert [row["verdict"] for row in found.marked if row["queue"] == f"wrong {number}"] == [reason]
+    assert [row["verdict"] for row in found.judged if row["queue"] == f"wrong {number}"] == [reason]
     put_aside = [row["reason"] for row in found.quarantine if json.loads(row["row"]).get("queue") == f"wrong {number}"]
     assert put_aside == [reason]
 
@@ -245,7 +248,7 @@ def test_an_empty_day_and_a_file_without_rows(spark: SparkSession, tmp_path: Pat
     write_day(tmp_path / FOLDER, [])
     found, cleaned = read_and_clean(spark, tmp_path)
     assert (found.days, found.rows, kinds(cleaned)) == ((DAY,), 0, [])
-    assert attempts(cleaned.events).to_frame().collect() == []
+    assert attempts(by_task(cleaned.events)).to_frame().collect() == []
 
 
 def test_clocks_that_differ_between_workers_turn_no_time_backwards(found: Found) -> None:
@@ -264,24 +267,19 @@ def test_an_event_in_the_folder_of_another_day_is_late_and_not_wrong(found: Foun
 
 
 def test_copies_of_an_event_count_once_and_the_earliest_is_it(found: Found) -> None:
-    copied = found.of("copied")
-    assert {row["kind"]: row["worker"] for row in copied if row["verdict"] is None} == {
-        "forwarded": "w2",
-        "recovered": "w1@host",
-    }
-    assert Counter(row["verdict"] for row in copied) == {None: 2, "duplicate": 4}
-    assert all(row["reason"] != "duplicate" for row in found.quarantine)
+    assert [row["verdict"] for row in found.of("copied")] == [None] * 6
+    events = sorted((row["kind"], row["worker"]) for row in found.events if row["task_id"] == "copied")
+    assert events == [("forwarded", "w2"), ("recovered", "w1@host")]
 
 
 def test_cleaning_equals_the_reference_on_random_histories(spark: SparkSession) -> None:
     now = datetime(2030, 1, 1, tzinfo=timezone.utc)
     history = [row for seed in range(30) for row in RandomHistory(seed).rows]
     events, bad = reference.clean(history, now)
-    cleaned = clean(frame(spark, history), now, partitions=2)
-    assert_same(rows(cleaned.events), events, ["event_id"])
-    verdicts = counted(cleaned.marked, "verdict")
-    assert verdicts.pop("duplicate") == len(history) - len(events) - sum(bad.values())
-    assert verdicts.pop(None) == len(events)
+    cleaned = clean(plain_frame(spark, history), now)
+    assert_same(rows(without_copies(by_task(cleaned.events, partitions=2))), events, ["event_id"])
+    verdicts = counted(cleaned.judged, "verdict")
+    assert verdicts.pop(None) == len(history) - sum(bad.values()) > len(events)
     assert verdicts == bad
 
 

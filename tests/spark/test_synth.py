@@ -9,7 +9,9 @@ from pyspark.sql import SparkSession
 
 from celery_rmq_delay.analytics import synth
 from celery_rmq_delay.analytics.storage.readers import read_events
-from celery_rmq_delay.analytics.tables.cleaning import DUPLICATE, clean
+from celery_rmq_delay.analytics.tables.attempts import attempts
+from celery_rmq_delay.analytics.tables.cleaning import by_task, clean
+from celery_rmq_delay.analytics.tables.counts import counted_events
 from tests.support.spark.frames import counted
 
 
@@ -19,10 +21,12 @@ def test_cleaning_finds_the_bad_rows_and_no_others(spark: SparkSession, tmp_path
     read = read_events(spark, str(tmp_path))
     # A file without rows is not left out.
     assert {**read.problems} == {"unreadable_file": 3, "missing:queue": 1, "wrong_schema": 1}
-    found = counted(clean(read.events, datetime(2027, 1, 1, tzinfo=timezone.utc), 2).marked, "verdict")
-    good, duplicates = found.pop(None), found.pop(DUPLICATE)
-    assert {f"bad.{reason}": count for reason, count in found.items()} == {
+    cleaned = clean(read.events, datetime(2027, 1, 1, tzinfo=timezone.utc))
+    verdicts = counted(cleaned.judged, "verdict")
+    assert verdicts.pop(None) == counts["rows"]
+    assert {f"bad.{reason}": count for reason, count in verdicts.items()} == {
         name: count for name, count in counts.items() if name.startswith("bad.")
     }
-    assert duplicates == counts["duplicates"] > 0
-    assert good == counts["rows"] - counts["duplicates"]
+    found = counted_events(attempts(by_task(cleaned.events)).to_counts())
+    assert found == (counts["rows"] - counts["duplicates"], counts["duplicates"])
+    assert counts["duplicates"] > 0

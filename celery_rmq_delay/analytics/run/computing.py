@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, Observation
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ..days import Days
@@ -17,7 +17,8 @@ from ..storage.made import Made
 from ..storage.readers import Read
 from ..storage.writers import Replacement, in_days
 from ..tables.attempts import attempts
-from ..tables.cleaning import clean
+from ..tables.cleaning import by_task, clean
+from ..tables.counts import counted_events
 from ..tables.episodes import ended, last_waits, open_episodes
 from ..tables.exception_advice import exception_advice
 from ..tables.failure_groups import failure_groups
@@ -64,15 +65,13 @@ class Writing:
 
 
 def write_attempts(writing: Writing, read: Read, now: datetime) -> tuple[DataFrame, DataFrame]:
-    """Clean the events, write the attempts, and return them and their counts. Rows are read once, counted meanwhile."""
-    counts = Observation()
-    cleaned = clean(read.events, now, writing.partitions).counted(counts)
-    made = writing.made(_ATTEMPTS, attempts(cleaned.events))
-    # Without rows Spark runs no job, so there are no counts.
-    found = counts.get if read.rows else {"rows": 0, "events": 0, "duplicates": 0}
+    """Clean the events, write the attempts, and return them and their counts."""
+    events = by_task(clean(read.events, now).events, writing.partitions)
+    rows, counts = writing.made(_ATTEMPTS, attempts(events))
     report = writing.report
-    report.rows_in, report.events, report.duplicates = found["rows"], found["events"], found["duplicates"]
-    return made
+    report.rows_in = read.rows
+    report.events, report.duplicates = counted_events(counts)
+    return rows, counts
 
 
 def write_tables(writing: Writing, read: Read, attempt_rows: DataFrame, counts: DataFrame, now: datetime) -> DataFrame:

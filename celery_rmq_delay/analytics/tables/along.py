@@ -55,6 +55,16 @@ def whole_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting).combine_chunks()
 
 
+def unique(events: pa.Table) -> tuple[pa.Table, int]:
+    """Return the events without copies, and how many copies there are: rows with task and event id of the row before.
+
+    ``events``: of whole tasks, sorted as those of `cleaning.by_task`.
+    """
+    is_first = changes_of(events["task_id"]) | changes_of(events["event_id"])
+    copies = int(len(is_first) - is_first.sum())
+    return (events.filter(pa.array(is_first)) if copies else events), copies
+
+
 def attempts_of(events: pa.Table, schema: pa.Schema) -> pa.Table:
     """Return the attempts of whole tasks: the columns of ``schema``, by name.
 
@@ -207,11 +217,11 @@ def _changes(*columns: Any) -> Flags:
     return found
 
 
-def changes_of(task_ids: pa.ChunkedArray) -> Flags:
-    """Return where a task begins; the rows of a task are together."""
-    found = np.ones(len(task_ids), dtype=bool)
+def changes_of(ids: pa.ChunkedArray) -> Flags:
+    """Return which ids differ from the one before; the first one does."""
+    found = np.ones(len(ids), dtype=bool)
     if len(found) > 1:
-        found[1:] = flags(compute.not_equal(task_ids.slice(1), task_ids.slice(0, len(found) - 1)))
+        found[1:] = flags(compute.not_equal(ids.slice(1), ids.slice(0, len(found) - 1)))
     return found
 
 

@@ -14,12 +14,15 @@ from pyspark.sql.types import StructType
 from ...events.schema import DISCARDED, EXHAUSTED, FORWARDED, PARKED, RECOVERED, ROLLUP
 from ..schema import ATTEMPTS, DAY
 from ..storage.made import Made
-from .along import FAILED, attempts_of, flags, whole_tasks
-from .counts import COUNTS, counts_of, successes_of
+from .along import FAILED, attempts_of, flags, unique, whole_tasks
+from .counts import COUNTS, counts_of, events_of, successes_of
 
 _WITH_DAY = StructType([*ATTEMPTS, DAY])
 
-#: Columns of the events that the attempts are made of, besides ``task_id`` and ``outcome``.
+#: Outcomes of events that end attempts or failure episodes.
+_OUTCOMES = pa.array([PARKED, EXHAUSTED, RECOVERED, DISCARDED])
+
+#: Columns of the events that the attempts are made of, besides their ids and outcomes.
 _NEEDED = (
     "generation",
     "attempt",
@@ -42,12 +45,13 @@ _NEEDED = (
 
 
 def attempts(events: DataFrame) -> Made:
-    """Return the attempts of cleaned events (`ATTEMPTS` and ``day``, on which the attempt ended), and their `COUNTS`.
+    """Return the attempts (`ATTEMPTS` and ``day``, on which the attempt ended) of events `by_task`, and their `COUNTS`.
 
-    The counts include the successful first attempts of rollups. The events must be hash-partitioned by
-    ``coalesce(task_id, event_id)``, as those of `clean` are: they are not moved.
+    Copies of events are left out. The counts include the successful first attempts of rollups, events and copies.
     """
-    return Made(_outcomes(events), _of_partition, _WITH_DAY, COUNTS)
+    outcome = F.when(F.col("kind") == FORWARDED, PARKED).otherwise(F.col("kind")).alias("outcome")
+    names = F.col("of_task").alias("task_id"), "event_id", outcome, F.col("occurred_at").alias("ended_at")
+    return Made(events.select(*names, *_NEEDED), _of_partition, _WITH_DAY, COUNTS)
 
 
 def is_failed() -> Column:
@@ -55,24 +59,16 @@ def is_failed() -> Column:
     return F.col("outcome").isin(*FAILED)
 
 
-def _outcomes(events: DataFrame) -> DataFrame:
-    """Return rollups and the events that end attempts or failure episodes, those of a task together, by their id."""
-    outcome = F.when(F.col("kind") == FORWARDED, PARKED).otherwise(F.col("kind")).alias("outcome")
-    task_id = F.coalesce("task_id", "event_id").alias("task_id")
-    counted = events.where(F.col("kind").isin(FORWARDED, PARKED, EXHAUSTED, RECOVERED, DISCARDED, ROLLUP))
-    found = counted.select(task_id, outcome, F.col("occurred_at").alias("ended_at"), "event_id", *_NEEDED)
-    return found.sortWithinPartitions("task_id", "event_id")
-
-
 def _of_partition(batches: Iterator[pa.RecordBatch], count: Callable[[pa.Table], None]) -> Iterator[pa.RecordBatch]:
     """Yield the attempts of a partition, in a worker of Spark; ``count`` receives their counts."""
     schema = to_arrow_schema(_WITH_DAY, timezone="UTC")
     for events in whole_tasks(batches):
-        is_rollup = flags(compute.equal(events["kind"], ROLLUP))
+        found, copies = unique(events)
+        count(events_of(len(found), copies))
+        is_rollup = flags(compute.equal(found["kind"], ROLLUP))
         if is_rollup.any():
-            count(successes_of(events.filter(pa.array(is_rollup))))
-            events = events.filter(pa.array(~is_rollup))
-        found = attempts_of(events, schema)
-        for each in counts_of(found):
+            count(successes_of(found.filter(pa.array(is_rollup))))
+        made = attempts_of(found.filter(compute.is_in(found["outcome"], _OUTCOMES)), schema)
+        for each in counts_of(made):
             count(each)
-        yield from found.to_batches()
+        yield from made.to_batches()

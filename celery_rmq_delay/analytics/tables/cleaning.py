@@ -1,12 +1,12 @@
-"""Clean the events: keep complete, plausible and unique ones, and quarantine the others with the reason."""
+"""Clean the events: keep complete and plausible ones, quarantine the others with the reason, and sort by task."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from pyspark.sql import Column, DataFrame, Observation, Window
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from ...events.schema import KINDS, ROLLUP
@@ -17,9 +17,6 @@ from ..storage.readers import ORIGIN, day_of_file
 #: How far a worker's clock may be ahead of the clock of this machine.
 AHEAD = timedelta(hours=1)
 
-#: The verdict over copies of an event, which are left out and only counted.
-DUPLICATE = "duplicate"
-
 #: The largest count, and the longest time in ms (30 years). Sums of them fit into 64 bits.
 MOST = 10**12
 
@@ -28,19 +25,14 @@ _COUNTS = ("generation", "attempt", "max_retries", "tier", "delay_ms", "runtime_
 
 @dataclass(frozen=True)
 class Cleaned:
-    """All rows, each with a ``verdict``: null, `DUPLICATE`, or why it is bad.
-
-    ``judged`` rows were checked one by one where they were read: none is a `DUPLICATE` yet. ``marked`` rows, and any
-    selection of them, are hash-partitioned by ``coalesce(task_id, event_id)``.
-    """
+    """All rows as they were read, each with a ``verdict``: why it is bad, or null."""
 
     judged: DataFrame
-    marked: DataFrame
 
     @property
     def events(self) -> DataFrame:
-        """The good events (`EVENTS`), one row per ``event_id``."""
-        return self.marked.where(F.col("verdict").isNull()).select(*EVENTS.names)
+        """The good events (`EVENTS`), copies included."""
+        return self.judged.where(F.col("verdict").isNull()).select(*EVENTS.names)
 
     @property
     def quarantine(self) -> DataFrame:
@@ -50,31 +42,29 @@ class Cleaned:
         values = {"reason": F.col("verdict"), "file": F.col("file"), "row": raw, DAY.name: day_of_file("file")}
         return bad.select(*[values[name].alias(name) for name in (*QUARANTINE.names, DAY.name)])
 
-    def counted(self, counts: Observation) -> Cleaned:
-        """Return the same rows; ``counts`` receives ``rows``, ``events`` and ``duplicates`` when they are computed."""
-        duplicates = F.count_if(F.col("verdict") == DUPLICATE).alias("duplicates")
-        events = F.count_if(F.col("verdict").isNull()).alias("events")
-        return replace(self, marked=self.marked.observe(counts, F.count("*").alias("rows"), events, duplicates))
 
-
-def clean(events: DataFrame, now: datetime, partitions: int | None = None) -> Cleaned:
-    """Return the verdict over events (`EVENTS`, and `ORIGIN` if `read_events` read them) at the time ``now``.
-
-    Of rows with the same ``event_id`` and task, the one with the smallest ``(occurred_at, kind, worker, reason)`` is
-    the event. ``partitions``: of the only shuffle here; None for Spark's setting.
-    """
+def clean(events: DataFrame, now: datetime) -> Cleaned:
+    """Return the verdict over events (`EVENTS`, and `ORIGIN` if `read_events` read them) at the time ``now``."""
     known = [field.name for field in ORIGIN if field.name in events.columns]
     missing = [F.lit(None).cast(field.dataType).alias(field.name) for field in ORIGIN if field.name not in known]
-    judged = events.select(*EVENTS.names, *known, *missing).withColumn("verdict", _verdict(now))
+    return Cleaned(events.select(*EVENTS.names, *known, *missing).withColumn("verdict", _verdict(now)))
+
+
+def by_task(events: DataFrame, partitions: int | None = None) -> DataFrame:
+    """Return events moved and sorted so that those of a task are together, and copies of an event, too.
+
+    ``of_task`` is the task's id, or that of the event if there is none. Of events with the same task and id the first
+    one is the event: that with the smallest ``(occurred_at, kind, worker, reason)``. ``partitions``: None for Spark's
+    setting.
+    """
+    # Numbers first, as they are compared faster than texts. Computed before rows are moved, so that columns that are
+    # not needed later are not moved.
     key = F.coalesce("task_id", "event_id")
-    # Computed before rows are moved, so that columns that are not needed later are not moved.
-    kept = judged.select(*EVENTS.names, "verdict", F.xxhash64(*EVENTS.names).alias("tie"))
-    moved = kept.repartition(partitions, key) if partitions else kept.repartition(key)
-    same = Window.partitionBy(key, "event_id", F.col("verdict").isNull())
-    first = same.orderBy("occurred_at", "kind", "worker", "reason", "tie")
-    copies = moved.withColumn("copy", F.row_number().over(first))
-    verdict = F.when((F.col("copy") > 1) & F.col("verdict").isNull(), DUPLICATE).otherwise(F.col("verdict"))
-    return Cleaned(judged, copies.withColumn("verdict", verdict).drop("copy", "tie"))
+    numbered = {"of_task": key, "number": F.xxhash64(key), "tie": F.xxhash64(*EVENTS.names)}
+    kept = events.select(*EVENTS.names, *[column.alias(name) for name, column in numbered.items()])
+    moved = kept.repartition(partitions, "number") if partitions else kept.repartition("number")
+    order = ("number", "of_task", "event_id", "occurred_at", "kind", "worker", "reason", "tie")
+    return moved.sortWithinPartitions(*order).drop("number", "tie")
 
 
 def _verdict(now: datetime) -> Column:

@@ -1,15 +1,16 @@
 """Counts of attempts, made where the attempts are: whole tasks are together there, so each can be counted once.
 
-A count of the tasks of a day made by Spark moves the ids of all of them. These counts are a row per key and some
-100,000 attempts; the tables sum them up.
+Spark moves the ids of all tasks of a day to count them. These counts are a row per key and some 100,000 attempts; the
+tables sum them up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import compute
 from pyspark.sql import DataFrame
@@ -28,10 +29,17 @@ from ...events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED
 from ..estimate.intervals import Flags, Ints
 from .along import FAILED, changes_of, flags, numbers, valid
 
-#: What a row counts: waits, failures with a fingerprint, attempts of an hour, successful first attempts of a minute.
-WAITS, FAILURES, HOURS, SUCCESSES = "waits", "failures", "hours", "successes"
+_Values = npt.NDArray[Any]
 
-_NUMBERS = ("first_attempts", "failures", "parked", "recovered", "exhausted", "tasks_touched", "wasted_ms")
+#: What a row counts: waits, failures with a fingerprint, attempts of an hour, successful first attempts of a minute,
+#: and events.
+WAITS, FAILURES, HOURS, SUCCESSES, EVENTS = "waits", "failures", "hours", "successes", "events"
+
+_TEXTS = ("task", "queue", "exception_type", "fingerprint", "exception_message")
+_NUMBERS = (
+    *("first_attempts", "failures", "parked", "recovered", "exhausted", "tasks_touched", "wasted_ms"),
+    *("events", "copies"),
+)
 
 #: ``minute``: minutes since the epoch; for `HOURS` that in which the hour begins. Each count has the columns that its
 #: table needs, the others are null.
@@ -40,8 +48,7 @@ COUNTS = StructType(
         StructField("of", StringType()),
         StructField("day", DateType()),
         StructField("minute", LongType()),
-        *[StructField(name, StringType()) for name in ("task", "queue", "exception_type", "fingerprint")],
-        StructField("exception_message", StringType()),
+        *[StructField(name, StringType()) for name in _TEXTS],
         StructField("tier", IntegerType()),
         StructField("delay_ms", LongType()),
         StructField("first_seen", TimestampType()),
@@ -50,17 +57,20 @@ COUNTS = StructType(
     ]
 )
 
-#: Every message can have another exact delay: they are grouped by this many leading digits of their milliseconds.
-_DIGITS = 2
-
 #: Columns of the attempts that are counted or compared.
 _NEEDED = (
     *("day", "task", "queue", "generation", "attempt", "outcome", "ended_at", "runtime_ms", "exception_type"),
     *("fingerprint", "exception_message", "tier", "delay_ms", "previous_exception_type"),
 )
 
+#: Every message can have another exact delay: they are grouped by this many leading digits of their milliseconds.
+_DIGITS = 2
+
 _US_PER_MINUTE = 60_000_000
 _MINUTES = 60
+
+#: Keys are combined to numbers below this one.
+_MOST_CODES = 2**62
 
 
 def of(counts: DataFrame, what: str) -> DataFrame:
@@ -68,103 +78,140 @@ def of(counts: DataFrame, what: str) -> DataFrame:
     return counts.where(F.col("of") == what)
 
 
+def counted_events(counts: DataFrame) -> tuple[int, int]:
+    """Return the number of events, and that of their copies."""
+    sums = [F.coalesce(F.sum(name), F.lit(0)) for name in ("events", "copies")]
+    events, copies = of(counts, EVENTS).agg(*sums).collect()[0]
+    return events, copies
+
+
 def counts_of(attempts: pa.Table) -> Iterator[pa.Table]:
     """Yield the counts (some columns of `COUNTS`) of attempts of whole tasks: those of a task are together."""
-    outcome = attempts["outcome"]
-    is_failed, is_attempt = _is(outcome, *FAILED), ~_is(outcome, DISCARDED)
-    marked = attempts.select(_NEEDED).append_column("is_failed", pa.array(is_failed))
-    marked = marked.append_column("task_number", pa.array(np.cumsum(changes_of(attempts["task_id"]))))
+    is_failed, is_attempt = _is(attempts, *FAILED), ~_is(attempts, DISCARDED)
+    numbered = attempts.select(_NEEDED).append_column(
+        "task_number", pa.array(np.cumsum(changes_of(attempts["task_id"])))
+    )
     is_waited = is_attempt & (valid(attempts["tier"]) | valid(attempts["delay_ms"]))
-    yield _waits(marked.filter(pa.array(is_waited)))
-    yield _failures(marked.filter(pa.array(is_failed & valid(attempts["fingerprint"]))))
-    yield _hours(marked.filter(pa.array(is_attempt)))
+    yield _waits(numbered.filter(pa.array(is_waited)))
+    yield _failures(numbered.filter(pa.array(is_failed & valid(attempts["fingerprint"]))))
+    yield _hours(numbered.filter(pa.array(is_attempt)))
 
 
 def successes_of(rollups: pa.Table) -> pa.Table:
     """Return the counts of rollups by the minute of ``ended_at``, in which they began."""
-    minute = numbers(rollups["ended_at"]) // _US_PER_MINUTE
-    found = pa.table({"minute": minute, **_columns(rollups, "queue", "task"), "first_attempts": rollups["ok_count"]})
-    return _marked(SUCCESSES, _sums(found, ("minute", "queue", "task"), ("first_attempts",)))
+    timed = rollups.append_column("minute", pa.array(numbers(rollups["ended_at"]) // _US_PER_MINUTE))
+    found = _Groups(timed, ("minute", "queue", "task"))
+    return found.summed(SUCCESSES, {"first_attempts": numbers(rollups["ok_count"])})
+
+
+def events_of(events: int, copies: int) -> pa.Table:
+    """Return the count of events, and of their copies that were left out."""
+    return pa.table({"of": [EVENTS], "events": [events], "copies": [copies]})
 
 
 def _waits(waited: pa.Table) -> pa.Table:
     """Count each task once a day and key, with its last outcome in it; see `outcomes.tier_outcomes`."""
-    outcome = waited["outcome"]
-    # One number, of which the largest is that of the last attempt.
-    code = np.where(_is(outcome, RECOVERED), 1, np.where(_is(outcome, EXHAUSTED), 2, 0))
-    tier, delay = waited["tier"], numbers(waited["delay_ms"])
-    rounded = np.where(valid(tier), delay, _rounded(delay))
-    found = pa.table(
-        {
-            **_columns(waited, "day", "task", "queue", "tier", "task_number", "generation"),
-            "exception_type": waited["previous_exception_type"],
-            "delay_ms": pa.array(rounded, mask=~valid(waited["delay_ms"])),
-            "last": numbers(waited["attempt"]) * 3 + code,
-            "wasted_ms": np.where(flags(waited["is_failed"]), numbers(waited["runtime_ms"]), 0),
-        }
+    delay = numbers(waited["delay_ms"])
+    delay = np.where(valid(waited["tier"]), delay, _rounded(delay))
+    keyed = waited.drop_columns(["exception_type", "delay_ms"]).rename_columns(
+        {"previous_exception_type": "exception_type"}
     )
+    keyed = keyed.append_column("delay_ms", pa.array(delay, mask=~valid(waited["delay_ms"])))
     key = ("day", "task", "queue", "exception_type", "tier", "delay_ms")
-    each = _grouped(found, (*key, "task_number", "generation"), [("last", "max"), ("wasted_ms", "sum")])
-    last = numbers(each["last_max"]) % 3
-    ends = pa.table(
-        {
-            **_columns(each, *key),
-            "parked": np.ones(len(last), dtype=np.int64),
-            "recovered": (last == 1).astype(np.int64),
-            "exhausted": (last == 2).astype(np.int64),
-            "wasted_ms": each["wasted_ms_sum"],
-        }
-    )
-    return _marked(WAITS, _sums(ends, key, ("parked", "recovered", "exhausted", "wasted_ms")))
+    tasks = _Groups(keyed, (*key, "task_number", "generation"))
+    # One number, of which the largest is that of the last attempt.
+    code = np.where(_is(waited, RECOVERED), 1, np.where(_is(waited, EXHAUSTED), 2, 0))
+    last: Ints = tasks.reduced(np.maximum, numbers(waited["attempt"]) * 3 + code) % 3
+    wasted = tasks.reduced(np.add, np.where(_is(waited, *FAILED), numbers(waited["runtime_ms"]), 0))
+    sums = {"parked": np.ones_like(last), "recovered": last == 1, "exhausted": last == 2, "wasted_ms": wasted}
+    return _Groups(keyed.select(key).take(tasks.firsts), key).summed(WAITS, sums)
 
 
 def _failures(failed: pa.Table) -> pa.Table:
     """Count by day, fingerprint and task, with exception and message of the first failure; see `failure_groups`."""
-    order = [(name, "ascending") for name in ("ended_at", "exception_type", "exception_message")]
-    ordered = failed.take(compute.sort_indices(failed, sort_keys=order, null_placement="at_start"))
-    key = ("day", "fingerprint")
-    index = np.arange(len(ordered), dtype=np.int64)
-    numbered = pa.table({**_columns(ordered, *key, "task", "task_number"), "index": index})
+    found = _Groups(failed, ("day", "fingerprint", "task"))
+    ended = numbers(failed["ended_at"])
     # Each task of a group once, also if its id has several names.
-    is_first = np.zeros(len(ordered), dtype=np.int64)
-    is_first[numbers(_grouped(numbered, (*key, "task_number"), [("index", "min")])["index_min"])] = 1
-    counted = {
-        **_columns(numbered, *key, "task", "index"),
-        "ended_at": ordered["ended_at"],
-        "failures": np.ones(len(ordered), dtype=np.int64),
-        "exhausted": _is(ordered["outcome"], EXHAUSTED).astype(np.int64),
-        "tasks_touched": is_first,
-    }
-    sums = ("failures", "exhausted", "tasks_touched")
-    found = _grouped(
-        pa.table(counted),
-        (*key, "task"),
-        [("index", "min"), ("ended_at", "min"), ("ended_at", "max"), *[(name, "sum") for name in sums]],
+    is_first = np.zeros(len(failed), dtype=np.int64)
+    is_first[_Groups(failed, ("day", "fingerprint", "task_number")).firsts] = 1
+    sums = {"failures": np.ones_like(ended), "exhausted": _is(failed, EXHAUSTED), "tasks_touched": is_first}
+    first_seen, last_seen = (found.reduced(which, ended) for which in (np.minimum, np.maximum))
+    sample = failed.select(["exception_type", "exception_message"]).take(
+        _samples(found, failed, ended == first_seen[found.numbers])
     )
-    first = found["index_min"]
-    columns = {
-        **_columns(found, *key, "task"),
-        **{name: ordered[name].take(first) for name in ("exception_type", "exception_message")},
-        "first_seen": found["ended_at_min"],
-        "last_seen": found["ended_at_max"],
-        **{name: found[f"{name}_sum"] for name in sums},
+    more = {
+        **{name: sample[name] for name in sample.column_names},
+        "first_seen": pa.array(first_seen, failed["ended_at"].type),
+        "last_seen": pa.array(last_seen, failed["ended_at"].type),
     }
-    return _marked(FAILURES, pa.table(columns))
+    return found.summed(FAILURES, sums, more)
+
+
+def _samples(found: _Groups, failed: pa.Table, is_earliest: Flags) -> Ints:
+    """Return the index of the earliest failure of each group; of several the first one by exception and message."""
+    chosen = np.flatnonzero(is_earliest)
+    texts = failed.select(["exception_type", "exception_message"]).take(chosen).to_pydict().values()
+    ordered = sorted(
+        zip(found.numbers[chosen].tolist(), *[map(_nulls_first, each) for each in texts], chosen, strict=True),
+        reverse=True,
+    )
+    first = {group: index for group, _, _, index in ordered}
+    return np.array([first[group] for group in range(len(first))], dtype=np.int64)
+
+
+def _nulls_first(text: str | None) -> tuple[bool, str]:
+    return text is not None, text or ""
 
 
 def _hours(attempts: pa.Table) -> pa.Table:
     """Count the attempts by the hour in which they ended; see `hourly.hourly`."""
-    outcome, failed = attempts["outcome"], flags(attempts["is_failed"])
+    is_failed = _is(attempts, *FAILED)
     is_first = (numbers(attempts["attempt"]) == 0) & (numbers(attempts["generation"]) == 0)
-    holds: dict[str, Flags] = {
-        "first_attempts": failed & is_first,
-        "failures": failed,
-        **{name: _is(outcome, name) for name in (PARKED, RECOVERED, EXHAUSTED)},
-    }
+    outcomes = {name: _is(attempts, name) for name in (PARKED, RECOVERED, EXHAUSTED)}
     minute = numbers(attempts["ended_at"]) // (_MINUTES * _US_PER_MINUTE) * _MINUTES
-    values = {name: each.astype(np.int64) for name, each in holds.items()}
-    found = pa.table({"minute": minute, **_columns(attempts, "queue", "task"), **values})
-    return _marked(HOURS, _sums(found, ("minute", "queue", "task"), tuple(holds)))
+    found = _Groups(attempts.append_column("minute", pa.array(minute)), ("minute", "queue", "task"))
+    return found.summed(HOURS, {"first_attempts": is_failed & is_first, "failures": is_failed, **outcomes})
+
+
+class _Groups:
+    """The groups of rows with the same key. ``numbers`` is the group of each row, ``firsts`` the first row of each."""
+
+    def __init__(self, rows: pa.Table, key: Sequence[str]) -> None:
+        encoded = pa.array(_codes(rows, key)).dictionary_encode()
+        self.numbers = numbers(encoded.indices)
+        self._size = len(encoded.dictionary)
+        self.firsts = np.empty(self._size, dtype=np.int64)
+        self.firsts[self.numbers[::-1]] = np.arange(len(rows))[::-1]
+        self._keys = rows.select(list(key))
+
+    def reduced(self, how: np.ufunc, values: _Values) -> Ints:
+        """Return the values of each group combined: their sum, minimum or maximum."""
+        found = (
+            np.zeros(self._size, dtype=np.int64) if how is np.add else np.asarray(values, dtype=np.int64)[self.firsts]
+        )
+        how.at(found, self.numbers, np.asarray(values, dtype=np.int64))
+        return found
+
+    def summed(self, what: str, values: Mapping[str, _Values], more: Mapping[str, Any] | None = None) -> pa.Table:
+        """Return a row for each group: its key, and the sums of the values. ``more``: columns with a value for each."""
+        keys = self._keys.take(self.firsts)
+        sums = {name: self.reduced(np.add, each) for name, each in values.items()}
+        marked = {"of": pa.array([what] * len(keys), pa.string()), **{name: keys[name] for name in keys.column_names}}
+        return pa.table({**marked, **sums, **(more or {})})
+
+
+def _codes(rows: pa.Table, key: Sequence[str]) -> Ints:
+    """Return a number for each row, the same for rows with the same key."""
+    found, most = np.zeros(len(rows), dtype=np.int64), 1
+    for name in key:
+        encoded = rows[name].combine_chunks().dictionary_encode()
+        size = len(encoded.dictionary) + 1
+        if most * size > _MOST_CODES:
+            found = np.unique(found, return_inverse=True)[1]
+            most = len(rows)
+        found = found * size + np.where(valid(encoded), numbers(encoded.indices), size - 1)
+        most *= size
+    return found
 
 
 def _rounded(milliseconds: Ints) -> Ints:
@@ -175,23 +222,5 @@ def _rounded(milliseconds: Ints) -> Ints:
     return np.asarray(milliseconds - milliseconds % unit)
 
 
-def _is(outcome: pa.ChunkedArray, *names: str) -> Flags:
-    return flags(compute.is_in(outcome, pa.array(names)))
-
-
-def _columns(table: pa.Table, *names: str) -> dict[str, Any]:
-    return {name: table[name] for name in names}
-
-
-def _sums(table: pa.Table, key: Sequence[str], names: Sequence[str]) -> pa.Table:
-    found = _grouped(table, key, [(name, "sum") for name in names])
-    return pa.table({**_columns(found, *key), **{name: found[f"{name}_sum"] for name in names}})
-
-
-def _grouped(table: pa.Table, key: Sequence[str], what: list[tuple[str, str]]) -> pa.Table:
-    # Spark uses one process per core: more threads would only compete.
-    return table.group_by(list(key), use_threads=False).aggregate(what)
-
-
-def _marked(what: str, found: pa.Table) -> pa.Table:
-    return found.append_column("of", pa.array([what] * len(found), pa.string()))
+def _is(attempts: pa.Table, *outcomes: str) -> Flags:
+    return flags(compute.is_in(attempts["outcome"], pa.array(outcomes)))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from celery_rmq_delay.analytics.schema import EVENTS
+from celery_rmq_delay.analytics.tables.along import unique, whole_tasks
 from celery_rmq_delay.analytics.tables.bursts import Bursts
+from celery_rmq_delay.analytics.tables.cleaning import by_task
 from celery_rmq_delay.analytics.tables.episodes import ended, still_open
 from celery_rmq_delay.analytics.tables.hourly import ok_counts
 from celery_rmq_delay.analytics.tables.incidents import DEFAULT, described, failed_firsts, failures_in, find
@@ -78,9 +80,24 @@ def outage(day: int, start: float, minutes: int, per_minute: int, name: str = "t
 
 
 def frame(spark: SparkSession, events: Iterable[Row]) -> DataFrame:
-    """Return events as a frame of cleaned events, which are partitioned by their task."""
-    found = spark.createDataFrame([tuple(row[name] for name in EVENTS.fieldNames()) for row in events], EVENTS)
-    return found.repartition(2, F.coalesce("task_id", "event_id"))
+    """Return events as a frame of events by their task."""
+    return by_task(plain_frame(spark, events), partitions=2)
+
+
+def plain_frame(spark: SparkSession, events: Iterable[Row]) -> DataFrame:
+    """Return events as a frame."""
+    return spark.createDataFrame([tuple(row[name] for name in EVENTS.fieldNames()) for row in events], EVENTS)
+
+
+def without_copies(events: DataFrame) -> DataFrame:
+    """Return events by their task without copies."""
+
+    def found(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for each in whole_tasks(batches):
+            yield from unique(each)[0].to_batches()
+
+    named = events.withColumnsRenamed({"task_id": "own_id", "of_task": "task_id"})
+    return named.mapInArrow(found, named.schema).drop("task_id").withColumnRenamed("own_id", "task_id")
 
 
 def rows(found: DataFrame) -> list[dict[str, Any]]:
