@@ -33,7 +33,7 @@ from .readers import day_of_file
 _KEPT = "_temporary"
 
 _UNLIKE = (DoubleType, TimestampType)
-_UNLIKE_NAMES = ("task_id", "runtime_ms", "wasted_ms")
+_UNLIKE_NAMES = ("task_id", "task_number", "run", "runtime_ms", "wasted_ms")
 
 #: A day's folder -> its files and their sizes in bytes.
 _Files = dict[str, dict[str, int]]
@@ -58,21 +58,18 @@ class Replacement:
         rows = rows.where(in_days(days))
         if files:
             rows = rows.coalesce(files)
-        columns = dict(_columns(rows.schema))
         if (local := self._local(where)) is not None:
-            write_days(rows, local, days, [path for path, repeats in columns.items() if repeats])
+            write_days(rows, local, days, _repeating(rows.schema))
         else:
-            plain = {f"parquet.enable.dictionary#{path}": "false" for path, repeats in columns.items() if not repeats}
-            rows.write.options(**plain).partitionBy(DAY.name).mode("overwrite").parquet(where)
+            rows.write.options(**_plain(rows.schema)).partitionBy(DAY.name).mode("overwrite").parquet(where)
         return self._as_written(table, days, rows.schema)
 
     def write_made(self, made: Made, table: str, days: Days, *, files: int) -> tuple[DataFrame, DataFrame]:
         """Write made rows as `write` does, and keep their counts; return both."""
         local, kept = (self._local(f"{self._folder}/{each}") for each in (table, f"{_KEPT}/{table}"))
         if local is not None and kept is not None:
-            repeating = [path for path, repeats in _columns(made.schema) if repeats]
             made = replace(made, frame=made.frame.coalesce(files))
-            counts = write_made(made, local, days, repeating, kept)
+            counts = write_made(made, local, days, _repeating(made.schema), kept)
             return self._as_written(table, days, made.schema), self._read(counts, made.counts)
         both = made.both().persist(StorageLevel.DISK_ONLY)
         try:
@@ -105,7 +102,7 @@ class Replacement:
     def keep(self, frame: DataFrame, name: str) -> DataFrame:
         """Write temporary rows that are needed again, and return them; they are removed when the run ends."""
         where = f"{self._folder}/{_KEPT}/{name}"
-        frame.write.mode("overwrite").parquet(where)
+        frame.write.options(**_plain(frame.schema)).mode("overwrite").parquet(where)
         return self._spark.read.schema(frame.schema).parquet(where)
 
     def publish(
@@ -162,6 +159,15 @@ class Replacement:
         for folder, files in self._written[table].items():
             path = f"{self._folder}/{table}/{folder}"
             self._storage.flush([*(f"{path}/{name}" for name in files), path, parent_of(path)])
+
+
+def _repeating(schema: StructType) -> list[str]:
+    return [path for path, repeats in _columns(schema) if repeats]
+
+
+def _plain(schema: StructType) -> dict[str, str]:
+    """Return the options of Spark's writer for columns whose values rarely repeat."""
+    return {f"parquet.enable.dictionary#{path}": "false" for path, repeats in _columns(schema) if not repeats}
 
 
 def _columns(schema: StructType, within: str = "") -> Iterator[tuple[str, bool]]:

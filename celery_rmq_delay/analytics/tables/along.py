@@ -62,7 +62,7 @@ def unique(events: pa.Table) -> tuple[pa.Table, int]:
     """
     is_first = changes_of(events["task_id"]) | changes_of(events["event_id"])
     copies = int(len(is_first) - is_first.sum())
-    return (events.filter(pa.array(is_first)) if copies else events), copies
+    return where(events, is_first), copies
 
 
 def attempts_of(events: pa.Table, schema: pa.Schema) -> pa.Table:
@@ -77,7 +77,7 @@ def attempts_of(events: pa.Table, schema: pa.Schema) -> pa.Table:
     arrays = [computed[each.name] if each.name in computed else found.taken(each.name) for each in schema]
     table = pa.table([each.cast(field.type) for each, field in zip(arrays, schema, strict=True)], schema)
     # A task that is discarded after its end, or before its first failure, ends no failure episode.
-    return table.filter(pa.array(~found.is_discard | found.is_of_episode))
+    return where(table, ~found.is_discard | found.is_of_episode)
 
 
 def _merged(events: pa.Table, tasks: Ints) -> tuple[Ints, Ints]:
@@ -215,6 +215,11 @@ def _changes(*columns: Any) -> Flags:
     if len(found):
         found[1:] = np.any([each[1:] != each[:-1] for each in columns], axis=0)
     return found
+
+
+def where(rows: pa.Table, holds: Flags) -> pa.Table:
+    """Return the rows for which something holds: often all of them, which are not copied then."""
+    return rows if holds.all() else rows.filter(pa.array(holds))
 
 
 def changes_of(ids: pa.ChunkedArray) -> Flags:

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from ...events.schema import DISCARDED, EXHAUSTED, FORWARDED, PARKED, RECOVERED, ROLLUP
 from ..schema import ATTEMPTS, DAY
 from ..storage.made import Made
-from .along import FAILED, attempts_of, flags, unique, whole_tasks
+from .along import FAILED, attempts_of, flags, unique, where, whole_tasks
 from .counts import COUNTS, counts_of, events_of, successes_of
 
 _WITH_DAY = StructType([*ATTEMPTS, DAY])
@@ -67,8 +67,8 @@ def _of_partition(batches: Iterator[pa.RecordBatch], count: Callable[[pa.Table],
         count(events_of(len(found), copies))
         is_rollup = flags(compute.equal(found["kind"], ROLLUP))
         if is_rollup.any():
-            count(successes_of(found.filter(pa.array(is_rollup))))
-        made = attempts_of(found.filter(compute.is_in(found["outcome"], _OUTCOMES)), schema)
+            count(successes_of(where(found, is_rollup)))
+        made = attempts_of(where(found, flags(compute.is_in(found["outcome"], _OUTCOMES))), schema)
         for each in counts_of(made):
             count(each)
         yield from made.to_batches()

@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 
 from ...events.schema import DISCARDED, EXHAUSTED, PARKED, RECOVERED
 from ..estimate.intervals import Flags, Ints
-from .along import FAILED, changes_of, flags, numbers, valid
+from .along import FAILED, changes_of, flags, numbers, valid, where
 
 _Values = npt.NDArray[Any]
 
@@ -57,11 +57,22 @@ COUNTS = StructType(
     ]
 )
 
-#: Columns of the attempts that are counted or compared.
-_NEEDED = (
-    *("day", "task", "queue", "generation", "attempt", "outcome", "ended_at", "runtime_ms", "exception_type"),
-    *("fingerprint", "exception_message", "tier", "delay_ms", "previous_exception_type"),
+#: Columns of the attempts that each count needs.
+_OF_WAITS = (
+    *("task_number", "generation", "attempt", "outcome", "runtime_ms"),
+    *("day", "task", "queue", "previous_exception_type", "tier", "delay_ms"),
 )
+_OF_FAILURES = (
+    "task_number",
+    "outcome",
+    "ended_at",
+    "day",
+    "fingerprint",
+    "task",
+    "exception_type",
+    "exception_message",
+)
+_OF_HOURS = ("generation", "attempt", "outcome", "ended_at", "queue", "task")
 
 #: Every message can have another exact delay: they are grouped by this many leading digits of their milliseconds.
 _DIGITS = 2
@@ -88,13 +99,11 @@ def counted_events(counts: DataFrame) -> tuple[int, int]:
 def counts_of(attempts: pa.Table) -> Iterator[pa.Table]:
     """Yield the counts (some columns of `COUNTS`) of attempts of whole tasks: those of a task are together."""
     is_failed, is_attempt = _is(attempts, *FAILED), ~_is(attempts, DISCARDED)
-    numbered = attempts.select(_NEEDED).append_column(
-        "task_number", pa.array(np.cumsum(changes_of(attempts["task_id"])))
-    )
+    numbered = attempts.append_column("task_number", pa.array(np.cumsum(changes_of(attempts["task_id"]))))
     is_waited = is_attempt & (valid(attempts["tier"]) | valid(attempts["delay_ms"]))
-    yield _waits(numbered.filter(pa.array(is_waited)))
-    yield _failures(numbered.filter(pa.array(is_failed & valid(attempts["fingerprint"]))))
-    yield _hours(numbered.filter(pa.array(is_attempt)))
+    yield _waits(where(numbered.select(_OF_WAITS), is_waited))
+    yield _failures(where(numbered.select(_OF_FAILURES), is_failed & valid(attempts["fingerprint"])))
+    yield _hours(where(numbered.select(_OF_HOURS), is_attempt))
 
 
 def successes_of(rollups: pa.Table) -> pa.Table:
@@ -113,9 +122,7 @@ def _waits(waited: pa.Table) -> pa.Table:
     """Count each task once a day and key, with its last outcome in it; see `outcomes.tier_outcomes`."""
     delay = numbers(waited["delay_ms"])
     delay = np.where(valid(waited["tier"]), delay, _rounded(delay))
-    keyed = waited.drop_columns(["exception_type", "delay_ms"]).rename_columns(
-        {"previous_exception_type": "exception_type"}
-    )
+    keyed = waited.drop_columns(["delay_ms"]).rename_columns({"previous_exception_type": "exception_type"})
     keyed = keyed.append_column("delay_ms", pa.array(delay, mask=~valid(waited["delay_ms"])))
     key = ("day", "task", "queue", "exception_type", "tier", "delay_ms")
     tasks = _Groups(keyed, (*key, "task_number", "generation"))

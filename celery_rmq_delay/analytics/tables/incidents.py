@@ -145,6 +145,7 @@ def _scopes(number: int, found: Incident) -> Iterator[tuple[object, ...]]:
 def failures_in(attempts: DataFrame, found: Sequence[Incident]) -> DataFrame:
     """Return the failed attempts in the scopes of incidents, by the number of the incident in ``found``.
 
+    ``start``: the end of a first attempt in the minute in which the incident began, else null.
     ``task_number`` and ``run`` stand for a task's id, and for this id with a generation: hashes of 64 bits, of which
     those of a billion tasks differ with a probability of 97 %. Numbers are moved and compared much faster than texts.
     """
@@ -160,7 +161,8 @@ def failures_in(attempts: DataFrame, found: Sequence[Incident]) -> DataFrame:
     scopes = F.broadcast(_scopes_of(attempts.sparkSession, found))
     # By day, too: otherwise each failure would be joined with all incidents of its task.
     inside = failed.withColumn("of_day", _day_of("minute")).join(scopes, ["of_day", *_SCOPE])
-    columns = ("incident", "skip", "first", "minute", "ended_at", "runtime_ms", "is_first", "task_number", "run")
+    start = F.when(F.col("is_first") & (F.col("minute") == F.col("first")), F.col("ended_at")).alias("start")
+    columns = ("incident", "minute", start, "ended_at", "runtime_ms", "task_number", "run")
     return inside.where(F.col("minute").between(F.col("first"), F.col("last"))).select(*columns)
 
 
@@ -172,9 +174,8 @@ def described(failed: DataFrame, episodes: DataFrame, found: Sequence[Incident])
     the end of the day after its begin; null if there are none.
     """
     scopes = _scopes_of(episodes.sparkSession, found)
-    start = F.when(F.col("is_first") & (F.col("minute") == F.col("first")), F.col("ended_at"))
     # By start first: Spark would sort all failures to collect the starts.
-    by_start = failed.groupBy("incident", "skip", "minute", start.alias("start")).agg(
+    by_start = failed.groupBy("incident", "minute", "start").agg(
         F.count("*").alias("failures"),
         F.min("ended_at").alias("earliest"),
         F.max("ended_at").alias("ended_at"),
@@ -182,19 +183,24 @@ def described(failed: DataFrame, episodes: DataFrame, found: Sequence[Incident])
     )
     repeated = F.array_repeat("start", F.col("failures").cast("int"))
     starts = F.flatten(F.collect_list(F.when(F.col("start").isNotNull(), repeated)))
-    by_minute = by_start.groupBy("incident", "skip", "minute").agg(
+    by_minute = by_start.groupBy("incident", "minute").agg(
         F.sum("failures").alias("failures"),
         F.min("earliest").alias("earliest"),
         F.max("ended_at").alias("ended_at"),
         F.sort_array(starts).alias("starts"),
         F.sum("wasted_ms").alias("wasted_ms"),
     )
-    whole = by_minute.groupBy("incident").agg(
-        F.coalesce(F.max(F.get("starts", F.col("skip"))), F.min("earliest")).alias("started_at"),
-        F.max("ended_at").alias("ended_at"),
-        F.max("failures").alias("peak_per_minute"),
-        F.sum("failures").alias("failures"),
-        F.sum("wasted_ms").alias("wasted_ms"),
+    skips = F.broadcast(scopes.select("incident", "skip").distinct())
+    whole = (
+        by_minute.join(skips, "incident")
+        .groupBy("incident")
+        .agg(
+            F.coalesce(F.max(F.get("starts", F.col("skip"))), F.min("earliest")).alias("started_at"),
+            F.max("ended_at").alias("ended_at"),
+            F.max("failures").alias("peak_per_minute"),
+            F.sum("failures").alias("failures"),
+            F.sum("wasted_ms").alias("wasted_ms"),
+        )
     )
     named = scopes.groupBy("incident", "day", "excess", "failure_rate", "usual_rate").agg(
         _texts("queue").alias("queues"), _texts("task").alias("tasks"), _texts("exception_type").alias("exceptions")
