@@ -18,9 +18,11 @@ import pytest
 
 from celery_rmq_delay.analytics import synth
 from celery_rmq_delay.analytics.run import pipeline
+from celery_rmq_delay.history.output import table_files
 from tests.support import ROOT
 from tests.support.snippets import write
 from tests.support.spark.cluster import SPARK_HOME, STARTS_SOONER, Cluster, environment, running_cluster
+from tests.support.spark.history_files import shown
 from tests.support.spark.machine import SharedSpark
 
 pytestmark = pytest.mark.slow  # a master, two workers, and a driver and two executors for each command
@@ -88,12 +90,9 @@ def run(place: Path, *words: object, **variables: object) -> str:
 
 
 def tables(output: Path) -> dict[str, list[str]]:
-    """Return the rows of every table, as text in a fixed order, figures to nine digits."""
-    return {
-        folder.name: sorted(str(_rounded(row)) for row in _rows(folder))
-        for folder in output.iterdir()
-        if folder.is_dir() and next(folder.rglob("*.parquet"), None)
-    }
+    """Return the rows of every table with files, as text in a fixed order, figures to nine digits."""
+    names = {name: table_files(str(output), name) for name in shown(output).tables}
+    return {name: sorted(str(_rounded(row)) for row in _rows(files)) for name, files in names.items() if files}
 
 
 def _count(folder: Path) -> int:
@@ -101,8 +100,8 @@ def _count(folder: Path) -> int:
     return found
 
 
-def _rows(folder: Path) -> list[dict[str, Any]]:
-    return ds.dataset(folder, format="parquet", partitioning="hive").to_table().to_pylist()
+def _rows(files: list[str]) -> list[dict[str, Any]]:
+    return ds.dataset(files, format="parquet", partitioning="hive").to_table().to_pylist()
 
 
 def _rounded(value: Any) -> Any:

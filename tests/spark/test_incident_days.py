@@ -29,6 +29,7 @@ def story() -> list[Row]:
     rows = outage(0, MIDNIGHT - 900, 40, 3, exception_type="Down")
     for day in range(DAYS):
         rows += outage(day, 3_600, 20, 3, "noon", exception_type="Full", task="shop.mail")
+        rows += [event("recovered", day * 86_400 + 7_200, f"noon-{day}-3600-{at}", attempt=1) for at in range(20)]
         for hour in range(-12, 12):
             at = day * 86_400 + hour * 3_600
             rows.append(event("parked", at + 5, f"usual-{day}-{hour}", exception_type="Down"))
@@ -71,3 +72,11 @@ def test_a_day_whose_attempts_were_removed_keeps_its_incidents(run: RunDays, tmp
     after = run("output", 1, 1)
     assert after[f"incidents/day={DAY}"] == before[f"incidents/day={DAY}"]
     assert days_of(tmp_path / "output", "incidents") == [DAY, DAY + timedelta(days=1)]
+
+
+@pytest.mark.slow
+def test_a_day_whose_episodes_were_removed_keeps_the_share_of_recoveries(run: RunDays, tmp_path: Path) -> None:
+    before = run("output", 0, 1)
+    shutil.rmtree(tmp_path / "output" / shown(tmp_path / "output").folders("episodes")[DAY])
+    assert run("output", 1, 1) == before
+    assert "'recovered_share': 1.0" in str(before)

@@ -125,8 +125,8 @@ def run(spark: SparkSession, history: Path, output: Path) -> Callable[..., Repor
             for name, number in (("first", first), ("last", last))
             if number is not None
         }
-        settings: dict[str, Any] = {"estimate": None, "compact": False, **days, **more}
-        return pipeline.run(spark, Run(input=str(history), output=str(output), now=NOW, **settings))
+        settings: dict[str, Any] = {"input": str(history), "output": str(output), "estimate": None, "compact": False}
+        return pipeline.run(spark, Run(now=NOW, **{**settings, **days, **more}))
 
     return run
 
@@ -180,6 +180,16 @@ def test_spark_writes_the_same_tables_if_its_tasks_can_run_on_other_machines(
     names = shown_names(output, "attempts")
     assert names
     assert all(".zstd." in name for name in names)
+
+
+def test_a_run_needs_no_other_file_system_than_those_of_its_folders(
+    run: Callable[..., Report], history: Path, output: Path, spark: SparkSession
+) -> None:
+    spark.conf.set("fs.defaultFS", "hdfs://127.0.0.1:1")
+    try:
+        assert run(input=history.as_uri(), output=output.as_uri()).tables["tier_outcomes"] > 0
+    finally:
+        spark.conf.unset("fs.defaultFS")
 
 
 def shown_names(output: Path, table: str) -> list[str]:

@@ -15,7 +15,6 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from celery_rmq_delay.analytics.days import Days
-from celery_rmq_delay.analytics.storage.day_files import Rows
 from celery_rmq_delay.analytics.storage.files import Storage
 from celery_rmq_delay.analytics.storage.local import LocalStorage, open_storage
 from celery_rmq_delay.analytics.storage.publishing import current_run, remove_unused, shown_tables
@@ -48,7 +47,7 @@ def write(spark: SparkSession, tmp_path: Path) -> Callable[..., Replacement]:
         replacement = Replacement(spark, str(tmp_path), run, shown_tables(storage))
         for table in ("one", "two"):
             rows = spark.createDataFrame([(run, day) for day in days(first, last)], COLUMNS)
-            replacement.write(Rows(rows), table, days(first, last))
+            replacement.write(rows, table, days(first, last))
         return replacement
 
     return write
@@ -71,7 +70,7 @@ def test_a_day_without_rows_becomes_empty(
 ) -> None:
     write("a", 0, 2).publish("{}", NOW)
     late = write("b", 0, 0)
-    late.write(Rows(spark.createDataFrame([], COLUMNS)), "one", days(0, 1))
+    late.write(spark.createDataFrame([], COLUMNS), "one", days(0, 1))
     late.publish("{}", NOW)
     assert contents(tmp_path) == {"one": ["a"], "two": ["b", "a", "a"]}
 
@@ -268,7 +267,7 @@ def test_a_table_without_any_row_has_no_files(
     spark: SparkSession, write: Callable[..., Replacement], tmp_path: Path
 ) -> None:
     late = write("a", 0, 0)
-    late.write(Rows(spark.createDataFrame([], COLUMNS)), "three", days(0, 1))
+    late.write(spark.createDataFrame([], COLUMNS), "three", days(0, 1))
     late.publish("{}", NOW)
     assert table_files(str(tmp_path), "three") == []
 

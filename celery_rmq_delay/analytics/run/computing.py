@@ -93,8 +93,9 @@ def _write_incidents(writing: Writing, attempt_rows: DataFrame, known: DataFrame
     plan, replacement = writing.plan, writing.replacement
     for days in (plan.earlier(plan.around), plan.later(plan.around)):
         if days is not None:
-            attempt_rows = attempt_rows.unionByName(replacement.standing(_ATTEMPTS, ATTEMPTS, days))
-            known = known.unionByName(replacement.standing(_EPISODES, EPISODES, days))
+            before = replacement.standing(_ATTEMPTS, ATTEMPTS, days)
+            # Not the standing episodes: older days of one table may have been removed.
+            attempt_rows, known = attempt_rows.unionByName(before), known.unionByName(ended(before))
     with writing.report.stage("incidents", writing.log):
         counted = replacement.keep(failed_firsts(attempt_rows), "counted")
         days, found = plan.renewed(days_of(counted)), find(counted, ok)

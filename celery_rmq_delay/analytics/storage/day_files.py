@@ -50,10 +50,10 @@ def write_days(rows: DataFrame, folder: Path, days: Days, repeating: Sequence[st
 
 
 def write_made(made: Made, folder: Path, days: Days, repeating: Sequence[str], counts: Path) -> list[str]:
-    """Write made rows as `write_days` does, and their counts into files in the folder ``counts``; return these."""
+    """Write made rows as `write_days` does, and their counts into files in the folder ``counts``; return the names."""
     counts.mkdir(parents=True, exist_ok=True)
     written = _write(made.frame, _Folder(folder, days, list(repeating), counts, made.counts), made.make)
-    return [name for name in written if Path(name).parent == counts]
+    return [path.name for path in map(Path, written) if path.parent == counts]
 
 
 @dataclass(frozen=True)
@@ -111,16 +111,15 @@ class _DayFiles:
         self._writers: dict[date, parquet.ParquetWriter] = {}
         self._rows: dict[date, list[pa.RecordBatch]] = defaultdict(list)
         self._bytes = self._slices = 0
-        self._open = ExitStack()
+        self._open, self._counting = ExitStack(), ExitStack()
         self._counts: parquet.ParquetWriter | None = None
 
     def __enter__(self) -> _DayFiles:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._open.close()
-        if self._counts is not None:
-            self._counts.close()
+        with self._counting, self._open:
+            pass
 
     def count(self, found: pa.Table) -> None:
         """Write counts."""
@@ -129,7 +128,7 @@ class _DayFiles:
         schema = to_arrow_schema(self._folder.counted, timezone="UTC")
         if self._counts is None:
             path = self._folder.counts / f"part-{uuid4().hex}.parquet"
-            self._counts = parquet.ParquetWriter(path, schema, compression="zstd")
+            self._counts = self._counting.enter_context(parquet.ParquetWriter(path, schema, compression="zstd"))
             self.names.append(str(path))
         self._counts.write_table(with_columns(found, schema))
 

@@ -80,10 +80,14 @@ def _both(make: Callable[[Batches, Count], Batches], fields: StructType) -> Call
             others = {field.name: pa.nulls(len(batch), field.type) for field in schema}
             return pa.record_batch(list({**others, name: values}.values()), schema=schema)
 
+        def counts() -> Batches:
+            while counted:
+                each = with_columns(counted.pop(), pa.schema(list(schema.field(_COUNT).type)))
+                yield from (only(_COUNT, batch) for batch in each.to_batches())
+
         for batch in make(batches, counted.append):
             yield only(_ROW, batch)
-        for each in counted:
-            for batch in with_columns(each, pa.schema(list(schema.field(_COUNT).type))).to_batches():
-                yield only(_COUNT, batch)
+            yield from counts()
+        yield from counts()
 
     return made

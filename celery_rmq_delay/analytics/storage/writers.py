@@ -66,11 +66,14 @@ class Replacement:
 
     def write_made(self, made: Made, table: str, days: Days, *, files: int) -> tuple[DataFrame, DataFrame]:
         """Write made rows as `write` does, and keep their counts; return both."""
-        local, kept = (self._local(f"{self._folder}/{each}") for each in (table, f"{_KEPT}/{table}"))
-        if local is not None and kept is not None:
+        kept = f"{self._folder}/{_KEPT}/{table}"
+        local, local_kept = self._local(f"{self._folder}/{table}"), self._local(kept)
+        if local is not None and local_kept is not None:
             made = replace(made, frame=made.frame.coalesce(files))
-            counts = write_made(made, local, days, _repeating(made.schema), kept)
-            return self._as_written(table, days, made.schema), self._read(counts, made.counts)
+            names = write_made(made, local, days, _repeating(made.schema), local_kept)
+            # With the scheme: Hadoop's default file system may be another one.
+            counts = self._read([f"{kept}/{name}" for name in names], made.counts)
+            return self._as_written(table, days, made.schema), counts
         both = made.both().persist(StorageLevel.DISK_ONLY)
         try:
             rows = self.write(made.rows_of(both), table, days, files=files)

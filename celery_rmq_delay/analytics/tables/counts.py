@@ -1,7 +1,7 @@
 """Counts of attempts, made where the attempts are: whole tasks are together there, so each can be counted once.
 
-Spark moves the ids of all tasks of a day to count them. These counts are a row per key and some 100,000 attempts; the
-tables sum them up.
+Spark moves the ids of all tasks of a day to count them. These counts are a row per key and some 100,000 attempts, or
+one per failure if each has a fingerprint of its own; the tables sum them up.
 """
 
 from __future__ import annotations

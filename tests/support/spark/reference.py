@@ -94,7 +94,7 @@ def _attempts_of(task_id: str, generation: int, events: list[Row]) -> list[Row]:
         if is_failed and not is_over:
             failed += 1
             wasted += event["runtime_ms"] or 0
-            exception = exception or event["exception_type"]
+            exception = event["exception_type"] if exception is None else exception
             if event["reason"] not in ("expired", "unknown_task", "undecodable"):
                 low = max(low, seconds or 0.0)
         episode = {
