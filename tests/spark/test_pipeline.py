@@ -434,7 +434,7 @@ def test_a_run_that_is_killed_before_it_is_published_changes_nothing_and_leaves_
     assert before.keys() == after.keys()
     for day in range(3):
         assert any(f"straggler{day}" in row for row in after[f"attempts/day={DAY + timedelta(days=day)}"])
-    assert run().notes == []
+    assert [note for note in run().notes if not note.startswith("left out ")] == []
     assert contents(output) == after
     assert not (output / LOCK).exists()
 
