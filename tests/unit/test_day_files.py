@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from celery_rmq_delay.analytics.days import Days
 from celery_rmq_delay.analytics.storage import day_files
@@ -113,7 +112,7 @@ def test_counts_are_in_a_file_of_their_own_with_all_their_columns(tmp_path: Path
     days, counts = tmp_path / "days", tmp_path / "counts"
     for each in (days, counts):
         each.mkdir()
-    columns = StructType([StructField("of", StringType()), StructField("number", LongType())])
+    columns = pa.schema([("of", pa.string()), ("number", pa.int64())])
     files = run(days, batches(3), counting, counts=counts, counted=columns)
     (file,) = (name for name in files if Path(name).parent == counts)
     assert parquet.ParquetFile(file).read().to_pylist() == [{"of": None, "number": size} for size in (0, 1, 50, 200)]

@@ -23,7 +23,7 @@ from ..tables.episodes import ended, last_waits, open_episodes
 from ..tables.exception_advice import exception_advice
 from ..tables.failure_groups import failure_groups
 from ..tables.hourly import hourly, ok_counts
-from ..tables.incidents import days_of, described, failed_firsts, failures_in, find
+from ..tables.incidents import days_of, described, failed_firsts, failures_in, find, scopes_of
 from ..tables.ladder_advice import ladder_advice
 from ..tables.outcomes import tier_outcomes
 from ..tables.recovery_curve import recovery_curve
@@ -93,14 +93,14 @@ def _write_incidents(writing: Writing, attempt_rows: DataFrame, known: DataFrame
     plan, replacement = writing.plan, writing.replacement
     for days in (plan.earlier(plan.around), plan.later(plan.around)):
         if days is not None:
-            before = replacement.standing(_ATTEMPTS, ATTEMPTS, days)
+            standing = replacement.standing(_ATTEMPTS, ATTEMPTS, days)
             # Not the standing episodes: older days of one table may have been removed.
-            attempt_rows, known = attempt_rows.unionByName(before), known.unionByName(ended(before))
+            attempt_rows, known = attempt_rows.unionByName(standing), known.unionByName(ended(standing))
     with writing.report.stage("incidents", writing.log):
         counted = replacement.keep(failed_firsts(attempt_rows), "counted")
-        days, found = plan.renewed(days_of(counted)), find(counted, ok)
-        failed = replacement.keep(failures_in(attempt_rows, found), "failed")
-    writing.table("incidents", described(failed, known, found), days=days)
+        days, scopes = plan.renewed(days_of(counted)), scopes_of(counted.sparkSession, find(counted, ok))
+        failed = replacement.keep(failures_in(attempt_rows, scopes), "failed")
+    writing.table("incidents", described(failed, known, scopes), days=days)
 
 
 def advised(writing: Writing, attempt_rows: DataFrame, known: DataFrame) -> DataFrame:

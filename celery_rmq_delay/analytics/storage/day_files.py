@@ -52,7 +52,8 @@ def write_days(rows: DataFrame, folder: Path, days: Days, repeating: Sequence[st
 def write_made(made: Made, folder: Path, days: Days, repeating: Sequence[str], counts: Path) -> list[str]:
     """Write made rows as `write_days` does, and their counts into files in the folder ``counts``; return the names."""
     counts.mkdir(parents=True, exist_ok=True)
-    written = _write(made.frame, _Folder(folder, days, list(repeating), counts, made.counts), made.make)
+    counted = to_arrow_schema(made.counts, timezone="UTC")
+    written = _write(made.frame, _Folder(folder, days, list(repeating), counts, counted), made.make)
     return [path.name for path in map(Path, written) if path.parent == counts]
 
 
@@ -64,7 +65,7 @@ class _Folder:
     days: Days
     repeating: list[str]
     counts: Path | None = None
-    counted: StructType | None = None
+    counted: pa.Schema | None = None
 
 
 def _write(frame: DataFrame, folder: _Folder, make: _Make) -> set[str]:
@@ -125,12 +126,12 @@ class _DayFiles:
         """Write counts."""
         if self._folder.counts is None or self._folder.counted is None:
             raise TypeError("rows that are written without counts")
-        schema = to_arrow_schema(self._folder.counted, timezone="UTC")
         if self._counts is None:
             path = self._folder.counts / f"part-{uuid4().hex}.parquet"
-            self._counts = self._counting.enter_context(parquet.ParquetWriter(path, schema, compression="zstd"))
+            writer = parquet.ParquetWriter(path, self._folder.counted, compression="zstd")
+            self._counts = self._counting.enter_context(writer)
             self.names.append(str(path))
-        self._counts.write_table(with_columns(found, schema))
+        self._counts.write_table(with_columns(found, self._folder.counted))
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows; they are sorted by day once, so that those of a day are a slice."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -32,28 +33,19 @@ class Made:
     schema: StructType
     counts: StructType
 
+    @cached_property
     def both(self) -> DataFrame:
-        """Return rows and counts: a ``row`` or a ``count``, the other one is null."""
+        """Rows and counts, made once if it is persisted: a ``row`` or a ``count``, the other one is null."""
         fields = StructType([StructField(_ROW, self.schema), StructField(_COUNT, self.counts)])
         return self.frame.mapInArrow(_both(self.make, fields), fields)
 
     def to_frame(self) -> DataFrame:
         """Return the rows."""
-        return self.rows_of(self.both())
+        return self.both.where(F.col(_ROW).isNotNull()).select(f"{_ROW}.*")
 
     def to_counts(self) -> DataFrame:
         """Return the counts."""
-        return self.counts_of(self.both())
-
-    @staticmethod
-    def rows_of(both: DataFrame) -> DataFrame:
-        """Return the rows of `both`."""
-        return both.where(F.col(_ROW).isNotNull()).select(f"{_ROW}.*")
-
-    @staticmethod
-    def counts_of(both: DataFrame) -> DataFrame:
-        """Return the counts of `both`."""
-        return both.where(F.col(_COUNT).isNotNull()).select(f"{_COUNT}.*")
+        return self.both.where(F.col(_COUNT).isNotNull()).select(f"{_COUNT}.*")
 
 
 def with_columns(found: pa.Table, schema: pa.Schema) -> pa.Table:

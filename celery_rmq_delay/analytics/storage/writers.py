@@ -74,12 +74,11 @@ class Replacement:
             # With the scheme: Hadoop's default file system may be another one.
             counts = self._read([f"{kept}/{name}" for name in names], made.counts)
             return self._as_written(table, days, made.schema), counts
-        both = made.both().persist(StorageLevel.DISK_ONLY)
+        made.both.persist(StorageLevel.DISK_ONLY)
         try:
-            rows = self.write(made.rows_of(both), table, days, files=files)
-            return rows, self.keep(made.counts_of(both), table)
+            return self.write(made.to_frame(), table, days, files=files), self.keep(made.to_counts(), table)
         finally:
-            both.unpersist()
+            made.both.unpersist()
 
     def _local(self, where: str) -> Path | None:
         """Return the path of a folder that Spark's workers can write themselves."""

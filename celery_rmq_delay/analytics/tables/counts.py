@@ -62,23 +62,15 @@ _OF_WAITS = (
     *("task_number", "generation", "attempt", "outcome", "runtime_ms"),
     *("day", "task", "queue", "previous_exception_type", "tier", "delay_ms"),
 )
-_OF_FAILURES = (
-    "task_number",
-    "outcome",
-    "ended_at",
-    "day",
-    "fingerprint",
-    "task",
-    "exception_type",
-    "exception_message",
-)
+_SAMPLE = ("exception_type", "exception_message")
+_OF_FAILURES = ("task_number", "outcome", "ended_at", "day", "fingerprint", "task", *_SAMPLE)
 _OF_HOURS = ("generation", "attempt", "outcome", "ended_at", "queue", "task")
 
 #: Every message can have another exact delay: they are grouped by this many leading digits of their milliseconds.
 _DIGITS = 2
 
 _US_PER_MINUTE = 60_000_000
-_MINUTES = 60
+_MINUTES_PER_HOUR = 60
 
 #: Keys are combined to numbers below this one.
 _MOST_CODES = 2**62
@@ -143,27 +135,23 @@ def _failures(failed: pa.Table) -> pa.Table:
     is_first[_Groups(failed, ("day", "fingerprint", "task_number")).firsts] = 1
     sums = {"failures": np.ones_like(ended), "exhausted": _is(failed, EXHAUSTED), "tasks_touched": is_first}
     first_seen, last_seen = (found.reduced(which, ended) for which in (np.minimum, np.maximum))
-    sample = failed.select(["exception_type", "exception_message"]).take(
-        _samples(found, failed, ended == first_seen[found.numbers])
-    )
+    samples = _samples(found, failed, ended == first_seen[found.numbers])
     more = {
-        **{name: sample[name] for name in sample.column_names},
+        **{name: samples[name] for name in _SAMPLE},
         "first_seen": pa.array(first_seen, failed["ended_at"].type),
         "last_seen": pa.array(last_seen, failed["ended_at"].type),
     }
     return found.summed(FAILURES, sums, more)
 
 
-def _samples(found: _Groups, failed: pa.Table, is_earliest: Flags) -> Ints:
-    """Return the index of the earliest failure of each group; of several the first one by exception and message."""
+def _samples(found: _Groups, failed: pa.Table, is_earliest: Flags) -> pa.Table:
+    """Return the texts of the earliest failure of each group; of several those that are first in order."""
     chosen = np.flatnonzero(is_earliest)
-    texts = failed.select(["exception_type", "exception_message"]).take(chosen).to_pydict().values()
-    ordered = sorted(
-        zip(found.numbers[chosen].tolist(), *[map(_nulls_first, each) for each in texts], chosen, strict=True),
-        reverse=True,
-    )
-    first = {group: index for group, _, _, index in ordered}
-    return np.array([first[group] for group in range(len(first))], dtype=np.int64)
+    texts = failed.select(_SAMPLE).take(chosen)
+    columns = [map(_nulls_first, column) for column in texts.to_pydict().values()]
+    ordered = sorted(zip(found.numbers[chosen].tolist(), *columns, range(len(chosen)), strict=True), reverse=True)
+    first = {group: at for group, _, _, at in ordered}
+    return texts.take(np.array([first[group] for group in range(len(first))], dtype=np.int64))
 
 
 def _nulls_first(text: str | None) -> tuple[bool, str]:
@@ -175,7 +163,7 @@ def _hours(attempts: pa.Table) -> pa.Table:
     is_failed = _is(attempts, *FAILED)
     is_first = (numbers(attempts["attempt"]) == 0) & (numbers(attempts["generation"]) == 0)
     outcomes = {name: _is(attempts, name) for name in (PARKED, RECOVERED, EXHAUSTED)}
-    minute = numbers(attempts["ended_at"]) // (_MINUTES * _US_PER_MINUTE) * _MINUTES
+    minute = numbers(attempts["ended_at"]) // (_MINUTES_PER_HOUR * _US_PER_MINUTE) * _MINUTES_PER_HOUR
     found = _Groups(attempts.append_column("minute", pa.array(minute)), ("minute", "queue", "task"))
     return found.summed(HOURS, {"first_attempts": is_failed & is_first, "failures": is_failed, **outcomes})
 
@@ -193,10 +181,9 @@ class _Groups:
 
     def reduced(self, how: np.ufunc, values: _Values) -> Ints:
         """Return the values of each group combined: their sum, minimum or maximum."""
-        found = (
-            np.zeros(self._size, dtype=np.int64) if how is np.add else np.asarray(values, dtype=np.int64)[self.firsts]
-        )
-        how.at(found, self.numbers, np.asarray(values, dtype=np.int64))
+        each = np.asarray(values, dtype=np.int64)
+        found = np.zeros(self._size, dtype=np.int64) if how is np.add else each[self.firsts]
+        how.at(found, self.numbers, each)
         return found
 
     def summed(self, what: str, values: Mapping[str, _Values], more: Mapping[str, Any] | None = None) -> pa.Table:

@@ -142,8 +142,13 @@ def _scopes(number: int, found: Incident) -> Iterator[tuple[object, ...]]:
         yield (number, _date(found.day), day, *span, *scope, round(found.excess), *rates)
 
 
-def failures_in(attempts: DataFrame, found: Sequence[Incident]) -> DataFrame:
-    """Return the failed attempts in the scopes of incidents, by the number of the incident in ``found``.
+def scopes_of(spark: SparkSession, found: Sequence[Incident]) -> DataFrame:
+    """Return the scopes of incidents, by the number of the ``incident`` in ``found``."""
+    return spark.createDataFrame([row for number, each in enumerate(found) for row in _scopes(number, each)], _SCOPES)
+
+
+def failures_in(attempts: DataFrame, scopes: DataFrame) -> DataFrame:
+    """Return the failed attempts in the scopes of incidents (`scopes_of`), by the number of the ``incident``.
 
     ``start``: the end of a first attempt in the minute in which the incident began, else null.
     ``task_number`` and ``run`` stand for a task's id, and for this id with a generation: hashes of 64 bits, of which
@@ -158,22 +163,20 @@ def failures_in(attempts: DataFrame, found: Sequence[Incident]) -> DataFrame:
         F.xxhash64("task_id").alias("task_number"),
         _run(),
     )
-    scopes = F.broadcast(_scopes_of(attempts.sparkSession, found))
     # By day, too: otherwise each failure would be joined with all incidents of its task.
-    inside = failed.withColumn("of_day", _day_of("minute")).join(scopes, ["of_day", *_SCOPE])
+    inside = failed.withColumn("of_day", _day_of("minute")).join(F.broadcast(scopes), ["of_day", *_SCOPE])
     start = F.when(F.col("is_first") & (F.col("minute") == F.col("first")), F.col("ended_at")).alias("start")
     columns = ("incident", "minute", start, "ended_at", "runtime_ms", "task_number", "run")
     return inside.where(F.col("minute").between(F.col("first"), F.col("last"))).select(*columns)
 
 
-def described(failed: DataFrame, episodes: DataFrame, found: Sequence[Incident]) -> DataFrame:
-    """Return the incidents ``found`` (`INCIDENTS` and ``day``, on which they began).
+def described(failed: DataFrame, episodes: DataFrame, scopes: DataFrame) -> DataFrame:
+    """Return the incidents with these scopes (`INCIDENTS` and ``day``, on which they began).
 
     ``failed``: `failures_in` them. ``episodes``: the failure episodes that ended on their days or the next ones.
     ``recovered_share`` is the share of episodes that recovered, of those with a failure in the incident that ended by
     the end of the day after its begin; null if there are none.
     """
-    scopes = _scopes_of(episodes.sparkSession, found)
     # By start first: Spark would sort all failures to collect the starts.
     by_start = failed.groupBy("incident", "minute", "start").agg(
         F.count("*").alias("failures"),
@@ -233,10 +236,6 @@ def _touched(failed: DataFrame, episodes: DataFrame, began: DataFrame) -> DataFr
 
 def _run() -> Column:
     return F.xxhash64("task_id", "generation").alias("run")
-
-
-def _scopes_of(spark: SparkSession, found: Sequence[Incident]) -> DataFrame:
-    return spark.createDataFrame([row for number, each in enumerate(found) for row in _scopes(number, each)], _SCOPES)
 
 
 def _in_time(name: str) -> Column:

@@ -17,7 +17,7 @@ from celery_rmq_delay.analytics.tables.bursts import Bursts
 from celery_rmq_delay.analytics.tables.cleaning import by_task
 from celery_rmq_delay.analytics.tables.episodes import ended, still_open
 from celery_rmq_delay.analytics.tables.hourly import ok_counts
-from celery_rmq_delay.analytics.tables.incidents import DEFAULT, described, failed_firsts, failures_in, find
+from celery_rmq_delay.analytics.tables.incidents import DEFAULT, described, failed_firsts, failures_in, find, scopes_of
 from celery_rmq_delay.events.schema import ROLLUP, event_id
 
 Row = Mapping[str, Any]
@@ -36,8 +36,8 @@ def all_episodes(attempts: DataFrame) -> DataFrame:
 
 def incidents(attempts: DataFrame, counts: DataFrame, bursts: Bursts = DEFAULT) -> DataFrame:
     """Return the incidents of all days of attempts."""
-    found = find(failed_firsts(attempts), ok_counts(counts), bursts)
-    return described(failures_in(attempts, found), ended(attempts), found)
+    scopes = scopes_of(attempts.sparkSession, find(failed_firsts(attempts), ok_counts(counts), bursts))
+    return described(failures_in(attempts, scopes), ended(attempts), scopes)
 
 
 def at(seconds: float) -> datetime:
