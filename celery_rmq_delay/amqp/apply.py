@@ -225,6 +225,16 @@ def unconsumed(connection: Connection, queue: str) -> int | None:
     return None if declared is None or declared.consumer_count else int(declared.message_count)
 
 
+def exchange_exists(connection: Connection, name: str) -> bool:
+    """Return whether an exchange exists, of any type."""
+    try:
+        with connection.channel() as channel:
+            channel.exchange_declare(name, "topic", passive=True)
+    except NotFound:
+        return False
+    return True
+
+
 def inspect_queue(connection: Connection, queue: str) -> Any:
     """Return the reply to a passive declaration of a queue; None where it does not exist."""
     try:

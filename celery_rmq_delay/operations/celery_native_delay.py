@@ -8,11 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amqp.exceptions import NotFound
 from kombu.common import Broadcast
 from kombu.entity import Exchange, Queue
 
-from ..amqp.apply import ready_counts
+from ..amqp.apply import exchange_exists, ready_counts
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -65,16 +64,6 @@ def find_leftovers(connection: Connection) -> Leftovers | None:
         return None
     counts = ready_counts(connection, level_names())
     return Leftovers({name: count for name, count in counts.items() if count is not None})
-
-
-def exchange_exists(connection: Connection, name: str) -> bool:
-    """Return whether an exchange exists, of any type."""
-    try:
-        with connection.channel() as channel:
-            channel.exchange_declare(name, "topic", passive=True)
-    except NotFound:
-        return False
-    return True
 
 
 def still_used(app: Celery, *, every_task: bool) -> bool:

@@ -23,7 +23,6 @@ from .release import counted_copy
 if TYPE_CHECKING:
     from kombu import Connection
 
-    from ..amqp.route import Route
     from ..management.records import QueueDetail
     from ..topology.ladder import LadderPlan
 
@@ -56,14 +55,14 @@ class Deletion:
 
 
 def delete_origin(
-    connection: Connection, plan: LadderPlan, exact: Route, inspect: Inspect | None, *, lock_timeout: float = 30.0
+    connection: Connection, plan: LadderPlan, exact: Objects, inspect: Inspect | None, *, lock_timeout: float = 30.0
 ) -> Deletion:
     """Delete the plan's origin queue, which must have no consumers, and move its messages to the exhausted queue.
 
     RabbitMQ deletes even a quorum queue with messages, so the bindings that return messages to it are removed first:
     messages that are due from then on are exhausted as ``undeliverable``, and so are those that returned before. A kept
     queue gets its bindings back; after a crash in between, a worker's start restores them. Publishers must be stopped:
-    what they send is lost. ``exact`` is the route of exact delays to the queue; ``inspect`` reads the queue from the
+    what they send is lost. ``exact`` are the objects of exact delays that lead to the queue; ``inspect`` reads the queue from the
     management API, None skips the hidden messages. Raises `LockTimeoutError` after ``lock_timeout`` seconds in which
     others apply, `PublishError`, and `RmqDelayError` if the queue has no ladder, or none on record.
     """
@@ -73,7 +72,7 @@ def delete_origin(
     if apply.inspect_queue(connection, plan.record_queue().name) is None:
         raise RmqDelayError(f"Queue {plan.queue!r} has no ladder: run `celery -A proj rmq-delay apply` first.")
     with locked_record(connection, plan.record_queue(), lock_timeout, create=False) as (channel, record):
-        objects = plan.objects(recorded(connection, plan, record).highest_tier) + exact.objects
+        objects = plan.objects(recorded(connection, plan, record).highest_tier) + exact
         ways = tuple(each for each in objects.bindings if each.to == "queue" and each.destination == plan.queue)
         for way in ways:
             apply.unbind(channel, way)

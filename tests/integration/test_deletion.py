@@ -8,7 +8,7 @@ from kombu.message import Message
 from celery_rmq_delay import headers as h
 from celery_rmq_delay.amqp import apply
 from celery_rmq_delay.amqp.apply import ready_counts
-from celery_rmq_delay.amqp.route import Route
+from celery_rmq_delay.amqp.objects import Objects
 from celery_rmq_delay.amqp.scan import Scan
 from celery_rmq_delay.exceptions import RmqDelayError
 from celery_rmq_delay.ladders import Ladder
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.brokers
 
 
 def delete(lab: Lab, plan: LadderPlan) -> Deletion:
-    return delete_origin(lab.connection, plan, Route("", plan.queue), None)
+    return delete_origin(lab.connection, plan, Objects(), None)
 
 
 def parked(lab: Lab, plan: LadderPlan) -> None:

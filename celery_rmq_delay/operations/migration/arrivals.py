@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ..celery_native_delay import ENTRY, exchange_exists
+from ...amqp.apply import exchange_exists
+from ..celery_native_delay import ENTRY
 
 if TYPE_CHECKING:
     from amqp import Channel

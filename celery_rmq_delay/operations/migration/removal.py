@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from amqp.exceptions import NotFound
 
-from ...amqp.apply import ready_counts
+from ...amqp.apply import exchange_exists, ready_counts
 from ...exceptions import TopologyError
 from .. import celery_native_delay
 
@@ -38,7 +38,7 @@ def remove(connection: Connection, app: Celery, details: Mapping[str, QueueDetai
     """
     _check_empty(connection, details)
     removed = []
-    if celery_native_delay.exchange_exists(connection, celery_native_delay.ENTRY):
+    if exchange_exists(connection, celery_native_delay.ENTRY):
         _apart(connection, lambda channel: channel.exchange_delete(celery_native_delay.ENTRY))
         removed.append(celery_native_delay.ENTRY)
     _check_empty(connection, details)
@@ -48,7 +48,7 @@ def remove(connection: Connection, app: Celery, details: Mapping[str, QueueDetai
             _apart(connection, lambda channel, name=name: channel.queue_delete(name, if_unused=False))
             removed.append(f"queue {name}")
     for name in (*celery_native_delay.level_names(), celery_native_delay.DELIVERY):
-        if celery_native_delay.exchange_exists(connection, name):
+        if exchange_exists(connection, name):
             _apart(connection, lambda channel, name=name: channel.exchange_delete(name))
             removed.append(f"exchange {name}")
     return removed
